@@ -30,13 +30,13 @@ from unittest import mock
 
 import simulation as sim
 
-from trinity_compat.explorer import loop, outbox
-from trinity_compat.explorer.loop import Explorer
-from trinity_compat.explorer.plan import Plan
-from trinity_compat.explorer.trajectory import Job
-from trinity_compat.spec import SyncSpec
+from trinity_compat.explorer.engine.trajectory import RolloutTask
+from trinity_compat.explorer.scheduling import commit_queue, loop
+from trinity_compat.explorer.scheduling.loop import Explorer
+from trinity_compat.explorer.scheduling.scheduler import Scheduler
+from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.synchronizer.policy import last_step
-from trinity_compat.synchronizer.requests import Ask, Asked
+from trinity_compat.synchronizer.requests import WeightRequest, WeightRequests
 
 GROUPS, N, MEAN, CAP = 64, 8, 3000, 16_000
 POLL_S = 0.05
@@ -71,7 +71,7 @@ class Case:
         )
 
 
-def lengths(sigma: float) -> Callable[[Job, int], int]:
+def lengths(sigma: float) -> Callable[[RolloutTask, int], int]:
     """Tokens of each answer, by task and place."""
 
     @cache
@@ -88,7 +88,7 @@ class Trainer:
 
     def __init__(self, case: Case, buffer: sim.MemoryBuffer, engines: Sequence[sim.Engines]) -> None:
         self._case, self._buffer, self._engines = case, buffer, engines
-        self._asked = Asked(buffer, case.explorers)  # type: ignore[arg-type]
+        self._asked = WeightRequests(buffer, case.explorers)  # type: ignore[arg-type]
         self._rate = sum(each.rate for each in engines)
         self._step = 0
         self.utilisation = 0.0
@@ -114,7 +114,7 @@ class Trainer:
                 began, tokens = clock(), self._tokens()
         self.utilisation = (self._tokens() - tokens) / (clock() - began) / self._rate
 
-    def _answer(self, asks: Mapping[int, Ask]) -> None:
+    def _answer(self, asks: Mapping[int, WeightRequest]) -> None:
         if asks:
             self._publish()
             self._asked.answer(asks)
@@ -128,17 +128,17 @@ class Trainer:
         return sum(each.tokens() for each in self._engines)
 
 
-Explore = Callable[[sim.MemoryBuffer, Plan, sim.Maker], Coroutine[Any, Any, None]]
+Explore = Callable[[sim.MemoryBuffer, Scheduler, sim.Maker], Coroutine[Any, Any, None]]
 
 
-async def explore(buffer: sim.MemoryBuffer, plan: Plan, maker: sim.Maker) -> None:
+async def explore(buffer: sim.MemoryBuffer, plan: Scheduler, maker: sim.Maker) -> None:
     """The explorer's own loop."""
     silent: Any = sim.Silent()
     await Explorer(buffer, plan, maker, silent, silent).explore()  # type: ignore[arg-type]
 
 
-async def one_step_at_a_time(buffer: sim.MemoryBuffer, plan: Plan, maker: sim.Maker) -> None:
-    """The loop before the pool (trinity_compat/explorer/loop.py at 0271f11), less what plays no part here."""
+async def one_step_at_a_time(buffer: sim.MemoryBuffer, plan: Scheduler, maker: sim.Maker) -> None:
+    """The loop before the pool (explorer/loop.py at 0271f11), without the parts that play no role here."""
     loaded = sim.version_of(0)
 
     async def make(work: Any, version: int) -> list[Any]:
@@ -186,8 +186,8 @@ def simulate(case: Case, explorer: Explore, share: float, *, by_load: bool, pool
     return sim.run(main)
 
 
-def _plan(spec: Any, buffer: Any, case: Case, index: int) -> Plan:
-    return Plan(spec, buffer, sim.Stream(case.batch), None, index=index)  # type: ignore[arg-type]
+def _plan(spec: Any, buffer: Any, case: Case, index: int) -> Scheduler:
+    return Scheduler(spec, buffer, sim.Stream(case.batch), None, index=index)  # type: ignore[arg-type]
 
 
 def measure(case: Case, share: float, *, without: Collection[str] = ()) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def measure(case: Case, share: float, *, without: Collection[str] = ()) -> dict[
     found = {"utilisation": new}
     if "bound" not in without:
         at_once = {"PAUSE_S": 0.01, "BUSY_S": 0.01}
-        with mock.patch.multiple(loop, **at_once), mock.patch.object(outbox, "LINGER_S", 0.0):
+        with mock.patch.multiple(loop, **at_once), mock.patch.object(commit_queue, "LINGER_S", 0.0):
             found["bound"] = simulate(case, explore, share, by_load=by_load, pooled=True)
     if "old" not in without and case.explorers == 1:  # it knew neither leases nor heartbeats
         found["old"] = simulate(case, one_step_at_a_time, share, by_load=False)

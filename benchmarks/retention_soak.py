@@ -25,8 +25,8 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.report import BufferReport
-from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.trainer.dropping import Dropper
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.trainer.retention import RetentionThread
 
 GROUP, STEP = 8, 64  # answers of a group, groups of a step
 LOOKS = 16
@@ -81,7 +81,7 @@ def soak(made: RunSpec, steps: int, tokens: int) -> Soaked:
     content = answers(rng, count=GROUP, prompt=tokens, response=tokens, prompt_text="word " * tokens)
     waits: list[float] = []
     sizes: dict[int, float] = {}
-    with Dropper(made, period_s=0.5):
+    with RetentionThread(made, period_s=0.5):
         for step in range(1, steps + 1):
             waits += write(buffer, step, content)
             buffer.mark_trained(buffer.claim_groups(STEP, owner="soak", step=step), step=step)

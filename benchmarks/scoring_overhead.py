@@ -38,10 +38,10 @@ async def compare(folder: Path, groups: int, tokens: int) -> None:
     from explorer_job import verl_config
     from omegaconf import OmegaConf
 
-    from trinity_compat.explorer.scorers.pool import make_scorer
-    from trinity_compat.explorer.scoring import LocalScorer
-    from trinity_compat.runtime.toy import ToySpec, make_toy
-    from trinity_compat.spec import ScoringSpec
+    from trinity_compat.explorer.rewards.processes.pool import make_scorer
+    from trinity_compat.explorer.rewards.scoring import LocalScorer
+    from trinity_compat.job.run_spec import ScoringSpec
+    from trinity_compat.run.toy import ToySpec, make_toy
 
     toy = make_toy(folder / "toy", ToySpec(train_rows=64, val_rows=6, warm_steps=1))
     (folder / "mine.py").write_text("def compute_score(**kw):\n    return 1.0\n")
@@ -60,7 +60,7 @@ def work_of(groups: int, tokens: int) -> list[tuple[Any, Any]]:
     """(task, answers) of each group."""
     from test_scoring import TASK
 
-    from trinity_compat.explorer.trajectory import Trajectory
+    from trinity_compat.explorer.engine.trajectory import Trajectory
 
     ids = [1 + number % 8 for number in range(tokens)]
     part = Trajectory(ids, ids, [1] * tokens, [-0.5] * tokens, extra={"turn_scores": []})

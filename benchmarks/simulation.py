@@ -20,13 +20,22 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from trinity_compat.buffer import HistoryChanged
-from trinity_compat.buffer.leases import Share, equal_part
-from trinity_compat.buffer.model import EvalRequest, Glance, Group, Holder, Pending, TaskQuery, WeightVersion
-from trinity_compat.buffer.tasks import Live
-from trinity_compat.explorer import loop, plan, report, sharing
-from trinity_compat.explorer.routing import Loads
-from trinity_compat.explorer.trajectory import Job, Rollout
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.buffer.leases import TaskShare, equal_part
+from trinity_compat.buffer.live_tasks import LiveTasks
+from trinity_compat.buffer.model import (
+    BufferState,
+    EvalRequest,
+    Group,
+    LeaseHolder,
+    PendingTasks,
+    TaskQuery,
+    WeightVersion,
+)
+from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask
+from trinity_compat.explorer.engine.weights import INITIAL
+from trinity_compat.explorer.rollout.routing import EngineLoads
+from trinity_compat.explorer.scheduling import loop, report, scheduler, task_allocation
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
 
 T = TypeVar("T")
 
@@ -58,9 +67,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 @contextmanager
 def _patched(clock: Callable[[], float]) -> Iterator[None]:
     with mock.patch.multiple(loop, time=SimpleNamespace(monotonic=clock)):  # noqa: SIM117
-        with mock.patch.multiple(plan, time=SimpleNamespace(monotonic=clock)):
+        with mock.patch.multiple(scheduler, time=SimpleNamespace(monotonic=clock)):
             with mock.patch.multiple(report, time=SimpleNamespace(monotonic=clock)):
-                with mock.patch.multiple(sharing, time=SimpleNamespace(monotonic=clock)):
+                with mock.patch.multiple(task_allocation, time=SimpleNamespace(monotonic=clock)):
                     yield
 
 
@@ -74,9 +83,9 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 class _Answering:
     """A job whose answers are under way."""
 
-    job: Job
+    job: RolloutTask
     left: int
-    done: asyncio.Queue[Rollout | Exception]
+    done: asyncio.Queue[RolloutResult | Exception]
 
 
 class Engine:
@@ -96,7 +105,7 @@ class Engine:
         self._queue.extend((length, answering) for length in lengths)
         self._turn()
 
-    def drop(self, done: asyncio.Queue[Rollout | Exception]) -> None:
+    def drop(self, done: asyncio.Queue[RolloutResult | Exception]) -> None:
         """Abort what answers to ``done``."""
         self._advance()
         kept = [each for each in self._active if each[2].done is not done]
@@ -150,7 +159,7 @@ class Engine:
         self._told(self.ended)
         answering.left -= 1
         if not answering.left:
-            answering.done.put_nowait(Rollout(answering.job.task_no, ()))
+            answering.done.put_nowait(RolloutResult(answering.job.task_no, ()))
 
 
 class Engines:
@@ -160,7 +169,7 @@ class Engines:
     def __init__(
         self,
         count: int,
-        length: Callable[[Job, int], int],
+        length: Callable[[RolloutTask, int], int],
         *,
         by_load: bool,
         slots: int = 256,
@@ -170,7 +179,7 @@ class Engines:
         self._length, self.version, self.begun = length, 0, list[int]()
         shares, self._full = (count if pooled else 1), count * slots / step_s(slots)
         engines = 1 if pooled else count
-        self._loads = Loads(engines, slots * shares, by_load=by_load)
+        self._loads = EngineLoads(engines, slots * shares, by_load=by_load)
 
         def engine(index: int) -> Engine:
             return Engine(
@@ -198,9 +207,9 @@ class Engines:
         """As ``Workers.load``, in no time."""
         self.version = version.version
 
-    async def run(self, jobs: Sequence[Job]) -> AsyncIterator[Rollout]:
+    async def run(self, jobs: Sequence[RolloutTask]) -> AsyncIterator[RolloutResult]:
         """As ``Workers.run``."""
-        done: asyncio.Queue[Rollout | Exception] = asyncio.Queue()
+        done: asyncio.Queue[RolloutResult | Exception] = asyncio.Queue()
         self.begun += [job.task_no for job in jobs if not job.validate]
         shares = zip(self.all, self._loads.share(jobs), strict=True)
         busy = [(engine, share) for engine, share in shares if share]
@@ -224,7 +233,7 @@ class Engines:
 class Maker:
     """In the place of ``GroupMaker``: groups without texts. ``score`` is called for each one."""
 
-    def __init__(self, engines: Engines, score: Callable[[Job], None] = lambda job: None) -> None:
+    def __init__(self, engines: Engines, score: Callable[[RolloutTask], None] = lambda job: None) -> None:
         self._engines, self._score = engines, score
 
     def room(self) -> int:
@@ -233,7 +242,7 @@ class Maker:
     async def load(self, version: WeightVersion) -> None:
         await self._engines.load(version)
 
-    async def groups(self, work: plan.Work, version: int, history: int) -> AsyncIterator[Group]:
+    async def groups(self, work: scheduler.StepWork, version: int, history: int) -> AsyncIterator[Group]:
         jobs = {job.task_no: job for job in work.jobs}
         async for rollout in self._engines.run(work.jobs):
             number = rollout.task_no
@@ -259,15 +268,17 @@ class MemoryBuffer:
     done: set[int] = field(default_factory=set)
     state: dict[str, Any] = field(default_factory=dict)
     generation: int = 1
-    holders: dict[int, Holder] = field(default_factory=dict)  # those that live, by place
-    leases: dict[tuple[str, int], tuple[Holder, int]] = field(default_factory=dict)
+    holders: dict[int, LeaseHolder] = field(default_factory=dict)  # those that live, by place
+    leases: dict[tuple[str, int], tuple[LeaseHolder, int]] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
     drawn: dict[str, dict[int, Group]] = field(default_factory=dict)
     _complete: int = 0
     _below: int = 0  # as ``leased_below``: all before it are stored or leased by who lives
-    _living: frozenset[Holder] = frozenset()
+    _living: frozenset[LeaseHolder] = frozenset()
     _tokens: dict[str, dict[int, str]] = field(default_factory=dict)
-    _versions: dict[Holder, Counter[int]] = field(default_factory=dict)  # leases of kind train by version
+    _versions: dict[LeaseHolder, Counter[int]] = field(
+        default_factory=dict
+    )  # leases of kind train by version
 
     def history(self) -> int:
         return self.generation
@@ -275,8 +286,8 @@ class MemoryBuffer:
     def participants(self) -> list[Any]:
         return [SimpleNamespace(role="trainer")]
 
-    def glance(self) -> Glance:
-        return Glance(
+    def glance(self) -> BufferState:
+        return BufferState(
             self.generation, bool(self.state.get("finished")), self.next_eval(), self.latest_version()
         )
 
@@ -286,7 +297,7 @@ class MemoryBuffer:
     def set_state(self, key: str, value: Any) -> None:
         self.state[key] = value
 
-    def enter(self, holder: Holder, *, ready: bool, lease_s: float) -> None:
+    def enter(self, holder: LeaseHolder, *, ready: bool, lease_s: float) -> None:
         self.holders[holder.place] = holder
         self.ready |= {holder.place} if ready else set()
 
@@ -307,14 +318,14 @@ class MemoryBuffer:
                     self._tokens.setdefault(each, {})[number] = holder.token
         return self._tokens.setdefault(kind, {})
 
-    def _share(self, asked: TaskQuery) -> Share:
+    def _share(self, asked: TaskQuery) -> TaskShare:
         held = self._held(asked.kind)
         if asked.kind == "train":
             self.missing_tasks(upto=0, limit=0)
-            live = Live(self._complete, self.stored.keys(), self._complete)  # type: ignore[arg-type]
+            live = LiveTasks(self._complete, self.stored.keys(), self._complete)  # type: ignore[arg-type]
         else:
-            live = Live(asked.first, frozenset(self.drawn.get(asked.kind, ())), asked.first)
-        return Share(asked, held, self.places(), live)
+            live = LiveTasks(asked.first, frozenset(self.drawn.get(asked.kind, ())), asked.first)
+        return TaskShare(asked, held, self.places(), live)
 
     def _free(self, asked: TaskQuery) -> Iterator[int]:
         """As ``leases.Near.free``: from the note on. ``Share`` reads all that is under way each time."""
@@ -360,12 +371,12 @@ class MemoryBuffer:
         if holder and kind == "train":
             self._versions[holder][version] -= 1
 
-    def pending(self, holder: Holder, *, upto: int) -> Pending:
+    def pending(self, holder: LeaseHolder, *, upto: int) -> PendingTasks:
         others = Counter[int]()
         for each in self.holders.values():
             if each != holder:
                 others.update(self._versions.get(each, {}))
-        return Pending(len(self.stored), +others)
+        return PendingTasks(len(self.stored), +others)
 
     def depth(self, kind: str) -> dict[str, int]:
         return {"ready": len(self.drawn.get(kind, ()))}
@@ -393,7 +404,7 @@ class MemoryBuffer:
         return found
 
     def put_groups(
-        self, groups: Sequence[Group], *, history: int | None = None, holder: Holder | None = None
+        self, groups: Sequence[Group], *, history: int | None = None, holder: LeaseHolder | None = None
     ) -> int:
         if history != self.generation:
             raise HistoryChanged("a resume")
@@ -493,7 +504,7 @@ def make_spec(batch: int, n: int, steps: int, sync: SyncSpec, **fields: Any) -> 
 
 def version_of(step: int) -> WeightVersion:
     """A version that is there without a file."""
-    return replace(plan.INITIAL, version=step)
+    return replace(INITIAL, version=step)
 
 
 class Silent:

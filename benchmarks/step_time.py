@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "parity"))
 import toy_runs
 from toy_runs import WAYS, Measured
 
-from trinity_compat.compare.model import Run
+from trinity_compat.compare.model import RunMetrics
 
 WARM = 2  # steps that are left out: torch and vLLM still allocate
 QUIET = ["trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1"]
@@ -73,7 +73,7 @@ class Row:
         ]
 
 
-def row_of(measured: Measured, run: Run) -> Row:
+def row_of(measured: Measured, run: RunMetrics) -> Row:
     waited = median(run, "timing_s/gen")
     explored = toy_runs.series(run, "time/rollout")  # ours only: stock generates inside its step
     steps = toy_runs.series(run, "timing_s/step")
@@ -88,7 +88,7 @@ def row_of(measured: Measured, run: Run) -> Row:
     )
 
 
-def median(run: Run, name: str) -> float:
+def median(run: RunMetrics, name: str) -> float:
     return statistics.median(toy_runs.series(run, name).values[WARM:])
 
 

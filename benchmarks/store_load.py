@@ -36,7 +36,7 @@ from trinity_compat.buffer import open_buffer  # noqa: E402
 from trinity_compat.buffer.model import Experience, Group  # noqa: E402
 
 PROMPT, RESPONSE, GROUP, CLAIM = 512, 4096, 8, 32
-LINGER_S, BATCH = 0.2, 64  # as explorer/outbox.py
+LINGER_S, BATCH = 0.2, 64  # as explorer/scheduling/commit_queue.py
 TASK = {
     "index": 1,
     "raw_prompt": [{"role": "user", "content": "q" * 2000}],

@@ -24,13 +24,13 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from trinity_compat.buffer import codec, open_buffer
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
 from trinity_compat.studio.app import create_app
-from trinity_compat.studio.guard import Door
+from trinity_compat.studio.guard import Listener
 from trinity_compat.studio.index import Index
 from trinity_compat.studio.jobs import Jobs
-from trinity_compat.studio.live import Watch
-from trinity_compat.studio.series import Store
+from trinity_compat.studio.live import PageState
+from trinity_compat.studio.series import SeriesCache
 
 ANSWERS, GROUPS = 8, 128  # a group, a step
 TOKENS = 128
@@ -128,7 +128,7 @@ def fill(root: Path, name: str) -> None:
 
 
 def ask(root: Path, count: int, times: int) -> None:
-    door = Door("127.0.0.1", 8080)
+    door = Listener("127.0.0.1", 8080)
     client = TestClient(create_app(root, door), base_url="http://127.0.0.1:8080")
     client.get(door.address)
     for name, path in PAGES.items():
@@ -147,7 +147,7 @@ def ask(root: Path, count: int, times: int) -> None:
 
 def look(root: Path, times: int) -> None:
     """What an open page asks of the database each second."""
-    watch = Watch(Jobs(root).get("large"), Store(), 1, {})
+    watch = PageState(Jobs(root).get("large"), SeriesCache(), 1, {})
     begin, busy = time.perf_counter(), time.process_time()
     watch.look()
     print(f"first look at a run: {1000 * (time.perf_counter() - begin):.0f} ms")

@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "buffer"))
 from buffer_postgres import PostgresServer, Unavailable  # noqa: E402
 
-from trinity_compat.buffer import leased, leases, open_buffer  # noqa: E402
-from trinity_compat.buffer.model import Holder, TaskQuery  # noqa: E402
+from trinity_compat.buffer import lease_watermark, leases, open_buffer  # noqa: E402
+from trinity_compat.buffer.model import LeaseHolder, TaskQuery  # noqa: E402
 
 HOLDERS, UPTO = 8, 10_000_000
 LEASES = "INSERT INTO task_leases (kind, task_no, token, version) VALUES ('train', :task_no, :token, 0)"
@@ -43,7 +43,7 @@ def fill(url: str, under_way: int) -> None:
     """Every fifth task is stored, the others are leased."""
     buffer = open_buffer(url)
     for place in range(HOLDERS):
-        buffer.enter(Holder(place, f"h{place}"), ready=False, lease_s=50.0)
+        buffer.enter(LeaseHolder(place, f"h{place}"), ready=False, lease_s=50.0)
     buffer.close()
     numbers = range(under_way * 5 // 4)
     engine = sa.create_engine(url)
@@ -59,8 +59,8 @@ def fill(url: str, under_way: int) -> None:
 def take(url: str, place: int, full: bool, parts: int, seconds: float, barrier, results) -> None:
     """Answers with the seconds of each taking, and with this process's CPU seconds for each."""
     if full:
-        leased.FEW, leases.everyone = UPTO, lambda *_: False
-    buffer, holder = open_buffer(url), Holder(HOLDERS + place, f"t{place}")
+        lease_watermark.FEW, leases.everyone = UPTO, lambda *_: False
+    buffer, holder = open_buffer(url), LeaseHolder(HOLDERS + place, f"t{place}")
     buffer.enter(holder, ready=True, lease_s=50.0)
     have: set[int] = set()
     took = []

@@ -26,9 +26,9 @@ import torch
 import torch.distributed as dist
 
 from trinity_compat.synchronizer.checksum import checksum
-from trinity_compat.synchronizer.collective import Meeting, WeightGroup
-from trinity_compat.synchronizer.files import Reader, WeightFile, prune, write_file
-from trinity_compat.synchronizer.parts import PartWriter
+from trinity_compat.synchronizer.transports.files import Reader, WeightFile, prune, write_file
+from trinity_compat.synchronizer.transports.nccl import Rendezvous, WeightGroup
+from trinity_compat.synchronizer.transports.safetensors_io import PartWriter
 
 BUCKET = 64 << 20
 PARTS = 64
@@ -69,7 +69,7 @@ def receiver(rank: int, mib: int, orders, answers) -> None:
     while (order := orders.get()) is not None:
         used = time.process_time()
         if "handover" in order:
-            meeting = Meeting(**order)
+            meeting = Rendezvous(**order)
             group = group or WeightGroup(meeting, rank, torch.device("cpu"))
             group.receive(meeting, load)
         else:
@@ -114,7 +114,7 @@ class Sender:
 
     def by_broadcast(self) -> float:
         self.version += 1
-        meeting = Meeting(
+        meeting = Rendezvous(
             str(self.version), "g", "127.0.0.1", self.store.port, 1 + self.count, self.version, 120.0
         )
         self.order(asdict(meeting))

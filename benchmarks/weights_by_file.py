@@ -25,9 +25,9 @@ from pathlib import Path
 
 import torch
 
-from trinity_compat.synchronizer import files
-from trinity_compat.synchronizer.files import Reader, WeightFile, prune, write_file
-from trinity_compat.synchronizer.parts import PartWriter
+from trinity_compat.synchronizer.transports import files
+from trinity_compat.synchronizer.transports.files import Reader, WeightFile, prune, write_file
+from trinity_compat.synchronizer.transports.safetensors_io import PartWriter
 
 TENSORS = 64
 WARM = 6  # versions until all files were written over, and mapped, by both

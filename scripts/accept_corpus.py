@@ -20,9 +20,9 @@ from typing import Any
 
 import record_facts
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_argv
-from trinity_compat.translate import Options, is_translated, translate_launch
+from trinity_compat.translate import TranslateOptions, is_translated, translate_launch
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,7 +40,7 @@ def launches(corpus: Path, only: str) -> Iterator[tuple[str, list[str]]]:
 def translated(argv: list[str], target: str) -> tuple[str, bool]:
     """The YAML of one launch, and whether it says that upstream cannot run it. Raises UserError."""
     (launch,) = read_argv(argv).launches
-    translation, text = translate_launch(launch, Options(target=target), root=ROOT / "translators")
+    translation, text = translate_launch(launch, TranslateOptions(target=target), root=ROOT / "translators")
     return text, any(w.code == "TW004" and "cannot run" in w.message for w in translation.warnings)
 
 

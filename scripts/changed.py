@@ -21,23 +21,31 @@ ROOT = Path(__file__).parents[1]
 LANDED = ROOT / ".ci" / "landed"
 PACKAGE = "trinity_compat"
 
-PROCESSES = ("explorer", "trainer", "buffer", "synchronizer", "plugins", "workflows", "pipelines")
+PROCESSES = (
+    "explorer",
+    "trainer",
+    "buffer",
+    "synchronizer",
+    "plugins",
+    "trinity.workflows",
+    "trinity.pipelines",
+)
 # Part → the packages that its tests are about: a change of one, or of what one imports, runs it.
 ABOUT: Mapping[str, tuple[str, ...]] = {
     "runtime": PROCESSES,
     "postgres": ("buffer",),
     "browser": ("studio",),
-    "upstream": ("translate", "workflows", "plugins", "selectors"),
+    "upstream": ("translate", "trinity.workflows", "trinity.selectors", "plugins"),
     "whole": PROCESSES,
     "proof": PROCESSES,
-    "starts": ("runtime",),
+    "starts": ("run",),
 }
 # Part → packages of which only a change of their own runs it. The command plans a job with all of the light
 # side; what it plans is held by light tests, so what only planning imports runs no job.
 ITSELF: Mapping[str, tuple[str, ...]] = {
-    "runtime": ("runtime",),
-    "whole": ("runtime", "cli", "__main__"),
-    "proof": ("runtime", "cli", "__main__"),
+    "runtime": ("run",),
+    "whole": ("run", "cli", "__main__"),
+    "proof": ("run", "cli", "__main__"),
     "starts": ("cli",),
 }
 ALL = frozenset(ABOUT)
@@ -88,10 +96,14 @@ def parts_of_module(path: str) -> frozenset[str]:
     if module == PACKAGE:
         return ALL
     importers = graph().find_downstream_modules(module, as_package=whole_package)
-    own = module.split(".")[1]
-    near = {own} | {name.split(".")[1] for name in importers if "." in name}
-    about = {part for part, packages in ABOUT.items() if near & set(packages)}
-    return frozenset(about | {part for part, packages in ITSELF.items() if own in packages})
+    about = {part for part, packages in ABOUT.items() if any_of({module, *importers}, packages)}
+    return frozenset(about | {part for part, packages in ITSELF.items() if any_of({module}, packages)})
+
+
+def any_of(modules: Iterable[str], packages: Iterable[str]) -> bool:
+    """Whether one of ``modules`` belongs to one of ``packages`` (named without the root), or holds it."""
+    roots = [f"{PACKAGE}.{package}" for package in packages]
+    return any(f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in modules for b in roots)
 
 
 @cache

@@ -28,8 +28,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trinity_compat.dotted import leaves
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import leaves
 from trinity_compat.launch import read_script
 from trinity_compat.launch.model import Launch
 from trinity_compat.verl_config import as_tree, effective_config, hydra_flags

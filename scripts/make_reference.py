@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import dropwhile
 from pathlib import Path
 
-from trinity_compat.fingerprint_rules import table
+from trinity_compat.job.fingerprint_rules import table
 from trinity_compat.translate.reference import code_pages, mapping_page
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.trinity_fields import fields_page

@@ -73,30 +73,32 @@ PACKAGES = {
         "translator.py",
         (
             "tests/translate",
-            "tests/runtime/test_refusals.py",
-            "tests/runtime/test_refusals_and_audit.py",
-            "tests/runtime/test_teacher_plan.py",
+            "tests/run/test_refusals.py",
+            "tests/run/test_refusals_and_audit.py",
+            "tests/run/test_teacher_plan.py",
         ),
     ),
-    "trinity_config": Package("read.py", ("tests/trinity_config", "tests/runtime/test_stages.py")),
+    "trinity.config": Package("read.py", ("tests/trinity/config", "tests/run/test_stages.py")),
     "audit": Package("collect.py", ("tests/audit",)),
     "compare": Package("verdict.py", ("tests/compare",), (*LIGHT, *WEB)),
     "buffer": Package("store.py", ("tests/buffer",), (*LIGHT, *WEB)),
     "synchronizer": Package(
         "policy.py", ("tests/synchronizer", "tests/explorer/test_bench.py"), (*LIGHT, *WEB, *VERL)
     ),
-    "algorithms": Package("grpo.py", ("tests/algorithms",), (*LIGHT, *VERL)),
-    "pipelines": Package(
-        "operators.py", ("tests/pipelines", "tests/explorer/test_pipelines.py"), (*LIGHT, *WEB, *TORCH)
+    "trinity.algorithms": Package("grpo.py", ("tests/trinity/algorithms",), (*LIGHT, *VERL)),
+    "trinity.pipelines": Package(
+        "operators.py",
+        ("tests/trinity/pipelines", "tests/explorer/test_pipelines.py"),
+        (*LIGHT, *WEB, *TORCH),
     ),
-    "workflows": Package("runs.py", ("tests/workflows",), (*LIGHT, *WEB, *VERL)),
-    "explorer": Package("loop.py", ("tests/explorer",), (*LIGHT, *WEB, *VERL)),
+    "trinity.workflows": Package("run_rows.py", ("tests/trinity/workflows",), (*LIGHT, *WEB, *VERL)),
+    "explorer": Package("scheduling/loop.py", ("tests/explorer",), (*LIGHT, *WEB, *VERL)),
     "trainer": Package(
         "exchange.py",
         (
             "tests/trainer",
-            "tests/algorithms/test_in_verl.py",
-            "tests/algorithms/test_rows.py",
+            "tests/trinity/algorithms/test_in_verl.py",
+            "tests/trinity/algorithms/test_rows.py",
             "tests/explorer/test_explorer_offers.py",
         ),
         (*LIGHT, *WEB, *VERL),
@@ -107,9 +109,13 @@ PACKAGES = {
         ("tests/plugins", "tests/upstream/test_plugin.py", "tests/explorer/test_load_answers.py"),
         (*LIGHT, *TORCH, *VLLM),
     ),
-    "runtime": Package(
-        "plan/planning.py",
-        ("tests/runtime", "tests/workflows/test_workflow_plan.py", "tests/pipelines/test_pipeline_plan.py"),
+    "run": Package(
+        "plan/build_plan.py",
+        (
+            "tests/run",
+            "tests/trinity/workflows/test_workflow_plan.py",
+            "tests/trinity/pipelines/test_pipeline_plan.py",
+        ),
         (*LIGHT, *WEB, *VERL),
     ),
     "studio": Package("app.py", ("tests/studio",), (*LIGHT, *WEB)),

@@ -82,7 +82,7 @@ def scripts(listed: Path) -> list[tuple[str, list[str]]]:
 
 def judged(name: str, given: Sequence[str], device: str, folder: Path) -> Outcome:
     """The outcome of one launch. Changes this process: call it in a fork."""
-    from trinity_compat.errors import UserError
+    from trinity_compat.common.errors import UserError
 
     try:
         launch, root = _launch(given)
@@ -118,7 +118,7 @@ def _breaks_by_default(launch: Any, root: Path | None, folder: Path) -> bool:
 
 def _launch(given: Sequence[str]) -> tuple[Any, Path | None]:
     """The launch of an argument vector, or the first of (folder, script); and where its files are sought."""
-    from trinity_compat.errors import UserError
+    from trinity_compat.common.errors import UserError
     from trinity_compat.launch import read_argv, read_script
 
     if given[0].startswith("python"):
@@ -154,14 +154,13 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
     """Why the run would not start, "" where it would. Raises UserError."""
     import yaml
 
-    from trinity_compat.runtime import checks
-    from trinity_compat.runtime.checks.objects import examine
-    from trinity_compat.runtime.plan import micro_batches, refusals
-    from trinity_compat.runtime.plan.devices import is_elsewhere
-    from trinity_compat.runtime.plan.options import RunOptions
-    from trinity_compat.runtime.plan.planning import make_plan
-    from trinity_compat.translate import Options as TranslateOptions
-    from trinity_compat.translate import translate_launch
+    from trinity_compat.run import checks
+    from trinity_compat.run.checks.verl_objects import examine
+    from trinity_compat.run.plan import micro_batches, refusals
+    from trinity_compat.run.plan.build_plan import make_plan
+    from trinity_compat.run.plan.devices import is_elsewhere
+    from trinity_compat.run.plan.options import RunOptions
+    from trinity_compat.translate import TranslateOptions, translate_launch
 
     assert checks
     _, text = translate_launch(launch, TranslateOptions(), root=root or ROOT / "translators")
@@ -183,12 +182,12 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path, *, fork_confi
     defaults of a release, not those of the tree of veRL that the script starts from."""
     from omegaconf import OmegaConf
 
-    from trinity_compat import mains
-    from trinity_compat.errors import UserError
-    from trinity_compat.explorer.reward_managers import register_legacy
-    from trinity_compat.runtime.checks import blame, models, trainer_side
-    from trinity_compat.runtime.plan import micro_batches
-    from trinity_compat.runtime.plan.verl_view import VerlView
+    from trinity_compat.common.errors import UserError
+    from trinity_compat.explorer.rewards.reward_managers import register_legacy
+    from trinity_compat.launch import entrypoints
+    from trinity_compat.run.checks import error_keys, models, trainer_side
+    from trinity_compat.run.plan import micro_batches
+    from trinity_compat.run.plan.verl_view import VerlView
     from trinity_compat.translate.pipeline import refuse_errors
     from trinity_compat.verl_config import as_tree, effective_config, upgrade
 
@@ -197,7 +196,7 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path, *, fork_confi
         refuse_errors(effective)
         if launch.main:
             return f"a main that only its fork has: {launch.module}"
-        if _is_gone(mains.canonical(launch.module)):
+        if _is_gone(entrypoints.canonical(launch.module)):
             return f"a main that 0.9.1 has no more: {launch.module}"
         if own := _fork_keys(effective):
             return f"keys that only its fork knows: {', '.join(own[:3])}"
@@ -224,7 +223,7 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path, *, fork_confi
     except UserError as error:
         return error.message
     except Exception as error:
-        return blame.words_of(error)
+        return error_keys.words_of(error)
     return _unknown_manager(config)
 
 
@@ -263,11 +262,11 @@ def _fork_keys(effective: Any) -> list[str]:
 
 def _as_main_ppo(tree: dict[str, Any], module: str) -> None:
     """veRL's asynchronous mains demand what main_ppo refuses: no hybrid engine, and a train batch of 0."""
-    from trinity_compat import mains
+    from trinity_compat.launch import entrypoints
 
-    if mains.canonical(module) in (mains.ONE_STEP_OFF, mains.FULLY_ASYNC):
+    if entrypoints.canonical(module) in (entrypoints.ONE_STEP_OFF, entrypoints.FULLY_ASYNC):
         tree["actor_rollout_ref"]["hybrid_engine"] = True
-    if mains.canonical(module) == mains.FULLY_ASYNC:
+    if entrypoints.canonical(module) == entrypoints.FULLY_ASYNC:
         tree["data"]["train_batch_size"] = tree["actor_rollout_ref"]["actor"]["ppo_mini_batch_size"]
 
 
@@ -287,8 +286,8 @@ def spared(outcome: Outcome, text: str) -> Outcome:
 
 def outcomes(chosen: Sequence[tuple[str, list[str]]], device: str) -> Iterator[Outcome]:
     """One after the other, each in a fork of a process that has imported everything."""
-    from trinity_compat.runtime.checks import objects  # noqa: F401
-    from trinity_compat.runtime.checks.forks import forked, warm
+    from trinity_compat.run.checks import verl_objects  # noqa: F401
+    from trinity_compat.run.checks.forks import forked, warm
     from trinity_compat.translate import translate_launch  # noqa: F401
 
     with tempfile.TemporaryDirectory() as name:

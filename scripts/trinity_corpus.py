@@ -27,15 +27,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from trinity_compat.dotted import leaves, value_at
-from trinity_compat.errors import UserError
-from trinity_compat.runtime import dry_run
-from trinity_compat.runtime.plan import attention, environment, micro_batches, refusals, unread
-from trinity_compat.runtime.plan.micro_batches import has_critic
-from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.runtime.plan.plan import RunPlan
-from trinity_compat.translate.inverse import in_full
-from trinity_compat.trinity_config.watch import plain, values_of
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import leaves, value_at
+from trinity_compat.run import dry_run
+from trinity_compat.run.plan import attention, environment, ignored_keys, micro_batches, refusals
+from trinity_compat.run.plan.micro_batches import has_critic
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.run_plan import RunPlan
+from trinity_compat.translate.verl_from_trinity import in_full
+from trinity_compat.trinity.config.read_tracking import plain, values_of
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPLETE = ROOT / "tests" / "upstream" / "complete.py"
@@ -124,7 +124,7 @@ def planned(file: Path) -> list[tuple[RunPlan, Mapping[str, Any]]]:
     found = []
     options = RunOptions(device="cuda", gpus=8)
     for source, rest in dry_run.sources(str(file), (), options):
-        made = unread.planned(source, rest, cwd=file.parent)
+        made = ignored_keys.plan_source(source, rest, cwd=file.parent)
         refusals.check(made.spec.verl, source.record, cwd=made.cwd)
         if made.spec.mode not in ("bench", "serve"):
             micro_batches.check(made.spec.verl, source.record)

@@ -9,7 +9,7 @@ import pytest
 from guard import pytest_configure, pytest_unconfigure  # noqa: F401
 from hypothesis import settings
 
-# Collecting the tests is one long import (trinity_compat/collector.py), and so is much of what they do.
+# Collecting the tests is one long import (trinity_compat/common/gc_pause.py), and so is much of what they do.
 gc.disable()
 
 # No deadline: how long an example takes depends on what else the machine does.

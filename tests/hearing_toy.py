@@ -20,7 +20,7 @@ from transformers import (
 )
 from vision_toy import warm_start
 
-from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.run.toy import make_tokenizer
 
 RATE = 16_000  # samples a second
 MARKS = {

@@ -7,8 +7,8 @@ import shutil
 from importlib.metadata import version
 from pathlib import Path
 
-from trinity_compat.runtime import toy
-from trinity_compat.runtime.toy import ToySpec, make_toy
+from trinity_compat.run import toy
+from trinity_compat.run.toy import ToySpec, make_toy
 
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trinity-compat-tests" / "toys"
 

@@ -21,7 +21,7 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.run.toy import make_tokenizer
 
 MARKS = ["<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
 CHAT_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m['role'] }}

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 from checks import Found, Standing, check, standing
 
-from trinity_compat.parent_watch import die_with_parent
+from trinity_compat.common.parent_watch import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"

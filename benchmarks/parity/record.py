@@ -15,14 +15,14 @@ from pathlib import Path
 
 import toy_runs
 
-from trinity_compat.compare.model import Run
+from trinity_compat.compare.model import RunMetrics
 
 STEPS = 3
 NAMES = {"stock": "stock", "offset0": "ours", "stock_v1": "stock_v1"}
 WORDS = [f"trainer.{key}={STEPS}" for key in ("total_training_steps", "test_freq", "save_freq")]
 
 
-def lines(run: Run) -> list[str]:
+def lines(run: RunMetrics) -> list[str]:
     by_step: dict[int, dict[str, float]] = {}
     for name in sorted(run.series):
         for step, value in toy_runs.series(run, name).points():

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from trinity_compat.compare.model import Run, Series
+from trinity_compat.compare.model import RunMetrics, Series
 from trinity_compat.compare.sources import read_runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,13 +104,13 @@ def run(
     return measured
 
 
-def metrics(folder: Path) -> Run:
+def metrics(folder: Path) -> RunMetrics:
     """What the run logged, under veRL's names."""
     job = folder / "job"
     return read_runs(job if job.exists() else folder / "tensorboard")[0]
 
 
-def series(of: Run, name: str) -> Series:
+def series(of: RunMetrics, name: str) -> Series:
     """One metric in order of steps; empty when the run has none of that name."""
     return of.series[name].sorted() if name in of.series else Series()
 

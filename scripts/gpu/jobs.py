@@ -102,7 +102,7 @@ class Job:
     def stored(self) -> bool:
         """Whether the explorer has stored answers: its engines are up."""
         from trinity_compat.buffer import BufferError, open_buffer
-        from trinity_compat.errors import UserError
+        from trinity_compat.common.errors import UserError
 
         try:
             buffer = open_buffer(self._database, create=False)

@@ -148,7 +148,7 @@ def whole_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    from trinity_compat.runtime.toy import make_tokenizer
+    from trinity_compat.run.toy import make_tokenizer
 
     toy = make_tokenizer()
     told = json.loads(toy.backend_tokenizer.to_str())

@@ -44,7 +44,7 @@ class Setting:
 
     def toy(self) -> Path:
         """Made once for all rows. On a CPU with hardly a warm start: there it is about running."""
-        from trinity_compat.runtime.toy import ToySpec, make_toy
+        from trinity_compat.run.toy import ToySpec, make_toy
 
         spec = ToySpec() if self.device == "cuda" else ToySpec(train_rows=256, val_rows=16, warm_steps=20)
         return make_toy((self.root or self.out) / "toy", spec)

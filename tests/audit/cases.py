@@ -1,7 +1,7 @@
 """Audits made by hand: what the formats are given, without reading or translating anything."""
 
 from trinity_compat.audit.model import Audit, LaunchAudit
-from trinity_compat.errors import Where
+from trinity_compat.common.errors import Where
 from trinity_compat.launch.model import Diagnostic
 from trinity_compat.translate.model import Caution, Finding, Status
 from trinity_compat.verl_config.model import VersionChoice

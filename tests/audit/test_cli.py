@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli.audit import command
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 
 GRPO = """\
 #!/bin/bash

@@ -3,7 +3,7 @@
 import pytest
 
 from trinity_compat.audit.ignored import directives, silenced
-from trinity_compat.errors import Where
+from trinity_compat.common.errors import Where
 from trinity_compat.translate.model import Status
 
 from .cases import finding

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from trinity_compat.parent_watch import die_with_parent
+from trinity_compat.common.parent_watch import die_with_parent
 
 SETTINGS = {
     "listen_addresses": "",

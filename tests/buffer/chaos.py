@@ -32,9 +32,9 @@ import sqlalchemy as sa
 from buffer_postgres import PostgresServer
 from buffer_samples import groups
 
-from trinity_compat.buffer import leased, open_buffer
+from trinity_compat.buffer import lease_watermark, open_buffer
 from trinity_compat.buffer.api import ClaimLost
-from trinity_compat.buffer.model import Holder, TaskQuery
+from trinity_compat.buffer.model import LeaseHolder, TaskQuery
 
 COUNT = 4
 LEASE_S = 1.0
@@ -81,7 +81,9 @@ def work(role: str, url: str, folder: Path, name: int, point: str, after: int) -
         os.dup2(log.fileno(), 2)
     if point.startswith("inside"):
         arm(point, after)
-    leased.FEW = 3  # so that takers rely on their note, as they do where hundreds of tasks are under way
+    lease_watermark.FEW = (
+        3  # so that takers rely on their note, as they do where hundreds of tasks are under way
+    )
     buffer = open_buffer(url, retry_s=120)
     one_round = Writer(buffer, name).round if role == "writer" else trainer_round
     with (folder / f"journal-{role}-{name}").open("ab", buffering=0) as journal:
@@ -94,7 +96,7 @@ class Writer:
     """An explorer as far as the buffer knows. Only its successor is in its place with another token."""
 
     def __init__(self, buffer, place: int) -> None:
-        self.holder = Holder(place, uuid.uuid4().hex)
+        self.holder = LeaseHolder(place, uuid.uuid4().hex)
         buffer.enter(self.holder, ready=True, lease_s=LEASE_S)
 
     def round(self, buffer, journal, name: int, point: str) -> None:

@@ -12,7 +12,7 @@ import torch
 from trinity_compat.buffer import HistoryChanged, batches, open_buffer
 from trinity_compat.buffer.batch_codec import Damaged, decode, encode
 from trinity_compat.buffer.migrations import MIGRATIONS
-from trinity_compat.buffer.position import NOBODYS, Position
+from trinity_compat.buffer.stream_position import NOBODYS, StreamPosition
 
 
 def objects(*values):
@@ -50,7 +50,7 @@ def test_one_that_has_not_heard_of_a_resume_changes_nothing(buffer):
 
 def test_a_checkpoint_of_another_database_finds_none(buffer):
     buffer.keep_batch(1, b"x")
-    buffer.reconcile(step=1, position=Position(below=4, buffer=NOBODYS))
+    buffer.reconcile(step=1, position=StreamPosition(below=4, buffer=NOBODYS))
     assert buffer.kept_batch(1) is None
 
 
@@ -160,7 +160,7 @@ def test_a_batch_takes_little_more_than_its_ids_and_log_probabilities():
     batch, answered, asked = a_grpo_batch()
     data, _ = encode(batch)
     found = decode(data)
-    assert len(data) < 10 * answered + 3 * asked, len(data)  # what the plan counts (runtime/checks/space.py)
+    assert len(data) < 10 * answered + 3 * asked, len(data)  # what the plan counts (run/checks/disk_space.py)
     assert {*found.batch.keys()} == {*batch.batch.keys()}
     for name, tensor in batch.batch.items():
         assert torch.equal(found.batch[name], tensor) and found.batch[name].dtype == tensor.dtype, name

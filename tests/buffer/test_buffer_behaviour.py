@@ -19,7 +19,7 @@ from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.errors import InvalidGroup
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.buffer.report import BufferReport
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.job.run_spec import ReplaySpec
 from trinity_compat.studio.experiences import read_group
 
 ARRAYS = ("prompt_ids", "response_ids", "response_mask", "logprobs")

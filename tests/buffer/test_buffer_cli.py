@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from trinity_compat.buffer import migrations, open_buffer
 from trinity_compat.cli.buffer import command
-from trinity_compat.errors import UserError
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import ReplaySpec
 
 
 def invoke(*words: str) -> str:

@@ -12,9 +12,9 @@ import pytest
 from buffer_samples import Clock, groups
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.model import Holder, TaskQuery, WeightVersion
+from trinity_compat.buffer.model import LeaseHolder, TaskQuery, WeightVersion
 
-A = Holder(0, "a")
+A = LeaseHolder(0, "a")
 
 
 @dataclass
@@ -44,7 +44,7 @@ OPERATIONS = {
     "mark_trained": lambda s: s.buffer.mark_trained(s.claim, step=2),
     "release": lambda s: s.buffer.release(s.claim),
     "position": lambda s: s.buffer.position(step=1).below,
-    "enter": lambda s: s.buffer.enter(Holder(1, "b"), ready=False, lease_s=10),
+    "enter": lambda s: s.buffer.enter(LeaseHolder(1, "b"), ready=False, lease_s=10),
     "keep": lambda s: s.buffer.keep(A, lease_s=10),
     "leave": lambda s: s.buffer.leave(A),
     "lease_tasks": lambda s: s.buffer.lease_tasks(TaskQuery(A, 12), limit=3, version=0, history=1),
@@ -67,7 +67,7 @@ def seen(buffer, rows):
         "groups": [(g.key, g.task_no, len(g.experiences), g.uses) for g in buffer.groups("train")],
         "depth": dict(buffer.depth()),
         "missing": buffer.missing_tasks(upto=12, limit=12),
-        "leases": buffer.pending(Holder(2, "c"), upto=12),
+        "leases": buffer.pending(LeaseHolder(2, "c"), upto=12),
         "places": buffer.places(),
         "version": buffer.latest_version(),
         "evaluation": buffer.next_eval(),

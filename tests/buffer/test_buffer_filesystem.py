@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trinity_compat.buffer import filesystem, open_buffer
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

@@ -6,10 +6,10 @@ import time
 import pytest
 from buffer_samples import group
 
-from trinity_compat import database_url
 from trinity_compat.buffer import BufferGone, open_buffer
+from trinity_compat.common import database_url
 from trinity_compat.explorer.heartbeat import Heartbeat
-from trinity_compat.trainer.heart import Heart
+from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_no_empty_database_is_made_in_its_place(file, buffer, monkeypatch):
 def test_both_sides_hear_of_it_from_their_heartbeats(file, buffer, lose, told):
     explorer = Heartbeat(lambda: open_buffer(database_url.of_file(file)), "explorer", period_s=0.01)
     explorer.start()
-    with pytest.raises(BufferGone, match=told), Heart(buffer, "trainer", beat_s=0.01) as trainer:
+    with pytest.raises(BufferGone, match=told), LeaseHeartbeat(buffer, "trainer", beat_s=0.01) as trainer:
         while len(buffer.participants()) < 2:
             time.sleep(0.01)
         lose(file)

@@ -9,18 +9,18 @@ from dataclasses import replace
 import pytest
 from buffer_samples import group, groups
 
-from trinity_compat.buffer import leased, leases, open_buffer, tasks
+from trinity_compat.buffer import lease_watermark, leases, live_tasks, open_buffer
 from trinity_compat.buffer.database import Database
-from trinity_compat.buffer.model import Holder, Pending, TaskQuery
+from trinity_compat.buffer.model import LeaseHolder, PendingTasks, TaskQuery
 
-A, B = Holder(0, "a"), Holder(1, "b")
+A, B = LeaseHolder(0, "a"), LeaseHolder(1, "b")
 TASKS = 40
 
 
 @pytest.fixture(autouse=True)
 def many(monkeypatch):
     """Four tasks are many, and two are looked at first."""
-    monkeypatch.setattr(leased, "FEW", 3)
+    monkeypatch.setattr(lease_watermark, "FEW", 3)
     monkeypatch.setattr(leases, "CHUNK", 2)
 
 
@@ -128,7 +128,7 @@ def test_what_others_make_is_counted_by_version(two):
     two.put_groups([group(number) for number in (0, 1, 4)])
     two.lease_tasks(TaskQuery(A, TASKS), limit=2, version=3, history=1)
     two.lease_tasks(TaskQuery(A, TASKS, have={2, 3}), limit=1, version=5, history=1)
-    assert two.pending(B, upto=TASKS) == Pending(3, {3: 2, 5: 1})
+    assert two.pending(B, upto=TASKS) == PendingTasks(3, {3: 2, 5: 1})
 
 
 def test_a_taking_that_is_repeated_finds_what_the_first_attempt_took(two, monkeypatch):
@@ -150,8 +150,8 @@ def test_a_drop_waits_for_a_taker_that_has_counted_on_the_group(server):
     buffer, db = open_buffer(url), Database(url)
     buffer.put_groups(groups(4))
     with db.transaction(write=True) as conn:
-        tasks.lock(conn, db.dialect)
-        tasks.advance(conn, tasks.live(conn, tasks.TRAIN, first=0, upto=9))
+        live_tasks.lock(conn, db.dialect)
+        live_tasks.advance(conn, live_tasks.live(conn, live_tasks.TRAIN, first=0, upto=9))
         drop = threading.Thread(
             target=buffer.claim_groups, args=(1,), kwargs={"owner": "t", "step": 9, "min_version": 5}
         )
@@ -170,8 +170,8 @@ class Model:
     def __init__(self, buffer, clock, seed):
         self.buffer, self.clock, self.random = buffer, clock, random.Random(seed)
         self.live: set[int] = set()
-        self.have: dict[Holder, set[int]] = {}
-        self.until: dict[Holder, float] = {}
+        self.have: dict[LeaseHolder, set[int]] = {}
+        self.until: dict[LeaseHolder, float] = {}
         self.history, self.starts = 1, 0
 
     def living(self):
@@ -189,7 +189,7 @@ class Model:
         place = self.random.randrange(3)
         self.until = {holder: until for holder, until in self.until.items() if holder.place != place}
         self.starts += 1
-        holder = Holder(place, f"t{self.starts}")
+        holder = LeaseHolder(place, f"t{self.starts}")
         self.have[holder], self.until[holder] = set(), self.clock.seconds + 5.0
         self.buffer.enter(holder, ready=self.random.random() < 0.8, lease_s=5.0)
 

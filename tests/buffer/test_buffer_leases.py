@@ -10,9 +10,9 @@ import pytest
 from buffer_samples import group, groups
 
 from trinity_compat.buffer import HistoryChanged, open_buffer
-from trinity_compat.buffer.model import Holder, Pending, TaskQuery
+from trinity_compat.buffer.model import LeaseHolder, PendingTasks, TaskQuery
 
-A, B = Holder(0, "a"), Holder(1, "b")
+A, B = LeaseHolder(0, "a"), LeaseHolder(1, "b")
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_clock_that_was_put_back_leaves_no_task_with_the_dead(two, clock, by_p
 
 def test_another_in_its_place_ends_all_that_an_explorer_had(two):
     assert lease(two, A, limit=3) == [0, 1, 2]
-    again = Holder(0, "a2")
+    again = LeaseHolder(0, "a2")
     two.enter(again, ready=True, lease_s=10.0)
     assert free(two, B, limit=2) == [0, 1]
     assert not two.keep(A, lease_s=10.0)
@@ -122,14 +122,14 @@ def test_what_others_have_under_way_is_known_with_its_version(two):
     two.lease_tasks(TaskQuery(A, 8), limit=2, version=3, history=1)
     two.lease_tasks(TaskQuery(B, 8), limit=1, version=4, history=1)
     two.put_groups([group(5)])
-    assert two.pending(B, upto=8) == Pending(3, {3: 2})
-    assert two.pending(A, upto=8) == Pending(3, {4: 1})
+    assert two.pending(B, upto=8) == PendingTasks(3, {3: 2})
+    assert two.pending(A, upto=8) == PendingTasks(3, {4: 1})
 
 
 def take_all(url, place, tasks):
     """Lease and store by ones until nothing is missing; what this process stored."""
     buffer, mine = open_buffer(url), []
-    holder = Holder(place, f"t{place}")
+    holder = LeaseHolder(place, f"t{place}")
     buffer.enter(holder, ready=True, lease_s=60.0)
     while buffer.missing_tasks(upto=tasks, limit=1):
         for number in lease(buffer, holder, limit=2, upto=tasks):

@@ -11,10 +11,10 @@ from buffer_samples import group
 from click.testing import CliRunner
 from PIL import Image
 
-from trinity_compat.buffer.carrying import carried
 from trinity_compat.buffer.images import kept, opened
 from trinity_compat.buffer.media import Media, image_count, media_counts, references
 from trinity_compat.buffer.report import BufferReport
+from trinity_compat.buffer.row_fields import carried
 from trinity_compat.cli.buffer import command
 
 RED, BLUE = Media(b"red", "image"), Media(b"blue", "image")

@@ -7,7 +7,7 @@ from buffer_samples import group, groups
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import WeightVersion
-from trinity_compat.buffer.position import NOBODYS, Position
+from trinity_compat.buffer.stream_position import NOBODYS, StreamPosition
 
 
 def train(buffer, count, step):
@@ -47,7 +47,7 @@ def test_a_position_travels_as_json(buffer):
     train(buffer, 2, 1)
     position = buffer.position(step=1)
     assert (position.below, position.beyond, position.stream) == (1, (2,), 7)
-    assert Position.of(position.as_json()) == position
+    assert StreamPosition.of(position.as_json()) == position
 
 
 def test_another_database_goes_on_drawing_tasks_where_the_checkpoint_stands(buffer, other):
@@ -120,23 +120,23 @@ def test_the_line_goes_on_through_several_resumes(buffer, sql):
 
 
 def test_stock_verl_s_checkpoint_has_trained_its_steps_tasks_in_order(buffer):
-    buffer.reconcile(step=3, position=Position(below=6))
+    buffer.reconcile(step=3, position=StreamPosition(below=6))
     assert missing(buffer) == [6, 7, 8, 9]
     buffer.put_groups(groups(2, first=6))
-    buffer.reconcile(step=3, position=Position(below=6))  # the same command again
+    buffer.reconcile(step=3, position=StreamPosition(below=6))  # the same command again
     assert missing(buffer) == [8, 9, 10, 11]
 
 
 def test_without_its_checkpoint_an_adopted_line_starts_over(buffer):
-    buffer.reconcile(step=3, position=Position(below=6))
-    buffer.reconcile(step=0, position=Position(below=0))
+    buffer.reconcile(step=3, position=StreamPosition(below=6))
+    buffer.reconcile(step=0, position=StreamPosition(below=0))
     assert missing(buffer) == [0, 1, 2, 3]
 
 
 def test_afresh_leaves_even_what_the_initial_policy_made(buffer, sql):
     buffer.put_groups(groups(4))
     train(buffer, 2, 1)
-    done = buffer.reconcile(step=0, position=Position(below=0, buffer=NOBODYS))
+    done = buffer.reconcile(step=0, position=StreamPosition(below=0, buffer=NOBODYS))
     assert (done.ready_again, done.voided) == (0, 4)
     assert used(sql) == []
     assert missing(buffer) == [0, 1, 2, 3]

@@ -21,7 +21,7 @@ from buffer_samples import BACKENDS, group, groups
 from chaos import chaos
 
 from trinity_compat.buffer import BufferError, BufferFull, open_buffer
-from trinity_compat.errors import RunError, UserError
+from trinity_compat.common.errors import RunError, UserError
 
 
 def write(url: str, first: int, count: int) -> int:

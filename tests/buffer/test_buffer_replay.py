@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trinity_compat.buffer.replay import priorities
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.job.run_spec import ReplaySpec
 
 MANY = 4000
 VERSIONS, USES = np.arange(MANY) % 7, np.arange(MANY) % 4

@@ -11,8 +11,8 @@ from buffer_samples import group
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.report import BufferReport
-from trinity_compat.buffer.retention import Retention, Unneeded
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.buffer.retention import Droppable, TextRetention
+from trinity_compat.job.run_spec import ReplaySpec
 
 
 @pytest.fixture
@@ -36,20 +36,20 @@ def kept(buffer):
 
 def test_what_was_trained_up_to_a_step_loses_its_content(buffer, db):
     train(buffer, range(1, 6))
-    retention = Retention(db, pause=lambda _: None)
-    assert retention.drop(Unneeded(3)) == 6
+    retention = TextRetention(db, pause=lambda _: None)
+    assert retention.drop(Droppable(3)) == 6
     assert kept(buffer) == [3, 4]
-    assert retention.drop(Unneeded(3)) == 0
-    assert retention.drop(Unneeded(4)) == 2
+    assert retention.drop(Droppable(3)) == 0
+    assert retention.drop(Droppable(4)) == 2
 
 
 def test_one_that_is_told_to_stop_does_between_two_transactions(buffer, db):
     train(buffer, range(1, 21))
     paused = []
-    retention = Retention(db, pause=paused.append)
-    first = retention.drop(Unneeded(20), until=lambda: bool(paused))
+    retention = TextRetention(db, pause=paused.append)
+    first = retention.drop(Droppable(20), until=lambda: bool(paused))
     assert 0 < first < 40
-    assert first + retention.drop(Unneeded(20)) == 40  # what it left is found by the next call
+    assert first + retention.drop(Droppable(20)) == 40  # what it left is found by the next call
 
 
 def test_rewards_versions_and_ledger_stay(buffer, db, sql):
@@ -58,14 +58,14 @@ def test_rewards_versions_and_ledger_stay(buffer, db, sql):
         "SELECT id, group_id, run, reward, min_model_version, max_model_version FROM experiences ORDER BY 1"
     )
     before = sql(looked), sql("SELECT * FROM ledger ORDER BY 1")
-    Retention(db, pause=lambda _: None).drop(Unneeded(3))
+    TextRetention(db, pause=lambda _: None).drop(Droppable(3))
     assert (sql(looked), sql("SELECT * FROM ledger ORDER BY 1")) == before
 
 
 def test_lengths_stay(buffer, db, url):
     train(buffer, range(1, 3))
     before = _lengths(url)
-    Retention(db, pause=lambda _: None).drop(Unneeded(2))
+    TextRetention(db, pause=lambda _: None).drop(Droppable(2))
     assert _lengths(url) == before == [4] * 4
 
 
@@ -73,30 +73,30 @@ def test_a_group_that_may_be_used_again_stays(buffer, db):
     train(buffer, range(1, 4))
     again = buffer.claim_groups(1, owner="t", step=4, replay=ReplaySpec(max_uses=2))
     buffer.mark_trained(again, step=4)  # the newest weights', task 2
-    retention = Retention(db, pause=lambda _: None)
-    retention.drop(Unneeded(4, max_uses=2))
+    retention = TextRetention(db, pause=lambda _: None)
+    retention.drop(Droppable(4, max_uses=2))
     assert kept(buffer) == [0, 1]
-    retention.drop(Unneeded(4, max_uses=2, min_version=1))  # none older is claimed any more
+    retention.drop(Droppable(4, max_uses=2, min_version=1))  # none older is claimed any more
     assert kept(buffer) == [1]
 
 
 def test_a_later_use_keeps_what_an_earlier_one_would_drop(buffer, db):
     train(buffer, range(1, 3))
     buffer.mark_trained(buffer.claim_groups(1, owner="t", step=3, replay=ReplaySpec(max_uses=2)), step=3)
-    Retention(db, pause=lambda _: None).drop(Unneeded(2))
+    TextRetention(db, pause=lambda _: None).drop(Droppable(2))
     assert kept(buffer) == [1]
 
 
 def test_what_is_claimed_stays(buffer, db):
     train(buffer, range(1, 3))
     assert buffer.claim_groups(1, owner="t", step=3, replay=ReplaySpec(max_uses=2))
-    Retention(db, pause=lambda _: None).drop(Unneeded(2))
+    TextRetention(db, pause=lambda _: None).drop(Droppable(2))
     assert kept(buffer) == [1]
 
 
 def test_what_a_resume_took_back_is_dropped_and_its_task_made_again(buffer, db):
     train(buffer, range(1, 4))
-    Retention(db, pause=lambda _: None).drop(Unneeded(3))
+    TextRetention(db, pause=lambda _: None).drop(Droppable(3))
     buffer.reconcile(step=1)
     assert buffer.missing_tasks(upto=3, limit=9) == [1, 2]
     train_again = [group(1, key="again", version=1)]
@@ -112,7 +112,7 @@ def test_writers_come_in_between(buffer, db):
         task = 100 + len(written)
         written.append(buffer.put_groups([group(task)]))
 
-    assert Retention(db, pause=write).drop(Unneeded(40)) == 80
+    assert TextRetention(db, pause=write).drop(Droppable(40)) == 80
     assert len(written) > 2
     assert set(written) == {1}
 
@@ -120,16 +120,16 @@ def test_writers_come_in_between(buffer, db):
 def test_a_slow_database_gets_smaller_transactions(buffer, db, monkeypatch):
     sizes, now = [], [0.0]
     monkeypatch.setattr("trinity_compat.buffer.retention.time.monotonic", lambda: now[0])
-    retention = Retention(db, pause=lambda _: None)
+    retention = TextRetention(db, pause=lambda _: None)
     train(buffer, range(1, 25))
 
     def slow(conn, ids):
         sizes.append(len(ids))
         now[0] += 0.01 * len(ids)
-        return Retention._empty(retention, conn, ids)
+        return TextRetention._empty(retention, conn, ids)
 
     monkeypatch.setattr(retention, "_empty", slow)
-    retention.drop(Unneeded(24))
+    retention.drop(Droppable(24))
     assert sizes[0] == 8
     assert set(sizes[1:-1]) == {2}  # 20 ms
 
@@ -157,11 +157,11 @@ def test_sqlite_gives_its_space_back(tmp_path):
 def test_a_pruned_store_does_not_grow(tmp_path):
     url = f"sqlite:///{tmp_path}/experiences.db"
     buffer, db = open_buffer(url), Database(url)
-    retention, sizes = Retention(db, pause=lambda _: None), []
+    retention, sizes = TextRetention(db, pause=lambda _: None), []
     for step in range(1, 61):
         buffer.put_groups([big(step)])
         buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step), step=step)
-        retention.drop(Unneeded(step - 4))
+        retention.drop(Droppable(step - 4))
         sizes.append(_size(db))
     assert sizes[59] < 1.25 * sizes[19]
     buffer.close()
@@ -197,8 +197,8 @@ def test_small_answers_leave_no_pages_half_empty(tmp_path):
         buffer.put_groups([group(step, runs=8, tokens=64)])
         buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step), step=step)
     before = _size(db)
-    retention = Retention(db, pause=lambda _: None)
-    retention.drop(Unneeded(100))
+    retention = TextRetention(db, pause=lambda _: None)
+    retention.drop(Droppable(100))
     assert retention.give_back(spare=0.9) == 0  # so much may stay free
     assert _size(db) == before
     retention.give_back()
@@ -212,8 +212,8 @@ def test_pages_that_cannot_be_given_back_end_the_try(tmp_path, monkeypatch):
     buffer, db = open_buffer(url), Database(url)
     buffer.put_groups([group(1, runs=8, tokens=4000)])
     buffer.mark_trained(buffer.claim_groups(1, owner="t", step=1), step=1)
-    retention = Retention(db, pause=lambda _: None)
-    retention.drop(Unneeded(1))
+    retention = TextRetention(db, pause=lambda _: None)
+    retention.drop(Droppable(1))
     monkeypatch.setattr("trinity_compat.buffer.retention._vacuum", lambda conn: None)
     assert retention.give_back() == 0
     buffer.close()

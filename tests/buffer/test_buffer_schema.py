@@ -13,7 +13,7 @@ from sqlalchemy.orm import sessionmaker
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.schema import Base, ExperienceModel, GroupModel
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 
 
 def test_the_snippet_of_trinitys_faq_works_with_the_import_changed(buffer, url):

@@ -4,12 +4,12 @@ import pytest
 from buffer_samples import Clock
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.sight import Sight
+from trinity_compat.buffer.silence_detector import SilenceDetector
 
 
 def test_sight_grows_look_by_look_and_begins_anew_after_an_outage():
     clock = Clock()
-    sight = Sight(gap_s=3, clock=clock)
+    sight = SilenceDetector(gap_s=3, clock=clock)
     seen = []
     for passed in (1, 3, 2, 3.5, 1, 60, 2):
         clock.seconds += passed
@@ -23,7 +23,7 @@ class Watcher:
     def __init__(self, folder):
         self.own, self.database = Clock(), Clock()
         self.buffer = open_buffer(f"sqlite:///{folder}/b.db", clock=self.database)
-        self.sight = Sight(clock=self.own)
+        self.sight = SilenceDetector(clock=self.own)
 
     def passes(self, seconds):
         self.own.seconds += seconds

@@ -28,8 +28,8 @@ from hypothesis.stateful import (
 from trinity_compat.buffer import HistoryChanged, open_buffer
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import WeightVersion
-from trinity_compat.buffer.position import Position
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.buffer.stream_position import StreamPosition
+from trinity_compat.job.run_spec import ReplaySpec
 
 STEPS = int(os.environ.get("TRINITY_COMPAT_STEPS", "400"))
 PER_EXAMPLE = 50
@@ -94,8 +94,8 @@ class BufferMachine(RuleBasedStateMachine):
         self.history = 1
         self.trained_step = 0
         self.starts: list[int] = [0]  # of each history, the step it goes on from
-        self.checkpoints = [(0, Position(below=3, beyond=(5,), buffer="another"))]  # (step, position)
-        self.adopted = Position(below=0, history=0)
+        self.checkpoints = [(0, StreamPosition(below=3, beyond=(5,), buffer="another"))]  # (step, position)
+        self.adopted = StreamPosition(below=0, history=0)
         self.adopted_step = 0
 
     def teardown(self):

@@ -10,8 +10,8 @@ from buffer_samples import groups
 from read_only import LEFT, files_of, left, needs_mounts, read_only
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.runtime.job.jobdir import JobDir
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.run.job_dir.job_dir import JobDir
 
 COMMAND = [sys.executable, "-m", "trinity_compat"]
 

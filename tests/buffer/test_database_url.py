@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trinity_compat import database_url
 from trinity_compat.buffer import open_buffer
-from trinity_compat.errors import UserError
+from trinity_compat.common import database_url
+from trinity_compat.common.errors import UserError
 
 ODD = [
     "a?b",
@@ -135,5 +135,5 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 
 
 def test_the_light_side_builds_urls_without_sqlalchemy():
-    code = "import sys; import trinity_compat.database_url; sys.exit('sqlalchemy' in sys.modules)"
+    code = "import sys; import trinity_compat.common.database_url; sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

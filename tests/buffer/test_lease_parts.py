@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trinity_compat.buffer import leases
-from trinity_compat.buffer.model import Holder, TaskQuery
-from trinity_compat.buffer.tasks import Live
+from trinity_compat.buffer.live_tasks import LiveTasks
+from trinity_compat.buffer.model import LeaseHolder, TaskQuery
 
 UPTO = 24
 
@@ -24,9 +24,9 @@ def states(draw):
     beyond = draw(st.frozensets(st.integers(below + 1, UPTO + 3)))
     place = draw(st.integers(0, explorers - 1))
     have = draw(st.frozensets(st.integers(0, UPTO)))
-    holder = Holder(place, draw(st.sampled_from([f"t{place}", "old"])))
+    holder = LeaseHolder(place, draw(st.sampled_from([f"t{place}", "old"])))
     asked = TaskQuery(holder, UPTO, by_place=explorers, have=have)
-    return asked, held, dict.fromkeys(living, True), Live(below, beyond, below)
+    return asked, held, dict.fromkeys(living, True), LiveTasks(below, beyond, below)
 
 
 @given(states())
@@ -38,7 +38,7 @@ def test_the_own_part_holds_all_that_it_may_take(state):
         part = {
             no: token for no, token in held.items() if no % asked.by_place == own.place or token == own.token
         }
-    found = list(leases.Share(asked, part, places, live).free())
+    found = list(leases.TaskShare(asked, part, places, live).free())
     with mock.patch.object(leases, "everyone", return_value=False):
-        assert found == list(leases.Share(asked, held, places, live).free())
+        assert found == list(leases.TaskShare(asked, held, places, live).free())
     assert found == sorted(set(found)), "each once, in order"

@@ -14,11 +14,11 @@ from buffer_samples import BACKENDS, group, groups
 from trinity_files import LEAST, TASKSET, merged
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.errors import UserError
-from trinity_compat.explorer.tasksets import load_rows
-from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.runtime.plan.source import from_yaml
-from trinity_compat.runtime.plan.unread import planned
+from trinity_compat.common.errors import UserError
+from trinity_compat.explorer.data.tasksets import load_rows
+from trinity_compat.run.plan.ignored_keys import plan_source
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.source import from_yaml
 
 KINDS = ("queue", "sql", "file")
 ROWS = [{"question": f"1 + {number}", "answer": str(1 + number)} for number in range(3)]
@@ -30,7 +30,7 @@ def plan_of(tmp_path, change):
     sync = {"synchronizer": {"sync_style": "trainer_driven"}}
     file = tmp_path / "x.yaml"
     file.write_text(yaml.safe_dump(merged(merged(LEAST, {**base, **train, **sync}), change)))
-    return planned(from_yaml(file, None), RunOptions(device="cuda"), cwd=tmp_path)
+    return plan_source(from_yaml(file, None), RunOptions(device="cuda"), cwd=tmp_path)
 
 
 # -- experiences --------------------------------------------------------------------------------

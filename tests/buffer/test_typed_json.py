@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trinity_compat.buffer.carrying import all_carried, carried, simple
+from trinity_compat.buffer.row_fields import all_carried, carried, simple
 from trinity_compat.buffer.typed_json import Unreadable, dumps, loads, plain, readable
 
 

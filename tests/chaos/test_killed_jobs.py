@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "chaos"))
 from job import Job, Strike
 from toys import made_toy
 
-from trinity_compat.runtime.toy import ToySpec
+from trinity_compat.run.toy import ToySpec
 
 pytestmark = pytest.mark.chaos
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trinity_compat.compare.model import Run, Series, Side
+from trinity_compat.compare.model import RunMetrics, Series, Side
 
 SCORE = "critic/score/mean"
 
@@ -14,7 +14,7 @@ def run_of(metrics, name="run", **kw):
         series[metric] = Series()
         for step, value in enumerate(values, 1):
             series[metric].add(step, value)
-    return Run(name, name, "table", series, **kw)
+    return RunMetrics(name, name, "table", series, **kw)
 
 
 def with_metrics(label, metrics, **kw):

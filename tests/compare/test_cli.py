@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli.compare import command
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 
 
 def call(*args):

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli.compare import command
+from trinity_compat.common.errors import UserError
 from trinity_compat.compare.configs import difference, read_in_effect
-from trinity_compat.errors import UserError
 from trinity_compat.launch import read_script
-from trinity_compat.translate import Options, translate_launch
+from trinity_compat.translate import TranslateOptions, translate_launch
 
 BASE = """python3 -m verl.trainer.main_ppo \\
     algorithm.adv_estimator=grpo \\
@@ -64,7 +64,7 @@ def test_a_key_that_moved_between_releases_is_compared_at_its_new_place(tmp_path
 def test_a_script_equals_its_translation(tmp_path):
     path = Path(script(tmp_path, "a.sh"))
     (launch,) = read_script(path).launches
-    _, text = translate_launch(launch, Options(resolve=True))
+    _, text = translate_launch(launch, TranslateOptions(resolve=True))
     (tmp_path / "a.yaml").write_text(text)
     assert changed(str(path), str(tmp_path / "a.yaml")) == {}
 
@@ -94,7 +94,7 @@ def test_an_unset_variable_is_the_same_in_script_and_translation(tmp_path):
         script(tmp_path, "a.sh", "trainer.experiment_name=${RUN:-one} data.custom_cls.path=$HERE/d.py")
     )
     (launch,) = read_script(path).launches
-    (tmp_path / "a.yaml").write_text(translate_launch(launch, Options())[1])
+    (tmp_path / "a.yaml").write_text(translate_launch(launch, TranslateOptions())[1])
     assert changed(str(path), str(tmp_path / "a.yaml")) == {}
     assert read_in_effect(str(path)).values["data.custom_cls.path"] == "${oc.env:HERE}/d.py"
 
@@ -106,7 +106,7 @@ def test_where_a_value_comes_from(tmp_path):
     assert found.why.startswith("the first of 2 launches, line 1; veRL ")
     assert found.places["actor_rollout_ref.actor.rollout_n"].startswith("follows ${")
     (launch, _) = read_script(path).launches
-    (tmp_path / "a.yaml").write_text(translate_launch(launch, Options(resolve=True))[1])
+    (tmp_path / "a.yaml").write_text(translate_launch(launch, TranslateOptions(resolve=True))[1])
     assert read_in_effect(str(tmp_path / "a.yaml")).places["data.train_batch_size"].endswith("a.yaml")
 
 

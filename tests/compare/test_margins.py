@@ -7,9 +7,9 @@ import random
 import pytest
 from builders import SCORE, seeds_at, with_metrics
 
-from trinity_compat.compare.margins import Amount, Margins, amount, read
+from trinity_compat.common.errors import UserError
+from trinity_compat.compare.margins import MarginAmount, Margins, amount, read
 from trinity_compat.compare.verdict import CompareOptions, compare
-from trinity_compat.errors import UserError
 
 WIDE = [0.480, 0.490, 0.500, 0.510, 0.520]
 
@@ -70,17 +70,22 @@ def test_a_given_margin_is_the_users_word_and_goes_before_a_sure_difference():
 
 
 def test_a_name_with_brackets_is_a_name_and_not_only_a_pattern():
-    assert Margins({"actor/x[0]": Amount(1)}, frozenset({"actor/x[0]"})).unheard(["actor/x[0]"]) == []
+    assert Margins({"actor/x[0]": MarginAmount(1)}, frozenset({"actor/x[0]"})).unheard(["actor/x[0]"]) == []
 
 
 def test_a_name_goes_before_a_pattern_before_a_group():
     margins = Margins(
-        {"reward": Amount(1), "critic/score/*": Amount(2), "critic/*": Amount(3), SCORE: Amount(4)}
+        {
+            "reward": MarginAmount(1),
+            "critic/score/*": MarginAmount(2),
+            "critic/*": MarginAmount(3),
+            SCORE: MarginAmount(4),
+        }
     )
-    assert margins.of(SCORE) == Amount(4)
-    assert margins.of("critic/score/max") == Amount(2)
-    assert margins.of("critic/rewards/mean") == Amount(3)
-    assert Margins({"reward": Amount(1)}).of("critic/rewards/mean") == Amount(1)
+    assert margins.of(SCORE) == MarginAmount(4)
+    assert margins.of("critic/score/max") == MarginAmount(2)
+    assert margins.of("critic/rewards/mean") == MarginAmount(3)
+    assert Margins({"reward": MarginAmount(1)}).of("critic/rewards/mean") == MarginAmount(1)
     assert margins.of("actor/entropy") is None
 
 
@@ -91,7 +96,7 @@ def test_what_is_not_a_positive_number_is_refused(text):
 
 
 def test_a_share_is_of_the_level():
-    assert amount("x", "5%") == amount("x", "5 %") == Amount(0.05, is_share=True)
+    assert amount("x", "5%") == amount("x", "5 %") == MarginAmount(0.05, is_share=True)
     metric = judged(WIDE, WIDE[::-1], **{SCORE: "20%"})
     assert metric.evidence.margin.size == pytest.approx(0.1)
     assert metric.evidence.margin.origin == "given: 20 %"
@@ -101,10 +106,10 @@ def test_a_file_gives_margins_to_groups_patterns_and_metrics(tmp_path):
     path = tmp_path / "margins.yaml"
     path.write_text('reward: 5%\nlength: 2\n"val-core/*": 0.01\ncritic/score/mean: 1e-2\n')
     assert read(path) == {
-        "reward": Amount(0.05, is_share=True),
-        "length": Amount(2),
-        "val-core/*": Amount(0.01),
-        SCORE: Amount(0.01),
+        "reward": MarginAmount(0.05, is_share=True),
+        "length": MarginAmount(2),
+        "val-core/*": MarginAmount(0.01),
+        SCORE: MarginAmount(0.01),
     }
 
 
@@ -133,12 +138,12 @@ def test_a_file_that_cannot_be_meant_is_refused_with_its_line(tmp_path, text, li
 
 def test_a_margin_of_the_command_line_that_fits_nothing_is_a_typing_error():
     sides = seeds_at("a", WIDE), seeds_at("b", WIDE)
-    margins = Margins({"critic/score/men": Amount(1)}, frozenset({"critic/score/men"}))
+    margins = Margins({"critic/score/men": MarginAmount(1)}, frozenset({"critic/score/men"}))
     with pytest.raises(
         UserError, match="no metric that both sides have\n  hint: did you mean critic/score/mean"
     ):
         compare(*sides, CompareOptions(margins=margins))
-    from_file = compare(*sides, CompareOptions(margins=Margins({"val-core/x": Amount(1)})))
+    from_file = compare(*sides, CompareOptions(margins=Margins({"val-core/x": MarginAmount(1)})))
     assert "the margin of val-core/x fits no metric that both sides have" in from_file.notes
 
 

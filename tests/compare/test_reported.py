@@ -16,7 +16,7 @@ from trinity_compat.cli.compare import command
 from trinity_compat.compare import inference
 from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.html import as_html
-from trinity_compat.compare.margins import Amount, Margins
+from trinity_compat.compare.margins import MarginAmount, Margins
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.report import as_dict, as_markdown
 from trinity_compat.compare.verdict import CompareOptions, compare
@@ -115,7 +115,7 @@ def test_a_level_within_the_margin_does_not_make_curves_the_same_that_part():
     metric = compare(*crossing, CompareOptions()).metric(SCORE)
     assert metric.evidence.p_same < 0.05
     assert (metric.verdict, metric.why) == ("unclear", "the levels are the same, but the curves part")
-    given = CompareOptions(margins=Margins({SCORE: Amount(0.1)}))
+    given = CompareOptions(margins=Margins({SCORE: MarginAmount(0.1)}))
     assert compare(*crossing, given).metric(SCORE).verdict == "same"
 
 
@@ -283,6 +283,6 @@ def test_numpy_is_imported_by_nothing_but_a_comparison():
     code = (
         "import sys; import trinity_compat.cli as c; import trinity_compat.cli.compare, "
         "trinity_compat.compare.conclusion, trinity_compat.compare.report, trinity_compat.compare.html, "
-        "trinity_compat.compare.plan; sys.exit('numpy' in sys.modules or 'scipy' in sys.modules)"
+        "trinity_compat.compare.seed_planning; sys.exit('numpy' in sys.modules or 'scipy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from simulated import SEEDS, SPREADS, ar1, learning, sides_of_curves, two_runs
 
+from trinity_compat.compare.inference.divergence_step import band
 from trinity_compat.compare.inference.multiple import discoveries
-from trinity_compat.compare.inference.parting import band
 from trinity_compat.compare.inference.power import seeds_needed
 from trinity_compat.compare.inference.seeds import between_seeds, within_share
 from trinity_compat.compare.inference.within import within_runs
-from trinity_compat.compare.model import Run, Series, Side
+from trinity_compat.compare.model import RunMetrics, Series, Side
 from trinity_compat.compare.verdict import CompareOptions, compare
 
 SIZES = [(3, 3), (4, 4), (5, 5), (3, 8), (8, 8)]
@@ -164,7 +164,7 @@ def a_run(label, curves):
         series[f"actor/m{index}"] = one = Series()
         for step, value in enumerate(values, 1):
             one.add(step, float(value))
-    return Run(label, label, "table", series)
+    return RunMetrics(label, label, "table", series)
 
 
 def seeds_of(g, label):

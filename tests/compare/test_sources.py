@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from trinity_compat.common.errors import UserError
 from trinity_compat.compare.sources import read_runs, read_side
 from trinity_compat.compare.verdict import CompareOptions, compare
-from trinity_compat.errors import UserError
 
 VALUES = [0.25, 0.5, -1.5e-7, 3e8]
 

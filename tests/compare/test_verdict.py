@@ -9,6 +9,7 @@ from builders import SCORE, run_of, seeds_at, with_metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trinity_compat.common.errors import UserError
 from trinity_compat.compare.assertion import failure, holds
 from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.curves import updates_of
@@ -17,7 +18,6 @@ from trinity_compat.compare.model import Series, Side
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.statistics import area_between, slope
 from trinity_compat.compare.verdict import CompareOptions, compare
-from trinity_compat.errors import UserError
 
 
 def side(path, label):

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 from toys import made_toy
 
-from trinity_compat.parent_watch import die_with_parent
-from trinity_compat.runtime.toy import ToySpec
+from trinity_compat.common.parent_watch import die_with_parent
+from trinity_compat.run.toy import ToySpec
 
 CLONE = os.environ.get("TC_VERL_GIT", "")
 FOLDER = "tests/special_e2e"

@@ -12,7 +12,7 @@ def toy(tmp_path_factory):
     """A toy with next to no warm start: what it answers doesn't matter here."""
     from toys import made_toy
 
-    from trinity_compat.runtime.toy import ToySpec
+    from trinity_compat.run.toy import ToySpec
 
     return made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=6, warm_steps=20))
 
@@ -25,6 +25,6 @@ def loop():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    from trinity_compat.runtime.toy import make_tokenizer
+    from trinity_compat.run.toy import make_tokenizer
 
     return make_tokenizer()

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
-from trinity_compat.parent_watch import die_with_parent
-from trinity_compat.runtime.plan.profiles import as_overrides, load
-from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.synchronizer.collective import HandoverFailed, WeightGroup
+from trinity_compat.common.parent_watch import die_with_parent
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.run.plan.profiles import as_overrides, load
 from trinity_compat.synchronizer.store import write_version
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, WeightGroup
 
 ROOT = Path(__file__).parents[2]
 BATCH, N = 4, 2

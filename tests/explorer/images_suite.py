@@ -17,16 +17,16 @@ from omegaconf import OmegaConf
 from vision_toy import VIDEO, make_vision_toy
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.errors import UserError
-from trinity_compat.explorer import media_tokens
-from trinity_compat.explorer.agents import AgentLoops
-from trinity_compat.explorer.engine import AsyncEngine, Completion, EngineConfig, InProcessEngine
-from trinity_compat.explorer.maker import GroupMaker
-from trinity_compat.explorer.media_tokens import hears, placeholders
-from trinity_compat.explorer.scoring import Score
-from trinity_compat.explorer.tasks import train_stream
-from trinity_compat.explorer.trajectory import Job, Rollout
-from trinity_compat.synchronizer.files import WeightFile
+from trinity_compat.common.errors import UserError
+from trinity_compat.explorer.agents.verl_loops import AgentLoops
+from trinity_compat.explorer.data.tasks import train_stream
+from trinity_compat.explorer.engine import media_tokens
+from trinity_compat.explorer.engine.media_tokens import hears, placeholders
+from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask
+from trinity_compat.explorer.engine.vllm import AsyncEngine, Completion, EngineConfig, InProcessEngine
+from trinity_compat.explorer.rewards.scoring import Score
+from trinity_compat.explorer.scheduling.group_builder import GroupBuilder
+from trinity_compat.synchronizer.transports.files import WeightFile
 
 pytestmark = pytest.mark.runtime
 
@@ -110,18 +110,18 @@ class Half:
 
 def ours(made, row, folder):
     """(batch, requests, group) through explorer, buffer and trainer."""
-    from trinity_compat.trainer.batch import Shape, task_columns, to_dataproto
+    from trinity_compat.trainer.batch import BatchShape, task_columns, to_dataproto
     from trinity_compat.trainer.multi_modal import MultiModal
 
     stream = train_stream(made.config, made.tokenizer, made.processor)
-    job = Job(row, stream.task(row), len(ANSWERS), {"temperature": 1.0})
+    job = RolloutTask(row, stream.task(row), len(ANSWERS), {"temperature": 1.0})
     engine = Recorded()
 
     async def go():
         loops = AgentLoops(made.config, engine, made.processor)
         one = replace(job, n=1)  # one after the other: which answer is whose must not depend on threads
-        rollout = Rollout(row, tuple([part for _ in ANSWERS for part in await loops.run(one)]))
-        maker = GroupMaker(None, Half(), made.tokenizer, placeholders=placeholders(made.processor))
+        rollout = RolloutResult(row, tuple([part for _ in ANSWERS for part in await loops.run(one)]))
+        maker = GroupBuilder(None, Half(), made.tokenizer, placeholders=placeholders(made.processor))
         return await maker._score(SimpleNamespace(kind="train", step_of=lambda _: 1), job, rollout, 0, 1)
 
     group = asyncio.run(go())
@@ -130,7 +130,7 @@ def ours(made, row, folder):
     (claimed,) = buffer.claim_groups(1, owner="t", step=1).groups
     buffer.close()
     rollout = made.config.actor_rollout_ref.rollout
-    shape = Shape(rollout.prompt_length, rollout.response_length, made.tokenizer.pad_token_id)
+    shape = BatchShape(rollout.prompt_length, rollout.response_length, made.tokenizer.pad_token_id)
     batch = to_dataproto(claimed.experiences, shape)
     MultiModal(made.config, made.tokenizer, made.processor).add(batch, [claimed.task] * len(ANSWERS))
     batch.non_tensor_batch |= task_columns([claimed] * len(ANSWERS))
@@ -260,8 +260,8 @@ def test_the_prompts_text_shows_an_image_as_one_placeholder(both):
 def test_a_reward_function_gets_the_images_that_verl_would_give_it(made):
     from PIL import Image
 
-    from trinity_compat.explorer.scoring import to_dataproto
-    from trinity_compat.explorer.trajectory import Trajectory
+    from trinity_compat.explorer.engine.trajectory import Trajectory
+    from trinity_compat.explorer.rewards.scoring import to_dataproto
 
     task = train_stream(made.config, made.tokenizer, made.processor).task(3)
     given = to_dataproto(task, Trajectory([1], [2], [1], [0.0]))
@@ -273,7 +273,7 @@ def test_a_reward_function_gets_the_images_that_verl_would_give_it(made):
 def test_an_image_that_a_tool_returns_is_refused(made):
     from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
-    from trinity_compat.explorer.agents import trajectory
+    from trinity_compat.explorer.agents.verl_loops import trajectory
 
     output = AgentLoopOutput(
         prompt_ids=[1],
@@ -295,10 +295,10 @@ def test_images_for_a_model_without_a_processor_are_refused(made):
 
 
 def test_the_engine_never_samples_a_placeholder(made, monkeypatch):
-    from trinity_compat.explorer import rollout
+    from trinity_compat.explorer.rollout import worker
 
-    monkeypatch.setattr(rollout, "arguments_for", lambda *_, **__: {})
-    engine = rollout.make_engine(made.config, made, "cpu", 0)
+    monkeypatch.setattr(worker, "arguments_for", lambda *_, **__: {})
+    engine = worker.make_engine(made.config, made, "cpu", 0)
     assert set(engine._config.banned) == {made.processor.image_token_id, made.processor.video_token_id}
 
 
@@ -314,7 +314,7 @@ def test_vllm_makes_of_it_the_prompt_that_is_trained_on(hearing, tmp_path):
     from vllm.multimodal.processing.context import TimingContext
     from vllm.multimodal.processing.inputs import ProcessorInputs
 
-    from trinity_compat.explorer.engine import engine_args
+    from trinity_compat.explorer.engine.vllm import engine_args
 
     path = hearing.config.actor_rollout_ref.model.path
     sizes = {"dtype": "float32", "max_model_len": 128, "max_num_batched_tokens": 1024}

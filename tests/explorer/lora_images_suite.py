@@ -12,12 +12,12 @@ from omegaconf import OmegaConf
 from PIL import Image
 from vision_toy import COLOURS, make_vision_toy, square
 
-from trinity_compat.errors import RunError
-from trinity_compat.explorer.engine import Request
-from trinity_compat.explorer.rollout import arguments_for, make_engine
-from trinity_compat.lora import MERGE
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.engine.vllm import GenerationRequest
+from trinity_compat.explorer.rollout.worker import arguments_for, make_engine
+from trinity_compat.job.lora import MERGE
 from trinity_compat.synchronizer.adapters import as_version, beside_language_model
-from trinity_compat.synchronizer.files import write_file
+from trinity_compat.synchronizer.transports.files import write_file
 
 pytestmark = pytest.mark.runtime
 
@@ -89,7 +89,7 @@ def asked(loop, engine, processor, tag):
     sampling = {"n": 2, "temperature": 1.0, "max_tokens": 6}
     ids = [processor.tokenizer(PROMPT.format(number))["input_ids"] for number in range(4)]
     requests = [
-        Request(f"{tag}{number}", ids[number], {**sampling, "seed": number}, {"image": [image]})
+        GenerationRequest(f"{tag}{number}", ids[number], {**sampling, "seed": number}, {"image": [image]})
         for number, image in enumerate(images())
     ]
 

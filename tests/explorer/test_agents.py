@@ -7,10 +7,10 @@ import pytest
 from explorer_job import tool_config
 from omegaconf import OmegaConf
 
-from trinity_compat.explorer.agents import AgentLoops
-from trinity_compat.explorer.engine import Completion
-from trinity_compat.explorer.trajectory import Job
-from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.explorer.agents.verl_loops import AgentLoops
+from trinity_compat.explorer.engine.trajectory import RolloutTask
+from trinity_compat.explorer.engine.vllm import Completion
+from trinity_compat.run.toy import make_tokenizer
 
 TOOLS = '''
 from verl.tools.function_tool import function_tool
@@ -68,7 +68,7 @@ def job(n=2):
         "tools_kwargs": {},
         "interaction_kwargs": {},
     }
-    return Job(0, task, n, {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 100})
+    return RolloutTask(0, task, n, {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 100})
 
 
 def run(loops, engine, job_):

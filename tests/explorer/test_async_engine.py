@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from test_engine import ask, changed, distance, prompts_of, reference
 
-from trinity_compat.explorer.engine import AsyncEngine, EngineConfig, EngineDied, Request
-from trinity_compat.synchronizer.collective import Meeting, WeightGroup
-from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, write_file
-from trinity_compat.trainer.handover import store_at
+from trinity_compat.explorer.engine.vllm import AsyncEngine, EngineConfig, EngineDied, GenerationRequest
+from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged, write_file
+from trinity_compat.synchronizer.transports.nccl import Rendezvous, WeightGroup
+from trinity_compat.trainer.nccl_sender import store_at
 
 pytestmark = pytest.mark.runtime
 KNOWN = 259  # bytes and ChatML's marks
@@ -25,15 +25,15 @@ KNOWN = 259  # bytes and ChatML's marks
 def engine(toy, loop):
     from verl.utils.config import omega_conf_to_dataclass
 
-    from trinity_compat.explorer import rollout
+    from trinity_compat.explorer.rollout import worker
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("TORCH_COMPILE_DISABLE", "1"), ("VLLM_CPU_KVCACHE_SPACE", "1")):
             patch.setenv(name, value)
         config = OmegaConf.create(verl_config(toy))
         made = []
-        patch.setattr(rollout, "InProcessEngine", lambda settings: made.append(settings))
-        rollout.make_engine(config, omega_conf_to_dataclass(config.actor_rollout_ref.model), "cpu", 0)
+        patch.setattr(worker, "InProcessEngine", lambda settings: made.append(settings))
+        worker.make_engine(config, omega_conf_to_dataclass(config.actor_rollout_ref.model), "cpu", 0)
         engine = AsyncEngine(EngineConfig(made[0].arguments, made[0].vocabulary))
         loop.run(engine.start())
         yield engine
@@ -57,14 +57,17 @@ def test_loaded_weights_do_and_a_damaged_file_changes_nothing(toy, loop, engine,
 
 def test_broadcast_weights_do_also_for_answers_that_come_meanwhile(toy, loop, engine, tokenizer):
     new, store = changed(toy, 0.02), store_at("127.0.0.1")
-    meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=300.0, secret="s")
+    meeting = Rendezvous("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=300.0, secret="s")
     sent = []
 
     def send():
         sent.append(WeightGroup(meeting, 0, torch.device("cpu")).send(meeting, new.items(), 1 << 16))
 
     async def both():
-        early = [Request(f"early{i}", p, {"max_tokens": 8}) for i, p in enumerate(prompts_of(tokenizer, 8))]
+        early = [
+            GenerationRequest(f"early{i}", p, {"max_tokens": 8})
+            for i, p in enumerate(prompts_of(tokenizer, 8))
+        ]
         answers = await engine.submit(early)
         taken = await engine.receive(asdict(meeting), 1)
         return taken, [await answer for answer in answers]
@@ -85,7 +88,7 @@ def test_what_it_thinks_of_a_text_is_what_transformers_does(toy, loop, engine, t
     ids = prompts_of(tokenizer, 1)[0] + [20, 21, 22]
 
     async def score():
-        asked = Request("score", ids, {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0})
+        asked = GenerationRequest("score", ids, {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0})
         return (await (await engine.submit([asked]))[0])[0].prompt_logprobs
 
     with torch.no_grad():
@@ -97,7 +100,7 @@ def test_what_it_thinks_of_a_text_is_what_transformers_does(toy, loop, engine, t
 def test_a_cancelled_answer_is_aborted_and_the_others_go_on(loop, engine, tokenizer):
     async def go():
         values = {"max_tokens": 8, "ignore_eos": True}
-        requests = [Request(f"cut{i}", p, values) for i, p in enumerate(prompts_of(tokenizer, 3))]
+        requests = [GenerationRequest(f"cut{i}", p, values) for i, p in enumerate(prompts_of(tokenizer, 3))]
         answers = await engine.submit(requests)
         await asyncio.sleep(0)  # its request has gone out
         answers[1].cancel()
@@ -120,7 +123,9 @@ def test_a_dead_worker_is_told_to_whoever_waits(loop, engine, tokenizer):
     assert workers
 
     async def killed():
-        answers = await engine.submit([Request("last", prompts_of(tokenizer, 1)[0], {"max_tokens": 8})])
+        answers = await engine.submit(
+            [GenerationRequest("last", prompts_of(tokenizer, 1)[0], {"max_tokens": 8})]
+        )
         for worker in workers:
             worker.kill()
         await answers[0]

@@ -10,12 +10,12 @@ from explorer_job import FakeMaker, job
 from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.explorer.bench import Bench, core, fingerprint, settings_of
+from trinity_compat.explorer.data.tasks import eval_stream
+from trinity_compat.explorer.engine.sampling import eval_jobs
 from trinity_compat.explorer.heartbeat import Heartbeat
-from trinity_compat.explorer.jobs import eval_jobs
-from trinity_compat.explorer.tasks import eval_stream
+from trinity_compat.explorer.modes.bench import Bench, core, fingerprint, settings_of
 from trinity_compat.explorer.trackers import Trackers, backends_of
-from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.run.toy import make_tokenizer
 from trinity_compat.synchronizer.shards import load_fsdp_state_dict_from_verl_checkpoint, merge_lora
 
 ROWS = 6
@@ -132,7 +132,7 @@ def test_shards_of_two_processes_give_the_whole_model_in_its_own_dtype(tmp_path)
     assert torch.equal(whole["odd"], torch.arange(5, dtype=torch.bfloat16))
     assert torch.equal(whole["buffer"], torch.tensor([7.0]))
 
-    from trinity_compat.errors import UserError
+    from trinity_compat.common.errors import UserError
 
     (tmp_path / "model_world_size_2_rank_1.pt").unlink()
     with pytest.raises(UserError, match=r"model_world_size_2_rank_1\.pt is missing"):
@@ -153,7 +153,7 @@ class Evil:
     ],
 )
 def test_what_is_no_checkpoint_is_one_clear_error(tmp_path, content, said):
-    from trinity_compat.errors import UserError
+    from trinity_compat.common.errors import UserError
 
     shard = tmp_path / "model_world_size_1_rank_0.pt"
     if isinstance(content, bytes):

@@ -11,11 +11,11 @@ from test_loop import Run, ready
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.batch_codec import encode
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.explorer.changing import ChangingStream, followed
-from trinity_compat.explorer.tasks import TaskOrder, TaskStream, draws_of
-from trinity_compat.own_dataset import Replayed
-from trinity_compat.spec import SyncSpec
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.explorer.data.dynamic_dataset import ChangingStream, followed
+from trinity_compat.explorer.data.tasks import TaskOrder, TaskStream, draws_of
+from trinity_compat.job.dynamic_dataset import Replayed
+from trinity_compat.job.run_spec import SyncSpec
 
 
 class Growing:

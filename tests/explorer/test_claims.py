@@ -18,16 +18,15 @@ from omegaconf import OmegaConf
 from test_agents import TOOLS, Scripted, job, tool_call
 from test_scoring import TASK, trajectory
 
-from trinity_compat.errors import UserError
-from trinity_compat.explorer.engine_arguments import engine_arguments, engine_environment
-from trinity_compat.explorer.jobs import make_job
-from trinity_compat.gpus import engine_count, engine_width
+from trinity_compat.common.errors import UserError
+from trinity_compat.explorer.engine.arguments import engine_arguments, engine_environment
+from trinity_compat.explorer.engine.sampling import make_job
+from trinity_compat.job.gpus import engine_count, engine_width
 from trinity_compat.launch import read_argv
-from trinity_compat.runtime.plan import refusals
-from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.runtime.plan.planning import make_plan
-from trinity_compat.translate import Options as TranslateOptions
-from trinity_compat.translate import Status, translate_launch
+from trinity_compat.run.plan import refusals
+from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.translate import Status, TranslateOptions, translate_launch
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.verl_config.releases import dataclass_fields
 
@@ -213,7 +212,7 @@ class Mine(SingleTurnAgentLoop):
 
 async def roll_out(toy, folder):
     """One task through the single-turn loop, the tool loop (with a call) and a loop of the user's own."""
-    from trinity_compat.explorer.agents import AgentLoops
+    from trinity_compat.explorer.agents.verl_loops import AgentLoops
 
     tools = folder / "tools.py"
     tools.write_text(TOOLS.replace("smallest", "least"))
@@ -236,7 +235,7 @@ async def roll_out(toy, folder):
 
 async def score(toy, folder):
     """One response with each kind of manager and of function."""
-    from trinity_compat.explorer.scoring import LocalScorer
+    from trinity_compat.explorer.rewards.scoring import LocalScorer
 
     mine = folder / "mine.py"
     mine.write_text(

@@ -12,14 +12,14 @@ import pytest
 import yaml
 from explorer_job import ROOT, job
 
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.explorer.debugging import Ask
-from trinity_compat.explorer.engine import Completion, Request
-from trinity_compat.explorer.serving import EngineServer, RemoteEngine
-from trinity_compat.runtime import debug
-from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.runtime.plan.planning import make_plan
-from trinity_compat.synchronizer.files import WeightFile
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest
+from trinity_compat.explorer.modes.debug import DebugTask
+from trinity_compat.explorer.modes.debug_server import EngineServer, HttpEngine
+from trinity_compat.run import debug
+from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.synchronizer.transports.files import WeightFile
 
 SCRIPT = ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 
@@ -71,9 +71,9 @@ def free_port():
 
 def test_requests_go_to_the_served_engine_and_their_answers_come_back_in_order():
     async def work(port):
-        engine = RemoteEngine(port, "m")
+        engine = HttpEngine(port, "m")
         await engine.start()
-        requests = [Request("a", [1, 2], {"n": 2}), Request("b", [3], {"n": 1})]
+        requests = [GenerationRequest("a", [1, 2], {"n": 2}), GenerationRequest("b", [3], {"n": 1})]
         return [await future for future in await engine.submit(requests)]
 
     two, one = with_server(work)
@@ -83,7 +83,7 @@ def test_requests_go_to_the_served_engine_and_their_answers_come_back_in_order()
 
 def test_what_fails_in_the_served_engine_is_told_in_its_words():
     async def work(port):
-        (future,) = await RemoteEngine(port, "m").submit([Request("a", [13], {"n": 1})])
+        (future,) = await HttpEngine(port, "m").submit([GenerationRequest("a", [13], {"n": 1})])
         await future
 
     with pytest.raises(Exception, match="ValueError: no thirteen"):
@@ -92,13 +92,13 @@ def test_what_fails_in_the_served_engine_is_told_in_its_words():
 
 def test_nobody_serves():
     with pytest.raises(UserError, match="no model is served at") as told:
-        asyncio.run(RemoteEngine(free_port(), "m").start())
+        asyncio.run(HttpEngine(free_port(), "m").start())
     assert "--module inference_model" in told.value.hint
 
 
 def test_another_model_is_served():
     async def work(port):
-        await RemoteEngine(port, "mine").start()
+        await HttpEngine(port, "mine").start()
 
     with pytest.raises(UserError, match="serves other, not mine"):
         with_server(work, model="other")
@@ -116,7 +116,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(tmp_path, toy):
 
 @pytest.mark.parametrize("step", [None, 3])
 def test_the_served_model_is_the_launch_s_or_that_of_a_checkpoint(tmp_path, toy, monkeypatch, step):
-    from trinity_compat.explorer import debugging
+    from trinity_compat.explorer.modes import debug
 
     spec, _ = job(tmp_path / "job", toy)
     model, served = spec.verl["actor_rollout_ref"]["model"]["path"], []
@@ -129,11 +129,11 @@ def test_the_served_model_is_the_launch_s_or_that_of_a_checkpoint(tmp_path, toy,
         return WeightFile(f"{folder}/v0", "digest", 1)
 
     monkeypatch.setattr(EngineServer, "serve", serve)
-    monkeypatch.setattr(debugging, "make_engine", lambda config, model, device, index: (device, index))
-    monkeypatch.setattr(debugging, "worker_env", lambda device, env: {"OF_THE_WORKER_": device})
-    monkeypatch.setattr(debugging, "engine_environment", lambda verl, device: {"OF_THE_ENGINE_": device})
-    monkeypatch.setattr(debugging, "write_file", write)
-    monkeypatch.setattr("trinity_compat.explorer.bench.published_actor", lambda verl, at: f"of {at}")
+    monkeypatch.setattr(debug, "make_engine", lambda config, model, device, index: (device, index))
+    monkeypatch.setattr(debug, "worker_env", lambda device, env: {"OF_THE_WORKER_": device})
+    monkeypatch.setattr(debug, "engine_environment", lambda verl, device: {"OF_THE_ENGINE_": device})
+    monkeypatch.setattr(debug, "write_file", write)
+    monkeypatch.setattr("trinity_compat.explorer.modes.bench.published_actor", lambda verl, at: f"of {at}")
     for name in ("OF_THE_WORKER_", "OF_THE_ENGINE_"):
         monkeypatch.setenv(name, "before")
     port = free_port()
@@ -154,12 +154,12 @@ def test_the_served_model_is_the_launch_s_or_that_of_a_checkpoint(tmp_path, toy,
 
 
 def test_ctrl_c_ends_a_served_model_without_a_word(tmp_path, toy, monkeypatch):
-    from trinity_compat.explorer import debugging
+    from trinity_compat.explorer.modes import debug
 
     async def serve(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(debugging, "serve", serve)
+    monkeypatch.setattr(debug, "serve", serve)
     assert debug.serve(job(tmp_path / "job", toy)[0], free_port(), None) is None
 
 
@@ -169,7 +169,7 @@ def test_the_spec_of_a_job_is_the_one_that_it_keeps(tmp_path, toy):
 
 
 def test_plugins_are_loaded_in_order_and_may_import_each_other(tmp_path, monkeypatch):
-    from trinity_compat.explorer.debugging import load_plugins
+    from trinity_compat.explorer.modes.debug import load_plugins
 
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "plugin_of_debug_b.py").write_text("from plugin_of_debug_a import NAME\nMINE = NAME + '!'\n")
@@ -180,15 +180,15 @@ def test_plugins_are_loaded_in_order_and_may_import_each_other(tmp_path, monkeyp
 
 
 def test_a_task_that_is_not_there(tmp_path, toy):
-    from trinity_compat.explorer.debugging import Ask
+    from trinity_compat.explorer.modes.debug import DebugTask
 
     spec, _ = job(tmp_path / "job", toy)
     model = spec.verl["actor_rollout_ref"]["model"]["path"]
 
     async def work(port):
-        from trinity_compat.explorer.debugging import run_task
+        from trinity_compat.explorer.modes.debug import run_task
 
-        await run_task(spec, port, Ask(task=99, data="val"))
+        await run_task(spec, port, DebugTask(task=99, data="val"))
 
     with pytest.raises(UserError, match=r"--task 99: data\.val_files hold 6 tasks") as told:
         with_server(work, model=model)
@@ -197,13 +197,13 @@ def test_a_task_that_is_not_there(tmp_path, toy):
 
 def run_task(tmp_path, toy, reward, **ask):
     """`debug --module workflow` on the scripted engine, in a thread of its own as in another terminal."""
-    from trinity_compat.explorer.debugging import Ask
+    from trinity_compat.explorer.modes.debug import DebugTask
 
     (tmp_path / "mine.py").write_text(reward)
     spec, _ = job(tmp_path / "job", toy, f"reward.custom_reward_function.path={tmp_path}/mine.py")
 
     async def work(port):
-        return await asyncio.to_thread(debug.run_task, spec, port, Ask(**ask), plugins=None)
+        return await asyncio.to_thread(debug.run_task, spec, port, DebugTask(**ask), plugins=None)
 
     return with_server(work, model=spec.verl["actor_rollout_ref"]["model"]["path"])
 
@@ -240,7 +240,7 @@ def test_a_task_of_an_agent_s_program(tmp_path, toy):
     spec = make_plan(config, RunOptions(), cwd=ROOT, device="cpu").spec
 
     async def work(port):
-        return await asyncio.to_thread(debug.run_task, spec, port, Ask(task=1, n=2), plugins=None)
+        return await asyncio.to_thread(debug.run_task, spec, port, DebugTask(task=1, n=2), plugins=None)
 
     shown = with_server(work, model=f"{toy}/model")
     assert [part.reward for part in shown.trajectories] == [0.0, 0.0]  # the served engine echoes

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from trinity_compat.explorer.rollout import RolloutWorker
-from trinity_compat.explorer.trajectory import Job
-from trinity_compat.explorer.workers import engine_failed
-from trinity_compat.settings_fingerprint import FilesEdited, made
-from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.workflows.tasksets import PLUGIN
+from trinity_compat.explorer.engine.trajectory import RolloutTask
+from trinity_compat.explorer.rollout.worker import RolloutWorker
+from trinity_compat.explorer.rollout.worker_group import engine_failed
+from trinity_compat.job.fingerprint import FilesEdited, made
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.trinity.workflows.tasksets import PLUGIN
 
 
 def worker(tmp_path, edit):
@@ -34,7 +34,7 @@ def worker(tmp_path, edit):
     return one
 
 
-JOB = Job(0, {"agent_name": PLUGIN, "taskset": "train/0"}, 2, {})
+JOB = RolloutTask(0, {"agent_name": PLUGIN, "taskset": "train/0"}, 2, {})
 
 
 def test_a_group_of_an_edited_program_is_never_stored(tmp_path):

@@ -15,15 +15,15 @@ from explorer_job import job, publish
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
-from trinity_compat.errors import RunError
-from trinity_compat.explorer.endpoint import Endpoint
+from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.heartbeat import Heartbeat
-from trinity_compat.runtime.toy import make_tokenizer
-from trinity_compat.spec import SERVE_KEY, ServeSpec
-from trinity_compat.synchronizer.files import WeightsDamaged
+from trinity_compat.explorer.modes.serve import Endpoint
+from trinity_compat.job.run_spec import SERVE_KEY, ServeSpec
+from trinity_compat.run.toy import make_tokenizer
 from trinity_compat.synchronizer.store import read_version
+from trinity_compat.synchronizer.transports.files import WeightsDamaged
 
-sys.path.append(str(Path(__file__).parents[1] / "workflows"))
+sys.path.append(str(Path(__file__).parents[1] / "trinity" / "workflows"))
 from recorded_model import ANSWERS, Recorded
 
 ASKED = [{"role": "user", "content": "sort 21"}]

@@ -10,9 +10,9 @@ from explorer_job import verl_config
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
-from trinity_compat.explorer.engine import Request
-from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, write_file
-from trinity_compat.workflows.tool_choice import ToolChoice, bound
+from trinity_compat.explorer.engine.vllm import GenerationRequest
+from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged, write_file
+from trinity_compat.trinity.workflows.tool_choice import ToolChoice, bound
 
 pytestmark = pytest.mark.runtime
 
@@ -26,7 +26,7 @@ def engine_of(verl, loop):
     """An engine in this process, started."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    from trinity_compat.explorer.rollout import make_engine
+    from trinity_compat.explorer.rollout.worker import make_engine
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (
@@ -57,7 +57,9 @@ def ask(loop, engine, tokenizer, count=12, tag="q", **sampling):
     values = {"n": 4, "temperature": 1.0, "max_tokens": 8, **sampling}
 
     async def go():
-        requests = [Request(f"{tag}{i}", p, {"seed": i * 10, **values}) for i, p in enumerate(prompts)]
+        requests = [
+            GenerationRequest(f"{tag}{i}", p, {"seed": i * 10, **values}) for i, p in enumerate(prompts)
+        ]
         return [await future for future in await engine.submit(requests)]
 
     return prompts, loop.run(go())
@@ -131,7 +133,7 @@ def test_responses_of_a_group_differ(loop, engine, tokenizer):
 
 
 def test_a_tool_that_has_to_be_called_is_called_with_its_own_arguments(loop, engine, tokenizer):
-    """What ``tool_choice`` asks for (workflows/tool_choice.py) binds what a model without a clue writes."""
+    """``tool_choice`` (trinity/workflows/tool_choice.py) binds the answer of a model with random weights."""
     digits = {"type": "string", "pattern": "^[0-9]{1,4}$"}
     parameters = {"type": "object", "properties": {"digits": digits}, "required": ["digits"]}
     tools = [{"type": "function", "function": {"name": "check", "parameters": parameters}}]
@@ -180,7 +182,7 @@ def check_change_in_mid_answer(toy, loop, engine, prompts, file, weights, monkey
 
     async def go():
         values = {"n": 1, "temperature": 1.0, "max_tokens": 160, "ignore_eos": True}
-        requests = [Request(f"mid{i}", p, {"seed": i, **values}) for i, p in enumerate(prompts)]
+        requests = [GenerationRequest(f"mid{i}", p, {"seed": i, **values}) for i, p in enumerate(prompts)]
         answers = await engine.submit(requests)
         while len(steps) < 20:  # counted in tokens: a pause would be too long on a fast machine
             await asyncio.sleep(0)
@@ -199,7 +201,7 @@ def check_change_in_mid_answer(toy, loop, engine, prompts, file, weights, monkey
 def test_a_cancelled_answer_is_aborted_and_the_others_go_on(loop, engine, tokenizer):
     async def go():
         values = {"max_tokens": 8, "ignore_eos": True}
-        requests = [Request(f"cut{i}", p, values) for i, p in enumerate(prompts_of(tokenizer, 3))]
+        requests = [GenerationRequest(f"cut{i}", p, values) for i, p in enumerate(prompts_of(tokenizer, 3))]
         answers = await engine.submit(requests)
         answers[1].cancel()
         kept = [await answers[0], await answers[2]]

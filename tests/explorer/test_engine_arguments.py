@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from trinity_compat.errors import UserError
-from trinity_compat.explorer.engine_arguments import engine_arguments, engine_environment
+from trinity_compat.common.errors import UserError
+from trinity_compat.explorer.engine.arguments import engine_arguments, engine_environment
 from trinity_compat.verl_config.pinned import compose_pinned
-from trinity_compat.vllm_arguments import SECTION
+from trinity_compat.verl_config.vllm_arguments import SECTION
 
 ROLLOUT = "actor_rollout_ref.rollout"
 MEANT = {  # as the docstring of engine_arguments.py says
@@ -52,7 +52,7 @@ def arguments(device="cuda", *, shared=False, positions=None, index=0, layers=0,
 
 
 def test_no_heavy_package_is_imported():
-    code = "import sys, trinity_compat.explorer.engine_arguments; print(*sys.modules)"
+    code = "import sys, trinity_compat.explorer.engine.arguments; print(*sys.modules)"
     modules = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert not {"torch", "vllm", "verl", "ray"} & set(modules)
 
@@ -196,7 +196,7 @@ def of_stock(verl):
 def test_vllm_gets_what_stock_verl_gives_it(toy):
     from explorer_job import verl_config
 
-    from trinity_compat.explorer.engine import engine_args
+    from trinity_compat.explorer.engine.vllm import engine_args
 
     verl = verl_config(
         toy,
@@ -235,7 +235,7 @@ def test_a_quantized_engine_with_spread_experts_that_drafts_is_stock_s_too(toy, 
     from explorer_job import verl_config
     from verl.workers.rollout.vllm_rollout import vllm_async_server
 
-    from trinity_compat.explorer.engine import engine_args
+    from trinity_compat.explorer.engine.vllm import engine_args
 
     monkeypatch.setenv("VERL_VLLM_FP8_QUANT_ENABLED", "0")  # what stock sets is undone after the test
     monkeypatch.setattr(vllm_async_server, "apply_vllm_quant_patches", lambda: None)
@@ -275,7 +275,7 @@ def test_a_quantized_engine_with_spread_experts_that_drafts_is_stock_s_too(toy, 
     ],
 )
 def test_a_value_that_vllm_refuses_is_named(given, said):
-    from trinity_compat.explorer.engine import engine_args
+    from trinity_compat.explorer.engine.vllm import engine_args
 
     with pytest.raises(UserError, match=said):
         engine_args(arguments() | given, "uni")

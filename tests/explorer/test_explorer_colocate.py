@@ -11,15 +11,15 @@ from explorer_job import BATCH, FakeMaker, job, says_once_that_it_lives
 from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.explorer.colocate import SharedDevice
-from trinity_compat.explorer.loop import Explorer
-from trinity_compat.explorer.plan import Plan
-from trinity_compat.explorer.report import Report
-from trinity_compat.explorer.tasks import eval_stream, train_stream
-from trinity_compat.runtime.toy import make_tokenizer
-from trinity_compat.spec import SyncSpec
-from trinity_compat.synchronizer.files import write_file
-from trinity_compat.synchronizer.turns import Turn, reset
+from trinity_compat.explorer.data.tasks import eval_stream, train_stream
+from trinity_compat.explorer.engine.colocate import SharedDevice
+from trinity_compat.explorer.scheduling.loop import Explorer
+from trinity_compat.explorer.scheduling.report import StepReporter
+from trinity_compat.explorer.scheduling.scheduler import Scheduler
+from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.run.toy import make_tokenizer
+from trinity_compat.synchronizer.device_turns import DeviceTurn, reset
+from trinity_compat.synchronizer.transports.files import write_file
 
 pytestmark = pytest.mark.verl  # the exchange imports verl's DataProto
 
@@ -68,18 +68,22 @@ class Maker(FakeMaker):
 
 def explore(spec, device):
     buffer, config, tokenizer = open_buffer(spec.database_url), OmegaConf.create(spec.verl), make_tokenizer()
-    plan = Plan(spec, buffer, train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None))
-    shared = SharedDevice(Turn(buffer, "explorer"), Engines(device))
+    plan = Scheduler(
+        spec, buffer, train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None)
+    )
+    shared = SharedDevice(DeviceTurn(buffer, "explorer"), Engines(device))
     heart = SimpleNamespace(check=lambda: None, state="")
     maker = Maker(device)
-    asyncio.run(Explorer(buffer, plan, maker, Report(buffer, "explorer"), heart, device=shared).explore())
+    asyncio.run(
+        Explorer(buffer, plan, maker, StepReporter(buffer, "explorer"), heart, device=shared).explore()
+    )
 
 
 def train(spec, buffer, device, *, first=1, validate=()):
     from trinity_compat.trainer.exchange import BufferExchange
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
-    with Heart(buffer, "t") as heart:
+    with LeaseHeartbeat(buffer, "t") as heart:
         exchange = BufferExchange(buffer, spec, heart, batch_size=BATCH, group_size=2, val_size=6)
         says_once_that_it_lives(buffer)
 
@@ -151,7 +155,7 @@ def test_no_style_has_both_at_once(tmp_path, toy, sync):
 
 def test_only_the_holder_can_give_a_turn_and_a_new_start_begins_with_the_explorer(tmp_path):
     buffer = open_buffer(f"sqlite:///{tmp_path}/b.db")
-    explorer, trainer = Turn(buffer, "explorer"), Turn(buffer, "trainer")
+    explorer, trainer = DeviceTurn(buffer, "explorer"), DeviceTurn(buffer, "trainer")
     trainer.give()
     assert (explorer.mine(), trainer.mine()) == (True, False)
     explorer.give()

@@ -18,17 +18,18 @@ from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Group
-from trinity_compat.explorer import loop
-from trinity_compat.explorer.loop import Explorer
-from trinity_compat.explorer.plan import INITIAL, Plan
-from trinity_compat.explorer.receiving import Receiver
-from trinity_compat.explorer.report import Report
-from trinity_compat.explorer.tasks import train_stream
-from trinity_compat.runtime.toy import make_tokenizer
-from trinity_compat.spec import SyncSpec
-from trinity_compat.synchronizer.collective import WeightGroup
-from trinity_compat.synchronizer.files import write_file
-from trinity_compat.synchronizer.offers import Offered
+from trinity_compat.explorer.data.tasks import train_stream
+from trinity_compat.explorer.engine.weights import INITIAL
+from trinity_compat.explorer.rollout.nccl_receiver import Receiver
+from trinity_compat.explorer.scheduling import loop
+from trinity_compat.explorer.scheduling.loop import Explorer
+from trinity_compat.explorer.scheduling.report import StepReporter
+from trinity_compat.explorer.scheduling.scheduler import Scheduler
+from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.run.toy import make_tokenizer
+from trinity_compat.synchronizer.transports.files import write_file
+from trinity_compat.synchronizer.transports.nccl import WeightGroup
+from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferReceiver
 
 pytestmark = pytest.mark.verl  # the exchange imports verl's DataProto
 
@@ -90,7 +91,7 @@ def group(one, step, history, versions):
     return Group(f"h{history}/train/{one.task_no}", one.task_no, {}, step, parts)
 
 
-class PacedPlan(Plan):
+class PacedPlan(Scheduler):
     """Begins no step too early, and counts the looks that found nothing."""
 
     pace: Pace
@@ -158,9 +159,9 @@ def explore(spec, pace):
     plan.pace = pace
     maker = PacedMaker(pace, buffer, plan.follows)
     heart = SimpleNamespace(check=lambda: None, state="")
-    receiver = Receiver(Offered(buffer, 0, 1), Rank(maker), heart.check, timeout_s=600)
+    receiver = Receiver(OfferReceiver(buffer, 0, 1), Rank(maker), heart.check, timeout_s=600)
     explorer = Explorer(
-        buffer, plan, maker, Report(buffer, "explorer"), heart, receiver if plan.takes_over else None
+        buffer, plan, maker, StepReporter(buffer, "explorer"), heart, receiver if plan.takes_over else None
     )
     asyncio.run(explorer.explore())
 
@@ -168,14 +169,14 @@ def explore(spec, pace):
 def lags(monkeypatch, tmp_path, toy, style, ahead, method):
     """Smallest and largest lag of each trainer step, and its experiences of several versions; I = 2."""
     from trinity_compat.trainer.exchange import BufferExchange
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
     monkeypatch.setattr(loop, "PAUSE_S", 0.005)
     sync = SyncSpec(style, 2, 0, timeout_s=600, directory=str(tmp_path / "sync"), method=method)
     spec, buffer = job(tmp_path / "job", toy, steps=STEPS, sync=sync)
     pace = Pace(ahead)
     exploring = threading.Thread(target=explore, args=(spec, pace), daemon=True)
-    with Heart(buffer, "t") as heart:
+    with LeaseHeartbeat(buffer, "t") as heart:
         exchange = BufferExchange(
             PacedBuffer(buffer, pace), spec, heart, batch_size=BATCH, group_size=2, val_size=0
         )

@@ -12,11 +12,11 @@ import torch
 from explorer_job import CPU, OneRank
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.errors import RunError
-from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
-from trinity_compat.synchronizer.offers import Offered, Offering
-from trinity_compat.synchronizer.waiting import SyncTimeout
+from trinity_compat.common.errors import RunError
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer.await_version import SyncTimeout
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, Rendezvous, WeightGroup
+from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferReceiver, OfferSender
 
 pytestmark = pytest.mark.verl  # the trainer's side imports ray
 
@@ -33,10 +33,10 @@ class Explorer(threading.Thread):
             asyncio.run(self._take())
 
     async def _take(self):
-        from trinity_compat.explorer.receiving import Receiver
+        from trinity_compat.explorer.rollout.nccl_receiver import Receiver
 
         buffer = open_buffer(self.url)
-        receiver = Receiver(Offered(buffer, self.index, 1), self.rank, self._check, timeout_s=600)
+        receiver = Receiver(OfferReceiver(buffer, self.index, 1), self.rank, self._check, timeout_s=600)
         while not self.stop.is_set():
             offer = receiver.look()
             if offer and (version := await receiver.take(offer)):
@@ -59,14 +59,14 @@ class Trainer:
     """The trainer's handover, with rank 0 in this process."""
 
     def __init__(self, url, explorers, timeout_s=600.0):
-        from trinity_compat.trainer import handover
+        from trinity_compat.trainer import nccl_sender
 
         spec = RunSpec(
             "", url, {}, 1, None, SyncSpec(timeout_s=timeout_s, method="nccl"), explorers=explorers
         )
         self.group, self.groups, self.meetings = None, [], []
         self.buffer, self.looks = open_buffer(url), []
-        self.handover = handover.Handover(self.buffer, spec, self.looks.append)
+        self.handover = nccl_sender.NcclSender(self.buffer, spec, self.looks.append)
 
     def publish(self, version):
         return self.handover.send(version, self._send)
@@ -125,9 +125,9 @@ def test_an_explorer_started_again_gets_the_next_version_by_a_new_group(url, exp
 
 
 def test_a_handover_that_broke_is_offered_again(url, explorers, monkeypatch):
-    from trinity_compat.trainer import handover
+    from trinity_compat.trainer import nccl_sender
 
-    monkeypatch.setattr(handover, "MEETING_S", 2.0)
+    monkeypatch.setattr(nccl_sender, "MEETING_S", 2.0)
     one = explorers(0)
     one.rank.dies = True
     threading.Timer(1.0, lambda: setattr(one.rank, "dies", False)).start()
@@ -144,11 +144,11 @@ def test_joining_and_each_bucket_have_two_minutes_and_the_whole_what_sync_timeou
 
 
 def test_a_handover_that_never_works_is_an_error_that_says_why(url, explorers, monkeypatch):
-    from trinity_compat.trainer import handover
+    from trinity_compat.trainer import nccl_sender
 
     explorers(0).rank.dies = True
     now = [0.0]
-    monkeypatch.setattr(handover, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+    monkeypatch.setattr(nccl_sender, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
 
     def broken(version, meeting, check):
         now[0] += 7.0
@@ -160,7 +160,7 @@ def test_a_handover_that_never_works_is_an_error_that_says_why(url, explorers, m
 
 def test_an_explorer_whose_engines_hang_in_a_handover_ends(url):
     """Whatever keeps them past every limit of theirs: not the explorer, which can be restarted."""
-    from trinity_compat.explorer.receiving import Receiver
+    from trinity_compat.explorer.rollout.nccl_receiver import Receiver
 
     class Hangs:
         def late(self):
@@ -170,10 +170,10 @@ def test_an_explorer_whose_engines_hang_in_a_handover_ends(url):
             await asyncio.Event().wait()
 
     buffer = open_buffer(url)
-    offering, offered = Offering(buffer, 1), Offered(buffer, 0, 1)
+    offering, offered = OfferSender(buffer, 1), OfferReceiver(buffer, 0, 1)
     offer = offering.open(2)
     offered.accept(offer)
-    meeting = Meeting(offer.id, "g", "127.0.0.1", 1, 2, 2, timeout_s=0.0, whole_s=-59.9)
+    meeting = Rendezvous(offer.id, "g", "127.0.0.1", 1, 2, 2, timeout_s=0.0, whole_s=-59.9)
     offering.meet(offer, meeting, offering.members(offer))
     receiver = Receiver(offered, Hangs(), lambda: None, timeout_s=20)
     with pytest.raises(RunError, match="the engines hang in the handover of version 2"):
@@ -181,7 +181,7 @@ def test_an_explorer_whose_engines_hang_in_a_handover_ends(url):
 
 
 def test_training_processes_that_hang_in_a_handover_are_an_error(monkeypatch):
-    from trinity_compat.trainer import verl_v0
+    from trinity_compat.trainer.verl_v0 import adapter
 
     class Actors:
         world_size = 2
@@ -196,17 +196,17 @@ def test_training_processes_that_hang_in_a_handover_are_an_error(monkeypatch):
         done = [one for one in waiting if one != "hangs"]
         return done, ["hangs"] * (len(waiting) - len(done))
 
-    monkeypatch.setattr(verl_v0.ray, "wait", wait)
-    monkeypatch.setattr(verl_v0.ray, "get", lambda given: given)
+    monkeypatch.setattr(adapter.ray, "wait", wait)
+    monkeypatch.setattr(adapter.ray, "get", lambda given: given)
     looks = []
-    meeting = Meeting("h", "g", "127.0.0.1", 1, 2, 2, timeout_s=0.0, whole_s=-59.9)
+    meeting = Rendezvous("h", "g", "127.0.0.1", 1, 2, 2, timeout_s=0.0, whole_s=-59.9)
     with pytest.raises(HandoverFailed, match="1 of 2 training processes never came back"):
-        verl_v0.VersionPublisher(None, Actors(), None).send(2, meeting, lambda: looks.append(1))
+        adapter.VersionPublisher(None, Actors(), None).send(2, meeting, lambda: looks.append(1))
     assert looks
 
 
 def test_an_explorer_that_is_never_ready_is_an_error_that_says_so(url, explorers, monkeypatch):
-    from trinity_compat.trainer import handover
+    from trinity_compat.trainer import nccl_sender
 
     explorers(0)
     trainer = Trainer(url, 2, timeout_s=20.0)
@@ -218,7 +218,7 @@ def test_an_explorer_that_is_never_ready_is_an_error_that_says_so(url, explorers
         time.sleep(seconds)
         clock[0] = 30.0 * bool(trainer.buffer.get_state("weights/ready/0"))
 
-    monkeypatch.setattr(handover, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr(nccl_sender, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
     with pytest.raises(SyncTimeout, match=r"version 3 .* waited 20 s: 1 of 2 explorers were ready"):
         trainer.publish(3)
     assert "explorers to take version 3" in trainer.looks

@@ -8,17 +8,17 @@ from explorer_job import BATCH, FakeMaker, job, publish
 from test_loop import Run, ready
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.position import Position
-from trinity_compat.errors import RunError
-from trinity_compat.explorer.feedback import known_before
-from trinity_compat.explorer.filtering import Draw
-from trinity_compat.explorer.operators import pipeline_of
-from trinity_compat.pipelines.running import _feedback
-from trinity_compat.selectors import selector_of
-from trinity_compat.spec import SyncSpec
-from trinity_compat.workflows import standin
+from trinity_compat.buffer.stream_position import StreamPosition
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.data.operators import pipeline_of
+from trinity_compat.explorer.scheduling.difficulty_feedback import known_before
+from trinity_compat.explorer.scheduling.filtering import FilterDraw
+from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.trinity.pipelines.runner import _feedback
+from trinity_compat.trinity.selectors import selector_of
+from trinity_compat.trinity.workflows import trinity_stubs
 
-standin.install()
+trinity_stubs.install()
 ROWS, STEPS = 12, 5
 COLUMNS = {"weak": [row / 20 for row in range(ROWS)], "strong": [0.4 + row / 20 for row in range(ROWS)]}
 ARGUMENTS = {"m": 2, "lamb": 0.2, "rho": 0.2, "tau": 0, "do_sample": False, "adaptive_rho": False}
@@ -61,7 +61,7 @@ def make(tmp_path, toy):
         data = spec.verl["data"]
         data |= {"tasksets": {"train/0": {**taskset, "place": "tasksets.0", "selector": SELECTOR}}}
         data |= {"train_files": ["train/0"], "val_files": ["train/0"], "filter_overlong_prompts": False}
-        data["custom_cls"] = {"path": "pkg://trinity_compat.explorer.tasksets", "name": "Tasksets"}
+        data["custom_cls"] = {"path": "pkg://trinity_compat.explorer.data.tasksets", "name": "Tasksets"}
         named = operators or ("pass_rate_calculator",)
         data["experience_pipeline"] = {"operators": [{"name": name, "args": {}} for name in named]}
         return again(replace(spec, database_url=f"sqlite:///{tmp_path}/experiences.db"))
@@ -129,7 +129,7 @@ def test_a_step_that_is_made_again_changes_what_later_ones_know(make):
     run = make()
     feedback, order = run.plan._feedback, run.plan._train.order
     for rates in ([0.0, 0.0], [1.0, 1.0]):  # groups that got too old are made anew, beside later steps
-        feedback.keep(Draw(run.plan._filter, 1, 4, feedback=[(0, [0, 1], rates)]), 1)
+        feedback.keep(FilterDraw(run.plan._filter, 1, 4, feedback=[(0, [0, 1], rates)]), 1)
         feedback.tell(2, 1)
         assert (order.selectors[0].estimator.rates()[0] > 0.5) == (rates[0] == 1.0)
 
@@ -137,7 +137,7 @@ def test_a_step_that_is_made_again_changes_what_later_ones_know(make):
 def test_what_another_run_brought_back_does_not_count(make, capsys):
     """Its database goes on at a checkpoint of another job."""
     run = until(make(), 3)
-    run.buffer.reconcile(step=2, position=Position(2 * BATCH, buffer="elsewhere", stream=2 * BATCH))
+    run.buffer.reconcile(step=2, position=StreamPosition(2 * BATCH, buffer="elsewhere", stream=2 * BATCH))
     again = make()
     again.plan._feedback.tell(3, again.buffer.history())
     assert "what came back of 2 steps up to 2 is not in this database" in capsys.readouterr().out

@@ -11,8 +11,8 @@ from test_loop import Run, ready
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.errors import RunError
-from trinity_compat.explorer.filtering import GroupFilter
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.scheduling.filtering import GroupFilter
 
 FILTER = (
     "algorithm.filter_groups.enable=True",

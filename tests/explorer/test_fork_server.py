@@ -7,7 +7,7 @@ import psutil
 
 KILLED = """
 import os, signal
-from trinity_compat.explorer.killable.process import warm
+from trinity_compat.explorer.sandbox.process import warm
 warm(["takes_for_ever"])
 from multiprocessing import forkserver
 print(forkserver._forkserver._forkserver_pid, flush=True)
@@ -33,7 +33,7 @@ def test_it_ends_with_an_explorer_that_is_killed_while_it_imports(tmp_path):
 
 SETTLES = """
 import gc, os
-from trinity_compat.explorer.killable.inside import settle
+from trinity_compat.explorer.sandbox.child_setup import settle
 
 def main(channel, output, cwd):
     before = gc.isenabled()
@@ -42,7 +42,7 @@ def main(channel, output, cwd):
 """
 STARTS = """
 import os, settles
-from trinity_compat.explorer.killable import process
+from trinity_compat.explorer.sandbox import process
 process.warm(["settles"])
 child, _, output = process._started(settles.main, os.getcwd())
 print(os.read(output, 100).decode())

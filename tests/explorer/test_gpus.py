@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 import ray.util.scheduling_strategies  # noqa: F401  found still where a test puts something in ray's place
 
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.explorer import main, workers
-from trinity_compat.gpus import check_gpus
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.explorer import main
+from trinity_compat.explorer.rollout import worker_group
+from trinity_compat.job.gpus import check_gpus
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
 
 
 def spec(mode="both", *, trainer=(1, 1), rollout=(0, 8, 1), device="cuda", **fields):
@@ -92,7 +93,7 @@ class FakeRay:
             ("place_engine", "group"),
             ("waiting", "waits for Ray to place 1 × (1 GPU)"),
         ):
-            monkeypatch.setattr(workers.placement, name, lambda *_, answer=answer: answer)
+            monkeypatch.setattr(worker_group.placement, name, lambda *_, answer=answer: answer)
 
     def options(self, **_):
         return self
@@ -139,13 +140,13 @@ def test_the_trainer_looks_when_it_has_joined_ray(monkeypatch):
 
 
 def start(given, check=lambda: None):
-    made = workers.Workers(given.verl, given.device, {})
+    made = worker_group.RolloutWorkers(given.verl, given.device, {})
     asyncio.run(made.start(check, timeout_s=0.0))
 
 
 def test_engines_that_find_no_place_are_an_error_in_time(monkeypatch):
     FakeRay(monkeypatch)
-    monkeypatch.setattr(workers, "START_S", 0.0)
+    monkeypatch.setattr(worker_group, "START_S", 0.0)
     with pytest.raises(
         RunError,
         match=r"not started in 0 s \(engine 1, pid \d+ on node7\): they want 2 GPUs.* 0 free now .*place 1",
@@ -183,4 +184,4 @@ def test_an_engine_on_shared_devices_sees_as_many_as_it_is_wide(monkeypatch, vis
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert workers._shared_env(index, width)["CUDA_VISIBLE_DEVICES"] == seen
+    assert worker_group._shared_env(index, width)["CUDA_VISIBLE_DEVICES"] == seen

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from trinity_compat import placement
 from trinity_compat.buffer import open_buffer
-from trinity_compat.explorer import workers
-from trinity_compat.explorer.colocate import SharedDevice
-from trinity_compat.synchronizer.turns import Turn
+from trinity_compat.explorer.engine.colocate import SharedDevice
+from trinity_compat.explorer.rollout import worker_group
+from trinity_compat.job import placement
+from trinity_compat.synchronizer.device_turns import DeviceTurn
 
 pytestmark = pytest.mark.runtime
 
@@ -72,9 +72,9 @@ def noting(folder):
 
 
 def started(folder, monkeypatch, width):
-    monkeypatch.setattr(workers, "RolloutWorker", noting(folder))
+    monkeypatch.setattr(worker_group, "RolloutWorker", noting(folder))
     rollout = {"nnodes": 1, "n_gpus_per_node": GPUS, "tensor_model_parallel_size": width}
-    return workers.Workers({"actor_rollout_ref": {"rollout": rollout}}, "cuda", {}, shared=True)
+    return worker_group.RolloutWorkers({"actor_rollout_ref": {"rollout": rollout}}, "cuda", {}, shared=True)
 
 
 def noted(folder):
@@ -111,7 +111,7 @@ def test_all_engines_sleep_before_the_trainer_s_turn_and_wake_in_their_own(train
     folder = tmp_path / "engines"
     folder.mkdir()
     made = started(folder, monkeypatch, 2)
-    explorer, other = Turn(buffer, "explorer"), Turn(buffer, "trainer")
+    explorer, other = DeviceTurn(buffer, "explorer"), DeviceTurn(buffer, "trainer")
     device = SharedDevice(explorer, made)
 
     async def go():

@@ -10,18 +10,19 @@ import pytest
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import WeightVersion
-from trinity_compat.errors import RunError
-from trinity_compat.explorer import main, receiving, rollout
-from trinity_compat.explorer.engine import AsyncEngine, EngineConfig, InProcessEngine, Request
+from trinity_compat.common.errors import RunError
+from trinity_compat.common.hung_process import HungProcess
+from trinity_compat.common.watchdog import Watchdog
+from trinity_compat.explorer import main
+from trinity_compat.explorer.engine.inflight_requests import InflightRequests
+from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask
+from trinity_compat.explorer.engine.vllm import AsyncEngine, EngineConfig, GenerationRequest, InProcessEngine
 from trinity_compat.explorer.heartbeat import Heartbeat
-from trinity_compat.explorer.interruption import Asked
-from trinity_compat.explorer.rollout import RolloutWorker
-from trinity_compat.explorer.trajectory import Job, Rollout
-from trinity_compat.explorer.workers import Workers
-from trinity_compat.hung_process import Suspect
-from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.synchronizer.collective import Meeting
-from trinity_compat.watchdog import Watchdog
+from trinity_compat.explorer.rollout import nccl_receiver, worker
+from trinity_compat.explorer.rollout.worker import RolloutWorker
+from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer.transports.nccl import Rendezvous
 
 
 class Remote:
@@ -62,7 +63,7 @@ class Actor:
     async def rollouts(self, jobs, name):
         await self.go.wait()
         for job in jobs:
-            yield Rollout(job.task_no, ())
+            yield RolloutResult(job.task_no, ())
 
     async def ticks(self):
         while True:
@@ -76,9 +77,11 @@ class Engines:
         self.now = 0.0
         self.watchdog = Watchdog(60.0, clock=lambda: self.now)
         given = {"nnodes": 1, "n_gpus_per_node": 2, "tensor_model_parallel_size": 1}
-        self.workers = Workers({"actor_rollout_ref": {"rollout": given}}, "cuda", {}, watchdog=self.watchdog)
+        self.workers = RolloutWorkers(
+            {"actor_rollout_ref": {"rollout": given}}, "cuda", {}, watchdog=self.watchdog
+        )
         self.actors = self.workers._actors = [Actor(index) for index in range(2)]
-        self.workers._where = {index: Suspect(f"engine {index}", 1, host="here") for index in range(2)}
+        self.workers._where = {index: HungProcess(f"engine {index}", 1, host="here") for index in range(2)}
         self.follows = [asyncio.ensure_future(self.workers._follow(*pair)) for pair in enumerate(self.actors)]
 
     async def passes(self, seconds, *gives_tokens):
@@ -106,7 +109,7 @@ def with_engines(test):
 
 
 def jobs(*numbers):
-    return [Job(number, {"raw_prompt": "x"}, 4, {}) for number in numbers]
+    return [RolloutTask(number, {"raw_prompt": "x"}, 4, {}) for number in numbers]
 
 
 async def collected(stream):
@@ -204,9 +207,9 @@ def test_a_worker_tells_of_progress_while_its_engine_steps_and_while_it_owes_not
     async def go():
         passed = asyncio.Queue()
         real = asyncio.sleep
-        monkeypatch.setattr(rollout.asyncio, "sleep", lambda _: passed.get())
+        monkeypatch.setattr(worker.asyncio, "sleep", lambda _: passed.get())
         made = object.__new__(RolloutWorker)
-        made._engine, made._asked = Steps(), Asked(None)
+        made._engine, made._asked = Steps(), InflightRequests(None)
         told, stream = [], made.progress()
 
         async def follow():
@@ -272,7 +275,7 @@ def test_an_engine_in_process_counts_its_steps_and_what_it_owes():
         engine = InProcessEngine(EngineConfig({}, 9))
         engine._engine = Vllm()
         engine._admit = lambda requests: None
-        (answer,) = await engine.submit([Request("r", [1], {})])
+        (answer,) = await engine.submit([GenerationRequest("r", [1], {})])
         assert engine.owed == 1
         await answer
         await asyncio.sleep(0)
@@ -294,7 +297,7 @@ class Hanging:
         await asyncio.Event().wait()
 
     def late(self):
-        return [Suspect("engine 0", 1, host="node7", kill=lambda: self.killed.append(1))]
+        return [HungProcess("engine 0", 1, host="node7", kill=lambda: self.killed.append(1))]
 
     killed = ()
 
@@ -312,19 +315,19 @@ class Given:
         pass
 
     def meeting(self, offer):
-        return Meeting("h", "g", "localhost", 1, 2, version=3, timeout_s=5.0), 1
+        return Rendezvous("h", "g", "localhost", 1, 2, version=3, timeout_s=5.0), 1
 
 
-@pytest.mark.parametrize(("over", "waits_s"), [(True, 5.0 + receiving.ENDS_S), (False, 5.0 + 3600 + 60)])
+@pytest.mark.parametrize(("over", "waits_s"), [(True, 5.0 + nccl_receiver.ENDS_S), (False, 5.0 + 3600 + 60)])
 def test_engines_that_hang_in_a_handover_are_given_up_when_the_trainer_has(monkeypatch, over, waits_s):
     """Else they would be waited for as long as a whole handover may take."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(receiving, "time", clock)
-    from trinity_compat.explorer import attend
+    monkeypatch.setattr(nccl_receiver, "time", clock)
+    from trinity_compat.explorer import await_with_checks
 
-    monkeypatch.setattr(attend, "time", clock)
-    monkeypatch.setattr(attend, "LOOK_S", 0.0)
+    monkeypatch.setattr(await_with_checks, "time", clock)
+    monkeypatch.setattr(await_with_checks, "LOOK_S", 0.0)
     engines, offered = Hanging(), Given()
     engines.killed = []
 
@@ -332,7 +335,7 @@ def test_engines_that_hang_in_a_handover_are_given_up_when_the_trainer_has(monke
         now[0] += 1.0
         offered.over = over
 
-    receiver = receiving.Receiver(offered, engines, check, timeout_s=600)
+    receiver = nccl_receiver.Receiver(offered, engines, check, timeout_s=600)
     with pytest.raises(RunError, match=r"hang in the handover of version 3: engine 0, pid 1 on node7"):
         asyncio.run(asyncio.wait_for(receiver.take("offer"), 60))
     assert abs(now[0] - waits_s) < 4
@@ -368,7 +371,7 @@ def test_the_reason_of_an_explorer_is_what_hung_and_not_what_was_killed(tmp_path
     async def work():
         raise RunError("the actor died")
 
-    monkeypatch.setattr(main, "Guard", Found)
+    monkeypatch.setattr(main, "WatchdogThread", Found)
     assert main._ended(spec(tmp_path), heart, work) == main.FAILED
     with contextlib.closing(open_buffer(f"sqlite:///{tmp_path}/b.db")) as buffer:
         (explorer,) = buffer.participants()

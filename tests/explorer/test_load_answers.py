@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trinity_compat.errors import RunError
-from trinity_compat.explorer import engine as engines
-from trinity_compat.explorer.engine import AsyncEngine, EngineConfig, Request
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.engine import vllm as engines
+from trinity_compat.explorer.engine.vllm import AsyncEngine, EngineConfig, GenerationRequest
 from trinity_compat.plugins import vllm_weights
 from trinity_compat.plugins.vllm_weights import WeightReceiver, in_parts
-from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged, write_file
+from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged, write_file
 
 MODEL = SimpleNamespace(dtype=torch.float32, quantization=None)
 CONFIG = SimpleNamespace(quant_config=None, speculative_config=None, lora_config=None, model_config=MODEL)
@@ -170,7 +170,7 @@ def test_every_request_names_the_adapter_where_there_is_one():
     async def ask(enabled):
         made = AsyncEngine(EngineConfig({"enable_lora": enabled}, vocabulary=9))
         made._engine = SimpleNamespace(generate=generate, errored=False)
-        (answer,) = await made.submit([Request(str(enabled), [1], {})])
+        (answer,) = await made.submit([GenerationRequest(str(enabled), [1], {})])
         await answer
 
     for enabled in (True, False):

@@ -11,19 +11,20 @@ from explorer_job import BATCH, FakeMaker, job, publish
 from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.sight import Sight
-from trinity_compat.errors import RunError
-from trinity_compat.explorer import loop as loop_module
-from trinity_compat.explorer import plan as plan_module
-from trinity_compat.explorer.changing import followed
+from trinity_compat.buffer.silence_detector import SilenceDetector
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.data.dynamic_dataset import followed
+from trinity_compat.explorer.data.tasks import eval_stream, train_dataset, train_stream
+from trinity_compat.explorer.engine.weights import INITIAL
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone, trainer_trouble
-from trinity_compat.explorer.loop import Explorer
-from trinity_compat.explorer.plan import INITIAL, Plan, Work
-from trinity_compat.explorer.report import Report
-from trinity_compat.explorer.tasks import eval_stream, train_dataset, train_stream
-from trinity_compat.runtime.toy import make_tokenizer
-from trinity_compat.spec import SyncSpec
-from trinity_compat.synchronizer.waiting import SyncTimeout
+from trinity_compat.explorer.scheduling import loop as loop_module
+from trinity_compat.explorer.scheduling import scheduler as plan_module
+from trinity_compat.explorer.scheduling.loop import Explorer
+from trinity_compat.explorer.scheduling.report import StepReporter
+from trinity_compat.explorer.scheduling.scheduler import Scheduler, StepWork
+from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.run.toy import make_tokenizer
+from trinity_compat.synchronizer.await_version import SyncTimeout
 
 
 class Run:
@@ -35,8 +36,8 @@ class Run:
         self.buffer, self.maker, self.steps = buffer, maker, spec.total_steps
         self.heart = Heartbeat(lambda: open_buffer(spec.database_url), "explorer")
         train = followed(train, spec, buffer, lambda: train_dataset(config, tokenizer, None))
-        self.plan = Plan(spec, buffer, train, evaluation, index=index)
-        report = Report(buffer, "explorer")
+        self.plan = Scheduler(spec, buffer, train, evaluation, index=index)
+        report = StepReporter(buffer, "explorer")
         self.explorer = Explorer(buffer, self.plan, maker, report, self.heart, test=test)
 
     def until(self, condition, limit_s=120):
@@ -136,11 +137,11 @@ def test_the_model_path_is_not_loaded_again_once_an_evaluation_has_put_a_version
     spec, buffer = job(tmp_path, toy, sync=sync)
     plan = Run(spec, buffer, FakeMaker()).plan
     assert not plan.finished()
-    assert plan.version_for(Work(1, "train", ()), INITIAL) is INITIAL
+    assert plan.version_for(StepWork(1, "train", ()), INITIAL) is INITIAL
     publish(spec, buffer, toy, 0)
     zero = buffer.get_version(0)
     assert not plan.finished()
-    assert plan.version_for(Work(2, "train", ()), zero) == zero
+    assert plan.version_for(StepWork(2, "train", ()), zero) == zero
 
 
 def test_an_explorer_may_be_as_far_ahead_as_the_trainer_s_own_interval_makes_it(tmp_path, toy):
@@ -150,7 +151,7 @@ def test_an_explorer_may_be_as_far_ahead_as_the_trainer_s_own_interval_makes_it(
     publish(spec, buffer, toy, 0)
     zero = buffer.get_version(0)
     assert not plan.finished()
-    found = [plan.version_for(Work(step, "train", ()), zero) for step in (1, 2, 3, 4, 5)]
+    found = [plan.version_for(StepWork(step, "train", ()), zero) for step in (1, 2, 3, 4, 5)]
     assert found == [zero, zero, zero, zero, None]
 
 
@@ -362,7 +363,7 @@ def test_the_mark_of_an_earlier_run_does_not_end_this_one(tmp_path, toy, monkeyp
 
 
 def test_an_earlier_run_s_mark_counts_from_the_first_look_not_from_the_engine_s_start(tmp_path, toy, clock):
-    ended = plan_module.Ended()
+    ended = plan_module.TrainerFinished()
     clock[0] += 2 * plan_module.GRACE_S
     assert not ended.seen(True)
     clock[0] += 2 * plan_module.GRACE_S
@@ -370,8 +371,8 @@ def test_an_earlier_run_s_mark_counts_from_the_first_look_not_from_the_engine_s_
 
 
 def test_a_trainer_that_ends_while_the_engines_start_has_ended_this_run(tmp_path, toy):
-    assert not plan_module.Ended().seen(True)
-    assert plan_module.Ended(fresh=True).seen(True)
+    assert not plan_module.TrainerFinished().seen(True)
+    assert plan_module.TrainerFinished(fresh=True).seen(True)
 
 
 def test_an_explorer_that_has_seen_a_trainer_is_not_alone_while_that_one_is_hidden(tmp_path, toy):
@@ -426,7 +427,7 @@ def test_a_silent_trainer_ends_the_exploring(tmp_path, toy):
     now[0] += 11
     seen = [0.0]
     heart = Heartbeat(lambda: buffer, "explorer", silence_s=0.5)
-    heart._sight = Sight(clock=lambda: seen[0])
+    heart._sight = SilenceDetector(clock=lambda: seen[0])
     heart.beside(buffer)
     heart.check()  # the database was in sight for too short a time to judge by
     seen[0] = 0.6
@@ -443,7 +444,7 @@ def test_when_a_trainer_counts_as_gone(tmp_path, toy, state, age, gone):
     now = [100.0]
     spec, _ = job(tmp_path, toy)
     buffer = open_buffer(spec.database_url, clock=lambda: now[0])
-    sight = Sight(gap_s=1000, clock=lambda: now[0])
+    sight = SilenceDetector(gap_s=1000, clock=lambda: now[0])
     buffer.beat("trainer", "trainer", state=state, detail={"reason": "out of memory"})
     now[0] += age
     assert (trainer_trouble(buffer, sight) is not None) == gone
@@ -455,7 +456,7 @@ def test_a_trainer_that_is_started_again_is_waited_for(tmp_path, toy, state):
     now = [100.0]
     spec, _ = job(tmp_path, toy)
     buffer = open_buffer(spec.database_url, clock=lambda: now[0])
-    sight = Sight(gap_s=1000, clock=lambda: now[0])
+    sight = SilenceDetector(gap_s=1000, clock=lambda: now[0])
     buffer.beat("trainer", "first", state=state, detail={"reason": "killed", "restarts": 1})
     now[0] += 100
     assert trainer_trouble(buffer, sight) is None

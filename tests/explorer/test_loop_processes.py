@@ -11,16 +11,16 @@ from explorer_job import tool_config
 from omegaconf import OmegaConf
 from toys import made_toy
 
-from trinity_compat.explorer.agents import AgentLoops
-from trinity_compat.explorer.engine import Completion, EngineDied
-from trinity_compat.explorer.interruption import Asked
-from trinity_compat.explorer.loops import process
-from trinity_compat.explorer.loops.pool import LoopPool
-from trinity_compat.explorer.loops.wire import LoopFailed
-from trinity_compat.explorer.trajectory import Job
-from trinity_compat.runtime.toy import ToySpec, make_tokenizer
-from trinity_compat.settings_fingerprint import ANSWERING, FilesEdited, check, made
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.explorer.agents.processes import process
+from trinity_compat.explorer.agents.processes.pool import AgentProcessPool
+from trinity_compat.explorer.agents.processes.wire import AgentLoopFailed
+from trinity_compat.explorer.agents.verl_loops import AgentLoops
+from trinity_compat.explorer.engine.inflight_requests import InflightRequests
+from trinity_compat.explorer.engine.trajectory import RolloutTask
+from trinity_compat.explorer.engine.vllm import Completion, EngineDied
+from trinity_compat.job.fingerprint import ANSWERING, FilesEdited, check, made
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.run.toy import ToySpec, make_tokenizer
 
 TOOL = '''
 import ctypes, os, sys, time
@@ -75,7 +75,7 @@ def job(number, digits=GOOD, n=2):
         "tools_kwargs": {},
         "interaction_kwargs": {},
     }
-    return Job(number, task, n, {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 100})
+    return RolloutTask(number, task, n, {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 100})
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def run(config, jobs, engine=None, *, size=1, limit_s=None):
     """What each group came to, in order."""
 
     async def go():
-        pool = LoopPool(config, Asked(engine or Engine()), size=size, limit_s=limit_s)
+        pool = AgentProcessPool(config, InflightRequests(engine or Engine()), size=size, limit_s=limit_s)
         try:
             return await asyncio.gather(*map(pool.run, jobs), return_exceptions=True)
         finally:
@@ -113,7 +113,7 @@ def test_a_process_makes_what_this_one_would(config):
     own, other = Engine(), Engine()
     made = config()
     (there,) = run(made, [job(0)], other)
-    here = asyncio.run(AgentLoops(made, Asked(own)).run(job(0)))
+    here = asyncio.run(AgentLoops(made, InflightRequests(own)).run(job(0)))
     same = ("prompt_ids", "response_ids", "response_mask", "logprobs", "num_turns", "reward", "extra")
     for one, two in zip(there, here, strict=True):
         assert [getattr(one, name) for name in same] == [getattr(two, name) for name in same]
@@ -145,7 +145,7 @@ def test_one_that_hangs_or_dies_costs_its_own_group(config, monkeypatch, how, fa
     limit_s = 10.0 if " s" in said else 300.0  # a good one on a busy machine may take seconds
     first, bad, last = run(config(fault, how), [job(0), job(1, BAD), job(2)], limit_s=limit_s)
     assert [len(group) if isinstance(group, list) else group for group in (first, last)] == [2, 2]
-    assert isinstance(bad, LoopFailed) and said in str(bad)
+    assert isinstance(bad, AgentLoopFailed) and said in str(bad)
 
 
 def test_a_process_that_replaces_another_does_not_run_an_edited_tool(config, tmp_path):
@@ -157,12 +157,12 @@ def test_a_process_that_replaces_another_does_not_run_an_edited_tool(config, tmp
 
     async def go():
         loaded = partial(check, mine, ANSWERING)
-        pool = LoopPool(given, Asked(Engine()), size=1, loaded=loaded)
+        pool = AgentProcessPool(given, InflightRequests(Engine()), size=1, loaded=loaded)
         try:
             await pool.run(job(0))
             config("pass")
             await pool.run(job(1))
-            with pytest.raises(LoopFailed):
+            with pytest.raises(AgentLoopFailed):
                 await pool.run(job(2, BAD))
             with pytest.raises(FilesEdited, match=r"agent loop and tools .*tools.py was edited"):
                 await pool.run(job(3))
@@ -176,9 +176,9 @@ def test_a_process_in_which_a_loop_took_too_long_takes_no_other_group(config):
     """The tool's thread may compute on."""
 
     async def go():
-        pool = LoopPool(config("while True: pass"), Asked(Engine()), size=1, limit_s=10.0)
+        pool = AgentProcessPool(config("while True: pass"), InflightRequests(Engine()), size=1, limit_s=10.0)
         try:
-            with pytest.raises(LoopFailed):
+            with pytest.raises(AgentLoopFailed):
                 await pool.run(job(0, BAD))
             (before,) = pool._places
             await pool.run(job(1))
@@ -195,8 +195,8 @@ def test_what_a_change_of_weights_cuts_off_is_asked_again(config):
     engine = Engine(held=1)
 
     async def go():
-        asked = Asked(engine, partial=False)
-        pool = LoopPool(config(), asked, size=1)
+        asked = InflightRequests(engine, partial=False)
+        pool = AgentProcessPool(config(), asked, size=1)
         try:
             made = asyncio.ensure_future(pool.run(job(0, n=1)))
             while not engine.requests:
@@ -217,7 +217,7 @@ def test_an_answer_is_told_of_while_others_of_its_group_are_made(config):
 
     async def go():
         ended = asyncio.Event()
-        pool = LoopPool(config(), Asked(Engine(held=1)), size=1)
+        pool = AgentProcessPool(config(), InflightRequests(Engine(held=1)), size=1)
         try:
             made = asyncio.ensure_future(pool.run(job(0, n=2), ended=ended.set))
             await asyncio.wait_for(ended.wait(), 60)
@@ -238,7 +238,7 @@ def test_groups_nobody_wants_and_processes_of_a_closed_pool_are_gone(config):
     engine = Engine(held=99)
 
     async def go():
-        pool = LoopPool(config(), Asked(engine), size=2)
+        pool = AgentProcessPool(config(), InflightRequests(engine), size=2)
         groups = [asyncio.ensure_future(pool.run(job(number))) for number in range(2)]
         while len(engine.requests) < 4:
             await asyncio.sleep(0.05)

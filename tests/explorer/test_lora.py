@@ -9,11 +9,11 @@ from explorer_job import verl_config
 from safetensors.torch import load_file
 from test_engine import ask, check_change_in_mid_answer, distance, engine_of, prompts_of
 
-from trinity_compat.errors import RunError
+from trinity_compat.common.errors import RunError
 from trinity_compat.synchronizer.adapters import as_version
-from trinity_compat.synchronizer.collective import Meeting, WeightGroup
-from trinity_compat.synchronizer.files import write_file
-from trinity_compat.trainer.handover import store_at
+from trinity_compat.synchronizer.transports.files import write_file
+from trinity_compat.synchronizer.transports.nccl import Rendezvous, WeightGroup
+from trinity_compat.trainer.nccl_sender import store_at
 
 pytestmark = pytest.mark.runtime
 
@@ -73,7 +73,7 @@ def test_each_version_replaces_the_one_before_and_has_the_adapters_bytes(
 
 def test_a_broadcast_adapter_is_in_place_too(toy, loop, engine, tokenizer):
     (version, merged), store = adapted(toy, 4), store_at("127.0.0.1")
-    meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=300.0, secret="s")
+    meeting = Rendezvous("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=300.0, secret="s")
     sent = []
 
     def send():  # in buckets that are smaller than the adapter

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 from explorer_job import BATCH, FakeMaker, job, publish
 
-from trinity_compat.errors import RunError, UserError
+from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.explorer import main
 from trinity_compat.explorer.heartbeat import TrainerGone
-from trinity_compat.lora import is_handed_over
-from trinity_compat.spec import RunSpec
+from trinity_compat.job.lora import is_handed_over
+from trinity_compat.job.run_spec import RunSpec
 
 pytestmark = pytest.mark.verl
 
@@ -46,7 +46,7 @@ def engines(monkeypatch):
     monkeypatch.setattr(main, "_workers", lambda *_: made)
     monkeypatch.setattr(main, "_scorer", lambda *_: SimpleNamespace(close=lambda: made.done.append("scored")))
     monkeypatch.setattr(main, "_maker", lambda *_: FakeMaker())
-    monkeypatch.setattr(main.settings_fingerprint, "check", lambda *_: None)
+    monkeypatch.setattr(main.fingerprint, "check", lambda *_: None)
     monkeypatch.setattr(main, "sign", lambda *_: None)
     monkeypatch.setattr(main, "fingerprint_of", lambda spec: "f")
     yield made

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from trinity_compat.errors import RunError
-from trinity_compat.explorer.filtering import GroupFilter
-from trinity_compat.explorer.maker import GroupMaker
-from trinity_compat.explorer.plan import Work
-from trinity_compat.explorer.report import StepTimes, step_metrics
-from trinity_compat.explorer.rollout import RolloutWorker
-from trinity_compat.explorer.scoring import Score
-from trinity_compat.explorer.trajectory import Job, Rollout, Trajectory
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask, Trajectory
+from trinity_compat.explorer.rewards.scoring import Score
+from trinity_compat.explorer.rollout.worker import RolloutWorker
+from trinity_compat.explorer.scheduling.filtering import GroupFilter
+from trinity_compat.explorer.scheduling.group_builder import GroupBuilder
+from trinity_compat.explorer.scheduling.report import StepTimes, step_metrics
+from trinity_compat.explorer.scheduling.scheduler import StepWork
 
 pytestmark = pytest.mark.verl  # verl's reward managers are imported along the way
 
@@ -29,7 +29,7 @@ class Workers:
     async def run(self, jobs):
         for job in jobs:
             part = Trajectory([1], [2, 3], [1, 1], [0.0, 0.0], versions=(self.version, self.version))
-            yield Rollout(job.task_no, (part,) * job.n)
+            yield RolloutResult(job.task_no, (part,) * job.n)
 
 
 class Scorer:
@@ -38,10 +38,10 @@ class Scorer:
 
 
 def made(version, **options):
-    maker = GroupMaker(Workers(version), Scorer(), TOKENIZER, **options)
+    maker = GroupBuilder(Workers(version), Scorer(), TOKENIZER, **options)
 
     async def collect():
-        work = Work(5, "train", [Job(number, {}, 2, {}) for number in (8, 9)])
+        work = StepWork(5, "train", [RolloutTask(number, {}, 2, {}) for number in (8, 9)])
         return [group async for group in maker.groups(work, version, 1)]
 
     return sorted(asyncio.run(collect()), key=lambda group: group.task_no)
@@ -70,11 +70,11 @@ def test_a_reward_function_that_raises_ends_the_step_before_its_other_rollouts()
                 yield rollout
                 await asyncio.sleep(0)
 
-    maker = GroupMaker(Slow(0), Raising(), TOKENIZER)
+    maker = GroupBuilder(Slow(0), Raising(), TOKENIZER)
 
     async def collect():
-        jobs = [Job(number, {}, 2, {}) for number in range(20)]
-        return [group async for group in maker.groups(Work(1, "train", jobs), 0, 1)]
+        jobs = [RolloutTask(number, {}, 2, {}) for number in range(20)]
+        return [group async for group in maker.groups(StepWork(1, "train", jobs), 0, 1)]
 
     with pytest.raises(ValueError, match="no ground truth"):
         asyncio.run(collect())
@@ -87,16 +87,16 @@ class Failing(Workers):
     async def run(self, jobs):
         empty = Trajectory([1], [0], [0], [0.0], reward=0.0, metrics={"rollout/agent_failed": 1.0})
         async for rollout in super().run(jobs):
-            failed = Rollout(9, (), "ValueError: no tool", instead=empty)
+            failed = RolloutResult(9, (), "ValueError: no tool", instead=empty)
             yield failed if rollout.task_no == 9 else rollout
 
 
 def test_an_agent_loop_that_keeps_failing_is_counted_where_that_was_asked_for():
     def groups(**options):
-        maker = GroupMaker(Failing(0), Scorer(), TOKENIZER, **options)
+        maker = GroupBuilder(Failing(0), Scorer(), TOKENIZER, **options)
 
         async def collect():
-            work = Work(5, "train", [Job(number, {}, 2, {}) for number in (8, 9)])
+            work = StepWork(5, "train", [RolloutTask(number, {}, 2, {}) for number in (8, 9)])
             return [group async for group in maker.groups(work, 0, 1)]
 
         return {group.task_no: group for group in asyncio.run(collect())}
@@ -115,7 +115,7 @@ class InSteps(Workers):
     async def run(self, jobs):
         async for rollout in super().run(jobs):
             first, second = rollout.trajectories
-            yield Rollout(rollout.task_no, (first, first, second)[: self.rows])
+            yield RolloutResult(rollout.task_no, (first, first, second)[: self.rows])
 
 
 class TellingRuns(Scorer):
@@ -130,10 +130,12 @@ class TellingRuns(Scorer):
 def in_steps(rows):
     workers = InSteps(4)
     workers.rows = rows
-    maker = GroupMaker(workers, TellingRuns(), TOKENIZER)
+    maker = GroupBuilder(workers, TellingRuns(), TOKENIZER)
 
     async def collect():
-        return [group async for group in maker.groups(Work(5, "train", [Job(8, {}, 2, {})]), 4, 1)]
+        return [
+            group async for group in maker.groups(StepWork(5, "train", [RolloutTask(8, {}, 2, {})]), 4, 1)
+        ]
 
     return asyncio.run(collect())
 
@@ -166,7 +168,7 @@ def test_an_answer_that_cannot_be_trained_is_its_agent_loop_s_failure(name):
         return [GOOD, part]
 
     worker._made_by = made_by
-    rollout = asyncio.run(worker._by_agent(Job(3, {}, 2, {})))
+    rollout = asyncio.run(worker._by_agent(RolloutTask(3, {}, 2, {})))
     assert (rollout.task_no, rollout.trajectories, rollout.hopeless) == (3, (), False)
     assert rollout.error.startswith(f"answer 1 cannot be trained: {message}")
 

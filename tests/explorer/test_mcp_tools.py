@@ -14,13 +14,13 @@ import pytest
 from explorer_job import verl_config
 from omegaconf import OmegaConf
 
-from trinity_compat.errors import UserError
-from trinity_compat.explorer import mcp_tools
-from trinity_compat.explorer.agents import AgentLoops
-from trinity_compat.explorer.engine import Completion
-from trinity_compat.explorer.interruption import Asked
-from trinity_compat.explorer.trajectory import Job
-from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.common.errors import UserError
+from trinity_compat.explorer.agents import mcp_tools
+from trinity_compat.explorer.agents.verl_loops import AgentLoops
+from trinity_compat.explorer.engine.inflight_requests import InflightRequests
+from trinity_compat.explorer.engine.trajectory import RolloutTask
+from trinity_compat.explorer.engine.vllm import Completion
+from trinity_compat.run.toy import make_tokenizer
 
 SERVER = """
 import os, sys
@@ -147,14 +147,14 @@ def job(number, digits="4213"):
         "index": number,
         "tools_kwargs": {},
     }
-    return Job(number, task, 1, {"temperature": 1.0, "seed": 1})
+    return RolloutTask(number, task, 1, {"temperature": 1.0, "seed": 1})
 
 
 def ran(config, *digits, engine=None):
     """What each dialogue is, one after the other in one process."""
 
     async def go():
-        loops = AgentLoops(config, Asked(engine or Calling()))
+        loops = AgentLoops(config, InflightRequests(engine or Calling()))
         return [(await loops.run(job(number, each)))[0] for number, each in enumerate(digits)]
 
     return [make_tokenizer().decode(each.response_ids) for each in asyncio.run(go())]
@@ -189,7 +189,7 @@ def test_what_a_tool_raises_is_its_answer(config):
 
 def test_a_server_that_ends_is_started_again(config):
     async def go():
-        loops = AgentLoops(config(), Asked(Calling()))
+        loops = AgentLoops(config(), InflightRequests(Calling()))
         before, _, after = [
             (await asyncio.gather(loops.run(job(number, digits)), return_exceptions=True))[0]
             for number, digits in enumerate(("12", "0", "34"))

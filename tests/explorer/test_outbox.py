@@ -2,8 +2,8 @@
 
 import pytest
 
-from trinity_compat.buffer.model import Pending
-from trinity_compat.explorer.outbox import Slack
+from trinity_compat.buffer.model import PendingTasks
+from trinity_compat.explorer.scheduling.commit_queue import StalenessGate
 
 BATCH = 8
 
@@ -12,11 +12,11 @@ BATCH = 8
 def test_explorers_that_look_at_the_same_time_leave_room_for_the_groups_that_are_late(explorers):
     """Each has one group of step 1 under way, and a whole step's of step 2 finished. What all of them store
     now must leave step 1 room for its late groups: the trainer takes the first groups that it finds."""
-    others = Pending(0, {0: explorers - 1, 1: (explorers - 1) * BATCH})
+    others = PendingTasks(0, {0: explorers - 1, 1: (explorers - 1) * BATCH})
     may = []
     for explorer in range(explorers):
         late, *finished = range(explorer * (BATCH + 1), (explorer + 1) * (BATCH + 1))
-        slack = Slack(0, BATCH, 100, lambda: others if explorers > 1 else None, explorers=explorers)
+        slack = StalenessGate(0, BATCH, 100, lambda: others if explorers > 1 else None, explorers=explorers)
         slack.begin([late], version=0)
         slack.begin(finished, version=1)
         may += slack.allowed(finished)
@@ -25,7 +25,7 @@ def test_explorers_that_look_at_the_same_time_leave_room_for_the_groups_that_are
 
 
 def test_a_late_group_may_always_go_and_lets_the_next_ones_go():
-    slack = Slack(0, BATCH, 100, lambda: None, explorers=1)
+    slack = StalenessGate(0, BATCH, 100, lambda: None, explorers=1)
     slack.begin([0], version=0)
     slack.begin(range(1, 1 + BATCH), version=1)
     assert list(slack.allowed([0])) == [0]

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 import simulation as sim
 
-from trinity_compat.explorer import own_time
-from trinity_compat.explorer.own_time import OwnTime, OwnTimeUp, limited, waiting_for_engine
+from trinity_compat.explorer.agents import time_limit
+from trinity_compat.explorer.agents.time_limit import AgentTime, AgentTimeout, limited, waiting_for_engine
 
 
 def test_the_engine_s_time_does_not_count():
     now = [0.0]
-    own = OwnTime(lambda: now[0])
+    own = AgentTime(lambda: now[0])
     now[0] = 3.0
     with own.waiting():
         now[0] = 50.0
@@ -25,7 +25,7 @@ def test_the_engine_s_time_does_not_count():
 
 
 async def timed(loop, limit_s):
-    return await limited(loop, limit_s, OwnTime(asyncio.get_running_loop().time))
+    return await limited(loop, limit_s, AgentTime(asyncio.get_running_loop().time))
 
 
 async def hang(ended=None):
@@ -39,7 +39,7 @@ async def hang(ended=None):
 
 def test_a_loop_that_hangs_is_ended():
     ended = []
-    with pytest.raises(OwnTimeUp, match=r"took longer than 0\.05 s, the engine's time left out"):
+    with pytest.raises(AgentTimeout, match=r"took longer than 0\.05 s, the engine's time left out"):
         sim.run(lambda: timed(hang(ended), 0.05))
     assert ended == [True]
 
@@ -67,11 +67,11 @@ def test_one_loop_s_engine_does_not_stop_another_s_clock():
 
     first, second = sim.run(both)
     assert first == "busy"
-    assert isinstance(second, OwnTimeUp)
+    assert isinstance(second, AgentTimeout)
 
 
 def test_a_loop_that_will_not_end_is_left_behind(monkeypatch):
-    monkeypatch.setattr(own_time, "END_S", 0.05)
+    monkeypatch.setattr(time_limit, "END_S", 0.05)
     free = []
 
     async def stubborn():
@@ -82,7 +82,7 @@ def test_a_loop_that_will_not_end_is_left_behind(monkeypatch):
                 await asyncio.sleep(0.2)
                 free.append(True)
 
-    with pytest.raises(OwnTimeUp):
+    with pytest.raises(AgentTimeout):
         sim.run(lambda: timed(stubborn(), 0.05))
 
 

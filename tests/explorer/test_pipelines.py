@@ -11,16 +11,16 @@ from test_loop import Run, ready
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import DROPPED, DROPPED_KIND
-from trinity_compat.errors import RunError
-from trinity_compat.explorer.filtering import GroupFilter
-from trinity_compat.explorer.operators import pipeline_of
-from trinity_compat.pipelines import running
-from trinity_compat.pipelines.running import TRUNCATED, Pipeline
-from trinity_compat.trainer.batch import Shape, to_dataproto
-from trinity_compat.trainer.uneven import with_dropped_apart
-from trinity_compat.workflows import plugins, standin
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.data.operators import pipeline_of
+from trinity_compat.explorer.scheduling.filtering import GroupFilter
+from trinity_compat.trainer.batch import BatchShape, to_dataproto
+from trinity_compat.trainer.pad_groups import with_dropped_apart
+from trinity_compat.trinity.pipelines import runner
+from trinity_compat.trinity.pipelines.runner import TRUNCATED, OperatorPipeline
+from trinity_compat.trinity.workflows import plugins, trinity_stubs
 
-standin.install()
+trinity_stubs.install()
 PLUGIN = """
 import asyncio
 from trinity.buffer.operators import EXPERIENCE_OPERATORS, ExperienceOperator, ExperienceOperatorV1
@@ -196,9 +196,9 @@ def test_an_operator_at_fault_ends_the_run_by_name(make, plugin, how, message):
 
 
 def test_an_operator_that_hangs_has_a_limit(make, plugin, monkeypatch):
-    monkeypatch.setattr(running, "LIMIT_S", 0.01)
+    monkeypatch.setattr(runner, "LIMIT_S", 0.01)
     with pytest.raises(RunError, match=r"reward_filter took more than 0\.01 s"):
-        asyncio.run(running._done("reward_filter", lambda: __import__("time").sleep(0.2)))
+        asyncio.run(runner._done("reward_filter", lambda: __import__("time").sleep(0.2)))
 
 
 def test_a_cut_answer_trains_no_token(make):
@@ -206,7 +206,7 @@ def test_a_cut_answer_trains_no_token(make):
     group = asyncio.run(some(run))[0]
     cut = replace(group.experiences[0], metrics={TRUNCATED: 1.0})
     group = replace(group, experiences=(cut, *group.experiences[1:]))
-    outcome = asyncio.run(Pipeline([("mask_response_truncated", {})]).process([group], 1))
+    outcome = asyncio.run(OperatorPipeline([("mask_response_truncated", {})]).process([group], 1))
     masks = [part.response_mask.any() for part in outcome.kept[0].experiences]
     assert masks == [False, True]
     assert outcome.kept[0].experiences[0].metrics == {TRUNCATED: 1.0}
@@ -220,7 +220,7 @@ async def some(run):
 def test_the_trainer_leaves_a_dropped_answer_out_of_loss_and_baseline(make):
     group = asyncio.run(some(make(("reward_filter", {}))))[0]
     left = replace(group.experiences[0], metrics={DROPPED: 1.0})
-    rows = to_dataproto([left, group.experiences[1]], Shape(4, 4, 0))
+    rows = to_dataproto([left, group.experiences[1]], BatchShape(4, 4, 0))
     assert rows.batch["response_mask"].sum(-1).tolist() == [0, 3]
     rows.non_tensor_batch["uid"] = np.array(["u", "u"], dtype=object)
 
@@ -230,7 +230,7 @@ def test_the_trainer_leaves_a_dropped_answer_out_of_loss_and_baseline(make):
 
     computed = with_dropped_apart(counted)(rows)
     assert computed.batch["advantages"][:, 0].tolist() == [0.0, 1.0]
-    whole = to_dataproto(list(group.experiences), Shape(4, 4, 0))
+    whole = to_dataproto(list(group.experiences), BatchShape(4, 4, 0))
     assert DROPPED not in whole.non_tensor_batch
 
 
@@ -254,7 +254,9 @@ def test_operators_see_the_steps_of_a_run_as_its_experiences(make, tmp_path):
         replace(group.experiences[0], run=place, info={"of_run": {"run": run, "row": row}})
         for place, (run, row) in enumerate(told)
     )
-    outcome = asyncio.run(Pipeline([("last_steps_only", {})]).process([replace(group, experiences=parts)], 1))
+    outcome = asyncio.run(
+        OperatorPipeline([("last_steps_only", {})]).process([replace(group, experiences=parts)], 1)
+    )
     (kept,) = outcome.kept
     assert [bool(part.metrics.get(DROPPED)) for part in kept.experiences] == [True, False, False]
     assert [part.info["of_run"] for part in kept.experiences] == [part.info["of_run"] for part in parts]

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from explorer_job import BATCH, job, publish, start
 
-from trinity_compat.synchronizer import probe
+from trinity_compat.synchronizer import weight_sync_check
 
 pytestmark = [pytest.mark.runtime, pytest.mark.whole]
 
@@ -89,10 +89,10 @@ def test_a_reward_function_that_fails_ends_the_run_with_its_line(tmp_path, toy):
 
 def test_an_engine_further_apart_than_the_bound_ends_it_with_both_numbers(tmp_path, toy, monkeypatch):
     """No rounding is as small as this bound: what stops here is what other weights would stop."""
-    monkeypatch.setenv(probe.BOUND, "1e-12")
+    monkeypatch.setenv(weight_sync_check.BOUND, "1e-12")
     spec, buffer = job(tmp_path / "job", toy)
     publish(spec, buffer, toy, 0, 1)
-    probe.leave(buffer, probe.Probe(1, [5, 6, 7], [8, 9], [-0.5, -1.5]))
+    weight_sync_check.leave(buffer, weight_sync_check.Probe(1, [5, 6, 7], [8, 9], [-0.5, -1.5]))
     code, log = ending(spec)
     assert code == 1
     assert "error: the engine does not hold the weights that the trainer sent: version 1: mean log-" in log

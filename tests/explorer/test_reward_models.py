@@ -11,12 +11,12 @@ from explorer_job import job, verl_config
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.explorer.reward_model import address, serving
-from trinity_compat.explorer.reward_model.arguments import reward_arguments
-from trinity_compat.explorer.reward_model.models import needs_head, scoring_config, served_model
-from trinity_compat.explorer.reward_model.server import Seen, free_port
-from trinity_compat.explorer.scoring import describe
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.explorer.rewards.reward_model import address, serving
+from trinity_compat.explorer.rewards.reward_model.arguments import reward_arguments
+from trinity_compat.explorer.rewards.reward_model.models import needs_head, scoring_config, served_model
+from trinity_compat.explorer.rewards.reward_model.server import ServerState, free_port
+from trinity_compat.explorer.rewards.scoring import describe
 
 RM = "reward.reward_model"
 ON = (f"{RM}.enable=True", f"{RM}.rollout.name=vllm", "reward.custom_reward_function.path=null")
@@ -176,7 +176,7 @@ def test_a_server_stands_where_trainer_and_engines_leave_room(monkeypatch, engin
 
 def test_a_server_that_ends_is_told_with_its_last_words():
     async def seen():
-        return Seen(ready=False, code=-9, why="out of memory")
+        return ServerState(ready=False, code=-9, why="out of memory")
 
     servers = serving.RewardServers(None, 1)
     servers._actors = [types.SimpleNamespace(look=types.SimpleNamespace(remote=seen))]

@@ -8,17 +8,17 @@ import pytest
 import simulation as sim
 from omegaconf import OmegaConf
 
-from trinity_compat.explorer.engine import Completion, EngineDied
-from trinity_compat.explorer.interruption import Asked
-from trinity_compat.explorer.jobs import make_job, seeds_requests
-from trinity_compat.explorer.rollout import Places, RolloutWorker, truncate
-from trinity_compat.explorer.routing import Loads
-from trinity_compat.explorer.trajectory import Job
-from trinity_compat.spec import SyncSpec
+from trinity_compat.explorer.engine.inflight_requests import InflightRequests
+from trinity_compat.explorer.engine.sampling import make_job, seeds_requests
+from trinity_compat.explorer.engine.trajectory import RolloutTask
+from trinity_compat.explorer.engine.vllm import Completion, EngineDied
+from trinity_compat.explorer.rollout.routing import EngineLoads
+from trinity_compat.explorer.rollout.worker import EngineSlots, RolloutWorker, truncate
+from trinity_compat.job.run_spec import SyncSpec
 
 
 def jobs(*answers):
-    return [Job(number, {}, n, {}) for number, n in enumerate(answers)]
+    return [RolloutTask(number, {}, n, {}) for number, n in enumerate(answers)]
 
 
 def numbers(shares):
@@ -26,13 +26,13 @@ def numbers(shares):
 
 
 def test_dealt_in_turn_whatever_the_load():
-    loads = Loads(2, 8, by_load=False)
+    loads = EngineLoads(2, 8, by_load=False)
     assert numbers(loads.share(jobs(9, 1, 1, 1))) == [[0, 2], [1, 3]]
     assert numbers(loads.share(jobs(9, 1, 1))) == [[0, 2], [1]]
 
 
 def test_of_equal_prompts_the_engine_with_the_fewest_answers_under_way_comes_next():
-    loads = Loads(3, 8, by_load=True)
+    loads = EngineLoads(3, 8, by_load=True)
     assert numbers(loads.share(jobs(8, 2, 4, 1))) == [[0], [1, 3], [2]]
     assert numbers(loads.share(jobs(2))) == [[], [0], []]
     loads.ended(0, 7)
@@ -40,11 +40,11 @@ def test_of_equal_prompts_the_engine_with_the_fewest_answers_under_way_comes_nex
 
 
 def prompted(number, characters, n=1):
-    return Job(number, {"raw_prompt": [{"role": "user", "content": "x" * characters}]}, n, {})
+    return RolloutTask(number, {"raw_prompt": [{"role": "user", "content": "x" * characters}]}, n, {})
 
 
 def test_a_long_prompt_weighs_as_many_answers_as_it_has_tokens_for():
-    loads = Loads(2, 8, by_load=True)
+    loads = EngineLoads(2, 8, by_load=True)
     loads.measured([100, 300])
     jobs = [prompted(0, 4 * 600), *(prompted(number, 0) for number in range(1, 6))]
     assert numbers(loads.share(jobs)) == [[0, 5], [1, 2, 3, 4]]
@@ -53,13 +53,13 @@ def test_a_long_prompt_weighs_as_many_answers_as_it_has_tokens_for():
 
 
 def test_an_engine_has_room_by_answers_however_long_they_are():
-    loads = Loads(1, 16, by_load=True)
+    loads = EngineLoads(1, 16, by_load=True)
     loads.share([prompted(0, 400_000, n=4)])
     assert loads.room() == 13
 
 
 def test_room_is_what_the_slots_and_a_short_queue_leave():
-    loads = Loads(2, 32, by_load=True)
+    loads = EngineLoads(2, 32, by_load=True)
     assert loads.room() == 2 * 34
     loads.share(jobs(30, 40))
     assert loads.room() == 4  # the full one takes nothing from the other
@@ -108,7 +108,7 @@ def worker(engine, *, partial=True):
     rollout = {"agent": {"default_agent_loop": "single_turn_agent"}, "response_length": 9}
     made._config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
     made._model, made._engine = SimpleNamespace(processor=None), engine
-    made._asked, made._runs = Asked(engine, partial=partial), {}
+    made._asked, made._runs = InflightRequests(engine, partial=partial), {}
     made._count = made._version = made._ended = 0
     made._prompt = lambda task: [1] if task["raw_prompt"] else truncate([1, 2], 1, "error")
     return made
@@ -118,8 +118,11 @@ def test_a_worker_tells_of_each_answer_that_has_ended_however_it_did():
     async def main():
         engine = Engine()
         one = worker(engine)
-        jobs = [Job(number, {"raw_prompt": [1]}, 2, {}, apart=number < 1) for number in range(2)]
-        jobs += [Job(2, {"raw_prompt": []}, 3, {}), Job(3, {"raw_prompt": [1]}, 2, {"temperature": 0})]
+        jobs = [RolloutTask(number, {"raw_prompt": [1]}, 2, {}, apart=number < 1) for number in range(2)]
+        jobs += [
+            RolloutTask(2, {"raw_prompt": []}, 3, {}),
+            RolloutTask(3, {"raw_prompt": [1]}, 2, {"temperature": 0}),
+        ]
         rollouts = asyncio.ensure_future(collect(one.run(jobs)))
         told = one.ended()
         assert await anext(told) == 3  # those of a prompt that is too long
@@ -139,7 +142,7 @@ def test_a_worker_tells_of_each_answer_that_has_ended_however_it_did():
 
 def test_a_groups_places_on_the_engine_become_free_once_each():
     told = []
-    places = Places(3, told.append)
+    places = EngineSlots(3, told.append)
     for _ in range(2):
         places.one_free()
     places.all_free()
@@ -153,13 +156,13 @@ async def collect(rollouts):
 
 def test_a_baseline_is_one_greedy_answer_after_the_sampled_ones():
     sampling = {"temperature": 1.0, "top_p": 0.9, "top_k": 20, "seed": 7, "ignore_eos": False}
-    job = Job(0, {}, 2, sampling, baseline=True)
+    job = RolloutTask(0, {}, 2, sampling, baseline=True)
     assert job.answers == 3
     assert [job.sampling_of(run).get("seed") for run in range(3)] == [7, 8, None]
     assert job.sampling_of(0) == sampling
     greedy = {"temperature": 0, "top_p": 1.0, "top_k": -1, "ignore_eos": False}
     assert job.sampling_of(2) == greedy
-    assert Job(0, {}, 2, sampling).answers == 2
+    assert RolloutTask(0, {}, 2, sampling).answers == 2
 
 
 def answering(version, first=1.0):
@@ -172,7 +175,9 @@ def test_answers_in_flight_go_on_over_new_weights_or_begin_again_with_them(parti
         engine = Engine()
         one = worker(engine, partial=partial)
         engine.load = loading(engine)
-        rollouts = asyncio.ensure_future(collect(one.run([Job(0, {"raw_prompt": [1]}, 2, {}, apart=True)])))
+        rollouts = asyncio.ensure_future(
+            collect(one.run([RolloutTask(0, {"raw_prompt": [1]}, 2, {}, apart=True)]))
+        )
         await asyncio.sleep(0.01)
         engine.asked[0][1].set_result(answering(0))
         await asyncio.sleep(0.01)
@@ -199,7 +204,7 @@ def test_an_aborted_run_frees_its_places_and_its_requests_are_cancelled():
     async def main():
         engine = Engine()
         one = worker(engine, partial=False)
-        jobs = [Job(0, {"raw_prompt": [1]}, 2, {}, apart=True)]
+        jobs = [RolloutTask(0, {"raw_prompt": [1]}, 2, {}, apart=True)]
         aborted = asyncio.ensure_future(collect(one.run(jobs, 7)))
         other = asyncio.ensure_future(collect(one.run(jobs, 8)))
         await asyncio.sleep(0.01)

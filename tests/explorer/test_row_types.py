@@ -23,11 +23,11 @@ from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.explorer.agents import AgentLoops
-from trinity_compat.explorer.scorers.pool import make_scorer
-from trinity_compat.explorer.tasks import check, train_stream
-from trinity_compat.explorer.trajectory import Job, Trajectory
-from trinity_compat.spec import ScoringSpec
+from trinity_compat.explorer.agents.verl_loops import AgentLoops
+from trinity_compat.explorer.data.tasks import check, train_stream
+from trinity_compat.explorer.engine.trajectory import RolloutTask, Trajectory
+from trinity_compat.explorer.rewards.processes.pool import make_scorer
+from trinity_compat.job.run_spec import ScoringSpec
 
 sys.path.append(str(Path(__file__).parents[1] / "buffer"))
 from test_typed_json import same
@@ -256,9 +256,9 @@ def test_an_agent_loop_is_called_with_the_same(config, stock, tasks, monkeypatch
         called.append(fields)
         raise LookupError
 
-    monkeypatch.setattr("trinity_compat.explorer.agents._Worker._run_agent_loop", run)
-    monkeypatch.setattr("trinity_compat.explorer.agents._Worker.__init__", lambda *_: None)
-    job = pickle.loads(pickle.dumps(Job(0, tasks.task(0), 1, {})))
+    monkeypatch.setattr("trinity_compat.explorer.agents.verl_loops._Worker._run_agent_loop", run)
+    monkeypatch.setattr("trinity_compat.explorer.agents.verl_loops._Worker.__init__", lambda *_: None)
+    job = pickle.loads(pickle.dumps(RolloutTask(0, tasks.task(0), 1, {})))
     with pytest.raises(LookupError):
         asyncio.run(AgentLoops(config[0], None).run(job))
     (ours,) = called
@@ -268,7 +268,7 @@ def test_an_agent_loop_is_called_with_the_same(config, stock, tasks, monkeypatch
 
 
 def test_a_reward_manager_finds_the_same_columns(stock, tasks, tokenizer):
-    from trinity_compat.explorer.scoring import to_dataproto
+    from trinity_compat.explorer.rewards.scoring import to_dataproto
 
     ours = to_dataproto(tasks.task(0), answer(tokenizer)).non_tensor_batch
     for name, column in stock.non_tensor_batch.items():

@@ -13,11 +13,11 @@ import pytest
 from explorer_job import verl_config
 from omegaconf import OmegaConf
 
-from trinity_compat.errors import RunError
-from trinity_compat.explorer.scorers.pool import make_scorer
-from trinity_compat.explorer.trajectory import Trajectory
-from trinity_compat.runtime.toy import make_tokenizer
-from trinity_compat.spec import ScoringSpec
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.engine.trajectory import Trajectory
+from trinity_compat.explorer.rewards.processes.pool import make_scorer
+from trinity_compat.job.run_spec import ScoringSpec
+from trinity_compat.run.toy import make_tokenizer
 
 LIMITS = ScoringSpec(timeout_s=300)
 

@@ -17,14 +17,14 @@ from omegaconf import OmegaConf
 from processes import lives
 from test_scoring import TASK, function, score, trajectory
 
-from trinity_compat.errors import RunError
-from trinity_compat.explorer.killable.output import Printed
-from trinity_compat.explorer.scorers import pool as pools
-from trinity_compat.explorer.scorers.pool import make_scorer
-from trinity_compat.explorer.scoring import of_failures
-from trinity_compat.printed import REWARD
-from trinity_compat.settings_fingerprint import SCORING, FilesEdited, check, made
-from trinity_compat.spec import RunSpec, ScoringSpec, SyncSpec
+from trinity_compat.common.errors import RunError
+from trinity_compat.common.user_output import REWARD
+from trinity_compat.explorer.rewards.processes import pool as pools
+from trinity_compat.explorer.rewards.processes.pool import make_scorer
+from trinity_compat.explorer.rewards.scoring import of_failures
+from trinity_compat.explorer.sandbox.output import RateLimitedOutput
+from trinity_compat.job.fingerprint import SCORING, FilesEdited, check, made
+from trinity_compat.job.run_spec import RunSpec, ScoringSpec, SyncSpec
 
 GOOD, BAD = "1234", "4321"
 LIMITS = ScoringSpec(timeout_s=8.0, on_error="zero", memory_gb=1.0)
@@ -149,7 +149,7 @@ def test_each_printed_line_reaches_the_log_with_the_mark_of_its_process(toy, tmp
 def test_each_minute_has_its_own_room(monkeypatch):
     written, now = [], [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    printed = Printed(REWARD, written.append, per_minute=4)
+    printed = RateLimitedOutput(REWARD, written.append, per_minute=4)
     printed.add(b"123456")
     now[0] = 61.0
     printed.add(b"78")
@@ -283,8 +283,8 @@ sys.path[:0] = [{str(ROOT / "tests/explorer")!r}]
 from explorer_job import verl_config
 from omegaconf import OmegaConf
 from test_scoring import TASK, trajectory
-from trinity_compat.explorer.scorers.pool import make_scorer
-from trinity_compat.spec import ScoringSpec
+from trinity_compat.explorer.rewards.processes.pool import make_scorer
+from trinity_compat.job.run_spec import ScoringSpec
 async def go():
     config = OmegaConf.create(verl_config({str(toy)!r}, *{words!r}))
     scorer = make_scorer(config, ScoringSpec())

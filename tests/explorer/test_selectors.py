@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy
 import pytest
 
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.explorer.feedback import known_before
-from trinity_compat.explorer.taskset_order import TasksetOrder
-from trinity_compat.selectors import Estimator, columns_of, selector_of
-from trinity_compat.spec import SyncSpec
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.explorer.data.taskset_order import TasksetOrder
+from trinity_compat.explorer.scheduling.difficulty_feedback import known_before
+from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.trinity.selectors import Estimator, columns_of, selector_of
 
 ARGUMENTS = {
     "m": 16,

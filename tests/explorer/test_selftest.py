@@ -9,11 +9,11 @@ import torch
 from explorer_job import BATCH, FakeMaker, experience, job
 
 from trinity_compat.buffer.model import Group
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.explorer.selftest import HandoverTest
-from trinity_compat.synchronizer import probe
-from trinity_compat.synchronizer.files import write_file
-from trinity_compat.synchronizer.probe import Probe
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.explorer.engine.weight_sync_check import HandoverTest
+from trinity_compat.synchronizer import weight_sync_check
+from trinity_compat.synchronizer.transports.files import write_file
+from trinity_compat.synchronizer.weight_sync_check import Probe
 
 LEFT = Probe(1, [5, 6, 7], [8, 9], [-0.5, -1.5])
 
@@ -32,7 +32,7 @@ class Engines:
 @pytest.fixture
 def buffer(tmp_path, toy):
     _, made = job(tmp_path / "job", toy)
-    probe.leave(made, LEFT)
+    weight_sync_check.leave(made, LEFT)
     return made
 
 
@@ -71,12 +71,12 @@ def test_a_version_is_checked_once(buffer):
 
 
 def test_the_bound_is_the_environment_s(monkeypatch):
-    assert probe.bound() > 0
-    monkeypatch.setenv(probe.BOUND, "0")
-    assert probe.bound() == 0
-    monkeypatch.setenv(probe.BOUND, "much")
+    assert weight_sync_check.bound() > 0
+    monkeypatch.setenv(weight_sync_check.BOUND, "0")
+    assert weight_sync_check.bound() == 0
+    monkeypatch.setenv(weight_sync_check.BOUND, "much")
     with pytest.raises(UserError, match="HANDOVER_BOUND=much is not a number"):
-        probe.bound()
+        weight_sync_check.bound()
 
 
 class Trainer:
@@ -84,11 +84,11 @@ class Trainer:
 
     def __init__(self, tmp_path, toy, *lengths):
         from trinity_compat.trainer.exchange import BufferExchange
-        from trinity_compat.trainer.heart import Heart
+        from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
         self.spec, self.buffer = job(tmp_path / "trainer", toy)
         self.asked, self.seen = [], []
-        self.heart = Heart(self.buffer, "t")
+        self.heart = LeaseHeartbeat(self.buffer, "t")
         self.exchange = BufferExchange(
             self.buffer, self.spec, self.heart, batch_size=BATCH, group_size=2, val_size=6
         )
@@ -101,7 +101,7 @@ class Trainer:
         return [-1.0] * len(given.response_ids)
 
     def send(self, version, meeting=None, check=None):
-        self.seen.append(probe.find(self.buffer, version))
+        self.seen.append(weight_sync_check.find(self.buffer, version))
         return write_file(self.spec.sync.directory, version, [("w", torch.zeros(1))])
 
     def step(self, step):
@@ -130,9 +130,9 @@ def test_the_trainer_leaves_its_numbers_before_the_first_update_can_be_loaded(tm
 @pytest.mark.verl
 def test_a_resume_takes_an_earlier_start_s_numbers_away(tmp_path, toy):
     trainer = Trainer(tmp_path, toy, 3, 6)
-    probe.leave(trainer.buffer, LEFT)
+    weight_sync_check.leave(trainer.buffer, LEFT)
     trainer.exchange.resumed(0)
-    assert probe.find(trainer.buffer, 1) is None
+    assert weight_sync_check.find(trainer.buffer, 1) is None
 
 
 @pytest.mark.verl

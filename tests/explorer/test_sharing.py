@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_streaming import BATCH, N, World, train
 
-from trinity_compat.explorer.plan import PART_LOOK_S
+from trinity_compat.explorer.scheduling.scheduler import PART_LOOK_S
 
 
 def crew(style="fully_async", *, buffer=None, explorers=2, own=(), **more):
@@ -191,11 +191,11 @@ def test_whoever_dies_and_whenever_each_task_is_stored_once(data):
 
 async def answering(buffer, steps, interval, style):
     """``train``, for explorers that ask too."""
-    from trinity_compat.synchronizer.requests import Asked
+    from trinity_compat.synchronizer.requests import WeightRequests
 
     if style != "explorer_driven":
         return await train(buffer, steps, interval=interval)
-    asked = Asked(buffer, 3)
+    asked = WeightRequests(buffer, 3)
 
     def answer(step):
         if asks := asked.open():

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trinity_compat.buffer.model import EvalRequest
-from trinity_compat.errors import RunError
-from trinity_compat.explorer import outbox
-from trinity_compat.explorer.loop import BUSY_S, Explorer
-from trinity_compat.explorer.plan import LOOK_S, Plan
-from trinity_compat.spec import SyncSpec
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.scheduling import commit_queue
+from trinity_compat.explorer.scheduling.loop import BUSY_S, Explorer
+from trinity_compat.explorer.scheduling.scheduler import LOOK_S, Scheduler
+from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.synchronizer.policy import required_version
 
 BATCH, N, STEP_S = 4, 2, 0.01  # a decoding step takes 10 ms, whatever the batch
@@ -37,7 +37,7 @@ class World:
             engines, length, by_load=style != "fixed", slots=slots, step_s=lambda batch: STEP_S
         )
         self.plan, self.silent = (
-            Plan(spec, self.buffer, sim.Stream(BATCH), validation, index=index),
+            Scheduler(spec, self.buffer, sim.Stream(BATCH), validation, index=index),
             sim.Silent(),
         )
         self.maker = sim.Maker(self.engines, score)
@@ -145,9 +145,9 @@ def test_no_place_in_the_batch_is_empty_while_there_are_tasks():
 
 def test_a_group_is_stored_when_it_is_finished_and_waits_for_company_no_longer_than_that():
     world = World(length=lengths(1000, 100, 100, 200))
-    explore(world, 1.0 + outbox.LINGER_S + BUSY_S)
+    explore(world, 1.0 + commit_queue.LINGER_S + BUSY_S)
     assert world.buffer.commits == [[1, 2]]
-    world = explore(World(length=lengths(1000, 100, 100, 200)), 2.0 + outbox.LINGER_S + BUSY_S)
+    world = explore(World(length=lengths(1000, 100, 100, 200)), 2.0 + commit_queue.LINGER_S + BUSY_S)
     assert world.buffer.commits[:2] == [[1, 2], [3]]
     assert 0 not in world.buffer.stored
 
@@ -166,8 +166,8 @@ def test_a_task_whose_group_was_dropped_is_made_again_though_later_ones_wait_for
 
 
 def test_a_transaction_has_a_bound(monkeypatch):
-    monkeypatch.setattr(outbox, "BATCH", 3)
-    world = explore(World(max_staleness=1, slots=100), 1.0 + outbox.LINGER_S + BUSY_S)
+    monkeypatch.setattr(commit_queue, "BATCH", 3)
+    world = explore(World(max_staleness=1, slots=100), 1.0 + commit_queue.LINGER_S + BUSY_S)
     assert world.buffer.commits == [[0, 1, 2], [3, 4, 5], [6, 7]]
 
 
@@ -522,7 +522,7 @@ class Counted:
 def test_a_round_reads_the_database_once(style):
     world = World(style, steps=30, slots=16, length=lambda job, place: 60 + 13 * (job.task_no % 7))
     counted = Counted(world.buffer)
-    world.plan = Plan(world.plan._spec, counted, sim.Stream(BATCH), None)
+    world.plan = Scheduler(world.plan._spec, counted, sim.Stream(BATCH), None)
     rest = world.explorer._rest
     explorer = Explorer(counted, world.plan, world.maker, world.silent, world.silent)
     world.explorer, rounds, rest = explorer, [], explorer._rest

@@ -8,10 +8,8 @@ import pytest
 from explorer_job import verl_config
 from omegaconf import OmegaConf
 
-from trinity_compat.errors import UserError
-from trinity_compat.explorer.main import _streams
-from trinity_compat.explorer.rollout import PromptTooLong, truncate
-from trinity_compat.explorer.tasks import (
+from trinity_compat.common.errors import UserError
+from trinity_compat.explorer.data.tasks import (
     FIRST,
     TaskOrder,
     TaskStream,
@@ -20,6 +18,8 @@ from trinity_compat.explorer.tasks import (
     sampling_seed,
     train_stream,
 )
+from trinity_compat.explorer.main import _streams
+from trinity_compat.explorer.rollout.worker import PromptTooLong, truncate
 
 
 def verl_order(rows, batch, shuffle, seed, epochs, workers=0):
@@ -66,7 +66,7 @@ def test_a_position_needs_no_history():
 
 @pytest.fixture
 def tokenizer():
-    from trinity_compat.runtime.toy import make_tokenizer
+    from trinity_compat.run.toy import make_tokenizer
 
     return make_tokenizer()
 
@@ -136,7 +136,7 @@ def test_what_cannot_be_carried_in_the_middle_ends_no_run_and_is_named_once(capl
     stream._dataset.append(stream._dataset[FIRST + 1])
     check(stream, "data.train_files")
     # Packages that other tests of the process import may have set the root's level to ERROR.
-    with caplog.at_level(logging.WARNING, logger="trinity_compat.explorer.tasks"):
+    with caplog.at_level(logging.WARNING, logger="trinity_compat.explorer.data.tasks"):
         task = stream.task(FIRST + 1)
         stream.row(100)
     (record,) = caplog.records

@@ -11,12 +11,13 @@ from simulation import make_spec
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import WeightVersion
-from trinity_compat.errors import UserError
-from trinity_compat.explorer.jobs import eval_jobs
-from trinity_compat.explorer.plan import INITIAL, Plan
-from trinity_compat.explorer.tasks import eval_stream, train_stream
-from trinity_compat.explorer.tasksets import as_verl_rows, joined, load_rows
-from trinity_compat.spec import SyncSpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.explorer.data.tasks import eval_stream, train_stream
+from trinity_compat.explorer.data.tasksets import as_verl_rows, joined, load_rows
+from trinity_compat.explorer.engine.sampling import eval_jobs
+from trinity_compat.explorer.engine.weights import INITIAL
+from trinity_compat.explorer.scheduling.scheduler import Scheduler
+from trinity_compat.job.run_spec import SyncSpec
 
 FORMAT = {
     "prompt_key": "question",
@@ -147,7 +148,7 @@ def config(folder):
         "val_files": ["eval/0", "eval/1"],
         "train_batch_size": 2,
         "filter_overlong_prompts": False,
-        "custom_cls": {"path": "pkg://trinity_compat.explorer.tasksets", "name": "Tasksets"},
+        "custom_cls": {"path": "pkg://trinity_compat.explorer.data.tasksets", "name": "Tasksets"},
     }
     return OmegaConf.create({"data": data})
 
@@ -185,7 +186,7 @@ def test_a_task_is_sampled_as_its_own_taskset_says(config, tmp_path):
     spec = replace(spec, verl={**spec.verl, "data": data})
     train, evaluation = train_stream(config, None, None), eval_stream(config, None, None)
     buffer = open_buffer(f"sqlite:///{tmp_path}/buffer.db")
-    plan = Plan(spec, buffer, train, evaluation)
+    plan = Scheduler(spec, buffer, train, evaluation)
     buffer.publish_version(WeightVersion(0, "", "", 0, "memory"))
     jobs = []
     while (work := plan.next_work(1)) and len(jobs) < 4:

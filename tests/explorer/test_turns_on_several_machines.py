@@ -11,14 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from trinity_compat import placement
 from trinity_compat.buffer import open_buffer
-from trinity_compat.errors import RunError
-from trinity_compat.explorer import trainer_devices, workers
-from trinity_compat.explorer.colocate import SharedDevice
-from trinity_compat.explorer.trainer_devices import Devices, engines_on
-from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.synchronizer.turns import Turn
+from trinity_compat.common.errors import RunError
+from trinity_compat.explorer.engine import trainer_devices
+from trinity_compat.explorer.engine.colocate import SharedDevice
+from trinity_compat.explorer.engine.trainer_devices import Devices, engines_on
+from trinity_compat.explorer.rollout import worker_group
+from trinity_compat.job import placement
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer.device_turns import DeviceTurn
 
 NODES, EACH = 2, 4
 JOB = "/jobs/one"
@@ -26,7 +27,7 @@ TRAINER = """
 import sys, ray
 from omegaconf import OmegaConf
 from trinity_compat import placement
-from trinity_compat.trainer.workers import placed
+from trinity_compat.trainer.training_processes import placed
 ray.init(address=sys.argv[1], logging_level="ERROR")
 sizes = {"nnodes": int(sys.argv[2]), "n_gpus_per_node": int(sys.argv[3]), "device": "cuda"}
 placed(OmegaConf.create({"trainer": sizes}), placement.tag_of(sys.argv[4]))
@@ -135,7 +136,9 @@ def spec(width, *, job=JOB, nodes=NODES, each=EACH, **fields):
 
 
 def made_for(given):
-    return workers.Workers(given.verl, "cuda", {}, shared=True, place=workers.Place.of(given, 0))
+    return worker_group.RolloutWorkers(
+        given.verl, "cuda", {}, shared=True, place=worker_group.EnginePlacement.of(given, 0)
+    )
 
 
 def noted(folder):
@@ -150,9 +153,9 @@ def test_engines_sleep_and_wake_on_every_gpu_that_ray_gave_the_trainer(
     trainers(NODES, EACH, JOB)
     folder = tmp_path / "engines"
     folder.mkdir()
-    monkeypatch.setattr(workers, "RolloutWorker", noting(folder))
+    monkeypatch.setattr(worker_group, "RolloutWorker", noting(folder))
     made, buffer = made_for(spec(2)), open_buffer(f"sqlite:///{tmp_path}/b.db")
-    other, device = Turn(buffer, "trainer"), SharedDevice(Turn(buffer, "explorer"), made)
+    other, device = DeviceTurn(buffer, "trainer"), SharedDevice(DeviceTurn(buffer, "explorer"), made)
 
     async def go():
         await made.start()
@@ -182,7 +185,7 @@ def test_engines_sleep_and_wake_on_every_gpu_that_ray_gave_the_trainer(
 @pytest.mark.runtime
 def test_a_trainer_that_ray_cannot_place_is_waited_for_and_told_of(cluster, monkeypatch):
     monkeypatch.setattr(trainer_devices, "_POLL_S", 0.0)
-    monkeypatch.setattr(workers, "START_S", 0.0)
+    monkeypatch.setattr(worker_group, "START_S", 0.0)
     with pytest.raises(RunError, match=r"no place for all of its processes after 0 s: 0 of 8 are there"):
         asyncio.run(made_for(spec(2, job="/jobs/nobody")).start(timeout_s=0.0))
 
@@ -195,7 +198,7 @@ def test_a_trainer_that_ray_cannot_place_is_waited_for_and_told_of(cluster, monk
 
 @pytest.mark.parametrize("fields", [{"nodes": 1}, {"device": "cpu"}, {"mode": "both"}, {"mode": "bench"}])
 def test_elsewhere_nobody_looks_for_the_trainer_s_places(fields):
-    assert not workers.Place.of(spec(2, **fields), 0).tag
+    assert not worker_group.EnginePlacement.of(spec(2, **fields), 0).tag
 
 
 def test_a_place_is_told_by_its_machine_and_the_first_gpu_that_it_sees(monkeypatch):

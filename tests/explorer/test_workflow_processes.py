@@ -8,15 +8,15 @@ from explorer_job import verl_config
 from omegaconf import OmegaConf
 from toys import made_toy
 
-from trinity_compat.explorer.engine import Completion
-from trinity_compat.explorer.interruption import Asked
-from trinity_compat.explorer.loops import process
-from trinity_compat.explorer.loops.pool import LoopPool
-from trinity_compat.explorer.loops.wire import LoopFailed
-from trinity_compat.explorer.trajectory import Job
-from trinity_compat.explorer.user_workflows import UserWorkflows
-from trinity_compat.runtime.toy import ToySpec, make_tokenizer
-from trinity_compat.workflows.tasksets import PLUGIN, Taskset
+from trinity_compat.explorer.agents.processes import process
+from trinity_compat.explorer.agents.processes.pool import AgentProcessPool
+from trinity_compat.explorer.agents.processes.wire import AgentLoopFailed
+from trinity_compat.explorer.agents.user_workflows import UserWorkflows
+from trinity_compat.explorer.engine.inflight_requests import InflightRequests
+from trinity_compat.explorer.engine.trajectory import RolloutTask
+from trinity_compat.explorer.engine.vllm import Completion
+from trinity_compat.run.toy import ToySpec, make_tokenizer
+from trinity_compat.trinity.workflows.tasksets import PLUGIN, Taskset
 
 FILE = """
 import asyncio, ctypes, os, time
@@ -105,14 +105,16 @@ def config(toy, tmp_path, monkeypatch):
 def job(number, workflow, fault=None, n=2):
     row = {"prompt": "sort 21", "fault": fault}
     task = {"agent_name": PLUGIN, "taskset": workflow, "raw_task": row, "index": number, "data_source": "t"}
-    return Job(number, task, n, {"temperature": 1.0, "seed": 100})
+    return RolloutTask(number, task, n, {"temperature": 1.0, "seed": 100})
 
 
 def run(config, jobs, engine=None, *, size=1, limit_s=None):
     """What each group came to, in order, with version 3 of the weights."""
 
     async def go():
-        pool = LoopPool(config, Asked(engine or Engine()), size=size, limit_s=limit_s, workflows=True)
+        pool = AgentProcessPool(
+            config, InflightRequests(engine or Engine()), size=size, limit_s=limit_s, workflows=True
+        )
         try:
             return await asyncio.gather(*(pool.run(each, 3) for each in jobs), return_exceptions=True)
         finally:
@@ -130,7 +132,7 @@ def test_a_process_makes_what_this_one_would(config, workflow, reward):
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
 
     async def here():
-        return await UserWorkflows(config, model, Asked(own)).run(job(0, workflow), 3)
+        return await UserWorkflows(config, model, InflightRequests(own)).run(job(0, workflow), 3)
 
     assert there == asyncio.run(here())
     assert [part.reward for part in there] == [reward, reward]
@@ -161,7 +163,7 @@ def test_one_that_hangs_dies_or_raises_costs_its_own_group(config, monkeypatch, 
     jobs = [job(0, workflow), job(1, workflow, fault), job(2, workflow)]
     first, bad, last = run(config, jobs, limit_s=limit_s)
     assert [len(group) if isinstance(group, list) else group for group in (first, last)] == [2, 2]
-    assert isinstance(bad, LoopFailed) and said in str(bad)
+    assert isinstance(bad, AgentLoopFailed) and said in str(bad)
 
 
 @pytest.mark.parametrize("workflow", ["in_a_thread", "on_the_loop"])
@@ -169,8 +171,8 @@ def test_what_a_change_of_weights_cuts_off_is_asked_again(config, workflow):
     engine = Engine(held=1)
 
     async def go():
-        asked = Asked(engine, partial=False)
-        pool = LoopPool(config, asked, size=1, workflows=True)
+        asked = InflightRequests(engine, partial=False)
+        pool = AgentProcessPool(config, asked, size=1, workflows=True)
         try:
             made = asyncio.ensure_future(pool.run(job(0, workflow, n=1), 3))
             while not engine.requests:
@@ -193,7 +195,7 @@ def test_an_answer_is_told_of_when_it_is_there(config, workflow):
 
     async def go():
         told, ended = [], asyncio.Event()
-        pool = LoopPool(config, Asked(engine), size=1, workflows=True)
+        pool = AgentProcessPool(config, InflightRequests(engine), size=1, workflows=True)
         try:
             asked = replace(job(0, workflow, n=3), apart=True)
             made = asyncio.ensure_future(pool.run(asked, 3, lambda: told.append(1) or ended.set()))
@@ -222,5 +224,5 @@ def test_answers_that_are_asked_for_apart_have_the_seeds_of_one_request(config):
 def test_a_plugin_that_cannot_be_imported_says_so(config, tmp_path):
     (tmp_path / "worse.py").write_text("raise OSError('no such device')")
     (found,) = run(config, [job(0, "on_the_loop")])
-    assert isinstance(found, LoopFailed)
+    assert isinstance(found, AgentLoopFailed)
     assert "worse.py failed: OSError: no such device" in str(found)

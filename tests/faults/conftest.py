@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trinity_compat.parent_watch import die_with_parent
+from trinity_compat.common.parent_watch import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "buffer"))  # its PostgreSQL server
@@ -28,7 +28,7 @@ def toy(tmp_path_factory):
     """A toy without its warm start: nothing here looks at the reward."""
     from toys import made_toy
 
-    from trinity_compat.runtime.toy import ToySpec
+    from trinity_compat.run.toy import ToySpec
 
     return made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=256, val_rows=8, warm_steps=1))
 

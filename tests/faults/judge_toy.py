@@ -6,7 +6,7 @@ from toys import made_toy
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.runtime.toy import ToySpec, make_tokenizer
+from trinity_compat.run.toy import ToySpec, make_tokenizer
 
 
 def make_judge_toy(directory):

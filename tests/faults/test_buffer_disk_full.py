@@ -35,8 +35,8 @@ SUPERVISOR = """
 import os, sys
 from pathlib import Path
 from trinity_compat.buffer import open_buffer
-from trinity_compat.runtime.processes.children import Command
-from trinity_compat.runtime.processes.supervisor import Stop, Supervision, supervise
+from trinity_compat.run.supervise.children import Command
+from trinity_compat.run.supervise.supervisor import Stop, Supervision, supervise
 
 work, url = Path(sys.argv[1]), sys.argv[2]
 

@@ -11,7 +11,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from trinity_compat.runtime.job.export import to_hf
+from trinity_compat.run.job_dir.export import to_hf
 
 FAQ = Path(__file__).parents[2] / "docs" / "faq.md"
 

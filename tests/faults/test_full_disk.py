@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from trinity_compat import full_disk
 from trinity_compat.buffer import BufferFull, open_buffer
-from trinity_compat.full_disk import DiskFull, explained
-from trinity_compat.runtime import run
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.job import disk_full
+from trinity_compat.job.disk_full import DiskFull, explained
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.run import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 WRITERS = """
 import json, sys
 from pathlib import Path
-from trinity_compat.full_disk import explained
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.job.disk_full import explained
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
 
 disk = Path(sys.argv[1])
 spec = RunSpec(str(disk), "postgresql://host/db", {}, 1, None, SyncSpec(directory=str(disk / "sync")))
@@ -31,13 +31,13 @@ spec = RunSpec(str(disk), "postgresql://host/db", {}, 1, None, SyncSpec(director
 
 def weights():
     import torch
-    from trinity_compat.synchronizer.files import write_file
+    from trinity_compat.synchronizer.transports.files import write_file
     write_file(disk / "sync", 1, [("a", torch.zeros(1 << 20))])
 
 
 def weights_over_spare_parts():
     import torch
-    from trinity_compat.synchronizer.files import prune, write_file
+    from trinity_compat.synchronizer.transports.files import prune, write_file
     for version in (1, 2):
         write_file(disk / "sync", version, [("a", torch.zeros(1 << 17))], recycle=True)
         prune(disk / "sync", before=2, recycle=True)
@@ -62,7 +62,7 @@ def log():
 
 
 def text():
-    from trinity_compat.writing import write_text
+    from trinity_compat.common.atomic_write import write_text
     write_text(disk / "trinity.json", "x" * 4_000_000)
 
 
@@ -104,7 +104,7 @@ def test_every_writer_s_error_becomes_one_message_with_the_folder(small_disk, tm
 @pytest.fixture
 def full(monkeypatch, tmp_path):
     """The spec of a run on a disk that is full, and the error that a writer there meets."""
-    monkeypatch.setattr(full_disk, "_free", lambda folder: 0)
+    monkeypatch.setattr(disk_full, "_free", lambda folder: 0)
     spec = RunSpec(str(tmp_path), f"sqlite:///{tmp_path}/b.db", {}, 1, None, SyncSpec())
     return spec, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "x"))
 

@@ -9,7 +9,7 @@ import pytest
 from judge_toy import check_learned, check_scores, make_judge_toy, trained_answers
 from transformers import AutoModelForSequenceClassification
 
-from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.run.toy import make_tokenizer
 
 ON = ["reward.reward_model.enable=True", "reward.custom_reward_function.path=null"]
 JUDGE = '''

@@ -8,7 +8,7 @@ import pytest
 from judge_toy import check_learned, check_scores, make_judge_toy, trained_answers
 from transformers import AutoModelForSequenceClassification
 
-from trinity_compat.runtime.toy import make_tokenizer
+from trinity_compat.run.toy import make_tokenizer
 
 TOY = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 SERVES = f"""

@@ -13,12 +13,12 @@ from pathlib import Path
 import yaml
 
 from trinity_compat.audit.collect import AuditOptions, audit_config, audit_launch
-from trinity_compat.dotted import put
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import put
 from trinity_compat.launch import read_argv, read_text
-from trinity_compat.launch.core import tree
-from trinity_compat.launch.core.bounds import Budget
-from trinity_compat.translate import Options, Status
+from trinity_compat.launch.bash import tree
+from trinity_compat.launch.bash.limits import Budget
+from trinity_compat.translate import Status, TranslateOptions
 from trinity_compat.verl_config import config_from_yaml, effective_config
 
 SEEDS = Path(__file__).parent / "seeds"
@@ -160,7 +160,7 @@ def _check(read, audit, cwd):
 
 def check_audit(launch, cwd):
     """Every key has one status, and the sums are right (LaunchAudit asserts it)."""
-    _check_statuses(audit_launch(launch, AuditOptions(cwd=cwd, env=ENV, options=Options(env=ENV))))
+    _check_statuses(audit_launch(launch, AuditOptions(cwd=cwd, env=ENV, options=TranslateOptions(env=ENV))))
 
 
 def _check_statuses(result):
@@ -179,7 +179,7 @@ def check_yaml(text):
     """One veRL YAML, translated and audited."""
     path = Path(yaml_folder().name) / "config.yaml"
     path.write_bytes(text.encode(errors="surrogateescape"))
-    request = AuditOptions(cwd=path.parent, env=ENV, options=Options(env=ENV))
+    request = AuditOptions(cwd=path.parent, env=ENV, options=TranslateOptions(env=ENV))
     with deadline(), WATCH():
         try:
             config = config_from_yaml(path)

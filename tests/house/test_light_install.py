@@ -9,8 +9,8 @@ import pytest
 import yaml
 from command_paths import commands
 
-from trinity_compat.dotted import put
-from trinity_compat.pipelines.table import OPERATORS
+from trinity_compat.common.nested import put
+from trinity_compat.trinity.pipelines.registry import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""The releases are numbered in trinity_compat/releases.py; what must repeat a number says the same."""
+"""The releases are numbered in trinity_compat/common/releases.py; what must repeat a number says the same."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import trinity_compat
-from trinity_compat.releases import TARGETS, VERL, VERL_RELEASES, VLLM_ON_CPU, VLLM_ON_GPU
+from trinity_compat.common.releases import TARGETS, VERL, VERL_RELEASES, VLLM_ON_CPU, VLLM_ON_GPU
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from trinity_compat.data import data_path
-from trinity_compat.errors import UserError
-from trinity_compat.vllm_arguments import CPU, GPU, SECTION, Fate, arguments_of, carried, changes, fate
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.resources import data_path
+from trinity_compat.verl_config.vllm_arguments import (
+    CPU,
+    GPU,
+    SECTION,
+    ArgumentTranslation,
+    arguments_of,
+    carried,
+    changes,
+    fate,
+)
 
 ROOT = Path(__file__).parents[2]
 TAKEN = json.loads(data_path("translators/vllm/arguments.json").read_text())
@@ -74,7 +83,7 @@ def test_an_argument_is_taken_renamed_or_dropped(name, value, written, release):
 
 
 def test_a_release_may_still_have_what_the_next_one_lost():
-    assert fate("max_num_partial_prefills", 1, GPU) == Fate({"max_num_partial_prefills": 1})
+    assert fate("max_num_partial_prefills", 1, GPU) == ArgumentTranslation({"max_num_partial_prefills": 1})
     assert fate("max_num_partial_prefills", 1, CPU).written == {}
 
 

@@ -12,7 +12,7 @@ import needs
 import pytest
 from command_paths import commands
 
-from trinity_compat import extras
+from trinity_compat.common import optional_packages
 from trinity_compat.verl_config import PINNED
 
 ROOT = Path(__file__).parents[2]
@@ -133,15 +133,15 @@ def test_help_needs_no_extra(light, folder, path):
 
 def test_doctor_names_all_that_a_run_lacks(light, folder):
     told = call(light, "doctor", code=1, cwd=folder)
-    assert all(package in told for package in extras.pins("run"))
+    assert all(package in told for package in optional_packages.pins("run"))
 
 
 def test_what_a_run_needs_is_in_its_extra():
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {text.partition("=")[0].partition(">")[0].partition("[")[0].lower() for text in told["run"]}
-    assert named == extras.pins("run").keys()
-    assert {package.lower() for package in extras.EVERY_RUN} <= named
-    assert extras.pins("run")["verl"] == PINNED and extras.pins("run")["torch"] is None
+    assert named == optional_packages.pins("run").keys()
+    assert {package.lower() for package in optional_packages.EVERY_RUN} <= named
+    assert optional_packages.pins("run")["verl"] == PINNED and optional_packages.pins("run")["torch"] is None
 
 
 @pytest.mark.parametrize(
@@ -155,10 +155,10 @@ def test_what_a_run_needs_is_in_its_extra():
     ],
 )
 def test_a_missing_module_is_told_with_the_smallest_extra_that_has_it(module, hint):
-    told = extras.explained(ModuleNotFoundError(name=module))
+    told = optional_packages.explained(ModuleNotFoundError(name=module))
     assert told.hint.startswith(hint)
 
 
 @pytest.mark.parametrize("module", ["trinity_compat.nothing", "verl.nothing", "nothing", None])
 def test_what_no_extra_would_bring_keeps_its_traceback(module):
-    assert extras.explained(ModuleNotFoundError(name=module)) is None
+    assert optional_packages.explained(ModuleNotFoundError(name=module)) is None

@@ -18,10 +18,10 @@ import pytest
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.cli import cli
-from trinity_compat.errors import UserError
-from trinity_compat.runtime import debug
-from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.writing import replacing, write_text
+from trinity_compat.common.atomic_write import replacing, write_text
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.run import debug
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 OUTPUTS = {"-o", "--output", "--output-file"}
@@ -169,7 +169,7 @@ def test_an_open_file_is_gone_on_with(tmp_path, name, into):
     """``{ echo before; translate -o /dev/stdout; echo after; } > all.txt`` loses nothing."""
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is, which unfixed code would replace
     code = (
-        "import sys, pathlib; from trinity_compat.writing import write_text\n"
+        "import sys, pathlib; from trinity_compat.common.atomic_write import write_text\n"
         f"print('before'); write_text(pathlib.Path({name!r}), 'inside\\n'); print('after')"
     )
     out = (tmp_path / "all.txt").open("wb") if into == "file" else subprocess.PIPE

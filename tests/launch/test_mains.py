@@ -2,17 +2,18 @@
 
 import pytest
 
-from trinity_compat import mains
-from trinity_compat.errors import UserError
-from trinity_compat.launch import read_argv, read_text
-from trinity_compat.launch.sources import hydra_config
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch import entrypoints, read_argv, read_text
+from trinity_compat.launch.python.hydra_main import hydra_config
 
-PPO, DAPO, ONE_STEP_OFF, FULLY_ASYNC = mains.TRANSLATED
+PPO, DAPO, ONE_STEP_OFF, FULLY_ASYNC = entrypoints.TRANSLATED
 KEY = "actor_rollout_ref.actor.optim.lr=1e-6"
 
 
 def taken(line, **taught):
-    launches = read_text(f"{line}\n", mains=mains.teachings(list(taught.get("teach", {}).items()))).launches
+    launches = read_text(
+        f"{line}\n", mains=entrypoints.teachings(list(taught.get("teach", {}).items()))
+    ).launches
     return [(launch.module, launch.main) for launch in launches]
 
 
@@ -60,14 +61,14 @@ def test_a_main_is_taken_for_verl_s_by_the_keys_that_it_is_given(line, module, m
     ],
 )
 def test_verl_s_asynchronous_mains_are_known_by_the_name_of_any_release(module, main):
-    assert mains.canonical(module) == main
-    assert mains.refusal(module) == ""
+    assert entrypoints.canonical(module) == main
+    assert entrypoints.refusal(module) == ""
     assert taken(f"python3 -m {module}") == [(module, "")]
 
 
 def test_a_package_of_that_name_that_is_not_verl_s_is_no_main_of_verl_s():
-    assert mains.canonical("mine.one_step_off_policy.main_ppo") == "mine.one_step_off_policy.main_ppo"
-    assert mains.refusal("mine.one_step_off_policy.main_ppo")
+    assert entrypoints.canonical("mine.one_step_off_policy.main_ppo") == "mine.one_step_off_policy.main_ppo"
+    assert entrypoints.refusal("mine.one_step_off_policy.main_ppo")
 
 
 @pytest.mark.parametrize("name", ["main_generation", "merge_weights", "eval_math"])
@@ -96,12 +97,12 @@ def test_only_a_translated_main_can_be_stood_for():
     with pytest.raises(
         UserError, match=r"--main a\.b=verl\.trainer\.main_sft: .* is not a main that is translated"
     ):
-        mains.teachings([("a.b", "verl.trainer.main_sft")])
+        entrypoints.teachings([("a.b", "verl.trainer.main_sft")])
 
 
 def test_the_refusal_of_another_main_names_the_option():
     with pytest.raises(UserError) as error:
-        mains.refuse("skyrl.train.main_base")
+        entrypoints.refuse("skyrl.train.main_base")
     assert "--main skyrl.train.main_base=verl.trainer.main_ppo" in str(error.value)
 
 
@@ -167,5 +168,5 @@ def test_hydra_s_decorator_is_found_as_it_is_written(text, found):
 
 def test_the_main_of_easyr1_is_not_offered_as_one_of_verl():
     with pytest.raises(UserError, match="it is EasyR1's") as refused:
-        mains.refuse("verl.trainer.main")
+        entrypoints.refuse("verl.trainer.main")
     assert "--main" not in str(refused.value.hint)

@@ -3,9 +3,9 @@
 import pytest
 
 from trinity_compat.launch import read_text
-from trinity_compat.launch.core import bounds
+from trinity_compat.launch.bash import limits
 
-MANY = "".join(f"source /elsewhere/{n}\n" for n in range(bounds.DIAGNOSTICS + 200))
+MANY = "".join(f"source /elsewhere/{n}\n" for n in range(limits.DIAGNOSTICS + 200))
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ MANY = "".join(f"source /elsewhere/{n}\n" for n in range(bounds.DIAGNOSTICS + 20
 def test_an_error_is_told_after_any_number_of_warnings(last, code):
     found = read_text(MANY + last).diagnostics
     assert [note.code for note in found if note.severity == "error"] == [code]
-    assert len(found) == bounds.DIAGNOSTICS + 1
+    assert len(found) == limits.DIAGNOSTICS + 1

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli import cli
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_script
-from trinity_compat.launch.sources import is_job
+from trinity_compat.launch.job_files import is_job
 
 LAUNCHER = """\
 import os, subprocess, sys

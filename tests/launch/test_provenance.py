@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from trinity_compat.launch import EnvRef, Open, read_argv, read_script, read_text
+from trinity_compat.launch import EnvRef, UnknownPiece, read_argv, read_script, read_text
 
 MAIN = "python3 -m verl.trainer.main_ppo"
 
@@ -574,7 +574,7 @@ def test_the_name_is_only_shown(tmp_path):
 def test_date_follows_the_epoch(tmp_path):
     launch = launch_of(f"{MAIN} a=$(date +%Y%m%d)\n", tmp_path, env={"SOURCE_DATE_EPOCH": "1767323045"})
     assert launch.arguments[0].text == "a=20260102"
-    assert not any(isinstance(part.source, Open) for part in launch.arguments[0].parts)
+    assert not any(isinstance(part.source, UnknownPiece) for part in launch.arguments[0].parts)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_script
 
 MAIN = 'M = ["python3", "-m", "verl.trainer.main_ppo"]\nimport os, subprocess, sys, shlex\n'

@@ -1,6 +1,6 @@
 """What is said of several lines is said once."""
 
-from trinity_compat.errors import Where
+from trinity_compat.common.errors import Where
 from trinity_compat.launch import merged, read_text
 from trinity_compat.launch.model import Diagnostic
 

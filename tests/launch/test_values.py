@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from trinity_compat.errors import Where
-from trinity_compat.launch import EnvRef, Open, read_text
-from trinity_compat.launch.core.bounds import BudgetExceeded
-from trinity_compat.launch.core.files import Files
-from trinity_compat.launch.core.guesses import search
-from trinity_compat.launch.core.options import Options
-from trinity_compat.launch.core.values import (
-    Bit,
+from trinity_compat.common.errors import Where
+from trinity_compat.launch import EnvRef, UnknownPiece, read_text
+from trinity_compat.launch.bash.branch_search import search
+from trinity_compat.launch.bash.files import PathFacts
+from trinity_compat.launch.bash.limits import BudgetExceeded
+from trinity_compat.launch.bash.options import OptionSpec
+from trinity_compat.launch.bash.traced_text import (
+    TextPiece,
     derived,
     doubt_in,
     from_character,
@@ -26,8 +26,8 @@ from trinity_compat.launch.core.values import (
 
 MAIN = "python3 -m verl.trainer.main_ppo"
 HERE, THERE = Where("f", 1), Where("f", 2)
-UNKNOWN = Open("$(cmd)", HERE)
-PLAIN, OPEN, UNSET, GIVEN = Bit("abc", HERE), Bit("", HERE, UNKNOWN), Bit("", HERE, EnvRef("U")), Bit("xyz", THERE, EnvRef("G", "xyz"))  # fmt: skip
+UNKNOWN = UnknownPiece("$(cmd)", HERE)
+PLAIN, OPEN, UNSET, GIVEN = TextPiece("abc", HERE), TextPiece("", HERE, UNKNOWN), TextPiece("", HERE, EnvRef("U")), TextPiece("xyz", THERE, EnvRef("G", "xyz"))  # fmt: skip
 
 
 def shown(value):
@@ -56,8 +56,8 @@ def shown(value):
         ((PLAIN, OPEN, GIVEN), 4, 6, ["yz"]),
         ((OPEN, PLAIN), 0, 1, ["<$(cmd)>", "a"]),
         ((OPEN, PLAIN), 1, 3, ["bc"]),
-        ((Bit("pq", HERE, UNKNOWN),), 0, 1, ["p<$(cmd)>"]),
-        ((Bit("pq", HERE, EnvRef("U")),), 1, 2, ["q<${U}>"]),
+        ((TextPiece("pq", HERE, UNKNOWN),), 0, 1, ["p<$(cmd)>"]),
+        ((TextPiece("pq", HERE, EnvRef("U")),), 1, 2, ["q<${U}>"]),
     ],
 )
 def test_a_slice_keeps_the_origin_of_what_is_whole(value, start, stop, expected):
@@ -84,11 +84,11 @@ def test_the_rest_of_a_value(value, start, expected):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ((Bit("a\n\n", HERE),), ["a"]),
-        ((PLAIN, Bit("\n", HERE), Bit("\n\n", HERE)), ["abc"]),
-        ((PLAIN, Bit("\n", HERE), OPEN, Bit("\n", HERE)), ["abc", "\n", "<$(cmd)>"]),
-        ((Bit("\n", HERE),), []),
-        ((Bit("a\nb\n", HERE), PLAIN), ["a\nb\n", "abc"]),
+        ((TextPiece("a\n\n", HERE),), ["a"]),
+        ((PLAIN, TextPiece("\n", HERE), TextPiece("\n\n", HERE)), ["abc"]),
+        ((PLAIN, TextPiece("\n", HERE), OPEN, TextPiece("\n", HERE)), ["abc", "\n", "<$(cmd)>"]),
+        ((TextPiece("\n", HERE),), []),
+        ((TextPiece("a\nb\n", HERE), PLAIN), ["a\nb\n", "abc"]),
     ],
 )
 def test_newlines_go_at_the_end_only(value, expected):
@@ -96,7 +96,7 @@ def test_newlines_go_at_the_end_only(value, expected):
 
 
 def test_neighbours_without_a_source_are_one_part():
-    word = to_word((PLAIN, PLAIN, OPEN, Bit("", HERE), GIVEN, PLAIN), THERE)
+    word = to_word((PLAIN, PLAIN, OPEN, TextPiece("", HERE), GIVEN, PLAIN), THERE)
     assert [(part.text, part.source) for part in word.parts] == [
         ("abcabc", None), ("", UNKNOWN), ("xyz", EnvRef("G", "xyz")), ("abc", None),
     ]  # fmt: skip
@@ -109,9 +109,9 @@ def test_neighbours_without_a_source_are_one_part():
 
 
 def test_doubt_is_the_first_part_that_is_not_settled():
-    nested = Bit("d", HERE, EnvRef("N", "d", to_word((OPEN,), HERE).parts))
-    unset = Bit("d", HERE, EnvRef("N", "d", to_word((PLAIN, UNSET), HERE).parts))
-    given = Bit("d", HERE, EnvRef("N", "d", to_word((PLAIN, GIVEN), HERE).parts))
+    nested = TextPiece("d", HERE, EnvRef("N", "d", to_word((OPEN,), HERE).parts))
+    unset = TextPiece("d", HERE, EnvRef("N", "d", to_word((PLAIN, UNSET), HERE).parts))
+    given = TextPiece("d", HERE, EnvRef("N", "d", to_word((PLAIN, GIVEN), HERE).parts))
     found = [doubt_in([(PLAIN,), (one,)]) for one in (PLAIN, GIVEN, given, OPEN, UNSET, nested, unset)]
     assert found == [None, None, None, UNKNOWN, EnvRef("U"), UNKNOWN, EnvRef("U")]
     assert derived("t", [(PLAIN, GIVEN)], "e", HERE) == literal("t", HERE)
@@ -126,7 +126,7 @@ def test_each_line_has_its_place(text, lines):
     assert [(bit.text, bit.where.line) for bit in lines_of(text, HERE)] == lines
 
 
-OPTIONS = Options("ab", "v", "t", {"--all": "a", "--value": "v", "--time": "t"})
+OPTIONS = OptionSpec("ab", "v", "t", {"--all": "a", "--value": "v", "--time": "t"})
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_options_are_read_as_getopt_reads_them(line, options, operands):
 
 
 def test_options_of_a_program_that_runs_another_end_at_its_command():
-    options = Options("a", "v", leading=True, lenient=True)
+    options = OptionSpec("a", "v", leading=True, lenient=True)
     given = options.read(
         [literal(word, HERE) for word in ["-a", "-z", "--other", "-v", "1", "cmd", "-a", "-v"]]
     )
@@ -176,7 +176,7 @@ def test_files_as_the_script_left_them(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "on_disk")
     (tmp_path / "away").symlink_to("/etc/passwd")
-    files, at = Files(str(tmp_path)), lambda name: f"{tmp_path}/{name}"
+    files, at = PathFacts(str(tmp_path)), lambda name: f"{tmp_path}/{name}"
     kinds = {
         name: files.kind(at(name)) for name in ("on_disk", "folder", "link", "away", "none", "bad\0name")
     }
@@ -223,7 +223,7 @@ def test_files_as_the_script_left_them(tmp_path):
 
 
 def test_no_more_files_are_kept_than_a_launch_needs(tmp_path):
-    files = Files(str(tmp_path))
+    files = PathFacts(str(tmp_path))
     with pytest.raises(BudgetExceeded, match="the script writes too much"):
         files.write("/x", literal("y" * ((4 << 20) + 1), HERE), append=False)
     (tmp_path / "large").write_bytes(b"z" * (1 << 20))
@@ -336,4 +336,4 @@ def test_what_a_word_keeps_of_its_origin(word, expected):
         script = script.replace(f'"{word}"', word)
     (launch,) = read_text(script, name="run.sh", cwd="/w").launches
     found = launch.arguments[0].parts if launch.arguments else ()
-    assert shown([Bit(part.text, HERE, part.source) for part in found]) == expected
+    assert shown([TextPiece(part.text, HERE, part.source) for part in found]) == expected

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.verl
 def toy(tmp_path_factory):
     from toys import made_toy
 
-    from trinity_compat.runtime.toy import ToySpec
+    from trinity_compat.run.toy import ToySpec
 
     return made_toy(tmp_path_factory.mktemp("fsdp1") / "toy", ToySpec(train_rows=8, val_rows=2, warm_steps=1))
 
@@ -30,13 +30,15 @@ def trained(request, toy, tmp_path):
 def test_its_versions_and_checkpoints_hold_the_model_that_it_trained(trained, toy):
     from safetensors.torch import load_file
 
-    from trinity_compat.synchronizer.files import Share, assemble, read_file
-    from trinity_compat.synchronizer.parts import Part
     from trinity_compat.synchronizer.shards import actor_weights
+    from trinity_compat.synchronizer.transports.files import WriterShare, assemble, read_file
+    from trinity_compat.synchronizer.transports.safetensors_io import WeightPart
 
     whole = torch.load(trained / "whole.pt")
     shares = [json.loads(path.read_text()) for path in sorted(trained.glob("share-*.json"))]
-    parts = [Share(each["count"], tuple(Part(**part) for part in each["parts"])) for each in shares]
+    parts = [
+        WriterShare(each["count"], tuple(WeightPart(**part) for part in each["parts"])) for each in shares
+    ]
     version = dict(read_file(assemble(trained / "weights", 1, parts)))
     kept = actor_weights(trained / "actor")
     before = load_file(toy / "model" / "model.safetensors")

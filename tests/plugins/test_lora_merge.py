@@ -13,7 +13,7 @@ pytestmark = pytest.mark.verl
 def toy(tmp_path_factory):
     from toys import made_toy
 
-    from trinity_compat.runtime.toy import ToySpec
+    from trinity_compat.run.toy import ToySpec
 
     return made_toy(tmp_path_factory.mktemp("lora") / "toy", ToySpec(train_rows=8, val_rows=2, warm_steps=1))
 
@@ -53,6 +53,6 @@ def test_every_adapter_is_in_it_and_the_engine_is_left_as_it_was(toy, tmp_path, 
 
 
 def test_the_actor_s_worker_applies_it():
-    from trinity_compat.trainer.workers import TrainingOnlyWorker
+    from trinity_compat.trainer.training_processes import TrainingOnlyWorker
 
     assert "lora_merge.apply()" in inspect.getsource(TrainingOnlyWorker.init_model)

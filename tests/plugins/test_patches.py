@@ -373,8 +373,8 @@ def test_rank_zero_sends_from_where_it_trains(monkeypatch, cuda):
 
 def test_a_group_is_kept_from_version_to_version_and_left_when_a_handover_fails(monkeypatch):
     from trinity_compat.plugins import verl_checkpoint_engine as ours
-    from trinity_compat.synchronizer.collective import HandoverFailed, Meeting
-    from trinity_compat.synchronizer.files import WeightFile
+    from trinity_compat.synchronizer.transports.files import WeightFile
+    from trinity_compat.synchronizer.transports.nccl import HandoverFailed, Rendezvous
 
     done = []
 
@@ -397,7 +397,7 @@ def test_a_group_is_kept_from_version_to_version_and_left_when_a_handover_fails(
 
     def send(version, group, asked=None):
         drawn.clear()
-        engine.meet(Meeting("h", group, "127.0.0.1", 1, 2, version, 1.0))
+        engine.meet(Rendezvous("h", group, "127.0.0.1", 1, 2, version, 1.0))
         weights = ((drawn.append(name), (name, torch.zeros(1)))[1] for name in "ab")
         return asyncio.run(engine.send_weights(weights, global_steps=asked or version))
 

@@ -19,7 +19,7 @@ BARE = {"VERL_USE_EXTERNAL_PLUGINS": "none"}
 def answer(code, tmp_path, **env):
     """Run ``code`` in a fresh interpreter; it prints one JSON value on its last line."""
     done = subprocess.run(
-        [sys.executable, "-c", f"import gc; gc.disable()  # trinity_compat/collector.py\n{code}"],
+        [sys.executable, "-c", f"import gc; gc.disable()  # trinity_compat/common/gc_pause.py\n{code}"],
         env={k: v for k, v in os.environ.items() if not k.startswith("VERL_")} | env,
         cwd=tmp_path,
         capture_output=True,
@@ -217,8 +217,8 @@ def test_weights_of_every_version_go_through_verls_own_transport_interface(tmp_p
     from verl.checkpoint_engine import CheckpointEngineRegistry
 
     import trinity_compat.plugins.verl_checkpoint_engine as ours
-    from trinity_compat.synchronizer import files
-    from trinity_compat.synchronizer.files import assemble, read_file
+    from trinity_compat.synchronizer.transports import files
+    from trinity_compat.synchronizer.transports.files import assemble, read_file
 
     def engine(master, shared=False):
         return CheckpointEngineRegistry.new(
@@ -286,7 +286,7 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
 
     import trinity_compat.plugins.verl_checkpoint_engine as ours
     from trinity_compat.plugins.vllm_weights import WeightReceiver
-    from trinity_compat.synchronizer.collective import LoadFailed, Meeting
+    from trinity_compat.synchronizer.transports.nccl import LoadFailed, Rendezvous
 
     class Model(torch.nn.Linear):
         model = SimpleNamespace(layers=[])
@@ -302,7 +302,7 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
     worker.rank, worker.local_rank, worker.device = 0, 0, torch.device("cpu")
     worker.model_runner = SimpleNamespace(model=model, get_model=lambda: model, vllm_config=settings)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, version=4, timeout_s=300.0)
+    meeting = Rendezvous("h", "g", "127.0.0.1", store.port, 2, version=4, timeout_s=300.0)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(worker.receive_broadcast(asdict(meeting), 1)))
     thread.start()
@@ -327,7 +327,7 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
     assert torch.equal(model.weight.data, weights["weight"].to(torch.bfloat16).float())
     assert torch.equal(model.bias.data, weights["bias"].to(torch.bfloat16).float())
     worker.model_runner.vllm_config = None  # veRL's own steps fail: the sender must hear of it
-    again = Meeting("h3", "g", "127.0.0.1", store.port, 2, version=4, timeout_s=300.0)
+    again = Rendezvous("h3", "g", "127.0.0.1", store.port, 2, version=4, timeout_s=300.0)
     thread = threading.Thread(target=lambda: answers.append(worker.receive_broadcast(asdict(again), 1)))
     thread.start()
     rank_zero.meet(again)
@@ -335,5 +335,5 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
         asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))
     thread.join(300)
     assert "rank 1: AttributeError" in answers[1]["unloadable"]
-    gone = asdict(Meeting("h2", "g2", "127.0.0.1", store.port, 2, version=5, timeout_s=1.0))
+    gone = asdict(Rendezvous("h2", "g2", "127.0.0.1", store.port, 2, version=5, timeout_s=1.0))
     assert "could not join" in worker.receive_broadcast(gone, 1)["failed"]

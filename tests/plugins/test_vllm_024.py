@@ -18,7 +18,7 @@ pytestmark = pytest.mark.upstream
 def found(tmp_path_factory):
     from toys import made_toy
 
-    from trinity_compat.runtime.toy import ToySpec
+    from trinity_compat.run.toy import ToySpec
 
     folder = tmp_path_factory.mktemp("vllm_024")
     toy = made_toy(folder / "toy", ToySpec(train_rows=8, val_rows=2, warm_steps=1))
@@ -41,7 +41,7 @@ def arguments_of(family, folder):
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
 
-    from trinity_compat.explorer.engine_arguments import engine_arguments
+    from trinity_compat.explorer.engine.arguments import engine_arguments
 
     size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
     config = getattr(transformers, f"{family}Config")(vocab_size=16, num_key_value_heads=1, **size)

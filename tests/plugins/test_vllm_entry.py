@@ -2,7 +2,7 @@
 
 import pytest
 
-from trinity_compat.explorer.engine_arguments import engine_environment
+from trinity_compat.explorer.engine.arguments import engine_environment
 from trinity_compat.plugins import vllm_entry
 from trinity_compat.verl_config.pinned import compose_pinned
 

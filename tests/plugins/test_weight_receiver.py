@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting
-from trinity_compat.synchronizer.files import WeightFile, WeightsDamaged
+from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, LoadFailed, Rendezvous
 
 pytestmark = pytest.mark.verl
 
-MEETING = Meeting("h", "g", "127.0.0.1", 1, 2, version=1, timeout_s=1.0)
+MEETING = Rendezvous("h", "g", "127.0.0.1", 1, 2, version=1, timeout_s=1.0)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def groups(monkeypatch):
 
 def test_a_group_serves_version_after_version_until_another_is_named(receiver, groups):
     for group in ("g", "g", "other"):
-        meeting = Meeting("h", group, "127.0.0.1", 1, 4, version=1, timeout_s=1.0)
+        meeting = Rendezvous("h", group, "127.0.0.1", 1, 4, version=1, timeout_s=1.0)
         assert receiver.receive_broadcast(asdict(meeting), 2) == {"digest": "digest", "nbytes": 24}
     assert [(each.name, each.rank, each.closed) for each in groups.made] == [
         ("g", 3, True),

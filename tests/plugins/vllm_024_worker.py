@@ -21,8 +21,8 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner as RunnerV2
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner as RunnerV1
 from vllm.v1.worker.worker_base import WorkerBase, WorkerWrapperBase
 
-from trinity_compat.synchronizer.collective import HandoverFailed
-from trinity_compat.synchronizer.files import write_file
+from trinity_compat.synchronizer.transports.files import write_file
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed
 
 GATE_AND_UP = torch.arange(64.0).view(2, 8, 4)  # [experts, gate and up, hidden]
 SWAPPED = torch.cat([GATE_AND_UP[:, 4:], GATE_AND_UP[:, :4]], 1)
@@ -88,7 +88,7 @@ def run_by(kind, config):
 
 def picked_for(arguments):
     """The runner that vLLM takes where there is a GPU (and Triton, which comes with torch there)."""
-    from trinity_compat.explorer.engine import engine_args
+    from trinity_compat.explorer.engine.vllm import engine_args
 
     config = engine_args(arguments, "mp").create_engine_config()
     with patch("vllm.config.vllm.HAS_TRITON", True):

@@ -13,7 +13,7 @@ import uvicorn
 from playwright.sync_api import expect
 
 from trinity_compat.studio.app import create_app
-from trinity_compat.studio.guard import Door
+from trinity_compat.studio.guard import Listener
 from trinity_compat.studio.serving import listening
 
 WAIT_MS = 240_000
@@ -29,7 +29,7 @@ def chromium() -> str:
 def serving(folder: Path):
     """A studio over ``folder`` in a thread; where it listens."""
     with listening("127.0.0.1", 0) as taken:
-        door = Door("127.0.0.1", taken.getsockname()[1])
+        door = Listener("127.0.0.1", taken.getsockname()[1])
         server = uvicorn.Server(
             uvicorn.Config(create_app(folder, door), log_level="warning", timeout_graceful_shutdown=1)
         )

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer, models
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
-from trinity_compat.runtime.job.jobdir import JobDir
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.studio.app import create_app
-from trinity_compat.studio.guard import Door
+from trinity_compat.studio.guard import Listener
 
 EVIL = "</script><script>window.stolen=1</script><img src=x onerror='window.stolen=1'>\"'&{{7*7}}"
 SECRET = "sk-live-1234567890"
@@ -35,7 +35,7 @@ def client_of(root: Path, **door) -> TestClient:
 
 def stranger_of(root: Path, **door) -> TestClient:
     """Asks it without its token."""
-    app = create_app(root, Door("127.0.0.1", 8080, **door))
+    app = create_app(root, Listener("127.0.0.1", 8080, **door))
     return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
 
 

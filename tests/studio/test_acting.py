@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from studio_jobs import client_of, make_job
 
-from trinity_compat.runtime.job.jobdir import JobDir, inner_lock_path, lock_path, locked
-from trinity_compat.runtime.job.process_identity import identity_of
+from trinity_compat.run.job_dir.job_dir import JobDir, inner_lock_path, lock_path, locked
+from trinity_compat.run.job_dir.process_identity import identity_of
 from trinity_compat.studio import control
 from trinity_compat.studio.jobs import Jobs
-from trinity_compat.studio.resumed import Resumed
+from trinity_compat.studio.restarted_runs import RestartedRun
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from trinity_compat.runtime.job.jobdir import JobDir, locked
+from trinity_compat.run.job_dir.job_dir import JobDir, locked
 with locked(JobDir(Path(sys.argv[1])), "both"):
     print("held", flush=True)
     time.sleep(600)
@@ -75,7 +75,7 @@ def test_a_side_of_another_machine_is_not_stopped_from_here(tmp_path):
 def test_a_process_that_wrote_a_lock_counts_while_it_holds_it(tmp_path, holding, held):
     path = tmp_path / "side.lock"
     process = holding(path, LOCKED_PID_FILE)
-    assert control._holder(path) == control.Holder(process.pid, str(process.pid), path)
+    assert control._holder(path) == control.LockHolder(process.pid, str(process.pid), path)
     if not held:
         process.kill()
         process.wait()
@@ -331,15 +331,15 @@ SECRET_ERROR = "import sys; print('api_key=sk-123456789 wrong', file=sys.stderr)
 def test_a_resume_says_how_it_goes(tmp_path):
     (tmp_path / "job").mkdir()
     waiting = "import sys; sys.stdin.read(); import time; time.sleep(600)"
-    resumed = Resumed([sys.executable, "-c", waiting], tmp_path, tmp_path / "a.log")
+    resumed = RestartedRun([sys.executable, "-c", waiting], tmp_path, tmp_path / "a.log")
     assert "is getting ready" in resumed.told(running=False) and resumed.told(running=True) == ""
     os.kill(resumed.pid, signal.SIGKILL)
     until(lambda: not resumed.lives)
     assert "ended by signal 9" in resumed.told(running=False)
-    failed = Resumed([sys.executable, "-c", SECRET_ERROR], tmp_path, tmp_path / "b.log")
+    failed = RestartedRun([sys.executable, "-c", SECRET_ERROR], tmp_path, tmp_path / "b.log")
     until(lambda: not failed.lives)
     assert "exit code 3" in failed.told(running=False) and "api_key=***" in failed.told(running=False)
-    fine = Resumed([sys.executable, "-c", ""], tmp_path, tmp_path / "c.log")
+    fine = RestartedRun([sys.executable, "-c", ""], tmp_path, tmp_path / "c.log")
     until(lambda: not fine.lives)
     assert fine.told(running=False) == ""
     assert (tmp_path / "c.log").stat().st_mode & 0o077 == 0
@@ -349,7 +349,9 @@ def test_a_resume_is_not_started_twice(tmp_path):
     make_job(tmp_path / "job", state="stopped")
     studio = client_of(tmp_path)
     job = job_of(studio)
-    job.resumed = Resumed([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, tmp_path / "log")
+    job.resumed = RestartedRun(
+        [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, tmp_path / "log"
+    )
     assert post(studio, "/resume/job").status_code == 409
     assert "is getting ready" in studio.get("/run/job").text
     os.kill(job.resumed.pid, signal.SIGTERM)
@@ -366,7 +368,7 @@ def test_a_log_that_is_a_link_is_not_written_through(tmp_path):
 
 
 def test_the_studio_s_token_is_not_handed_to_a_resumed_run(monkeypatch):
-    from trinity_compat.errors import UserError
+    from trinity_compat.common.errors import UserError
     from trinity_compat.studio import serving
 
     monkeypatch.setenv(serving.TOKEN, "x" * 32)

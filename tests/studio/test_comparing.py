@@ -5,7 +5,7 @@ import json
 import pytest
 from studio_jobs import SECRET, client_of, make_job
 
-from trinity_compat.studio.comparing import AXES
+from trinity_compat.studio.compare_page import AXES
 
 BOTH = "a=toy/grpo&b=plain"
 

@@ -16,7 +16,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.report import BufferReport
 from trinity_compat.studio import experiences, tokens
-from trinity_compat.studio.index import Index, Wanted, search_words
+from trinity_compat.studio.index import ExperienceQuery, Index, search_words
 from trinity_compat.studio.jobs import Jobs
 
 ALL = STEPS * GROUPS * ANSWERS
@@ -43,8 +43,11 @@ def everything(index, wanted, limit=7):
         if len(rows) <= limit:
             break
         last = found[-1]
-        wanted = Wanted(
-            **{**{f: getattr(wanted, f) for f in Wanted.__slots__}, "after": (last[column], last["id"])}
+        wanted = ExperienceQuery(
+            **{
+                **{f: getattr(wanted, f) for f in ExperienceQuery.__slots__},
+                "after": (last[column], last["id"]),
+            }
         )
     return found
 
@@ -52,32 +55,34 @@ def everything(index, wanted, limit=7):
 @pytest.mark.parametrize("up", [True, False])
 @pytest.mark.parametrize("sort", ["newest", "step", "reward", "length", "version"])
 def test_pages_hold_every_row_once_and_in_order(index, sort, up):
-    rows = everything(index, Wanted(sort=sort, up=up))
+    rows = everything(index, ExperienceQuery(sort=sort, up=up))
     assert sorted(row["id"] for row in rows) == list(range(1, ALL + 1))
     keys = [(row["id" if sort == "newest" else sort], row["id"]) for row in rows]
     assert keys == sorted(keys, reverse=not up)
 
 
 def test_bounds_task_and_search_select(index):
-    assert {row["step"] for row in everything(index, Wanted(least={"step": 3}, most={"step": 4}))} == {3, 4}
-    rewarded = everything(index, Wanted(least={"reward": 0.5}))
+    assert {
+        row["step"] for row in everything(index, ExperienceQuery(least={"step": 3}, most={"step": 4}))
+    } == {3, 4}
+    rewarded = everything(index, ExperienceQuery(least={"reward": 0.5}))
     assert rewarded and all(row["reward"] >= 0.5 for row in rewarded)
-    of_task = everything(index, Wanted(task="toy/sort 3"))
+    of_task = everything(index, ExperienceQuery(task="toy/sort 3"))
     assert {row["step"] for row in of_task} == {1, 3, 5}
-    (hit,) = everything(index, Wanted(text="answer5x2x1"))
+    (hit,) = everything(index, ExperienceQuery(text="answer5x2x1"))
     assert (hit["step"], hit["run"]) == (5, 1)
-    assert len(everything(index, Wanted(text="sort"))) == ALL
-    assert len(everything(index, Wanted(text="answer5x2"))) == ANSWERS  # the beginning of a word
+    assert len(everything(index, ExperienceQuery(text="sort"))) == ALL
+    assert len(everything(index, ExperienceQuery(text="answer5x2"))) == ANSWERS  # the beginning of a word
 
 
 @pytest.mark.parametrize("few", [0, 2000])  # rows that bounds may leave
 def test_a_search_within_bounds_has_its_pages_either_way(index, monkeypatch, few):
     monkeypatch.setattr("trinity_compat.studio.index._FEW", few)
-    found = everything(index, Wanted(text="sort answer*", least={"step": 3}, up=True))
+    found = everything(index, ExperienceQuery(text="sort answer*", least={"step": 3}, up=True))
     assert [row["id"] for row in found] == list(range(2 * GROUPS * ANSWERS + 1, ALL + 1))
     index.note(5, pinned=True, text="")
-    assert [row["id"] for row in everything(index, Wanted(text="sort", pinned=True))] == [5]
-    assert everything(index, Wanted(text="nowhere", pinned=True)) == []
+    assert [row["id"] for row in everything(index, ExperienceQuery(text="sort", pinned=True))] == [5]
+    assert everything(index, ExperienceQuery(text="nowhere", pinned=True)) == []
 
 
 def test_the_kinds_are_those_of_the_rows_training_first(index):
@@ -124,7 +129,7 @@ def test_what_a_run_adds_is_indexed_later(root, index):
     buffer.put_groups([_group(STEPS + 1, 0, evil=False)])
     assert index.fill(0) == (ALL, ALL + ANSWERS)
     assert index.fill(60) == (ALL + ANSWERS, ALL + ANSWERS)
-    assert len(everything(index, Wanted(least={"step": STEPS + 1}))) == ANSWERS
+    assert len(everything(index, ExperienceQuery(least={"step": STEPS + 1}))) == ANSWERS
 
 
 def test_threads_that_fill_at_once_index_each_row_once(tmp_path, root):
@@ -135,7 +140,7 @@ def test_threads_that_fill_at_once_index_each_row_once(tmp_path, root):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(everything(made, Wanted())) == ALL
+    assert len(everything(made, ExperienceQuery())) == ALL
 
 
 def test_two_studios_over_one_job_index_each_row_once(tmp_path, root):
@@ -145,7 +150,7 @@ def test_two_studios_over_one_job_index_each_row_once(tmp_path, root):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(everything(both[0], Wanted())) == ALL
+    assert len(everything(both[0], ExperienceQuery())) == ALL
 
 
 def test_rows_that_another_studio_indexes_after_they_were_read_are_indexed_once(tmp_path, root, monkeypatch):
@@ -162,7 +167,7 @@ def test_rows_that_another_studio_indexes_after_they_were_read_are_indexed_once(
     monkeypatch.setattr(one.job, "database", lambda: SimpleNamespace(run=overtaken, dialect=database.dialect))
     assert one.fill(60) == (ALL, ALL)
     assert len(read) == 2 and len(read[1]) == ALL  # nothing was left to read again
-    assert len(everything(one, Wanted())) == ALL
+    assert len(everything(one, ExperienceQuery())) == ALL
 
 
 def test_another_run_s_database_in_the_same_place_is_indexed_anew(tmp_path, root, index):
@@ -174,7 +179,7 @@ def test_another_run_s_database_in_the_same_place_is_indexed_anew(tmp_path, root
         path.rename(root / "buffer" / path.name)
     again = Index(Jobs(tmp_path).get("job"))
     again.fill(60)
-    assert len(everything(again, Wanted())) == GROUPS * ANSWERS and again.notes([1]) == {}
+    assert len(everything(again, ExperienceQuery())) == GROUPS * ANSWERS and again.notes([1]) == {}
 
 
 def test_an_index_that_is_none_is_told(tmp_path, root):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from studio_jobs import client_of, make_job
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.studio import job_files, live, logs
 from trinity_compat.studio.jobs import Jobs
 
@@ -73,7 +73,7 @@ def asked(folder):
     found = [studio.get(page) for page in PAGES]
     job = studio.app.state.studio.jobs.get("job")
     if job is not None:
-        watch = live.Watch(job, studio.app.state.studio.store, 1, {})
+        watch = live.PageState(job, studio.app.state.studio.store, 1, {})
         assert VICTIM not in str(watch.look())
         assert VICTIM not in str(logs.follow(job, {}))
     return found

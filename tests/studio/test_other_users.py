@@ -14,7 +14,7 @@ import pytest
 from studio_browser import serving
 from studio_jobs import client_of, make_job
 
-from trinity_compat.runtime.job.jobdir import JobDir, lock_path
+from trinity_compat.run.job_dir.job_dir import JobDir, lock_path
 from trinity_compat.studio import live, logs
 
 NOBODY = 65534
@@ -173,7 +173,7 @@ def test_a_log_that_another_user_links_to_our_file_is_not_shown(shared):
     studio = client_of(shared)
     job = studio.app.state.studio.jobs.get("evil")
     assert logs.follow(job, {}) == {}
-    assert VICTIM not in str(live.Watch(job, studio.app.state.studio.store, 0, {}).look())
+    assert VICTIM not in str(live.PageState(job, studio.app.state.studio.store, 0, {}).look())
 
 
 OWN_PID_FILE = """

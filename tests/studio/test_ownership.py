@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from studio_jobs import client_of, make_job
 
-from trinity_compat.studio import ownership
-from trinity_compat.studio.ownership import not_own, not_own_tree
+from trinity_compat.studio import path_ownership
+from trinity_compat.studio.path_ownership import not_own, not_own_tree
 
 
 @pytest.fixture
@@ -97,21 +97,21 @@ def group_of(monkeypatch, *, gid=4242, name="me", members=(), others=()):
 )
 def test_a_group_of_the_user_s_alone_may_write(monkeypatch, changed, private):
     group_of(monkeypatch, **changed)
-    assert ownership._is_private(4242) is private
-    assert ownership._is_private(4243) is False
+    assert path_ownership._is_private(4242) is private
+    assert path_ownership._is_private(4243) is False
 
 
 def test_a_group_s_right_to_write_counts_unless_the_group_is_private(place, monkeypatch):
     place.chmod(0o664)
-    monkeypatch.setattr(ownership, "_is_private", lambda gid: gid == place.stat().st_gid)
+    monkeypatch.setattr(path_ownership, "_is_private", lambda gid: gid == place.stat().st_gid)
     assert not_own(place) == ""
-    monkeypatch.setattr(ownership, "_is_private", lambda gid: False)
+    monkeypatch.setattr(path_ownership, "_is_private", lambda gid: False)
     assert "can be written by other users (mode 0664)" in not_own(place)
 
 
 def test_an_access_control_list_may_give_others_the_group_s_right(place, monkeypatch):
     place.chmod(0o664)
-    monkeypatch.setattr(ownership, "_is_private", lambda gid: True)
+    monkeypatch.setattr(path_ownership, "_is_private", lambda gid: True)
     monkeypatch.setattr(os, "getxattr", lambda path, name: b"")
     assert "can be written by other users" in not_own(place)
 

@@ -10,14 +10,14 @@ from studio_jobs import STEPS, client_of, make_job, train_step
 
 from trinity_compat.buffer import codec, open_buffer
 from trinity_compat.cli.run import command as run_command
-from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.spec import RunSpec
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.run.plan.options import RunOptions
 from trinity_compat.studio.control import command_of
 from trinity_compat.studio.jobs import Jobs
-from trinity_compat.studio.live import Watch
+from trinity_compat.studio.live import PageState
 from trinity_compat.studio.logs import clean
-from trinity_compat.studio.series import Store
-from trinity_compat.studio.state import Summaries, spark_points
+from trinity_compat.studio.run_state import Summaries, spark_points
+from trinity_compat.studio.series import SeriesCache
 
 
 def test_every_job_below_the_folder_has_a_row(studio):
@@ -74,7 +74,7 @@ def test_the_evaluations_of_a_run(studio):
 
 
 def watch_of(root, name="job", **seen):
-    return Watch(Jobs(root).get(name), Store(), 1, dict(seen))
+    return PageState(Jobs(root).get(name), SeriesCache(), 1, dict(seen))
 
 
 def events(found):

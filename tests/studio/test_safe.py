@@ -9,7 +9,7 @@ import pytest
 from starlette.routing import Route
 from studio_jobs import EVIL, SECRET, client_of, make_job, stranger_of
 
-from trinity_compat.studio.guard import Door
+from trinity_compat.studio.guard import Listener
 
 PAGES = [
     "/",
@@ -85,7 +85,7 @@ def test_another_port_is_a_tunnel_s(studio):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0"])
 def test_every_studio_has_a_token_of_its_own(host):
-    one, other = Door(host, 1), Door(host, 1)
+    one, other = Listener(host, 1), Listener(host, 1)
     assert len(one.token) >= 32 and one.token != other.token
     assert one.token not in repr(one) and one.token not in one.url
 
@@ -136,9 +136,9 @@ def test_the_token_is_shown_once_then_a_cookie_stands_for_it(folder):
 def test_the_cookie_of_an_earlier_start_or_of_another_port_opens_nothing(folder):
     earlier = stranger_of(folder)
     door = earlier.app.state.studio.door
-    earlier.cookies.set(Door("127.0.0.1", 8080).cookie, Door("127.0.0.1", 8080).ticket)
+    earlier.cookies.set(Listener("127.0.0.1", 8080).cookie, Listener("127.0.0.1", 8080).ticket)
     assert earlier.get("/").status_code == 401
-    earlier.cookies.set(door.cookie, Door("127.0.0.1", 8081, door.token).ticket)
+    earlier.cookies.set(door.cookie, Listener("127.0.0.1", 8081, door.token).ticket)
     assert earlier.get("/").status_code == 401
 
 

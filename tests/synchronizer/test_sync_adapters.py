@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.synchronizer import adapters
-from trinity_compat.synchronizer.files import read_file, write_file
+from trinity_compat.synchronizer.transports.files import read_file, write_file
 
 ADAPTER = {f"base_model.model.q_proj.lora_{part}.weight": torch.rand(2, 3) for part in "AB"}
 PEFT = {

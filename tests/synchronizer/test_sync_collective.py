@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trinity_compat.synchronizer import collective
-from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting, WeightGroup
-from trinity_compat.synchronizer.files import WeightsDamaged
-from trinity_compat.trainer.handover import store_at
+from trinity_compat.synchronizer.transports import nccl
+from trinity_compat.synchronizer.transports.files import WeightsDamaged
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, LoadFailed, Rendezvous, WeightGroup
+from trinity_compat.trainer.nccl_sender import store_at
 
 pytestmark = pytest.mark.timeout(900)
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ def rank(number, meetings, answers, fault=""):
     """A receiver: one handover after the other, until None comes."""
     group = None
     while (meeting := meetings.get()) is not None:
-        where, got = Meeting(**meeting), {}
+        where, got = Rendezvous(**meeting), {}
         began = time.monotonic()
         try:
             group = WeightGroup(where, number, CPU) if group is None else group
@@ -78,7 +78,7 @@ class Company:
 
     def __init__(self):
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["trinity_compat.synchronizer.collective"])
+        self.context.set_forkserver_preload(["trinity_compat.synchronizer.transports.nccl"])
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.answers, self.ranks = self.context.Queue(), {}
 
@@ -91,7 +91,7 @@ class Company:
 
     def meeting(self, version, group="g1", **more):
         size = 1 + len(self.ranks)
-        return Meeting(**{
+        return Rendezvous(**{
             "handover": f"{group}-{version}", "group": group, "address": "127.0.0.1", "port": self.store.port,
             "world_size": size, "version": version, "timeout_s": 120.0, **more,
         })  # fmt: skip
@@ -198,7 +198,7 @@ def test_a_rank_that_cannot_load_is_named_at_once_with_what_to_lower(company):
 
 
 def test_a_bucket_is_no_larger_than_the_fullest_device_has_room_for(company, monkeypatch):
-    monkeypatch.setattr(collective, "_LEAST_ROOM", 64)
+    monkeypatch.setattr(nccl, "_LEAST_ROOM", 64)
     company.start(1)
     meeting = company.meeting(1)
     company.call(meeting)
@@ -297,7 +297,7 @@ def slow_handover(monkeypatch, *, seconds, whole_s):
     """Five buckets, each ``seconds`` in the making, with 20 s for each."""
     clock, got = Clock(), {}
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=20.0, whole_s=whole_s)
+    meeting = Rendezvous("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=20.0, whole_s=whole_s)
 
     def receive():
         WeightGroup(meeting, 1, CPU).receive(meeting, lambda named: got.update(named))
@@ -310,7 +310,7 @@ def slow_handover(monkeypatch, *, seconds, whole_s):
     receiver = threading.Thread(target=receive, daemon=True)
     receiver.start()
     group = WeightGroup(meeting, 0, CPU)
-    monkeypatch.setattr(collective, "time", clock)
+    monkeypatch.setattr(nccl, "time", clock)
     group.send(meeting, tensors(), 32)
     receiver.join(300)
     return set(got)
@@ -334,8 +334,8 @@ class Endless:
 
 
 def test_a_broadcast_that_never_returns_is_an_error_too(monkeypatch):
-    monkeypatch.setattr(collective, "_process_group", lambda *_: Endless())
+    monkeypatch.setattr(nccl, "_process_group", lambda *_: Endless())
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    meeting = Meeting("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=0.2)
+    meeting = Rendezvous("h", "g", "127.0.0.1", store.port, 2, 1, timeout_s=0.2)
     with pytest.raises(HandoverFailed, match="rank 0 could not join: the others did not come in time"):
         WeightGroup(meeting, 0, CPU)

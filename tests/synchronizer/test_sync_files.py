@@ -7,9 +7,11 @@ import torch
 from safetensors.torch import load_file
 
 from trinity_compat.buffer.model import WeightVersion
-from trinity_compat.errors import RunError
-from trinity_compat.synchronizer import files
-from trinity_compat.synchronizer.files import (
+from trinity_compat.common.errors import RunError
+from trinity_compat.synchronizer.await_version import is_there
+from trinity_compat.synchronizer.store import prune, read_version, write_version
+from trinity_compat.synchronizer.transports import files
+from trinity_compat.synchronizer.transports.files import (
     Reader,
     WeightFile,
     WeightsDamaged,
@@ -18,8 +20,6 @@ from trinity_compat.synchronizer.files import (
     versions_in,
     write_share,
 )
-from trinity_compat.synchronizer.store import prune, read_version, write_version
-from trinity_compat.synchronizer.waiting import is_there
 
 
 def weights(seed=0):

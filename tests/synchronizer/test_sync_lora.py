@@ -2,8 +2,8 @@
 
 import pytest
 
-from trinity_compat.dotted import put
-from trinity_compat.lora import engine_settings, for_model, is_handed_over, lora_rank, merged, why_whole
+from trinity_compat.common.nested import put
+from trinity_compat.job.lora import engine_settings, for_model, is_handed_over, lora_rank, merged, why_whole
 
 MODEL, ACTOR, ROLLOUT = (f"actor_rollout_ref.{name}" for name in ("model", "actor", "rollout"))
 

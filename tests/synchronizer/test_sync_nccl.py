@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trinity_compat.synchronizer import collective
-from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
+from trinity_compat.synchronizer.transports import nccl
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, Rendezvous, WeightGroup
 
 GPU = torch.device("cuda", 1)
 
@@ -56,7 +56,7 @@ def gpu(monkeypatch):
 
 def met(timeout_s=300.0):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return store, Meeting("h", "g", "127.0.0.1", store.port, 2, version=1, timeout_s=timeout_s)
+    return store, Rendezvous("h", "g", "127.0.0.1", store.port, 2, version=1, timeout_s=timeout_s)
 
 
 def test_a_version_goes_from_device_to_device_and_nccl_s_own_watchdog_is_later_than_ours(gpu):
@@ -98,8 +98,8 @@ def test_a_group_is_left_with_an_abort_only_where_a_rank_would_wait_on(device, a
 )
 def test_half_of_what_is_free_is_room_for_a_bucket(gpu, free, reserved, allocated, room):
     gpu.free, gpu.reserved, gpu.allocated = free, reserved, allocated
-    assert collective._room_on(GPU) == room
-    assert collective._room_on(torch.device("cpu")) >= 1 << 60
+    assert nccl._room_on(GPU) == room
+    assert nccl._room_on(torch.device("cpu")) >= 1 << 60
 
 
 @pytest.mark.parametrize(
@@ -125,17 +125,17 @@ def test_a_bucket_is_what_the_fullest_device_has_room_for_but_no_smaller_than_it
     ],
 )
 def test_why_a_rank_cannot_hold_weights_is_said_with_what_to_lower(error, said):
-    assert collective._why(error) == said
+    assert nccl._why(error) == said
 
 
 @pytest.mark.parametrize("error", [RuntimeError, TimeoutError, OSError, ValueError])
 def test_what_torch_raises_of_a_peer_is_a_failed_handover_in_one_line(error):
-    with pytest.raises(HandoverFailed) as failed, collective._failing("rank 1 lost the others"):
+    with pytest.raises(HandoverFailed) as failed, nccl._failing("rank 1 lost the others"):
         raise error("x" * 300 + "\nthe C++ stack")
     assert str(failed.value) == "rank 1 lost the others: " + "x" * 200
-    with pytest.raises(KeyError), collective._failing("rank 1"):
+    with pytest.raises(KeyError), nccl._failing("rank 1"):
         raise KeyError("a defect")
 
 
 def test_a_handover_is_over_after_all_its_limits():
-    assert Meeting("h", "g", "a", 1, 2, 3, timeout_s=10.0, whole_s=100.0).over_s == 170.0
+    assert Rendezvous("h", "g", "a", 1, 2, 3, timeout_s=10.0, whole_s=100.0).over_s == 170.0

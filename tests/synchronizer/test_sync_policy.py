@@ -1,6 +1,6 @@
 import pytest
 
-from trinity_compat.spec import SyncSpec
+from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.synchronizer.policy import (
     asks,
     expected_lag,

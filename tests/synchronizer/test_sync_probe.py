@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.synchronizer import probe
-from trinity_compat.synchronizer.probe import Probe
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.synchronizer import weight_sync_check
+from trinity_compat.synchronizer.weight_sync_check import Probe
 
 PROBE = Probe(3, [5, 6], [7, 8], [-1.0, -2.0])
 
@@ -23,13 +23,13 @@ def test_engines_beyond_it_end_the_run(answered):
 
 @pytest.mark.parametrize(("given", "bound"), [(None, 0.5), ("", 0.5), ("0", 0.0), ("1e-3", 0.001)])
 def test_the_bound_is_the_environment_s_where_it_names_one(monkeypatch, given, bound):
-    monkeypatch.delenv(probe.BOUND, raising=False)
+    monkeypatch.delenv(weight_sync_check.BOUND, raising=False)
     if given is not None:
-        monkeypatch.setenv(probe.BOUND, given)
-    assert probe.bound() == bound
+        monkeypatch.setenv(weight_sync_check.BOUND, given)
+    assert weight_sync_check.bound() == bound
 
 
 def test_a_bound_that_is_no_number_is_named(monkeypatch):
-    monkeypatch.setenv(probe.BOUND, "small")
-    with pytest.raises(UserError, match=f"{probe.BOUND}=small is not a number"):
-        probe.bound()
+    monkeypatch.setenv(weight_sync_check.BOUND, "small")
+    with pytest.raises(UserError, match=f"{weight_sync_check.BOUND}=small is not a number"):
+        weight_sync_check.bound()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from recorded import assert_recorded
 
-from trinity_compat.spec import SyncSpec
+from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.synchronizer import policy
 
 RECORDED = Path(__file__).parent / "recorded"

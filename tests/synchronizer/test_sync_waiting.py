@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.spec import SyncSpec
+from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.synchronizer.await_version import find_version, misplaced, timed_out
 from trinity_compat.synchronizer.store import write_version
-from trinity_compat.synchronizer.waiting import find_version, misplaced, timed_out
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from trinity_compat.cli import cli
-from trinity_compat.runtime.toy import ToySpec, answer, make_toy, task_rows
+from trinity_compat.run.toy import ToySpec, answer, make_toy, task_rows
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "verl_scripts"
@@ -51,7 +51,7 @@ def test_a_second_call_does_nothing_and_a_broken_off_one_is_made_again(toy):
 
 
 def test_the_command_says_that_the_warm_start_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("trinity_compat.runtime.toy.ToySpec", lambda seed: SMALL)
+    monkeypatch.setattr("trinity_compat.run.toy.ToySpec", lambda seed: SMALL)
     first = CliRunner().invoke(cli, ["toy", str(tmp_path)])
     assert f"warm start of the toy's model: {SMALL.warm_steps} steps" in first.stderr
     assert first.stdout.count("\n") == 1

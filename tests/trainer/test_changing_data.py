@@ -7,8 +7,8 @@ import torch
 from omegaconf import OmegaConf
 
 from trinity_compat.buffer import HistoryChanged, open_buffer
-from trinity_compat.errors import UserError
-from trinity_compat.spec import SyncSpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import SyncSpec
 
 pytestmark = pytest.mark.verl  # verl is imported along the way
 
@@ -32,16 +32,16 @@ def buffer(tmp_path):
 
 
 def data_of(buffer, rows, *, epochs=3):
-    from trinity_compat.trainer import changing_data
+    from trinity_compat.trainer import dynamic_dataset
 
     verl = {"trainer": {"total_epochs": epochs}, "data": {"train_batch_size": 2}}
     spec = SimpleNamespace(sync=SyncSpec(), verl=verl, replay=None)
-    return changing_data.kept(rows, spec, buffer)
+    return dynamic_dataset.kept(rows, spec, buffer)
 
 
 def walked(data, *, done=0, total=100, by=(1, 2)):
     """Steps as ``fit`` goes through them, by epoch. Each adds rows."""
-    from trinity_compat.trainer.verl_v0 import ChangingPlaces
+    from trinity_compat.trainer.verl_v0.adapter import ChangingPlaces
 
     config = OmegaConf.create({"data": {"train_batch_size": 2}})
     trainer = SimpleNamespace(global_steps=done + 1, total_training_steps=total, config=config)
@@ -115,16 +115,16 @@ def test_other_data_stay_as_they_are(buffer):
 
 
 def test_the_batch_is_kept_with_the_update_and_a_warm_up_s_with_the_critic_s(monkeypatch):
-    from trinity_compat.trainer import verl_v0
+    from trinity_compat.trainer.verl_v0 import adapter
 
-    stock = verl_v0.ray_trainer.RayPPOTrainer
+    stock = adapter.ray_trainer.RayPPOTrainer
     done = []
     answer = SimpleNamespace(meta_info={"metrics": {}})
     monkeypatch.setattr(stock, "_update_actor", lambda self, batch: done.append("actor") or answer)
     monkeypatch.setattr(stock, "_update_critic", lambda self, batch: done.append("critic") or answer)
-    monkeypatch.setattr(verl_v0, "with_advantages", lambda batch, config: (batch, {}))
-    monkeypatch.setattr(verl_v0, "reads_entropy", lambda config: False)
-    trainer = object.__new__(verl_v0.TrinityRayPPOTrainer)
+    monkeypatch.setattr(adapter, "with_advantages", lambda batch, config: (batch, {}))
+    monkeypatch.setattr(adapter, "reads_entropy", lambda config: False)
+    trainer = object.__new__(adapter.TrinityRayPPOTrainer)
     trainer.config = OmegaConf.create({"algorithm": {}, "trainer": {"critic_warmup": 2}})
     trainer.changing = SimpleNamespace(keep=done.append)
     for trainer.global_steps in (1, 2):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from trinity_compat.buffer import BufferFull, open_buffer
-from trinity_compat.buffer.retention import Unneeded
-from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
+from trinity_compat.buffer.retention import Droppable
+from trinity_compat.job.run_spec import ReplaySpec, RunSpec, SyncSpec
 from trinity_compat.trainer.checkpoints import MARKER
-from trinity_compat.trainer.dropping import Dropper, unneeded
+from trinity_compat.trainer.retention import RetentionThread, unneeded
 
 sys.path.append(str(Path(__file__).parents[1] / "buffer"))
 from buffer_samples import group
@@ -29,12 +29,12 @@ def test_nothing_goes_unless_it_is_asked_for(tmp_path):
 
 
 def test_kept_steps_stay(tmp_path):
-    assert unneeded(spec(tmp_path), 9) == Unneeded(6)
+    assert unneeded(spec(tmp_path), 9) == Droppable(6)
     # Its evaluation is done before the trainer has read it.
-    assert unneeded(spec(tmp_path, keep_steps=0), 9) == Unneeded(8)
+    assert unneeded(spec(tmp_path, keep_steps=0), 9) == Droppable(8)
 
 
-@pytest.mark.parametrize(("marker", "upto"), [("4", Unneeded(4)), ("8", Unneeded(6)), (None, None)])
+@pytest.mark.parametrize(("marker", "upto"), [("4", Droppable(4)), ("8", Droppable(6)), (None, None)])
 def test_what_was_trained_after_the_checkpoint_stays(tmp_path, marker, upto):
     if marker:
         (tmp_path / MARKER).write_text(marker)
@@ -44,18 +44,18 @@ def test_what_was_trained_after_the_checkpoint_stays(tmp_path, marker, upto):
 def test_a_resume_path_is_a_checkpoint_that_is_needed(tmp_path):
     made = spec(tmp_path)
     trainer = {"save_freq": -1, "resume_mode": "resume_path", "resume_from_path": "/x/global_step_2"}
-    assert unneeded(replace(made, verl={"trainer": trainer}), 9) == Unneeded(2)
+    assert unneeded(replace(made, verl={"trainer": trainer}), 9) == Droppable(2)
 
 
 def test_a_replay_needs_what_it_may_still_take(tmp_path):
     made = spec(tmp_path, replay=ReplaySpec(max_uses=4), max_staleness=5)
-    assert unneeded(made, 9) == Unneeded(6, max_uses=4, min_version=4)
+    assert unneeded(made, 9) == Droppable(6, max_uses=4, min_version=4)
 
 
 def test_it_goes_beside_the_training(tmp_path):
     made = spec(tmp_path)
     buffer = open_buffer(made.database_url)
-    with Dropper(made, period_s=0.05):
+    with RetentionThread(made, period_s=0.05):
         for step in range(1, 10):
             buffer.put_groups([group(step)])
             buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step), step=step)
@@ -77,8 +77,8 @@ def test_what_fails_ends_the_dropping_and_nothing_else(tmp_path, capsys, monkeyp
     for step in (1, 2):
         buffer.put_groups([group(step)])
         buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step), step=step)
-    monkeypatch.setattr("trinity_compat.trainer.dropping.Retention.drop", full)
-    with Dropper(made, period_s=0.01) as dropper:
+    monkeypatch.setattr("trinity_compat.trainer.retention.Retention.drop", full)
+    with RetentionThread(made, period_s=0.01) as dropper:
         dropper._thread.join(120)
     assert "warning: keep_steps: no space left; nothing more is dropped" in capsys.readouterr().out
     buffer.close()

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.errors import RunError
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.common.errors import RunError
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
 
 pytestmark = pytest.mark.runtime
 
@@ -35,7 +35,7 @@ class Worker:
 
 
 def test_each_call_is_told_with_where_its_processes_are(monkeypatch):
-    from trinity_compat.trainer import workers
+    from trinity_compat.trainer import training_processes
 
     known = []
     fake = SimpleNamespace(
@@ -44,9 +44,9 @@ def test_each_call_is_told_with_where_its_processes_are(monkeypatch):
         get=lambda ref: ref,
         kill=lambda worker: setattr(worker, "killed", True),
     )
-    monkeypatch.setattr(workers, "ray", fake)
+    monkeypatch.setattr(training_processes, "ray", fake)
     calls = []
-    kind = workers.told_of_calls(Group, lambda method, suspects: calls.append((method, suspects)))
+    kind = training_processes.told_of_calls(Group, lambda method, suspects: calls.append((method, suspects)))
     here, there = Worker(os.getpid(), "a"), Worker(12, "b")
     made = kind([here, there]).execute_all("update_actor", 7)
     assert made == [(here, "update_actor", (7,), {}), (there, "update_actor", (7,), {})]
@@ -90,7 +90,7 @@ def test_a_trainer_fails_for_what_hung_and_not_for_what_was_killed(tmp_path, mon
         Found.reason = "no progress for 271 s: running step 3, update_actor"
         raise RuntimeError("the actor died")
 
-    monkeypatch.setattr(main, "Guard", Found)
+    monkeypatch.setattr(main, "WatchdogThread", Found)
     monkeypatch.setattr(main, "_train", train)
     url = f"sqlite:///{tmp_path}/b.db"
     open_buffer(url).close()

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from toy_job import HERE
 
-from trinity_compat import placement
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.job import placement
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
 
 pytestmark = pytest.mark.verl
 
@@ -45,7 +45,7 @@ def order(monkeypatch):
     monkeypatch.setattr(main, "Datasets", lambda _: SimpleNamespace(tokenizer=None, train=[], val=[]))
     monkeypatch.setattr(main, "BufferExchange", Exchange)
     monkeypatch.setattr(main, "_ray", nothing)
-    monkeypatch.setattr(main, "Dropper", nothing)
+    monkeypatch.setattr(main, "RetentionThread", nothing)
     monkeypatch.setattr(main.placement, "told_when_pending", lambda *_: nullcontext())
     monkeypatch.setattr(main, "placed", lambda _, tag: done.append("placed") or f"pool of {tag}")
     monkeypatch.setattr(main, "build", built)
@@ -80,7 +80,7 @@ def test_verl_s_roles_are_given_the_places_and_take_no_others():
     from toy_job import verl_config
     from verl.trainer.ppo.utils import Role
 
-    from trinity_compat.trainer.verl_v0 import _Roles
+    from trinity_compat.trainer.verl_v0.adapter import _Roles
 
     config = OmegaConf.create(verl_config(Path("/nowhere/toy"), HERE))
     pool = object()

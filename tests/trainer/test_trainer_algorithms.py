@@ -10,11 +10,11 @@ from test_trainer_runs import train
 from toy_job import PlainExplorer, job, toy
 from toys import made_toy
 
-from trinity_compat.algorithms import ALGORITHMS
-from trinity_compat.algorithms.chosen import verl_keys
-from trinity_compat.dotted import copied, put
-from trinity_compat.runtime.toy import ToySpec
-from trinity_compat.spec import ExpertSpec, RowFormat, RowsSpec
+from trinity_compat.common.nested import copied, put
+from trinity_compat.job.run_spec import ExpertSpec, RowFormat, RowsSpec
+from trinity_compat.run.toy import ToySpec
+from trinity_compat.trinity.algorithms import ALGORITHMS
+from trinity_compat.trinity.algorithms.selection import verl_keys
 
 pytestmark = [pytest.mark.runtime, pytest.mark.whole]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.errors import RunError
+from trinity_compat.common.errors import RunError
 
 pytestmark = pytest.mark.verl
 
@@ -48,7 +48,7 @@ def verls(tmp_path_factory):
         AgentLoopWorker,
     )
 
-    from trinity_compat.runtime.toy import make_tokenizer
+    from trinity_compat.run.toy import make_tokenizer
 
     tokenizer = make_tokenizer()
     worker = object.__new__(AgentLoopWorker)
@@ -79,9 +79,9 @@ def verls(tmp_path_factory):
 
 @pytest.fixture
 def ours(verls):
-    from trinity_compat.trainer.batch import Shape, to_dataproto
+    from trinity_compat.trainer.batch import BatchShape, to_dataproto
 
-    return to_dataproto([experience(row) for row in ROWS], Shape(PROMPT, RESPONSE, verls[2]))
+    return to_dataproto([experience(row) for row in ROWS], BatchShape(PROMPT, RESPONSE, verls[2]))
 
 
 def test_tensors_are_verls(verls, ours):
@@ -114,10 +114,10 @@ def test_timings_have_verls_names_and_values(verls, ours):
     ],
 )
 def test_an_experience_that_does_not_fit_is_refused(row):
-    from trinity_compat.trainer.batch import Shape, to_dataproto
+    from trinity_compat.trainer.batch import BatchShape, to_dataproto
 
     with pytest.raises(RunError, match=r"does not fit the trainer's 6 \+ 5"):
-        to_dataproto([experience(row)], Shape(PROMPT, RESPONSE, PAD))
+        to_dataproto([experience(row)], BatchShape(PROMPT, RESPONSE, PAD))
 
 
 def group(*versions):

@@ -4,8 +4,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from trinity_compat.trainer.checkpoints import (
+    CheckpointRetention,
     HeldMarker,
-    Retention,
     mend_marker,
     read_state,
     release_marker,
@@ -115,7 +115,7 @@ def test_the_newest_are_kept_role_by_role_and_veRL_deletes_none_itself(tmp_path)
     for step in (2, 4, 6):
         folder(tmp_path, step, roles=("actor", "critic"))
     config = trainer(max_actor_ckpt_to_keep=1, max_critic_ckpt_to_keep=2)
-    Retention.take_over(config).prune(tmp_path, 6)
+    CheckpointRetention.take_over(config).prune(tmp_path, 6)
     assert roles_left(tmp_path) == {"6a", "4c", "6c"}
     assert config.max_actor_ckpt_to_keep is None
     assert (tmp_path / "global_step_2" / "data.pt").exists()
@@ -125,14 +125,14 @@ def test_all_are_kept_unless_a_number_is_given(tmp_path):
     for step in (2, 4):
         folder(tmp_path, step, roles=("actor",))
     for number in (None, 0, -1):
-        Retention.take_over(trainer(max_actor_ckpt_to_keep=number)).prune(tmp_path, 4)
+        CheckpointRetention.take_over(trainer(max_actor_ckpt_to_keep=number)).prune(tmp_path, 4)
     assert roles_left(tmp_path) == {"2a", "4a"}
 
 
 def test_a_left_branch_is_not_what_newest_means(tmp_path):
     for step in (2, 4, 10):
         folder(tmp_path, step, roles=("actor",))
-    Retention.take_over(trainer(remove_previous_ckpt_in_save=True)).prune(tmp_path, 4)
+    CheckpointRetention.take_over(trainer(remove_previous_ckpt_in_save=True)).prune(tmp_path, 4)
     assert roles_left(tmp_path) == {"4a", "10a"}
 
 
@@ -141,7 +141,7 @@ def test_the_checkpoint_that_the_command_names_is_spared(tmp_path, mode):
     """Also by a trainer that is started again, and goes on from its own."""
     first, *_ = [folder(tmp_path, step, roles=("actor",)) for step in (2, 4, 6)]
     config = trainer(max_actor_ckpt_to_keep=1, resume_mode=mode, resume_from_path=str(first))
-    Retention.take_over(config).prune(tmp_path, 6)
+    CheckpointRetention.take_over(config).prune(tmp_path, 6)
     assert roles_left(tmp_path) == {"2a", "6a"}
 
 

@@ -1,8 +1,8 @@
 import pytest
 from toy_job import HERE
 
-from trinity_compat.errors import UserError
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
 
 pytestmark = pytest.mark.verl
 
@@ -100,7 +100,7 @@ def test_colocate_offloads_whatever_engine_trains(plain):
 
 @pytest.mark.parametrize(("mode", "replays"), [("disabled", False), ("R3", True), (None, False)])
 def test_the_self_test_is_left_out_where_the_rollout_s_routing_is_replayed(plain, mode, replays):
-    from trinity_compat.trainer.verl_v0 import _replays_routing
+    from trinity_compat.trainer.verl_v0.adapter import _replays_routing
 
     actor = {"actor_rollout_ref__actor__strategy": "megatron"}
     if mode:

@@ -11,11 +11,11 @@ import torch
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.buffer.sight import Sight
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.settings_fingerprint import FilesEdited, made, sign
-from trinity_compat.spec import ReplaySpec, RunSpec, SyncSpec
-from trinity_compat.synchronizer.files import versions_in
+from trinity_compat.buffer.silence_detector import SilenceDetector
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.job.fingerprint import FilesEdited, made, sign
+from trinity_compat.job.run_spec import ReplaySpec, RunSpec, SyncSpec
+from trinity_compat.synchronizer.transports.files import versions_in
 
 pytestmark = pytest.mark.verl  # verl's DataProto is imported along the way
 
@@ -31,9 +31,9 @@ def buffer(tmp_path):
 
 @pytest.fixture
 def heart(buffer):
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
-    with Heart(buffer, "t0", beat_s=0.05) as heart:
+    with LeaseHeartbeat(buffer, "t0", beat_s=0.05) as heart:
         yield heart
 
 
@@ -63,7 +63,7 @@ def put(buffer, *numbers, **more):
 
 
 def send(tmp_path):
-    from trinity_compat.synchronizer.files import write_file
+    from trinity_compat.synchronizer.transports.files import write_file
 
     return lambda version: write_file(tmp_path / "sync", version, [("w", torch.full((2,), float(version)))])
 
@@ -86,10 +86,10 @@ def test_replay_fills_a_step_with_groups_that_were_trained_before(buffer, make):
 
 
 def test_a_replay_ends_when_the_explorer_dies(buffer, make, monkeypatch):
-    from trinity_compat.trainer import peers
+    from trinity_compat.trainer import explorer_liveness
     from trinity_compat.trainer.errors import PeerGone
 
-    monkeypatch.setattr(peers, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(explorer_liveness, "LOOK_EVERY_S", 0.0)
     exchange = make(replay=ReplaySpec(max_uses=9))
     put(buffer, 0, 1)
     exchange.claim(1)
@@ -235,14 +235,14 @@ def test_a_lost_claim_is_not_entered(buffer, make):
 
 def test_the_lease_outlives_a_step_longer_than_itself(tmp_path, monkeypatch):
     """The database's clock goes on only after a renewal: a busy machine may be late with one."""
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
     now, renewals = [1000.0], []
     buffer = open_buffer(f"sqlite:///{tmp_path}/leased.db", clock=lambda: now[0])
     renew = buffer.renew
     monkeypatch.setattr(buffer, "renew", lambda *a, **k: renewals.append(renew(*a, **k)))
     put(buffer, 0, 1)
-    with Heart(buffer, "t0", lease_s=0.2, beat_s=0.01) as heart:
+    with LeaseHeartbeat(buffer, "t0", lease_s=0.2, beat_s=0.01) as heart:
         heart.keep(buffer.claim_groups(2, owner="t0", step=1, lease_s=0.2))
         for _ in range(4):
             now[0] += 0.15
@@ -288,14 +288,16 @@ class Watched:
     """Explorers, and a watch that looks ``later`` seconds after their last beats."""
 
     def __init__(self, monkeypatch, tmp_path):
-        from trinity_compat.trainer import peers
+        from trinity_compat.trainer import explorer_liveness
 
         self.now = 1000.0
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        monkeypatch.setattr(peers, "time", clock)
-        monkeypatch.setattr(peers, "Sight", lambda: Sight(gap_s=1e9, clock=clock.monotonic))
+        monkeypatch.setattr(explorer_liveness, "time", clock)
+        monkeypatch.setattr(
+            explorer_liveness, "SilenceDetector", lambda: SilenceDetector(gap_s=1e9, clock=clock.monotonic)
+        )
         self.buffer = open_buffer(f"sqlite:///{tmp_path}/watched.db", clock=clock.monotonic)
-        self.watch = peers.ExplorerWatch(self.buffer, start_s=3600, stall_s=60.0)
+        self.watch = explorer_liveness.ExplorerWatch(self.buffer, start_s=3600, stall_s=60.0)
 
     def beat(self, name, state="running", **detail):
         self.buffer.beat("explorer", name, state=state, detail=detail)
@@ -575,8 +577,8 @@ def test_metrics_of_a_step_are_kept_and_completed(buffer, make):
 
 
 def test_a_trainer_that_waits_goes_on_and_one_in_a_call_must_come_back(buffer):
-    from trinity_compat.hung_process import Suspect
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.common.hung_process import HungProcess
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
     clock = [0.0]
 
@@ -586,7 +588,7 @@ def test_a_trainer_that_waits_goes_on_and_one_in_a_call_must_come_back(buffer):
             heart.watchdog.tick()
         return heart.watchdog.look()
 
-    heart = Heart(buffer, "t0", limit_s=60.0)
+    heart = LeaseHeartbeat(buffer, "t0", limit_s=60.0)
     heart.watchdog._clock, heart.watchdog._last = lambda: clock[0], 0.0
     for _ in range(10):
         heart.say("waiting", step=3)
@@ -594,7 +596,7 @@ def test_a_trainer_that_waits_goes_on_and_one_in_a_call_must_come_back(buffer):
         heart.check()
     heart.say("running", step=3)
     assert passes(300) is None
-    heart.asks("actor_update_actor", lambda: [Suspect("training process 0", 1, host="node7")])
+    heart.asks("actor_update_actor", lambda: [HungProcess("training process 0", 1, host="node7")])
     assert passes(360) is None
     found = passes(1)
     assert found.what == "running step 3, actor_update_actor in the training processes"
@@ -605,19 +607,19 @@ def test_a_trainer_that_waits_goes_on_and_one_in_a_call_must_come_back(buffer):
 
 
 def test_a_trainer_says_with_each_beat_whether_it_would_be_started_again(buffer, monkeypatch):
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
     monkeypatch.setenv("TRINITY_COMPAT_RESTARTS", "2")
-    with Heart(buffer, "t0") as heart:
+    with LeaseHeartbeat(buffer, "t0") as heart:
         heart.say("failed", reason="out of memory")
     (trainer,) = buffer.participants()
     assert trainer.detail.items() >= {"reason": "out of memory", "restarts": 2}.items()
 
 
 def test_a_new_state_or_a_note_does_not_wait_for_the_next_beat(buffer):
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
-    heart = Heart(buffer, "t0", beat_s=3600.0)  # it has not begun: nothing beats but what is said
+    heart = LeaseHeartbeat(buffer, "t0", beat_s=3600.0)  # it has not begun: nothing beats but what is said
     heart.say("running", step=3)
     (trainer,) = buffer.participants()
     assert (trainer.state, trainer.detail["step"]) == ("running", 3)
@@ -643,7 +645,7 @@ def test_publishing_takes_the_seconds_between_its_beginning_and_its_end(buffer, 
 
 def test_the_last_word_of_a_side_is_not_overtaken_by_its_heartbeat(tmp_path):
     """The thread's "running", on its way when the side says "done", lands before it."""
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
     landed, at_the_lock, may_go = [], threading.Event(), threading.Event()
 
@@ -654,7 +656,7 @@ def test_the_last_word_of_a_side_is_not_overtaken_by_its_heartbeat(tmp_path):
                 may_go.wait(60)
             landed.append(state)
 
-    with Heart(Slow(), "t0", beat_s=0.01) as heart:
+    with LeaseHeartbeat(Slow(), "t0", beat_s=0.01) as heart:
         heart.say("running")
         assert at_the_lock.wait(60)
         threading.Timer(0.1, may_go.set).start()

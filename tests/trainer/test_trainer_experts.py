@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 from test_trainer_exchange import BATCH, RUNS, put
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.runtime.toy import make_tokenizer
-from trinity_compat.spec import ExpertSpec, RowFormat, RowsSpec, RunSpec, SyncSpec
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.job.run_spec import ExpertSpec, RowFormat, RowsSpec, RunSpec, SyncSpec
+from trinity_compat.run.toy import make_tokenizer
 
 pytestmark = pytest.mark.verl  # verl is imported along the way
 
@@ -26,18 +26,18 @@ def job(tmp_path):
     """Starts a trainer's side of a run, as often as it is called, on the same database."""
     from trinity_compat.trainer.exchange import BufferExchange
     from trinity_compat.trainer.experts.claims import Experts
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
     from trinity_compat.trainer.supervised.formats import Formatter
-    from trinity_compat.trainer.supervised.order import Order
+    from trinity_compat.trainer.supervised.order import RowOrder
 
     open_now = []
 
     def start(name="b.db", rows=ROWS):
         buffer = open_buffer(f"sqlite:///{tmp_path}/{name}")
-        heart = Heart(buffer, f"t{len(open_now)}", beat_s=0.05).__enter__()
+        heart = LeaseHeartbeat(buffer, f"t{len(open_now)}", beat_s=0.05).__enter__()
         open_now.append((heart, buffer))
         told = RowsSpec("sft", ("rows",), format=RowFormat(prompt_type="plaintext"))
-        experts = Experts(buffer, rows, Formatter(told, make_tokenizer()), Order(told, len(rows), EACH))
+        experts = Experts(buffer, rows, Formatter(told, make_tokenizer()), RowOrder(told, len(rows), EACH))
         spec = RunSpec("", "", {}, 1, None, SyncSpec(directory=str(tmp_path / "sync"), timeout_s=0.5))
         sizes = {"batch_size": BATCH, "group_size": RUNS, "val_size": 2}
         return BufferExchange(buffer, spec, heart, experts=experts, **sizes), buffer
@@ -137,14 +137,14 @@ def trainer(job, monkeypatch):
     from verl import DataProto
     from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
-    from trinity_compat.trainer.batch import Shape
+    from trinity_compat.trainer.batch import BatchShape
     from trinity_compat.trainer.experts.trainer import MixTrainer
-    from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer
+    from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer
 
     exchange, buffer = job()
     put(buffer, 0, 1)
     made = object.__new__(MixTrainer)
-    made.exchange, made.shape, made.global_steps = exchange, Shape(4, 3, 0), 1
+    made.exchange, made.shape, made.global_steps = exchange, BatchShape(4, 3, 0), 1
     actor, rollout = {"ppo_mini_batch_size": BATCH}, {"n": RUNS}
     made.config = OmegaConf.create(
         {
@@ -219,7 +219,7 @@ def test_an_experts_row_may_be_longer_than_an_answer(trainer):
 
 
 def test_an_answer_alone_is_scored_without_the_experts(trainer, monkeypatch):
-    from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer
+    from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer
 
     answers_of(trainer)
     seen = []

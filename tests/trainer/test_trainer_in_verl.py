@@ -9,9 +9,9 @@ from omegaconf import OmegaConf
 from verl import DataProto
 
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.trainer import verl_v0
 from trinity_compat.trainer.algorithms import ENTROPY
-from trinity_compat.trainer.batch import Shape
+from trinity_compat.trainer.batch import BatchShape
+from trinity_compat.trainer.verl_v0 import adapter
 
 pytestmark = pytest.mark.verl  # verl is imported along the way
 
@@ -35,18 +35,20 @@ def answers(task, rewards):
 
 
 def test_validation_rows_get_their_task_s_answers_in_turn():
-    rollouts = verl_v0.StoredRollouts()
+    rollouts = adapter.StoredRollouts()
     groups = [answers(0, (0.1, 0.2)), answers(1, (0.3, 0.4))]
-    rollouts.trainer = SimpleNamespace(validation_answers=lambda: groups, widths=lambda rows: Shape(4, 4, 0))
+    rollouts.trainer = SimpleNamespace(
+        validation_answers=lambda: groups, widths=lambda rows: BatchShape(4, 4, 0)
+    )
     asked = DataProto.from_dict({"dummy": torch.zeros(4, 1)}, meta_info={"validate": True})
-    asked.non_tensor_batch[verl_v0.TASK_NO] = np.array([1, 0, 1, 0], dtype=object)
+    asked.non_tensor_batch[adapter.TASK_NO] = np.array([1, 0, 1, 0], dtype=object)
     made = rollouts.generate_sequences(asked)
     assert made.batch["rm_scores"].sum(-1).tolist() == pytest.approx([0.3, 0.1, 0.4, 0.2])
 
 
 def test_an_evaluation_is_asked_for_once_per_step():
     asked = []
-    trainer = object.__new__(verl_v0.TrinityRayPPOTrainer)
+    trainer = object.__new__(adapter.TrinityRayPPOTrainer)
     trainer._validated = None
     trainer.checkpoint_manager = SimpleNamespace(send=None)
     trainer.exchange = SimpleNamespace(
@@ -61,10 +63,10 @@ def test_an_evaluation_is_asked_for_once_per_step():
 def test_entropies_are_kept_where_the_estimator_reads_them(monkeypatch, reads, kept):
     entropies = torch.ones(2, 3)
     output = DataProto.from_dict({"old_log_probs": torch.zeros(2, 3), "entropys": entropies})
-    stock = verl_v0.ray_trainer.RayPPOTrainer
+    stock = adapter.ray_trainer.RayPPOTrainer
     monkeypatch.setattr(stock, "_compute_old_log_prob", lambda self, batch: (output, 0.5))
-    monkeypatch.setattr(verl_v0, "reads_entropy", lambda section: reads)
-    trainer = object.__new__(verl_v0.TrinityRayPPOTrainer)
+    monkeypatch.setattr(adapter, "reads_entropy", lambda section: reads)
+    trainer = object.__new__(adapter.TrinityRayPPOTrainer)
     trainer.config = OmegaConf.create({"algorithm": {}})
     made, mfu = trainer._compute_old_log_prob(None)
     assert mfu == 0.5 and (ENTROPY in made.batch) is kept
@@ -77,10 +79,10 @@ def test_training_and_validation_rows_are_each_opened_from_their_own_files(monke
         opened[is_train] = (files, max_samples)
         return [{"prompt": "a"}]
 
-    monkeypatch.setattr(verl_v0, "create_rl_dataset", dataset)
+    monkeypatch.setattr(adapter, "create_rl_dataset", dataset)
     monkeypatch.setattr(
-        verl_v0, "omega_conf_to_dataclass", lambda section: SimpleNamespace(tokenizer=None, processor=None)
+        adapter, "omega_conf_to_dataclass", lambda section: SimpleNamespace(tokenizer=None, processor=None)
     )
     data = {"train_files": "train.parquet", "val_files": "val.parquet", "val_max_samples": 8}
-    verl_v0.Datasets(OmegaConf.create({"actor_rollout_ref": {"model": {}}, "data": data}))
+    adapter.Datasets(OmegaConf.create({"actor_rollout_ref": {"model": {}}, "data": data}))
     assert opened == {True: ("train.parquet", -1), False: ("val.parquet", 8)}

@@ -8,10 +8,10 @@ import torch
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.spec import RunSpec, SyncSpec
-from trinity_compat.synchronizer.files import write_file
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.synchronizer.await_version import find_version
 from trinity_compat.synchronizer.policy import expected_lag
-from trinity_compat.synchronizer.waiting import find_version
+from trinity_compat.synchronizer.transports.files import write_file
 
 pytestmark = pytest.mark.verl  # the exchange imports verl's DataProto
 
@@ -28,12 +28,12 @@ def lags(tmp_path, sync, *, ahead):
     """Trainer steps 1 … STEPS, one group each; the explorer makes whatever it may, at most ``ahead``
     steps before the trainer."""
     from trinity_compat.trainer.exchange import BufferExchange
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
     buffer = open_buffer(f"sqlite:///{tmp_path}/b.db")
     spec = RunSpec("", "", {}, 1, STEPS, sync)
     made = 0
-    with Heart(buffer, "t") as heart:
+    with LeaseHeartbeat(buffer, "t") as heart:
         exchange = BufferExchange(buffer, spec, heart, batch_size=1, group_size=1, val_size=0)
 
         def send(version):

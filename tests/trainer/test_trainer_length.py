@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
     ],
 )
 def test_all_whole_batches_of_all_epochs_are_steps(rows, batch, epochs, said, steps, loop):
-    from trinity_compat.trainer.length import of_tasksets
+    from trinity_compat.trainer.step_count import of_tasksets
 
     trainer = {"total_epochs": epochs, "total_training_steps": said}
     config = OmegaConf.create({"data": {"train_batch_size": batch}, "trainer": trainer})
@@ -29,7 +29,7 @@ def test_all_whole_batches_of_all_epochs_are_steps(rows, batch, epochs, said, st
 @pytest.mark.parametrize(("said", "every"), [("after_each_epoch", 4), (3, 3), (-1, -1)])
 def test_an_sft_launch_may_test_after_each_epoch(said, every):
     """veRL's SFT trainers take the word; its PPO trainer, which trains them here, compares it with 0."""
-    from trinity_compat.trainer.length import set_length
+    from trinity_compat.trainer.step_count import set_length
 
     config = OmegaConf.create({"trainer": {"total_training_steps": None, "test_freq": said}})
     set_length(config, steps=8, steps_of_epoch=4)

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from toy_job import toy
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.runtime.toy import make_tokenizer
-from trinity_compat.spec import RowFormat, RowsSpec
+from trinity_compat.job.run_spec import RowFormat, RowsSpec
+from trinity_compat.run.toy import make_tokenizer
 
 pytestmark = pytest.mark.verl  # verl is imported along the way
 
@@ -26,16 +26,16 @@ PLAIN = RowFormat(prompt_type="plaintext")
 
 @pytest.fixture
 def exchange(tmp_path):
-    from trinity_compat.trainer.heart import Heart
+    from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
     from trinity_compat.trainer.supervised.exchange import RowsExchange
     from trinity_compat.trainer.supervised.formats import Formatter
-    from trinity_compat.trainer.supervised.order import Order
+    from trinity_compat.trainer.supervised.order import RowOrder
 
     spec = RowsSpec("sft", ("rows",), format=PLAIN, epochs=2)
     buffer = open_buffer(f"sqlite:///{tmp_path}/b.db")
-    with Heart(buffer, "t0", beat_s=0.05) as heart:
+    with LeaseHeartbeat(buffer, "t0", beat_s=0.05) as heart:
         formatter = Formatter(spec, make_tokenizer())
-        yield RowsExchange(buffer, heart, ROWS, formatter, Order(spec, 4, 2), ROWS[:3])
+        yield RowsExchange(buffer, heart, ROWS, formatter, RowOrder(spec, 4, 2), ROWS[:3])
     buffer.close()
 
 
@@ -65,7 +65,7 @@ def test_the_loss_of_validation_rows_is_the_mean_over_their_tokens(exchange, mon
     from verl import DataProto
 
     from trinity_compat.trainer.supervised.trainer import SupervisedTrainer
-    from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer
+    from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer
 
     def scored(self, batch):
         width = batch.batch["responses"].shape[1]

@@ -21,14 +21,14 @@ from transformers import AutoModelForCausalLM
 from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.explorer.engine import Request
-from trinity_compat.explorer.rollout import make_engine
-from trinity_compat.explorer.workers import _CPU_ENV
-from trinity_compat.parent_watch import die_with_parent
-from trinity_compat.synchronizer import probe
+from trinity_compat.common.parent_watch import die_with_parent
+from trinity_compat.explorer.engine.process_environment import CPU_ENV
+from trinity_compat.explorer.engine.vllm import GenerationRequest
+from trinity_compat.explorer.rollout.worker import make_engine
+from trinity_compat.synchronizer import weight_sync_check
 from trinity_compat.synchronizer.adapters import taken_apart
-from trinity_compat.synchronizer.files import WeightFile
 from trinity_compat.synchronizer.store import read_version
+from trinity_compat.synchronizer.transports.files import WeightFile
 
 PARITY = HERE.parents[1] / "benchmarks" / "parity"
 sys.path.append(str(PARITY))
@@ -185,7 +185,7 @@ def test_a_lora_version_is_the_adapter_and_vllm_answers_with_it_as_the_trainer_d
     )
     assert metrics[1]["training/rollout_probs_diff_max"] < 1e-4  # of a merged version, bfloat16, up to 1e-3
 
-    left = probe.find(explorer.buffer, 1)
+    left = weight_sync_check.find(explorer.buffer, 1)
     without, answered = asyncio.run(thoughts_of_vllm(spec, left, version))
     assert left.difference(answered) < 1e-3
     assert left.difference(without) > 0.1, "the adapter must be visible"
@@ -204,7 +204,7 @@ async def thoughts_of_vllm(spec, left, version):
     """Log-probabilities of the self-test's answer, before the version is loaded and with it."""
     config = OmegaConf.create(dict(spec.verl))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _CPU_ENV.items():
+        for name, value in CPU_ENV.items():
             patch.setenv(name, value)
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         engine = make_engine(config, model, "cpu", 0)
@@ -214,7 +214,9 @@ async def thoughts_of_vllm(spec, left, version):
     found = []
     for number in range(2):
         ids = [*left.prompt_ids, *left.response_ids]
-        asked = Request(str(number), ids, {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0})
+        asked = GenerationRequest(
+            str(number), ids, {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0}
+        )
         answer = (await (await engine.submit([asked]))[0])[0]
         found.append(answer.prompt_logprobs[-len(left.response_ids) :])
         await engine.load(WeightFile(version.path, version.digest, version.nbytes))

@@ -14,11 +14,11 @@ pytestmark = pytest.mark.verl  # verl is imported along the way
 )
 def test_an_epoch_of_five_steps_ends_with_the_run(next_step, total, places):
     """13 of 12: a run that was trained to its end is started again, and there is nothing left to do."""
-    from trinity_compat.trainer.verl_v0 import StepPlaces
+    from trinity_compat.trainer.verl_v0.adapter import PlaceholderDataLoader
 
     config = OmegaConf.create({"data": {"train_batch_size": 2}})
     trainer = SimpleNamespace(global_steps=next_step, total_training_steps=total, config=config)
-    assert len(list(StepPlaces(trainer, 5))) == places
+    assert len(list(PlaceholderDataLoader(trainer, 5))) == places
 
 
 def saving(cls, tmp_path, step):
@@ -35,15 +35,15 @@ def saving(cls, tmp_path, step):
 
 
 def test_stock_verl_lets_a_checkpoint_count_before_its_metrics_are_logged(tmp_path):
-    from trinity_compat.trainer import verl_v0
+    from trinity_compat.trainer.verl_v0 import adapter
 
-    saving(verl_v0.ray_trainer.RayPPOTrainer, tmp_path, 4)._save_checkpoint()
+    saving(adapter.ray_trainer.RayPPOTrainer, tmp_path, 4)._save_checkpoint()
     assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "4"
 
 
 def test_ledger_then_checkpoint_then_metrics_then_marker_then_the_older_ones_go(tmp_path):
     """The marker names no checkpoint that is being written over: here step 4, of a branch left."""
-    from trinity_compat.trainer import verl_v0
+    from trinity_compat.trainer.verl_v0 import adapter
 
     marker = tmp_path / "latest_checkpointed_iteration.txt"
     (tmp_path / "global_step_4").mkdir()
@@ -53,9 +53,9 @@ def test_ledger_then_checkpoint_then_metrics_then_marker_then_the_older_ones_go(
     def see(what):
         seen.append((what, marker.read_text() if marker.exists() else None))
 
-    trainer = saving(verl_v0.TrinityRayPPOTrainer, tmp_path, 4)
+    trainer = saving(adapter.TrinityRayPPOTrainer, tmp_path, 4)
     trainer._directory, trainer._saved = tmp_path, 0
-    trainer._marker = verl_v0.HeldMarker(tmp_path)
+    trainer._marker = adapter.HeldMarker(tmp_path)
     trainer._retention = SimpleNamespace(prune=lambda directory, step: see(f"older than {step} go"))
     trainer.exchange = SimpleNamespace(
         commit=lambda step: see(f"ledger of {step}"),
@@ -100,16 +100,16 @@ def loading(cls, tmp_path):
 
 
 def test_stock_verl_unpickles_whatever_lies_in_data_pt(tmp_path):
-    from trinity_compat.trainer import verl_v0
+    from trinity_compat.trainer.verl_v0 import adapter
 
-    loading(verl_v0.ray_trainer.RayPPOTrainer, tmp_path)._load_checkpoint()
+    loading(adapter.ray_trainer.RayPPOTrainer, tmp_path)._load_checkpoint()
     assert (tmp_path / "ran").exists()
 
 
 def test_a_resume_does_not_open_it(tmp_path):
-    from trinity_compat.trainer import verl_v0
+    from trinity_compat.trainer.verl_v0 import adapter
 
-    trainer, resumed = loading(verl_v0.TrinityRayPPOTrainer, tmp_path), []
+    trainer, resumed = loading(adapter.TrinityRayPPOTrainer, tmp_path), []
     trainer._directory = tmp_path
     trainer.exchange = SimpleNamespace(resumed=lambda step, *_, **__: resumed.append(step))
     trainer._load_checkpoint()

@@ -11,9 +11,9 @@ from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.trainer.algorithms import with_advantages
-from trinity_compat.trainer.batch import Shape
-from trinity_compat.trainer.uneven import FILLER, of_rows_made, with_dropped_apart
-from trinity_compat.trainer.verl_v0 import StoredRollouts, TrinityRayPPOTrainer
+from trinity_compat.trainer.batch import BatchShape
+from trinity_compat.trainer.pad_groups import FILLER, of_rows_made, with_dropped_apart
+from trinity_compat.trainer.verl_v0.adapter import StoredRollouts, TrinityRayPPOTrainer
 
 pytestmark = pytest.mark.verl
 
@@ -53,7 +53,7 @@ class Trainer:
         return SimpleNamespace(groups=self.groups)
 
     def widths(self, experiences):
-        return Shape(4, 4, 0)
+        return BatchShape(4, 4, 0)
 
     def takes(self, rows):
         self.taken = rows
@@ -153,6 +153,6 @@ def test_figures_of_a_step_are_those_of_its_rows():
 @pytest.mark.parametrize(("longer", "width"), [(True, 9), (False, 4)])
 def test_a_batch_of_runs_of_several_answers_is_as_wide_as_its_longest_row(longer, width):
     trainer = object.__new__(TrinityRayPPOTrainer)
-    trainer.shape, trainer.longer = Shape(4, 4, 0), longer
+    trainer.shape, trainer.longer = BatchShape(4, 4, 0), longer
     found = trainer.widths([experience(0, 0, row, 1.0) for row in (0, 7)])
-    assert found == Shape(4, width, 0)
+    assert found == BatchShape(4, width, 0)

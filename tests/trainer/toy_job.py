@@ -20,11 +20,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trinity_compat.buffer import HistoryChanged, open_buffer
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.runtime.toy import ToySpec
-from trinity_compat.spec import RunSpec, SyncSpec
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.run.toy import ToySpec
 from trinity_compat.synchronizer import adapters
+from trinity_compat.synchronizer.await_version import find_version
 from trinity_compat.synchronizer.store import read_version
-from trinity_compat.synchronizer.waiting import find_version
 
 RESPONSE = 8
 HERE = Path(__file__).parent

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import yaml
 
-from trinity_compat.errors import Where
-from trinity_compat.launch import Launch, Part, Word, read_text
-from trinity_compat.translate import Options, translate_launch
+from trinity_compat.common.errors import Where
+from trinity_compat.launch import Launch, Word, WordPart, read_text
+from trinity_compat.translate import TranslateOptions, translate_launch
 
 MAIN = "verl.trainer.main_ppo"
 BASICS = (
@@ -19,7 +19,7 @@ BASICS = (
 
 def launch_of(arguments, module=MAIN, file="run.sh"):
     """A launch whose argument i stands on line i + 1."""
-    words = tuple(Word((Part(text),), Where(file, line)) for line, text in enumerate(arguments, start=1))
+    words = tuple(Word((WordPart(text),), Where(file, line)) for line, text in enumerate(arguments, start=1))
     return Launch(module, words, Where(file, 1), cwd=str(Path(__file__).parent))
 
 
@@ -30,7 +30,9 @@ def script(text, **kwargs):
 
 def translated(*arguments, module=MAIN, **options):
     """(translation, configuration as YAML reads it back) of BASICS and ``arguments``."""
-    translation, text = translate_launch(launch_of([*BASICS, *arguments], module), Options(**options))
+    translation, text = translate_launch(
+        launch_of([*BASICS, *arguments], module), TranslateOptions(**options)
+    )
     return translation, yaml.safe_load(text)
 
 

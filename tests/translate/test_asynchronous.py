@@ -4,9 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trinity_compat.errors import UserError
-from trinity_compat.mains import FULLY_ASYNC, ONE_STEP_OFF
-from trinity_compat.translate.inverse import compat_of, sync_of, to_verl, total_steps_of
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch.entrypoints import FULLY_ASYNC, ONE_STEP_OFF
+from trinity_compat.translate.verl_from_trinity import compat_of, sync_of, to_verl, total_steps_of
 
 from .helpers import translated
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.translate.apply import value_at
 
 from .helpers import translated

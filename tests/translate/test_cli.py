@@ -8,7 +8,7 @@ import yaml
 
 from trinity_compat.cli import main
 from trinity_compat.launch import read_script
-from trinity_compat.translate import Options, translate_launch
+from trinity_compat.translate import TranslateOptions, translate_launch
 
 SCRIPT = """python3 -m verl.trainer.main_ppo \\
   data.train_files=/d/train.parquet data.val_files=/d/test.parquet \\
@@ -138,7 +138,7 @@ def test_output_goes_to_the_file(run, tmp_path):
 def test_the_api_gives_the_same_bytes(run, tmp_path):
     _, out, _ = run("--resolve")
     launch = read_script(tmp_path / "run.sh", name="run.sh").launches[0]
-    options = Options(resolve=True, command="trinity-compat translate run.sh --resolve")
+    options = TranslateOptions(resolve=True, command="trinity-compat translate run.sh --resolve")
     assert translate_launch(launch, options)[1] == out
 
 

@@ -10,8 +10,8 @@ import yaml
 from click.testing import CliRunner
 
 from trinity_compat.cli import cli
-from trinity_compat.dotted import put
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import put
 from trinity_compat.launch import read_script
 from trinity_compat.verl_config import effective_config, upgrade
 from trinity_compat.verl_config.releases import release_tree

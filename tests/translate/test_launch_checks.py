@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from trinity_compat.cli import main
-from trinity_compat.translate import Options, launch_checks, translate_launch
-from trinity_compat.translate.model import Rank
+from trinity_compat.translate import TranslateOptions, launch_checks, translate_launch
+from trinity_compat.translate.model import Severity
 from trinity_compat.translate.verl_names import ESTIMATORS
 
 from .helpers import script, translated
@@ -24,7 +24,7 @@ def said(code, *arguments, **options):
 
 def test_a_tensor_parallel_size_that_does_not_divide_the_gpus_is_an_error_with_those_that_do():
     (found,) = said("TW022", f"{ROLLOUT}.tensor_model_parallel_size=3", "trainer.n_gpus_per_node=8")
-    assert found.rank is Rank.ERROR and found.where.line == 9
+    assert found.rank is Severity.ERROR and found.where.line == 9
     assert found.message.startswith(f"{ROLLOUT}.tensor_model_parallel_size=3: 8 GPUs")
     assert found.hint == f"{ROLLOUT}.tensor_model_parallel_size may be 1, 2, 4, 8"
 
@@ -32,7 +32,7 @@ def test_a_tensor_parallel_size_that_does_not_divide_the_gpus_is_an_error_with_t
 def test_the_default_size_counts_on_one_gpu():
     (found,) = said("TW022", "trainer.n_gpus_per_node=1")
     assert "tensor_model_parallel_size=2 (default of verl 0.9.1)" in found.message and found.where.line == 9
-    assert found.rank is Rank.DECIDE
+    assert found.rank is Severity.DECIDE
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_whole_engines_are_no_error(words):
 
 def test_a_group_of_one_answer_is_for_the_user_to_decide():
     (found,) = said("TW023", f"{ROLLOUT}.n=1")
-    assert found.rank is Rank.DECIDE and found.where.line == 9
+    assert found.rank is Severity.DECIDE and found.where.line == 9
     assert "takes each reward as it is" in found.message and f"{ROLLOUT}.n=8" in found.hint
 
 
@@ -68,7 +68,7 @@ def test_an_estimator_that_compares_nothing_takes_one_answer(name):
 
 def test_pass_at_k_of_one_answer_ends_verl():
     (found,) = said("TW023", f"{ROLLOUT}.n=1", "algorithm.adv_estimator=grpo_passk")
-    assert found.rank is Rank.ERROR and "stops at its first step" in found.message
+    assert found.rank is Severity.ERROR and "stops at its first step" in found.message
 
 
 @pytest.mark.verl
@@ -130,7 +130,7 @@ def test_estimators_make_of_one_answer_what_the_table_says():
 def test_a_size_that_verl_demands_is_named_with_what_asks_for_it(words, missing, line):
     (found,) = said("TW024", *words)
     assert f"needs {missing}_micro_batch_size_per_gpu: veRL 0.9.1 refuses to start" in found.message
-    assert found.rank is Rank.DECIDE and found.where.line == line and found.hint.startswith("write ")
+    assert found.rank is Severity.DECIDE and found.where.line == line and found.hint.startswith("write ")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet data.val_files=/d
 
 
 def of_script(text, folder):
-    translation, _ = translate_launch(script(text, cwd=str(folder)), Options())
+    translation, _ = translate_launch(script(text, cwd=str(folder)), TranslateOptions())
     return [caution.message for caution in translation.warnings if caution.code == "TW025"]
 
 

@@ -4,11 +4,11 @@ import pytest
 import yaml
 from minimal_launches import LAUNCHES
 
-from trinity_compat.dotted import value_at
-from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.runtime.plan.planning import make_plan
-from trinity_compat.translate import Options, translate_launch
-from trinity_compat.trinity_config.complete import completed
+from trinity_compat.common.nested import value_at
+from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.translate import TranslateOptions, translate_launch
+from trinity_compat.trinity.config.complete import completed
 
 from .helpers import launch_of, script
 
@@ -16,7 +16,9 @@ from .helpers import launch_of, script
 def both(*arguments, **options):
     """(translation, YAML) in full, and the same of --minimal."""
     launch = launch_of(arguments)
-    full, short = (translate_launch(launch, Options(minimal=short, **options)) for short in (False, True))
+    full, short = (
+        translate_launch(launch, TranslateOptions(minimal=short, **options)) for short in (False, True)
+    )
     return full, short
 
 
@@ -72,6 +74,6 @@ def test_a_variable_of_the_script_s_surroundings_stays_one():
         "python3 -m verl.trainer.main_ppo data.train_files=/a data.val_files=/b"
         " actor_rollout_ref.model.path=$MODEL algorithm.adv_estimator=grpo"
     )
-    texts = [translate_launch(launch, Options(minimal=short))[1] for short in (False, True)]
+    texts = [translate_launch(launch, TranslateOptions(minimal=short))[1] for short in (False, True)]
     assert all("${oc.env:MODEL" in text for text in texts)
     assert len(texts[1].splitlines()) < len(texts[0].splitlines()) - 30

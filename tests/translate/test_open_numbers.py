@@ -1,9 +1,9 @@
 import pytest
 
-from trinity_compat.dotted import value_at
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
 from trinity_compat.launch import read_text
-from trinity_compat.translate.options import Options
+from trinity_compat.translate.options import TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
 
 SCRIPT = """\
@@ -18,16 +18,16 @@ def test_the_count_of_what_is_not_known_is_no_number():
     with pytest.raises(
         UserError, match=r"depends on \$\(nvidia-smi -L \| wc -l\), which is not known"
     ) as error:
-        translate_launch(launch, Options())
+        translate_launch(launch, TranslateOptions())
     assert error.value.hint == "give it: --env NGPU=…"
     launch = read_text(SCRIPT, env={"NGPU": "8"}).launches[0]
-    assert translate_launch(launch, Options())[0].config["cluster"]["gpu_per_node"] == 8
+    assert translate_launch(launch, TranslateOptions())[0].config["cluster"]["gpu_per_node"] == 8
 
 
 def test_what_no_variable_holds_is_appended():
     launch = read_text(SCRIPT.replace("NGPU=", "").replace("$NGPU", "$(hostname)")).launches[0]
     with pytest.raises(UserError) as error:
-        translate_launch(launch, Options())
+        translate_launch(launch, TranslateOptions())
     assert error.value.hint == "write its value there, or give it: --set trainer.n_gpus_per_node=VALUE"
 
 
@@ -42,7 +42,7 @@ def test_what_no_variable_holds_is_appended():
 def test_what_stays_an_interpolation_is_not_known(written, hint):
     script = f"""python3 -m verl.trainer.main_ppo 'trainer.nnodes="{written}"'\n"""
     with pytest.raises(UserError) as error:
-        translate_launch(read_text(script).launches[0], Options())
+        translate_launch(read_text(script).launches[0], TranslateOptions())
     assert error.value.message.startswith("trainer.nnodes depends on ${")
     assert error.value.hint == hint
 
@@ -57,7 +57,7 @@ python3 -m verl.trainer.main_ppo data.train_files=/d/a.parquet data.val_files=/d
 
 def test_everything_that_stands_in_the_way_is_told_at_once():
     with pytest.raises(UserError) as error:
-        translate_launch(read_text(OPEN, name="run.sh").launches[0], Options())
+        translate_launch(read_text(OPEN, name="run.sh").launches[0], TranslateOptions())
     told = str(error.value)
     for line in (
         "run.sh:3: trainer.n_gpus_per_node depends on $N_GPUS, which is not known",
@@ -71,14 +71,14 @@ def test_everything_that_stands_in_the_way_is_told_at_once():
 def test_what_was_told_suffices():
     text = OPEN.replace("trainer.nnodes=two", "trainer.nnodes=1")
     launch = read_text(text, env={"N_GPUS": "4", "TP": "2"}).launches[0]
-    assert translate_launch(launch, Options())[0].config["cluster"]["gpu_per_node"] == 4
+    assert translate_launch(launch, TranslateOptions())[0].config["cluster"]["gpu_per_node"] == 4
 
 
 @pytest.mark.parametrize("argument", ["trainer.total_epochs", "actor_rollout_ref.actor.optim.lr"])
 def test_a_number_that_is_copied_stays_the_variable_that_it_is(argument):
     """OmegaConf makes a number of the variable's text, as the field asks."""
     text = OPEN.partition("  trainer.n_gpus")[0] + f"  {argument}=$GIVEN\n"
-    translation, yaml_text = translate_launch(read_text(text).launches[0], Options())
+    translation, yaml_text = translate_launch(read_text(text).launches[0], TranslateOptions())
     target = next(finding.target for finding in translation.findings if finding.key == argument)
     assert value_at(translation.config, target) == "${oc.env:GIVEN}"
     assert "stands_for" not in yaml_text or argument not in yaml_text.partition("stands_for")[2]
@@ -87,4 +87,4 @@ def test_a_number_that_is_copied_stays_the_variable_that_it_is(argument):
 def test_what_is_counted_with_must_be_given():
     text = OPEN.partition("  trainer.n_gpus")[0] + "  data.train_batch_size=$GIVEN\n"
     with pytest.raises(UserError, match=r"data\.train_batch_size depends on \$GIVEN"):
-        translate_launch(read_text(text).launches[0], Options())
+        translate_launch(read_text(text).launches[0], TranslateOptions())

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trinity_compat.errors import UserError
-from trinity_compat.translate.inverse import to_verl, total_steps_of
+from trinity_compat.common.errors import UserError
 from trinity_compat.translate.parquet import count_rows
-from trinity_compat.translate.sections.gpus import Machine
+from trinity_compat.translate.sections.gpus import GpuBudget
+from trinity_compat.translate.verl_from_trinity import to_verl, total_steps_of
 
 from .helpers import translated
 
@@ -59,7 +59,7 @@ def test_total_steps_count_no_more_rows_than_train_max_samples(tmp_path, limit, 
 
 
 machines = st.builds(
-    Machine,
+    GpuBudget,
     nodes=st.integers(1, 4), per_node=st.integers(1, 8), engine=st.sampled_from([1, 2, 4, 8]),
     auxiliary=st.integers(0, 2), experiences=st.integers(1, 4096), sequence=st.sampled_from([1, 2, 4]),
 )  # fmt: skip
@@ -75,7 +75,7 @@ def test_every_offered_split_is_one_that_upstream_takes(machine):
 
 
 def test_of_two_splits_as_near_to_a_half_the_explorer_gets_more():
-    machine = Machine(nodes=1, per_node=8, engine=1, auxiliary=0, experiences=15, sequence=1)
+    machine = GpuBudget(nodes=1, per_node=8, engine=1, auxiliary=0, experiences=15, sequence=1)
     assert machine.choices() == [3, 5, 7]  # 15 experiences divide by 5, 3 and 1 trainer ranks
     assert machine.nearest_half(machine.choices()) == 5
 

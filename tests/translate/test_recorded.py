@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from recorded import assert_recorded
 
-from trinity_compat.errors import UserError
-from trinity_compat.translate import Options, translate_launch
+from trinity_compat.common.errors import UserError
+from trinity_compat.translate import TranslateOptions, translate_launch
 
 from .helpers import BASICS, launch_of
 from .test_cases import read_cases
@@ -71,7 +71,7 @@ def said(given):
         options[name] = int(options[name])
     arguments = [word for word in given if not word.startswith("@")]
     try:
-        translation, text = translate_launch(launch_of([*BASICS, *arguments]), Options(**options))
+        translation, text = translate_launch(launch_of([*BASICS, *arguments]), TranslateOptions(**options))
     except UserError as error:
         return ["refused: " + line for line in f"{error}\n{error.hint}".splitlines()]
     findings = [

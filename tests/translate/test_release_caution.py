@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity_compat.translate import Options, translate
+from trinity_compat.translate import TranslateOptions, translate
 from trinity_compat.verl_config import FLAVOURS, effective_config
 
 from .helpers import BASICS, launch_of
@@ -18,7 +18,7 @@ OLD = ("algorithm.adv_estimator=grpo",)  # every release takes these
 
 def told(*arguments, version=None):
     launch = launch_of([*BASICS, *arguments])
-    translation = translate(effective_config(launch, version=version), Options(verl_version=version))
+    translation = translate(effective_config(launch, version=version), TranslateOptions(verl_version=version))
     return " ".join(f"{w.message} ({w.hint})" for w in translation.warnings if w.code == "TW018")
 
 

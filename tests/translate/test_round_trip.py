@@ -6,10 +6,10 @@ import pytest
 import yaml
 from facts import public_scripts
 
-from trinity_compat import mains
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch import entrypoints
 from trinity_compat.translate import (
-    Options,
+    TranslateOptions,
     flavour_of,
     sync_of,
     to_verl,
@@ -17,12 +17,12 @@ from trinity_compat.translate import (
     translate_config,
     updates_per_step,
 )
+from trinity_compat.translate.env_references import EnvReferences
 from trinity_compat.translate.launch_view import LaunchView
-from trinity_compat.translate.meaningless import means_nothing
-from trinity_compat.translate.pinned import same
-from trinity_compat.translate.sections.asynchronous import in_main_ppo_s_words
-from trinity_compat.translate.symbols import Symbols
-from trinity_compat.trinity_config import validate
+from trinity_compat.translate.noop_values import means_nothing
+from trinity_compat.translate.pinned_defaults import same
+from trinity_compat.translate.sections.asynchronous import as_main_ppo
+from trinity_compat.trinity.config import validate
 from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
 
 from .helpers import flat, launch_of, translated
@@ -32,14 +32,14 @@ EVERY = int(os.environ.get("TRINITY_COMPAT_CORPUS_EVERY", "8"))  # 1: all of the
 
 def public_launches():
     found = [(entry["path"], launch) for entry in public_scripts() for launch in entry["launches"]]
-    return [(path, launch) for path, launch in found if launch["module"] in mains.TRANSLATED]
+    return [(path, launch) for path, launch in found if launch["module"] in entrypoints.TRANSLATED]
 
 
 def our_settings(effective):
     """The settings that a run of ours is to have: of veRL's asynchronous mains as main_ppo has them."""
     config = upgrade(effective).config
-    view = LaunchView(config, config.settings, Symbols(), Options(), effective)
-    return in_main_ppo_s_words(view)[0].config.settings
+    view = LaunchView(config, config.settings, EnvReferences(), TranslateOptions(), effective)
+    return as_main_ppo(view)[0].config.settings
 
 
 def differences(effective, config):
@@ -63,7 +63,7 @@ def test_public_launches_come_back_exactly(target):
         launch = launch_of(given["args"], given["module"], path)
         try:
             effective = effective_config(launch)
-            translation, text = translate_config(effective, Options(target=target))
+            translation, text = translate_config(effective, TranslateOptions(target=target))
         except UserError:
             continue
         config = yaml.safe_load(text)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.translate.explain import all_keys, codes, derived, explain, reading_codes
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import DERIVATIONS
-from trinity_compat.trinity_config import schema
+from trinity_compat.trinity.config import schema
 
 from .helpers import flat, translated
 

@@ -4,12 +4,12 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli import cli
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_text
-from trinity_compat.translate import Options, translate_launch
-from trinity_compat.translate.inverse import to_verl
+from trinity_compat.translate import TranslateOptions, translate_launch
 from trinity_compat.translate.rows import rules_of
 from trinity_compat.translate.user_rules import families
+from trinity_compat.translate.verl_from_trinity import to_verl
 
 from .helpers import BASICS, MAIN, launch_of
 
@@ -44,7 +44,7 @@ FAMILIES = {
 
 
 def translated(*arguments, rules, module=MAIN):
-    return translate_launch(launch_of([*BASICS, *arguments], module), Options(rules=str(rules)))[0]
+    return translate_launch(launch_of([*BASICS, *arguments], module), TranslateOptions(rules=str(rules)))[0]
 
 
 def written(tmp_path, text):
@@ -67,7 +67,7 @@ def test_every_family_is_tested_and_can_be_read():
 
 def test_without_a_rule_hydra_refuses_the_key():
     with pytest.raises(UserError, match=r"Hydra would refuse env\.rollout\.n"):
-        translate_launch(launch_of([*BASICS, "env.rollout.n=8"]), Options())
+        translate_launch(launch_of([*BASICS, "env.rollout.n=8"]), TranslateOptions())
 
 
 def test_a_renamed_key_and_section_count_as_verl_s(tmp_path):
@@ -171,7 +171,9 @@ def test_the_choices_that_init_offers_can_be_uncommented(tmp_path):
     lines = init(tmp_path, SCRIPT).splitlines()
     chosen = [line[2:] for line in lines if line.startswith(("# include:", "# data.shufle: {as"))]
     launch = read_text(SCRIPT).launches[0]
-    translation, _ = translate_launch(launch, Options(rules=str(written(tmp_path, "\n".join(chosen)))))
+    translation, _ = translate_launch(
+        launch, TranslateOptions(rules=str(written(tmp_path, "\n".join(chosen))))
+    )
     assert translation.config["algorithm"]["repeat_times"] == 8
 
 

@@ -7,9 +7,9 @@ import re
 import pytest
 import yaml
 
-from trinity_compat.data import data_path
-from trinity_compat.secret import is_secret, masked, referred, shown
-from trinity_compat.translate import Options, translate_launch
+from trinity_compat.common.redaction import is_secret, masked, referred, shown
+from trinity_compat.common.resources import data_path
+from trinity_compat.translate import TranslateOptions, translate_launch
 
 from .helpers import script
 from .test_symbols import SCRIPT
@@ -81,7 +81,7 @@ def test_no_key_of_veRL_or_Trinity_is_but_those_that_hold_one():
 
 def test_only_secrets_are_left_out_of_the_explorers_environment():
     exports = "export TOKENIZERS_PARALLELISM=true\nexport MAX_TOKENS=9\n"
-    translation, text = translate_launch(script(exports + SCRIPT), Options())
+    translation, text = translate_launch(script(exports + SCRIPT), TranslateOptions())
     kept = {"NCCL_DEBUG": "WARN", "TOKENIZERS_PARALLELISM": "true", "MAX_TOKENS": "9"}
     assert yaml.safe_load(text)["explorer"]["env_vars"] == kept
     [said] = [caution for caution in translation.warnings if caution.code == "TW012"]
@@ -91,7 +91,7 @@ def test_only_secrets_are_left_out_of_the_explorers_environment():
 def test_resolve_does_not_ask_for_a_secret():
     exports = "export WANDB_API_KEY=$MY_KEY\nexport DATABASE=$DB\n"
     environ = {"HOME": "/home/u", "USER": "u", "DB": "x"}
-    _, text = translate_launch(script(exports + SCRIPT), Options(resolve=True, environ=environ))
+    _, text = translate_launch(script(exports + SCRIPT), TranslateOptions(resolve=True, environ=environ))
     assert yaml.safe_load(text)["explorer"]["env_vars"] == {"NCCL_DEBUG": "WARN", "DATABASE": "x"}
 
 

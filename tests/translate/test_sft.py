@@ -3,15 +3,14 @@
 import pytest
 from facts import public_scripts
 
-from trinity_compat import mains
-from trinity_compat.errors import UserError
-from trinity_compat.launch import read_argv
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch import entrypoints, read_argv
 from trinity_compat.translate.model import Status
-from trinity_compat.translate.options import Options
+from trinity_compat.translate.options import TranslateOptions
 from trinity_compat.translate.pipeline import translate_config, translate_launch
 from trinity_compat.translate.sft import rows
 from trinity_compat.translate.supervised import rows_of
-from trinity_compat.trinity_config import validate
+from trinity_compat.trinity.config import validate
 from trinity_compat.verl_config import effective_config
 
 OLD = [
@@ -35,7 +34,7 @@ def launch(main, *arguments):
 
 
 def translated(main, *arguments, **options):
-    return translate_launch(launch(main, *arguments), Options(**options))[0]
+    return translate_launch(launch(main, *arguments), TranslateOptions(**options))[0]
 
 
 @pytest.mark.parametrize(
@@ -130,11 +129,11 @@ def test_an_older_trinity_is_refused():
 
 def test_every_public_launch_is_translated_key_by_key():
     scripts = [entry["launches"] for entry in public_scripts()]
-    found = [each for launches in scripts for each in launches if each["module"] in mains.SUPERVISED]
+    found = [each for launches in scripts for each in launches if each["module"] in entrypoints.SUPERVISED]
     assert len(found) >= 30
     for given in found:
         effective = effective_config(launch(given["module"].rpartition(".")[2], *given["args"]))
-        made, _ = translate_config(effective, Options())
+        made, _ = translate_config(effective, TranslateOptions())
         assert validate(made.config, "0.6.0") == [] and rows_of(made.config) is not None
         own = [finding.key for finding in made.findings if finding.where is not None]
         assert own == [*effective.set_keys, *(other.key for other in effective.others)]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from trinity_compat.translate.sections.gpus import Machine
+from trinity_compat.translate.sections.gpus import GpuBudget
 
-NODES = Machine(nodes=4, per_node=8, engine=2, auxiliary=0, experiences=96, sequence=2)
-ONE = Machine(nodes=1, per_node=8, engine=2, auxiliary=1, experiences=60, sequence=1)
+NODES = GpuBudget(nodes=4, per_node=8, engine=2, auxiliary=0, experiences=96, sequence=2)
+ONE = GpuBudget(nodes=1, per_node=8, engine=2, auxiliary=1, experiences=60, sequence=1)
 
 
 @pytest.mark.parametrize(
@@ -22,15 +22,15 @@ ONE = Machine(nodes=1, per_node=8, engine=2, auxiliary=1, experiences=60, sequen
         (ONE, 4, None),
         (ONE, 6, None),
         (ONE, 8, "8 of 8 GPUs for rollout leave none for the trainer"),
-        (Machine(1, 8, 1, 0, 96, 4), 2, "the trainer's 6 GPUs hold no whole groups of 4 for one sequence"),
-        (Machine(1, 8, 1, 0, 64, 1), 2, "buffer.train_batch_size=64 does not divide by 6 trainer ranks"),
-        (Machine(1, 8, 1, 0, 3, 2), 2, None),  # three groups of two share the batch
-        (Machine(1, 8, 1, 0, 3, 2, every_gpu=True), 2, "=3 does not divide by 6 trainer ranks"),
-        (Machine(4, 8, 12, 0, 96, 1), 24, "an engine of 12 GPUs does not fill whole nodes of 8"),
-        (Machine(2, 8, 3, 0, 120, 1), 12, "4 engines of 3 GPUs, each on one node, do not fit on 2 of 8"),
-        (Machine(2, 8, 2, 0, 96, 1), 4, "the trainer's 12 GPUs are not whole nodes of 8"),
-        (Machine(2, 8, 2, 0, 96, 1, spread=True), 4, None),  # six of each node
-        (Machine(2, 8, 3, 0, 96, 1, spread=True), 4, "do not hold whole engines of 3"),
+        (GpuBudget(1, 8, 1, 0, 96, 4), 2, "the trainer's 6 GPUs hold no whole groups of 4 for one sequence"),
+        (GpuBudget(1, 8, 1, 0, 64, 1), 2, "buffer.train_batch_size=64 does not divide by 6 trainer ranks"),
+        (GpuBudget(1, 8, 1, 0, 3, 2), 2, None),  # three groups of two share the batch
+        (GpuBudget(1, 8, 1, 0, 3, 2, every_gpu=True), 2, "=3 does not divide by 6 trainer ranks"),
+        (GpuBudget(4, 8, 12, 0, 96, 1), 24, "an engine of 12 GPUs does not fill whole nodes of 8"),
+        (GpuBudget(2, 8, 3, 0, 120, 1), 12, "4 engines of 3 GPUs, each on one node, do not fit on 2 of 8"),
+        (GpuBudget(2, 8, 2, 0, 96, 1), 4, "the trainer's 12 GPUs are not whole nodes of 8"),
+        (GpuBudget(2, 8, 2, 0, 96, 1, spread=True), 4, None),  # six of each node
+        (GpuBudget(2, 8, 3, 0, 96, 1, spread=True), 4, "do not hold whole engines of 3"),
     ],
 )
 def test_a_split_runs_or_says_what_does_not_fit(machine, rollout, said):

@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli.profile import command
-from trinity_compat.releases import VERL
-from trinity_compat.translate import Options, translate_launch
-from trinity_compat.translate.stock import lost_in, lost_keys
+from trinity_compat.common.releases import VERL
+from trinity_compat.translate import TranslateOptions, translate_launch
+from trinity_compat.translate.stock_verl import lost_in, lost_keys
 from trinity_compat.verl_config import as_tree, effective_config
 
 from .helpers import script
@@ -28,7 +28,7 @@ LOST = {
 
 
 def reasons(words):
-    translation, _ = translate_launch(script(LAUNCH.format(words)), Options())
+    translation, _ = translate_launch(script(LAUNCH.format(words)), TranslateOptions())
     return {found.key: found.reason for found in translation.findings}, translation.warnings
 
 

@@ -4,8 +4,8 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from trinity_compat.errors import UserError
-from trinity_compat.translate import Options, translate_launch
+from trinity_compat.common.errors import UserError
+from trinity_compat.translate import TranslateOptions, translate_launch
 
 from .helpers import script
 
@@ -22,7 +22,7 @@ python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=$MODEL \\
 
 def yaml_of(text=SCRIPT, env=None, **options):
     launch = script(text, env=env or {})
-    return yaml.safe_load(translate_launch(launch, Options(**options))[1])
+    return yaml.safe_load(translate_launch(launch, TranslateOptions(**options))[1])
 
 
 def test_paths_and_names_keep_their_variables():
@@ -84,7 +84,7 @@ def test_resolve_names_what_is_missing():
 
 def test_exports_go_to_the_explorer_and_secrets_do_not():
     launch = script(SCRIPT)
-    translation, text = translate_launch(launch, Options())
+    translation, text = translate_launch(launch, TranslateOptions())
     assert yaml.safe_load(text)["explorer"]["env_vars"] == {"NCCL_DEBUG": "WARN"}
     assert "abc" not in text
     assert any(caution.code == "TW012" and "HF_TOKEN" in caution.message for caution in translation.warnings)
@@ -92,7 +92,7 @@ def test_exports_go_to_the_explorer_and_secrets_do_not():
 
 def test_an_open_value_in_free_text_is_kept_and_told():
     launch = script(SCRIPT.replace("run_$USER", "run_$(hostname)"))
-    translation, text = translate_launch(launch, Options())
+    translation, text = translate_launch(launch, TranslateOptions())
     assert yaml.safe_load(text)["name"] == "run_$(hostname)"
     assert any(caution.code == "TW013" for caution in translation.warnings)
 

@@ -7,19 +7,18 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from trinity_compat.dotted import put
-from trinity_compat.errors import UserError
-from trinity_compat.runtime import dry_run
-from trinity_compat.runtime.checks import start
-from trinity_compat.runtime.checks.report import Report
-from trinity_compat.runtime.plan import spelled, unread
-from trinity_compat.runtime.plan.options import RunOptions
-from trinity_compat.runtime.plan.planning import make_plan
-from trinity_compat.runtime.plan.source import Source
-from trinity_compat.translate import Options as TranslateOptions
-from trinity_compat.translate import translate_launch
-from trinity_compat.trinity_config import TARGETS, schema
-from trinity_compat.trinity_config.watch import plain, watched
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import put
+from trinity_compat.run import dry_run
+from trinity_compat.run.checks import start_check
+from trinity_compat.run.checks.report import StartReport
+from trinity_compat.run.plan import error_locations, ignored_keys
+from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.source import Source
+from trinity_compat.translate import TranslateOptions, translate_launch
+from trinity_compat.trinity.config import TARGETS, schema
+from trinity_compat.trinity.config.read_tracking import plain, watched
 
 from .helpers import script, translated
 from .test_cases import read_cases
@@ -62,12 +61,12 @@ def notes(config, *sets, text="", name="x.yaml"):
     text = text or yaml.safe_dump(config)
     Path(name).write_text(text)
     source = Source(config, text, {"yaml": name})
-    with spelled.told(source, sets):
+    with error_locations.relocate_errors(source, sets):
         try:
             made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cuda")
         except UserError:  # a split of GPUs that only upstream takes
             made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cpu")
-        said = unread.named(made, source, sets).notes[len(made.notes) :]
+        said = ignored_keys.named(made, source, sets).notes[len(made.notes) :]
     return [line.strip() for line in said[1:]]
 
 
@@ -190,15 +189,15 @@ def test_a_set_that_changes_nothing_is_named():
 
 
 def test_a_dry_run_shows_the_note(tmp_path, monkeypatch):
-    monkeypatch.setattr(start, "check", lambda *_, **__: Report())
+    monkeypatch.setattr(start_check, "check", lambda *_, **__: StartReport())
     (tmp_path / "x.yaml").write_text(BY_HAND)
     told = list(dry_run.lines(str(tmp_path / "x.yaml"), (), RunOptions(profiles=())))
     assert any(line.startswith(f"#   {tmp_path}/x.yaml:13: explorer.runner_per_model=16: ") for line in told)
 
 
-@pytest.mark.parametrize("pattern", unread.known())
+@pytest.mark.parametrize("pattern", ignored_keys.known())
 def test_each_key_that_may_stay_unread_is_one_of_trinitys_and_has_a_reason(pattern):
-    assert len(unread.known()[pattern]) > 10
+    assert len(ignored_keys.known()[pattern]) > 10
     ends = {"*.ray_namespace": "synchronizer.ray_namespace"}
     taskset = pattern.replace("*", "buffer.explorer_input.taskset", 1) if pattern[0] == "*" else pattern
     path = ends.get(pattern, taskset.removesuffix(".*").replace("*", "0"))
@@ -242,7 +241,7 @@ def test_gpus_of_a_run_for_a_cpu_are_refused_and_not_ignored():
 
 def test_a_column_that_the_tasks_do_not_have_is_named_at_its_line(tmp_path, monkeypatch):
     pq.write_table(pa.table({"prompt": ["1+1"], "answer": ["2"]}), tmp_path / "train.parquet")
-    monkeypatch.setattr(start, "check", lambda *_, **__: Report())
+    monkeypatch.setattr(start_check, "check", lambda *_, **__: StartReport())
     text = BY_HAND.replace("path: /d/train.parquet,", "path: train.parquet, format: {prompt_key: question},")
     Path("x.yaml").write_text(text)
     told = "\n".join(dry_run.lines("x.yaml", (), RunOptions(device="cuda")))

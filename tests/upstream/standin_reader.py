@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from datasets import load_dataset
 
-from trinity_compat.workflows.standin.config import FormatConfig, GenerationConfig
-from trinity_compat.workflows.standin.rewards import REWARD_FUNCTIONS
-from trinity_compat.workflows.standin.workflows import WORKFLOWS, Task
+from trinity_compat.trinity.workflows.trinity_stubs.config import FormatConfig, GenerationConfig
+from trinity_compat.trinity.workflows.trinity_stubs.rewards import REWARD_FUNCTIONS
+from trinity_compat.trinity.workflows.trinity_stubs.workflows import WORKFLOWS, Task
 
 
 @dataclass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ALGORITHMS = Path(__file__).parents[1] / "algorithms"
+ALGORITHMS = Path(__file__).parents[1] / "trinity" / "algorithms"
 
 pytestmark = pytest.mark.upstream
 
@@ -32,7 +32,7 @@ def test_the_recorded_numbers_are_what_trinity_gives(upstream):
 
 
 def test_the_recorded_rows_are_what_trinitys_formatters_make(upstream, tmp_path):
-    from trinity_compat.runtime.toy import make_tokenizer
+    from trinity_compat.run.toy import make_tokenizer
 
     make_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from facts import public_scripts
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_argv, read_script, read_text
-from trinity_compat.translate import Options, is_translated, translate_launch
-from trinity_compat.trinity_config import TARGETS
+from trinity_compat.translate import TranslateOptions, is_translated, translate_launch
+from trinity_compat.trinity.config import TARGETS
 
 from .conftest import ROOT
 
@@ -30,7 +30,7 @@ def texts(launches, target):
     found, hopeless = {}, set()
     for name, launch in launches:
         try:
-            told, text = translate_launch(launch, Options(target=target), root=Path(__file__).parent)
+            told, text = translate_launch(launch, TranslateOptions(target=target), root=Path(__file__).parent)
         except UserError:
             continue
         found[name] = text

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from trinity_files import CASES, LEAST, merged
 
-from trinity_compat.dotted import value_at
-from trinity_compat.trinity_config import TARGETS, dump
-from trinity_compat.trinity_config.complete import completed
-from trinity_compat.trinity_config.defaults import with_defaults
-from trinity_compat.trinity_config.stages import stages_of
-from trinity_compat.trinity_config.validate import validate
-from trinity_compat.trinity_config.watch import values_of
+from trinity_compat.common.nested import value_at
+from trinity_compat.trinity.config import TARGETS, dump
+from trinity_compat.trinity.config.complete import completed
+from trinity_compat.trinity.config.defaults import with_defaults
+from trinity_compat.trinity.config.read_tracking import values_of
+from trinity_compat.trinity.config.stages import stages_of
+from trinity_compat.trinity.config.validate import validate
 
 from .conftest import ROOT
 

@@ -4,8 +4,8 @@ import pytest
 from minimal_launches import LAUNCHES
 
 from trinity_compat.launch import read_argv
-from trinity_compat.translate import Options, translate_launch
-from trinity_compat.trinity_config import TARGETS
+from trinity_compat.translate import TranslateOptions, translate_launch
+from trinity_compat.trinity.config import TARGETS
 
 from .test_defaults import made_by
 
@@ -16,7 +16,10 @@ def texts(target):
     for name, words in LAUNCHES.items():
         (launch,) = read_argv(["python3", "-m", "verl.trainer.main_ppo", *words]).launches
         for kind, short in (("full", False), ("minimal", True)):
-            yield f"{name} {kind}", translate_launch(launch, Options(target=target, minimal=short))[1]
+            yield (
+                f"{name} {kind}",
+                translate_launch(launch, TranslateOptions(target=target, minimal=short))[1],
+            )
 
 
 @pytest.mark.parametrize("target", TARGETS)

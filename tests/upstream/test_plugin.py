@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 import trinity_compat.plugins
-from trinity_compat.trinity_config import TARGETS
+from trinity_compat.trinity.config import TARGETS
 
 PLUGINS = Path(trinity_compat.plugins.__file__).parent / "upstream"
 RIGHT, WRONG = "6 * 7 is\n#### 42", "no idea"
@@ -32,9 +32,9 @@ def row(question="What is 6 * 7?", source="openai/gsm8k", truth="42"):
 
 RELEASES = [pytest.param(release, marks=pytest.mark.upstream) for release in TARGETS]
 STAND_IN = {
-    "trinity.common.workflows": "trinity_compat.workflows.standin.workflows",
-    "trinity.common.rewards": "trinity_compat.workflows.standin.rewards",
-    "trinity.common.experience": "trinity_compat.workflows.standin.experience",
+    "trinity.common.workflows": "trinity_compat.trinity.workflows.trinity_stubs.workflows",
+    "trinity.common.rewards": "trinity_compat.trinity.workflows.trinity_stubs.rewards",
+    "trinity.common.experience": "trinity_compat.trinity.workflows.trinity_stubs.experience",
     "trinity.common.config": "upstream.standin_reader",
     "trinity.buffer.reader.file_reader": "upstream.standin_reader",
 }

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from trinity_compat.trinity_config import TARGETS, dump, validate
+from trinity_compat.trinity.config import TARGETS, dump, validate
 
 from .conftest import ROOT
 

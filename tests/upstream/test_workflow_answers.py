@@ -14,8 +14,8 @@ pytestmark = pytest.mark.upstream
 @pytest.mark.parametrize(
     ("script", "recorded"),
     [
-        ("tests/workflows/upstream_answers.py", "tests/workflows/answers.json"),
-        ("tests/pipelines/upstream_operators.py", "tests/pipelines/operators.json"),
+        ("tests/trinity/workflows/upstream_answers.py", "tests/trinity/workflows/answers.json"),
+        ("tests/trinity/pipelines/upstream_operators.py", "tests/trinity/pipelines/operators.json"),
         ("scripts/make_workflow_texts.py", "translators/workflows/texts.json"),
         ("scripts/make_workflow_names.py", "translators/workflows/names.json"),
     ],

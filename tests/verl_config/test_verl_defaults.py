@@ -5,8 +5,8 @@ from __future__ import annotations
 import facts
 import pytest
 
-from trinity_compat.dotted import leaves, nodes
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import leaves, nodes
 from trinity_compat.verl_config import FLAVOURS, VERSIONS
 from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.effective import asked_for

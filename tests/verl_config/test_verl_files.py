@@ -10,7 +10,7 @@ import pytest
 import yaml
 from verl_samples import PPO, make_launch, real_hydra, write_repository
 
-from trinity_compat.errors import UserError, Where
+from trinity_compat.common.errors import UserError, Where
 from trinity_compat.verl_config import FLAVOURS, VERSIONS, as_tree, config_from_yaml, effective_config
 
 OWN = """\
@@ -220,7 +220,8 @@ def test_a_missing_file_is_refused() -> None:
 def test_a_plain_launch_needs_neither_hydra_nor_yaml() -> None:
     """Importing them costs more than reading the launch."""
     code = (
-        "import sys; from trinity_compat.verl_config import *; from trinity_compat.errors import Where\n"
+        "import sys; from trinity_compat.verl_config import *\n"
+        "from trinity_compat.common.errors import Where\n"
         "from trinity_compat.launch.model import *\n"
         f"words = tuple(Word((Part(t),), Where('x', 1)) for t in {ARGUMENTS!r})\n"
         f"upgrade(effective_config(Launch({PPO!r}, words, Where('x', 1))))\n"

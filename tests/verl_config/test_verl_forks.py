@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from verl_samples import DAPO, make_launch, write_repository
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.launch.model import Launch
 from trinity_compat.verl_config import VERSIONS, config_from_yaml, effective_config, upgrade
 

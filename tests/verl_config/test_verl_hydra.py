@@ -20,7 +20,7 @@ from verl_samples import (
     write_repository,
 )
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.launch.model import Launch
 from trinity_compat.verl_config import FLAVOURS, VERSIONS, as_tree, effective_config
 

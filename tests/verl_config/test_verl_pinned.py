@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from verl_samples import make_launch
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.verl_config import FLAVOURS, VERSIONS, as_tree, compose_pinned, effective_config, upgrade
 
 ENOUGH = {

@@ -9,7 +9,7 @@ import pytest
 from recorded import assert_recorded
 from verl_samples import DAPO, PPO, make_launch
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.verl_config import FLAVOURS, VERSIONS, effective_config, upgrade
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from verl_samples import make_launch
 
-from trinity_compat.errors import UserError
-from trinity_compat.launch.model import EnvRef, Launch, Open, Part, Word
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch.model import EnvRef, Launch, UnknownPiece, Word, WordPart
 from trinity_compat.verl_config import effective_config, hydra_flags
 
 
@@ -85,8 +85,8 @@ def test_a_setting_keeps_its_spelling_its_word_and_its_interpolation() -> None:
 
 def test_an_open_value_stays_text_and_keeps_its_expression() -> None:
     where = make_launch("x=1").arguments[0].where
-    open_part = Part("", Open("$(nvidia-smi -L | wc -l)", where))
-    word = Word((Part("trainer.n_gpus_per_node=1"), open_part), where)
+    open_part = WordPart("", UnknownPiece("$(nvidia-smi -L | wc -l)", where))
+    word = Word((WordPart("trainer.n_gpus_per_node=1"), open_part), where)
     setting = effective_config(_one(word), version="0.9.1").settings["trainer.n_gpus_per_node"]
     assert setting.value == "1"
     assert setting.word is not None and [part.expression for part in setting.word.open] == [
@@ -96,7 +96,10 @@ def test_an_open_value_stays_text_and_keeps_its_expression() -> None:
 
 def test_an_environment_variable_is_known_by_its_value_and_its_name() -> None:
     where = make_launch("x=1").arguments[0].where
-    word = Word((Part("actor_rollout_ref.model.path="), Part("/home/u", EnvRef("HOME")), Part("/m")), where)
+    word = Word(
+        (WordPart("actor_rollout_ref.model.path="), WordPart("/home/u", EnvRef("HOME")), WordPart("/m")),
+        where,
+    )
     setting = effective_config(_one(word), version="0.9.1").settings["actor_rollout_ref.model.path"]
     assert setting.value == "/home/u/m"
     assert setting.word is not None and setting.word.env_refs == (EnvRef("HOME"),)
@@ -119,7 +122,7 @@ def _one(word: Word) -> Launch:
 )
 def test_what_only_the_machine_of_the_run_knows_stays_symbolic(text: str, value: str) -> None:
     plain = make_launch(f"trainer.default_local_dir={text}")
-    env = {"SET_BY_SCRIPT": Word((Part("v"),), plain.where)}
+    env = {"SET_BY_SCRIPT": Word((WordPart("v"),), plain.where)}
     config = effective_config(Launch(plain.module, plain.arguments, plain.where, env), version="0.9.1")
     assert config.get("trainer.default_local_dir") == value
     assert not config.diagnostics

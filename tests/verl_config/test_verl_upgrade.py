@@ -7,9 +7,9 @@ import json
 import pytest
 from verl_samples import DAPO, FULL, PPO, corpus_launches, make_launch
 
-from trinity_compat.data import data_path
-from trinity_compat.dotted import nodes
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import nodes
+from trinity_compat.common.resources import data_path
 from trinity_compat.verl_config import FLAVOURS, PINNED, VERSIONS, effective_config, upgrade
 from trinity_compat.verl_config.pinned import pinned_tree
 from trinity_compat.verl_config.releases import key_index, recipes

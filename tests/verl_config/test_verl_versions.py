@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from verl_samples import DAPO, make_launch
 
-from trinity_compat.dotted import leaves
+from trinity_compat.common.nested import leaves
 from trinity_compat.verl_config import FLAVOURS, VERSIONS, effective_config, infer_version, version_sensitive
 from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.infer import MANDATORY

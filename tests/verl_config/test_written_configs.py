@@ -2,7 +2,7 @@
 
 import pytest
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_script
 from trinity_compat.verl_config import effective_config
 

@@ -13,8 +13,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from trinity_compat.errors import Where
-from trinity_compat.launch.model import Launch, Part, Word
+from trinity_compat.common.errors import Where
+from trinity_compat.launch.model import Launch, Word, WordPart
 from trinity_compat.verl_config.arguments import hydra_flags
 from trinity_compat.verl_config.releases import recipes, release_tree
 
@@ -33,7 +33,7 @@ DAPO = "recipe.dapo.main_dapo"
 
 def make_launch(*arguments: str, module: str = PPO, file: str = "run.sh", cwd: str = ".") -> Launch:
     """A launch whose n-th argument stands on line n + 1 of ``file``."""
-    words = tuple(Word((Part(text),), Where(file, at + 2)) for at, text in enumerate(arguments))
+    words = tuple(Word((WordPart(text),), Where(file, at + 2)) for at, text in enumerate(arguments))
     return Launch(module, words, Where(file, 1), cwd=cwd)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from trinity_compat.audit.collect import AuditOptions, audit_sources
 from trinity_compat.audit.formats import FORMATS, render
 from trinity_compat.audit.model import Audit, LaunchAudit
-from trinity_compat.audit.summary import Summary, summarise
+from trinity_compat.audit.summary import AuditSummary, summarise
 
 __all__ = [
     "FORMATS",
     "Audit",
     "AuditOptions",
+    "AuditSummary",
     "LaunchAudit",
-    "Summary",
     "audit_sources",
     "render",
     "summarise",

@@ -12,20 +12,20 @@ from typing import Any
 from trinity_compat.audit.ignored import directives, silenced
 from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
 from trinity_compat.audit.phrases import listed
-from trinity_compat.dotted import sections_above
-from trinity_compat.errors import UserError, Where
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.nested import sections_above
 from trinity_compat.launch import read_script, read_text, refuse_lost_arguments
+from trinity_compat.launch.entrypoints import refusal
 from trinity_compat.launch.environment import unused_variables
+from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.model import Launch, Reading
-from trinity_compat.launch.sources import is_configuration
-from trinity_compat.mains import refusal
 from trinity_compat.translate import forks
-from trinity_compat.translate.assigned import with_assigned_keys
-from trinity_compat.translate.judged import Judged, as_ppo, judged
+from trinity_compat.translate.apply_user_rules import taught_launch
 from trinity_compat.translate.model import Finding, Status
-from trinity_compat.translate.options import Options
-from trinity_compat.translate.rows import Rows, load_rows
-from trinity_compat.translate.taught import taught_launch
+from trinity_compat.translate.options import TranslateOptions
+from trinity_compat.translate.partial_findings import PartialTranslation, as_ppo, judged
+from trinity_compat.translate.rows import MappingTable, load_rows
+from trinity_compat.translate.set_overrides import with_assigned_keys
 from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of, reason_without_release
 from trinity_compat.verl_config import config_from_yaml, effective_config, upgrade
 from trinity_compat.verl_config.arguments import read_arguments
@@ -50,7 +50,7 @@ class AuditOptions:
     cwd: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-    options: Options = field(default_factory=Options)
+    options: TranslateOptions = field(default_factory=TranslateOptions)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -199,7 +199,7 @@ def audit_config(
 
 
 def _audited(
-    config: EffectiveConfig, found: Judged, source: str | None, reading: Reading | None, why: str
+    config: EffectiveConfig, found: PartialTranslation, source: str | None, reading: Reading | None, why: str
 ) -> LaunchAudit:
     """``config``: of the whole launch. ``why``: why its main isn't translated, empty for one that is."""
     launch, translation = config.launch, found.translation
@@ -220,7 +220,7 @@ def _audited(
     )
 
 
-def _with_left_out(config: EffectiveConfig, found: Judged) -> tuple[Finding, ...]:
+def _with_left_out(config: EffectiveConfig, found: PartialTranslation) -> tuple[Finding, ...]:
     """The findings, those of keys whose value cannot be translated among them."""
     fates: dict[tuple[Where | None, str], _Verdict] = {
         (error.where, error.spelling): (REFUSED, Status.UNSUPPORTED, f"not translated: {_one_line(error)}")
@@ -310,7 +310,7 @@ def _refused(
     )
 
 
-def _judged_anyway(config: EffectiveConfig, rows: Rows) -> dict[str, _Verdict]:
+def _judged_anyway(config: EffectiveConfig, rows: MappingTable) -> dict[str, _Verdict]:
     """The keys of a composed launch that only its fork reads, or that nothing does: that holds whether or not
     the launch can be translated."""
     own = (key for key in config.set_keys if forks.is_fork_key(key, config, rows))

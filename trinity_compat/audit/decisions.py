@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from trinity_compat.audit.model import WHOLE_LAUNCH, Audit, LaunchAudit
 from trinity_compat.audit.phrases import listed, short
-from trinity_compat.mains import PPO, is_translated, refusal
-from trinity_compat.nearest import did_you_mean
+from trinity_compat.common.suggestions import did_you_mean
+from trinity_compat.launch.entrypoints import PPO, is_translated, refusal
+from trinity_compat.translate.apply_user_rules import by_a_rule, renamed
 from trinity_compat.translate.model import Finding, Status
 from trinity_compat.translate.rows import load_rows, rules_of
-from trinity_compat.translate.taught import by_a_rule, renamed
 from trinity_compat.translate.user_rules import families
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.releases import key_index

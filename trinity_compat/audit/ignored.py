@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trinity_compat.errors import Where
+from trinity_compat.common.errors import Where
 from trinity_compat.translate.model import Finding
 
 _DIRECTIVE = re.compile(r"#\s*trinity-compat:\s*ignore=([\w.,\- ]+)")

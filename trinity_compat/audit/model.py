@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trinity_compat.errors import Where
+from trinity_compat.common.errors import Where
 from trinity_compat.launch.model import Diagnostic
-from trinity_compat.translate.model import Caution, Finding, Rank, Status, reaches
+from trinity_compat.translate.model import Caution, Finding, Severity, Status, reaches
 from trinity_compat.verl_config.model import Fork, VersionChoice
 
 # From here on a key no longer means upstream what it meant in veRL.
@@ -48,7 +48,7 @@ class LaunchAudit:
     @property
     def errors(self) -> tuple[Caution, ...]:
         """What ends veRL itself, unless the source silences the whole launch."""
-        return tuple(found for found in self.warnings if found.rank is Rank.ERROR and self.heard)
+        return tuple(found for found in self.warnings if found.rank is Severity.ERROR and self.heard)
 
     @property
     def keys(self) -> int:

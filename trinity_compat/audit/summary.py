@@ -21,7 +21,7 @@ OUTCOMES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ChangeCause:
     """One reason why launches change, and which ones.
 
     ``set_in`` are the launches that set the key themselves, ``default_in`` those that have it by default.
@@ -40,13 +40,13 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class AuditSummary:
     """``outcomes`` counts launches, ``causes`` come gravest and most frequent first."""
 
     launches: int
     scripts: int
     outcomes: Mapping[str, int]
-    causes: tuple[Cause, ...]
+    causes: tuple[ChangeCause, ...]
     refusals: Mapping[str, tuple[str, ...]]
     warnings: Mapping[tuple[str, str], tuple[str, ...]]
 
@@ -62,10 +62,10 @@ def outcome(launch: LaunchAudit) -> str:
     return "approximated" if launch.worst is Status.APPROXIMATED else "same"
 
 
-def summarise(audit: Audit) -> Summary:
+def summarise(audit: Audit) -> AuditSummary:
     """Count the launches per outcome and gather the causes over all of them."""
     outcomes = Counter(outcome(launch) for launch in audit.launches)
-    return Summary(
+    return AuditSummary(
         launches=len(audit.launches),
         scripts=len({launch.source for launch in audit.launches}),
         outcomes={name: outcomes[name] for name in OUTCOMES},
@@ -82,7 +82,7 @@ def name(launch: LaunchAudit) -> str:
     return str(launch.where)
 
 
-def _causes(audit: Audit) -> tuple[Cause, ...]:
+def _causes(audit: Audit) -> tuple[ChangeCause, ...]:
     places: dict[tuple[Status, str, str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for launch in audit.launches:
         if launch.refused is None:
@@ -90,7 +90,8 @@ def _causes(audit: Audit) -> tuple[Cause, ...]:
                 set_in, default_in = places[_cause(finding)]
                 (default_in if finding.where is None else set_in).append(name(launch))
     causes = [
-        Cause(*cause, tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b))) for cause, (a, b) in places.items()
+        ChangeCause(*cause, tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b)))
+        for cause, (a, b) in places.items()
     ]
     return tuple(sorted(causes, key=lambda c: (-c.status.rank, -len(c.set_in), -c.launches, c.key)))
 

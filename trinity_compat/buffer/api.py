@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from trinity_compat.buffer.model import (
+    BufferState,
     Claim,
     EvalRequest,
     Experience,
-    Glance,
     Group,
-    Holder,
+    LeaseHolder,
     Participant,
-    Pending,
-    Reconciled,
+    PendingTasks,
+    ResumeResult,
     TaskQuery,
     WeightVersion,
 )
-from trinity_compat.buffer.position import Position
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.buffer.stream_position import StreamPosition
+from trinity_compat.job.run_spec import ReplaySpec
 
 
 class ClaimLost(RuntimeError):
@@ -36,7 +36,7 @@ class Buffer(Protocol):
 
     # -- experiences ------------------------------------------------------------------------
     def put_groups(
-        self, groups: Sequence[Group], *, history: int | None = None, holder: Holder | None = None
+        self, groups: Sequence[Group], *, history: int | None = None, holder: LeaseHolder | None = None
     ) -> int:
         """Store complete groups in one transaction; groups whose key lives already (not void, not
         stale) are left as they are. Returns how many were new. With ``history``, the one they were made
@@ -85,14 +85,14 @@ class Buffer(Protocol):
         """Task numbers < ``upto`` that have no live group (void and stale ones are dead), in order:
         what an explorer has to make (again)."""
 
-    def enter(self, holder: Holder, *, ready: bool, lease_s: float) -> None:
+    def enter(self, holder: LeaseHolder, *, ready: bool, lease_s: float) -> None:
         """Have ``holder``'s place among several explorers for so long; whoever had it has no task any more.
         ``ready``: it takes tasks from now on."""
 
-    def keep(self, holder: Holder, *, lease_s: float) -> bool:
+    def keep(self, holder: LeaseHolder, *, lease_s: float) -> bool:
         """Prolong it. False once another has the place."""
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: LeaseHolder) -> None:
         """Give place and tasks back."""
 
     def places(self) -> Mapping[int, bool]:
@@ -106,7 +106,7 @@ class Buffer(Protocol):
         not as many (not so ``by_place``). Nobody else gets them while the holder keeps its place; ``version``
         of the weights is told to others. Raises HistoryChanged."""
 
-    def pending(self, holder: Holder, *, upto: int) -> Pending:
+    def pending(self, holder: LeaseHolder, *, upto: int) -> PendingTasks:
         """What is stored of the training tasks below ``upto``, and what others have leased."""
 
     def settle_drawing(
@@ -116,7 +116,7 @@ class Buffer(Protocol):
         training tasks and keys already, become training groups, the others void; ``then`` is written to
         the state. False, and nothing done, when it has been ended before. Raises HistoryChanged."""
 
-    def position(self, *, step: int) -> Position:
+    def position(self, *, step: int) -> StreamPosition:
         """What the checkpoint of ``step`` has to keep, so that another database can go on from it. Call
         between ``mark_trained`` of ``step`` and the next one."""
 
@@ -144,7 +144,7 @@ class Buffer(Protocol):
     def get_version(self, version: int) -> WeightVersion | None:
         """One version, if published and not voided."""
 
-    def glance(self) -> Glance:
+    def glance(self) -> BufferState:
         """``history``, the state ``finished``, ``next_eval`` and ``latest_version`` in one statement."""
 
     # -- evaluation -----------------------------------------------------------------------------
@@ -187,7 +187,9 @@ class Buffer(Protocol):
     def history(self) -> int:
         """Id of the current history, from 1."""
 
-    def reconcile(self, *, step: int, position: Position | None = None, remake: bool = False) -> Reconciled:
+    def reconcile(
+        self, *, step: int, position: StreamPosition | None = None, remake: bool = False
+    ) -> ResumeResult:
         """Start a new history that continues from the checkpoint of ``step`` (0: from the start).
         Groups trained after it, or untrained, are ready again if their max_model_version ≤ step and
         void otherwise; nothing trained at or before it returns; later weight versions are void, and open

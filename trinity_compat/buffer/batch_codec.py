@@ -20,7 +20,7 @@ import torch
 from verl import DataProto
 
 from trinity_compat.buffer import packed_arrays, typed_json
-from trinity_compat.errors import RunError
+from trinity_compat.common.errors import RunError
 
 _HALF = "bfloat16"  # numpy has none: its bits are kept as int16
 _PIXELS = "multi_modal_inputs"

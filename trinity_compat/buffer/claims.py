@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import groups, leased, media, queries, replay, states
+from trinity_compat.buffer import groups, key_value, lease_watermark, media, queries, replay
 from trinity_compat.buffer.api import ClaimLost
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.queries import query
-from trinity_compat.faults import point
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.common.crash_points import point
+from trinity_compat.job.run_spec import ReplaySpec
 
 _MADE_ANEW = "made anew"
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ClaimRequest:
     """What a claimer asks. ``request`` names the attempt, so that a repeated one finds its first claim."""
 
     request: str
@@ -34,11 +34,11 @@ class Request:
     replay: ReplaySpec | None
 
 
-class TooFew(Exception):
+class TooFewGroups(Exception):
     """Fewer groups are ready than asked: the transaction rolls back."""
 
 
-def promising(conn: sa.Connection, ask: Request, *, now: float) -> bool:
+def promising(conn: sa.Connection, ask: ClaimRequest, *, now: float) -> bool:
     """Whether asking may give a claim: a trainer that polls an empty queue needs no write lock."""
     reused = ask.replay is not None and ask.replay.max_uses > 1
     if reused or conn.execute(query(queries.LAPSED), {"now": now}).first():
@@ -52,7 +52,7 @@ def any_stale(conn: sa.Connection, *, kind: str, min_version: int) -> bool:
     return conn.execute(query(queries.ANY_STALE), bind).first() is not None
 
 
-def take(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now: float) -> Claim:
+def take(conn: sa.Connection, ask: ClaimRequest, *, dialect: str, history: int, now: float) -> Claim:
     """Lease ``ask.count`` groups. Raises TooFew."""
     token = conn.execute(query(queries.CLAIM_OF_REQUEST), {"request": ask.request}).scalar_one_or_none()
     if token is None:
@@ -61,7 +61,7 @@ def take(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now: 
     return _read(conn, ask, token)
 
 
-def _read(conn: sa.Connection, ask: Request, token: int) -> Claim:
+def _read(conn: sa.Connection, ask: ClaimRequest, token: int) -> Claim:
     bind = {"token": token}
     rows = conn.execute(query(queries.CLAIMED_GROUPS), bind).all()
     members = conn.execute(query(queries.CLAIMED_EXPERIENCES), bind).all()
@@ -72,23 +72,23 @@ def _read(conn: sa.Connection, ask: Request, token: int) -> Claim:
     return Claim(token=token, owner=ask.owner, step=ask.step, groups=made)
 
 
-def _lease(conn: sa.Connection, ask: Request, *, dialect: str, history: int, now: float) -> int:
+def _lease(conn: sa.Connection, ask: ClaimRequest, *, dialect: str, history: int, now: float) -> int:
     values = {"request": ask.request, "owner": ask.owner, "step": ask.step, "history": history}
     values |= {"until": now + ask.lease_s, "now": now}
     token = int(conn.execute(query(queries.NEW_CLAIM), values).scalar_one())
     take_them = _take_ready if ask.replay is None else _take_replayable
     if take_them(conn, ask, token, skip=queries.skip_locked(dialect), now=now) < ask.count:
-        raise TooFew
+        raise TooFewGroups
     point("inside claim")
     return token
 
 
-def _take_ready(conn: sa.Connection, ask: Request, token: int, *, skip: str, now: float) -> int:
+def _take_ready(conn: sa.Connection, ask: ClaimRequest, token: int, *, skip: str, now: float) -> int:
     bind = {"kind": ask.kind, "token": token, "count": ask.count}
     return len(conn.execute(query(queries.TAKE_READY.format(skip_locked=skip)), bind).all())
 
 
-def _take_replayable(conn: sa.Connection, ask: Request, token: int, *, skip: str, now: float) -> int:
+def _take_replayable(conn: sa.Connection, ask: ClaimRequest, token: int, *, skip: str, now: float) -> int:
     asked = ask.replay or ReplaySpec()
     bind = {"kind": ask.kind, "token": token, "max_uses": asked.max_uses, "now": now}
     bind |= {"used_before": now - asked.cooldown_s, "min_version": ask.min_version or 0}
@@ -98,12 +98,12 @@ def _take_replayable(conn: sa.Connection, ask: Request, token: int, *, skip: str
 
 def replayable_since(conn: sa.Connection) -> int:
     """The history from which on groups are made as they are made now."""
-    return int(states.read(conn, _MADE_ANEW, 0))
+    return int(key_value.read(conn, _MADE_ANEW, 0))
 
 
 def replay_from(conn: sa.Connection, history: int) -> None:
     """Groups of earlier histories were made otherwise: none of them is trained again."""
-    states.write(conn, _MADE_ANEW, history)
+    key_value.write(conn, _MADE_ANEW, history)
 
 
 def drop_stale(conn: sa.Connection, *, kind: str, min_version: int) -> int:
@@ -111,7 +111,7 @@ def drop_stale(conn: sa.Connection, *, kind: str, min_version: int) -> int:
     bind = {"kind": kind, "min_version": min_version}
     tasks = conn.execute(query(queries.DROP_STALE), bind).scalars().all()
     if tasks and kind == "train":
-        leased.lower(conn, min(tasks))
+        lease_watermark.lower(conn, min(tasks))
     return len(tasks)
 
 

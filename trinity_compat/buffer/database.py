@@ -17,12 +17,12 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from trinity_compat import database_url
 from trinity_compat.buffer.errors import BufferError, BufferFull, BufferGone
 from trinity_compat.buffer.filesystem import refuse_network
 from trinity_compat.buffer.migrations import LATEST, MIGRATIONS
-from trinity_compat.errors import UserError
-from trinity_compat.secret import without_passwords
+from trinity_compat.common import database_url
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import without_passwords
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trinity_compat.errors import RunError
+from trinity_compat.common.errors import RunError
 
 
 class BufferError(RunError):

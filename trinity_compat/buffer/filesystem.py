@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 
 ALLOWED = "TRINITY_COMPAT_ANY_FILESYSTEM"  # in the environment: for who knows better
 _MOUNTS = Path("/proc/self/mountinfo")

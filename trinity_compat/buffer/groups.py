@@ -8,12 +8,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import codec, media, queries, states, typed_json
-from trinity_compat.buffer.carrying import simple
+from trinity_compat.buffer import codec, key_value, media, queries, typed_json
 from trinity_compat.buffer.errors import InvalidGroup
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
-from trinity_compat.faults import point
+from trinity_compat.buffer.row_fields import simple
+from trinity_compat.common.crash_points import point
 
 Row = Sequence[Any]  # what a driver gives; each reader knows its own columns
 Columns = dict[str, object]
@@ -64,7 +64,7 @@ def experience_values(experience: Experience) -> Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRows:
     """Column values of a group, of its experiences, and of what its task holds besides JSON."""
 
     group: Columns
@@ -72,10 +72,10 @@ class Prepared:
     media: list[Columns]
 
 
-def prepare(groups: Iterable[Group]) -> list[Prepared]:
+def prepare(groups: Iterable[Group]) -> list[PreparedRows]:
     """Everything that needs no database, done before the transaction takes the write lock."""
     return [
-        Prepared(group_values(g), [experience_values(e) for e in g.experiences], media_values(g))
+        PreparedRows(group_values(g), [experience_values(e) for e in g.experiences], media_values(g))
         for g in groups
     ]
 
@@ -86,7 +86,7 @@ def media_values(group: Group) -> list[Columns]:
     return [{"digest": digest, "data": data} for digest, data in by_digest.items()]
 
 
-def insert(conn: sa.Connection, prepared: Sequence[Prepared], *, history: int, now: float) -> int:
+def insert(conn: sa.Connection, prepared: Sequence[PreparedRows], *, history: int, now: float) -> int:
     """Store what isn't there yet; returns how many groups were new."""
     new = 0
     rows: list[Columns] = []
@@ -116,7 +116,7 @@ def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str, then: Mapp
         return False
     conn.execute(query(queries.DROP_DRAWN), {"drawn": drawn})
     for key, value in then.items():
-        states.write(conn, key, value)
+        key_value.write(conn, key, value)
     point("inside settle")
     return True
 

@@ -17,45 +17,45 @@ from itertools import filterfalse, islice
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import leased, position, queries, tasks
-from trinity_compat.buffer.leased import Note, Places
-from trinity_compat.buffer.model import Group, Holder, Pending, TaskQuery
+from trinity_compat.buffer import lease_watermark, live_tasks, queries, stream_position
+from trinity_compat.buffer.lease_watermark import ExplorerReadiness, WatermarkNote
+from trinity_compat.buffer.model import Group, LeaseHolder, PendingTasks, TaskQuery
 from trinity_compat.buffer.queries import of_ids, query
-from trinity_compat.faults import point
+from trinity_compat.common.crash_points import point
 
 CHUNK = 256  # tasks that a taker looks at first, then twice as many, until it has found enough
 
 
-def enter(conn: sa.Connection, holder: Holder, *, ready: bool, until: float) -> None:
+def enter(conn: sa.Connection, holder: LeaseHolder, *, ready: bool, until: float) -> None:
     """Take the place, from whoever has it."""
     bind = {"place": holder.place, "token": holder.token, "ready": int(ready), "until": until}
     conn.execute(query(queries.ENTER_PLACE), bind)
 
 
-def leave(conn: sa.Connection, holder: Holder) -> None:
+def leave(conn: sa.Connection, holder: LeaseHolder) -> None:
     """Give it up, and every task with it."""
     conn.execute(query(queries.LEAVE_PLACE), {"token": holder.token})
 
 
-def keep(conn: sa.Connection, holder: Holder, *, until: float) -> bool:
+def keep(conn: sa.Connection, holder: LeaseHolder, *, until: float) -> bool:
     """Have it for longer; False when another took it."""
     return conn.execute(query(queries.KEEP_PLACE), {"token": holder.token, "until": until}).rowcount == 1
 
 
 def places(conn: sa.Connection, *, now: float) -> Mapping[int, bool]:
     """Places that somebody has, and whether he takes tasks already."""
-    return Places.read(conn, now=now).ready
+    return ExplorerReadiness.read(conn, now=now).ready
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TaskShare:
     """What one look at the queue tells ``asked``'s holder. ``held``: tokens by task; ``living``: all tokens'
     fingerprint."""
 
     asked: TaskQuery
     held: Mapping[int, str]
     places: Mapping[int, bool]
-    live: tasks.Live
+    live: live_tasks.LiveTasks
     living: int = 0
 
     def free(self) -> Iterator[int]:
@@ -115,19 +115,21 @@ def everyone(asked: TaskQuery, places: Mapping[int, bool]) -> bool:
     return places.keys() >= set(range(asked.by_place))
 
 
-def _ready(places: Mapping[int, bool], holder: Holder) -> int:
+def _ready(places: Mapping[int, bool], holder: LeaseHolder) -> int:
     return len({place for place, ready in places.items() if ready} | {holder.place})
 
 
-def look(conn: sa.Connection, asked: TaskQuery, *, now: float) -> Share:
+def look(conn: sa.Connection, asked: TaskQuery, *, now: float) -> TaskShare:
     """Leases before groups: one that ends between the two has its group there."""
-    living = Places.read(conn, now=now)  # first: whoever leaves after it is missed by the next taker
+    living = ExplorerReadiness.read(
+        conn, now=now
+    )  # first: whoever leaves after it is missed by the next taker
     held = _held(conn, asked, living, now=now)
-    live = tasks.live(conn, asked.kind, first=asked.first, upto=asked.upto)
-    return Share(asked, held, living.ready, live, living.fingerprint)
+    live = live_tasks.live(conn, asked.kind, first=asked.first, upto=asked.upto)
+    return TaskShare(asked, held, living.ready, live, living.fingerprint)
 
 
-def _held(conn: sa.Connection, asked: TaskQuery, living: Places, *, now: float) -> dict[int, str]:
+def _held(conn: sa.Connection, asked: TaskQuery, living: ExplorerReadiness, *, now: float) -> dict[int, str]:
     """Tokens by task. While every place is held an explorer that has a part reads that part, and its own."""
     bind: dict[str, object] = {"kind": asked.kind, "now": now}
     sql = queries.HELD
@@ -138,13 +140,13 @@ def _held(conn: sa.Connection, asked: TaskQuery, living: Places, *, now: float) 
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class WatermarkView:
     """The tasks from the note on, as one who doesn't look at all that is under way sees them."""
 
     conn: sa.Connection
     asked: TaskQuery
-    note: Note
-    places: Places
+    note: WatermarkNote
+    places: ExplorerReadiness
     now: float
 
     @property
@@ -156,25 +158,25 @@ class Near:
     def free(self) -> Iterator[int]:
         """Tasks that the holder may take, in order; reads as many as are asked for."""
         yield from self.again()
-        _, adopted = position.adopted(self.conn)
+        _, adopted = stream_position.adopted(self.conn)
         first, size = self.note.first, CHUNK
         while first < self.asked.upto:
             upto = min(first + size, self.asked.upto)
             yield from self._between(first, upto, frozenset(adopted)).free()
             first, size = upto, 2 * size
 
-    def _between(self, first: int, upto: int, adopted: frozenset[int]) -> Share:
-        bind = {"kind": tasks.TRAIN, "first": first, "upto": upto, "now": self.now}
+    def _between(self, first: int, upto: int, adopted: frozenset[int]) -> TaskShare:
+        bind = {"kind": live_tasks.TRAIN, "first": first, "upto": upto, "now": self.now}
         held = {task: token for task, token, _ in self.conn.execute(query(queries.HELD_BETWEEN), bind)}
-        live = tasks.between(self.conn, adopted, first=first, upto=upto)
-        return Share(replace(self.asked, upto=upto), held, self.places.ready, live)
+        live = live_tasks.between(self.conn, adopted, first=first, upto=upto)
+        return TaskShare(replace(self.asked, upto=upto), held, self.places.ready, live)
 
     def again(self) -> list[int]:
         """Of what the holder has given up, below the note, what is still its own."""
         given_up = [number for number in self.asked.again if number < min(self.note.first, self.asked.upto)]
         if not given_up:
             return []
-        bind = {"kind": tasks.TRAIN, "token": self.asked.holder.token, "ids": given_up}
+        bind = {"kind": live_tasks.TRAIN, "token": self.asked.holder.token, "ids": given_up}
         return list(self.conn.execute(of_ids(queries.MAY_AGAIN), bind).scalars())
 
     def take(self, limit: int) -> list[int]:
@@ -183,16 +185,20 @@ class Near:
         wanted = min(limit, equal_part(unfinished, _ready(self.places.ready, self.asked.holder), have))
         found = list(islice(self.free(), wanted + 1))
         if len(found) <= wanted:  # there are no more
-            leased.move(self.conn, max(self.note.first, self.asked.upto))
+            lease_watermark.move(self.conn, max(self.note.first, self.asked.upto))
         elif found[-1] >= self.note.first:
-            leased.move(self.conn, found[-1])
+            lease_watermark.move(self.conn, found[-1])
         return found[:wanted]
 
 
-def near(conn: sa.Connection, asked: TaskQuery, *, now: float) -> Near | None:
+def near(conn: sa.Connection, asked: TaskQuery, *, now: float) -> WatermarkView | None:
     """Where there is a note for such a question."""
-    note = Note.read(conn)
-    return Near(conn, asked, note, Places.read(conn, now=now), now) if note.serves(asked) else None
+    note = WatermarkNote.read(conn)
+    return (
+        WatermarkView(conn, asked, note, ExplorerReadiness.read(conn, now=now), now)
+        if note.serves(asked)
+        else None
+    )
 
 
 def free(conn: sa.Connection, asked: TaskQuery, *, limit: int, now: float) -> list[int] | None:
@@ -212,14 +218,16 @@ def refreshed(conn: sa.Connection, asked: TaskQuery, *, limit: int, now: float) 
     return list(islice(share.free(), limit))
 
 
-def _note(conn: sa.Connection, share: Share, taken: Sequence[int], *, now: float) -> None:
+def _note(conn: sa.Connection, share: TaskShare, taken: Sequence[int], *, now: float) -> None:
     """What was seen by a full look, ``taken`` after it."""
-    if share.asked.kind != tasks.TRAIN:
+    if share.asked.kind != live_tasks.TRAIN:
         return
-    tasks.advance(conn, share.live)
+    live_tasks.advance(conn, share.live)
     if share.asked.by_place:
         return
-    leased.write(conn, Note(share.live.below, share.next(taken), share.live.count, now, share.living))
+    lease_watermark.write(
+        conn, WatermarkNote(share.live.below, share.next(taken), share.live.count, now, share.living)
+    )
 
 
 def take(
@@ -247,14 +255,14 @@ def _choose(conn: sa.Connection, asked: TaskQuery, *, limit: int, now: float, fu
     return taken
 
 
-def served(conn: sa.Connection, holder: Holder, groups: Sequence[Group]) -> None:
+def served(conn: sa.Connection, holder: LeaseHolder, groups: Sequence[Group]) -> None:
     """Their groups are stored: these leases have."""
     bind = [{"kind": group.kind, "task_no": group.task_no, "token": holder.token} for group in groups]
     conn.execute(query(queries.END_LEASE), bind)
 
 
-def pending(conn: sa.Connection, holder: Holder, *, upto: int, now: float) -> Pending:
+def pending(conn: sa.Connection, holder: LeaseHolder, *, upto: int, now: float) -> PendingTasks:
     """How far the training stream is, and what others are making of it."""
-    bind = {"kind": tasks.TRAIN, "token": holder.token, "now": now}
+    bind = {"kind": live_tasks.TRAIN, "token": holder.token, "now": now}
     others = {row[0]: row[1] for row in conn.execute(query(queries.HELD_BY_OTHERS), bind)}
-    return Pending(tasks.count(conn, upto=upto), others)
+    return PendingTasks(live_tasks.count(conn, upto=upto), others)

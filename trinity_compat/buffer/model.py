@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trinity_compat.algorithms.model import run_of
+from trinity_compat.job.answer_info import run_of
 
 # In the metrics of an answer that a pipeline's operator dropped from a group of which others are trained: it
 # keeps its tokens and reward, and the trainer leaves it out of the loss and of its group's baseline.
@@ -85,7 +85,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LeaseHolder:
     """Who takes tasks: the explorer's ``place`` among several; ``token`` changes with each start."""
 
     place: int
@@ -100,7 +100,7 @@ class TaskQuery:
     it has; ``again``: what it holds, has ended unfinished, and will make anew. Other tasks that it holds (an
     answer that never arrived gave them) are given to it again by its own next full look."""
 
-    holder: Holder
+    holder: LeaseHolder
     upto: int
     kind: str = "train"
     first: int = 0
@@ -110,7 +110,7 @@ class TaskQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingTasks:
     """``stored``: tasks of the training stream that have a group. ``others``: how many are under way
     elsewhere, by the version of the weights with which they were taken."""
 
@@ -154,7 +154,7 @@ class EvalRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class BufferState:
     """What an explorer looks at again and again: the current history, whether the run is marked as finished,
     the oldest evaluation that is not done, the newest weights."""
 
@@ -165,7 +165,7 @@ class Glance:
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class ResumeResult:
     """What a resume did: ``history`` is the new history's id; counts are groups."""
 
     history: int

@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
-from trinity_compat import database_url
 from trinity_compat.buffer.database import LATEST, Database
-from trinity_compat.errors import UserError
+from trinity_compat.common import database_url
+from trinity_compat.common.errors import UserError
 
 T = TypeVar("T")
 _WAIT_S = 10.0  # for a database that is locked just now

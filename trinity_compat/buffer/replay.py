@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from trinity_compat.buffer import queries
 from trinity_compat.buffer.queries import of_ids, query
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.job.run_spec import ReplaySpec
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

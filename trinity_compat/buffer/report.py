@@ -13,9 +13,9 @@ from trinity_compat.buffer.groups import Columns, Row
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.reading import opened_to_look
-from trinity_compat.buffer.retention import Retention, Unneeded, last_trained
+from trinity_compat.buffer.retention import Droppable, TextRetention, last_trained
 from trinity_compat.buffer.typed_json import readable
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 
 _SHOWN = (
     "group_id",
@@ -51,7 +51,7 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class PruneResult:
     """How many experiences lost texts and tokens, and by how many bytes the file shrank."""
 
     experiences: int
@@ -119,16 +119,16 @@ class BufferReport:
         bind = {"after_id": after_id, "limit": limit}
         return self._db.run(lambda conn: _rows(conn, queries.EXPERIENCES, bind), write=False)
 
-    def prune(self, *, keep_steps: int) -> Pruned:
+    def prune(self, *, keep_steps: int) -> PruneResult:
         """Empty texts and tokens of what was last trained ``keep_steps`` trainer steps ago or earlier, of
         evaluations as old, and of void and stale groups, in small transactions: a run may go on meanwhile.
         Images that no other task names go too. Rewards, versions and the ledger stay. A later resume from
         before the pruned steps has their tasks made again. Raises UserError where the database cannot be
         written."""
         last = self._db.run(last_trained, write=False)
-        retention = Retention(self._db)
-        dropped = retention.drop(Unneeded(last - keep_steps))
-        return Pruned(dropped, retention.give_back())
+        retention = TextRetention(self._db)
+        dropped = retention.drop(Droppable(last - keep_steps))
+        return PruneResult(dropped, retention.give_back())
 
     def close(self) -> None:
         """Give the connections back."""

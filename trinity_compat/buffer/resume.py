@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import claims, leased, queries
-from trinity_compat.buffer.model import Reconciled
-from trinity_compat.buffer.position import Position, adopt, is_ours
+from trinity_compat.buffer import claims, lease_watermark, queries
+from trinity_compat.buffer.model import ResumeResult
 from trinity_compat.buffer.queries import query
-from trinity_compat.faults import point
+from trinity_compat.buffer.stream_position import StreamPosition, adopt, is_ours
+from trinity_compat.common.crash_points import point
 
 _NOTHING = -1  # every step and version came after it
 
 
 def reconcile(
-    conn: sa.Connection, *, step: int, position: Position | None, remake: bool, now: float
-) -> Reconciled:
+    conn: sa.Connection, *, step: int, position: StreamPosition | None, remake: bool, now: float
+) -> ResumeResult:
     """The caller holds the history's row. Order matters: first claims, then uses, then groups."""
     ours = position is None or is_ours(conn, step=step, position=position)
     history = int(conn.execute(query(queries.NEW_HISTORY), {"step": step, "now": now}).scalar_one())
@@ -34,15 +34,15 @@ def reconcile(
     conn.execute(query(queries.VOID_EXPERTS))
     voided = conn.execute(query(queries.VOID_GROUPS), {"step": made_upto}).scalars().all()
     if voided:
-        leased.lower(conn, min(voided))
+        lease_watermark.lower(conn, min(voided))
     conn.execute(query(queries.VOID_VERSIONS), lost)
     conn.execute(query(queries.DROP_LATER_BATCHES), {"step": lost["step"]})
     conn.execute(query(queries.VOID_METRICS if ours else queries.VOID_ALL_METRICS), lost)
     if position is not None and not ours:
         adopt(conn, step=step, history=history, position=position)
-    leased.forget(conn)  # last, as whoever drops groups locks them before the counters
+    lease_watermark.forget(conn)  # last, as whoever drops groups locks them before the counters
     point("inside resume")
-    return Reconciled(
+    return ResumeResult(
         history=history,
         ready_again=conn.execute(query(queries.COUNT_READY)).scalar_one(),
         voided=len(voided),

@@ -25,7 +25,7 @@ ALL_TAKEN = 0  # uses after which a trained group is free: any number
 
 
 @dataclass(frozen=True, slots=True)
-class Unneeded:
+class Droppable:
     """What may be dropped: groups whose last use was at trainer step ``upto`` or before, evaluations as
     old and groups that a pipeline dropped for such a step, void and stale groups. Where groups are used again
     (replay) only those used ``max_uses`` times, or made by weights older than ``min_version``."""
@@ -35,7 +35,7 @@ class Unneeded:
     min_version: int = 0
 
 
-class Retention:
+class TextRetention:
     """Drops in small transactions. ``pause`` is called between two of them."""
 
     def __init__(self, db: Database, *, pause: Callable[[float], object] = time.sleep) -> None:
@@ -43,7 +43,7 @@ class Retention:
         self._count = 8
         self._done = 0  # steps up to here hold nothing more to drop
 
-    def drop(self, what: Unneeded, *, until: Callable[[], bool] = lambda: False) -> int:
+    def drop(self, what: Droppable, *, until: Callable[[], bool] = lambda: False) -> int:
         """All of it, or what was done when ``until`` says so, between two transactions; how many experiences
         that were. A group that comes to be droppable later is found by the next call."""
         bind = {"above": self._done, "upto": what.upto, "uses": what.max_uses, "min": what.min_version}

@@ -11,29 +11,39 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import batches, claims, codec, groups, leases, queries, resume, states, tasks
-from trinity_compat.buffer import position as positions
+from trinity_compat.buffer import (
+    batches,
+    claims,
+    codec,
+    groups,
+    key_value,
+    leases,
+    live_tasks,
+    queries,
+    resume,
+)
+from trinity_compat.buffer import stream_position as positions
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.errors import HistoryChanged
 from trinity_compat.buffer.groups import Row
 from trinity_compat.buffer.model import (
+    BufferState,
     Claim,
     EvalRequest,
     Experience,
-    Glance,
     Group,
-    Holder,
+    LeaseHolder,
     Participant,
-    Pending,
-    Reconciled,
+    PendingTasks,
+    ResumeResult,
     TaskQuery,
     WeightVersion,
 )
-from trinity_compat.buffer.position import Position
 from trinity_compat.buffer.queries import query
-from trinity_compat.faults import point
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.buffer.stream_position import StreamPosition
+from trinity_compat.common.crash_points import point
+from trinity_compat.job.run_spec import ReplaySpec
 
 T = TypeVar("T")
 _ALL = 2**62
@@ -50,7 +60,7 @@ class SqlBuffer:
     # -- experiences ------------------------------------------------------------------------
 
     def put_groups(
-        self, groups_: Sequence[Group], *, history: int | None = None, holder: Holder | None = None
+        self, groups_: Sequence[Group], *, history: int | None = None, holder: LeaseHolder | None = None
     ) -> int:
         prepared = groups.prepare(groups_)
 
@@ -76,7 +86,7 @@ class SqlBuffer:
         lease_s: float = 60.0,
         replay: ReplaySpec | None = None,
     ) -> Claim | None:
-        ask = claims.Request(uuid.uuid4().hex, count, owner, step, kind, min_version, lease_s, replay)
+        ask = claims.ClaimRequest(uuid.uuid4().hex, count, owner, step, kind, min_version, lease_s, replay)
         if min_version is not None:
             self._drop_stale(kind, min_version)
         if not self._read(lambda conn: claims.promising(conn, ask, now=self._now(conn))):
@@ -88,7 +98,7 @@ class SqlBuffer:
 
         try:
             claim = self._db.run(work)
-        except claims.TooFew:
+        except claims.TooFewGroups:
             return None
         point("after claim")
         return claim
@@ -150,24 +160,24 @@ class SqlBuffer:
     # -- the task stream ----------------------------------------------------------------------
 
     def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
-        found = self._read(lambda conn: tasks.live(conn, tasks.TRAIN, first=0, upto=upto))
+        found = self._read(lambda conn: live_tasks.live(conn, live_tasks.TRAIN, first=0, upto=upto))
         if found.below - found.known >= _WORTH_NOTING:
             self._db.run(self._advance)
         return list(itertools.islice(found.missing(upto), limit))
 
-    def _advance(self, conn: sa.Connection) -> tasks.Live:
-        tasks.lock(conn, self._db.dialect)
-        found = tasks.live(conn, tasks.TRAIN, first=0, upto=_ALL)
-        tasks.advance(conn, found)
+    def _advance(self, conn: sa.Connection) -> live_tasks.LiveTasks:
+        live_tasks.lock(conn, self._db.dialect)
+        found = live_tasks.live(conn, live_tasks.TRAIN, first=0, upto=_ALL)
+        live_tasks.advance(conn, found)
         return found
 
-    def enter(self, holder: Holder, *, ready: bool, lease_s: float) -> None:
+    def enter(self, holder: LeaseHolder, *, ready: bool, lease_s: float) -> None:
         self._db.run(lambda conn: leases.enter(conn, holder, ready=ready, until=self._now(conn) + lease_s))
 
-    def keep(self, holder: Holder, *, lease_s: float) -> bool:
+    def keep(self, holder: LeaseHolder, *, lease_s: float) -> bool:
         return self._db.run(lambda conn: leases.keep(conn, holder, until=self._now(conn) + lease_s))
 
-    def leave(self, holder: Holder) -> None:
+    def leave(self, holder: LeaseHolder) -> None:
         self._db.run(lambda conn: leases.leave(conn, holder))
 
     def places(self) -> Mapping[int, bool]:
@@ -179,7 +189,7 @@ class SqlBuffer:
 
     def _refreshed(self, conn: sa.Connection, asked: TaskQuery, limit: int) -> list[int]:
         self._still(conn, None)  # a resume ends all leases: not between the look and its note
-        tasks.lock(conn, self._db.dialect)
+        live_tasks.lock(conn, self._db.dialect)
         return leases.refreshed(conn, asked, limit=limit, now=self._now(conn))
 
     def lease_tasks(self, asked: TaskQuery, *, limit: int, version: int, history: int) -> list[int]:
@@ -188,7 +198,7 @@ class SqlBuffer:
         def work(conn: sa.Connection) -> list[int]:
             fully = next(attempts) > 0  # the first one may have taken tasks, and its answer was lost
             self._still(conn, history)
-            tasks.lock(conn, self._db.dialect)
+            live_tasks.lock(conn, self._db.dialect)
             now = self._now(conn)
             return leases.take(conn, asked, limit=limit, version=version, now=now, fully=fully)
 
@@ -196,7 +206,7 @@ class SqlBuffer:
         point("after lease")
         return taken
 
-    def pending(self, holder: Holder, *, upto: int) -> Pending:
+    def pending(self, holder: LeaseHolder, *, upto: int) -> PendingTasks:
         return self._read(lambda conn: leases.pending(conn, holder, upto=upto, now=self._now(conn)))
 
     def settle_drawing(
@@ -208,8 +218,8 @@ class SqlBuffer:
 
         return self._db.run(work)
 
-    def position(self, *, step: int) -> Position:
-        def work(conn: sa.Connection) -> Position:
+    def position(self, *, step: int) -> StreamPosition:
+        def work(conn: sa.Connection) -> StreamPosition:
             history = self._hold_history(conn, queries.for_share)
             return positions.take(conn, step=step, history=history, missing=self._advance(conn).below)
 
@@ -252,9 +262,9 @@ class SqlBuffer:
         rows = self._rows(queries.ONE_VERSION, {"version": version})
         return WeightVersion(*rows[0]) if rows else None
 
-    def glance(self) -> Glance:
+    def glance(self) -> BufferState:
         history, finished, *others = self._rows(queries.GLANCE)[0]
-        return Glance(
+        return BufferState(
             history=history,
             finished=bool(finished and codec.from_json(finished)),
             evaluation=EvalRequest(*others[:3]) if others[0] is not None else None,
@@ -316,10 +326,10 @@ class SqlBuffer:
         self._db.run(work)
 
     def set_state(self, key: str, value: object) -> None:
-        self._db.run(lambda conn: states.write(conn, key, value))
+        self._db.run(lambda conn: key_value.write(conn, key, value))
 
     def get_state(self, key: str, default: object = None) -> Any:
-        return self._read(lambda conn: states.read(conn, key, default))
+        return self._read(lambda conn: key_value.read(conn, key, default))
 
     def log_metrics(self, role: str, step: int, metrics: Mapping[str, float]) -> None:
         values = {"role": role, "step": step, "metrics": codec.metrics_json(metrics, f"{role}'s step {step}")}
@@ -338,8 +348,10 @@ class SqlBuffer:
     def history(self) -> int:
         return self._read(self._history)
 
-    def reconcile(self, *, step: int, position: Position | None = None, remake: bool = False) -> Reconciled:
-        def work(conn: sa.Connection) -> Reconciled:
+    def reconcile(
+        self, *, step: int, position: StreamPosition | None = None, remake: bool = False
+    ) -> ResumeResult:
+        def work(conn: sa.Connection) -> ResumeResult:
             self._hold_history(conn, queries.for_update)
             return resume.reconcile(conn, step=step, position=position, remake=remake, now=self._now(conn))
 

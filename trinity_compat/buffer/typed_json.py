@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trinity_compat.buffer.media import Media
-from trinity_compat.errors import RunError
+from trinity_compat.common.errors import RunError
 
 TYPED = "__typed__"
 FLOAT = "__float__"
@@ -47,7 +47,7 @@ class Unreadable(RunError):
     """A stored value that this release cannot decode."""
 
 
-class LeftOut:
+class UnstoredValue:
     """Stands in a task for a value that cannot be carried. Any use of it raises, so that no reward is
     computed from it by accident."""
 
@@ -72,7 +72,7 @@ class LeftOut:
     __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LeftOut, (self.place, self.kind)
+        return UnstoredValue, (self.place, self.kind)
 
 
 # -- writing ----------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ _WRITERS: dict[type, Callable[[Any, int], tuple[str, object]]] = {
     dt.time: lambda value, _: ("time", _moment(value)),
     dt.timedelta: lambda value, _: ("timedelta", [value.days, value.seconds, value.microseconds]),
     uuid.UUID: lambda value, _: ("uuid", value.hex),
-    LeftOut: lambda value, _: ("left out", [value.place, value.kind]),
+    UnstoredValue: lambda value, _: ("left out", [value.place, value.kind]),
 }
 
 
@@ -400,7 +400,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "Timestamp": _read_timestamp,
     "Timedelta": _read_timedelta,
     "tensor": _read_tensor,
-    "left out": lambda told: LeftOut(*map(str, told)),
+    "left out": lambda told: UnstoredValue(*map(str, told)),
 }
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import click
 
-from trinity_compat import __version__, extras
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.nearest import nearest
-from trinity_compat.secret import without_passwords
+from trinity_compat import __version__
+from trinity_compat.common import optional_packages
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.redaction import without_passwords
+from trinity_compat.common.suggestions import nearest
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
     except (UserError, ModuleNotFoundError) as error:
-        told = error if isinstance(error, UserError) else extras.explained(error)
+        told = error if isinstance(error, UserError) else optional_packages.explained(error)
         if told is None:
             raise
         click.echo(f"error: {without_passwords(str(told))}", err=True)

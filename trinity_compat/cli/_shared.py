@@ -10,9 +10,9 @@ from typing import IO, TypeVar
 
 import click
 
-from trinity_compat.errors import UserError, Where
-from trinity_compat.mains import TRANSLATED, teachings
-from trinity_compat.writing import replacing
+from trinity_compat.common.atomic_write import replacing
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.launch.entrypoints import TRANSLATED, teachings
 
 _STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -45,7 +45,7 @@ def quiet_option(command: _Command) -> _Command:
     return click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")(command)
 
 
-def taught_mains(given: Sequence[str], rules: str | None = None) -> dict[str, str]:
+def user_entrypoints(given: Sequence[str], rules: str | None = None) -> dict[str, str]:
     """What ``--main`` and the rules say of mains, the former first. Raises UserError for a wrong one."""
     told: Mapping[str, str] = {}
     if rules:

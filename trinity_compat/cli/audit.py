@@ -16,13 +16,13 @@ from trinity_compat.cli._shared import (
     name_and_value,
     quiet_option,
     set_option,
-    taught_mains,
+    user_entrypoints,
     write,
 )
-from trinity_compat.releases import VERL_RELEASES
+from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.translate.model import FAIL_ON
-from trinity_compat.translate.options import Options
-from trinity_compat.trinity_config import TARGETS
+from trinity_compat.translate.options import TranslateOptions
+from trinity_compat.trinity.config import TARGETS
 
 
 @click.command(name="audit", cls=WithScriptArguments)
@@ -80,14 +80,14 @@ def command(
     error and no launch before it.
     """
     known = dict(name_and_value("--env", text) for text in env)
-    options = Options(
+    options = TranslateOptions(
         target=target,
         verl_version=verl_version,
         fork_config=not no_fork_config,
         env=known,
         assignments=dict(name_and_value("--set", text) for text in assignments),
         rules=rules,
-        mains=taught_mains(mains, rules),
+        mains=user_entrypoints(mains, rules),
     )
     audit = audit_sources(sources, AuditOptions(cwd, known, arguments, options, os.environ))
     read = [*sources, *(launch.source for launch in audit.launches), *audit.problems, *audit.empty]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trinity_compat import database_url
 from trinity_compat.cli._shared import refuse_overwriting, writing
-from trinity_compat.errors import UserError, Where
-from trinity_compat.spec import RunSpec
+from trinity_compat.common import database_url
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.job.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from trinity_compat.buffer.report import BufferReport, Stats

@@ -21,6 +21,6 @@ def command() -> None:
 @click.option("--critic", is_flag=True, help="The critic instead of the actor.")
 def to_hf(job: Path, step: int | None, out: Path | None, critic: bool) -> None:
     """Write a checkpoint of JOB as a Hugging Face model; prints its folder."""
-    from trinity_compat.runtime.job import export
+    from trinity_compat.run.job_dir import export
 
     click.echo(export.to_hf(job, step=step, out=out, critic=critic))

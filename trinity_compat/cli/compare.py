@@ -9,11 +9,11 @@ import click
 from rich.console import Console
 
 from trinity_compat.cli._shared import name_and_value, write
+from trinity_compat.common.errors import UserError
 from trinity_compat.compare.axes import AXES, Axis
 from trinity_compat.compare.margins import Margins
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.verdict import Comparison
-from trinity_compat.errors import UserError
 
 
 @click.command(name="compare")
@@ -148,7 +148,7 @@ def _refuse_beside(option: str, does: str, heard: tuple[str, ...]) -> None:
 
 def _plan(sides: tuple[str, ...], plan: str, options: CompareOptions, form: str, output: Path | None) -> int:
     from trinity_compat.compare.margins import amount
-    from trinity_compat.compare.plan import as_text, make_plan
+    from trinity_compat.compare.seed_planning import as_text, make_plan
     from trinity_compat.compare.sources import read_side
 
     _refuse_beside("--plan", "plans alone", _HEARD_BY_PLAN)

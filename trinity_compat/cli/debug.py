@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from trinity_compat import own_python
 from trinity_compat.cli._shared import write
-from trinity_compat.errors import UserError
-from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.common import python_command
+from trinity_compat.common.errors import UserError
+from trinity_compat.run.plan.options import RunOptions
 
 
 @click.command("debug")
@@ -46,8 +46,8 @@ def command(source: str | None, arguments: tuple[str, ...], **given: object) -> 
 
 
 def _go(source: object, arguments: tuple[str, ...], given: dict[str, object]) -> None:
-    own_python.share_cores(os.environ)
-    from trinity_compat.runtime import debug
+    python_command.share_cores(os.environ)
+    from trinity_compat.run import debug
 
     if not source:
         raise UserError("debug needs a job directory, a Trinity YAML or a veRL script")
@@ -58,9 +58,9 @@ def _go(source: object, arguments: tuple[str, ...], given: dict[str, object]) ->
     if given["module"] == "inference_model":
         debug.serve(spec, port, given["step"])  # type: ignore[arg-type]
         return
-    from trinity_compat.explorer.debugging import Ask
+    from trinity_compat.explorer.modes.debug import DebugTask
 
-    ask = Ask(given["task"], given["data"], given["count"])  # type: ignore[arg-type]
+    ask = DebugTask(given["task"], given["data"], given["count"])  # type: ignore[arg-type]
     output: Path | None = given["output_file"]  # type: ignore[assignment]
     plugins: Path | None = given["plugin_dir"]  # type: ignore[assignment]
     shown = debug.run_task(spec, port, ask, plugins=plugins)

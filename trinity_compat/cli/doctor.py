@@ -16,7 +16,7 @@ def command(folder: Path) -> int:
 
     Exit code 1 when something would stop a run.
     """
-    from trinity_compat.runtime.checks import doctor
+    from trinity_compat.run.checks import doctor
 
     bad = False
     for check in doctor.examine(folder):

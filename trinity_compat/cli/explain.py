@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.translate.explain import explain
 from trinity_compat.translate.rows import load_rows
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
-from trinity_compat.cli._shared import main_option, name_and_value, taught_mains
-from trinity_compat.errors import UserError
+from trinity_compat.cli._shared import main_option, name_and_value, user_entrypoints
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import hidden, shown
 from trinity_compat.launch import EnvRef, Launch, Reading, Word, merged, read_argv, read_script, read_text
-from trinity_compat.launch.core.values import Bit, open_source
+from trinity_compat.launch.bash.traced_text import TextPiece, open_source
 from trinity_compat.launch.environment import unused_variables
-from trinity_compat.secret import hidden, shown
 
 
 @click.command()
@@ -42,7 +42,7 @@ def command(
     ARGS after -- are the script's own arguments. Exit code: 0, 2 when there is no launch.
     """
     environment = dict(name_and_value("--env", pair) for pair in env)
-    taught = taught_mains(mains, rules)
+    taught = user_entrypoints(mains, rules)
     if argv:
         reading = read_argv([*([script] if script else []), *args], env=environment, mains=taught)
     elif script is None:
@@ -97,7 +97,7 @@ def unresolved(word: Word) -> list[str]:
     """The expressions of a word that are open: unknown output, and variables that nothing sets."""
     found: list[str] = []
     for part in word.parts:
-        source = open_source(Bit(part.text, word.where, part.source))
+        source = open_source(TextPiece(part.text, word.where, part.source))
         if source is not None:
             found.append(f"${{{source.name}}}" if isinstance(source, EnvRef) else source.expression)
     return found

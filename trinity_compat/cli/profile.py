@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from trinity_compat.data import data_path
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.resources import data_path
 from trinity_compat.launch import read_script
-from trinity_compat.runtime.plan import profiles
-from trinity_compat.translate.stock import lost_keys
+from trinity_compat.run.plan import profiles
+from trinity_compat.translate.stock_verl import lost_keys
 from trinity_compat.verl_config import effective_config
 
 

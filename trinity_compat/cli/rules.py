@@ -8,8 +8,14 @@ import click
 
 from trinity_compat.audit import AuditOptions, audit_sources
 from trinity_compat.audit.decisions import rules_for
-from trinity_compat.cli._shared import WithScriptArguments, main_option, name_and_value, taught_mains, write
-from trinity_compat.translate.options import Options
+from trinity_compat.cli._shared import (
+    WithScriptArguments,
+    main_option,
+    name_and_value,
+    user_entrypoints,
+    write,
+)
+from trinity_compat.translate.options import TranslateOptions
 from trinity_compat.translate.user_rules import describe
 
 
@@ -40,7 +46,7 @@ def init(
     As it is written the file changes nothing: each rule is to be chosen and uncommented.
     """
     known = dict(name_and_value("--env", text) for text in env)
-    options = Options(env=known, mains=taught_mains(mains))
+    options = TranslateOptions(env=known, mains=user_entrypoints(mains))
     audit = audit_sources([source], AuditOptions(cwd, known, arguments, options))
     write(rules_for(source, audit), output, sources=[source])
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trinity_compat import extras
-from trinity_compat.cli._shared import main_option, taught_mains
-from trinity_compat.errors import UserError
+from trinity_compat.cli._shared import main_option, user_entrypoints
+from trinity_compat.common import optional_packages
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.releases import TARGETS
 from trinity_compat.launch import read_script, refuse_lost_arguments
-from trinity_compat.launch.sources import is_configuration
-from trinity_compat.releases import TARGETS
-from trinity_compat.runtime.plan.options import RunOptions
+from trinity_compat.launch.job_files import is_configuration
+from trinity_compat.run.plan.options import RunOptions
 
 if TYPE_CHECKING:
-    from trinity_compat.runtime.job.launch_end import LaunchEnd
+    from trinity_compat.run.job_dir.launch_end import LaunchEnd
 
 
 # A positional parameter, what goes through them without naming one, or another file's code.
@@ -122,13 +122,13 @@ def command(
     """
     # The script may start its launches in another folder.
     named = str(Path(rules).absolute()) if rules and Path(rules).exists() else rules
-    options = RunOptions(mains=taught_mains(mains, rules), rules=named, **given)  # type: ignore[arg-type]
+    options = RunOptions(mains=user_entrypoints(mains, rules), rules=named, **given)  # type: ignore[arg-type]
     if options.gpus is not None and not options.dry_run:
         raise UserError(
             "--gpus N is for --dry-run", hint="a run asks its Ray; CUDA_VISIBLE_DEVICES limits it"
         )
     if options.dry_run:
-        from trinity_compat.runtime import dry_run
+        from trinity_compat.run import dry_run
 
         for line in dry_run.lines(source, arguments, options):
             click.echo(line)
@@ -153,17 +153,17 @@ def _refuse_lost(source: str, arguments: tuple[str, ...], options: RunOptions) -
 
 
 def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
-    extras.need_for_a_run()  # before the script's own downloads
+    optional_packages.need_for_a_run()  # before the script's own downloads
     _refuse_lost(source, arguments, options)
     if is_configuration(source):
-        from trinity_compat.runtime.stages import run_yaml
+        from trinity_compat.run.staged_run import run_yaml
 
         ended = [run_yaml(Path(source), options)]
         code = ended[0].code
     elif options.plugin_dirs:
         raise UserError("--plugin-dir is for a Trinity YAML: a veRL script names its own reward function")
     else:
-        from trinity_compat.runtime.script.run_script import run_script
+        from trinity_compat.run.script.run_script import run_script
 
         code, ended = run_script(source, arguments, options)
         if not ended and code == 0:

@@ -20,7 +20,7 @@ def command(job: Path, watch: bool | None) -> None:
 
     On a terminal a running job is followed until it ends, or Ctrl-C; the job itself does not notice.
     """
-    from trinity_compat.runtime.job import stages, status
+    from trinity_compat.run.job_dir import stages, status
 
     if states := stages.read(job):
         for line in stages.lines(job, states):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from trinity_compat import extras, own_python
+from trinity_compat.common import optional_packages, python_command
 
 
 @click.command()
@@ -20,9 +20,9 @@ def command(directory: Path, seed: int) -> None:
     The model gets a short supervised warm start: it knows the form of an answer, not which one is
     wanted. A second call with the same seed does nothing.
     """
-    extras.need("torch", "transformers", "pyarrow")
-    own_python.share_cores(os.environ)
-    from trinity_compat.runtime.toy import ToySpec, make_toy
+    optional_packages.need("torch", "transformers", "pyarrow")
+    python_command.share_cores(os.environ)
+    from trinity_compat.run.toy import ToySpec, make_toy
 
     make_toy(directory, ToySpec(seed=seed), progress=_shown)
     click.echo(f"{directory}/model, {directory}/data/train.parquet, {directory}/data/val.parquet")

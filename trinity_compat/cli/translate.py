@@ -21,10 +21,12 @@ from trinity_compat.cli._shared import (
     name_and_value,
     quiet_option,
     set_option,
-    taught_mains,
+    user_entrypoints,
     write,
 )
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import masked
+from trinity_compat.common.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
 from trinity_compat.launch import (
     Launch,
     Reading,
@@ -35,14 +37,12 @@ from trinity_compat.launch import (
     refuse_lost_arguments,
 )
 from trinity_compat.launch.environment import computed_variables, unused_variables
-from trinity_compat.launch.sources import is_configuration
-from trinity_compat.releases import TRINITY, TRINITY_OLD, VERL_RELEASES
-from trinity_compat.secret import masked
-from trinity_compat.translate import Options, Status, Translation, translate_config, translate_launch
-from trinity_compat.translate.model import FAIL_ON, Rank
+from trinity_compat.launch.job_files import is_configuration
+from trinity_compat.translate import Status, TranslateOptions, Translation, translate_config, translate_launch
+from trinity_compat.translate.env_references import resolved_launch
+from trinity_compat.translate.model import FAIL_ON, Severity
 from trinity_compat.translate.pipeline import refuse_unstartable
-from trinity_compat.translate.symbols import resolved_launch
-from trinity_compat.trinity_config import TARGETS
+from trinity_compat.trinity.config import TARGETS
 from trinity_compat.verl_config import config_from_yaml
 
 _NAMED = re.compile(r"\$\{oc\.env:(\w+)")  # a variable whose value counts when the YAML is used
@@ -111,8 +111,8 @@ def command(
     return int(limit is not None and any(translation.reaches(limit) for translation, _ in results))
 
 
-def _options(given: dict[str, Any], env: dict[str, str]) -> Options:
-    return Options(
+def _options(given: dict[str, Any], env: dict[str, str]) -> TranslateOptions:
+    return TranslateOptions(
         target=given["target"],
         verl_version=given["verl_version"],
         fork_config=not given["no_fork_config"],
@@ -124,7 +124,7 @@ def _options(given: dict[str, Any], env: dict[str, str]) -> Options:
         environ=dict(os.environ) if given["resolve"] else {},
         assignments=dict(name_and_value("--set", text) for text in given["assignments"]),
         rules=given["rules"],
-        mains=taught_mains(given["mains"], given["rules"]),
+        mains=user_entrypoints(given["mains"], given["rules"]),
         comments=not given["no_comments"],
         minimal=given["minimal"],
         command=shlex.join(["trinity-compat", *masked(_shown(sys.argv[1:]))]),
@@ -145,7 +145,11 @@ def _shown(argv: list[str]) -> list[str]:
 
 
 def _translate(
-    source: str | None, arguments: tuple[str, ...], which: str, given: dict[str, Any], options: Options
+    source: str | None,
+    arguments: tuple[str, ...],
+    which: str,
+    given: dict[str, Any],
+    options: TranslateOptions,
 ) -> list[tuple[Translation, str]]:
     root = Path(given["cwd"]) if given["cwd"] else None
     if source is not None and is_configuration(source) and not given["argv"]:
@@ -169,7 +173,7 @@ def _translate(
 
 
 def _read(
-    source: str | None, arguments: tuple[str, ...], given: dict[str, Any], options: Options
+    source: str | None, arguments: tuple[str, ...], given: dict[str, Any], options: TranslateOptions
 ) -> tuple[Reading, frozenset[str]]:
     """The reading, and the variables from which the script has computed more than it hands on."""
     if given["argv"]:
@@ -189,7 +193,7 @@ def _read(
     return plain, computed_variables(plain, lambda extra: read(env={**options.env, **extra}))
 
 
-def _under_environment(read: Callable[..., Reading], options: Options) -> Reading:
+def _under_environment(read: Callable[..., Reading], options: TranslateOptions) -> Reading:
     """What the script computes from a variable follows the variable's value too: filling
     in afterwards is enough only where nothing was computed, and then the places say more."""
     plain = read(env=options.env)
@@ -239,7 +243,7 @@ def _told(translation: Translation) -> Iterator[str]:
         if finding.status.rank >= Status.APPROXIMATED.rank and finding.where is not None:
             yield f"{finding.where}: {finding.code} {finding.status} {finding.key}: {finding.reason}"
     # First what asks for something: it would be lost among the routine ones.
-    for caution in sorted(translation.warnings, key=lambda caution: caution.rank is Rank.NOTE):
+    for caution in sorted(translation.warnings, key=lambda caution: caution.rank is Severity.NOTE):
         place = f"{caution.where}: " if caution.where else ""
         hint = f" ({caution.hint})" if caution.hint else ""
         yield f"{place}{caution.rank} {caution.code} {caution.message}{hint}"

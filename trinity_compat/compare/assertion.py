@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+from trinity_compat.common.errors import UserError
 from trinity_compat.compare.missing import divergence
 from trinity_compat.compare.verdict import Comparison
-from trinity_compat.errors import UserError
 
 _Value = float | list[float] | bool
 _BINARY: dict[type[ast.operator], Callable[[float, float], float]] = {

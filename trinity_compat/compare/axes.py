@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from trinity_compat.compare.model import Run, Series
+from trinity_compat.common.errors import UserError
+from trinity_compat.compare.model import RunMetrics, Series
 from trinity_compat.compare.names import is_trinity
-from trinity_compat.errors import UserError
 
 Axis = Literal["step", "update", "samples", "tokens", "time"]
 AXES: tuple[Axis, ...] = ("step", "update", "samples", "tokens", "time")
@@ -50,7 +50,9 @@ class Curve:
         return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
-def curve(series: Series, run: Run, axis: Axis, *, r: int | None, samples_per_step: int | None) -> Curve:
+def curve(
+    series: Series, run: RunMetrics, axis: Axis, *, r: int | None, samples_per_step: int | None
+) -> Curve:
     """One series on ``axis``.
 
     ``r``: optimizer updates per veRL step. Trinity's step is one update, veRL's is r of them.
@@ -82,7 +84,7 @@ def curve(series: Series, run: Run, axis: Axis, *, r: int | None, samples_per_st
     return Curve([step * scale for step in ordered.steps], ordered.values.tolist())
 
 
-def _on_clock(series: Series, run: Run) -> Curve:
+def _on_clock(series: Series, run: RunMetrics) -> Curve:
     """Seconds since the run's first point; from step times where the source has no clock."""
     if all(wall == wall for wall in series.walls):
         walls = (w for s in run.series.values() for w in s.walls if w == w)
@@ -95,7 +97,7 @@ def _on_clock(series: Series, run: Run) -> Curve:
     return _cumulative(series, seconds)
 
 
-def _on_tokens(series: Series, run: Run) -> Curve:
+def _on_tokens(series: Series, run: RunMetrics) -> Curve:
     if _TOKENS not in run.series:
         raise UserError(f"{run.source}: axis 'tokens' needs the metric {_TOKENS}")
     return _cumulative(series, run.series[_TOKENS].sorted())

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 
 from trinity_compat.compare import names
-from trinity_compat.compare.model import Run, Side
-from trinity_compat.gpus import shares, trainer_gpus
+from trinity_compat.compare.model import RunMetrics, Side
+from trinity_compat.job.gpus import shares, trainer_gpus
 
 # What a veRL step consists of, in order; timing_s/step is their sum and more (ray_trainer.py: fit).
 _INSIDE = (
@@ -113,7 +113,7 @@ def _decoupled(side: Side) -> bool:
     return any(run.kind == "job" for run in side.runs)
 
 
-def _split(run: Run) -> tuple[int, int] | None:
+def _split(run: RunMetrics) -> tuple[int, int] | None:
     """(GPUs of the trainer, GPUs of the rollout beside it), None where the source doesn't say."""
     verl, mode = run.meta.get("verl") or {}, run.meta.get("mode", "both")
     explorers = int(run.meta.get("explorers") or 1)
@@ -126,7 +126,7 @@ def _split(run: Run) -> tuple[int, int] | None:
     return found["trainer"], found.get("explorer", 0)
 
 
-def _split_text(run: Run, split: tuple[int, int] | None) -> str:
+def _split_text(run: RunMetrics, split: tuple[int, int] | None) -> str:
     if split is None:
         return "unknown: the source doesn't say"
     word = "CPU process" if _device(run) == "cpu" else "GPU"
@@ -136,6 +136,6 @@ def _split_text(run: Run, split: tuple[int, int] | None) -> str:
     return f"{own} for the trainer, {beside} for the rollout" if beside else f"{own}, shared with the rollout"
 
 
-def _device(run: Run) -> str:
+def _device(run: RunMetrics) -> str:
     trainer = (run.meta.get("verl") or {}).get("trainer") or {}
     return str(run.meta.get("device", trainer.get("device", "cuda")))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from trinity_compat.compare import inference
-from trinity_compat.compare.judgement import ALPHA, DIFFERS, IDENTICAL, SAME, UNCLEAR
+from trinity_compat.compare.decide import ALPHA, DIFFERS, IDENTICAL, SAME, UNCLEAR
 from trinity_compat.compare.missing import UNITS, divergence, number, shortened
 from trinity_compat.compare.names import LEARNING, OUTCOME
 from trinity_compat.compare.verdict import Comparison, MetricVerdict

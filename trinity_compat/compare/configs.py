@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trinity_compat.dotted import leaves
-from trinity_compat.errors import UserError, Where
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.nested import leaves
+from trinity_compat.common.releases import VERL
 from trinity_compat.launch import Launch, read_script
-from trinity_compat.releases import VERL
 from trinity_compat.translate import flavour_of, refuse_errors
-from trinity_compat.translate.inverse import in_full, told_by
-from trinity_compat.translate.symbols import Symbols, named
+from trinity_compat.translate.env_references import EnvReferences, named
 from trinity_compat.translate.translator import symbolic_settings
-from trinity_compat.trinity_config.read import load
+from trinity_compat.translate.verl_from_trinity import in_full, told_by
+from trinity_compat.trinity.config.read import load
 from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
-from trinity_compat.verl_config.folders import read_config
+from trinity_compat.verl_config.config_folders import read_config
 from trinity_compat.verl_config.from_yaml import config_from_yaml
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
@@ -31,7 +31,7 @@ _TRINITY_SECTIONS = {"algorithm", "buffer", "explorer", "synchronizer", "cluster
 
 
 @dataclass(frozen=True, slots=True)
-class InEffect:
+class EffectiveSettings:
     """Every leaf of a source under the pinned veRL's keys, and where the set ones were written."""
 
     source: str
@@ -51,7 +51,7 @@ class KeyDifference:
     b_place: str
 
 
-def read_in_effect(source: str) -> InEffect:
+def read_in_effect(source: str) -> EffectiveSettings:
     """A script, a veRL YAML or a Trinity YAML. Raises UserError."""
     path = Path(source)
     if not path.is_file():
@@ -68,17 +68,17 @@ def read_in_effect(source: str) -> InEffect:
     return _of_verl(source, config_from_yaml(path))
 
 
-def _of_trinity(source: str, config: Mapping[str, object]) -> InEffect:
+def _of_trinity(source: str, config: Mapping[str, object]) -> EffectiveSettings:
     # our runtime runs veRL's v0 trainer, as the upgrade of a script says too
     full = in_full(config)
     told = {**named(told_by(full)), "trainer.use_v1": False}
     values = dict(leaves(compose_pinned(told, flavour_of(full.config))))
-    return InEffect(
+    return EffectiveSettings(
         source, values, dict.fromkeys(told, source), "a Trinity configuration, carried back to veRL"
     )
 
 
-def _of_script(source: str, launches: Sequence[Launch]) -> InEffect:
+def _of_script(source: str, launches: Sequence[Launch]) -> EffectiveSettings:
     if not launches:
         raise UserError("no veRL launch in this script", where=Where(source))
     found = _of_verl(source, effective_config(launches[0]))
@@ -86,14 +86,14 @@ def _of_script(source: str, launches: Sequence[Launch]) -> InEffect:
     return replace(found, why=first + found.why)
 
 
-def _of_verl(source: str, config: EffectiveConfig) -> InEffect:
+def _of_verl(source: str, config: EffectiveConfig) -> EffectiveSettings:
     """Raises UserError for what Hydra would refuse: such a launch has no effect that could be compared."""
     refuse_errors(config)
     upgraded = upgrade(config).config
     values = dict(leaves({key: setting.value for key, setting in upgraded.settings.items()}))
     places = {key: _place(setting) for key, setting in upgraded.settings.items()}
     why = f"veRL {config.version.value}: {config.version.why}"
-    return InEffect(source, values | _unknown_texts(config), places, why)
+    return EffectiveSettings(source, values | _unknown_texts(config), places, why)
 
 
 def _place(setting: Setting) -> str:
@@ -105,13 +105,13 @@ def _place(setting: Setting) -> str:
 def _unknown_texts(config: EffectiveConfig) -> dict[str, object]:
     """Values that hold an unset variable or an unknown output, with its name in its place: a Trinity YAML
     has ``${oc.env:HOME}`` there too."""
-    symbols = Symbols()
+    symbols = EnvReferences()
     marked = symbolic_settings(config, symbols, None) or {}
     values = leaves({key: setting.value for key, setting in marked.items()})
     return {key: symbols.in_effect(value) for key, value in values if not symbols.is_known(value)}
 
 
-def difference(a: InEffect, b: InEffect) -> list[KeyDifference]:
+def difference(a: EffectiveSettings, b: EffectiveSettings) -> list[KeyDifference]:
     """Keys with different effect, in order; a key that only one side has counts."""
     keys = sorted(set(a.values) | set(b.values))
     rows = []
@@ -137,7 +137,7 @@ def _row(d: KeyDifference) -> dict[str, object]:
     return {"key": d.key, "a": d.a, "b": d.b, "a_place": d.a_place, "b_place": d.b_place}
 
 
-def _text(a: InEffect, b: InEffect, found: list[KeyDifference], form: str) -> str:
+def _text(a: EffectiveSettings, b: EffectiveSettings, found: list[KeyDifference], form: str) -> str:
     head = [f"A = {a.source} ({a.why})", f"B = {b.source} ({b.why})"]
     number = f"{len(found)} key{'s differ' if len(found) > 1 else ' differs'}"
     head.append(f"{number} in effect, as veRL {VERL} understands it" if found else "no difference")
@@ -158,7 +158,9 @@ def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, object
         return None
     one, other = (dict(leaves(tree)) for tree in (verl_a, verl_b))
     reasons = {**_reasons(a), **_reasons(b)}
-    changed = {d.key for d in difference(InEffect("A", one, {}, ""), InEffect("B", other, {}, ""))}
+    changed = {
+        d.key for d in difference(EffectiveSettings("A", one, {}, ""), EffectiveSettings("B", other, {}, ""))
+    }
     rows = [
         {"key": key, "a": one.get(key, _ABSENT), "b": other.get(key, _ABSENT), "why": reasons.get(key, "")}
         for key in changed | set(reasons)

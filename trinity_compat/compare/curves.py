@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trinity_compat.compare.axes import Curve, align, curve
-from trinity_compat.compare.model import Run, Series
+from trinity_compat.compare.model import RunMetrics, Series
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.statistics import CurveSummary, summarise
 
-Renamed = list[tuple[Run, dict[str, Series]]]  # a side's runs, each with its series under canonical names
+Renamed = list[
+    tuple[RunMetrics, dict[str, Series]]
+]  # a side's runs, each with its series under canonical names
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class NonFinitePoints:
     """What a side's curves have of NaN and infinite values where both sides have points.
 
     ``count`` over all seeds, ``first`` x, ``to_the_end`` where no finite value follows in that seed.
@@ -37,7 +39,7 @@ class SideCurves:
     summary: CurveSummary
     ranges: list[tuple[float, float]]  # each seed's first and last x, also outside the common range
     counts: list[int]  # each seed's points, also those
-    broken: Broken | None = None
+    broken: NonFinitePoints | None = None
 
     @property
     def levels(self) -> list[float]:
@@ -58,7 +60,7 @@ def both_sides(
     return xs, first, _side(xs, values[count:], curves[count:], inside[count:])
 
 
-def curve_of(series: Series, run: Run, options: CompareOptions) -> Curve:
+def curve_of(series: Series, run: RunMetrics, options: CompareOptions) -> Curve:
     """One run's series on the axis asked for."""
     return curve(
         series,
@@ -69,7 +71,7 @@ def curve_of(series: Series, run: Run, options: CompareOptions) -> Curve:
     )
 
 
-def updates_of(run: Run) -> int | None:
+def updates_of(run: RunMetrics) -> int | None:
     """r, mini-batches per veRL step: the source's own word, else from its configuration (veRL counts a
     mini-batch in prompts: actor.ppo_mini_batch_size), None where neither is there. A mini-batch is one
     step of Trinity's, however many ppo_epochs it is taken through."""
@@ -81,7 +83,7 @@ def updates_of(run: Run) -> int | None:
     return int(batch) // int(mini) if batch and mini else None
 
 
-def samples_of(run: Run) -> int | None:
+def samples_of(run: RunMetrics) -> int | None:
     """Responses per veRL step as the job's own configuration says, None elsewhere."""
     verl = run.meta.get("verl") or {}
     batch = verl.get("data", {}).get("train_batch_size")
@@ -105,7 +107,7 @@ def _side(
     return SideCurves(mean, seeds, summarise(xs, mean), ranges, counts, _broken(inside))
 
 
-def _broken(curves: Sequence[Curve]) -> Broken | None:
+def _broken(curves: Sequence[Curve]) -> NonFinitePoints | None:
     touched = [one for one in curves if one.finite() is not one]
     if not touched:
         return None
@@ -119,4 +121,4 @@ def _broken(curves: Sequence[Curve]) -> Broken | None:
     first, _ = min(lost, key=lambda point: point[0])
     diverged = (one for one in touched if first in one.xs and not math.isfinite(one.at(first)))
     to_the_end = not any(x > first for one in diverged for x in one.finite().xs)
-    return Broken(" or ".join(sorted(kinds)), len(lost), first, to_the_end)
+    return NonFinitePoints(" or ".join(sorted(kinds)), len(lost), first, to_the_end)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from trinity_compat.compare import inference
 from trinity_compat.compare.curves import SideCurves
-from trinity_compat.compare.margins import DEFAULT, Amount
+from trinity_compat.compare.margins import DEFAULT, MarginAmount
 
 if TYPE_CHECKING:
+    from trinity_compat.compare.inference.divergence_step import Band
     from trinity_compat.compare.inference.estimate import Estimate
-    from trinity_compat.compare.inference.parting import Band
 
 # A difference below this share of the level is rounding, wherever it was done.
 _ROUNDED = 1e-5
@@ -74,7 +74,7 @@ def gather(
     a: SideCurves,
     b: SideCurves,
     *,
-    given: Amount | None,
+    given: MarginAmount | None,
     paired: bool,
     resolution: float,
 ) -> Evidence:
@@ -95,7 +95,7 @@ def gather(
 
 
 def _over_seeds(
-    a: Sequence[float], b: Sequence[float], margin: Margin, amount: Amount, paired: bool
+    a: Sequence[float], b: Sequence[float], margin: Margin, amount: MarginAmount, paired: bool
 ) -> Evidence:
     """From one level per seed; ``amount`` is what the margin was made from."""
     from trinity_compat.compare.inference import power, seeds
@@ -114,7 +114,7 @@ def _over_seeds(
 def _band(xs: Sequence[float], a: SideCurves, b: SideCurves, paired: bool, rounding: float) -> Band | None:
     if len(xs) < 2:
         return None
-    from trinity_compat.compare.inference.parting import band
+    from trinity_compat.compare.inference.divergence_step import band
 
     return band(xs, a.seeds, b.seeds, paired=paired, least=rounding)
 
@@ -149,7 +149,7 @@ def _p_within(estimate: Estimate, margin: Margin) -> float:
     return max(estimate.p_below(margin.size), estimate.p_above(-margin.size))
 
 
-def _margin(a: SideCurves, b: SideCurves, given: Amount | None, over_seeds: bool) -> Margin:
+def _margin(a: SideCurves, b: SideCurves, given: MarginAmount | None, over_seeds: bool) -> Margin:
     """What was given, else a tenth of A's level; where the spread between seeds (one run a side: of the
     points) is larger than the level, a tenth of the spread."""
     level = abs(a.summary.level)

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.suggestions import nearest
 from trinity_compat.compare import names
-from trinity_compat.errors import UserError, Where
-from trinity_compat.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
+class MarginAmount:
     """A number of the metric's own unit, or (``is_share``) a share of A's level."""
 
     value: float
@@ -25,7 +25,7 @@ class Amount:
 
 
 # A tenth of A's level, where nothing is given.
-DEFAULT = Amount(0.1, is_share=True)
+DEFAULT = MarginAmount(0.1, is_share=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Margins:
     several comparisons.
     """
 
-    given: Mapping[str, Amount] = field(default_factory=dict)
+    given: Mapping[str, MarginAmount] = field(default_factory=dict)
     asked: frozenset[str] = frozenset()
 
-    def of(self, metric: str) -> Amount | None:
+    def of(self, metric: str) -> MarginAmount | None:
         """Given for the metric by name, else by the longest pattern, else by group; None: nothing."""
         patterns = (key for key in self.given if fnmatch.fnmatchcase(metric, key))
         for key in (metric, *sorted(patterns, key=len, reverse=True), names.group_of(metric)):
@@ -61,7 +61,7 @@ class Margins:
         return left
 
 
-def amount(option: str, text: str) -> Amount:
+def amount(option: str, text: str) -> MarginAmount:
     """``0.02`` or ``5%``. Raises UserError that names the option."""
     number = text.strip()
     is_share = number.endswith("%")
@@ -71,10 +71,10 @@ def amount(option: str, text: str) -> Amount:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         raise UserError(f"{option}: {text!r} is not a positive number", hint="0.02, or 5% of A's level")
-    return Amount(value / 100 if is_share else value, is_share)
+    return MarginAmount(value / 100 if is_share else value, is_share)
 
 
-def read(path: Path) -> dict[str, Amount]:
+def read(path: Path) -> dict[str, MarginAmount]:
     """A YAML mapping of metrics, patterns and groups to amounts. Raises UserError with the line."""
     import yaml
 
@@ -95,7 +95,7 @@ def read(path: Path) -> dict[str, Amount]:
     return {str(key): _read_one(path, text, str(key), value) for key, value in data.items()}
 
 
-def _read_one(path: Path, text: str, key: str, value: object) -> Amount:
+def _read_one(path: Path, text: str, key: str, value: object) -> MarginAmount:
     from trinity_compat.verl_config.yaml_files import key_lines
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from trinity_compat.compare.axes import Axis
-from trinity_compat.compare.curves import Broken
+from trinity_compat.compare.curves import NonFinitePoints
 from trinity_compat.compare.verdict import Comparison, MetricVerdict
 
 UNITS: dict[Axis, str] = {
@@ -27,7 +27,7 @@ def divergence(metric: MetricVerdict, axis: Axis) -> str:
     return f"{metric.name} is {_where(broken, axis)} in {letter}, finite in {other}"
 
 
-def _where(broken: Broken, axis: Axis) -> str:
+def _where(broken: NonFinitePoints, axis: Axis) -> str:
     """``NaN from step 51 on``, ``infinite at step 7``, ``NaN at 3 points, first at step 7``."""
     at = f"{UNITS[axis]} {number(broken.first)}"
     if broken.to_the_end:

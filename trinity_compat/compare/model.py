@@ -56,7 +56,7 @@ class Series:
 
 
 @dataclass(slots=True)
-class Run:
+class RunMetrics:
     """One run's metrics as its source names them.
 
     ``updates_per_step`` is r when the source counts optimizer updates (Trinity-RFT) and r is known;
@@ -78,4 +78,4 @@ class Side:
     """One side of a comparison: runs that differ only in their seed."""
 
     label: str
-    runs: list[Run]
+    runs: list[RunMetrics]

@@ -9,15 +9,15 @@ from functools import cache
 
 import yaml
 
-from trinity_compat.compare.model import Run, Series
-from trinity_compat.data import data_path
+from trinity_compat.common.resources import data_path
+from trinity_compat.compare.model import RunMetrics, Series
 
 OUTCOME = ("reward", "evaluation")
 LEARNING = (*OUTCOME, "length", "policy", "critic")
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MetricNames:
     """``names`` rows (verl, trinity, differs), ``groups`` name → prefixes, ``better`` pattern → sign."""
 
     names: tuple[tuple[str, str, str], ...]
@@ -26,12 +26,12 @@ class Table:
 
 
 @cache
-def table() -> Table:
+def table() -> MetricNames:
     """The shipped table."""
     data = yaml.safe_load(data_path("translators/metrics/names.yaml").read_text())
     names = tuple((row["verl"], row["trinity"], row.get("differs", "")) for row in data["names"])
     groups = {group: tuple(prefixes) for group, prefixes in data["groups"].items()}
-    return Table(names, groups, dict(data["better"]))
+    return MetricNames(names, groups, dict(data["better"]))
 
 
 def canonical(name: str) -> tuple[str, str]:
@@ -44,13 +44,13 @@ def canonical(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def is_trinity(run: Run) -> bool:
+def is_trinity(run: RunMetrics) -> bool:
     """Whether upstream Trinity-RFT wrote the run: it says ``time/…`` where veRL says ``timing_s/…``."""
     has = {name.split("/")[0] for name in run.series}
     return "time" in has and "timing_s" not in has
 
 
-def rename(run: Run, pairs: Mapping[str, str]) -> tuple[dict[str, Series], dict[str, str]]:
+def rename(run: RunMetrics, pairs: Mapping[str, str]) -> tuple[dict[str, Series], dict[str, str]]:
     """The run's series under canonical names, and name → what differs in meaning.
 
     ``pairs`` (the user's --pair) go first; a row of the table applies to Trinity's runs only, and never

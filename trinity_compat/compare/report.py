@@ -13,7 +13,7 @@ from rich.text import Text
 
 from trinity_compat.compare.conclusion import VERDICTS, group_rows, headline, needed
 from trinity_compat.compare.curves import SideCurves
-from trinity_compat.compare.judgement import IDENTICAL, UNCLEAR
+from trinity_compat.compare.decide import IDENTICAL, UNCLEAR
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.verdict import Comparison, MetricVerdict
 

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.suggestions import did_you_mean, nearest
 from trinity_compat.compare import names
 from trinity_compat.compare.axes import AXES
 from trinity_compat.compare.curves import Renamed, SideCurves, both_sides, curve_of, updates_of
+from trinity_compat.compare.decide import ALPHA, DIFFERS, UNCLEAR, equal, judge
 from trinity_compat.compare.evidence import Difference, Evidence, gather
-from trinity_compat.compare.judgement import ALPHA, DIFFERS, UNCLEAR, equal, judge
-from trinity_compat.compare.model import Run, Side
+from trinity_compat.compare.model import RunMetrics, Side
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.statistics import area_between
-from trinity_compat.errors import UserError
-from trinity_compat.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from trinity_compat.compare.inference.parting import Band
-    from trinity_compat.compare.lost import Lost
+    from trinity_compat.compare.inference.divergence_step import Band
+    from trinity_compat.compare.lost_keys import LostKeys
 
 __all__ = ["CompareOptions", "Comparison", "MetricVerdict", "compare"]
 
@@ -87,9 +87,11 @@ class Comparison:
     notes: list[str]
 
     @property
-    def lost_by_stock(self) -> list[Lost]:
+    def lost_by_stock(self) -> list[LostKeys]:
         """The reward keys that a stock run of a side did not use."""
-        from trinity_compat.compare.lost import lost_by_stock  # with translate, which `--help` can do without
+        from trinity_compat.compare.lost_keys import (
+            lost_by_stock,  # with translate, which `--help` can do without
+        )
 
         return lost_by_stock(self.a, self.b)
 
@@ -144,7 +146,7 @@ def compare(a: Side, b: Side, options: CompareOptions) -> Comparison:
     return Comparison(a, b, options, _judged(metrics), sorted(in_a - in_b), sorted(in_b - in_a), notes)
 
 
-def _not_finite(run: Run) -> Iterator[str]:
+def _not_finite(run: RunMetrics) -> Iterator[str]:
     for name, series in run.series.items():
         if not all(map(math.isfinite, series.values)):
             steps = [step for step, value in series.points() if not math.isfinite(value)]
@@ -179,7 +181,7 @@ def _check_r(a: Side, b: Side, options: CompareOptions) -> None:
     raise UserError(f"--updates-per-step {given} contradicts the runs' own configuration ({said})")
 
 
-def _check_pairs(runs: Sequence[Run], pairs: Mapping[str, str]) -> None:
+def _check_pairs(runs: Sequence[RunMetrics], pairs: Mapping[str, str]) -> None:
     """A pair that joins nothing is a typing error, and must not look obeyed."""
     for theirs, ours in pairs.items():
         having = [run for run in runs if theirs in run.series]

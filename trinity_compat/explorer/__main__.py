@@ -2,11 +2,11 @@
 
 import sys
 
-from trinity_compat.collector import resting
-from trinity_compat.own_python import add_user_folder
-from trinity_compat.printed import EXPLORER, mark_users
+from trinity_compat.common.gc_pause import gc_paused
+from trinity_compat.common.python_command import add_user_folder
+from trinity_compat.common.user_output import EXPLORER, mark_users
 
-with resting():
+with gc_paused():
     from trinity_compat.explorer.main import main
 
 if __name__ == "__main__":

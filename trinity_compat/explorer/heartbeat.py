@@ -6,21 +6,21 @@ from collections.abc import Callable
 from contextlib import closing
 
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.buffer.model import Holder, Participant
-from trinity_compat.buffer.pulse import Pulse
-from trinity_compat.buffer.sight import Sight
-from trinity_compat.explorer.sharing import LEASE_S
-from trinity_compat.restarts import RESTART_S, promised
-from trinity_compat.watchdog import Watchdog
+from trinity_compat.buffer.heartbeat_thread import HeartbeatThread
+from trinity_compat.buffer.model import LeaseHolder, Participant
+from trinity_compat.buffer.silence_detector import SilenceDetector
+from trinity_compat.common.watchdog import Watchdog
+from trinity_compat.job.restarts import RESTART_S, promised
 
 SILENCE_S = 10.0
+LEASE_S = 10.0  # without a renewal for this long an explorer loses its tasks
 
 
 class TrainerGone(RuntimeError):
     """The trainer was there and has not been heard of for SILENCE_S seconds, or says that it failed."""
 
 
-class Heartbeat(Pulse):
+class Heartbeat(HeartbeatThread):
     """A pulse with a buffer of its own. Only an explorer needs a trainer that lives, and tells it when its
     own death would not be the end: ``check`` raises TrainerGone with the reason."""
 
@@ -39,8 +39,10 @@ class Heartbeat(Pulse):
             lambda: closing(open_own()), role, name, period_s=period_s, always=always, limit_s=limit_s
         )
         self.engines = Watchdog(limit_s)  # what is asked of them
-        self.holder: Callable[[], Holder | None] = lambda: None  # whose tasks are kept as long as it beats
-        self._silence, self._sight = silence_s, Sight()
+        self.holder: Callable[[], LeaseHolder | None] = lambda: (
+            None
+        )  # whose tasks are kept as long as it beats
+        self._silence, self._sight = silence_s, SilenceDetector()
 
     def progress(self) -> tuple[int, list[str]]:
         """The engines' alone, once it has started: that its event loop goes round is no progress."""
@@ -66,7 +68,7 @@ class Heartbeat(Pulse):
         return trainer_trouble(buffer, self._sight, silence_s=self._silence)
 
 
-def trainer_trouble(buffer: Buffer, sight: Sight, *, silence_s: float = SILENCE_S) -> str | None:
+def trainer_trouble(buffer: Buffer, sight: SilenceDetector, *, silence_s: float = SILENCE_S) -> str | None:
     """Why the trainer can't be waited for any longer; None while it lives, is done, never came, or will be
     started again."""
     trainers = [p for p in buffer.participants() if p.role == "trainer"]

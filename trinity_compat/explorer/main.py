@@ -15,47 +15,48 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trinity_compat import file_modes, full_disk, own_python, placement, settings_fingerprint
-from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.collector import resting
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.explorer.bench import ROLE, Bench
-from trinity_compat.explorer.changing import followed
-from trinity_compat.explorer.colocate import SharedDevice
-from trinity_compat.explorer.endpoint import ROLE as SERVE
-from trinity_compat.explorer.endpoint import Endpoint
+from trinity_compat.common import file_modes, python_command
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.network import LOOPBACK, keep_ray_here
+from trinity_compat.common.parent_watch import end_with_parent
+from trinity_compat.common.watchdog import Watchdog, WatchdogThread
+from trinity_compat.explorer.configuration import configuration
+from trinity_compat.explorer.data.dynamic_dataset import followed
+from trinity_compat.explorer.data.operators import pipeline_of, prepared
+from trinity_compat.explorer.data.tasks import TaskStream, eval_stream, train_dataset, train_stream
+from trinity_compat.explorer.data.tasks import check as check_rows
+from trinity_compat.explorer.engine.colocate import SharedDevice
+from trinity_compat.explorer.engine.media_tokens import placeholders
+from trinity_compat.explorer.engine.process_environment import START_S
+from trinity_compat.explorer.engine.sampling import eval_jobs
+from trinity_compat.explorer.engine.weight_sync_check import HandoverTest
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
-from trinity_compat.explorer.jobs import eval_jobs
-from trinity_compat.explorer.loop import Explorer
-from trinity_compat.explorer.maker import GroupMaker
-from trinity_compat.explorer.media_tokens import placeholders
-from trinity_compat.explorer.operators import pipeline_of, prepared
-from trinity_compat.explorer.plan import Ended, Plan
-from trinity_compat.explorer.receiving import Receiver
-from trinity_compat.explorer.report import Report
-from trinity_compat.explorer.reward_model import address
-from trinity_compat.explorer.reward_model.address import ROLE as REWARD_MODEL
-from trinity_compat.explorer.scorers.pool import ScoringPool, make_scorer
-from trinity_compat.explorer.scorers.worker import warm
-from trinity_compat.explorer.scoring import Scorer
-from trinity_compat.explorer.selftest import HandoverTest
-from trinity_compat.explorer.tasks import TaskStream, eval_stream, train_dataset, train_stream
-from trinity_compat.explorer.tasks import check as check_rows
+from trinity_compat.explorer.modes.bench import ROLE, Bench
+from trinity_compat.explorer.modes.serve import ROLE as SERVE
+from trinity_compat.explorer.modes.serve import Endpoint
+from trinity_compat.explorer.rewards.processes.pool import ScoringPool, make_scorer
+from trinity_compat.explorer.rewards.processes.worker import warm
+from trinity_compat.explorer.rewards.reward_model import address
+from trinity_compat.explorer.rewards.reward_model.address import ROLE as REWARD_MODEL
+from trinity_compat.explorer.rewards.scoring import Scorer
+from trinity_compat.explorer.rollout.nccl_receiver import Receiver
+from trinity_compat.explorer.rollout.worker_group import EnginePlacement, RolloutWorkers
+from trinity_compat.explorer.scheduling.group_builder import GroupBuilder
+from trinity_compat.explorer.scheduling.loop import Explorer
+from trinity_compat.explorer.scheduling.report import StepReporter
+from trinity_compat.explorer.scheduling.scheduler import Scheduler, TrainerFinished
 from trinity_compat.explorer.trackers import Trackers
-from trinity_compat.explorer.workers import START_S, Place, Workers
-from trinity_compat.gpus import check_gpus
-from trinity_compat.home import from_home
-from trinity_compat.lora import lora_rank, merged
-from trinity_compat.parent_watch import end_with_parent
-from trinity_compat.served_models import served_models
-from trinity_compat.settings_fingerprint import SCORING, fingerprint_of, sign
-from trinity_compat.spec import RunSpec
-from trinity_compat.synchronizer import probe
-from trinity_compat.synchronizer.offers import Offered
-from trinity_compat.synchronizer.turns import Turn
-from trinity_compat.watchdog import Guard, Watchdog
+from trinity_compat.job import disk_full, fingerprint, placement
+from trinity_compat.job.fingerprint import SCORING, fingerprint_of, sign
+from trinity_compat.job.gpus import check_gpus
+from trinity_compat.job.lora import lora_rank, merged
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.job.served_models import served_models
+from trinity_compat.synchronizer import weight_sync_check
+from trinity_compat.synchronizer.device_turns import DeviceTurn
+from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferReceiver
 
 DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3
 STOPPED = 128 + signal.SIGTERM
@@ -108,7 +109,9 @@ def _heart(spec: RunSpec, name: str, role: str) -> Heartbeat:
 def _ended(spec: RunSpec, heart: Heartbeat, work: Callable[[], Coroutine[Any, Any, None]]) -> int:
     """Do the work to its end, and say in the database and in the log how it ended; the exit code."""
     heart.start()
-    guard = Guard(heart.watchdog, heart.engines, last_word=lambda reason: heart.stop("failed", reason=reason))
+    guard = WatchdogThread(
+        heart.watchdog, heart.engines, last_word=lambda reason: heart.stop("failed", reason=reason)
+    )
     with guard:
         code, reason = _outcome(spec, lambda: _in_time(work(), heart))
     if guard.reason:  # else it would be what was ended that is blamed
@@ -149,7 +152,7 @@ def _outcome(spec: RunSpec, work: Callable[[], Coroutine[Any, Any, None]]) -> tu
     except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
         return STOPPED, "by a signal"
     except Exception as error:
-        if told := full_disk.explained(error, spec):
+        if told := disk_full.explained(error, spec):
             return FAILED, str(told)
         traceback.print_exc()
         return FAILED, f"{type(error).__name__}: {error}"
@@ -182,15 +185,15 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         buffer = given_back.enter_context(closing(open_buffer(spec.database_url)))
         train = followed(train, spec, buffer, lambda: train_dataset(config, tokenizer, processor))
         sign(buffer, fingerprint_of(spec))
-        report = given_back.enter_context(closing(Report(buffer, name, Trackers(spec.verl, name))))
+        report = given_back.enter_context(closing(StepReporter(buffer, name, Trackers(spec.verl, name))))
         workers = given_back.enter_context(closing(_workers(spec, index, heart.engines)))
-        device = SharedDevice(Turn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
-        plan = Plan(spec, buffer, train, evaluation, index=index, ended=ended)
+        device = SharedDevice(DeviceTurn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
+        plan = Scheduler(spec, buffer, train, evaluation, index=index, ended=ended)
         heart.holder = lambda: plan.sharing.holder
         await _start(spec, workers, device, heart)
-        settings_fingerprint.check(spec.fingerprint)  # the data and the model are loaded
+        fingerprint.check(spec.fingerprint)  # the data and the model are loaded
         receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
-        test = HandoverTest(buffer, workers, probe.bound())
+        test = HandoverTest(buffer, workers, weight_sync_check.bound())
         routers = await _served(spec, buffer, workers, heart)
         scorer = given_back.enter_context(closing(_scorer(spec, config, routers)))
         maker = _maker(spec, workers, scorer, tokenizer, processor)
@@ -201,12 +204,12 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
             await explorer.explore()
 
 
-def _workers(spec: RunSpec, index: int, watchdog: Watchdog) -> Workers:
-    return Workers(
+def _workers(spec: RunSpec, index: int, watchdog: Watchdog) -> RolloutWorkers:
+    return RolloutWorkers(
         spec.verl,
         spec.device,
         spec.env,
-        place=Place.of(spec, index),
+        place=EnginePlacement.of(spec, index),
         agent_timeout_s=spec.agent_timeout_s,
         shared=spec.mode == "colocate",
         by_load=spec.sync.style != "fixed",
@@ -216,15 +219,19 @@ def _workers(spec: RunSpec, index: int, watchdog: Watchdog) -> Workers:
     )
 
 
-async def _start(spec: RunSpec, workers: Workers, device: SharedDevice | None, heart: Heartbeat) -> None:
+async def _start(
+    spec: RunSpec, workers: RolloutWorkers, device: SharedDevice | None, heart: Heartbeat
+) -> None:
     if device:
         await device.wait(heart.check)
     with placement.told_when_pending(placement.ENGINES, heart.note):
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
 
 
-def _maker(spec: RunSpec, workers: Workers, scorer: Scorer, tokenizer: Any, processor: Any) -> GroupMaker:
-    return GroupMaker(
+def _maker(
+    spec: RunSpec, workers: RolloutWorkers, scorer: Scorer, tokenizer: Any, processor: Any
+) -> GroupBuilder:
+    return GroupBuilder(
         workers,
         scorer,
         tokenizer,
@@ -234,14 +241,16 @@ def _maker(spec: RunSpec, workers: Workers, scorer: Scorer, tokenizer: Any, proc
     )
 
 
-def _look(spec: RunSpec) -> Ended:
+def _look(spec: RunSpec) -> TrainerFinished:
     """Before anything is loaded: whether the trainer has finished already."""
     with closing(open_buffer(spec.database_url)) as buffer:
-        return Ended(fresh=not buffer.glance().finished)
+        return TrainerFinished(fresh=not buffer.glance().finished)
 
 
-def _receiver(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartbeat, index: int) -> Receiver:
-    offered = Offered(buffer, index, workers.ranks)
+def _receiver(
+    spec: RunSpec, buffer: Buffer, workers: RolloutWorkers, heart: Heartbeat, index: int
+) -> Receiver:
+    offered = OfferReceiver(buffer, index, workers.ranks)
     return Receiver(offered, workers, heart.check, timeout_s=spec.sync.timeout_s)
 
 
@@ -255,14 +264,14 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     _join(spec)
     buffer = open_buffer(spec.database_url)
     trackers = Trackers(spec.verl, ROLE)
-    workers = Workers(
+    workers = RolloutWorkers(
         spec.verl, spec.device, spec.env, agent_timeout_s=spec.agent_timeout_s, watchdog=heart.engines
     )
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         routers = await _served(spec, buffer, workers, heart)
         with closing(_scorer(spec, config, routers)) as scorer:
-            maker = GroupMaker(
+            maker = GroupBuilder(
                 workers,
                 scorer,
                 tokenizer,
@@ -280,7 +289,7 @@ async def _answer_clients(spec: RunSpec, heart: Heartbeat) -> None:
     config, tokenizer, _ = configuration(spec)
     _join(spec)
     buffer = open_buffer(spec.database_url)
-    workers = Workers(spec.verl, spec.device, spec.env, watchdog=heart.engines)
+    workers = RolloutWorkers(spec.verl, spec.device, spec.env, watchdog=heart.engines)
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
         await Endpoint(spec, buffer, workers, heart).serve(tokenizer, config)
@@ -289,7 +298,7 @@ async def _answer_clients(spec: RunSpec, heart: Heartbeat) -> None:
         buffer.close()
 
 
-async def _served(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartbeat) -> list[str]:
+async def _served(spec: RunSpec, buffer: Buffer, workers: RolloutWorkers, heart: Heartbeat) -> list[str]:
     """Where the models answer that the run serves beside its policy, the reward model first; the workers know
     it too."""
     limit_s = max(spec.sync.timeout_s, START_S)
@@ -303,12 +312,12 @@ async def _served(spec: RunSpec, buffer: Buffer, workers: Workers, heart: Heartb
 
 
 def _scorer(spec: RunSpec, config: Any, routers: Sequence[str]) -> ScoringPool:
-    loaded = partial(settings_fingerprint.check, spec.fingerprint, SCORING)
+    loaded = partial(fingerprint.check, spec.fingerprint, SCORING)
     return make_scorer(config, spec.scoring, next(iter(routers), None), loaded)
 
 
 async def _serve(spec: RunSpec, heart: Heartbeat, *, parts: int) -> None:
-    from trinity_compat.explorer.reward_model.serving import serve
+    from trinity_compat.explorer.rewards.reward_model.serving import serve
 
     _join(spec)
     buffer = open_buffer(spec.database_url)
@@ -327,30 +336,6 @@ def _streams(config: Any, tokenizer: Any, processor: Any) -> tuple[TaskStream, T
     return train, evaluation
 
 
-def configuration(spec: RunSpec) -> tuple[Any, Any, Any]:
-    """veRL's configuration, tokenizer and processor, as its main_ppo makes them."""
-    with resting():
-        from omegaconf import OmegaConf
-        from verl.utils import hf_processor, hf_tokenizer
-        from verl.utils.fs import copy_to_local
-
-    config = OmegaConf.create(dict(spec.verl))
-    model = config.actor_rollout_ref.model
-    _check_model(model.path)
-    path = copy_to_local(model.get("tokenizer_path") or model.path)
-    trust = bool(config.data.get("trust_remote_code", False))
-    return config, hf_tokenizer(path, trust_remote_code=trust), hf_processor(path, trust_remote_code=trust)
-
-
-def _check_model(path: str) -> None:
-    looks_local = path.startswith(("/", "./", "../", "~"))
-    if looks_local and not (from_home(path) / "config.json").exists():
-        raise UserError(
-            f"actor_rollout_ref.model.path={path}: no model there (config.json is missing)",
-            hint="download the model first, or write its Hugging Face name",
-        )
-
-
 def _join(spec: RunSpec) -> None:
     """The supervisor's Ray, and let SIGTERM cancel again: Ray puts a handler of its own in place."""
     _join_ray(spec)
@@ -363,15 +348,15 @@ def _join_ray(spec: RunSpec) -> None:
     import ray
 
     if address := os.environ.get("RAY_ADDRESS"):
-        with own_python.outside_user_folder():
-            ray.init(address=address, log_to_driver=True, runtime_env=own_python.ray_environment({}))
+        with python_command.outside_user_folder():
+            ray.init(address=address, log_to_driver=True, runtime_env=python_command.ray_environment({}))
     else:
         keep_ray_here()
         ray.init(
             address="local",
             include_dashboard=False,
             log_to_driver=True,
-            runtime_env=own_python.ray_environment({}),
+            runtime_env=python_command.ray_environment({}),
             _temp_dir=str(file_modes.ray_folder()),
             _node_ip_address=LOOPBACK,
         )

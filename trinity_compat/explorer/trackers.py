@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from trinity_compat.secret import hidden
+from trinity_compat.common.redaction import hidden
 
 
 class Trackers:

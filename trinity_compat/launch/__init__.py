@@ -1,18 +1,27 @@
 """Reading launches statically: shell scripts, texts and argument vectors become `Reading`s."""
 
-from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Open, Part, Reading, Start, Word
+from trinity_compat.launch.merge_diagnostics import merged
+from trinity_compat.launch.model import (
+    Diagnostic,
+    EnvRef,
+    Launch,
+    Reading,
+    Start,
+    UnknownPiece,
+    Word,
+    WordPart,
+)
 from trinity_compat.launch.reading import read_argv, read_script, read_text, refuse_lost_arguments
-from trinity_compat.launch.repeated import merged
 
 __all__ = [
     "Diagnostic",
     "EnvRef",
     "Launch",
-    "Open",
-    "Part",
     "Reading",
     "Start",
+    "UnknownPiece",
     "Word",
+    "WordPart",
     "merged",
     "read_argv",
     "read_script",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from trinity_compat.errors import UserError
-from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
-from trinity_compat.launch.core.tree import Node, parse
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.launch.bash.tree import Node, parse
 
 _SIMPLE = "CallExpr"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from trinity_compat.common.redaction import shown
 from trinity_compat.launch.model import Diagnostic, EnvRef, Reading, Word
-from trinity_compat.launch.unset import is_always_set
-from trinity_compat.secret import shown
+from trinity_compat.launch.unset_variables import is_always_set
 
 UNUSED = "TP123"
 _PROBE = "0"  # a number stays a number with it

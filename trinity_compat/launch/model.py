@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trinity_compat.errors import Where
+from trinity_compat.common.errors import Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class EnvRef:
 
     name: str
     default: str | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[WordPart, ...] = ()
     required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class UnknownPiece:
     """A piece that cannot be known without running something: ``$(nvidia-smi …)``, ``$(hostname)``.
 
     ``variable``: which the script sets to just that, so that ``--env`` can say it instead; else empty.
@@ -41,18 +41,18 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WordPart:
     """One piece of a word. ``text`` is its value as far as it is known; of an Open a guess, most often ""."""
 
     text: str
-    source: EnvRef | Open | None = None
+    source: EnvRef | UnknownPiece | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
     """A string with its origin. ``"".join(part.text) == text`` always holds."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[WordPart, ...]
     where: Where
 
     @property
@@ -61,9 +61,9 @@ class Word:
         return "".join(part.text for part in self.parts)
 
     @property
-    def open(self) -> tuple[Open, ...]:
+    def open(self) -> tuple[UnknownPiece, ...]:
         """The pieces that static reading cannot know; empty for a settled word."""
-        return tuple(part.source for part in self.parts if isinstance(part.source, Open))
+        return tuple(part.source for part in self.parts if isinstance(part.source, UnknownPiece))
 
     @property
     def env_refs(self) -> tuple[EnvRef, ...]:

@@ -13,20 +13,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 
-from trinity_compat.errors import UserError, Where
-from trinity_compat.launch import sources, unset
-from trinity_compat.launch.core import bounds, slurm
-from trinity_compat.launch.core.bounds import Budget, BudgetExceeded
-from trinity_compat.launch.core.files import Files, absolute
-from trinity_compat.launch.core.guesses import Guesses, search
-from trinity_compat.launch.core.state import Given, Log, Reach, Shell, Variable
-from trinity_compat.launch.core.tree import Unit
-from trinity_compat.launch.core.values import Bit, Value, lines_of, literal, text_of
-from trinity_compat.launch.launchers import external
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.redaction import hidden, masked
+from trinity_compat.launch import job_files, unset_variables
+from trinity_compat.launch.bash import limits, slurm
+from trinity_compat.launch.bash.branch_search import Guesses, search
+from trinity_compat.launch.bash.files import PathFacts, absolute
+from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.launch.bash.shell import code, statements
+from trinity_compat.launch.bash.state import Reach, ReadingLog, Shell, UserVariable, Variable
+from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, literal, text_of
+from trinity_compat.launch.bash.tree import ParsedText
+from trinity_compat.launch.bash.wrappers import external
+from trinity_compat.launch.entrypoints import NOTHING_TAUGHT
 from trinity_compat.launch.model import Reading
-from trinity_compat.launch.shell import code, statements
-from trinity_compat.mains import NOTHING_TAUGHT
-from trinity_compat.secret import hidden, masked
 
 LOST_ARGUMENTS = "TP118"
 BESIDE = "TP120"
@@ -64,7 +64,7 @@ def read_script(
         raise UserError(f"there is no script {os.fspath(path)}")
     try:
         with file.open("rb") as stream:
-            data = stream.read(bounds.SCRIPT + 1)
+            data = stream.read(limits.SCRIPT + 1)
     except OSError as error:
         raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
     if problem := _no_text(data):
@@ -77,7 +77,7 @@ def read_script(
         return shell
 
     text = data.decode(errors="surrogateescape")
-    contents = sources.contents_of(name or os.fspath(path), text, args, env or {})
+    contents = job_files.contents_of(name or os.fspath(path), text, args, env or {})
     return _read(start, text) if contents is None else _read_contents(start, contents)
 
 
@@ -90,7 +90,7 @@ def _no_text(data: bytes) -> str:
     return "is not a text file" if b"\0" in data[:_BINARY] else ""
 
 
-def _read_contents(start: Callable[[], Shell], contents: sources.Contents) -> Reading:
+def _read_contents(start: Callable[[], Shell], contents: job_files.Contents) -> Reading:
     """Everything that a file of another kind starts, each command in a shell of its own."""
     shell = start()
     shell.positional, shell.log.unread = [], []
@@ -146,16 +146,16 @@ def _read(start: Callable[[], Shell], text: str) -> Reading:
 
 def _run(shell: Shell, text: str) -> None:
     name = shell.unit.name
-    if len(text) > bounds.SCRIPT:
-        raise UserError(f"{name}: a script of more than {bounds.SCRIPT >> 20} MiB is not read")
+    if len(text) > limits.SCRIPT:
+        raise UserError(f"{name}: a script of more than {limits.SCRIPT >> 20} MiB is not read")
     if (len(text) - len(text.rstrip("\\"))) % 2:  # bash drops a backslash at the end of a file
         text = text[:-1]
     for variable, value in shell.schedule(slurm.of_script(text, name)).items():
         shell.variables[variable] = Variable(value=value, exported=True, given=True)
-    holes: dict[str, Bit] = {}
+    holes: dict[str, TextPiece] = {}
     source = code.without_unreadable(text, holes, Where(name, 1)).encode(errors="surrogateescape")
     with _bounded(shell):
-        code.run_script_unit(shell, Unit(name, source, holes=holes))
+        code.run_script_unit(shell, ParsedText(name, source, holes=holes))
 
 
 def read_argv(
@@ -180,7 +180,7 @@ def read_argv(
 
 
 def _argument(word: str, index: int) -> Value:
-    return (Bit(word, Where("argv", index)),)
+    return (TextPiece(word, Where("argv", index)),)
 
 
 def _shell(
@@ -194,10 +194,10 @@ def _shell(
     start = Where(name, 0)
     root = os.path.abspath(os.fspath(cwd) if cwd is not None else os.getcwd())  # noqa: PTH100, PTH109
     shell = Shell(
-        unit=Unit(name, b""),
+        unit=ParsedText(name, b""),
         budget=Budget(),
-        log=Log(mains=mains),
-        files=Files(root),
+        log=ReadingLog(mains=mains),
+        files=PathFacts(root),
         name=literal(name, start),
         run=statements.run_isolated,
         run_statement=statements.run_statement,
@@ -210,7 +210,7 @@ def _shell(
     for key, value in env.items():
         shell.variables[key] = Variable(value=literal(value, start), exported=True, given=True)
         if given is None or key in given:
-            shell.log.given[key] = Given(shell.variables[key].value or ())
+            shell.log.given[key] = UserVariable(shell.variables[key].value or ())
     shell.variables["PWD"] = Variable(value=shell.cwd, exported=True, given=True)
     shell.scripts = [shell.name]
     return shell
@@ -223,7 +223,7 @@ def _bounded(shell: Shell) -> Iterator[None]:
     The collector waits: a walk through the caller's millions of objects would be charged to the script.
     """
     limit, collecting = sys.getrecursionlimit(), gc.isenabled()
-    sys.setrecursionlimit(max(limit, bounds.RECURSION))
+    sys.setrecursionlimit(max(limit, limits.RECURSION))
     gc.disable()
     try:
         yield
@@ -250,7 +250,7 @@ def refuse_lost_arguments(reading: Reading) -> None:
             )
 
 
-def _warn_of_lost(log: Log, name: str) -> None:
+def _warn_of_lost(log: ReadingLog, name: str) -> None:
     """What the user gave and no line of the script took."""
     for name, given in log.given.items():
         if given.replaced is not None and not given.read:
@@ -271,7 +271,7 @@ def _warn_of_lost(log: Log, name: str) -> None:
         )
 
 
-def _tell_of_background(log: Log) -> None:
+def _tell_of_background(log: ReadingLog) -> None:
     """What the script starts for a launch that follows: a server that its reward function asks, say."""
     for where, command in log.beside.items():
         if len(log.launches) > command.before:
@@ -285,7 +285,7 @@ def _tell_of_background(log: Log) -> None:
             )
 
 
-def _tell_of_scheduler(log: Log) -> None:
+def _tell_of_scheduler(log: ReadingLog) -> None:
     """Which values of SLURM's were taken from the job's own lines."""
     for found in log.scheduled:
         if found.read and log.launches:
@@ -298,9 +298,9 @@ def _reading(name: str, shell: Shell, hint: str = "") -> Reading:
     _warn_of_lost(log, name)
     _tell_of_background(log)
     _tell_of_scheduler(log)
-    for where, message in unset.warnings(log.launches):
+    for where, message in unset_variables.warnings(log.launches):
         log.warn("TP119", message, where)
-    if found := unset.of_arguments(log.launches, log.lacking):
+    if found := unset_variables.of_arguments(log.launches, log.lacking):
         log.warn("TP122", found[1], found[0])
     if not log.launches and shell.ended_at is not None:
         shell.warn("TP111", f"the script ends here before it starts a training main{hint}", shell.ended_at)

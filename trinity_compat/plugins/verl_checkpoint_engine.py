@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 
-from trinity_compat.synchronizer.collective import HandoverFailed, Meeting, WeightGroup
-from trinity_compat.synchronizer.files import Share, write_share
-from trinity_compat.synchronizer.parts import Named, PartWriter
+from trinity_compat.synchronizer.transports.files import WriterShare, write_share
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, Rendezvous, WeightGroup
+from trinity_compat.synchronizer.transports.safetensors_io import Named, PartWriter
 
 FILE, BROADCAST = "trinity_file", "trinity_broadcast"
 
@@ -74,7 +74,7 @@ class FileCheckpointEngine(RankZeroEngine):
 
     async def send_weights(
         self, weights: Iterator[Named], global_steps: int | None = None
-    ) -> dict[str, Share]:
+    ) -> dict[str, WriterShare]:
         """Write ``weights`` of version ``global_steps``. Every rank must walk through them: each item is an
         all-gather. Returns {"share": Share}; {} where nothing is written. Raises as ``write_share``."""
         cast = ((name, self._cast(tensor)) for name, tensor in weights)
@@ -110,10 +110,10 @@ class BroadcastCheckpointEngine(RankZeroEngine):
         self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: object
     ) -> None:
         super().__init__(bucket_size, is_master, dtype=dtype)
-        self._meeting: Meeting | None = None
+        self._meeting: Rendezvous | None = None
         self._group: WeightGroup | None = None
 
-    def meet(self, meeting: Meeting) -> None:
+    def meet(self, meeting: Rendezvous) -> None:
         """Where the next version is handed over."""
         self._meeting = meeting
 
@@ -139,7 +139,7 @@ class BroadcastCheckpointEngine(RankZeroEngine):
             for _ in cast:  # a group that never formed has taken none
                 pass
 
-    def _joined(self, meeting: Meeting) -> WeightGroup:
+    def _joined(self, meeting: Rendezvous) -> WeightGroup:
         if self._group is None or self._group.name != meeting.group:
             self._leave()
             self._group = WeightGroup(meeting, 0, _device())

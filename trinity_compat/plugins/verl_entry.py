@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from verl.plugin.platform import get_platform
 
-from trinity_compat.own_python import add_user_folder
+from trinity_compat.common.python_command import add_user_folder
+from trinity_compat.common.user_output import mark_users_of_worker
 from trinity_compat.plugins import (
     cpu_platform,
     cpu_process_group,
@@ -17,7 +18,6 @@ from trinity_compat.plugins import (
     verl_transports,
     verl_vllm_version,
 )
-from trinity_compat.printed import mark_users_of_worker
 
 
 def _apply() -> None:

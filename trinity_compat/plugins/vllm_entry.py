@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 
-from trinity_compat.parent_watch import end_with_parent
+from trinity_compat.common.parent_watch import end_with_parent
 
 
 def register() -> None:

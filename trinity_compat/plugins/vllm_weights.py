@@ -19,11 +19,11 @@ from verl.workers.rollout.vllm_rollout import bucketed_weight_transfer
 from verl.workers.rollout.vllm_rollout import utils as verl_rollout
 from vllm.lora.request import LoRARequest
 
-from trinity_compat.faults import point
+from trinity_compat.common.crash_points import point
 from trinity_compat.synchronizer import adapters
-from trinity_compat.synchronizer.collective import HandoverFailed, LoadFailed, Meeting, WeightGroup
-from trinity_compat.synchronizer.files import Reader, WeightFile, WeightsDamaged
-from trinity_compat.synchronizer.parts import PART_BYTES, Named
+from trinity_compat.synchronizer.transports.files import Reader, WeightFile, WeightsDamaged
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, LoadFailed, Rendezvous, WeightGroup
+from trinity_compat.synchronizer.transports.safetensors_io import PART_BYTES, Named
 
 Load = Callable[[list[Named]], object]
 Answer = dict[str, str | int]
@@ -48,7 +48,7 @@ def adapter_request() -> LoRARequest:
     )
 
 
-class Scores(Protocol):
+class VllmModel(Protocol):
     """A model of vLLM's; its own signature differs from model to model. A rank may get no logits."""
 
     def compute_logits(self, *args: object, **kwargs: object) -> torch.Tensor | None: ...
@@ -120,7 +120,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         nbytes; or why the weights must not be used now: ``failed`` (another handover may succeed),
         ``damaged``, ``unloadable`` (it would end the same way). An exception would end vLLM's engine.
         """
-        where = Meeting(**meeting)
+        where = Rendezvous(**meeting)
         try:
             file = self._received(where, first_rank + self.rank)
         except HandoverFailed as error:
@@ -133,7 +133,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             return {"unloadable": str(error) if isinstance(error, LoadFailed) else _reason(error)}
         return {"digest": file.digest, "nbytes": file.nbytes}
 
-    def _received(self, where: Meeting, rank: int) -> WeightFile:
+    def _received(self, where: Rendezvous, rank: int) -> WeightFile:
         group, received = self._joined(where, rank), list[WeightFile]()
         try:
             self._update(lambda load: received.append(group.receive(where, load)))
@@ -143,7 +143,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             raise LoadFailed(group.give_up(where, error)) from error
         return received[0]
 
-    def _joined(self, where: Meeting, rank: int) -> WeightGroup:
+    def _joined(self, where: Rendezvous, rank: int) -> WeightGroup:
         if self._weight_group is None or self._weight_group.name != where.group:
             self._leave_weight_group()
             device = next(self.model_runner.get_model().parameters()).device
@@ -236,10 +236,10 @@ def _on(device: torch.device | None, named: list[Named]) -> list[Named]:
     return [(name, tensor.to(device)) for name, tensor in named] if device else named
 
 
-def _mask(model: Scores, size: int, forbidden: torch.Tensor) -> None:
+def _mask(model: VllmModel, size: int, forbidden: torch.Tensor) -> None:
     original = model.compute_logits
 
-    def compute_logits(_self: Scores, *args: object, **kwargs: object) -> torch.Tensor | None:
+    def compute_logits(_self: VllmModel, *args: object, **kwargs: object) -> torch.Tensor | None:
         nonlocal forbidden
         logits = original(*args, **kwargs)
         if logits is not None:

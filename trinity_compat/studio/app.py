@@ -15,39 +15,40 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from trinity_compat.buffer.errors import BufferError
-from trinity_compat.errors import UserError
-from trinity_compat.secret import shown
-from trinity_compat.studio import comparing, control, experiences, images, live, runs
-from trinity_compat.studio.guard import Door, Guard
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import shown
+from trinity_compat.studio import compare_page, control, experiences, images, live, run_pages
+from trinity_compat.studio.comparisons import Comparisons
+from trinity_compat.studio.guard import Listener, RequestGuard
 from trinity_compat.studio.pages import HERE, Studio, page, refusal
 from trinity_compat.web import ASSETS
 
 
-def create_app(root: Path, door: Door) -> Starlette:
+def create_app(root: Path, door: Listener) -> Starlette:
     """The application over the jobs below ``root``, behind ``door``."""
     app = Starlette(
         routes=[
-            Route("/", runs.runs),
-            Route("/run/{job:path}", runs.run),
-            Route("/metrics/{job:path}", runs.metrics),
-            Route("/seconds/{job:path}", runs.seconds),
+            Route("/", run_pages.runs),
+            Route("/run/{job:path}", run_pages.run),
+            Route("/metrics/{job:path}", run_pages.metrics),
+            Route("/seconds/{job:path}", run_pages.seconds),
             Route("/events/{job:path}", live.events),
-            Route("/configuration/{job:path}", runs.configuration),
+            Route("/configuration/{job:path}", run_pages.configuration),
             Route("/experiences/{job:path}", experiences.experiences),
             Route("/group/{job:path}", experiences.group),
             Route("/image/{job:path}", images.image),
             Route("/selection/{job:path}", experiences.selection),
             Route("/note/{job:path}", experiences.note, methods=["POST"]),
-            Route("/compare", comparing.comparison),
-            Route("/curves", comparing.curves),
-            Route("/report", comparing.report),
-            Route("/answers", comparing.same_task),
+            Route("/compare", compare_page.comparison),
+            Route("/curves", compare_page.curves),
+            Route("/report", compare_page.report),
+            Route("/answers", compare_page.same_task),
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
             Mount("/static", StaticFiles(directory=HERE / "static")),
             Mount("/shared", StaticFiles(directory=ASSETS)),
         ],
-        middleware=[Middleware(Guard, door=door, refusal=refusal)],
+        middleware=[Middleware(RequestGuard, door=door, refusal=refusal)],
         exception_handlers={
             HTTPException: _told,
             UserError: _told,
@@ -56,7 +57,7 @@ def create_app(root: Path, door: Door) -> Starlette:
             sqlite3.Error: _told,
         },
     )
-    app.state.studio = Studio.over(root, door, comparing.Comparisons())
+    app.state.studio = Studio.over(root, door, Comparisons())
     return app
 
 

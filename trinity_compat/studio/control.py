@@ -20,24 +20,24 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from trinity_compat.buffer.errors import BufferError
-from trinity_compat.checkpoint_folders import MARKER
-from trinity_compat.errors import UserError
-from trinity_compat.runtime.job.jobdir import lock_path, side_locks
-from trinity_compat.runtime.job.process_identity import identity_of
-from trinity_compat.secret import masked
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import masked
+from trinity_compat.job.checkpoints import MARKER
+from trinity_compat.run.job_dir.job_dir import lock_path, side_locks
+from trinity_compat.run.job_dir.process_identity import identity_of
 from trinity_compat.studio import job_files
 from trinity_compat.studio.guard import is_ours
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.ownership import not_own, not_own_tree
 from trinity_compat.studio.pages import job_of, page, page_of, studio_of
-from trinity_compat.studio.resumed import Resumed
-from trinity_compat.studio.state import state_of
+from trinity_compat.studio.path_ownership import not_own, not_own_tree
+from trinity_compat.studio.restarted_runs import RestartedRun
+from trinity_compat.studio.run_state import state_of
 
 _SPELLED = {"profiles": "profile", "sets": "set", "mains": "main"}  # options that can be given more than once
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """A process of this machine that holds a lock of a job. ``identity``: what its lock says of it."""
 
     pid: int
@@ -102,13 +102,13 @@ async def must_be_ours(request: Request) -> None:
 # -- stopping -----------------------------------------------------------------------------------
 
 
-def holders(job: Job) -> list[Holder]:
+def holders(job: Job) -> list[LockHolder]:
     """The processes of this machine that hold the job's locks; [] where nobody does, or another machine."""
     found = {one.pid: one for path in side_locks(job.dir) if (one := _holder(path)) is not None}
     return [found[pid] for pid in sorted(found)] if found and _is_here(job) else []
 
 
-def _holder(path: Path) -> Holder | None:
+def _holder(path: Path) -> LockHolder | None:
     """The process that wrote its pid into a lock that it holds. Read off the kernel's list: trying the lock
     would hold it, and a run that starts at that moment would be refused."""
     try:
@@ -120,7 +120,7 @@ def _holder(path: Path) -> Holder | None:
         return None
     pid = identity.partition(" ")[0]
     held = any(lock[1] == "FLOCK" and lock[4] == pid and lock[5].endswith(f":{inode}") for lock in locks)
-    return Holder(int(pid), identity, path) if held and pid.isdecimal() and int(pid) > 1 else None
+    return LockHolder(int(pid), identity, path) if held and pid.isdecimal() and int(pid) > 1 else None
 
 
 def _is_here(job: Job) -> bool:
@@ -132,13 +132,13 @@ def _is_here(job: Job) -> bool:
     return hosts <= {socket.gethostname()}
 
 
-def _not_to_stop(job: Job, found: Sequence[Holder]) -> str:
+def _not_to_stop(job: Job, found: Sequence[LockHolder]) -> str:
     problems = (job.not_own(), *(holder.not_ours() for holder in found))
     problem = next((problem for problem in problems if problem), "")
     return f"It is not stopped from here: {problem}" if problem else ""
 
 
-def _end(holder: Holder) -> str:
+def _end(holder: LockHolder) -> str:
     """Send SIGTERM; '' or why not. The handle keeps the process told from a later one of its pid."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(holder.pid)
@@ -253,6 +253,6 @@ def _option(name: str, value: object) -> list[str]:
 
 def _start(command: Sequence[str], folder: Path, job: Job) -> None:
     try:
-        job.resumed = Resumed(command, folder, job.dir.log("studio"))
+        job.resumed = RestartedRun(command, folder, job.dir.log("studio"))
     except OSError as error:
         raise HTTPException(409, f"It could not be started: {error}") from error

@@ -17,11 +17,11 @@ from trinity_compat.buffer import groups, queries
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.typed_json import readable
-from trinity_compat.extras import need
-from trinity_compat.secret import hidden
+from trinity_compat.common.optional_packages import need
+from trinity_compat.common.redaction import hidden
 from trinity_compat.studio import export, images, tokens
 from trinity_compat.studio.control import must_be_ours
-from trinity_compat.studio.index import PAGE, SORTS, Index, Row, Wanted, task_of
+from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row, task_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
     finite_number,
@@ -85,7 +85,7 @@ _FIELDS = ("text", "task", *(f"{name}_{end}" for name in _BOUNDS for end in ("mi
 _PRUNED: Row = {"state": "gone", "prompt": "", "response": ""}
 
 
-def wanted_of(given: QueryParams) -> Wanted:
+def wanted_of(given: QueryParams) -> ExperienceQuery:
     """The selection that an address names. Raises HTTPException 400 for a value that none has."""
     bounds = {
         end: {
@@ -100,7 +100,7 @@ def wanted_of(given: QueryParams) -> Wanted:
         raise HTTPException(400, f"sort is one of {', '.join(SORTS)}.")
     value, _, number = given.get("after", "").rpartition(",")
     after = (finite_number(value, "after"), whole_number(number, "after")) if "after" in given else None
-    return Wanted(
+    return ExperienceQuery(
         given.get("kind") or "train",
         text,
         given.get("task", "").strip(),
@@ -113,7 +113,7 @@ def wanted_of(given: QueryParams) -> Wanted:
     )
 
 
-def _after(wanted: Wanted, last: Row) -> str:
+def _after(wanted: ExperienceQuery, last: Row) -> str:
     column = "id" if wanted.text else SORTS[wanted.sort]
     return f"{last[column]},{last['id']}"
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from trinity_compat.buffer import codec, groups
 from trinity_compat.buffer.queries import CHOSEN_EXPERIENCES, query
 from trinity_compat.buffer.typed_json import readable
-from trinity_compat.studio.index import SORTS, Index, Row, Wanted
+from trinity_compat.studio.index import SORTS, ExperienceQuery, Index, Row
 from trinity_compat.studio.jobs import Job
 
 _PAGE = 200
@@ -21,7 +21,7 @@ _CHUNK = 1 << 18  # bytes
 _CHOSEN = query(CHOSEN_EXPERIENCES).bindparams(sa.bindparam("ids", expanding=True))
 
 
-def chosen(job: Job, index: Index, wanted: Wanted) -> Iterator[list[Row]]:
+def chosen(job: Job, index: Index, wanted: ExperienceQuery) -> Iterator[list[Row]]:
     """The selection in its order, page by page: the index's columns, texts, tokens, log-probs, mask."""
     column = "id" if wanted.text else SORTS[wanted.sort]
     wanted = replace(wanted, after=None)

@@ -41,7 +41,7 @@ PUBLIC = ("/static/", "/shared/")
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Listener:
     """Where the studio listens. ``token``: of who may come in. ``csrf``: this process's secret."""
 
     host: str
@@ -77,10 +77,10 @@ class Door:
         return self.host not in LOOPBACK or bare.removeprefix("[").removesuffix("]") in LOOPBACK
 
 
-class Guard:
+class RequestGuard:
     """Refuses what should not come in, and gives every answer its headers."""
 
-    def __init__(self, app: ASGIApp, door: Door, refusal: Refusal) -> None:
+    def __init__(self, app: ASGIApp, door: Listener, refusal: Refusal) -> None:
         self._app = app
         self._door = door
         self._page = refusal
@@ -140,7 +140,7 @@ def _with_headers(send: Send) -> Send:
     return guarded
 
 
-async def is_ours(request: Request, door: Door) -> bool:
+async def is_ours(request: Request, door: Listener) -> bool:
     """Whether a form was made by this process: it carries the secret that only our pages hold."""
     given = (await request.form()).get("csrf")
     return isinstance(given, str) and _same(given, door.csrf)

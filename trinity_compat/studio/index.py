@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.typed_json import readable
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.studio import job_files
 from trinity_compat.studio.jobs import Job
 
@@ -62,7 +62,7 @@ Row = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExperienceQuery:
     """A selection. Bounds are inclusive; ``after`` is where the last page ended: (value of the sort, id)."""
 
     kind: str = "train"
@@ -159,7 +159,7 @@ class Index:
 
     # -- asking ---------------------------------------------------------------------------------
 
-    def page(self, wanted: Wanted, *, limit: int = PAGE) -> list[Row]:
+    def page(self, wanted: ExperienceQuery, *, limit: int = PAGE) -> list[Row]:
         """``limit`` rows of the selection in its order; one more, where there is a next page."""
         where, values = _conditions(wanted)
         column = "id" if wanted.text else SORTS[wanted.sort]
@@ -291,7 +291,7 @@ def search_words(text: str) -> str:
     return " ".join([*quoted[:-1], f"{quoted[-1]}*"]) if quoted else '""'
 
 
-def _conditions(wanted: Wanted) -> tuple[list[str], list[object]]:
+def _conditions(wanted: ExperienceQuery) -> tuple[list[str], list[object]]:
     """The selection but for its text, as SQL and its values."""
     where = ["r.kind = ?"]
     values: list[object] = [wanted.kind]

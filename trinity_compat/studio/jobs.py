@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from trinity_compat.buffer.store import SqlBuffer
-from trinity_compat.checkpoint_folders import MARKER
-from trinity_compat.errors import UserError
-from trinity_compat.runtime.job.jobdir import JobDir
-from trinity_compat.spec import RunSpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.checkpoints import MARKER
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.studio import job_files
-from trinity_compat.studio.ownership import not_own
-from trinity_compat.studio.reading import ReadOnlyDatabase, open_read_only, outside
-from trinity_compat.studio.resumed import Resumed
+from trinity_compat.studio.path_ownership import not_own
+from trinity_compat.studio.read_only_database import ReadOnlyDatabase, open_read_only, outside
+from trinity_compat.studio.restarted_runs import RestartedRun
 
 _DEEPEST = 6  # folders below the studio's
 _SCAN_EVERY_S = 3.0
@@ -29,7 +29,7 @@ class Job:
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
         self.dir = JobDir(root)
-        self.resumed: Resumed | None = None  # by this studio
+        self.resumed: RestartedRun | None = None  # by this studio
         self._opened: tuple[str, ReadOnlyDatabase, SqlBuffer] | None = None
         self._read: tuple[tuple[int, int, int], RunSpec] | None = None
 

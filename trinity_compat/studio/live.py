@@ -15,11 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from trinity_compat.secret import shown
-from trinity_compat.studio import lanes, logs, state
+from trinity_compat.common.redaction import shown
+from trinity_compat.studio import logs, run_state, step_timeline
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_of, studio_of, whole_number
-from trinity_compat.studio.series import FiniteRow, Metrics, Seen, Store, public
+from trinity_compat.studio.series import FiniteRow, Metrics, Seen, SeriesCache, public
 
 LOOK_EVERY_S = 1.0
 _SILENT_LOOKS = 15  # after as many a comment keeps the connection open
@@ -27,11 +27,11 @@ Rows = Mapping[str, Sequence[tuple[int, FiniteRow]]]
 
 
 @dataclass
-class Watch:
+class PageState:
     """What one open page has been told."""
 
     job: Job
-    store: Store
+    store: SeriesCache
     history: int
     seen: dict[str, Seen]
     logs_at: dict[str, int] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Watch:
         try:
             with self.job.database().at_once():
                 metrics = self.store.of(self.job)
-                now = state.now(self.job, metrics)
+                now = run_state.now(self.job, metrics)
                 events = [("now", now), *self._rows(metrics)]
                 if self.job.resumed:
                     events.append(("resumed", self.job.resumed.told(running=now["state"] == "running")))
@@ -80,7 +80,7 @@ def seconds(rows: Rows, *, most: int | None = None) -> dict[str, object]:
     found = {}
     for role, of_role in rows.items():
         read: Callable[[Mapping[str, float | None]], dict[str, float]]
-        read = lanes.trainer if role == "trainer" else lanes.explorer
+        read = step_timeline.trainer if role == "trainer" else step_timeline.explorer
         clocks = [(step, parts) for step, row in of_role if (parts := read(row))]
         found[role] = clocks[-most:] if most else clocks
     return {"sides": found}
@@ -95,12 +95,12 @@ def events(request: Request) -> StreamingResponse:
             raise HTTPException(400, "last is ROLE:STEP:FIGURES.")
         seen[role] = (whole_number(newest[0], "last"), whole_number(newest[1], "last"))
     history = whole_number(request.query_params.get("history", "0"), "history")
-    watch = Watch(job_of(request), studio_of(request).store, history, seen)
+    watch = PageState(job_of(request), studio_of(request).store, history, seen)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     return StreamingResponse(_stream(request, watch), media_type="text/event-stream", headers=headers)
 
 
-async def _stream(request: Request, watch: Watch) -> AsyncIterator[str]:
+async def _stream(request: Request, watch: PageState) -> AsyncIterator[str]:
     silent = 0
     while not await request.is_disconnected():
         found = await run_in_threadpool(watch.look)

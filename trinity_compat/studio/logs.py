@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trinity_compat.secret import shown
+from trinity_compat.common.redaction import shown
 from trinity_compat.studio import job_files
 
 if TYPE_CHECKING:

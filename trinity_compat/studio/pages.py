@@ -17,13 +17,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from trinity_compat import __version__
-from trinity_compat.studio.guard import Door
+from trinity_compat.studio.guard import Listener
 from trinity_compat.studio.jobs import Job, Jobs
-from trinity_compat.studio.series import Store
-from trinity_compat.studio.state import MEANS, Summaries, spark_points
+from trinity_compat.studio.run_state import MEANS, Summaries, spark_points
+from trinity_compat.studio.series import SeriesCache
 
 if TYPE_CHECKING:
-    from trinity_compat.studio.comparing import Comparisons
+    from trinity_compat.studio.comparisons import Comparisons
 
 View = Callable[[Request], Response]
 HERE = Path(__file__).parent
@@ -35,16 +35,16 @@ class Studio:
     """What a page can ask: the jobs, what was read of them, where the studio listens."""
 
     jobs: Jobs
-    door: Door
-    store: Store
+    door: Listener
+    store: SeriesCache
     summaries: Summaries
     comparisons: Comparisons
     templates: jinja2.Environment
 
     @classmethod
-    def over(cls, root: Path, door: Door, comparisons: Comparisons) -> Studio:
+    def over(cls, root: Path, door: Listener, comparisons: Comparisons) -> Studio:
         """A studio over the jobs below ``root``."""
-        return cls(Jobs(root), door, Store(), Summaries(), comparisons, _templates())
+        return cls(Jobs(root), door, SeriesCache(), Summaries(), comparisons, _templates())
 
 
 def _templates() -> jinja2.Environment:

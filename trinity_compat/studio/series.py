@@ -105,7 +105,7 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-class Store:
+class SeriesCache:
     """The metrics of the jobs that were looked at last."""
 
     def __init__(self) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import uvicorn
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.studio import address
 from trinity_compat.studio.app import create_app
-from trinity_compat.studio.guard import Door
+from trinity_compat.studio.guard import Listener
 
 _GOODBYE_S = 1  # for open event streams
 
@@ -30,7 +30,7 @@ def serve(folder: Path, host: str, port: int) -> None:
         raise UserError(f"{folder} is not a folder", hint="give a job directory, or the folder above several")
     with listening(host, port) as taken:
         at = taken.getsockname()[1]
-        door = Door(host, at, token) if token else Door(host, at)
+        door = Listener(host, at, token) if token else Listener(host, at)
         app = create_app(folder, door)
         config = uvicorn.Config(
             app,

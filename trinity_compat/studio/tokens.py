@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from trinity_compat.buffer.model import Experience
-from trinity_compat.dotted import value_at
-from trinity_compat.home import from_home
+from trinity_compat.common.nested import value_at
+from trinity_compat.common.paths import from_home
 
 Decode = Callable[[list[int]], str]
 _CACHE = Path("~/.cache/huggingface/hub")
@@ -32,7 +32,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TokenSpan:
     """Neighbouring tokens that the policy wrote, or that it did not (tool output, another turn)."""
 
     ours: bool
@@ -77,9 +77,9 @@ def _files(model: str) -> list[Path]:
         return []
 
 
-def pieces(answer: Experience, decode: Decode) -> list[Piece]:
+def pieces(answer: Experience, decode: Decode) -> list[TokenSpan]:
     """The response in order, cut where the mask changes."""
-    found: list[Piece] = []
+    found: list[TokenSpan] = []
     ids, mask, logprobs = (a.tolist() for a in (answer.response_ids, answer.response_mask, answer.logprobs))
     begin = 0
     while begin < len(ids):
@@ -87,7 +87,7 @@ def pieces(answer: Experience, decode: Decode) -> list[Piece]:
         while end < len(ids) and bool(mask[end]) == bool(mask[begin]):
             end += 1
         cut = slice(begin, end)
-        found.append(Piece(bool(mask[begin]), tuple(_tokens(ids[cut], logprobs[cut], decode))))
+        found.append(TokenSpan(bool(mask[begin]), tuple(_tokens(ids[cut], logprobs[cut], decode))))
         begin = end
     return found
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from trinity_compat.errors import UserError
-from trinity_compat.lora import MERGE
-from trinity_compat.synchronizer.parts import Named
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.lora import MERGE
+from trinity_compat.synchronizer.transports.safetensors_io import Named
 
 if TYPE_CHECKING:
     from peft import PeftConfig
@@ -55,7 +55,7 @@ def refuse_left_out(adapted: Iterable[str], layers: Iterable[str]) -> None:
         raise ValueError(f"vLLM has no place for the adapter's {missing[0]} ({len(missing)} in all); {_HINT}")
 
 
-class Model(Protocol):
+class ModelConfigView(Protocol):
     """What is read of veRL's HFModelConfig."""
 
     hf_config: Any
@@ -66,7 +66,7 @@ class Model(Protocol):
     lora_adapter_path: str | None
 
 
-def beside_language_model(model: Model) -> str:
+def beside_language_model(model: ModelConfigView) -> str:
     """Of a model that sees or hears: a module that its adapter adapts and that lies beside its language
     model, or may, as far as its name tells; empty where there is none. vLLM adapts language models alone.
 
@@ -84,7 +84,7 @@ def beside_language_model(model: Model) -> str:
     return next((name for name in names if _LANGUAGE not in name.split(".")), "")
 
 
-def _peft_config(model: Model) -> PeftConfig:
+def _peft_config(model: ModelConfigView) -> PeftConfig:
     from peft import LoraConfig
     from verl.utils.py_functional import convert_to_regular_types
 

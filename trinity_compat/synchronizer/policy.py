@@ -16,7 +16,7 @@ Styles, after Trinity-RFT's ``synchronizer.sync_style`` (trinity-rft 0.6.0, expl
 
 from __future__ import annotations
 
-from trinity_compat.spec import SyncSpec
+from trinity_compat.job.run_spec import SyncSpec
 
 
 def trainer_interval(sync: SyncSpec) -> int:

@@ -22,14 +22,14 @@ def _answered(index: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class WeightRequest:
     """``has``: the version that the asking explorer holds, -1 for none."""
 
     id: str
     has: int
 
 
-class Asking:
+class WeightRequester:
     """Explorer ``index``'s side."""
 
     def __init__(self, buffer: Buffer, index: int) -> None:
@@ -48,19 +48,19 @@ class Asking:
         return True
 
 
-class Asked:
+class WeightRequests:
     """The trainer's side, for ``explorers`` explorers."""
 
     def __init__(self, buffer: Buffer, explorers: int) -> None:
         self._buffer, self._explorers = buffer, explorers
 
-    def open(self) -> dict[int, Ask]:
+    def open(self) -> dict[int, WeightRequest]:
         """Asks without an answer, by explorer."""
         found = {index: self._buffer.get_state(_asked(index)) for index in range(self._explorers)}
-        asks = {index: Ask(**ask) for index, ask in found.items() if ask}
+        asks = {index: WeightRequest(**ask) for index, ask in found.items() if ask}
         return {i: ask for i, ask in asks.items() if self._buffer.get_state(_answered(i)) != ask.id}
 
-    def answer(self, asks: Mapping[int, Ask]) -> None:
+    def answer(self, asks: Mapping[int, WeightRequest]) -> None:
         """Call when the newest weights that there are have been published."""
         for index, ask in asks.items():
             self._buffer.set_state(_answered(index), ask.id)

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from torch.distributed.tensor import DTensor
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 
 _RANK_ZERO = re.compile(r"model_world_size_(\d+)_rank_0\.pt")
 _LORA = re.compile(r"(.+)\.lora_A\.default\.weight")

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from trinity_compat.buffer.model import WeightVersion
-from trinity_compat.spec import SyncSpec
-from trinity_compat.synchronizer.files import WeightFile, prune, read_file, write_file
+from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.synchronizer.transports.files import WeightFile, prune, read_file, write_file
 
 __all__ = ["as_version", "prune", "read_version", "recycles", "write_version"]
 

@@ -6,12 +6,12 @@ import os
 import sys
 from pathlib import Path
 
-from trinity_compat.collector import resting
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.own_python import add_user_folder
-from trinity_compat.parent_watch import end_with_parent
-from trinity_compat.printed import TRAINER, mark_users
-from trinity_compat.spec import RunSpec
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.gc_pause import gc_paused
+from trinity_compat.common.parent_watch import end_with_parent
+from trinity_compat.common.python_command import add_user_folder
+from trinity_compat.common.user_output import TRAINER, mark_users
+from trinity_compat.job.run_spec import RunSpec
 
 _OWN_FILE = "--train"  # a trainer whose configuration is not the explorer's
 
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
         return 2
     file = "train" if argv[1:] else "run"
     add_user_folder()
-    with resting():
+    with gc_paused():
         from trinity_compat.trainer.errors import PeerGone
         from trinity_compat.trainer.main import run
 

@@ -20,21 +20,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.containers import Tree
-from trinity_compat.synchronizer.collective import Meeting
-from trinity_compat.synchronizer.files import WeightFile
+from trinity_compat.common.containers import Tree
+from trinity_compat.synchronizer.transports.files import WeightFile
+from trinity_compat.synchronizer.transports.nccl import Rendezvous
 
 
-class Send(Protocol):
+class SendWeights(Protocol):
     """Writes the current policy as ``version``, or hands it over at ``meeting``. A collective call: all
     ranks take part. ``check`` is called while it lasts; what it raises ends it."""
 
     def __call__(
-        self, version: int, meeting: Meeting | None = None, check: Callable[[], None] = lambda: None
+        self, version: int, meeting: Rendezvous | None = None, check: Callable[[], None] = lambda: None
     ) -> WeightFile: ...
 
 
-class Scores(Protocol):
+class LogProbScorer(Protocol):
     """The current policy's log-probability of each response token at temperature 1, float [R]. A collective
     call: one forward pass on every rank."""
 
@@ -64,7 +64,7 @@ class Exchange(Protocol):
         """The checkpoint of ``step`` is loaded (0: there was none), and ``position`` lay in it (None: it is
         stock veRL's). ``afresh``: whatever the buffer holds is to be left. Before the first ``publish``."""
 
-    def publish(self, step: int, send: Send, scores: Scores | None = None) -> None:
+    def publish(self, step: int, send: SendWeights, scores: LogProbScorer | None = None) -> None:
         """Version ``step`` is complete: send it if the style says so. With the first update ``scores`` is
         asked for what the explorers' engines must answer too (``synchronizer.probe``)."""
 
@@ -78,14 +78,14 @@ class Exchange(Protocol):
         """The claimed groups took effect in ``step``: enter them in the ledger; a second call changes
         nothing. Call before the checkpoint of ``step``. Raises ClaimLost."""
 
-    def evaluate(self, step: int, send: Send) -> list[Group]:
+    def evaluate(self, step: int, send: SendWeights) -> list[Group]:
         """Validation with the weights after ``step``: the groups by position in the validation set."""
 
     def log(self, step: int, metrics: Tree) -> dict[str, object]:
         """Keep the metrics of ``step``; returns them with what the run itself knows added."""
 
 
-class Adapter(Protocol):
+class TrainerAdapter(Protocol):
     """A veRL trainer, ready to run."""
 
     def fit(self) -> None:

@@ -25,9 +25,17 @@ from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
-from trinity_compat.algorithms.model import FUNCTIONS, PREFIX, Answers, Chosen, Function, Loss, Tokens
 from trinity_compat.buffer.model import DROPPED
-from trinity_compat.trainer.uneven import spread, without
+from trinity_compat.trainer.pad_groups import spread, without
+from trinity_compat.trinity.algorithms.model import (
+    FUNCTIONS,
+    PREFIX,
+    AdvantageInput,
+    Loss,
+    MaskedAdvantages,
+    RegisteredFunction,
+    Tokens,
+)
 
 # Of a batch with an expert's rows: for each row how many tokens and rows of its kind the update has, [N, 2].
 COUNTS = f"{PREFIX}counts"
@@ -61,7 +69,7 @@ class PolicyLoss(PolicyLossConfig):
 
 
 def estimate(
-    function: Function,
+    function: RegisteredFunction,
     *,
     token_level_rewards: torch.Tensor,
     response_mask: torch.Tensor,
@@ -75,7 +83,7 @@ def estimate(
     if function.columns:  # veRL hands them to no estimator: with_advantages does it
         return torch.zeros_like(token_level_rewards), torch.zeros_like(token_level_rewards)
     with torch.no_grad():
-        answers = Answers(token_level_rewards.sum(-1), _groups(index))
+        answers = AdvantageInput(token_level_rewards.sum(-1), _groups(index))
         advantages = function.call(answers, **config.get(f"{PREFIX}args", {}))
         spread = advantages.unsqueeze(-1) * response_mask
     return spread, spread
@@ -103,7 +111,7 @@ def _columns(config: Mapping[str, Any]) -> Sequence[str]:
     return function.columns if function else ()
 
 
-def _estimator(config: Mapping[str, Any]) -> Function | None:
+def _estimator(config: Mapping[str, Any]) -> RegisteredFunction | None:
     name = str(config["adv_estimator"])
     return FUNCTIONS["advantage_fn"].get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
 
@@ -125,16 +133,18 @@ def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> tuple[DataPr
     return batch, {f"algorithm/{name}": figure for name, figure in made.metrics.items()}
 
 
-def _advantages(function: Function, batch: DataProto, config: Mapping[str, Any]) -> Chosen:
+def _advantages(
+    function: RegisteredFunction, batch: DataProto, config: Mapping[str, Any]
+) -> MaskedAdvantages:
     """Those of the batch's tokens [N, T]."""
     assert function.call is not None
     columns = {column: _IN_BATCH[column](batch) for column in function.columns}
     rewards = batch.batch["token_level_rewards"].sum(-1)
-    answers = Answers(rewards, _groups(batch.non_tensor_batch["uid"]), **columns)
+    answers = AdvantageInput(rewards, _groups(batch.non_tensor_batch["uid"]), **columns)
     with torch.no_grad():
         made = function.call(answers, **config.get(f"{PREFIX}args", {}))
-    if not isinstance(made, Chosen):
-        made = Chosen(made, batch.batch["response_mask"].bool(), {})
+    if not isinstance(made, MaskedAdvantages):
+        made = MaskedAdvantages(made, batch.batch["response_mask"].bool(), {})
     each = made.advantages.unsqueeze(-1) if made.advantages.dim() == 1 else made.advantages
     return replace(made, advantages=each.where(made.mask, 0.0))
 
@@ -147,7 +157,7 @@ def _groups(index: np.ndarray) -> list[list[int]]:
 
 
 def policy_loss(
-    function: Function,
+    function: RegisteredFunction,
     old_log_prob: torch.Tensor,
     log_prob: torch.Tensor,
     advantages: torch.Tensor,
@@ -299,7 +309,7 @@ def _with_entropy_of_answers(
 
 
 def _with_kl(
-    function: Function,
+    function: RegisteredFunction,
     inner: LossFunction,
     config: ActorConfig,
     model_output: Mapping[str, Any],

@@ -18,15 +18,15 @@ from verl.utils.model import compute_position_id_with_mask
 
 from trinity_compat.buffer.images import opened
 from trinity_compat.buffer.model import DROPPED, Experience, Group
-from trinity_compat.errors import RunError
-from trinity_compat.trainer.uneven import marks
+from trinity_compat.common.errors import RunError
+from trinity_compat.trainer.pad_groups import marks
 
 # What a train batch of veRL carries of a task besides its uid.
 _TASK_KEYS = ("data_source", "reward_model", "extra_info", "raw_prompt")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class BatchShape:
     """Widths of the padded batch: P prompt tokens (padded left), R response tokens (padded right)."""
 
     prompt: int
@@ -34,7 +34,7 @@ class Shape:
     pad_id: int
 
 
-def to_dataproto(experiences: Sequence[Experience], shape: Shape) -> DataProto:
+def to_dataproto(experiences: Sequence[Experience], shape: BatchShape) -> DataProto:
     """Rows in the given order.
 
     Tensors, N rows: prompts int64 [N, P], responses int64 [N, R], input_ids, attention_mask and
@@ -50,7 +50,7 @@ def to_dataproto(experiences: Sequence[Experience], shape: Shape) -> DataProto:
     return out
 
 
-def _tensors(experiences: Sequence[Experience], shape: Shape) -> dict[str, torch.Tensor]:
+def _tensors(experiences: Sequence[Experience], shape: BatchShape) -> dict[str, torch.Tensor]:
     count, width = len(experiences), shape.prompt + shape.response
     ids = torch.full((count, width), shape.pad_id, dtype=torch.int64)
     attention = torch.zeros(count, width, dtype=torch.int64)
@@ -83,7 +83,7 @@ def _int64(values: npt.ArrayLike) -> torch.Tensor:
     return torch.from_numpy(np.array(values, dtype=np.int64))
 
 
-def _span(experience: Experience, shape: Shape) -> tuple[int, int]:
+def _span(experience: Experience, shape: BatchShape) -> tuple[int, int]:
     """Columns [first prompt token, one after the last response token)."""
     prompt, response = len(experience.prompt_ids), len(experience.response_ids)
     if not response or prompt > shape.prompt or response > shape.response:

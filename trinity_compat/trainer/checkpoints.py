@@ -12,8 +12,8 @@ from typing import Literal, Self, TextIO, TypedDict
 
 from omegaconf import DictConfig, open_dict
 
-from trinity_compat.containers import Tree
-from trinity_compat.writing import write_text
+from trinity_compat.common.atomic_write import write_text
+from trinity_compat.common.containers import Tree
 
 STATE = "trinity.json"
 MARKER = "latest_checkpointed_iteration.txt"
@@ -24,7 +24,7 @@ _STEP = re.compile(r"global_step_(\d+)")
 Mode = Literal["r", "w"]
 
 
-class State(TypedDict, total=False):
+class CheckpointState(TypedDict, total=False):
     """What lies beside a checkpoint of ours: its step, the adaptive KL coefficient, the task stream's
     position (``buffer.position``)."""
 
@@ -97,21 +97,21 @@ def _folders(directory: Path) -> dict[int, Path]:
     return {int(match[1]): path for match, path in found if match}
 
 
-def write_state(folder: Path, state: State) -> None:
+def write_state(folder: Path, state: CheckpointState) -> None:
     """Keep ``state`` beside the checkpoint that will be written in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / STATE, json.dumps(state) + "\n")
 
 
-def read_state(folder: Path) -> State:
+def read_state(folder: Path) -> CheckpointState:
     """What ``write_state`` kept; empty beside a checkpoint of stock veRL."""
     path = folder / STATE
-    kept: State = json.loads(path.read_text()) if path.exists() else {}
+    kept: CheckpointState = json.loads(path.read_text()) if path.exists() else {}
     return kept
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class CheckpointRetention:
     """``max_actor_ckpt_to_keep`` and ``max_critic_ckpt_to_keep``, applied once the marker stands.
 
     veRL's own manager deletes the previous actor as soon as the new one is written, before the critic,

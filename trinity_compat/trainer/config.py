@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from trinity_compat.errors import UserError
-from trinity_compat.lora import is_handed_over, lora_rank
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.lora import is_handed_over, lora_rank
+from trinity_compat.job.restarts import from_own_checkpoint
+from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
-from trinity_compat.restarts import from_own_checkpoint
-from trinity_compat.spec import RunSpec
 from trinity_compat.synchronizer.store import recycles
 
-ADAPTER = "trinity_compat.trainer.verl_v0"
+ADAPTER = "trinity_compat.trainer.verl_v0.adapter"
 # A role's section for the engine that trains it; a role has those of its own strategy (verl 0.9.1).
 _ENGINES = ("fsdp_config", "fsdp", "megatron", "veomni", "torchtitan", "automodel")
 

@@ -12,24 +12,24 @@ import numpy as np
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.codec import as_float
 from trinity_compat.buffer.model import Claim, Experience, Group
-from trinity_compat.buffer.position import NOBODYS, Position
-from trinity_compat.containers import Tree
-from trinity_compat.errors import RunError, UserError
-from trinity_compat.faults import point
-from trinity_compat.settings_fingerprint import DATA, check, edits, fingerprint_of, sign, sign_anew
-from trinity_compat.spec import RunSpec
-from trinity_compat.synchronizer import probe
-from trinity_compat.synchronizer.files import prune
+from trinity_compat.buffer.stream_position import NOBODYS, StreamPosition
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.crash_points import point
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.job.fingerprint import DATA, check, edits, fingerprint_of, sign, sign_anew
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.synchronizer import weight_sync_check
+from trinity_compat.synchronizer.device_turns import DeviceTurn
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
-from trinity_compat.synchronizer.requests import Ask, Asked
+from trinity_compat.synchronizer.requests import WeightRequest, WeightRequests
 from trinity_compat.synchronizer.store import as_version, recycles
-from trinity_compat.synchronizer.turns import Turn
-from trinity_compat.trainer.adapter import Claimed, Scores, Send
+from trinity_compat.synchronizer.transports.files import prune
+from trinity_compat.trainer.adapter import Claimed, LogProbScorer, SendWeights
 from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
 from trinity_compat.trainer.experts.claims import Experts
-from trinity_compat.trainer.handover import Handover
-from trinity_compat.trainer.heart import Heart
-from trinity_compat.trainer.peers import ExplorerWatch
+from trinity_compat.trainer.explorer_liveness import ExplorerWatch
+from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
+from trinity_compat.trainer.nccl_sender import NcclSender
 
 FIRST_POLL_S, SLOWEST_POLL_S = 0.02, 0.2
 _EXAMPLE_TOKENS = 512
@@ -44,7 +44,7 @@ class BufferExchange:
         self,
         buffer: Buffer,
         spec: RunSpec,
-        heart: Heart,
+        heart: LeaseHeartbeat,
         *,
         batch_size: int,
         group_size: int,
@@ -58,15 +58,15 @@ class BufferExchange:
         self._watch = ExplorerWatch(
             buffer, start_s=spec.sync.timeout_s, all_needed=together, stall_s=spec.stall_timeout_s
         )
-        self._handover = Handover(buffer, spec, self._alive) if spec.sync.method == "nccl" else None
+        self._handover = NcclSender(buffer, spec, self._alive) if spec.sync.method == "nccl" else None
         asked = self._handover or spec.sync.style == "explorer_driven"
-        self._asked = Asked(buffer, spec.explorers if asked else 0)
-        self._turn = Turn(buffer, "trainer") if spec.mode == "colocate" else None
-        self._policy: tuple[int, Send] | None = None
+        self._asked = WeightRequests(buffer, spec.explorers if asked else 0)
+        self._turn = DeviceTurn(buffer, "trainer") if spec.mode == "colocate" else None
+        self._policy: tuple[int, SendWeights] | None = None
         self._claims: tuple[Claim, ...] = ()  # of answers; of an expert's rows
         self._published: int | None = None
         self._example: Experience | None = None  # what the self-test of the handover scores
-        self._scores: Scores | None = None
+        self._scores: LogProbScorer | None = None
         self._probed = False
         self._leave_device: Callable[[], None] = lambda: None
         self._metrics: dict[str, float] = {}
@@ -95,14 +95,16 @@ class BufferExchange:
                     f"[trinity] {text}: {done.voided} group{'s' * (done.voided != 1)} will be generated again"
                 )
             sign_anew(self._buffer, made_with)
-        probe.leave(self._buffer, None)  # an earlier start's: its versions may be made again, and differ
+        weight_sync_check.leave(
+            self._buffer, None
+        )  # an earlier start's: its versions may be made again, and differ
         self._heart.say("running", step=step)
 
-    def _position_of(self, step: int, kept: Tree | None, afresh: bool) -> Position:
+    def _position_of(self, step: int, kept: Tree | None, afresh: bool) -> StreamPosition:
         """A checkpoint that says nothing is stock veRL's: it has trained its steps' tasks in order."""
         if kept is None:
-            return Position(below=step * self._batch_size, buffer=NOBODYS if afresh else None)
-        position = Position.of(kept)
+            return StreamPosition(below=step * self._batch_size, buffer=NOBODYS if afresh else None)
+        position = StreamPosition.of(kept)
         trained = position.below + len(position.beyond)
         fewer = self._spec.replay is not None and trained < step * self._batch_size  # some more than once
         if trained != step * self._batch_size and not fewer:  # explorer and trainer would count differently
@@ -125,21 +127,21 @@ class BufferExchange:
 
     # -- weights ------------------------------------------------------------------------------
 
-    def publish(self, step: int, send: Send, scores: Scores | None = None) -> None:
+    def publish(self, step: int, send: SendWeights, scores: LogProbScorer | None = None) -> None:
         self.commit(step)
         self._policy, self._scores = (step, send), scores
         if self._published is None or publishes(self._spec.sync, step):
             self._send(step, send)
         self._answer(self._asked.open())
 
-    def _answer(self, asks: Mapping[int, Ask]) -> None:
+    def _answer(self, asks: Mapping[int, WeightRequest]) -> None:
         """Publish the policy as it is now for the explorers that ask."""
         if asks and self._policy:
             missed = self._handover and any(ask.has < (self._published or 0) for ask in asks.values())
             self._send(*self._policy, again=bool(missed))
             self._asked.answer(asks)
 
-    def _send(self, step: int, send: Send, *, again: bool = False) -> None:
+    def _send(self, step: int, send: SendWeights, *, again: bool = False) -> None:
         if self._published == step and not again:
             return
         began = time.monotonic()
@@ -157,11 +159,13 @@ class BufferExchange:
     def _leave_probe(self, step: int) -> None:
         """With the first version that this process has trained, before any explorer can hold it."""
         example = self._example
-        if self._probed or example is None or self._scores is None or not probe.bound():
+        if self._probed or example is None or self._scores is None or not weight_sync_check.bound():
             return
         self._probed = True
         prompt, response = (list(map(int, ids)) for ids in (example.prompt_ids, example.response_ids))
-        probe.leave(self._buffer, probe.Probe(step, prompt, response, self._scores(example)))
+        weight_sync_check.leave(
+            self._buffer, weight_sync_check.Probe(step, prompt, response, self._scores(example))
+        )
 
     def _oldest_needed(self, step: int) -> int:
         """Of several explorers one may be behind: its next step may ask for an older version."""
@@ -231,7 +235,7 @@ class BufferExchange:
 
     # -- validation -----------------------------------------------------------------------------
 
-    def evaluate(self, step: int, send: Send) -> list[Group]:
+    def evaluate(self, step: int, send: SendWeights) -> list[Group]:
         self._send(step, send)
         request = self._buffer.request_eval(step=step, version=step)
         self._heart.say("waiting", step=step, evaluation=request.request_id)

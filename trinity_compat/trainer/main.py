@@ -17,26 +17,27 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 
-from trinity_compat import file_modes, full_disk, own_python, placement
-from trinity_compat.addresses import LOOPBACK, keep_ray_here
 from trinity_compat.buffer import BufferError, open_buffer
 from trinity_compat.buffer.api import Buffer
-from trinity_compat.errors import RunError
-from trinity_compat.gpus import check_gpus
+from trinity_compat.common import file_modes, python_command
+from trinity_compat.common.errors import RunError
+from trinity_compat.common.network import LOOPBACK, keep_ray_here
+from trinity_compat.common.watchdog import WatchdogThread
+from trinity_compat.job import disk_full, placement
+from trinity_compat.job.gpus import check_gpus
+from trinity_compat.job.run_spec import RunSpec, has_baseline
 from trinity_compat.plugins.verl_entry import assert_platform
-from trinity_compat.spec import RunSpec, has_baseline
-from trinity_compat.trainer import changing_data
-from trinity_compat.trainer.adapter import Adapter, Exchange
+from trinity_compat.trainer import dynamic_dataset
+from trinity_compat.trainer.adapter import Exchange, TrainerAdapter
 from trinity_compat.trainer.config import trainer_config
-from trinity_compat.trainer.dropping import Dropper
 from trinity_compat.trainer.exchange import BufferExchange
 from trinity_compat.trainer.experts.claims import Experts
 from trinity_compat.trainer.experts.trainer import MixTrainer
-from trinity_compat.trainer.heart import Heart
+from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
+from trinity_compat.trainer.retention import RetentionThread
 from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
-from trinity_compat.trainer.verl_v0 import Data, Datasets, TrinityRayPPOTrainer, build
-from trinity_compat.trainer.workers import placed
-from trinity_compat.watchdog import Guard
+from trinity_compat.trainer.training_processes import placed
+from trinity_compat.trainer.verl_v0.adapter import Datasets, TrainerData, TrinityRayPPOTrainer, build
 
 
 def run(spec: RunSpec) -> None:
@@ -49,14 +50,14 @@ def run(spec: RunSpec) -> None:
     name, limit_s = f"{socket.gethostname()}-{os.getpid()}", spec.stall_timeout_s
     with (
         _on_sigterm(),
-        Heart(buffer, name, limit_s=limit_s) as heart,
-        Guard(heart.watchdog, last_word=lambda reason: heart.say("failed", reason=reason)) as guard,
+        LeaseHeartbeat(buffer, name, limit_s=limit_s) as heart,
+        WatchdogThread(heart.watchdog, last_word=lambda reason: heart.say("failed", reason=reason)) as guard,
     ):
         try:
             _train(spec, buffer, heart)
         except BaseException as error:
             stopped = _is_stop(error)
-            told: RunError | None = None if stopped else full_disk.explained(error, spec)
+            told: RunError | None = None if stopped else disk_full.explained(error, spec)
             if guard.reason:  # else what it has ended would be blamed
                 told = RunError(guard.reason)
             reason = "by a signal" if stopped else _reason(told or error)
@@ -68,7 +69,7 @@ def run(spec: RunSpec) -> None:
         heart.say("done")
 
 
-def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
+def _train(spec: RunSpec, buffer: Buffer, heart: LeaseHeartbeat) -> None:
     assert_platform(spec.device)
     config = trainer_config(spec)
     validate_config(
@@ -84,9 +85,9 @@ def _train(spec: RunSpec, buffer: Buffer, heart: Heart) -> None:
     buffer.set_state("finished", True)
 
 
-def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: Heart) -> None:
+def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: LeaseHeartbeat) -> None:
     datasets = Datasets(config)
-    datasets.train = changing_data.kept(datasets.train, spec, buffer)
+    datasets.train = dynamic_dataset.kept(datasets.train, spec, buffer)
     experts = Experts.of(buffer, spec.experts, datasets.tokenizer) if spec.experts else None
     exchange = BufferExchange(
         buffer,
@@ -103,7 +104,7 @@ def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: 
             exchange.wait_for_device()
             kind = MixTrainer if experts else TrinityRayPPOTrainer
             trainer = _build(config, exchange, datasets, spec, heart, kind, pool)
-            with Dropper(spec):
+            with RetentionThread(spec):
                 trainer.fit()
         finally:
             exchange.release()
@@ -112,17 +113,17 @@ def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: 
 def _build(
     config: DictConfig,
     exchange: Exchange,
-    datasets: Data,
+    datasets: TrainerData,
     spec: RunSpec,
-    heart: Heart,
+    heart: LeaseHeartbeat,
     kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
     pool: RayResourcePool | None = None,
-) -> Adapter:
+) -> TrainerAdapter:
     with placement.told_when_pending(placement.TRAINER, heart.note):
         return build(config, exchange, datasets, spec.device, kind, pool, heart.asks)
 
 
-def _places_first(config: DictConfig, spec: RunSpec, heart: Heart) -> RayResourcePool | None:
+def _places_first(config: DictConfig, spec: RunSpec, heart: LeaseHeartbeat) -> RayResourcePool | None:
     """The trainer's places, before its first turn, where engines on several machines look for its devices."""
     if spec.mode != "colocate" or spec.device == "cpu" or int(config.trainer.nnodes) == 1:
         return None
@@ -135,9 +136,9 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
     """The supervisor's Ray (RAY_ADDRESS), or one of our own that ends with us. Raises UserError when it has
     too few GPUs."""
     address = os.environ.get("RAY_ADDRESS")
-    environment = own_python.ray_environment(get_ppo_ray_runtime_env(config))
+    environment = python_command.ray_environment(get_ppo_ray_runtime_env(config))
     if address:
-        with own_python.outside_user_folder():
+        with python_command.outside_user_folder():
             ray.init(address=address, runtime_env=environment)
     else:
         keep_ray_here()

@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 import verl.utils.tracking as target
 
-from trinity_compat.containers import Tree
-from trinity_compat.secret import hidden
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.redaction import hidden
 
 Log = Callable[[int, Tree], dict[str, object]]
 

@@ -3,18 +3,24 @@
 from trinity_compat.translate import Options, to_verl, translate_launch
 """
 
-from trinity_compat.mains import is_translated
-from trinity_compat.translate.inverse import flavour_of, sync_of, to_verl, total_steps_of, updates_per_step
+from trinity_compat.launch.entrypoints import is_translated
 from trinity_compat.translate.model import Caution, Finding, Status, Translation
-from trinity_compat.translate.options import Options
+from trinity_compat.translate.options import TranslateOptions
 from trinity_compat.translate.pipeline import refuse_errors, translate_config, translate_launch
 from trinity_compat.translate.translator import translate
+from trinity_compat.translate.verl_from_trinity import (
+    flavour_of,
+    sync_of,
+    to_verl,
+    total_steps_of,
+    updates_per_step,
+)
 
 __all__ = [
     "Caution",
     "Finding",
-    "Options",
     "Status",
+    "TranslateOptions",
     "Translation",
     "flavour_of",
     "is_translated",

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from trinity_compat.dotted import put, value_at
-from trinity_compat.releases import TRINITY_OLD
-from trinity_compat.translate.launch_view import LaunchView, Put, Verdict, is_finite
+from trinity_compat.common.nested import put, value_at
+from trinity_compat.common.releases import TRINITY_OLD
+from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict, is_finite
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.pinned import pinned_defaults
-from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.translate.pinned_defaults import pinned_defaults
+from trinity_compat.translate.rows import MappingRow, MappingTable
 from trinity_compat.translate.sections import DERIVATIONS
 from trinity_compat.translate.trainer_config import TrainerConfig, trainer_config
-from trinity_compat.trinity_config import schema
-from trinity_compat.trinity_config.validate import problems_at
+from trinity_compat.trinity.config import schema
+from trinity_compat.trinity.config.validate import problems_at
 
 _TC = "trainer.trainer_config"
 _NAMELESS = ("actor_rollout_ref.",)
@@ -47,7 +47,7 @@ class Draft:
         return value_at(self.config, path)
 
 
-def apply_rows(view: LaunchView, rows: Rows) -> Draft:
+def apply_rows(view: LaunchView, rows: MappingTable) -> Draft:
     """Return the draft of ``view``'s translation: every row applied once, derivations included."""
     draft = Draft()
     for name in _derivations(view, rows):
@@ -64,14 +64,14 @@ def apply_rows(view: LaunchView, rows: Rows) -> Draft:
     return draft
 
 
-def _derivations(view: LaunchView, rows: Rows) -> list[str]:
+def _derivations(view: LaunchView, rows: MappingTable) -> list[str]:
     """The derivations that run: those that a row names, then those that no key asks for."""
     named = dict.fromkeys(row.by for row in rows.all() if row.by)
     # What the script exports is no key, so that no row can name it.
     return [*named, *(name for name in ("environment",) if name not in named)]
 
 
-def _take(view: LaunchView, draft: Draft, said: Put | Verdict | Caution, rows: Rows) -> None:
+def _take(view: LaunchView, draft: Draft, said: PathValue | Verdict | Caution, rows: MappingTable) -> None:
     if isinstance(said, Caution):
         draft.cautions.append(said)
     elif isinstance(said, Verdict):
@@ -85,13 +85,13 @@ def _take(view: LaunchView, draft: Draft, said: Put | Verdict | Caution, rows: R
         draft.put(said.path, said.value, note, said.sources)
 
 
-def _is_free(rows: Rows, key: str, path: str, view: LaunchView) -> bool:
+def _is_free(rows: MappingTable, key: str, path: str, view: LaunchView) -> bool:
     """Whether ``path`` takes the text of ``key`` as it is, a variable included."""
     row = rows.find(key)
     return row is not None and row.free and path in row.paths(view.options.trinity)
 
 
-def _copy(view: LaunchView, draft: Draft, row: Row, key: str) -> None:
+def _copy(view: LaunchView, draft: Draft, row: MappingRow, key: str) -> None:
     value = view.text(key) if row.free or isinstance(view.value(key), str) else view.value(key)
     note = _note(view, (key,), "")
     if row.how == "scale":

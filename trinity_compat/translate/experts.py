@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trinity_compat.errors import UserError
-from trinity_compat.nearest import nearest, question
-from trinity_compat.spec import ExpertSpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.suggestions import nearest, question
+from trinity_compat.job.run_spec import ExpertSpec
 from trinity_compat.translate.supervised import rows_in
 from trinity_compat.translate.trinity_reader import TrinityReader
-from trinity_compat.trinity_config.complete import expert_rows
+from trinity_compat.trinity.config.complete import expert_rows
 
 BUFFERS = "buffer.trainer_input.auxiliary_buffers"
 _STRATEGY = "algorithm.sample_strategy_args"

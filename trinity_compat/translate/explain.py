@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trinity_compat.data import data_path
-from trinity_compat.errors import UserError
-from trinity_compat.nearest import did_you_mean
-from trinity_compat.releases import TRINITY, VERL_RELEASES
-from trinity_compat.translate.meaningless import meaningless
-from trinity_compat.translate.rows import Row, Rows, load_rows
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.releases import TRINITY, VERL_RELEASES
+from trinity_compat.common.resources import data_path
+from trinity_compat.common.suggestions import did_you_mean
+from trinity_compat.translate.noop_values import meaningless
+from trinity_compat.translate.rows import MappingRow, MappingTable, load_rows
 from trinity_compat.translate.unknown import reason_without_release
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.releases import key_index
@@ -67,7 +67,7 @@ def reading_codes() -> Mapping[str, str]:
     return found
 
 
-def explain(name: str, rows: Rows) -> str:
+def explain(name: str, rows: MappingTable) -> str:
     """The text of ``name``: a veRL key, a path of the Trinity configuration, a short form of either as our
     own messages and comments print it (``rollout.n``, ``sync_interval``), or a code.
 
@@ -91,7 +91,7 @@ def explain(name: str, rows: Rows) -> str:
     return "\n".join(parts)
 
 
-def _full_names(name: str, rows: Rows) -> list[str]:
+def _full_names(name: str, rows: MappingTable) -> list[str]:
     """The names that ``name`` is the end of, where it is no full name itself."""
     key = name.lstrip("+~").partition("=")[0]
     if key in all_keys() or not key:
@@ -104,7 +104,7 @@ def _full_names(name: str, rows: Rows) -> list[str]:
     return sorted(path for path in paths if path.endswith(f".{key}"))
 
 
-def _explained(name: str, rows: Rows) -> str:
+def _explained(name: str, rows: MappingTable) -> str:
     """As ``explain``, of a full name."""
     key = name.lstrip("+~").partition("=")[0]
     row = rows.find(key)
@@ -137,7 +137,7 @@ def _words(key: str) -> set[str]:
     return set(re.split(r"[._]", key.lower()))
 
 
-def _unread(key: str, row: Row | None, rows: Rows) -> str | None:
+def _unread(key: str, row: MappingRow | None, rows: MappingTable) -> str | None:
     """That no release has ``key``, with the nearest one; None where one may read it, where the rule is the
     user's own or about any section, and for what is no key (then ``row`` is None)."""
     if row is None or row.key.startswith("*.") or row != load_rows().find(key):
@@ -173,7 +173,7 @@ def _code_text(code: str) -> str:
     return f"{code} {entry['title']}\n  {entry['text']}{hint}"
 
 
-def _key_lines(key: str, row: Row) -> Iterator[str]:
+def _key_lines(key: str, row: MappingRow) -> Iterator[str]:
     yield key
     yield f"  how:     {HOW_READS[row.how]}" + (f" ({row.by})" if row.by else "")
     if row.to:
@@ -194,7 +194,7 @@ def _key_lines(key: str, row: Row) -> Iterator[str]:
         yield f"  back:    not carried to the trainer: {meaningless()[key]}"
 
 
-def _with_successors(key: str, rows: Rows) -> Iterator[str]:
+def _with_successors(key: str, rows: MappingTable) -> Iterator[str]:
     """The row of ``key``, or of the keys that took its place in the pinned veRL."""
     found, row = _successors(key), rows.find(key)
     if row is not None and (found is None or key in rows.exact):
@@ -230,7 +230,7 @@ def spans(versions: list[str]) -> str:
     return ", ".join(group[0] if len(group) == 1 else f"{group[0]}–{group[-1]}" for group in groups)
 
 
-def _all_paths(row: Row) -> list[str]:
+def _all_paths(row: MappingRow) -> list[str]:
     return [*row.to, *(path for paths in row.targets.values() for path in paths)]
 
 

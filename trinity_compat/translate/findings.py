@@ -6,30 +6,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from trinity_compat.errors import Where
-from trinity_compat.translate import forks, stock
+from trinity_compat.common.errors import Where
+from trinity_compat.translate import forks, stock_verl
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.launch_view import LaunchView
-from trinity_compat.translate.meaningless import means_nothing
 from trinity_compat.translate.model import Finding, Status
-from trinity_compat.translate.pinned import pinned_defaults, same
-from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.translate.noop_values import means_nothing
+from trinity_compat.translate.pinned_defaults import pinned_defaults, same
+from trinity_compat.translate.rows import MappingRow, MappingTable
 from trinity_compat.translate.run_refusals import Refusal, refusals
 from trinity_compat.translate.trainer_config import trainer_config
 from trinity_compat.translate.unknown import UNKNOWN, USER_RULE, is_unknown, reason_of
-from trinity_compat.trinity_config import schema
-from trinity_compat.verl_config import Upgraded
+from trinity_compat.trinity.config import schema
+from trinity_compat.verl_config import UpgradeResult
 from trinity_compat.verl_config.model import Setting
 
 _TC = "trainer.trainer_config."
 
 
 @dataclass(frozen=True)
-class Judge:
+class FindingBuilder:
     """Knows all that a finding is made of."""
 
     view: LaunchView
-    rows: Rows
+    rows: MappingTable
     draft: Draft
     successors: Mapping[str, tuple[tuple[str, ...], str]]  # old key → new keys, why
     gone: Mapping[str, str]  # old key → why it means nothing today
@@ -57,7 +57,7 @@ class Judge:
         value = self._shown(key, setting)
         where = setting.where if setting else None
         status, reason, code, target = self._fate(key)
-        if told := stock.remark(self.view.origin, key):
+        if told := stock_verl.remark(self.view.origin, key):
             reason = f"{reason}; {told}"
         at = None if target is None else self.view.symbols.written(self.draft.at(target))
         return Finding(code, status, key, value, where, target, at, reason)
@@ -85,7 +85,7 @@ class Judge:
             reason = f"now {new[0]} ({why}): {reason}"
         return status, reason, code, target
 
-    def _own_row(self, key: str) -> Row | None:
+    def _own_row(self, key: str) -> MappingRow | None:
         row = self.rows.exact.get(key)
         if row is not None and row.how in ("drop", "unsupported"):
             return row
@@ -139,7 +139,7 @@ class Judge:
             target = None
         return row.outcome(self.view.options.trinity), row.why, row.code, target
 
-    def _not_passed(self, row: Row, key: str) -> tuple[Status, str, str, str | None]:
+    def _not_passed(self, row: MappingRow, key: str) -> tuple[Status, str, str, str | None]:
         value = self.view.value(key)
         if value is None or value == {}:
             return Status.NO_EFFECT, "null: veRL's own default", row.code, None
@@ -147,7 +147,7 @@ class Judge:
             return Status.NO_EFFECT, "there is no critic", "TC022", None
         return Status.PASSED_THROUGH, f"the same as upstream's own value: {row.why}", row.code, None
 
-    def _like_upstream(self, row: Row, key: str) -> bool:
+    def _like_upstream(self, row: MappingRow, key: str) -> bool:
         # What main_ppo of today's veRL doesn't have stands in the launch's own configuration only.
         value = self.view.value(key) if self.view.has(key) else self.view.origin.get(key)
         if row.has_same:
@@ -159,7 +159,7 @@ class Judge:
             False,
         )
 
-    def _target(self, row: Row, key: str) -> str | None:
+    def _target(self, row: MappingRow, key: str) -> str | None:
         """Where the key's value stands: its row's first path that was written, else what it wrote."""
         for path in row.paths(self.view.options.trinity):
             if self.draft.at(path) is not None:
@@ -192,14 +192,14 @@ class Judge:
         verdict = self.draft.verdicts.get(key)
         return verdict is not None and verdict.status is Status.NO_EFFECT
 
-    def _own_paths(self, row: Row, key: str) -> Iterator[str]:
+    def _own_paths(self, row: MappingRow, key: str) -> Iterator[str]:
         target = self.view.options.trinity
         if row.passes(target):
             yield from (path for path in self.draft.paths.get(key, ()) if ".trinity_compat." not in path)
         else:
             yield from (path for path in row.paths(target) if self.draft.at(path) is not None)
 
-    def _changes(self, path: str, row: Row) -> bool:
+    def _changes(self, path: str, row: MappingRow) -> bool:
         value = self.draft.at(path)
         if path.startswith(_TC):
             takes = trainer_config(self.view.options.trinity, "megatron" if self.view.megatron else "fsdp")
@@ -228,10 +228,10 @@ def _fate_of_other(key: str) -> tuple[Status, str, str]:
     return Status.MAPPED, "TC088", "chooses a file of veRL's configuration; its values are taken"
 
 
-def judge(view: LaunchView, rows: Rows, draft: Draft, upgraded: Upgraded) -> Judge:
+def judge(view: LaunchView, rows: MappingTable, draft: Draft, upgraded: UpgradeResult) -> FindingBuilder:
     """Bring together what a finding is made of."""
     successors = {move.old: (move.new, move.why) for move in upgraded.moves if move.old}
-    return Judge(view, rows, draft, successors, {drop.key: drop.why for drop in upgraded.dropped})
+    return FindingBuilder(view, rows, draft, successors, {drop.key: drop.why for drop in upgraded.dropped})
 
 
 def place_of(finding: Finding, version: str) -> str:

@@ -11,12 +11,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from trinity_compat.data import data_path
-from trinity_compat.dotted import sections_above
-from trinity_compat.releases import VERL
+from trinity_compat.common.nested import sections_above
+from trinity_compat.common.releases import VERL
+from trinity_compat.common.resources import data_path
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.rows import Rows
+from trinity_compat.translate.rows import MappingTable
 from trinity_compat.translate.unknown import USER_RULE, is_unknown
 from trinity_compat.verl_config.merge import MISSING
 from trinity_compat.verl_config.model import EffectiveConfig, Fork
@@ -27,7 +27,7 @@ CODE = "TC090"
 _SHOWN = 4
 
 
-def is_fork_key(key: str, config: EffectiveConfig, rows: Rows) -> bool:
+def is_fork_key(key: str, config: EffectiveConfig, rows: MappingTable) -> bool:
     """Whether only ``config``'s fork knows ``key``, and no rule of the user's speaks for it."""
     if _is_misfit(key, config):
         row = rows.find(key)

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from trinity_compat.home import from_home
+from trinity_compat.common.paths import from_home
 from trinity_compat.translate import micro_batch_sizes
 from trinity_compat.translate.launch_view import NODES, PER_NODE, LaunchView
-from trinity_compat.translate.model import Caution, Rank
+from trinity_compat.translate.model import Caution, Severity
 from trinity_compat.translate.sections.algorithm import ESTIMATOR
 from trinity_compat.translate.sections.gpus import DP, PP, TP, N, own_gpus
 from trinity_compat.translate.sections.reward import FUNCTION
@@ -55,7 +55,7 @@ def _engines(view: LaunchView) -> Iterator[Caution]:
         next(filter(None, map(view.where, (*sizes, PER_NODE, NODES))), view.launch.where),
         f"{TP} may be {', '.join(able)}" if able else f"{' × '.join(sizes)} should divide {gpus}",
         # In place of a default the YAML says a size that fits.
-        Rank.ERROR if given else Rank.DECIDE,
+        Severity.ERROR if given else Severity.DECIDE,
     )
 
 
@@ -74,7 +74,7 @@ def _groups(view: LaunchView) -> Iterator[Caution]:
         f"veRL {does}",
         view.where(N) or view.where(ESTIMATOR) or view.launch.where,
         f"write {view.spelling(N)}=8, or another estimator",
-        Rank.ERROR if name in ENDS else Rank.DECIDE,
+        Severity.ERROR if name in ENDS else Severity.DECIDE,
     )
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from trinity_compat.errors import UserError, Where
-from trinity_compat.launch.model import EnvRef, Launch, Open
-from trinity_compat.releases import TRINITY_OLD, VERL, VERL_RELEASES
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.releases import TRINITY_OLD, VERL, VERL_RELEASES
+from trinity_compat.launch.model import EnvRef, Launch, UnknownPiece
+from trinity_compat.translate.env_references import EnvReferences
 from trinity_compat.translate.model import Status
-from trinity_compat.translate.options import Options
-from trinity_compat.translate.steps import BATCH, MINI, Updates, mini_batches, uneven
-from trinity_compat.translate.symbols import Symbols
+from trinity_compat.translate.options import TranslateOptions
+from trinity_compat.translate.update_steps import BATCH, MINI, UpdatesPerStep, mini_batches, uneven
 from trinity_compat.verl_config.interpolate import is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 
@@ -29,7 +29,7 @@ _LAST_WITHOUT_CHECK = "0.2.0"  # the last that takes a mini-batch larger than th
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PathValue:
     """Write ``value`` at the dotted ``path``, because of ``sources`` (veRL keys).
 
     ``note`` replaces the comment that is made from the sources; ``join`` stands between them.
@@ -54,7 +54,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class AsyncLead:
     """How far the explorer runs ahead of the trainer, where the launch's main says it.
 
     ``interval`` and ``offset`` count steps: what the trainer takes at once. ``staleness`` and ``partial`` are
@@ -91,10 +91,10 @@ class LaunchView:
 
     config: EffectiveConfig
     symbolic: Mapping[str, Setting]
-    symbols: Symbols
-    options: Options
+    symbols: EnvReferences
+    options: TranslateOptions
     origin: EffectiveConfig
-    ahead: Ahead | None = None  # None: as main_ppo, or as --sync-offset says
+    ahead: AsyncLead | None = None  # None: as main_ppo, or as --sync-offset says
     reworded: Mapping[str, str] = field(default_factory=dict)  # key → what its value was made of
     verdicts: tuple[Verdict, ...] = ()  # of keys that the launch's main reads otherwise than main_ppo
     told_by_release: frozenset[str] = frozenset()  # keys that the launch or its own release gives a value to
@@ -140,7 +140,7 @@ class LaunchView:
             if source is None or (isinstance(source, EnvRef) and (part.text or source.default == "")):
                 continue  # what a command would print is a guess even where it has a text
             name = source.name if isinstance(source, EnvRef) else source.variable
-            shown = source.expression if isinstance(source, Open) else ""
+            shown = source.expression if isinstance(source, UnknownPiece) else ""
             raise self.refused(
                 key,
                 f"{self.spelling(key)} depends on {shown or '$' + name}, which is not known",
@@ -295,7 +295,7 @@ class LaunchView:
         return nodes, per_node
 
     @cached_property
-    def updates(self) -> Updates:
+    def updates(self) -> UpdatesPerStep:
         """How one veRL step is cut into optimizer updates.
 
         Raises UserError where train_batch_size ÷ ppo_mini_batch_size leaves a rest that the launch's veRL
@@ -307,7 +307,7 @@ class LaunchView:
             raise self.refused(key, f"{self.spelling(key)}={min(batch, mini)} must be positive")
         cut = uneven(batch, mini) if batch % mini and self._cuts_unevenly(batch, mini) else None
         # r is in every count of steps: without it no other key can be judged.
-        return cut or Updates(mini_batches(batch, mini, self.where(BATCH) or self.where(MINI)), mini)
+        return cut or UpdatesPerStep(mini_batches(batch, mini, self.where(BATCH) or self.where(MINI)), mini)
 
     @property
     def forked(self) -> bool:

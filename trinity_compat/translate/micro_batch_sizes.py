@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from trinity_compat.releases import VERL
+from trinity_compat.common.releases import VERL
 from trinity_compat.translate.run_refusals import Value
 
 _ARR = "actor_rollout_ref"
@@ -25,7 +25,7 @@ _KL = (f"{_ARR}.actor.use_kl_loss", "algorithm.use_kl_in_reward")
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class MicroBatchSize:
     """One size: ``all_gpus`` is the deprecated spelling, without dynamic batches (``dynamic``) it is needed,
     ``because`` of a key that asks for the model."""
 
@@ -48,7 +48,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingSize:
     """A size that the launch does not give. ``key``: of the value that asks for it."""
 
     key: str
@@ -56,14 +56,14 @@ class Missing:
     hint: str
 
 
-def sizes(value: Value) -> Iterator[Size]:
+def sizes(value: Value) -> Iterator[MicroBatchSize]:
     """The sizes that veRL asks a launch with these values for."""
-    yield Size(ACTOR)
-    yield Size(ROLLOUT)
+    yield MicroBatchSize(ACTOR)
+    yield MicroBatchSize(ROLLOUT)
     if (kl := next((key for key in _KL if value(key)), None)) is not None:
-        yield Size(REF, (DYNAMIC, f"{_ARR}.ref.log_prob_use_dynamic_bsz"), kl)
+        yield MicroBatchSize(REF, (DYNAMIC, f"{_ARR}.ref.log_prob_use_dynamic_bsz"), kl)
     if has_critic(value):
-        yield Size(CRITIC, ("critic.use_dynamic_bsz",), "algorithm.adv_estimator")
+        yield MicroBatchSize(CRITIC, ("critic.use_dynamic_bsz",), "algorithm.adv_estimator")
 
 
 def has_critic(value: Value) -> bool:
@@ -72,7 +72,7 @@ def has_critic(value: Value) -> bool:
     return value("algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
 
 
-def missing(value: Value, written: Callable[[str], str]) -> Iterator[Missing]:
+def missing(value: Value, written: Callable[[str], str]) -> Iterator[MissingSize]:
     """The sizes without which veRL refuses to start. ``written`` gives ``key=value`` as the user wrote it."""
     for size in sizes(value):
         given = value(size.all_gpus) is not None or value(size.per_gpu) is not None
@@ -80,7 +80,7 @@ def missing(value: Value, written: Callable[[str], str]) -> Iterator[Missing]:
             off = next(key for key in size.dynamic if not value(key))
             asks = written(size.because) if size.because else f"{off}=False"
             like = value(f"{ACTOR}_per_gpu")
-            yield Missing(
+            yield MissingSize(
                 size.because or off,
                 f"{asks} needs {size.per_gpu}: veRL {VERL} refuses to start without it",
                 f"write {size.per_gpu}={1 if like is None else like}, or {off}=True",

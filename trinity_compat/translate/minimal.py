@@ -10,9 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from trinity_compat.dotted import copied, leaves, value_at
-from trinity_compat.errors import UserError
-from trinity_compat.translate.inverse import (
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import copied, leaves, value_at
+from trinity_compat.translate.model import Translation
+from trinity_compat.translate.pinned_defaults import pinned_defaults, same
+from trinity_compat.translate.sections.data import EVAL_TASKSETS, TASKSETS
+from trinity_compat.translate.verl_from_trinity import (
     COMPAT,
     flavour_of,
     max_staleness_of,
@@ -20,11 +23,8 @@ from trinity_compat.translate.inverse import (
     to_verl,
     total_steps_of,
 )
-from trinity_compat.translate.model import Translation
-from trinity_compat.translate.pinned import pinned_defaults, same
-from trinity_compat.translate.sections.data import EVAL_TASKSETS, TASKSETS
-from trinity_compat.trinity_config.complete import completed
-from trinity_compat.trinity_config.defaults import algorithm_defaults
+from trinity_compat.trinity.config.complete import completed
+from trinity_compat.trinity.config.defaults import algorithm_defaults
 
 _NONE = object()
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from trinity_compat.errors import Where
-from trinity_compat.secret import hidden, shown
+from trinity_compat.common.errors import Where
+from trinity_compat.common.redaction import hidden, shown
 
 
 class Status(StrEnum):
@@ -49,7 +49,7 @@ class Finding:
         object.__setattr__(self, "reason", shown(self.reason))
 
 
-class Rank(StrEnum):
+class Severity(StrEnum):
     """Rank of a caution: error, decide or note."""
 
     NOTE = "note"  # routine: nothing is to be done
@@ -65,12 +65,12 @@ class Caution:
     message: str
     where: Where | None = None
     hint: str | None = None
-    rank: Rank = Rank.DECIDE
+    rank: Severity = Severity.DECIDE
 
 
 def notice(code: str, message: str, where: Where | None = None, hint: str | None = None) -> Caution:
     """A caution about what is routine."""
-    return Caution(code, message, where, hint, Rank.NOTE)
+    return Caution(code, message, where, hint, Severity.NOTE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,11 @@ class Translation:
 def reaches(limit: str, findings: Iterable[Finding], cautions: Iterable[Caution]) -> bool:
     """Whether something is as bad as ``limit``: a status, or ``decide``, which is a caution of that rank, or
     a status that leaves something to be decided (unsupported and worse)."""
-    if limit == Rank.DECIDE:
-        if any(caution.rank is not Rank.NOTE for caution in cautions):
+    if limit == Severity.DECIDE:
+        if any(caution.rank is not Severity.NOTE for caution in cautions):
             return True
         limit = Status.UNSUPPORTED
     return any(finding.status.rank >= Status(limit).rank for finding in findings)
 
 
-FAIL_ON = (*(status.value for status in Status), Rank.DECIDE.value)
+FAIL_ON = (*(status.value for status in Status), Severity.DECIDE.value)

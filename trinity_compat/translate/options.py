@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trinity_compat.releases import TRINITY, TRINITY_OLD
+from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TranslateOptions:
     """Options of one translation.
 
     ``target`` is the trinity-rft release; None means the newest, or the old one for ``as_published`` (the

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trinity_compat.home import from_home
+from trinity_compat.common.paths import from_home
 
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20

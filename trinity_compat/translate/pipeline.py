@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import referred, shown
 from trinity_compat.launch.model import Launch
-from trinity_compat.secret import referred, shown
-from trinity_compat.translate.assigned import with_assigned_keys
-from trinity_compat.translate.judged import judged, refusal_of_all
+from trinity_compat.translate.apply_user_rules import taught_launch
+from trinity_compat.translate.env_references import resolved_launch
 from trinity_compat.translate.minimal import minimal
-from trinity_compat.translate.model import Rank, Translation
-from trinity_compat.translate.options import Options
-from trinity_compat.translate.symbols import resolved_launch
-from trinity_compat.translate.taught import taught_launch
+from trinity_compat.translate.model import Severity, Translation
+from trinity_compat.translate.options import TranslateOptions
+from trinity_compat.translate.partial_findings import judged, refusal_of_all
+from trinity_compat.translate.set_overrides import with_assigned_keys
 from trinity_compat.translate.translator import refuse_other_mains
-from trinity_compat.trinity_config import dump
+from trinity_compat.trinity.config import dump
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.arguments import hydra_flags
 from trinity_compat.verl_config.model import EffectiveConfig
@@ -31,7 +31,7 @@ _IDLE = {
 
 
 def translate_launch(
-    launch: Launch, options: Options, *, root: Path | None = None
+    launch: Launch, options: TranslateOptions, *, root: Path | None = None
 ) -> tuple[Translation, str]:
     """Return the translation of ``launch`` and the YAML's text.
 
@@ -63,7 +63,7 @@ def _refuse_idle(launch: Launch) -> None:
 
 
 def translate_config(
-    effective: EffectiveConfig, options: Options, *, root: Path | None = None
+    effective: EffectiveConfig, options: TranslateOptions, *, root: Path | None = None
 ) -> tuple[Translation, str]:
     """As ``translate_launch`` for a configuration that is composed already (a veRL YAML)."""
     refuse_other_mains(effective)
@@ -82,14 +82,14 @@ def translate_config(
 def refuse_unstartable(translation: Translation) -> None:
     """Raise UserError for what veRL itself would refuse to start. A run asks its plan instead: a profile or a
     ``--set`` may change it."""
-    errors = [caution for caution in translation.warnings if caution.rank is Rank.ERROR]
+    errors = [caution for caution in translation.warnings if caution.rank is Severity.ERROR]
     if errors:
         more = "".join(f"\n{found.where}: {found.message}" for found in errors[1:])
         hints = "; ".join(found.hint for found in errors if found.hint)
         raise UserError(f"{errors[0].message}{more}", where=errors[0].where, hint=hints)
 
 
-def header_lines(translation: Translation, options: Options) -> list[str]:
+def header_lines(translation: Translation, options: TranslateOptions) -> list[str]:
     """The command that wrote the file, the veRL release that was taken and why, and r."""
     facts = translation.facts
     lines = [f"Written by: {options.command}"] if options.command else []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trinity_compat.releases import VERL, VERL_RELEASES
+from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.translate.explain import HOW_READS, all_keys, codes, releases_with, spans
-from trinity_compat.translate.meaningless import meaningless
-from trinity_compat.translate.rows import Row, Rows
+from trinity_compat.translate.noop_values import meaningless
+from trinity_compat.translate.rows import MappingRow, MappingTable
 
 _SECTIONS = {
     "data": "data",
@@ -32,7 +32,7 @@ older veRL releases are first carried forward to {verl}'s names ([versions](../v
 row or fall under a rule."""
 
 
-def mapping_page(rows: Rows) -> str:
+def mapping_page(rows: MappingTable) -> str:
     """docs/reference/mapping.md."""
     keys = all_keys()
     covered = sum(rows.find(key) is not None for key in keys)
@@ -47,13 +47,13 @@ def mapping_page(rows: Rows) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(title: str, rows: Iterable[Row]) -> str:
+def _table(title: str, rows: Iterable[MappingRow]) -> str:
     head = "| veRL | how | Trinity | why | code | veRL releases |"
     lines = [f"## {title}", "", head, "|---|---|---|---|---|---|"]
     return "\n".join([*lines, *map(_line, rows)])
 
 
-def _line(row: Row) -> str:
+def _line(row: MappingRow) -> str:
     paths = [f"`{path}`" for path in row.to]
     paths += [f"`{path}` ({target})" for target, named in row.targets.items() for path in named]
     if row.how == "pass":
@@ -69,7 +69,7 @@ def _meaningless() -> str:
     return "\n".join([*lines, *(f"- `{key}`: {why}" for key, why in meaningless().items())])
 
 
-def code_pages(rows: Rows) -> dict[str, str]:
+def code_pages(rows: MappingTable) -> dict[str, str]:
     """docs/findings/: file name → text, one per code, and an index."""
     pages = {f"{code}.md": _code_page(code, rows) for code in codes()}
     lines = [f"- [{code}]({code}.md) {entry['title']}" for code, entry in codes().items()]
@@ -77,7 +77,7 @@ def code_pages(rows: Rows) -> dict[str, str]:
     return pages
 
 
-def _code_page(code: str, rows: Rows) -> str:
+def _code_page(code: str, rows: MappingTable) -> str:
     entry = codes()[code]
     parts = [f"# {code} {entry['title']}", entry["text"]]
     if entry["hint"]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
+from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution
 from trinity_compat.translate.trinity_reader import TrinityReader
 
-Said = Iterator[Put | Verdict | Caution]  # what a launch makes of a section, and what is to be said
+Said = Iterator[PathValue | Verdict | Caution]  # what a launch makes of a section, and what is to be said
 Told = Iterator[tuple[str, object]]  # veRL keys and their values
 Derivation = Callable[[LaunchView], Said]
 WayBack = Callable[[TrinityReader], Told]

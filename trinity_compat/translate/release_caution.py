@@ -11,8 +11,8 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 
-from trinity_compat.data import data_path
-from trinity_compat.releases import VERL_RELEASES
+from trinity_compat.common.releases import VERL_RELEASES
+from trinity_compat.common.resources import data_path
 from trinity_compat.translate.launch_view import ARR, LaunchView
 from trinity_compat.translate.model import Caution, notice
 from trinity_compat.verl_config import FLAVOURS

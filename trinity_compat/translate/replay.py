@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from trinity_compat.errors import UserError
-from trinity_compat.spec import ReplaySpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import ReplaySpec
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 _SECTION = "buffer.trainer_input.experience_buffer.replay_buffer"

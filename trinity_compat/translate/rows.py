@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trinity_compat.data import data_path
-from trinity_compat.dotted import sections_above
+from trinity_compat.common.nested import sections_above
+from trinity_compat.common.resources import data_path
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.user_rules import Rules, paths_of
 from trinity_compat.translate.user_rules import read as read_rules
@@ -34,7 +34,7 @@ _REMEMBERED = 8192  # keys whose row was looked up; all releases together have s
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MappingRow:
     """How one veRL key, or all keys below a prefix, becomes Trinity's.
 
     ``to`` are dotted paths, the first one names the key in a finding; ``targets`` replaces them for
@@ -70,16 +70,16 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MappingTable:
     """All rows, by exact name and by rule."""
 
-    exact: Mapping[str, Row]
-    below: Mapping[str, Row]  # "critic." → the row critic.*
-    endings: Mapping[str, Row]  # "_target_" → the row *._target_
-    _found: dict[str, Row | None] = field(default_factory=dict, repr=False, compare=False)
+    exact: Mapping[str, MappingRow]
+    below: Mapping[str, MappingRow]  # "critic." → the row critic.*
+    endings: Mapping[str, MappingRow]  # "_target_" → the row *._target_
+    _found: dict[str, MappingRow | None] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> Rows:
+    def of(cls, rows: Iterable[MappingRow]) -> MappingTable:
         """Sort rows by the kind of their name; of two with the same name the later wins."""
         exact, below, endings = {}, {}, {}
         for row in rows:
@@ -91,7 +91,7 @@ class Rows:
                 exact[row.key] = row
         return cls(exact, below, endings)
 
-    def find(self, key: str) -> Row | None:
+    def find(self, key: str) -> MappingRow | None:
         """Return the row for ``key``; None when no row and no rule covers it."""
         if key not in self._found:
             if len(self._found) >= _REMEMBERED:
@@ -99,7 +99,7 @@ class Rows:
             self._found[key] = self._search(key)
         return self._found[key]
 
-    def _search(self, key: str) -> Row | None:
+    def _search(self, key: str) -> MappingRow | None:
         if row := self.exact.get(key):
             return row
         if row := self.endings.get(key.rpartition(".")[2]):
@@ -109,18 +109,18 @@ class Rows:
                 return row
         return self.below.get(key + ".")  # a whole section given as one dictionary
 
-    def all(self) -> list[Row]:
+    def all(self) -> list[MappingRow]:
         """Every row in the order of its file."""
         return [*self.exact.values(), *self.below.values(), *self.endings.values()]
 
 
-def load_rows(user_rules: str | None = None) -> Rows:
+def load_rows(user_rules: str | None = None) -> MappingTable:
     """Return the shipped rows, with the user's own laid over them. Raises UserError for a bad rule."""
     shipped = _shipped()
     if user_rules is None:
         return shipped
     own = rules_of(user_rules).rows
-    return Rows.of([*shipped.all(), *(_row(key, form) for key, form in own.items())])
+    return MappingTable.of([*shipped.all(), *(_row(key, form) for key, form in own.items())])
 
 
 def rules_of(name: str | None) -> Rules:
@@ -129,15 +129,15 @@ def rules_of(name: str | None) -> Rules:
 
 
 @functools.cache
-def _shipped() -> Rows:
-    rows: list[Row] = []
+def _shipped() -> MappingTable:
+    rows: list[MappingRow] = []
     for file in sorted(data_path("translators/rows").glob("*.json")):
         rows += [_row(key, form) for key, form in json.loads(file.read_text(encoding="utf-8")).items()]
-    return Rows.of(rows)
+    return MappingTable.of(rows)
 
 
-def _row(key: str, form: Mapping[str, Any]) -> Row:
-    return Row(
+def _row(key: str, form: Mapping[str, Any]) -> MappingRow:
+    return MappingRow(
         key=key,
         how=form["how"],
         why=form["why"],

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trinity_compat.errors import UserError
-from trinity_compat.nearest import nearest, question
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.translate.sections.data import SELECTORS, TASKSETS
 from trinity_compat.translate.trinity_reader import TrinityReader
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from trinity_compat.data import data_path
-from trinity_compat.dotted import put, sections_above
-from trinity_compat.errors import UserError
-from trinity_compat.releases import TRINITY, TRINITY_OLD
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import put, sections_above
+from trinity_compat.common.releases import TRINITY, TRINITY_OLD
+from trinity_compat.common.resources import data_path
+from trinity_compat.translate.env_references import EnvReferences, recomposed
 from trinity_compat.translate.model import Caution, Finding, Status, Translation
-from trinity_compat.translate.options import Options
+from trinity_compat.translate.options import TranslateOptions
 from trinity_compat.translate.supervised import BUFFER
-from trinity_compat.translate.symbols import Symbols, recomposed
 from trinity_compat.translate.trinity_reader import NEVER
 from trinity_compat.translate.unknown import UNKNOWN, reason_of
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
@@ -41,7 +41,7 @@ def rows() -> Mapping[str, tuple[str, str, str]]:
     return {key: (status, path, why) for key, (status, path, why) in stored.items()}
 
 
-def translate_sft(effective: EffectiveConfig, options: Options) -> Translation:
+def translate_sft(effective: EffectiveConfig, options: TranslateOptions) -> Translation:
     """The Trinity configuration of a supervised launch, and a finding per key. Raises UserError for a target
     that lacks what it needs."""
     if options.trinity != TRINITY:
@@ -50,7 +50,7 @@ def translate_sft(effective: EffectiveConfig, options: Options) -> Translation:
             where=effective.launch.where,
             hint=f"leave out --trinity {TRINITY_OLD}",
         )
-    symbols = Symbols()
+    symbols = EnvReferences()
     draft = _Draft(effective, _settings(effective, symbols))
     draft.write()
     config: dict[str, object] = symbols.written(draft.config)
@@ -66,7 +66,7 @@ def translate_sft(effective: EffectiveConfig, options: Options) -> Translation:
     return Translation(config, provenance, tuple(draft.findings()), tuple(_cautions(effective)), facts)
 
 
-def _settings(effective: EffectiveConfig, symbols: Symbols) -> Mapping[str, Setting]:
+def _settings(effective: EffectiveConfig, symbols: EnvReferences) -> Mapping[str, Setting]:
     """With marks in texts for what only the environment knows. Any other value is what it is here, and the
     variables behind it have their text everywhere."""
     if (marked := recomposed(effective, symbols, None)) is None:
@@ -80,7 +80,7 @@ def _settings(effective: EffectiveConfig, symbols: Symbols) -> Mapping[str, Sett
     return {key: real[key] if key in values else found for key, found in marked.settings.items()}
 
 
-def _is_text_of(found: Setting, real: Setting, symbols: Symbols) -> bool:
+def _is_text_of(found: Setting, real: Setting, symbols: EnvReferences) -> bool:
     """Whether a value with marks is of the real one's type, and no word that decides something."""
     if real.key in _DECIDE and symbols.is_known(found.value):
         return False

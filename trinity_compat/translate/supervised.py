@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from trinity_compat.algorithms.chosen import schema_of
-from trinity_compat.algorithms.model import Schema
-from trinity_compat.errors import UserError
-from trinity_compat.spec import RowFormat, RowsSpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RowFormat, RowsSpec
 from trinity_compat.translate.selectors import SEQUENTIAL, SHUFFLE, selector_of
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.trinity.algorithms.model import Schema
+from trinity_compat.trinity.algorithms.selection import schema_of
 
 BUFFER = "buffer.trainer_input.experience_buffer"
 BATCH = "buffer.train_batch_size"

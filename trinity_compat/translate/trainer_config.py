@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trinity_compat.data import data_path
-from trinity_compat.dotted import leaves, sections_above
-from trinity_compat.translate.pinned import same
+from trinity_compat.common.nested import leaves, sections_above
+from trinity_compat.common.resources import data_path
+from trinity_compat.translate.pinned_defaults import same
 from trinity_compat.verl_config.pinned import compose_pinned
 
 

@@ -8,31 +8,33 @@ from pathlib import Path
 
 import yaml
 
-from trinity_compat import mains
-from trinity_compat.dotted import value_at
-from trinity_compat.errors import UserError
-from trinity_compat.launch.model import EnvRef, Part
-from trinity_compat.releases import VERL
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.common.releases import VERL
+from trinity_compat.launch import entrypoints
+from trinity_compat.launch.model import EnvRef, WordPart
 from trinity_compat.translate.apply import Draft, apply_rows
-from trinity_compat.translate.assigned import is_verls
-from trinity_compat.translate.carried import carry
-from trinity_compat.translate.cautions import launch_cautions
+from trinity_compat.translate.env_references import EnvReferences, is_unknown, recomposed
 from trinity_compat.translate.findings import judge
-from trinity_compat.translate.inverse import compat_path
 from trinity_compat.translate.launch_view import LaunchView
+from trinity_compat.translate.launch_warnings import launch_cautions
 from trinity_compat.translate.model import Translation
-from trinity_compat.translate.options import Options
+from trinity_compat.translate.options import TranslateOptions
+from trinity_compat.translate.passthrough import carry
 from trinity_compat.translate.rows import load_rows
-from trinity_compat.translate.sections.asynchronous import in_main_ppo_s_words
+from trinity_compat.translate.sections.asynchronous import as_main_ppo
+from trinity_compat.translate.set_overrides import is_verl_key
 from trinity_compat.translate.sft import translate_sft
-from trinity_compat.translate.symbols import Symbols, is_unknown, recomposed
-from trinity_compat.trinity_config import validate
+from trinity_compat.translate.verl_from_trinity import compat_path
+from trinity_compat.trinity.config import validate
 from trinity_compat.verl_config import upgrade
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 from trinity_compat.verl_config.pinned import pinned_tree
 
 
-def translate(effective: EffectiveConfig, options: Options, *, root: Path | None = None) -> Translation:
+def translate(
+    effective: EffectiveConfig, options: TranslateOptions, *, root: Path | None = None
+) -> Translation:
     """Return the Trinity configuration that means what ``effective`` means, and a finding per key.
 
     Config files that the launch names are read inside ``root`` (its working directory if None).
@@ -40,19 +42,19 @@ def translate(effective: EffectiveConfig, options: Options, *, root: Path | None
     GPU split that was asked for and cannot run, an unknown value that feeds a number.
     """
     refuse_other_mains(effective)
-    if effective.launch.taken_for in mains.SUPERVISED:
+    if effective.launch.taken_for in entrypoints.SUPERVISED:
         made = translate_sft(effective, options)
         config, provenance = dict(made.config), dict(made.provenance)
         _assign(config, provenance, options)
         return replace(made, config=config, provenance=provenance)
-    made, both_ways = _translated(effective, options, root, Symbols(frozen=set(options.frozen)))
+    made, both_ways = _translated(effective, options, root, EnvReferences(frozen=set(options.frozen)))
     if not both_ways:
         return made
-    return _translated(effective, options, root, Symbols(frozen=set(options.frozen | both_ways)))[0]
+    return _translated(effective, options, root, EnvReferences(frozen=set(options.frozen | both_ways)))[0]
 
 
 def _translated(
-    effective: EffectiveConfig, options: Options, root: Path | None, symbols: Symbols
+    effective: EffectiveConfig, options: TranslateOptions, root: Path | None, symbols: EnvReferences
 ) -> tuple[Translation, frozenset[str]]:
     """The translation, and the variables that it writes by their name in one place and by their default's
     text in another."""
@@ -66,7 +68,7 @@ def _translated(
         told_by_release=upgraded.told,
     )
     _refuse_values_for_sections(view)
-    view, moves = in_main_ppo_s_words(view)
+    view, moves = as_main_ppo(view)
     rows = load_rows(options.rules)
     draft = apply_rows(view, rows)
     carry(view, draft)
@@ -125,7 +127,7 @@ def _written_both_ways(view: LaunchView, draft: Draft) -> frozenset[str]:
     return frozenset(as_text & as_names | unknown)
 
 
-def _with_default(part: Part) -> str | None:
+def _with_default(part: WordPart) -> str | None:
     source = part.source
     return source.name if isinstance(source, EnvRef) and source.default is not None else None
 
@@ -133,22 +135,22 @@ def _with_default(part: Part) -> str | None:
 def refuse_other_mains(effective: EffectiveConfig) -> None:
     """Raise UserError unless the launch's main is one that is translated."""
     launch = effective.launch
-    mains.refuse(launch.module, launch.where, launch.main)
+    entrypoints.refuse(launch.module, launch.where, launch.main)
 
 
 def symbolic_settings(
-    effective: EffectiveConfig, symbols: Symbols, root: Path | None
+    effective: EffectiveConfig, symbols: EnvReferences, root: Path | None
 ) -> Mapping[str, Setting] | None:
     """The settings, carried forward, with marks; None where nothing is symbolic, or a mark can't stand."""
     composed = recomposed(effective, symbols, root)
     return upgrade(composed).config.settings if composed is not None else None
 
 
-def _assign(config: dict[str, object], provenance: dict[str, str], options: Options) -> None:
+def _assign(config: dict[str, object], provenance: dict[str, str], options: TranslateOptions) -> None:
     """Apply ``--set``; what trinity-rft would refuse then is an error of the user's."""
     draft = Draft(config, provenance)
     for path in options.assignments:
-        if is_verls(path, options.trinity):  # of a launch's there is none left
+        if is_verl_key(path, options.trinity):  # of a launch's there is none left
             raise UserError(f"--set {path}: this is a key of veRL's", hint="set it in the veRL YAML")
     for path, value in options.assignments.items():
         given = yaml.safe_load(value) if isinstance(value, str) else value

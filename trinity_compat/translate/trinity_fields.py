@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from trinity_compat.data import data_path
-from trinity_compat.releases import TARGETS, TRINITY_OLD
-from trinity_compat.trinity_config.schema import Schema, Type, schema
+from trinity_compat.common.releases import TARGETS, TRINITY_OLD
+from trinity_compat.common.resources import data_path
+from trinity_compat.trinity.config.schema import FieldType, Schema, schema
 
 Kind = Literal["read", "no effect", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class FieldTreatment:
     """``why`` and ``hint`` are empty for what is read."""
 
     kind: Kind
@@ -31,16 +31,16 @@ class Fate:
 
 
 @functools.cache
-def table() -> Mapping[str, Fate]:
+def table() -> Mapping[str, FieldTreatment]:
     """Pattern of a path → its fate."""
     data = json.loads(data_path("translators/trinity_fields.json").read_text(encoding="utf-8"))
-    read = {path: Fate("read") for path in data["read"]}
-    unread = {path: Fate("no effect", why) for path, why in data["no_effect"].items()}
-    return read | unread | {path: Fate("refused", **row) for path, row in data["refused"].items()}
+    read = {path: FieldTreatment("read") for path in data["read"]}
+    unread = {path: FieldTreatment("no effect", why) for path, why in data["no_effect"].items()}
+    return read | unread | {path: FieldTreatment("refused", **row) for path, row in data["refused"].items()}
 
 
 @functools.cache
-def fate_of(path: str) -> Fate | None:
+def fate_of(path: str) -> FieldTreatment | None:
     """What becomes of a field; None where nobody has said. Of several patterns the longest counts."""
     matching = [pattern for pattern in table() if _matches(path, pattern)]
     return table()[max(matching, key=_weight)] if matching else None
@@ -57,10 +57,10 @@ def _weight(pattern: str) -> tuple[int, int]:
 
 def fields(rules: Schema) -> Iterator[str]:
     """Every field of a release by its dotted path, ``*`` for a position in a list or a key of a dict."""
-    yield from _fields(rules, Type("class", class_name=rules.root), "", ())
+    yield from _fields(rules, FieldType("class", class_name=rules.root), "", ())
 
 
-def _fields(rules: Schema, kind: Type, path: str, inside: tuple[str, ...]) -> Iterator[str]:
+def _fields(rules: Schema, kind: FieldType, path: str, inside: tuple[str, ...]) -> Iterator[str]:
     if kind.kind == "class":
         for name, field in rules.classes[kind.class_name].items():
             if field.type.class_name not in inside or field.type.kind != "class":
@@ -101,7 +101,7 @@ def fields_page() -> str:
 _KINDS: tuple[Kind, ...] = ("read", "no effect", "refused")
 
 
-def _row(path: str, fate: Fate, known: Mapping[str, list[str]]) -> str:
+def _row(path: str, fate: FieldTreatment, known: Mapping[str, list[str]]) -> str:
     alone = [target for target in TARGETS if path in known[target]]
     release = f" ({alone[0]} alone)" if alone == [TRINITY_OLD] else ""
     why = "; ".join(text for text in (fate.why, fate.hint) if text)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trinity_compat.dotted import value_at
-from trinity_compat.errors import UserError
-from trinity_compat.translate.spellings import Pair
-from trinity_compat.translate.steps import verl_steps
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.translate.name_tables import FieldPair
+from trinity_compat.translate.update_steps import verl_steps
 
 NEVER = 10**8  # an interval that no run reaches: upstream has no "off"
 
@@ -31,7 +31,7 @@ class TrinityReader:
         value = value_at(self.config, path)
         return default if value is None else value
 
-    def told(self, *pairs: Pair) -> Iterator[tuple[str, object]]:
+    def told(self, *pairs: FieldPair) -> Iterator[tuple[str, object]]:
         """(veRL key, value) of every pair whose field the YAML has."""
         for pair in pairs:
             value = self.get(pair.path)

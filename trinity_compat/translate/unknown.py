@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from trinity_compat.nearest import did_you_mean
-from trinity_compat.translate.rows import Rows
+from trinity_compat.common.suggestions import did_you_mean
+from trinity_compat.translate.rows import MappingTable
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.releases import key_index
@@ -14,7 +14,7 @@ UNKNOWN = "TC001"
 USER_RULE = "TC002"
 
 
-def is_unknown(key: str, unread: Collection[str], rows: Rows) -> bool:
+def is_unknown(key: str, unread: Collection[str], rows: MappingTable) -> bool:
     """Whether ``key`` is among ``unread`` and neither a row of its own nor a user's rule speaks for it."""
     if key not in unread:
         return False
@@ -31,7 +31,7 @@ def reason_of(key: str, config: EffectiveConfig) -> str:
     return f"veRL {config.version.value} has no such key and never reads it; {_hint(key, known)}"
 
 
-def reason_without_release(key: str, rows: Rows) -> str | None:
+def reason_without_release(key: str, rows: MappingTable) -> str | None:
     """As ``reason_of`` for a launch that no release can compose; None when some release may read the key."""
     index = key_index()
     known = index[FLAVOURS[0]].keys() | index[FLAVOURS[1]].keys()

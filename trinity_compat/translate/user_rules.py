@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trinity_compat.data import data_path
-from trinity_compat.errors import UserError, Where
-from trinity_compat.mains import TRANSLATED, as_module
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.resources import data_path
+from trinity_compat.launch.entrypoints import TRANSLATED, as_module
 from trinity_compat.translate.model import Status
 from trinity_compat.verl_config.yaml_files import key_lines
 
@@ -186,7 +186,7 @@ def _derivation(form: Mapping[str, object]) -> Problem | None:
 
 def _target(form: Mapping[str, Any]) -> Problem | None:
     """``copy`` and ``scale`` write to fields of Trinity's that must be there."""
-    from trinity_compat.trinity_config import TARGETS, schema
+    from trinity_compat.trinity.config import TARGETS, schema
 
     for path in paths_of(form.get("to", ())) if form["how"] in ("copy", "scale") else ():
         if not any(schema(target).find(path) for target in TARGETS):

@@ -10,13 +10,13 @@ import json
 import re
 from collections.abc import Iterable
 
-from trinity_compat.data import data_path
+from trinity_compat.common.resources import data_path
 
 _NAMES: dict[str, list[str]] = json.loads(
     data_path("translators/verl/names.json").read_text(encoding="utf-8")
 )
 ESTIMATORS, POLICY_LOSSES = tuple(_NAMES["estimators"]), tuple(_NAMES["policy_losses"])
-# The reward loop's, and what explorer/reward_managers.py adds.
+# The reward loop's, and what explorer/rewards/reward_managers.py adds.
 REWARD_MANAGERS = (*_NAMES["reward_managers"], "prime", "batch")
 
 

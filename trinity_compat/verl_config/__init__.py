@@ -1,8 +1,8 @@
 """From a Launch to the effective veRL configuration: Hydra's rules, veRL's releases."""
 
-from trinity_compat.releases import VERL as PINNED
-from trinity_compat.releases import VERL_RELEASES as VERSIONS
-from trinity_compat.verl_config.arguments import Flags, hydra_flags
+from trinity_compat.common.releases import VERL as PINNED
+from trinity_compat.common.releases import VERL_RELEASES as VERSIONS
+from trinity_compat.verl_config.arguments import HydraFlags, hydra_flags
 from trinity_compat.verl_config.effective import (
     as_tree,
     effective_config,
@@ -13,16 +13,16 @@ from trinity_compat.verl_config.effective import (
 from trinity_compat.verl_config.from_yaml import config_from_yaml
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.verl_config.releases import FLAVOURS
-from trinity_compat.verl_config.upgrade import Drop, Move, Upgraded, upgrade
+from trinity_compat.verl_config.upgrade import DropKey, KeyMove, UpgradeResult, upgrade
 
 __all__ = [
     "FLAVOURS",
     "PINNED",
     "VERSIONS",
-    "Drop",
-    "Flags",
-    "Move",
-    "Upgraded",
+    "DropKey",
+    "HydraFlags",
+    "KeyMove",
+    "UpgradeResult",
     "as_tree",
     "compose_pinned",
     "config_from_yaml",

@@ -10,20 +10,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trinity_compat.dotted import nodes
+from trinity_compat.common.nested import nodes
+from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.launch.model import Diagnostic
-from trinity_compat.nearest import did_you_mean
 from trinity_compat.verl_config.arguments import GivenOverride
+from trinity_compat.verl_config.extra_keys import takes
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET
 from trinity_compat.verl_config.interpolate import Path, Resolver
 from trinity_compat.verl_config.merge import merge
-from trinity_compat.verl_config.sections import takes
 
 _ABSENT = object()
 
 
 @dataclass
-class Applied:
+class AppliedOverrides:
     """A tree with overrides. ``known`` are the keys that it had without them; ``origins``: dotted leaf → the
     override that set it, in that order."""
 
@@ -40,9 +40,11 @@ class Applied:
         self.diagnostics.append(Diagnostic(code, message, given.where, "error"))
 
 
-def apply_overrides(tree: dict[str, object], overrides: tuple[GivenOverride, ...], release: str) -> Applied:
+def apply_overrides(
+    tree: dict[str, object], overrides: tuple[GivenOverride, ...], release: str
+) -> AppliedOverrides:
     """Set ``overrides`` on ``tree`` in their order. ``release`` names the release in messages."""
-    done = Applied(tree, nodes(tree).keys())
+    done = AppliedOverrides(tree, nodes(tree).keys())
     for given in overrides:
         _note_repeat(done, given)
         try:
@@ -54,14 +56,14 @@ def apply_overrides(tree: dict[str, object], overrides: tuple[GivenOverride, ...
     return done
 
 
-def _apply(done: Applied, given: GivenOverride, release: str) -> None:
+def _apply(done: AppliedOverrides, given: GivenOverride, release: str) -> None:
     if given.override.op == DELETE:
         _delete(done, given)
     else:
         _set(done, given, release)
 
 
-def _note_repeat(done: Applied, given: GivenOverride) -> None:
+def _note_repeat(done: AppliedOverrides, given: GivenOverride) -> None:
     key = given.override.key
     before = done.origins.get(key)
     if before is None or given.override.op == DELETE:
@@ -93,7 +95,7 @@ def _step(tree: Mapping[str, object], node: object, path: Path, part: str) -> tu
     return _ABSENT, path
 
 
-def _set(done: Applied, given: GivenOverride, release: str) -> None:
+def _set(done: AppliedOverrides, given: GivenOverride, release: str) -> None:
     key, value, op = given.override.key, given.override.value, given.override.op
     here = lookup(done.tree, key)
     if given.override.package is not None:
@@ -122,7 +124,7 @@ def _set(done: Applied, given: GivenOverride, release: str) -> None:
     _store(done, given, here)
 
 
-def _unknown(done: Applied, given: GivenOverride, release: str) -> None:
+def _unknown(done: AppliedOverrides, given: GivenOverride, release: str) -> None:
     key = given.override.key
     near = did_you_mean(key, done.known)
     hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}"
@@ -131,7 +133,11 @@ def _unknown(done: Applied, given: GivenOverride, release: str) -> None:
 
 
 def _check_nested(
-    done: Applied, given: GivenOverride, here: dict[str, Any], value: dict[object, object], release: str
+    done: AppliedOverrides,
+    given: GivenOverride,
+    here: dict[str, Any],
+    value: dict[object, object],
+    release: str,
 ) -> None:
     """A plain ``key={…}`` merges into a dict, whose keys are fixed in struct mode."""
     for name, item in value.items():
@@ -146,7 +152,7 @@ def _check_nested(
             _check_nested(done, given, here[name], item, release)
 
 
-def _store(done: Applied, given: GivenOverride, here: object) -> None:
+def _store(done: AppliedOverrides, given: GivenOverride, here: object) -> None:
     """OmegaConf.update with force_add: containers merge into dicts, a scalar on the way is replaced."""
     key, value = given.override.key, given.override.value
     *path, last = key.split(".")
@@ -171,7 +177,7 @@ def _store(done: Applied, given: GivenOverride, here: object) -> None:
         _mark(done, given, key, value)
 
 
-def _put(done: Applied, given: GivenOverride, node: object, part: str, value: object) -> bool:
+def _put(done: AppliedOverrides, given: GivenOverride, node: object, part: str, value: object) -> bool:
     if isinstance(node, dict):
         node[part] = value
         return True
@@ -182,14 +188,14 @@ def _put(done: Applied, given: GivenOverride, node: object, part: str, value: ob
     return False
 
 
-def _refuse_item(done: Applied, given: GivenOverride) -> None:
+def _refuse_item(done: AppliedOverrides, given: GivenOverride) -> None:
     part = given.override.key.rpartition(".")[2]
     done.refuse(
         "TP206", given, f"Hydra would refuse '{given.override.line}': '{part}' is not a position in a list"
     )
 
 
-def _mark(done: Applied, given: GivenOverride, key: str, value: object) -> None:
+def _mark(done: AppliedOverrides, given: GivenOverride, key: str, value: object) -> None:
     """Note the origin of each leaf below ``key``; a leaf set again moves to the end."""
     if isinstance(value, dict) and value:
         for name, item in value.items():
@@ -200,7 +206,7 @@ def _mark(done: Applied, given: GivenOverride, key: str, value: object) -> None:
     done.origins[key] = given
 
 
-def _forget(done: Applied, given: GivenOverride) -> None:
+def _forget(done: AppliedOverrides, given: GivenOverride) -> None:
     """The overrides at and below a key that is set or deleted as a whole no longer count."""
     key = given.override.key
     for old in [old for old in done.origins if old == key or old.startswith(key + ".")]:
@@ -210,7 +216,7 @@ def _forget(done: Applied, given: GivenOverride) -> None:
             done.diagnostics.append(Diagnostic("TP205", message, given.where))
 
 
-def _delete(done: Applied, given: GivenOverride) -> None:
+def _delete(done: AppliedOverrides, given: GivenOverride) -> None:
     key, value = given.override.key, given.override.value
     here = lookup(done.tree, key)
     if here is _ABSENT or here is None:

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from trinity_compat.errors import UserError, Where
-from trinity_compat.launch.model import Diagnostic, Launch, Part, Word
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.launch.model import Diagnostic, Launch, Word, WordPart
 from trinity_compat.verl_config.grammar import (
     DELETE,
     Override,
@@ -53,7 +53,7 @@ _LONG = [name for name in (*_VALUED, *_BARE, *_OPTIONAL) if name.startswith("--"
 
 
 @dataclass(frozen=True, slots=True)
-class Flags:
+class HydraFlags:
     """Hydra's own command line: ``values`` by name (config_path, cfg, …), bare ones hold ""."""
 
     values: dict[str, str] = field(default_factory=dict)
@@ -98,10 +98,10 @@ class GivenOverride:
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class LaunchArguments:
     """A launch's command line, read. ``hydra`` holds the overrides of Hydra's own node."""
 
-    flags: Flags
+    flags: HydraFlags
     overrides: tuple[GivenOverride, ...]
     hydra: tuple[GivenOverride, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -109,7 +109,7 @@ class Arguments:
 
 def cut(word: Word, start: int) -> Word:
     """``word`` without its first ``start`` characters; origins of the rest are kept."""
-    parts: list[Part] = []
+    parts: list[WordPart] = []
     for part in word.parts:
         if start > 0 and start >= len(part.text):
             start -= len(part.text)
@@ -119,7 +119,7 @@ def cut(word: Word, start: int) -> Word:
     return Word(tuple(parts), word.where)
 
 
-def hydra_flags(launch: Launch) -> Flags:
+def hydra_flags(launch: Launch) -> HydraFlags:
     """Hydra's own flags among the arguments: ``--cfg job``, ``--multirun``, ``--config-name`` ….
 
     Raises UserError for a flag without its value or one that Hydra doesn't have.
@@ -127,7 +127,7 @@ def hydra_flags(launch: Launch) -> Flags:
     return _split(launch.arguments)[0]
 
 
-def read_arguments(launch: Launch) -> Arguments:
+def read_arguments(launch: Launch) -> LaunchArguments:
     """Tell flags from overrides and read each override by Hydra's grammar.
 
     What Hydra would refuse becomes a diagnostic of severity ``error`` and is left out.
@@ -145,7 +145,7 @@ def read_arguments(launch: Launch) -> Arguments:
                 notes.append(_refused(word, error, following.text if following else ""))
     own = tuple(item for item in given if not _is_hydras(item.override))
     hydra = tuple(item for item in given if _is_hydras(item.override))
-    return Arguments(flags, own, hydra, tuple(notes))
+    return LaunchArguments(flags, own, hydra, tuple(notes))
 
 
 def _is_hydras(override: Override) -> bool:
@@ -210,8 +210,8 @@ def _slip(text: str, following: str) -> str:
     return ""
 
 
-def _split(arguments: tuple[Word, ...]) -> tuple[Flags, list[Word], list[Diagnostic]]:
-    flags, notes = Flags(), []
+def _split(arguments: tuple[Word, ...]) -> tuple[HydraFlags, list[Word], list[Diagnostic]]:
+    flags, notes = HydraFlags(), []
     blocks: list[list[Word]] = [[]]
     queue = list(arguments)
     while queue:
@@ -238,7 +238,7 @@ def _interleaved(word: Word) -> Diagnostic:
     return Diagnostic("TP212", message, word.where, "error")
 
 
-def _take_flag(word: Word, queue: list[Word], flags: Flags) -> None:
+def _take_flag(word: Word, queue: list[Word], flags: HydraFlags) -> None:
     """One flag in argparse's spellings: ``--name value``, ``--name=value``, ``-cnvalue``, a prefix."""
     spelled, equals, value = word.text.partition("=")
     name = _full_name(spelled, word)

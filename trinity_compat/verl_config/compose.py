@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trinity_compat.dotted import put
-from trinity_compat.errors import UserError, Where
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.nested import put
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import Find
 from trinity_compat.verl_config.yaml_files import ConfigFile

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from trinity_compat.dotted import copied, nested, nodes, paired_leaves
-from trinity_compat.errors import Where
+from trinity_compat.common.errors import Where
+from trinity_compat.common.nested import copied, nested, nodes, paired_leaves
+from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.launch.model import Diagnostic, Launch
-from trinity_compat.releases import VERL, VERL_RELEASES
-from trinity_compat.verl_config.apply import Applied, apply_overrides, lookup
-from trinity_compat.verl_config.arguments import Arguments, GivenOverride, read_arguments
-from trinity_compat.verl_config.checkout import Checkout, find_checkout
+from trinity_compat.verl_config.apply import AppliedOverrides, apply_overrides, lookup
+from trinity_compat.verl_config.arguments import GivenOverride, LaunchArguments, read_arguments
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
-from trinity_compat.verl_config.entry import (
+from trinity_compat.verl_config.config_folders import ConfigFolder
+from trinity_compat.verl_config.config_search import (
     SUPERVISED,
     SearchPath,
     every_release_of,
@@ -25,14 +25,14 @@ from trinity_compat.verl_config.entry import (
     searches,
     user_keys,
 )
-from trinity_compat.verl_config.folders import ConfigFolder
-from trinity_compat.verl_config.fork import compared, folder_of, sources_of, with_keys_of_code
+from trinity_compat.verl_config.fork_distance import compared, folder_of, sources_of, with_keys_of_code
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
-from trinity_compat.verl_config.infer import Fit, choose, fit
+from trinity_compat.verl_config.infer import ReleaseFit, choose, fit
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Fork, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import Tree, check_version
+from trinity_compat.verl_config.source_tree import Checkout, find_checkout
 from trinity_compat.verl_config.upgrade import is_well_known
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
@@ -42,7 +42,7 @@ class ReadLaunch:
     """A launch with its arguments read, before a release is chosen."""
 
     launch: Launch
-    arguments: Arguments
+    arguments: LaunchArguments
     root: Path
     checkout: Checkout | None = None  # the tree of code that it starts from, where that counts
 
@@ -140,7 +140,7 @@ def _read_launch(launch: Launch, root: Path | None, fork_config: bool = False) -
     return ReadLaunch(launch, read_arguments(launch), root, checkout)
 
 
-def fit_releases(read: ReadLaunch) -> Fit:
+def fit_releases(read: ReadLaunch) -> ReleaseFit:
     """How well each release takes the launch's overrides; where none of those that have its main takes all,
     also those that have it under another name."""
     main = read.launch.taken_for
@@ -149,7 +149,7 @@ def fit_releases(read: ReadLaunch) -> Fit:
     return _fit_of(read, others) if others and all(found.misfits.values()) else found
 
 
-def _fit_of(read: ReadLaunch, candidates: tuple[str, ...]) -> Fit:
+def _fit_of(read: ReadLaunch, candidates: tuple[str, ...]) -> ReleaseFit:
     newest = read.path(candidates[-1])
     flavour, content = user_keys(newest)
     overrides = [given.override for given in read.arguments.overrides]
@@ -214,7 +214,7 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
     return with_keys_of_code(config, sources, folder_of(path)) if sources else config
 
 
-def _others(arguments: Arguments, groups: tuple[GivenOverride, ...]) -> tuple[Setting, ...]:
+def _others(arguments: LaunchArguments, groups: tuple[GivenOverride, ...]) -> tuple[Setting, ...]:
     """What the command line holds besides values of keys; of what is written twice the last."""
     found = {}
     for name, word in arguments.flags.words.items():
@@ -229,7 +229,7 @@ def _others(arguments: Arguments, groups: tuple[GivenOverride, ...]) -> tuple[Se
     return tuple(found.values())
 
 
-def _idle(settings: Mapping[str, Setting], applied: Applied) -> list[Setting]:
+def _idle(settings: Mapping[str, Setting], applied: AppliedOverrides) -> list[Setting]:
     """Empty dictionaries merged into sections that have keys: they change nothing."""
     return [
         Setting(key, {}, given.where, given.value_word, given.spelling)
@@ -243,7 +243,7 @@ def _hydra_note(given: GivenOverride) -> Diagnostic:
     return Diagnostic("TP210", message, given.where)
 
 
-def _unread(applied: Applied, flavour: str) -> list[GivenOverride]:
+def _unread(applied: AppliedOverrides, flavour: str) -> list[GivenOverride]:
     """Added keys that neither this release's sections nor the pinned one's have a use for."""
     if not applied.added:
         return []
@@ -258,7 +258,7 @@ def _unread_note(given: GivenOverride, release: str) -> Diagnostic:
     return Diagnostic("TP214", message, given.where)
 
 
-def _set_keys(settings: Mapping[str, Setting], applied: Applied) -> tuple[str, ...]:
+def _set_keys(settings: Mapping[str, Setting], applied: AppliedOverrides) -> tuple[str, ...]:
     """Keys of the user's config files first, then those of the overrides in their order."""
     files = [key for key, setting in settings.items() if setting.where and key not in applied.origins]
     return (*files, *(key for key in applied.origins if key in settings))

@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trinity_compat.dotted import leaves, nodes, put, sections_above
-from trinity_compat.errors import UserError, Where
-from trinity_compat.launch.model import Launch, Part, Word
-from trinity_compat.releases import VERL_RELEASES
-from trinity_compat.verl_config.arguments import Arguments, Flags
-from trinity_compat.verl_config.checkout import find_checkout
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.nested import leaves, nodes, put, sections_above
+from trinity_compat.common.releases import VERL_RELEASES
+from trinity_compat.launch.model import Launch, Word, WordPart
+from trinity_compat.verl_config.arguments import HydraFlags, LaunchArguments
+from trinity_compat.verl_config.config_folders import read_config
 from trinity_compat.verl_config.effective import (
     ReadLaunch,
     as_tree,
@@ -22,11 +22,11 @@ from trinity_compat.verl_config.effective import (
     compose_best,
     settings_of,
 )
-from trinity_compat.verl_config.folders import read_config
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
 from trinity_compat.verl_config.releases import FLAVOURS, key_index
+from trinity_compat.verl_config.source_tree import find_checkout
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 _TRINITYS = frozenset({"buffer", "explorer", "synchronizer", "cluster"})
@@ -108,9 +108,9 @@ def _sections() -> frozenset[str]:
 
 def _composed(launch: Launch, path: Path, version: str | None, fork_config: bool) -> EffectiveConfig:
     words = {"config_path": str(path.parent.resolve()), "config_name": path.stem}
-    flags = Flags(words, {name: Word((Part(text),), launch.where) for name, text in words.items()})
+    flags = HydraFlags(words, {name: Word((WordPart(text),), launch.where) for name, text in words.items()})
     checkout = find_checkout(launch, path.parent) if fork_config else None
-    read = ReadLaunch(launch, Arguments(flags, (), (), ()), path.parent, checkout)
+    read = ReadLaunch(launch, LaunchArguments(flags, (), (), ()), path.parent, checkout)
     return compose_best(read, asked_for(version))
 
 
@@ -130,8 +130,8 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
     flavour = _flavour(content)
     choice, likeness = _closest(content, flavour)
     choice = asked_for(version) or choice
-    flags = Flags({"config_name": flavour}, {"config_name": Word((Part(flavour),), launch.where)})
-    base = compose_as(ReadLaunch(launch, Arguments(flags, (), (), ()), Path(launch.cwd)), choice)
+    flags = HydraFlags({"config_name": flavour}, {"config_name": Word((WordPart(flavour),), launch.where)})
+    base = compose_as(ReadLaunch(launch, LaunchArguments(flags, (), (), ()), Path(launch.cwd)), choice)
     return _over(base, file, content, complete=likeness >= _COMPLETE)
 
 

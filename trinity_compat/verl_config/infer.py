@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from trinity_compat.dotted import nodes
-from trinity_compat.releases import VERL_RELEASES
+from trinity_compat.common.nested import nodes
+from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET, Override
 from trinity_compat.verl_config.model import VersionChoice
@@ -18,7 +18,7 @@ MANDATORY = {"actor_rollout_ref.rollout.name": "0.6.1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class ReleaseFit:
     """How well the releases fit: per release the overrides that its Hydra would refuse. ``lacking``: per
     release the values that it demands and nobody gave."""
 
@@ -40,7 +40,7 @@ def fit(
     flavour: str,
     known: Mapping[str, int],
     candidates: tuple[str, ...] = VERL_RELEASES,
-) -> Fit:
+) -> ReleaseFit:
     """Count what each release refuses. ``known`` are the keys of the config files above veRL's own, a
     recipe's or the user's, with the bits of the releases that have them there."""
     masks = [(override.key, _accepting(override, flavour, known)) for override in overrides]
@@ -50,7 +50,7 @@ def fit(
         bit = 1 << VERL_RELEASES.index(version)
         misfits[version] = tuple(dict.fromkeys(key for key, mask in masks if not mask & bit))
         lacking[version] = tuple(_demanded(version) - given) if flavour in FLAVOURS else ()
-    return Fit(misfits, lacking)
+    return ReleaseFit(misfits, lacking)
 
 
 def _demanded(version: str) -> set[str]:
@@ -58,7 +58,7 @@ def _demanded(version: str) -> set[str]:
     return {key for key, since in MANDATORY.items() if place(version) >= place(since)}
 
 
-def choose(found: Fit) -> VersionChoice:
+def choose(found: ReleaseFit) -> VersionChoice:
     """The newest of the releases that fit best, with the reason in words."""
     version = found.best[-1]
     return VersionChoice(version, _why(version, found), found.best)
@@ -102,7 +102,7 @@ def _accepting(override: Override, flavour: str, known: Mapping[str, int]) -> in
     return int(filled) if override.op == DELETE else _ALL
 
 
-def _why(version: str, found: Fit) -> str:
+def _why(version: str, found: ReleaseFit) -> str:
     left = found.misfits[version]
     age = VERL_RELEASES.index
     older = [v for v in found.misfits if age(v) < age(version) and v not in found.best]
@@ -126,11 +126,11 @@ def _why(version: str, found: Fit) -> str:
     return "; ".join(reasons)
 
 
-def _only(found: Fit, other: str, version: str) -> tuple[str, ...]:
+def _only(found: ReleaseFit, other: str, version: str) -> tuple[str, ...]:
     return tuple(key for key in found.misfits[other] if key not in found.misfits[version])
 
 
-def _verb(found: Fit, other: str, version: str) -> str:
+def _verb(found: ReleaseFit, other: str, version: str) -> str:
     return "are refused by" if len(_only(found, other, version)) > 1 else "is refused by"
 
 

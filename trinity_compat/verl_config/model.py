@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trinity_compat.dotted import sections_above
-from trinity_compat.errors import Where
+from trinity_compat.common.errors import Where
+from trinity_compat.common.nested import sections_above
 from trinity_compat.launch.model import Diagnostic, Launch, Word
 
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
-from trinity_compat.dotted import copied, nodes, value_at
-from trinity_compat.dotted import put as set_key
-from trinity_compat.errors import UserError
-from trinity_compat.releases import VERL
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import copied, nodes, value_at
+from trinity_compat.common.nested import put as set_key
+from trinity_compat.common.releases import VERL
 from trinity_compat.verl_config.compose import Choices, compose
+from trinity_compat.verl_config.extra_keys import takes
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import FLAVOURS, release_tree
-from trinity_compat.verl_config.sections import takes
 
 
 def compose_pinned(overrides: Mapping[str, object], flavour: str = "ppo_trainer") -> dict[str, Any]:

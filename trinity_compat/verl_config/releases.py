@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
-from trinity_compat.data import data_path
-from trinity_compat.errors import UserError
-from trinity_compat.releases import VERL_RELEASES
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.releases import VERL_RELEASES
+from trinity_compat.common.resources import data_path
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 _LINE = re.compile(r"v?(\d+\.\d+)(?:\.\w+)*")  # a release, its line in the group

@@ -16,22 +16,22 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from trinity_compat.data import data_path
-from trinity_compat.dotted import copied, paired_leaves, sections_above
-from trinity_compat.errors import Where
+from trinity_compat.common.errors import Where
+from trinity_compat.common.nested import copied, paired_leaves, sections_above
+from trinity_compat.common.releases import VERL, VERL_RELEASES
+from trinity_compat.common.resources import data_path
 from trinity_compat.launch.model import Word
-from trinity_compat.releases import VERL, VERL_RELEASES
 from trinity_compat.verl_config.interpolate import Resolver
-from trinity_compat.verl_config.kinds import misfit
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import Pinned, pinned_release, put
+from trinity_compat.verl_config.value_kinds import misfit
 
 _DO_SAMPLE = "actor_rollout_ref.rollout.val_kwargs.do_sample"
 _NO_DUAL_CLIP = 1.0e8  # clip_ratio_c so large that the dual clip never acts
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class KeyMove:
     """A key whose name, place or spelling changed. ``old`` is "" for what the old release only implied."""
 
     old: str
@@ -41,7 +41,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropKey:
     """A key that means nothing in the pinned release."""
 
     key: str
@@ -50,13 +50,13 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Upgraded:
+class UpgradeResult:
     """``config`` under the pinned release's keys, and what became of the keys that it hasn't. ``told``: the
     keys whose value the launch or its own release says; all others have the pinned release's default."""
 
     config: EffectiveConfig
-    moves: tuple[Move, ...]
-    dropped: tuple[Drop, ...]
+    moves: tuple[KeyMove, ...]
+    dropped: tuple[DropKey, ...]
     told: frozenset[str] = frozenset()
 
 
@@ -99,7 +99,7 @@ class _Placed:
     optional: bool  # a default of the old release: written only where the pinned default differs
 
 
-def upgrade(config: EffectiveConfig) -> Upgraded:
+def upgrade(config: EffectiveConfig) -> UpgradeResult:
     """Carry ``config`` forward to the pinned release.
 
     Every key of ``config`` either stands in the result under the same name, has a Move or a Drop.
@@ -107,18 +107,18 @@ def upgrade(config: EffectiveConfig) -> Upgraded:
     that a fork changed counts as the fork has it.
     """
     placed: list[_Placed] = []
-    moves: list[Move] = []
-    dropped: list[Drop] = []
+    moves: list[KeyMove] = []
+    dropped: list[DropKey] = []
     pinned = pinned_release(config.flavour or "ppo_trainer")
     tree = copied(pinned.tree)
     for setting in config.settings.values():
         _carry(config, setting, pinned, placed, moves, dropped)
     for implied in _implied(config):
         placed.append(_Placed(implied.new[0], implied.value, implied.setting, False))
-        moves.append(Move("", implied.new, implied.why, False))
+        moves.append(KeyMove("", implied.new, implied.why, False))
     settings = _settle(tree, placed)
     told = frozenset(item.key for item in placed)
-    return Upgraded(_result(config, settings, placed, pinned), tuple(moves), tuple(dropped), told)
+    return UpgradeResult(_result(config, settings, placed, pinned), tuple(moves), tuple(dropped), told)
 
 
 @lru_cache(maxsize=8192)
@@ -177,38 +177,38 @@ def _carry(
     setting: Setting,
     pinned: Pinned,
     placed: list[_Placed],
-    moves: list[Move],
-    dropped: list[Drop],
+    moves: list[KeyMove],
+    dropped: list[DropKey],
 ) -> None:
     """Decide what becomes of one old key."""
     key, given = setting.key, setting.where is not None
     row = row_for(key, config.flavour)
     meant = given or (config.fork is not None and config.fork.gives(key))
     if not given and config.fork and (why := misfit_of(key, setting.value, config.flavour)):
-        dropped.append(Drop(key, f"the fork's default is {why}", False))
+        dropped.append(DropKey(key, f"the fork's default is {why}", False))
         return
     if key.rpartition(".")[2] == "_target_":
         if given or key not in pinned.nodes:
-            dropped.append(Drop(key, "the class behind a section belongs to its release", given))
+            dropped.append(DropKey(key, "the class behind a section belongs to its release", given))
         return
     if row is None:
         # A fork's key stays, so that a user's rule can say what becomes of it.
         if pinned.takes(key) is False and not (config.fork and config.fork.key(key)):
             dropped.append(
-                Drop(key, f"{VERL} makes a dataclass of this section, which has no such field", given)
+                DropKey(key, f"{VERL} makes a dataclass of this section, which has no such field", given)
             )
         elif given or key in pinned.nodes or not _says_nothing(setting.value):
             placed.append(_Placed(key, setting.value, setting, not given))
         else:
-            dropped.append(Drop(key, f"null or empty, and {VERL} has no such key", given))
+            dropped.append(DropKey(key, f"null or empty, and {VERL} has no such key", given))
         return
     targets = row.targets(key)
     if not targets:
-        dropped.append(Drop(key, row.why, given))
+        dropped.append(DropKey(key, row.why, given))
         return
     value = row.value(setting.value)
     if targets != (key,) or value != setting.value or (row.take_pinned and not meant):
-        moves.append(Move(key, targets, row.why, given))
+        moves.append(KeyMove(key, targets, row.why, given))
     if (row.take_pinned and not meant) or (row.skip_null and value is None):
         return
     placed += [_Placed(new, value, setting, not given) for new in targets]

@@ -9,7 +9,7 @@ from trinity_compat import __version__
 from trinity_compat.audit.formats.style import CSS
 from trinity_compat.audit.model import WHOLE_LAUNCH, Audit, LaunchAudit
 from trinity_compat.audit.phrases import STATUS_MEANS, assignment, origin, plural, target
-from trinity_compat.audit.summary import OUTCOMES, Cause, Summary, name, outcome, summarise
+from trinity_compat.audit.summary import OUTCOMES, AuditSummary, ChangeCause, name, outcome, summarise
 from trinity_compat.launch import merged
 from trinity_compat.translate.explain import codes
 from trinity_compat.translate.model import Finding, Status
@@ -39,11 +39,11 @@ def render(audit: Audit) -> str:
     return "\n".join(parts)
 
 
-def _headline(summary: Summary) -> str:
+def _headline(summary: AuditSummary) -> str:
     return f"{plural(summary.launches, 'veRL launch')} on Trinity-RFT"
 
 
-def _head(summary: Summary) -> Iterator[str]:
+def _head(summary: AuditSummary) -> Iterator[str]:
     yield f"<h1>{_headline(summary)}</h1>"
     yield f"<p class=lead>{escape(_verdict(summary))}</p>"
     shares = [(name, number) for name, number in summary.outcomes.items() if number]
@@ -56,7 +56,7 @@ def _head(summary: Summary) -> Iterator[str]:
     yield "</dl>"
 
 
-def _verdict(summary: Summary) -> str:
+def _verdict(summary: AuditSummary) -> str:
     same, total = summary.outcomes["same"], summary.launches
     if total == 0:
         return "No launch of a training was found."
@@ -84,14 +84,14 @@ def _without_launch(audit: Audit) -> Iterator[str]:
         yield from _table(("file", "why"), ((escape(s), escape(why)) for s, why in audit.empty.items()))
 
 
-def _refusals(summary: Summary) -> Iterator[str]:
+def _refusals(summary: AuditSummary) -> Iterator[str]:
     if summary.refusals:
         yield "<h2>Cannot be translated yet</h2>"
         rows = ((str(len(w)), escape(why), _places(w)) for why, w in summary.refusals.items())
         yield from _table(("launches", "why", "where"), rows)
 
 
-def _causes(summary: Summary) -> Iterator[str]:
+def _causes(summary: AuditSummary) -> Iterator[str]:
     if not summary.causes:
         return
     yield "<h2>What changes, and why</h2>"
@@ -108,14 +108,14 @@ def _causes(summary: Summary) -> Iterator[str]:
     yield from _table(("launches", "what happens", "key", "why", "where"), rows)
 
 
-def _how_many(cause: Cause) -> str:
+def _how_many(cause: ChangeCause) -> str:
     """Launches that set the key, and those that have it by default."""
     by_default = f"<small>{len(cause.default_in)} by default</small>" if cause.default_in else ""
     set_here = str(len(cause.set_in)) if cause.set_in or not by_default else ""
     return " + ".join(filter(None, (set_here, by_default)))
 
 
-def _warnings(summary: Summary) -> Iterator[str]:
+def _warnings(summary: AuditSummary) -> Iterator[str]:
     if summary.warnings:
         yield "<h2>Known to hurt</h2>"
         yield "<p>What has surprised people after such a move, and what was done about it.</p>"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, said_once, target
-from trinity_compat.audit.summary import OUTCOMES, Summary, summarise
+from trinity_compat.audit.summary import OUTCOMES, AuditSummary, summarise
 from trinity_compat.translate.model import Finding
 
 
@@ -17,7 +17,7 @@ def render(audit: Audit) -> str:
     return "\n".join(lines)
 
 
-def _summary(summary: Summary, audit: Audit) -> Iterator[str]:
+def _summary(summary: AuditSummary, audit: Audit) -> Iterator[str]:
     yield f"{plural(summary.launches, 'launch')} in {plural(summary.scripts, 'script')}."
     yield ""
     yield from _rows(

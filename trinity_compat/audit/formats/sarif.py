@@ -12,8 +12,8 @@ from urllib.parse import quote
 from trinity_compat import __version__
 from trinity_compat.audit.model import CHANGES_MEANING, Audit, LaunchAudit
 from trinity_compat.audit.phrases import assignment, target
-from trinity_compat.errors import Where
-from trinity_compat.translate.model import Finding, Rank, Status
+from trinity_compat.common.errors import Where
+from trinity_compat.translate.model import Finding, Severity, Status
 from trinity_compat.verl_config.model import default_of
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -26,7 +26,7 @@ _LEVEL = {
 }
 
 
-_RANK = {Rank.NOTE: "note", Rank.DECIDE: "warning", Rank.ERROR: "error"}
+_RANK = {Severity.NOTE: "note", Severity.DECIDE: "warning", Severity.ERROR: "error"}
 
 
 def render(audit: Audit) -> str:

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, said_once, target
-from trinity_compat.audit.summary import OUTCOMES, Summary, summarise
-from trinity_compat.translate.model import Finding, Rank, Status
+from trinity_compat.audit.summary import OUTCOMES, AuditSummary, summarise
+from trinity_compat.translate.model import Finding, Severity, Status
 
 _COLOUR = {
     Status.MAPPED: "green",
@@ -28,7 +28,7 @@ _COLOUR = {
     Status.FORK_KEY: "red",
     Status.UNKNOWN: "bold red",
 }
-_MARK = {Rank.NOTE: ("-", "dim"), Rank.DECIDE: ("!", "yellow"), Rank.ERROR: ("✗", "red")}
+_MARK = {Severity.NOTE: ("-", "dim"), Severity.DECIDE: ("!", "yellow"), Severity.ERROR: ("✗", "red")}
 _WIDTH_OF_A_FILE = 140
 
 
@@ -94,7 +94,7 @@ def _table(findings: list[Finding], launch: LaunchAudit) -> RenderableType:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _summary(summary: Summary, audit: Audit) -> Iterator[RenderableType]:
+def _summary(summary: AuditSummary, audit: Audit) -> Iterator[RenderableType]:
     if audit.empty:
         named = [f"{source} ({why})" if why else source for source, why in audit.empty.items()]
         yield f"{plural(len(audit.empty), 'file')} without a training launch: {escape(listed(named))}"
@@ -111,7 +111,7 @@ def _summary(summary: Summary, audit: Audit) -> Iterator[RenderableType]:
         yield _causes(summary)
 
 
-def _causes(summary: Summary) -> RenderableType:
+def _causes(summary: AuditSummary) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("set in", justify="right")
     table.add_column("default in", justify="right")

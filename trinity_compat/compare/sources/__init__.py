@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from trinity_compat.compare.model import Run, Side
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.compare.model import RunMetrics, Side
 from trinity_compat.compare.sources import console, job, mlflow, tables, tensorboard, wandb
-from trinity_compat.errors import UserError, Where
 
 
-def read_runs(path: Path) -> list[Run]:
+def read_runs(path: Path) -> list[RunMetrics]:
     """Every run at ``path``. Raises UserError when there is none."""
     if not path.exists():
         raise UserError("no such file or directory", where=Where(str(path)))
@@ -50,7 +50,7 @@ def _places(side: Side) -> list[tuple[str, str]]:
     return sorted((str(Path(run.source).resolve()), run.name) for run in side.runs)
 
 
-def _read_file(path: Path) -> list[Run]:
+def _read_file(path: Path) -> list[RunMetrics]:
     suffix = path.suffix.lower()
     if suffix == ".wandb":
         return [wandb.read(path)]
@@ -65,7 +65,7 @@ def _read_file(path: Path) -> list[Run]:
     return [console.read(path)]
 
 
-def _read_directory(directory: Path) -> list[Run]:
+def _read_directory(directory: Path) -> list[RunMetrics]:
     """A directory that is a run itself, else all runs below it (event files decide before logs)."""
     if job.is_job(directory):
         return [job.read(directory)]

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from trinity_compat.compare.model import Run, Series
-from trinity_compat.compare.sources.tables import Printed, number_of
-from trinity_compat.errors import UserError, Where
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.compare.model import RunMetrics, Series
+from trinity_compat.compare.sources.tables import PrintedDecimals, number_of
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STEP_LINE = re.compile(r"(?:^|[\s)\]>])step:(\d+) - (\S+:.*)$")
@@ -17,11 +17,11 @@ _PREFIX = re.compile(r"^\(\w+ pid=[^)]*\) ?")
 _CONFIG_BEGINS = "{'actor_rollout_ref':"  # pprint sorts the keys; no other key of veRL's stands before it
 
 
-def read(path: Path) -> Run:
+def read(path: Path) -> RunMetrics:
     """One run, with Ray's prefixes and colours taken off. Raises UserError where no metric is found."""
     series: dict[str, Series] = {}
     config: list[str] = []
-    printed = Printed()
+    printed = PrintedDecimals()
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in (_ANSI.sub("", raw.rstrip("\n")) for raw in file):
             match = _STEP_LINE.search(line.rstrip())
@@ -39,7 +39,7 @@ def read(path: Path) -> Run:
         )
     verl = configuration(config)
     meta = {"verl": verl} if verl else {}
-    return Run(path.stem, str(path), "console", series, meta=meta, resolution=printed.resolution)
+    return RunMetrics(path.stem, str(path), "console", series, meta=meta, resolution=printed.resolution)
 
 
 def _pairs(text: str) -> Iterator[tuple[str, float, str]]:

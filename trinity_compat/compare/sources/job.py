@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trinity_compat.compare.model import Run
+from trinity_compat.common.containers import read_section
+from trinity_compat.compare.model import RunMetrics
 from trinity_compat.compare.sources import tensorboard
-from trinity_compat.containers import read_section
 
 
 def is_job(directory: Path) -> bool:
@@ -15,7 +15,7 @@ def is_job(directory: Path) -> bool:
     return (directory / "monitor" / "tensorboard").is_dir()
 
 
-def read(directory: Path) -> Run:
+def read(directory: Path) -> RunMetrics:
     """One run: trainer metrics under their names; an explorer metric that collides gets ``explorer/``."""
     root = directory / "monitor" / "tensorboard"
     trainer = tensorboard.read(_role(root, "trainer"))
@@ -24,7 +24,9 @@ def read(directory: Path) -> Run:
     for name, values in explorer.series.items():
         series[f"explorer/{name}" if name in series else name] = values
     meta = _meta(directory)
-    run = Run(directory.name, str(directory), "job", series, meta=meta, notes=trainer.notes + explorer.notes)
+    run = RunMetrics(
+        directory.name, str(directory), "job", series, meta=meta, notes=trainer.notes + explorer.notes
+    )
     run.updates_per_step = meta.get("updates_per_step")
     return run
 

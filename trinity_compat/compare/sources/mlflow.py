@@ -9,8 +9,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from trinity_compat.compare.model import Run, Series
-from trinity_compat.errors import UserError, Where
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.compare.model import RunMetrics, Series
 
 
 def is_run(directory: Path) -> bool:
@@ -18,7 +18,7 @@ def is_run(directory: Path) -> bool:
     return (directory / "meta.yaml").is_file() and (directory / "metrics").is_dir()
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path) -> RunMetrics:
     """One run of a file store."""
     series: dict[str, Series] = {}
     root = directory / "metrics"
@@ -28,7 +28,7 @@ def read_run(directory: Path) -> Run:
             parts = line.split()
             if len(parts) >= 3:
                 into.add(int(parts[2]), float(parts[1]), int(parts[0]) / 1000)
-    return Run(_name(directory), str(directory), "mlflow", series)
+    return RunMetrics(_name(directory), str(directory), "mlflow", series)
 
 
 def _name(directory: Path) -> str:
@@ -43,7 +43,7 @@ def _written(value: float, is_nan: bool) -> float:
     return math.copysign(math.inf, value) if abs(value) >= sys.float_info.max else value
 
 
-def read_database(path: Path) -> list[Run]:
+def read_database(path: Path) -> list[RunMetrics]:
     """Every run of a SQLite store that has metrics, opened read-only."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
@@ -53,8 +53,8 @@ def read_database(path: Path) -> list[Run]:
             ).fetchall()
     except sqlite3.DatabaseError as error:
         raise UserError(f"not an mlflow database: {error}", where=Where(str(path))) from error
-    runs: dict[str, Run] = {}
+    runs: dict[str, RunMetrics] = {}
     for uuid, name, key, step, value, stamp, is_nan in rows:
-        run = runs.setdefault(uuid, Run(name or uuid, str(path), "mlflow", {}))
+        run = runs.setdefault(uuid, RunMetrics(name or uuid, str(path), "mlflow", {}))
         run.series.setdefault(key, Series()).add(step, _written(value, is_nan), stamp / 1000)
     return list(runs.values())

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from trinity_compat.compare.model import Run, Series
-from trinity_compat.errors import UserError, Where
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.compare.model import RunMetrics, Series
 
 _STEP_NAMES = ("step", "_step", "global_step", "trainer/global_step", "Step")
 _WALL_NAMES = ("_timestamp", "wall_time", "timestamp")
@@ -24,14 +24,14 @@ _NUMBER = re.compile(
 _DECIMALS = re.compile(r"\d\.(\d+)(?![\de])", re.I)  # an exponent's digits are significant ones
 
 
-def read_csv(path: Path) -> Run:
+def read_csv(path: Path) -> RunMetrics:
     """A CSV with a step column; W&B's panel export names its columns ``run - metric``."""
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         rows = list(csv.DictReader(file))
     if not rows:
         raise UserError("this CSV has no rows", where=Where(str(path)))
     run = _from_rows(path, ({_column(k): v for k, v in row.items() if k} for row in rows))
-    printed = Printed()
+    printed = PrintedDecimals()
     for text in (value for row in rows for value in row.values() if isinstance(value, str)):
         if number_of(text) is not None:
             printed.add(text)
@@ -44,7 +44,7 @@ def _column(name: str) -> str:
     return name.split(" - ", 1)[1] if " - " in name else name
 
 
-def read_json(path: Path) -> Run:
+def read_json(path: Path) -> RunMetrics:
     """A list of rows, one row per line (veRL's file logger: {"step", "data"}), or {metric: [values]}."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
@@ -69,7 +69,7 @@ def _json_lines(text: str) -> Iterator[Mapping[str, object]]:
             yield row
 
 
-def _from_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Run:
+def _from_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> RunMetrics:
     series: dict[str, Series] = {}
     has_step = False
     for index, row in enumerate(rows):
@@ -84,7 +84,7 @@ def _from_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Run:
     if not series:
         raise UserError("no numeric metric in this file", where=Where(str(path)))
     notes = [] if has_step else ["no step column: rows were numbered from 0"]
-    return Run(path.stem, str(path), "table", series, notes=notes)
+    return RunMetrics(path.stem, str(path), "table", series, notes=notes)
 
 
 def _add_row(row: Mapping[str, object], step: int, wall: float, series: dict[str, Series]) -> None:
@@ -108,7 +108,7 @@ def _first(row: Mapping[str, object], names: Iterable[str]) -> tuple[float, bool
     return math.nan, False
 
 
-class Printed:
+class PrintedDecimals:
     """How many decimals a text source prints, told from all its numbers together.
 
     Older veRL prints three, others round to six. Python's own form has up to seventeen, so a source whose

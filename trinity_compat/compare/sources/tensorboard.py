@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from trinity_compat.compare import wire
-from trinity_compat.compare.model import Run, Series
+from trinity_compat.compare import protobuf
+from trinity_compat.compare.model import RunMetrics, Series
 
 _length = struct.Struct("<Q").unpack_from
 _clock_step = struct.Struct("<d").unpack_from
@@ -19,13 +19,13 @@ _single = struct.Struct("<f").unpack_from
 _DT_FLOAT, _DT_DOUBLE = 1, 2
 
 
-def read(directory: Path) -> Run:
+def read(directory: Path) -> RunMetrics:
     """All scalars of the event files directly in ``directory``, in the order of their names (start times)."""
     series: dict[str, Series] = {}
     notes: list[str] = []
     for path in sorted(directory.glob("events.out.tfevents*")):
         _read_file(path, series, notes)
-    return Run(directory.name, str(directory), "tensorboard", series, notes=notes)
+    return RunMetrics(directory.name, str(directory), "tensorboard", series, notes=notes)
 
 
 def _read_file(path: Path, series: dict[str, Series], notes: list[str]) -> None:
@@ -39,7 +39,7 @@ def _read_file(path: Path, series: dict[str, Series], notes: list[str]) -> None:
             break
         try:
             _event(data, start, end, by_tag)
-        except (wire.Malformed, struct.error, IndexError):
+        except (protobuf.MalformedMessage, struct.error, IndexError):
             notes.append(f"{path.name}: damaged at byte {at}; what stands before it was read")
             at = size
             break
@@ -63,7 +63,7 @@ def _event(data: bytes, at: int, end: int, by_tag: dict[bytes, Series]) -> None:
             step = data[i + 1]
             i += 2
             if step > 0x7F:
-                step, i = wire.varint(data, i - 1)
+                step, i = protobuf.varint(data, i - 1)
         # summary{ value{ tag, simple_value } } with one-byte lengths that fill the record
         if i + 6 < end and data[i] == 0x2A and data[i + 2] == 0x0A and i + 2 + data[i + 1] == end:
             size = data[i + 5]
@@ -85,16 +85,16 @@ def _append(by_tag: dict[bytes, Series], tag: bytes, step: int, value: float, wa
 
 def _general_event(data: bytes, at: int, end: int, by_tag: dict[bytes, Series]) -> None:
     wall, step, summaries = 0.0, 0, []
-    for number, kind, start, stop in wire.fields(data, at, end):
-        if number == 1 and kind == wire.FIXED64:
-            wall = wire.double(data, start)
-        elif number == 2 and kind == wire.VARINT:
-            step = wire.varint(data, start)[0]
-        elif number == 5 and kind == wire.BYTES:
+    for number, kind, start, stop in protobuf.fields(data, at, end):
+        if number == 1 and kind == protobuf.FIXED64:
+            wall = protobuf.double(data, start)
+        elif number == 2 and kind == protobuf.VARINT:
+            step = protobuf.varint(data, start)[0]
+        elif number == 5 and kind == protobuf.BYTES:
             summaries.append((start, stop))
     for start, stop in summaries:
-        for number, kind, inner, inner_stop in wire.fields(data, start, stop):
-            if number == 1 and kind == wire.BYTES:
+        for number, kind, inner, inner_stop in protobuf.fields(data, start, stop):
+            if number == 1 and kind == protobuf.BYTES:
                 tag, value = _value(data, inner, inner_stop)
                 if value is not None:
                     _append(by_tag, tag, step, value, wall)
@@ -102,12 +102,12 @@ def _general_event(data: bytes, at: int, end: int, by_tag: dict[bytes, Series]) 
 
 def _value(data: bytes, at: int, end: int) -> tuple[bytes, float | None]:
     tag, value = b"", None
-    for number, kind, start, stop in wire.fields(data, at, end):
-        if number == 1 and kind == wire.BYTES:
+    for number, kind, start, stop in protobuf.fields(data, at, end):
+        if number == 1 and kind == protobuf.BYTES:
             tag = data[start:stop]
-        elif number == 2 and kind == wire.FIXED32:
-            value = wire.single(data, start)
-        elif number == 8 and kind == wire.BYTES:
+        elif number == 2 and kind == protobuf.FIXED32:
+            value = protobuf.single(data, start)
+        elif number == 8 and kind == protobuf.BYTES:
             value = _tensor(data, start, stop)
     return tag, value
 
@@ -115,15 +115,15 @@ def _value(data: bytes, at: int, end: int) -> tuple[bytes, float | None]:
 def _tensor(data: bytes, at: int, end: int) -> float | None:
     """A scalar TensorProto (dtype=1, tensor_content=4, float_val=5, double_val=6); None for any other."""
     dtype = 0
-    for number, kind, start, stop in wire.fields(data, at, end):
-        if number == 1 and kind == wire.VARINT:
-            dtype = wire.varint(data, start)[0]
+    for number, kind, start, stop in protobuf.fields(data, at, end):
+        if number == 1 and kind == protobuf.VARINT:
+            dtype = protobuf.varint(data, start)[0]
         elif number == 4 and stop - start == 4 and dtype == _DT_FLOAT:
-            return wire.single(data, start)
+            return protobuf.single(data, start)
         elif number == 4 and stop - start == 8 and dtype == _DT_DOUBLE:
-            return wire.double(data, start)
+            return protobuf.double(data, start)
         elif number == 5 and stop - start == 4:
-            return wire.single(data, start)
+            return protobuf.single(data, start)
         elif number == 6 and stop - start == 8:
-            return wire.double(data, start)
+            return protobuf.double(data, start)
     return None

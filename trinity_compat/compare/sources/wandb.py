@@ -15,8 +15,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from trinity_compat.compare import wire
-from trinity_compat.compare.model import Run, Series
+from trinity_compat.compare import protobuf
+from trinity_compat.compare.model import RunMetrics, Series
 
 _BLOCK, _FILE_HEADER, _RECORD_HEADER = 32768, 7, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
@@ -25,7 +25,7 @@ _RUN, _CONFIG = 17, 4
 _VERLS = "actor_rollout_ref"  # a configuration with this section is veRL's
 
 
-def read(path: Path) -> Run:
+def read(path: Path) -> RunMetrics:
     """The history and the configuration of one ``.wandb`` file, or of the offline run directory that holds
     it."""
     file = path if path.is_file() else next(iter(sorted(path.glob("*.wandb"))))
@@ -36,10 +36,10 @@ def read(path: Path) -> Run:
         try:
             _history(record, index, series)
             config.update(_configuration(record))
-        except (wire.Malformed, UnicodeDecodeError):
+        except (protobuf.MalformedMessage, UnicodeDecodeError):
             notes.append(f"{file.name}: record {index} is damaged and was left out")
     meta = {"verl": config} if _VERLS in config else {}
-    return Run(file.stem.removeprefix("run-"), str(path), "wandb", series, meta=meta, notes=notes)
+    return RunMetrics(file.stem.removeprefix("run-"), str(path), "wandb", series, meta=meta, notes=notes)
 
 
 def _records(data: bytes, notes: list[str]) -> Iterator[bytes]:
@@ -67,8 +67,8 @@ def _records(data: bytes, notes: list[str]) -> Iterator[bytes]:
 
 
 def _history(record: bytes, index: int, series: dict[str, Series]) -> None:
-    for number, kind, start, stop in wire.fields(record, 0, len(record)):
-        if number == _HISTORY and kind == wire.BYTES:
+    for number, kind, start, stop in protobuf.fields(record, 0, len(record)):
+        if number == _HISTORY and kind == protobuf.BYTES:
             row = dict(_items(record, start, stop))
             step = row.pop("_step", index)
             wall = row.pop("_timestamp", math.nan)
@@ -79,11 +79,11 @@ def _history(record: bytes, index: int, series: dict[str, Series]) -> None:
 
 def _configuration(record: bytes) -> Iterator[tuple[str, object]]:
     """(section, its content) of a run's record; what is not JSON is left out."""
-    for number, kind, start, stop in wire.fields(record, 0, len(record)):
-        if number != _RUN or kind != wire.BYTES:
+    for number, kind, start, stop in protobuf.fields(record, 0, len(record)):
+        if number != _RUN or kind != protobuf.BYTES:
             continue
-        for inner, inner_kind, a, b in wire.fields(record, start, stop):
-            if inner == _CONFIG and inner_kind == wire.BYTES:
+        for inner, inner_kind, a, b in protobuf.fields(record, start, stop):
+            if inner == _CONFIG and inner_kind == protobuf.BYTES:
                 for key, text in _pairs(record, a, b):
                     with contextlib.suppress(ValueError):
                         yield key, json.loads(text)
@@ -99,11 +99,11 @@ def _items(record: bytes, at: int, end: int) -> Iterator[tuple[str, float]]:
 
 def _pairs(record: bytes, at: int, end: int) -> Iterator[tuple[str, str]]:
     """(name, JSON) pairs of one history row or configuration."""
-    for number, kind, start, stop in wire.fields(record, at, end):
-        if number != _ITEM or kind != wire.BYTES:
+    for number, kind, start, stop in protobuf.fields(record, at, end):
+        if number != _ITEM or kind != protobuf.BYTES:
             continue
         key, nested, text = "", [], ""
-        for inner, _, a, b in wire.fields(record, start, stop):
+        for inner, _, a, b in protobuf.fields(record, start, stop):
             piece = record[a:b].decode()
             if inner == _KEY:
                 key = piece

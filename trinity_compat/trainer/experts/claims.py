@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Claim, Group
-from trinity_compat.errors import RunError
-from trinity_compat.spec import ExpertSpec
-from trinity_compat.trainer.heart import Heart
-from trinity_compat.trainer.supervised.files import Rows, open_rows
+from trinity_compat.common.errors import RunError
+from trinity_compat.job.run_spec import ExpertSpec
+from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
+from trinity_compat.trainer.supervised.files import FileRows, open_rows
 from trinity_compat.trainer.supervised.formats import Formatter, Tokenizer
-from trinity_compat.trainer.supervised.order import Order
+from trinity_compat.trainer.supervised.order import RowOrder
 
 KIND = "expert"
 
@@ -24,17 +24,17 @@ KIND = "expert"
 class Experts:
     """``each_step`` rows of ``rows`` for a step, in ``order``, which begins again at its end."""
 
-    def __init__(self, buffer: Buffer, rows: Rows, formatter: Formatter, order: Order) -> None:
+    def __init__(self, buffer: Buffer, rows: FileRows, formatter: Formatter, order: RowOrder) -> None:
         self._buffer, self._rows, self._formatter, self._order = buffer, rows, formatter, order
 
     @classmethod
     def of(cls, buffer: Buffer, spec: ExpertSpec, tokenizer: Tokenizer) -> Experts:
         """Raises UserError for rows that cannot be read."""
         rows = open_rows(spec.rows)
-        order = Order(spec.rows, len(rows), spec.each_step, rows)
+        order = RowOrder(spec.rows, len(rows), spec.each_step, rows)
         return cls(buffer, rows, Formatter(spec.rows, tokenizer), order)
 
-    def claim(self, step: int, heart: Heart) -> Claim:
+    def claim(self, step: int, heart: LeaseHeartbeat) -> Claim:
         """The rows of ``step``, leased to it. Raises UserError for a row that cannot be used."""
         made = self.groups(step)
         self._buffer.put_groups(made)

@@ -15,12 +15,12 @@ from omegaconf import DictConfig, open_dict
 from verl import DataProto
 
 from trinity_compat.buffer.model import Experience
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.trainer.adapter import Claimed
 from trinity_compat.trainer.algorithms import COUNTS
-from trinity_compat.trainer.batch import Shape, to_dataproto
+from trinity_compat.trainer.batch import BatchShape, to_dataproto
 from trinity_compat.trainer.experts.counts import counts_of
-from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer
+from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer
 
 # What a model takes of a row.
 _ROW = ("prompts", "responses", "response_mask", "input_ids", "attention_mask", "position_ids")
@@ -45,12 +45,12 @@ class MixTrainer(TrinityRayPPOTrainer):
         self._experts = None
         return claimed
 
-    def widths(self, experiences: Sequence[Experience]) -> Shape:
+    def widths(self, experiences: Sequence[Experience]) -> BatchShape:
         """As the answers have it, or as wide as the expert's longest row."""
         prompt = max((len(each.prompt_ids) for each in self._rows), default=0)
         response = max((len(each.response_ids) for each in self._rows), default=0)
         own = super().widths(experiences)
-        return Shape(max(own.prompt, prompt), max(own.response, response), own.pad_id)
+        return BatchShape(max(own.prompt, prompt), max(own.response, response), own.pad_id)
 
     def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
         """Only where the rollout's are not taken as they are; an expert's are 0 then."""
@@ -85,7 +85,7 @@ class MixTrainer(TrinityRayPPOTrainer):
             return batch
         if self._experts is None:
             prompt, response = (batch.batch[name].shape[1] for name in ("prompts", "responses"))
-            made = to_dataproto(self._rows, Shape(prompt, response, self.shape.pad_id))
+            made = to_dataproto(self._rows, BatchShape(prompt, response, self.shape.pad_id))
             self._experts = made.select(list(_ROW), [], [])
         both = {name: torch.cat([batch.batch[name], self._experts.batch[name]]) for name in _ROW}
         out = DataProto.from_dict(tensors=both)

@@ -10,13 +10,13 @@ import numpy as np
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.codec import as_float
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.buffer.position import Position
-from trinity_compat.containers import Tree
-from trinity_compat.trainer.adapter import Claimed, Scores, Send
-from trinity_compat.trainer.heart import Heart
-from trinity_compat.trainer.supervised.files import Rows
+from trinity_compat.buffer.stream_position import StreamPosition
+from trinity_compat.common.containers import Tree
+from trinity_compat.trainer.adapter import Claimed, LogProbScorer, SendWeights
+from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
+from trinity_compat.trainer.supervised.files import FileRows
 from trinity_compat.trainer.supervised.formats import Formatter
-from trinity_compat.trainer.supervised.order import Order
+from trinity_compat.trainer.supervised.order import RowOrder
 
 # What veRL's trainer says of rewards and of the policy that answered: there are none.
 _OF_ANSWERS = (
@@ -37,11 +37,11 @@ class RowsExchange:
     def __init__(
         self,
         buffer: Buffer,
-        heart: Heart,
-        rows: Rows,
+        heart: LeaseHeartbeat,
+        rows: FileRows,
         formatter: Formatter,
-        order: Order,
-        validation: Rows = (),
+        order: RowOrder,
+        validation: FileRows = (),
     ) -> None:
         self._buffer, self._heart = buffer, heart
         self._rows, self._formatter, self._order, self._validation = rows, formatter, order, validation
@@ -52,7 +52,7 @@ class RowsExchange:
 
     def position(self, step: int) -> Tree:
         """The step says it all; in the form that a run with an explorer keeps."""
-        return Position(below=step).as_json()
+        return StreamPosition(below=step).as_json()
 
     def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
         """A new history: metrics of later steps no longer count."""
@@ -61,7 +61,7 @@ class RowsExchange:
             print(f"[trinity] history {done.history} continues from step {step}")
         self._heart.say("running", step=step)
 
-    def publish(self, step: int, send: Send, scores: Scores | None = None) -> None:
+    def publish(self, step: int, send: SendWeights, scores: LogProbScorer | None = None) -> None:
         """Nobody asks for weights."""
 
     def before_leaving(self, leave_device: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class RowsExchange:
     def release(self) -> None:
         """Nothing is claimed."""
 
-    def evaluate(self, step: int, send: Send) -> list[Group]:
+    def evaluate(self, step: int, send: SendWeights) -> list[Group]:
         raise NotImplementedError("a run on rows measures the loss of its validation rows, no answers")
 
     def log(self, step: int, metrics: Tree) -> dict[str, object]:

@@ -15,14 +15,14 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trinity_compat.errors import UserError
-from trinity_compat.spec import RowsSpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RowsSpec
 
 SUFFIXES = (".parquet", ".jsonl", ".json")
 Row = Mapping[str, Any]
 
 
-class Rows(Protocol):
+class FileRows(Protocol):
     """Rows by their number."""
 
     def __len__(self) -> int: ...
@@ -30,7 +30,7 @@ class Rows(Protocol):
     def __getitem__(self, number: int, /) -> Row: ...
 
 
-def open_rows(spec: RowsSpec, paths: Sequence[str] | None = None) -> Rows:
+def open_rows(spec: RowsSpec, paths: Sequence[str] | None = None) -> FileRows:
     """The rows of ``spec.paths``, or of ``paths``. Raises UserError where there are none."""
     named = list(spec.paths if paths is None else paths)
     rows = (
@@ -112,12 +112,12 @@ class _Tables:
         raise IndexError(number)
 
 
-def _named(spec: RowsSpec, name: str) -> Rows:
+def _named(spec: RowsSpec, name: str) -> FileRows:
     """A dataset of the hub, or of its cache here."""
     import datasets
 
     try:
-        found: Rows = datasets.load_dataset(name, name=spec.subset, split=spec.split)
+        found: FileRows = datasets.load_dataset(name, name=spec.subset, split=spec.split)
     except (FileNotFoundError, ValueError, ConnectionError) as error:
         raise UserError(
             f"{name}: neither a file here nor a dataset that can be loaded ({str(error).splitlines()[0]})"

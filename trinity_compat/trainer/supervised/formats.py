@@ -14,8 +14,8 @@ import numpy as np
 from jinja2 import TemplateError
 
 from trinity_compat.buffer.model import Experience
-from trinity_compat.errors import UserError
-from trinity_compat.spec import RowFormat, RowsSpec
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RowFormat, RowsSpec
 
 Tokenizer: TypeAlias = Any  # transformers' PreTrainedTokenizerBase
 Message: TypeAlias = Mapping[str, Any]

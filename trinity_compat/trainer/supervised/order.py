@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from trinity_compat.selectors import Selector, check_columns, selector_of
-from trinity_compat.spec import RowsSpec
-from trinity_compat.trainer.supervised.files import Rows
+from trinity_compat.job.run_spec import RowsSpec
+from trinity_compat.trainer.supervised.files import FileRows
+from trinity_compat.trinity.selectors import Selector, check_columns, selector_of
 
 
-class Order:
+class RowOrder:
     """The rows of each step, of ``count`` in all, ``batch`` at a time. ``rows``: where a selector looks."""
 
-    def __init__(self, spec: RowsSpec, count: int, batch: int, rows: Rows = ()) -> None:
+    def __init__(self, spec: RowsSpec, count: int, batch: int, rows: FileRows = ()) -> None:
         """Raises UserError for rows that the spec's selector cannot compare."""
         self._spec, self.batch = spec, batch
         self._selector = _selector(spec.selector, count, rows, ", ".join(spec.paths))
@@ -41,7 +41,7 @@ class Order:
         return int(self._permuted(epoch)[within])
 
 
-def _selector(asked: Mapping[str, Any] | None, count: int, rows: Rows, path: str) -> Selector | None:
+def _selector(asked: Mapping[str, Any] | None, count: int, rows: FileRows, path: str) -> Selector | None:
     if asked is None:
         return None
     keys = asked.get("feature_keys", ())

@@ -12,16 +12,16 @@ from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import Experience
-from trinity_compat.errors import UserError
-from trinity_compat.spec import RowsSpec
-from trinity_compat.trainer.batch import Shape, to_dataproto
-from trinity_compat.trainer.heart import Heart
-from trinity_compat.trainer.length import Places, set_length
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RowsSpec
+from trinity_compat.trainer.batch import BatchShape, to_dataproto
+from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
+from trinity_compat.trainer.step_count import PlaceholderDataset, set_length
 from trinity_compat.trainer.supervised.exchange import RowsExchange
 from trinity_compat.trainer.supervised.files import open_rows
 from trinity_compat.trainer.supervised.formats import Formatter
-from trinity_compat.trainer.supervised.order import Order
-from trinity_compat.trainer.verl_v0 import TrinityRayPPOTrainer
+from trinity_compat.trainer.supervised.order import RowOrder
+from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer
 
 
 class RowsData:
@@ -37,13 +37,13 @@ class RowsData:
                 f"{', '.join(spec.paths)}: {len(self.rows)} rows do not fill one batch of {batch}",
                 hint="lower buffer.train_batch_size, or give more rows",
             )
-        self.order = Order(spec, len(self.rows), batch, self.rows)
+        self.order = RowOrder(spec, len(self.rows), batch, self.rows)
         self.formatter = Formatter(spec, self.tokenizer)
         self.validation = open_rows(spec, spec.val_paths) if spec.val_paths else ()
-        self.train, self.val = Places(len(self.rows)), Places(1)
+        self.train, self.val = PlaceholderDataset(len(self.rows)), PlaceholderDataset(1)
         set_length(config, self.order.steps, len(self.rows) // batch)
 
-    def exchange(self, buffer: Buffer, heart: Heart) -> RowsExchange:
+    def exchange(self, buffer: Buffer, heart: LeaseHeartbeat) -> RowsExchange:
         return RowsExchange(buffer, heart, self.rows, self.formatter, self.order, self.validation)
 
 
@@ -52,11 +52,11 @@ class SupervisedTrainer(TrinityRayPPOTrainer):
 
     exchange: RowsExchange
 
-    def widths(self, experiences: Sequence[Experience]) -> Shape:
+    def widths(self, experiences: Sequence[Experience]) -> BatchShape:
         """As wide as the longest of them."""
         prompt = max(len(each.prompt_ids) for each in experiences)
         response = max(len(each.response_ids) for each in experiences)
-        return Shape(max(prompt, 1), response, self.tokenizer.pad_token_id)
+        return BatchShape(max(prompt, 1), response, self.tokenizer.pad_token_id)
 
     def _validate(self, *args: object, **kwargs: object) -> dict[str, float]:
         """The loss of the validation rows: −log π, the mean over their tokens that count."""

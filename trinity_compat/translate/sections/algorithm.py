@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trinity_compat.algorithms import FUNCTIONS, Function
-from trinity_compat.algorithms.chosen import verl_keys
-from trinity_compat.algorithms.model import AGGREGATIONS
-from trinity_compat.releases import TRINITY_OLD
-from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
+from trinity_compat.common.releases import TRINITY_OLD
+from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
-from trinity_compat.translate.named import runs_here
+from trinity_compat.translate.name_tables import FieldPair
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
-from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.translate.unknown_names import runs_here
 from trinity_compat.translate.verl_names import ESTIMATORS, POLICY_LOSSES
+from trinity_compat.trinity.algorithms import FUNCTIONS, RegisteredFunction
+from trinity_compat.trinity.algorithms.model import AGGREGATIONS
+from trinity_compat.trinity.algorithms.selection import verl_keys
 
 ACTOR = f"{ARR}.actor"
 ESTIMATOR = "algorithm.adv_estimator"
@@ -24,16 +24,16 @@ CORRECTION = "algorithm.rollout_correction"  # the same section in both
 ALGORITHM, PENALTY, KL_LOSS, POLICY_LOSS = (
     f"algorithm.{name}" for name in ("algorithm_type", "kl_penalty_fn", "kl_loss_fn", "policy_loss_fn")
 )
-GAMMA = Pair("algorithm.advantage_fn_args.gamma", "algorithm.gamma")
-LAM = Pair("algorithm.advantage_fn_args.lam", "algorithm.lam")
-ENTROPY = Pair("algorithm.entropy_loss_fn_args.entropy_coef", f"{ACTOR}.entropy_coeff")
-BYPASS = Pair("algorithm.bypass_old_logprobs", f"{CORRECTION}.bypass_mode")
-AGGREGATION = Pair("algorithm.loss_agg_mode", f"{ACTOR}.loss_agg_mode")
-DUAL_CLIP = Pair(f"{POLICY_LOSS}_args.clip_ratio_c", f"{ACTOR}.clip_ratio_c")
+GAMMA = FieldPair("algorithm.advantage_fn_args.gamma", "algorithm.gamma")
+LAM = FieldPair("algorithm.advantage_fn_args.lam", "algorithm.lam")
+ENTROPY = FieldPair("algorithm.entropy_loss_fn_args.entropy_coef", f"{ACTOR}.entropy_coeff")
+BYPASS = FieldPair("algorithm.bypass_old_logprobs", f"{CORRECTION}.bypass_mode")
+AGGREGATION = FieldPair("algorithm.loss_agg_mode", f"{ACTOR}.loss_agg_mode")
+DUAL_CLIP = FieldPair(f"{POLICY_LOSS}_args.clip_ratio_c", f"{ACTOR}.clip_ratio_c")
 CLIPS = (
-    Pair(f"{POLICY_LOSS}_args.clip_range", f"{ACTOR}.clip_ratio"),
-    Pair(f"{POLICY_LOSS}_args.clip_range_low", f"{ACTOR}.clip_ratio_low"),
-    Pair(f"{POLICY_LOSS}_args.clip_range_high", f"{ACTOR}.clip_ratio_high"),
+    FieldPair(f"{POLICY_LOSS}_args.clip_range", f"{ACTOR}.clip_ratio"),
+    FieldPair(f"{POLICY_LOSS}_args.clip_range_low", f"{ACTOR}.clip_ratio_low"),
+    FieldPair(f"{POLICY_LOSS}_args.clip_range_high", f"{ACTOR}.clip_ratio_high"),
     DUAL_CLIP,
 )
 
@@ -45,7 +45,7 @@ class KlTerm:
     function: str
     switch: str
     estimate: str
-    coefficient: Pair
+    coefficient: FieldPair
     default: str
 
 
@@ -53,14 +53,14 @@ IN_REWARD = KlTerm(
     PENALTY,
     "algorithm.use_kl_in_reward",
     "algorithm.kl_penalty",
-    Pair(f"{PENALTY}_args.kl_coef", "algorithm.kl_ctrl.kl_coef"),
+    FieldPair(f"{PENALTY}_args.kl_coef", "algorithm.kl_ctrl.kl_coef"),
     default="kl",
 )
 IN_LOSS = KlTerm(
     KL_LOSS,
     f"{ACTOR}.use_kl_loss",
     f"{ACTOR}.kl_loss_type",
-    Pair(f"{KL_LOSS}_args.kl_coef", f"{ACTOR}.kl_loss_coef"),
+    FieldPair(f"{KL_LOSS}_args.kl_coef", f"{ACTOR}.kl_loss_coef"),
     default="low_var_kl",
 )
 
@@ -83,7 +83,7 @@ KL = {
 }
 
 
-def _losses_of_trinity() -> dict[str, Function]:
+def _losses_of_trinity() -> dict[str, RegisteredFunction]:
     """veRL's policy losses that a function of trinity-rft 0.6.0 computes too: veRL's name → the function."""
     found = {}
     for function in FUNCTIONS["policy_loss_fn"].values():
@@ -103,8 +103,8 @@ def advantage(view: LaunchView) -> Said:
     """algorithm_type, advantage_fn and its arguments."""
     name = str(view.value(ESTIMATOR, "gae"))
     function = ADVANTAGES.get(name, "grpo")
-    yield Put(ALGORITHM, "dapo" if name == "grpo" and _is_dapo(view) else function, (ESTIMATOR,))
-    yield Put("algorithm.advantage_fn", function, (ESTIMATOR,))
+    yield PathValue(ALGORITHM, "dapo" if name == "grpo" and _is_dapo(view) else function, (ESTIMATOR,))
+    yield PathValue("algorithm.advantage_fn", function, (ESTIMATOR,))
     if function in ("ppo", "reinforceplusplus"):
         yield GAMMA.put(view.number(GAMMA.key, 1.0))
     if function == "ppo":
@@ -178,9 +178,9 @@ def kl_loss(view: LaunchView) -> Said:
 def _kl_term(view: LaunchView, term: KlTerm) -> Said:
     """The estimate and its coefficient, or that there is none."""
     if not view.flag(term.switch):
-        yield Put(term.function, "none", (term.switch,))
+        yield PathValue(term.function, "none", (term.switch,))
         return
-    yield Put(term.function, _kl_name(view, term), (term.switch, term.estimate))
+    yield PathValue(term.function, _kl_name(view, term), (term.switch, term.estimate))
     yield from _kl_verdict(view, term)
     yield term.coefficient.put(view.number(term.coefficient.key, 0.001))
 
@@ -208,10 +208,10 @@ def policy_loss(view: LaunchView) -> Said:
     mode = str(view.value(LOSS_MODE, "vanilla"))
     known = LOSSES.keys() if not view.old_trinity else _OLD_LOSSES
     function = LOSSES[mode if mode in known else "vanilla"]
-    yield Put(POLICY_LOSS, function.name, (LOSS_MODE,))
+    yield PathValue(POLICY_LOSS, function.name, (LOSS_MODE,))
     yield from _clips(view, function)
     mode_of_sum = view.choice(AGGREGATION.key, AGGREGATIONS)
-    yield Put(f"{POLICY_LOSS}_args.loss_agg_mode", mode_of_sum, (AGGREGATION.key,))
+    yield PathValue(f"{POLICY_LOSS}_args.loss_agg_mode", mode_of_sum, (AGGREGATION.key,))
     yield AGGREGATION.put(mode_of_sum)
     if mode not in known:
         status, ours = runs_here(view, LOSS_MODE, mode, POLICY_LOSSES)
@@ -225,7 +225,7 @@ def _named(mode: str) -> str:
     return f"like veRL's {mode!r}" if mode in FUNCTIONS["policy_loss_fn"] else repr(mode)
 
 
-def _clips(view: LaunchView, function: Function) -> Iterator[Put | Verdict]:
+def _clips(view: LaunchView, function: RegisteredFunction) -> Iterator[PathValue | Verdict]:
     """The ranges that Trinity's function takes; veRL's common one for a side, where that alone is said."""
     common = CLIPS[0].key
     for clip in CLIPS:
@@ -237,14 +237,14 @@ def _clips(view: LaunchView, function: Function) -> Iterator[Put | Verdict]:
         elif given is not None:
             yield clip.put(view.number(clip.key))
         elif "clip_range" not in function.signature:
-            yield Put(clip.path, view.number(common), (common,))
+            yield PathValue(clip.path, view.number(common), (common,))
 
 
 @derivation
 def entropy(view: LaunchView) -> Said:
     """The entropy bonus, always written."""
     note = "veRL's: − entropy_coeff × entropy"
-    yield Put("algorithm.entropy_loss_fn", "default", (ENTROPY.key,), note)
+    yield PathValue("algorithm.entropy_loss_fn", "default", (ENTROPY.key,), note)
     yield ENTROPY.put(view.number(ENTROPY.key, 0))
 
 
@@ -262,7 +262,7 @@ def old_log_probs(view: LaunchView) -> Said:
     yield BYPASS.put(bypass, None if bypass else "veRL recomputes old log-probabilities with the trainer")
     if view.value(f"{CORRECTION}.rollout_is") or view.value(f"{CORRECTION}.rollout_rs"):
         for key, value in _correction(view).items():
-            yield Put(f"algorithm.rollout_correction.{key}", value, (f"{CORRECTION}.{key}",))
+            yield PathValue(f"algorithm.rollout_correction.{key}", value, (f"{CORRECTION}.{key}",))
     else:
         for key in _correction(view):
             if key != "bypass_mode":

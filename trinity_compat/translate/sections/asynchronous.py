@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trinity_compat import mains
-from trinity_compat.translate.launch_view import ARR, Ahead, LaunchView, Verdict
+from trinity_compat.launch import entrypoints
+from trinity_compat.translate.as_main_ppo import Words
+from trinity_compat.translate.launch_view import ARR, AsyncLead, LaunchView, Verdict
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.registry import Said, derivation
 from trinity_compat.translate.sections.algorithm import BYPASS
 from trinity_compat.translate.sections.batch import EPOCHS, SAVE, TEST, TOTAL, training_rows
-from trinity_compat.translate.steps import BATCH, MINI
-from trinity_compat.translate.words import Words
-from trinity_compat.verl_config import Move
+from trinity_compat.translate.update_steps import BATCH, MINI
+from trinity_compat.verl_config import KeyMove
 
 ASYNC, OWN = "async_training", "rollout"  # the two sections that only the asynchronous mains have
 REQUIRED, TRIGGER = f"{ASYNC}.require_batches", f"{ASYNC}.trigger_parameter_sync_step"
@@ -38,15 +38,15 @@ SYNC_STEP = f"{V1}.{SEPARATE}.parameter_sync_step"
 _SECTIONS = (f"{ASYNC}.", f"{OWN}.")
 
 
-def in_main_ppo_s_words(view: LaunchView) -> tuple[LaunchView, tuple[Move, ...]]:
+def as_main_ppo(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
     """``view`` as main_ppo would be told it, and the keys that have another name there; the view itself where
     main_ppo is told so already. Raises UserError for a value that veRL refuses too."""
-    main = mains.canonical(view.launch.taken_for)
-    if main == mains.ONE_STEP_OFF:
+    main = entrypoints.canonical(view.launch.taken_for)
+    if main == entrypoints.ONE_STEP_OFF:
         said = Words(view, _SECTIONS)
         _gpus(said)
-        return said.view(Ahead(offset=1)), tuple(said.moves)
-    if main == mains.FULLY_ASYNC:
+        return said.view(AsyncLead(offset=1)), tuple(said.moves)
+    if main == entrypoints.FULLY_ASYNC:
         return _fully_async(view)
     mode = view.value(MODE) if view.origin.get(USE_V1) else None
     if mode in (SEPARATE, COLOCATE):
@@ -100,9 +100,9 @@ def _drawn(view: LaunchView) -> LaunchView:
     return said.view()
 
 
-def _fully_async(view: LaunchView) -> tuple[LaunchView, tuple[Move, ...]]:
+def _fully_async(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
     said = Words(view, (*_SECTIONS, DRAWN))
-    ahead = Ahead(
+    ahead = AsyncLead(
         "fully_async",
         interval=view.size(TRIGGER),
         staleness=_at_least_0(view, STALENESS, 1),
@@ -185,7 +185,7 @@ def _v1(view: LaunchView, mode: str) -> LaunchView:
     """
     said = Words(view)
     warmup = f"{V1}.{mode}.num_warmup_batches"
-    ahead = Ahead(
+    ahead = AsyncLead(
         "fully_async", staleness=_at_least_0(view, warmup, 1), partial=True, sources=("", warmup, MODE)
     )
     for name in ("max_off_policy_threshold", "max_off_policy_strategy"):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict, is_finite
+from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict, is_finite
 from trinity_compat.translate.model import Caution, Status, notice
+from trinity_compat.translate.name_tables import FieldPair
 from trinity_compat.translate.parquet import count_rows
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.synchronizer import synchronized, updates_per_version
-from trinity_compat.translate.spellings import Pair
-from trinity_compat.translate.steps import BATCH, MINI
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
+from trinity_compat.translate.update_steps import BATCH, MINI
 
 N = f"{ARR}.rollout.n"
-REPEATS = Pair("algorithm.repeat_times", N)
+REPEATS = FieldPair("algorithm.repeat_times", N)
 GROUPS = "buffer.batch_size"
 TOTAL = "trainer.total_training_steps"
 TOTAL_STEPS = ("buffer.total_steps", "trainer.total_steps")
@@ -32,8 +32,8 @@ def batch(view: LaunchView) -> Said:
     """buffer.batch_size, train_batch_size, repeat_times, and the synchronizer's steps."""
     mini, n = view.mini, view.size(N)
     yield REPEATS.put(n)
-    yield Put(GROUPS, mini, (MINI, BATCH) if view.updates.why else (MINI,))
-    yield Put("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
+    yield PathValue(GROUPS, mini, (MINI, BATCH) if view.updates.why else (MINI,))
+    yield PathValue("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
     yield from synchronized(view)
     if view.updates.why:
         yield from _uneven(view)
@@ -91,15 +91,15 @@ def _step_cautions(view: LaunchView) -> Iterator[Caution]:
 def intervals(view: LaunchView) -> Said:
     """Save and test intervals, critic warm-up, how many checkpoints are kept."""
     save, test, warmup = view.integer(SAVE, -1), view.integer(TEST, -1), view.integer(WARMUP, 0)
-    yield Put(SAVE_INTERVAL, max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
+    yield PathValue(SAVE_INTERVAL, max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
     # The way back divides by r, and has to find NEVER again.
     never = NEVER * view.step
     interval, note = (
         (test * view.step, _times(view, TEST, test)) if test > 0 else (never, f"never: {TEST}={test}")
     )
-    yield Put(EVAL_INTERVAL, interval, (TEST,), note)
+    yield PathValue(EVAL_INTERVAL, interval, (TEST,), note)
     path = WARMUP_STEPS[view.old_trinity]
-    yield Put(path, warmup * view.step, (WARMUP,), _times(view, WARMUP, warmup))
+    yield PathValue(path, warmup * view.step, (WARMUP,), _times(view, WARMUP, warmup))
     yield from _kept(view)
     if test > 0 or view.flag("trainer.val_before_train", True):
         yield notice(
@@ -136,10 +136,10 @@ def _times(view: LaunchView, key: str, value: int) -> str | None:
     return f"{view.told(key, value)} × r={view.step}"
 
 
-def _kept(view: LaunchView) -> Iterator[Put | Verdict]:
+def _kept(view: LaunchView) -> Iterator[PathValue | Verdict]:
     actor, critic = view.value(KEEP_ACTOR), view.value(KEEP_CRITIC)
     if actor:
-        yield Put(KEPT, view.integer(KEEP_ACTOR), (KEEP_ACTOR,))
+        yield PathValue(KEPT, view.integer(KEEP_ACTOR), (KEEP_ACTOR,))
     if critic != actor:
         yield Verdict(
             KEEP_CRITIC,
@@ -154,13 +154,13 @@ def total_steps(view: LaunchView) -> Said:
     if view.value(TOTAL) is not None:
         steps = view.size(TOTAL, least=0)
         note = f"{view.told(TOTAL, steps)} × r={view.step}" if view.step > 1 else None
-        yield Put(TOTAL_STEPS[0], steps * view.step, (TOTAL,), note)
+        yield PathValue(TOTAL_STEPS[0], steps * view.step, (TOTAL,), note)
         over = _ends_before(view, steps)
         if over is None:
-            yield Put(TOTAL_STEPS[1], steps * view.step, (TOTAL,), note)
+            yield PathValue(TOTAL_STEPS[1], steps * view.step, (TOTAL,), note)
             return
         found, real = over
-        yield Put(TOTAL_STEPS[1], real * view.step, (FILES, BATCH, EPOCHS), _counted(view, found))
+        yield PathValue(TOTAL_STEPS[1], real * view.step, (FILES, BATCH, EPOCHS), _counted(view, found))
         yield Caution(
             "TW014",
             f"veRL ends with its epochs, after {real} steps ({_counted(view, found)}), not after {steps}",
@@ -186,7 +186,7 @@ def total_steps(view: LaunchView) -> Said:
     if steps == 0:
         yield Caution("TW014", f"the {rows} training rows do not fill one batch of {view.integer(BATCH)}")
         return
-    yield Put(TOTAL_STEPS[1], steps * view.r, (FILES, BATCH, EPOCHS), _counted(view, rows))
+    yield PathValue(TOTAL_STEPS[1], steps * view.r, (FILES, BATCH, EPOCHS), _counted(view, rows))
     if view.flag("data.filter_overlong_prompts"):
         yield Caution(
             "TW014",

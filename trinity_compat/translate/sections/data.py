@@ -6,13 +6,13 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from trinity_compat.dotted import put
-from trinity_compat.errors import UserError
-from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import put
+from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
+from trinity_compat.translate.name_tables import FieldPair
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import reward_arguments
-from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 TRAIN, VAL = "data.train_files", "data.val_files"
@@ -23,14 +23,14 @@ TASKSETS, EVAL_TASKSETS = f"{INPUT}.tasksets", f"{INPUT}.eval_tasksets"
 SELECTORS = ("data_selector", "task_selector")  # the second in the old trinity-rft
 NO_SEED = 1  # what veRL's sampler takes when data.seed is null
 # Fields of a taskset.
-PROMPT = Pair("format.prompt_key", "data.prompt_key")
+PROMPT = FieldPair("format.prompt_key", "data.prompt_key")
 ARGUMENTS = (
-    Pair("workflow_args.filter_overlong_prompts", "data.filter_overlong_prompts"),
-    Pair("workflow_args.truncation", "data.truncation"),
+    FieldPair("workflow_args.filter_overlong_prompts", "data.filter_overlong_prompts"),
+    FieldPair("workflow_args.truncation", "data.truncation"),
 )
-REPEATS = Pair("repeat_times", f"{VAL_KWARGS}.n")
-TEMPERATURE = Pair("rollout_args.temperature", f"{VAL_KWARGS}.temperature")
-TOP_P, TOP_K = (Pair(f"rollout_args.{name}", f"{VAL_KWARGS}.{name}") for name in ("top_p", "top_k"))
+REPEATS = FieldPair("repeat_times", f"{VAL_KWARGS}.n")
+TEMPERATURE = FieldPair("rollout_args.temperature", f"{VAL_KWARGS}.temperature")
+TOP_P, TOP_K = (FieldPair(f"rollout_args.{name}", f"{VAL_KWARGS}.{name}") for name in ("top_p", "top_k"))
 MEDIA = {f"data.{kind}_key": f"{kind}s" for kind in ("image", "video", "audio")}
 _SEES = re.compile(r"(?<![a-z])(vl|vlm|omni|vision)(?![a-z])", re.IGNORECASE)  # in a model's name
 _TEXT_ONLY = "takes text: it ends at a row that holds images, videos or audio; our runtime has them"
@@ -45,10 +45,10 @@ def tasksets(view: LaunchView) -> Said:
     train, val = view.texts(TRAIN), view.texts(VAL)
     if not train:
         raise UserError(f"{view.spelling(TRAIN)} names no file", where=view.where(TRAIN))
-    yield Put(TASKSETS, list(_training(view, train, names)), (TRAIN,))
+    yield PathValue(TASKSETS, list(_training(view, train, names)), (TRAIN,))
     evaluates = view.integer("trainer.test_freq", -1) > 0 or view.flag("trainer.val_before_train", True)
     if evaluates and val:
-        yield Put(EVAL_TASKSETS, [_evaluation(view, file, names) for file in val], (VAL,))
+        yield PathValue(EVAL_TASKSETS, [_evaluation(view, file, names) for file in val], (VAL,))
     else:
         reason = "test_freq ≤ 0 and val_before_train is off" if val else "none given"
         for key in (VAL, *(f"{VAL_KWARGS}.{name}" for name in view.below(VAL_KWARGS))):

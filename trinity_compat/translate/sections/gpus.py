@@ -6,22 +6,22 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trinity_compat.errors import UserError
-from trinity_compat.releases import TRINITY_OLD
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.releases import TRINITY_OLD
 from trinity_compat.translate.launch_view import (
     ARR,
     GPUS_OF_A_NODE,
     NODES,
     PER_NODE,
     LaunchView,
-    Put,
+    PathValue,
     Verdict,
 )
 from trinity_compat.translate.model import Caution, Status, notice
+from trinity_compat.translate.name_tables import FieldPair
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.reward import ENABLE as REWARD_MODEL
 from trinity_compat.translate.sections.reward import pool_gpus, reward_model_gpus
-from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 ROLLOUT = f"{ARR}.rollout"
@@ -32,18 +32,21 @@ SEQUENCE = "ulysses_sequence_parallel_size"
 SP = f"{ARR}.actor.{SEQUENCE}"
 MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 ENGINE = "explorer.rollout_model"
-CLUSTER = (Pair("cluster.node_num", NODES), Pair("cluster.gpu_per_node", PER_NODE))
-ULYSSES = Pair("trainer.ulysses_sequence_parallel_size", SP)
-ENGINE_TP = Pair(f"{ENGINE}.tensor_parallel_size", TP)
-ENGINE_MEMORY = Pair(f"{ENGINE}.gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization")
+CLUSTER = (FieldPair("cluster.node_num", NODES), FieldPair("cluster.gpu_per_node", PER_NODE))
+ULYSSES = FieldPair("trainer.ulysses_sequence_parallel_size", SP)
+ENGINE_TP = FieldPair(f"{ENGINE}.tensor_parallel_size", TP)
+ENGINE_MEMORY = FieldPair(f"{ENGINE}.gpu_memory_utilization", f"{ROLLOUT}.gpu_memory_utilization")
 # 28 of the 30 public launches whose rollout has GPUs of its own under veRL say so (one_step_off_policy and
 # fully_async_policy in tests/facts); of main_ppo's, whose engines share their GPUs, two thirds say less.
 STANDALONE_MEMORY = 0.8
-ENGINE_DP_PP = (Pair(f"{ENGINE}.data_parallel_size", DP), Pair(f"{ENGINE}.pipeline_parallel_size", PP))
+ENGINE_DP_PP = (
+    FieldPair(f"{ENGINE}.data_parallel_size", DP),
+    FieldPair(f"{ENGINE}.pipeline_parallel_size", PP),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class GpuBudget:
     """What there is to split, and what divides what. Sizes are GPUs unless they say otherwise."""
 
     nodes: int
@@ -115,14 +118,18 @@ def gpus(view: LaunchView) -> Said:
     """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
     own = own_gpus(view)
     for pair, number in zip(CLUSTER, _cluster(view), strict=True):
-        yield Put(pair.path, number, (NODES, PER_NODE, OWN_NODES, OWN_PER_NODE)) if own else pair.put(number)
+        yield (
+            PathValue(pair.path, number, (NODES, PER_NODE, OWN_NODES, OWN_PER_NODE))
+            if own
+            else pair.put(number)
+        )
     yield from _whose(own)
     if math.prod(_cluster(view)) <= 1:
         yield from _colocated(view)
         return
-    yield Put("mode", "both", note="explorer and trainer side by side")
+    yield PathValue("mode", "both", note="explorer and trainer side by side")
     machine, rollout, tp = split(view)
-    yield Put(
+    yield PathValue(
         f"{ENGINE}.engine_num",
         rollout // machine.engine,
         (OWN_NODES, OWN_PER_NODE) if own else (),
@@ -142,7 +149,7 @@ def sizes(reading: TrinityReader) -> Told:
     yield from reading.told(*CLUSTER, ENGINE_TP, ENGINE_MEMORY, *ENGINE_DP_PP)
 
 
-def split(view: LaunchView) -> tuple[Machine, int, int]:
+def split(view: LaunchView) -> tuple[GpuBudget, int, int]:
     """(what is split, GPUs for rollout, the engine's tensor parallel size).
 
     Where no split can run, the engine's and then the sequence's parallel size are halved: neither
@@ -247,11 +254,11 @@ def _sequence_parallel(view: LaunchView, size: int) -> Said:
         yield Caution("TW004", f"ulysses_sequence_parallel_size {reason}", view.where(SP))
 
 
-def _machine(view: LaunchView, nodes: int, per_node: int, tp: int, sequence: int) -> Machine:
+def _machine(view: LaunchView, nodes: int, per_node: int, tp: int, sequence: int) -> GpuBudget:
     old = view.old_trinity
     engine = tp if old else tp * view.size(DP) * view.size(PP)
     experiences = view.mini * view.size(N)
-    return Machine(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, every_gpu=old)
+    return GpuBudget(nodes, per_node, engine, reward_model_gpus(view), experiences, sequence, every_gpu=old)
 
 
 def _fitting_tp(view: LaunchView, room: int) -> int:
@@ -262,7 +269,7 @@ def _fitting_tp(view: LaunchView, room: int) -> int:
     return max(tp, 1)
 
 
-def _rollout(view: LaunchView, machine: Machine) -> int:
+def _rollout(view: LaunchView, machine: GpuBudget) -> int:
     asked = view.options.rollout_gpus
     if asked is not None:
         if fault := machine.fault(asked):
@@ -283,13 +290,13 @@ def _rollout(view: LaunchView, machine: Machine) -> int:
     return machine.nearest_half(choices)
 
 
-def _explained(machine: Machine, rollout: int) -> str:
+def _explained(machine: GpuBudget, rollout: int) -> str:
     trainer = machine.total - rollout - machine.auxiliary
     auxiliary = f" + {machine.auxiliary} auxiliary" if machine.auxiliary else ""
     return f"{machine.total} GPUs = {rollout} rollout{auxiliary} + {trainer} training"
 
 
-def _cautions(view: LaunchView, machine: Machine, rollout: int, tp: int) -> Iterator[Caution | Verdict]:
+def _cautions(view: LaunchView, machine: GpuBudget, rollout: int, tp: int) -> Iterator[Caution | Verdict]:
     place = view.where(PER_NODE) or view.where(NODES)
     if fault := machine.fault(rollout):
         able = ", ".join(map(str, machine.choices()))
@@ -313,8 +320,8 @@ def _no_room(view: LaunchView) -> str:
 
 def _colocated(view: LaunchView) -> Said:
     mode = "both" if view.old_trinity else "colocate"
-    yield Put("mode", mode, note="one GPU: explorer and trainer share it")
-    yield Put(f"{ENGINE}.engine_num", 1, note="one GPU")
+    yield PathValue("mode", mode, note="one GPU: explorer and trainer share it")
+    yield PathValue(f"{ENGINE}.engine_num", 1, note="one GPU")
     yield ENGINE_TP.put(1)
     yield from _sequence_parallel(view, 1)
     if view.size(TP) > 1:

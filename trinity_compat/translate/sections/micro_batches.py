@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
-from trinity_compat.translate.micro_batch_sizes import ACTOR, CRITIC, DYNAMIC, REF, ROLLOUT, Size
+from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
+from trinity_compat.translate.micro_batch_sizes import ACTOR, CRITIC, DYNAMIC, REF, ROLLOUT, MicroBatchSize
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.registry import Said, derivation
 from trinity_compat.translate.sections.gpus import ranks_of
@@ -22,16 +22,16 @@ TC = "trainer.trainer_config"
 def micro_batches(view: LaunchView) -> Said:
     """The actor's, the old log-probabilities', the reference's and the critic's."""
     dynamic = view.flag(DYNAMIC)
-    for size in map(Size, (ACTOR, ROLLOUT, REF, *([CRITIC] if view.critic else []))):
+    for size in map(MicroBatchSize, (ACTOR, ROLLOUT, REF, *([CRITIC] if view.critic else []))):
         if view.value(size.per_gpu) is not None:
-            yield Put(f"{TC}.{size.per_gpu}", view.integer(size.per_gpu), (size.per_gpu,))
+            yield PathValue(f"{TC}.{size.per_gpu}", view.integer(size.per_gpu), (size.per_gpu,))
         elif dynamic:
             yield Verdict(size.all_gpus, Status.NO_EFFECT, "use_dynamic_bsz is on", "TC032")
         elif not view.old_trinity or view.value(size.all_gpus) is not None:
             yield from _derived(view, size)
 
 
-def _derived(view: LaunchView, size: Size) -> Iterator[Put | Verdict]:
+def _derived(view: LaunchView, size: MicroBatchSize) -> Iterator[PathValue | Verdict]:
     for key in (size.all_gpus, f"{ACTOR}_per_gpu", ACTOR):
         value = view.value(key)
         if value is None:
@@ -39,8 +39,8 @@ def _derived(view: LaunchView, size: Size) -> Iterator[Put | Verdict]:
         ranks = 1 if key.endswith("_per_gpu") else ranks_of(view, size.role)
         share = f" ÷ {ranks} ranks of the launch" if ranks > 1 else ""
         note = f"{key.removeprefix(ARR + '.')}={value}{share}: upstream demands it without dynamic batches"
-        yield Put(f"{TC}.{size.per_gpu}", max(1, view.integer(key) // ranks), (size.all_gpus,), note)
+        yield PathValue(f"{TC}.{size.per_gpu}", max(1, view.integer(key) // ranks), (size.all_gpus,), note)
         return
-    yield Put(f"{TC}.{size.per_gpu}", 1, (size.all_gpus,), "not given: one sequence at a time")
+    yield PathValue(f"{TC}.{size.per_gpu}", 1, (size.all_gpus,), "not given: one sequence at a time")
     reason = "the launch gives no micro-batch size, which veRL itself refuses; 1 is written"
     yield Verdict(size.per_gpu, Status.APPROXIMATED, reason)

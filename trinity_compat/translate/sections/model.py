@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict
+from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.name_tables import FieldPair
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.run_refusals import OTHER_ENGINES
-from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
-from trinity_compat.vllm_arguments import GPU, SECTION, fate
+from trinity_compat.verl_config.vllm_arguments import GPU, SECTION, fate
 
 PROMPT, RESPONSE = "data.max_prompt_length", "data.max_response_length"
 FILTER, TRUNCATION = "data.filter_overlong_prompts", "data.truncation"
 ROLLOUT = f"{ARR}.rollout"
 ENGINE = "explorer.rollout_model"
-MAX_PROMPT = Pair("model.max_prompt_tokens", PROMPT)
-MAX_RESPONSE = Pair("model.max_response_tokens", RESPONSE)
-POLICY = Pair("model.model_path", f"{ARR}.model.path")
-CRITIC = Pair("model.critic_model_path", "critic.model.path")
-ENGINE_TYPE = Pair(f"{ENGINE}.engine_type", f"{ROLLOUT}.name")
-MAX_LENGTH = Pair(f"{ENGINE}.max_model_len", f"{ROLLOUT}.max_model_len")
+MAX_PROMPT = FieldPair("model.max_prompt_tokens", PROMPT)
+MAX_RESPONSE = FieldPair("model.max_response_tokens", RESPONSE)
+POLICY = FieldPair("model.model_path", f"{ARR}.model.path")
+CRITIC = FieldPair("model.critic_model_path", "critic.model.path")
+ENGINE_TYPE = FieldPair(f"{ENGINE}.engine_type", f"{ROLLOUT}.name")
+MAX_LENGTH = FieldPair(f"{ENGINE}.max_model_len", f"{ROLLOUT}.max_model_len")
 EXTRA = tuple(
-    Pair(f"{ENGINE}.extra_engine_args.{name}", f"{ROLLOUT}.{name}")
+    FieldPair(f"{ENGINE}.extra_engine_args.{name}", f"{ROLLOUT}.{name}")
     for name in ("max_num_batched_tokens", "max_num_seqs")
 )
 
@@ -46,7 +46,7 @@ def lengths(view: LaunchView) -> Said:
     yield MAX_PROMPT.put(prompt)
     yield MAX_RESPONSE.put(response)
     if not view.published:
-        yield Put("model.max_model_len", prompt + response, (PROMPT, RESPONSE), join=" + ")
+        yield PathValue("model.max_model_len", prompt + response, (PROMPT, RESPONSE), join=" + ")
     yield from _engine_length(view, prompt + response)
     for name, key, value in (("prompt_length", PROMPT, prompt), ("response_length", RESPONSE, response)):
         if view.value(f"{ROLLOUT}.{name}") not in (None, value):
@@ -75,7 +75,7 @@ def _engine_length(view: LaunchView, needed: int) -> Said:
 def _overlong(view: LaunchView) -> Said:
     filters, truncation = view.flag(FILTER), view.choice(TRUNCATION, ("error", "left", "right", "middle"))
     if view.published:
-        yield Put("model.enable_prompt_truncation", filters, (FILTER,))
+        yield PathValue("model.enable_prompt_truncation", filters, (FILTER,))
         if filters:
             yield Caution(
                 "TW007",
@@ -87,7 +87,7 @@ def _overlong(view: LaunchView) -> Said:
         return
     truncates = truncation == "right" and not filters
     note = None if truncates or not filters else "overlong prompts are filtered out, so none is truncated"
-    yield Put("model.enable_prompt_truncation", truncates, (FILTER, TRUNCATION), note)
+    yield PathValue("model.enable_prompt_truncation", truncates, (FILTER, TRUNCATION), note)
     if filters:
         reason = "no prompt is left to truncate: filter_overlong_prompts is on"
         yield Verdict(TRUNCATION, Status.NO_EFFECT, reason, "TC041")
@@ -136,7 +136,7 @@ def engine(view: LaunchView) -> Said:
     yield from _own_arguments(view)
     experts = f"{ROLLOUT}.expert_parallel_size"
     if view.integer(experts, 1) > 1:
-        yield Put(f"{ENGINE}.enable_expert_parallel", True, (experts,))
+        yield PathValue(f"{ENGINE}.enable_expert_parallel", True, (experts,))
     for pair in EXTRA:
         if view.old_trinity or known != "vllm":
             reason = "this trinity-rft passes no further arguments to its engine"

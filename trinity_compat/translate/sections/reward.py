@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-from trinity_compat.dotted import leaves, nested
-from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
+from trinity_compat.common.nested import leaves, nested
+from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.named import runs_here
+from trinity_compat.translate.name_tables import FieldPair
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.run_refusals import unknown_manager
 from trinity_compat.translate.sections.teacher import AUXILIARY, is_taught
-from trinity_compat.translate.spellings import Pair
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.translate.unknown_names import runs_here
 from trinity_compat.translate.verl_names import REWARD_MANAGERS
 
 MODEL = "reward.reward_model"
@@ -62,16 +62,16 @@ def scoring(reading: TrinityReader) -> Told:
     """veRL's scoring, and the reward model."""
     arguments = "buffer.explorer_input.tasksets.0.reward_fn_args"
     yield from reading.told(
-        Pair(f"{arguments}.reward_fn_key", "data.reward_fn_key"),
-        Pair(f"{arguments}.reward_manager", MANAGER),
-        Pair(f"{arguments}.custom_reward_function.path", f"{FUNCTION}.path"),
-        Pair(f"{arguments}.custom_reward_function.name", f"{FUNCTION}.name"),
+        FieldPair(f"{arguments}.reward_fn_key", "data.reward_fn_key"),
+        FieldPair(f"{arguments}.reward_manager", MANAGER),
+        FieldPair(f"{arguments}.custom_reward_function.path", f"{FUNCTION}.path"),
+        FieldPair(f"{arguments}.custom_reward_function.name", f"{FUNCTION}.name"),
     )
     if is_taught(reading):  # then the further model is the teacher: algorithm.py
         return
     yield from reading.told(
-        Pair(f"{AUXILIARY}.0.model_path", f"{MODEL}.model_path"),
-        Pair(f"{AUXILIARY}.0.tensor_parallel_size", TENSOR_PARALLEL),
+        FieldPair(f"{AUXILIARY}.0.model_path", f"{MODEL}.model_path"),
+        FieldPair(f"{AUXILIARY}.0.tensor_parallel_size", TENSOR_PARALLEL),
     )
     if reading.get(AUXILIARY):
         yield ENABLE, True
@@ -82,7 +82,9 @@ def scoring(reading: TrinityReader) -> Told:
 def engine_settings(reading: TrinityReader, place: int) -> dict[str, object]:
     """What the YAML says of a further model's engine, by veRL's names."""
     at = f"{AUXILIARY}.{place}"
-    said = dict(reading.told(*(Pair(f"{at}.{theirs}", ours) for theirs, ours in ENGINE_SETTINGS.items())))
+    said = dict(
+        reading.told(*(FieldPair(f"{at}.{theirs}", ours) for theirs, ours in ENGINE_SETTINGS.items()))
+    )
     own = reading.get(f"{at}.extra_engine_args") or {}
     same = {name: own[name] for name in own if name in SAME_IN_VERL}
     rest = {name: own[name] for name in own if name not in SAME_IN_VERL}
@@ -118,7 +120,7 @@ def reward_model(view: LaunchView) -> Said:
         "engine_num": reward_model_gpus(view) // size,
         "tensor_parallel_size": size,
     }
-    yield Put(AUXILIARY, [entry], (f"{MODEL}.model_path",))
+    yield PathValue(AUXILIARY, [entry], (f"{MODEL}.model_path",))
     for key in ("enable", "model_path"):
         yield Verdict(f"{MODEL}.{key}", Status.UNSUPPORTED_UPSTREAM, _UPSTREAM)
     yield Caution("TW016", f"a reward model: {_UPSTREAM}", view.where(ENABLE))

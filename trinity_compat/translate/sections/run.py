@@ -5,12 +5,12 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from trinity_compat.releases import TRINITY, TRINITY_OLD
-from trinity_compat.secret import is_secret
-from trinity_compat.translate.launch_view import LaunchView, Put, Verdict
+from trinity_compat.common.redaction import is_secret
+from trinity_compat.common.releases import TRINITY, TRINITY_OLD
+from trinity_compat.translate.env_references import marked_text
+from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
-from trinity_compat.translate.symbols import marked_text
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 DIRECTORY, PROJECT, NAME = "trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name"
@@ -31,7 +31,7 @@ def directories(view: LaunchView) -> Said:
     # Trinity appends <project>/<name> to what it is given, so that it must not stand there already.
     whole = not directory.endswith(own)
     root = _relative(directory if whole else directory[: -len(own)] or "/")
-    yield Put(ROOT, root, (DIRECTORY,))
+    yield PathValue(ROOT, root, (DIRECTORY,))
     yield from _experiences(f"{root}/{project}/{name}")
     if not whole:
         return
@@ -42,12 +42,14 @@ def directories(view: LaunchView) -> Said:
     yield Verdict(DIRECTORY, Status.APPROXIMATED, reason)
 
 
-def _experiences(job: str) -> Iterator[Put]:
+def _experiences(job: str) -> Iterator[PathValue]:
     """The buffer between explorer and trainer: SQL, in the job's directory."""
     buffer = "buffer.trainer_input.experience_buffer"
-    yield Put(f"{buffer}.name", "experiences", note="groups on their way from explorer to trainer")
-    yield Put(f"{buffer}.storage_type", "sql", note="outlives both sides, takes any number of explorers")
-    yield Put(f"{buffer}.path", f"sqlite:///{job}/buffer/experiences.db", note="in the job's directory")
+    yield PathValue(f"{buffer}.name", "experiences", note="groups on their way from explorer to trainer")
+    yield PathValue(
+        f"{buffer}.storage_type", "sql", note="outlives both sides, takes any number of explorers"
+    )
+    yield PathValue(f"{buffer}.path", f"sqlite:///{job}/buffer/experiences.db", note="in the job's directory")
 
 
 def _relative(path: str) -> str:
@@ -63,7 +65,7 @@ def logger(view: LaunchView) -> Said:
     given = view.value(LOGGER, [])
     loggers = [str(name) for name in (given if isinstance(given, list) else [given])]
     known = [name for name in loggers if name in MONITORS[view.options.trinity]]
-    yield Put(MONITOR, known[0] if known else "tensorboard", (LOGGER,), _logger_note(loggers, known))
+    yield PathValue(MONITOR, known[0] if known else "tensorboard", (LOGGER,), _logger_note(loggers, known))
     lost = [name for name in loggers if name not in ("console", *known[:1])]
     if lost:
         reason = f"upstream takes one; {', '.join(lost)} on our runtime only"
@@ -78,7 +80,7 @@ def _logger_note(loggers: list[str], known: list[str]) -> str | None:
 def resume(view: LaunchView) -> Said:
     """continue_from_checkpoint."""
     mode = view.choice(RESUME, ("auto", "disable", "resume_path"))
-    yield Put(CONTINUE, mode != "disable", (RESUME,))
+    yield PathValue(CONTINUE, mode != "disable", (RESUME,))
     if mode != "resume_path":
         yield Verdict(RESUME_PATH, Status.NO_EFFECT, f"resume_mode is {mode}", "TC075")
         return
@@ -100,7 +102,7 @@ def environment(view: LaunchView) -> Said:
             secrets.append(name)
         else:
             text = marked_text(word, view.symbols)
-            yield Put(f"explorer.env_vars.{name}", text, note=f"exported ({word.where})")
+            yield PathValue(f"explorer.env_vars.{name}", text, note=f"exported ({word.where})")
     if secrets:
         yield Caution(
             "TW012",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.translate.launch_view import ARR, LaunchView, Put
-from trinity_compat.translate.steps import BATCH, MINI
+from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue
+from trinity_compat.translate.update_steps import BATCH, MINI
 
 SECTION = "synchronizer"
 _FIXED = "veRL's order: every rollout waits for its weights"
@@ -14,16 +14,18 @@ _FULLY_ASYNC = "rollouts go on while the trainer trains, and change weights in t
 _OLD_STYLES = {"fully_async": "dynamic_by_trainer"}
 
 
-def synchronized(view: LaunchView) -> Iterator[Put]:
+def synchronized(view: LaunchView) -> Iterator[PathValue]:
     """When weights move. Units: Trinity's steps, r for one of veRL's."""
     style = view.ahead.style if view.ahead else "fixed"
     named = _OLD_STYLES.get(style, style) if view.old_trinity else style
-    yield Put(f"{SECTION}.sync_method", _method(view), note="how weights travel; nccl, checkpoint or memory")
-    yield Put(f"{SECTION}.sync_style", named, note=_FIXED if style == "fixed" else _FULLY_ASYNC)
-    yield Put(f"{SECTION}.sync_interval", updates_per_version(view), *_of_interval(view))
-    yield Put(f"{SECTION}.sync_offset", *_offset(view))
+    yield PathValue(
+        f"{SECTION}.sync_method", _method(view), note="how weights travel; nccl, checkpoint or memory"
+    )
+    yield PathValue(f"{SECTION}.sync_style", named, note=_FIXED if style == "fixed" else _FULLY_ASYNC)
+    yield PathValue(f"{SECTION}.sync_interval", updates_per_version(view), *_of_interval(view))
+    yield PathValue(f"{SECTION}.sync_offset", *_offset(view))
     if view.published:
-        yield Put(f"{SECTION}.sync_timeout", 1200, note="as in the published guide")
+        yield PathValue(f"{SECTION}.sync_timeout", 1200, note="as in the published guide")
 
 
 def updates_per_version(view: LaunchView) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trinity_compat.algorithms.chosen import choose, needs_teacher
-from trinity_compat.algorithms.model import CLASSES
-from trinity_compat.errors import UserError
+from trinity_compat.common.errors import UserError
 from trinity_compat.translate.registry import Told, way_back
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.trinity.algorithms.model import CLASSES
+from trinity_compat.trinity.algorithms.selection import choose, needs_teacher
 
 AUXILIARY = "explorer.auxiliary_models"
 TEACHER = "actor_rollout_ref.actor.policy_loss.trinity_teacher"

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.releases import TRINITY
-from trinity_compat.translate.launch_view import ARR, LaunchView, Put, Verdict, is_finite
+from trinity_compat.common.releases import TRINITY
+from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict, is_finite
 from trinity_compat.translate.model import Status
+from trinity_compat.translate.name_tables import FieldPair, NameTable
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.sections.gpus import ULYSSES
-from trinity_compat.translate.spellings import Pair, Spellings
 from trinity_compat.translate.trinity_reader import TrinityReader
-from trinity_compat.trinity_config.schema import schema
+from trinity_compat.trinity.config.schema import schema
 
 ACTOR = f"{ARR}.actor"
 OPTIM = f"{ACTOR}.optim"
 TC = "trainer.trainer_config"
 TARGET = "algorithm.optimizer"
-OPTIMIZERS = Spellings.of(
+OPTIMIZERS = NameTable.of(
     (("AdamW", "Adam", "adam", "adamw"), ("adam", "adamw")),
     (("SGD", "sgd"), "sgd"),
 )
-WARMUP = Pair(f"{TARGET}.lr_warmup_steps", f"{OPTIM}.lr_warmup_steps")
-CRITIC_WARMUP = Pair(f"{TC}.critic.optim.lr_warmup_steps", "critic.optim.lr_warmup_steps")
+WARMUP = FieldPair(f"{TARGET}.lr_warmup_steps", f"{OPTIM}.lr_warmup_steps")
+CRITIC_WARMUP = FieldPair(f"{TC}.critic.optim.lr_warmup_steps", "critic.optim.lr_warmup_steps")
 SCHEDULES = ("lr_scheduler_type", "lr_decay_style")  # FSDP's, Megatron's
-CLIP = Pair("trainer.grad_clip", f"{OPTIM}.clip_grad")
+CLIP = FieldPair("trainer.grad_clip", f"{OPTIM}.clip_grad")
 OLDER_CLIP = f"{ACTOR}.grad_clip"  # of FSDP's actor; veRL 0.8 and later clip by the optimizer's
-STRATEGY = Pair("trainer.trainer_strategy", f"{ACTOR}.strategy")
+STRATEGY = FieldPair("trainer.trainer_strategy", f"{ACTOR}.strategy")
 OFFLOADS = ("param_offload", "optimizer_offload")
 MEGATRON = "trainer.megatron"
 LORA, MODEL = "model.lora_configs", f"{ARR}.model"
@@ -55,12 +55,12 @@ def optimizer(view: LaunchView) -> Said:
     note = f"{WARMUP.key}={warmup} × r={view.step}" if warmup > 0 and view.step > 1 else None
     yield WARMUP.put(_steps(view, warmup), note)
     kind, source = _first(view, *SCHEDULES, default="constant")
-    yield Put(f"{TARGET}.lr_scheduler_type", kind, (source,))
+    yield PathValue(f"{TARGET}.lr_scheduler_type", kind, (source,))
     if kind not in ("constant", "cosine"):
         yield Verdict(source, Status.UNSUPPORTED_UPSTREAM, f"upstream's scheduler has no {kind!r}")
     yield from _floor(view)
     name = str(view.value(f"{OPTIM}.optimizer", "AdamW"))
-    yield Put(f"{TARGET}.optimizer_type", OPTIMIZERS.forth.get(name, name), (f"{OPTIM}.optimizer",))
+    yield PathValue(f"{TARGET}.optimizer_type", OPTIMIZERS.forth.get(name, name), (f"{OPTIM}.optimizer",))
     if name not in OPTIMIZERS.forth:
         reason = f"upstream knows adam, adamw and sgd; {name} is handed on as it is"
         yield Verdict(f"{OPTIM}.optimizer", Status.APPROXIMATED, reason)
@@ -74,7 +74,7 @@ def schedule(reading: TrinityReader) -> Told:
         warmup = reading.steps(pair.path)
         if warmup is not None:
             yield pair.key, warmup
-    yield from reading.told(Pair(f"{TARGET}.lr_scheduler_type", f"{OPTIM}.{SCHEDULES[megatron]}"))
+    yield from reading.told(FieldPair(f"{TARGET}.lr_scheduler_type", f"{OPTIM}.{SCHEDULES[megatron]}"))
     ratio, rate = reading.get(f"{TARGET}.min_lr_ratio"), reading.get(f"{TARGET}.lr", 1e-6)
     if ratio is not None and not megatron:
         yield f"{OPTIM}.min_lr_ratio", ratio
@@ -100,13 +100,13 @@ def _first(view: LaunchView, *names: str, default: str) -> tuple[str, str]:
     return default, f"{OPTIM}.{names[0]}"
 
 
-def _floor(view: LaunchView) -> Iterator[Put]:
+def _floor(view: LaunchView) -> Iterator[PathValue]:
     """min_lr_ratio; megatron's optimizer gives the floor as a learning rate."""
     ratio, source = view.value(f"{OPTIM}.min_lr_ratio"), f"{OPTIM}.min_lr_ratio"
     if ratio is None and view.value(f"{OPTIM}.min_lr"):
         source = f"{OPTIM}.min_lr"
         ratio = view.number(source) / (view.number(f"{OPTIM}.lr") or 1.0)
-    yield Put(f"{TARGET}.min_lr_ratio", ratio or 0.0, (source,))
+    yield PathValue(f"{TARGET}.min_lr_ratio", ratio or 0.0, (source,))
 
 
 @derivation
@@ -126,8 +126,8 @@ def grad_clip(view: LaunchView) -> Said:
     """Gradient clipping, in both places that upstream reads."""
     clip = view.number(CLIP.key, 1.0)
     sources = (OLDER_CLIP, CLIP.key) if view.value(OLDER_CLIP) == clip else (CLIP.key,)
-    yield Put(CLIP.path, clip, sources)
-    yield Put(f"{TARGET}.clip_grad", clip, sources)
+    yield PathValue(CLIP.path, clip, sources)
+    yield PathValue(f"{TARGET}.clip_grad", clip, sources)
     if view.value(OLDER_CLIP) not in (None, clip):
         reason = f"veRL 0.8 and later clip by optim.clip_grad, which is {clip}"
         yield Verdict(OLDER_CLIP, Status.NO_EFFECT, reason)
@@ -155,7 +155,7 @@ def of_the_strategy(reading: TrinityReader) -> Told:
     megatron = _is_megatron(reading)
     yield from reading.told(STRATEGY, CLIP)
     if not megatron:
-        yield from reading.told(Pair(CLIP.path, OLDER_CLIP), ULYSSES)
+        yield from reading.told(FieldPair(CLIP.path, OLDER_CLIP), ULYSSES)
     engine, critic = ("megatron", "critic.megatron") if megatron else ("fsdp_config", "critic.fsdp")
     models = [f"{ACTOR}.{engine}", f"{ARR}.ref.{engine}"]
     if reading.get("algorithm.algorithm_type") == "ppo":
@@ -178,14 +178,14 @@ def offload(view: LaunchView) -> Said:
         key = f"{ACTOR}.{engine}.{name}"
         actor = view.flag(key)
         if old:
-            yield Put(f"{TC}.{key}", actor, (key,))
+            yield PathValue(f"{TC}.{key}", actor, (key,))
         else:
-            yield Put(f"trainer.{name}", actor, (key,))
+            yield PathValue(f"trainer.{name}", actor, (key,))
         yield from _others(view, engine, name, None if old else actor)
     yield from _inactive(view)
 
 
-def _others(view: LaunchView, engine: str, name: str, actor: bool | None) -> Iterator[Put | Verdict]:
+def _others(view: LaunchView, engine: str, name: str, actor: bool | None) -> Iterator[PathValue | Verdict]:
     keys = {f"{ARR}.ref.{engine}.{name}": True, _critic_key(view, name): view.critic}
     for key, used in keys.items():
         if not view.has(key):
@@ -194,7 +194,7 @@ def _others(view: LaunchView, engine: str, name: str, actor: bool | None) -> Ite
         if not used:
             yield Verdict(key, Status.NO_EFFECT, "there is no critic")
         elif view.flag(key) != actor:
-            yield Put(path, view.flag(key), (key,))
+            yield PathValue(path, view.flag(key), (key,))
         elif view.is_set(key):
             yield Verdict(key, Status.MAPPED, "the same as the actor's", target=f"trainer.{name}")
 
@@ -227,9 +227,9 @@ def megatron(view: LaunchView) -> Said:
         if value is None:
             continue
         if view.old_trinity:
-            yield Put(f"{TC}.{key}", value, (key,))
+            yield PathValue(f"{TC}.{key}", value, (key,))
         else:
-            yield Put(f"{MEGATRON}.{name}", value, (key,))
+            yield PathValue(f"{MEGATRON}.{name}", value, (key,))
 
 
 @derivation
@@ -254,7 +254,7 @@ def lora(view: LaunchView) -> Said:
         entry["exclude_modules"] = str(view.value(f"{MODEL}.exclude_modules"))
     if path := view.text(f"{MODEL}.lora_adapter_path"):
         entry["path"] = path
-    yield Put(LORA, [entry], tuple(f"{MODEL}.{name}" for name in names[:3]))
+    yield PathValue(LORA, [entry], tuple(f"{MODEL}.{name}" for name in names[:3]))
 
 
 @way_back
@@ -264,5 +264,5 @@ def adapter(reading: TrinityReader) -> Told:
         for field in ("lora_rank", "lora_alpha"):
             yield f"{MODEL}.{field}", schema(TRINITY).default(f"{LORA}.0.{field}")
     yield from reading.told(
-        *(Pair(f"{LORA}.0.{field}", f"{MODEL}.{name}") for field, name in LORA_NAMES.items())
+        *(FieldPair(f"{LORA}.0.{field}", f"{MODEL}.{name}") for field, name in LORA_NAMES.items())
     )

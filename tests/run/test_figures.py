@@ -1,0 +1,32 @@
+"""Figures of a plan at the edge of what is allowed."""
+
+import pytest
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.run.plan.build_plan import _retries
+from trinity_compat.run.plan.dedicated_gpus import _idle_share
+from trinity_compat.run.plan.juicer import _count
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"),
+    [
+        ({"trainer": 4, "explorer": 4}, "50 %"),
+        ({"trainer": 6, "explorer": 2}, "25 to 75 %"),
+        ({"trainer": 2, "explorer": 5, "reward": 1}, "25 to 75 %"),
+    ],
+)
+def test_a_side_s_gpus_are_idle_while_the_other_works(gpus, told):
+    assert _idle_share(gpus) == told
+
+
+def test_a_rollout_may_be_tried_once_and_never_less():
+    assert _retries({"explorer": {"max_retry_times": 0}}) == 0
+    with pytest.raises(UserError, match="max_retry_times is -1"):
+        _retries({"explorer": {"max_retry_times": -1}})
+
+
+def test_one_process_is_a_number_of_processes():
+    assert _count(1, "np") == 1
+    with pytest.raises(UserError, match="np is 0: write a number of processes"):
+        _count(0, "np")

@@ -1,0 +1,45 @@
+"""What the process of a script and those of its launches tell each other."""
+
+import os
+import signal
+
+import pytest
+
+from trinity_compat.run.job_dir.launch_end import LaunchEnd
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.script import shared_folder
+from trinity_compat.run.script.shared_folder import ScriptCall
+
+OPTIONS = RunOptions(
+    profiles=("small",), sets=("data.seed=1", "trainer.save_freq=2"), mode="train", explorers=2
+)
+CALL = ScriptCall("run.sh", ("a", "b c"), OPTIONS, "/work", {"HOME": "/root"})
+
+
+def test_a_launch_reads_the_very_call_of_its_script():
+    with shared_folder.folder_of(CALL) as folder:
+        assert shared_folder.read_call(folder) == CALL
+        assert folder.stat().st_mode & 0o077 == 0  # the environment may hold secrets
+    assert not folder.exists()
+
+
+def test_a_launch_is_known_while_it_runs_and_by_its_end_afterwards(tmp_path):
+    end = LaunchEnd(128 + signal.SIGTERM, "/job", "stopped")
+    with shared_folder.announced(tmp_path):
+        assert shared_folder.running_pids(tmp_path) == [os.getpid()]
+        shared_folder.write_end(tmp_path, end)
+    assert shared_folder.running_pids(tmp_path) == []
+    assert shared_folder.ends_of(tmp_path) == [end]
+
+
+def test_a_launch_that_raises_is_not_waited_for(tmp_path):
+    with pytest.raises(ZeroDivisionError), shared_folder.announced(tmp_path):
+        raise ZeroDivisionError
+    assert shared_folder.running_pids(tmp_path) == []
+
+
+def test_a_launch_outlives_the_folder_of_its_script(tmp_path):
+    with shared_folder.folder_of(CALL) as folder:
+        pass
+    shared_folder.write_end(folder, LaunchEnd(0, None))
+    assert not folder.exists()

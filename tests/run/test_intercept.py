@@ -1,0 +1,111 @@
+"""Which words start a veRL training main: decided without running anything."""
+
+import pytest
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch import ray_submit
+from trinity_compat.run.script import intercept
+from trinity_compat.run.script.invocation import find_main, read_submission
+
+MAIN = "verl.trainer.main_ppo"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "arguments"),
+    [
+        ("python3", ["-m", MAIN, "a=b"], ("a=b",)),
+        ("python", ["-u", "-X", "faulthandler", "-W", "ignore", "-m", MAIN], ()),
+        ("python3.11", ["-um", MAIN, "a=b"], ("a=b",)),
+        ("python3", [f"-m{MAIN}", "a=b"], ("a=b",)),
+        ("python3", ["-m", "recipe.dapo.main_dapo", "x=1"], ("x=1",)),
+        ("python3", ["/src/verl/trainer/main_ppo.py", "a=b"], ("a=b",)),
+        ("torchrun", ["--nproc_per_node=1", "-m", MAIN, "a=b"], ("a=b",)),
+        ("accelerate", ["launch", "-m", MAIN, "a=b"], ("a=b",)),
+        ("uv", ["run", "--active", "python3", "-m", MAIN, "a=b"], ("a=b",)),
+        ("uv", ["run", "--python", "python3.11", "--with", "x", "python3", "-m", MAIN, "a=b"], ("a=b",)),
+        ("python3", ["/opt/conda/bin/torchrun", "--standalone", "-m", MAIN, "a=b"], ("a=b",)),
+        ("python", ["-m", "cProfile", "-o", "x", "/opt/bin/torchrun", "-m", MAIN, "a=b"], ("a=b",)),
+        ("uv", ["run", "python", "verl/trainer/main_ppo.py", "a=b"], ("a=b",)),
+    ],
+)
+def test_a_training_main_is_found(name, words, arguments):
+    found = find_main([name, *words])
+    assert found is not None
+    assert found.arguments == arguments
+    assert found.module in (MAIN, "recipe.dapo.main_dapo")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("python3", ["tool.py", "-m", MAIN]),
+        ("python3", ["-c", "print()", "-m", MAIN]),
+        ("python3", ["-m", "pip", "download", MAIN]),
+        ("python3", ["-m", "verl.model_merger", "merge", "--note", MAIN]),
+        ("python3", ["main_preprocess.py", "--out", "data/x.parquet"]),
+        ("python3", ["-m", "my_package.trainer", "--epochs", "3"]),
+        ("coverage", ["report", "-m", "verl/trainer/main_ppo.py"]),
+        ("python3", ["-"]),
+        ("python3", ["-m"]),
+        ("grep", ["-m", MAIN]),
+    ],
+)
+def test_somebody_else_s_words_are_left_alone(name, words):
+    assert find_main([name, *words]) is None
+
+
+def test_any_number_of_launchers_in_each_other_is_looked_through_quickly():
+    words = ["uv", "run", "python3", "-m", "coverage", "run"] * 5000
+    assert find_main([*words, "-m", MAIN]) is None
+    assert find_main(["uv", "run", "python3", "-m", "coverage", "run", "-m", MAIN]) is not None
+
+
+@pytest.mark.parametrize("address", ["http://[far", "http://far:x"])
+def test_what_is_no_address_is_not_this_machine(address):
+    assert ray_submit.is_local(address) is False
+
+
+SUBMIT = ["job", "submit"]
+
+
+def test_a_submission_s_environment_and_entry_point():
+    words = [
+        *SUBMIT,
+        "--runtime-env-json",
+        '{"env_vars": {"A": 1}, "working_dir": "/w"}',
+        "--no-wait",
+        "--",
+        "python3",
+        "-m",
+        MAIN,
+    ]
+    read = read_submission(words, {})
+    assert read.entrypoint == ("python3", "-m", MAIN)
+    assert (read.env, read.cwd, read.address) == ({"A": "1"}, "/w", "")
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("", True),
+        ("auto", True),
+        ("http://127.0.0.1:8265", True),
+        ("localhost:8265", True),
+        ("http://10.0.0.5:8265", False),
+    ],
+)
+def test_which_clusters_are_this_machine(address, local):
+    read = read_submission([*SUBMIT, f"--address={address}", "--", "python3"], {})
+    assert ray_submit.is_local(read.address) is local
+
+
+def test_a_remote_submission_says_what_must_be_installed_there():
+    with pytest.raises(UserError, match=r"(?s)http://far:8265.*install trinity-compat\[run\]") as caught:
+        intercept.main(["", "ray", *SUBMIT, "--address=http://far:8265", "--", "python3", "-m", MAIN])
+    assert "ray job submit" in str(caught.value)
+
+
+def test_a_runtime_env_file_is_read_as_data(tmp_path):
+    (tmp_path / "env.yaml").write_text("env_vars:\n  NCCL_DEBUG: WARN\n")
+    read = read_submission([*SUBMIT, f"--runtime-env={tmp_path}/env.yaml", "--", "python3"], {})
+    assert read.env == {"NCCL_DEBUG": "WARN"}

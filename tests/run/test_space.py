@@ -1,0 +1,183 @@
+"""What a run says of the room that it needs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_plan import source
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RowsSpec, RunSpec, SyncSpec
+from trinity_compat.run import run
+from trinity_compat.run.checks import disk_space
+
+HERE = Path("/nowhere")
+VERL = {
+    "data": {"train_batch_size": 100, "max_prompt_length": 1000, "max_response_length": 3000},
+    "actor_rollout_ref": {"rollout": {"n": 10}, "model": {"path": "Org/Model"}},
+    "algorithm": {"adv_estimator": "grpo"},
+    "trainer": {"save_freq": -1, "max_actor_ckpt_to_keep": None},
+}
+SPEC = RunSpec("/job", "sqlite:////job/buffer/experiences.db", VERL, 1, 100, SyncSpec())
+
+
+def saving(model, **trainer):
+    models = {**VERL["actor_rollout_ref"], "model": {"path": str(model)}}
+    return replace(
+        SPEC, verl={**VERL, "actor_rollout_ref": models, "trainer": {**VERL["trainer"], **trainer}}
+    )
+
+
+def test_the_buffer_holds_every_answer_at_its_longest():
+    # 100 steps of 1,000 answers of 1.5 KB, 3,000 tokens of 13 bytes and 1,000 of 9
+    assert disk_space.need(SPEC, cwd=HERE) == disk_space.SpaceNeeded(100 * 1000 * (1500 + 39000 + 9000), 0.0)
+
+
+def test_rows_of_files_are_not_stored_again(tmp_path):
+    of_files = replace(SPEC, rows=RowsSpec("sft", ("a.parquet",)))
+    assert disk_space.need(of_files, cwd=HERE).buffer == 0.0
+    assert "buffer" not in "".join(disk_space.remarks(of_files, tmp_path, cwd=HERE))
+
+
+def test_kept_steps_alone_hold_their_tokens():
+    kept = disk_space.need(replace(SPEC, keep_steps=7), cwd=HERE)
+    assert kept.buffer == 1000 * (100 * 1500 + (7 + 3) * 48000)
+
+
+def test_checkpoints_hold_weights_and_moments_of_four_bytes(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(bytes(2000))
+    assert disk_space.need(saving(tmp_path, save_freq=30), cwd=HERE).checkpoints == 4 * 1000 * 12
+    assert (
+        disk_space.need(saving(tmp_path, save_freq=10, max_actor_ckpt_to_keep=1), cwd=HERE).checkpoints
+        == 2 * 1000 * 12
+    )
+    assert disk_space.need(saving("Org/Model", save_freq=10), cwd=HERE).checkpoints is None
+
+
+@pytest.mark.parametrize(("free", "warned"), [(10e9, False), (1e9, True)])
+def test_too_little_room_is_warned_of(tmp_path, monkeypatch, free, warned):
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
+    told = list(disk_space.remarks(SPEC, tmp_path / "not" / "there", cwd=HERE))
+    assert told[0].startswith("disk      buffer up to 5.0 GB; free at ")
+    assert [line.split(":")[0] for line in told[1:]] == ["warning"] * warned
+
+
+def test_a_database_of_its_own_takes_none_of_this_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9}))
+    spec = replace(SPEC, database_url="postgresql+psycopg://u@h/db")
+    (line,) = disk_space.remarks(spec, tmp_path, cwd=HERE)
+    assert "buffer up to 5.0 GB in its database" in line
+
+
+def test_a_run_of_unknown_length_is_told_by_the_step(tmp_path):
+    (line,) = disk_space.remarks(replace(SPEC, total_steps=None), tmp_path, cwd=HERE)
+    assert "buffer up to 50 MB a step" in line
+
+
+def changing(folder, **algorithm):
+    (folder / "data.py").write_text("class Mine:\n    def on_batch_end(self, batch): ...\n")
+    data = {**VERL["data"], "custom_cls": {"path": "data.py", "name": "Mine"}}
+    return replace(SPEC, verl={**VERL, "data": data, "algorithm": {**VERL["algorithm"], **algorithm}})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "numbers"), [({}, 0), ({"adv_estimator": "gae"}, 3), ({"use_kl_in_reward": True}, 2)]
+)
+def test_batches_that_change_the_data_are_counted_and_never_dropped(tmp_path, algorithm, numbers):
+    spec = changing(tmp_path, **algorithm)
+    batches = 100 * 1000 * (300 + 3000 * (10 + 4 * numbers) + 1000 * 3)
+    plain = disk_space.need(SPEC, cwd=tmp_path).buffer
+    assert disk_space.need(spec, cwd=tmp_path) == disk_space.SpaceNeeded(plain + batches, 0.0, batches)
+    kept = disk_space.need(replace(spec, keep_steps=7), cwd=tmp_path)
+    assert kept.batches == batches
+    assert kept.buffer < plain + batches
+    (line, *_) = disk_space.remarks(spec, tmp_path, cwd=tmp_path)
+    told = f"{batches / 1e9:.1f} GB of it batches that change the data"
+    assert line.startswith(f"disk      buffer up to {(plain + batches) / 1e9:.1f} GB ({told}); free at ")
+
+
+def test_of_a_run_of_unknown_length_they_are_told_by_the_step(tmp_path):
+    (line,) = disk_space.remarks(replace(changing(tmp_path), total_steps=None), tmp_path, cwd=tmp_path)
+    assert "buffer up to 83 MB (33 MB of it batches that change the data) a step" in line
+
+
+GB = 10**9
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """A spec whose weights go through shared memory, for a model of so many GB where so many are free."""
+
+    def made(free, *, stored=2 * GB, method="memory", mode="both", dtype="bfloat16"):
+        model, memory = tmp_path / "model", tmp_path / "shm"
+        for folder in (model, memory):
+            folder.mkdir(exist_ok=True)
+        with (model / "model.safetensors").open("wb") as file:
+            file.truncate(stored)
+        (model / "config.json").write_text(f'{{"torch_dtype": "{dtype}"}}')
+        monkeypatch.setattr(disk_space, "_SHARED", memory)
+        usage = {memory: free}
+        monkeypatch.setattr(
+            disk_space.shutil, "disk_usage", lambda path: type("Usage", (), {"free": usage.get(path, 10**15)})
+        )
+        sync = SyncSpec(method=method, directory=str(memory / "trinity-compat-0-x"))
+        return replace(saving(model), sync=sync, mode=mode)
+
+    return made
+
+
+def test_a_first_handover_that_fits_is_not_refused(shared):
+    disk_space.check_shared_memory(shared(2.1 * GB))
+
+
+@pytest.mark.parametrize("free", [64 * 10**6, 1.9 * GB])
+def test_one_that_cannot_fit_is_refused_with_what_to_write(shared, free):
+    spec = shared(free)
+    with pytest.raises(UserError, match=r"a version of the weights takes 2.0 GB.*\n.*sync_method=checkpoint"):
+        disk_space.check_shared_memory(spec)
+
+
+@pytest.mark.parametrize(("free", "warned"), [(3.9 * GB, True), (4.1 * GB, False)])
+def test_two_versions_are_what_is_needed(shared, tmp_path, free, warned):
+    told = "\n".join(disk_space.remarks(shared(free), tmp_path, cwd=HERE))
+    assert f"weights   about 4.0 GB in {tmp_path}/shm (2 versions)" in told
+    assert ("warning:" in told and "sync_method=checkpoint" in told) is warned
+
+
+def test_it_is_refused_before_anything_starts(shared, tmp_path, monkeypatch):
+    made, options = source()
+    monkeypatch.setattr(run.preflight, "check", lambda made: None)
+    monkeypatch.setattr(run.start_check, "check", lambda *_, **__: pytest.fail("the start check is later"))
+    plan = run.ignored_keys.planned(made, options, cwd=tmp_path)
+    monkeypatch.setattr(
+        run.ignored_keys, "planned", lambda *_, **__: replace(plan, spec=shared_of(plan, shared(1)))
+    )
+    with pytest.raises(UserError, match="a version of the weights takes"):
+        run.run_source(made, options)
+
+
+def shared_of(plan, spec):
+    """The plan's own spec with the model and the folder of ``spec``."""
+    models = {**plan.spec.verl["actor_rollout_ref"], "model": spec.verl["actor_rollout_ref"]["model"]}
+    verl = {**plan.spec.verl, "actor_rollout_ref": models}
+    return replace(plan.spec, verl=verl, sync=spec.sync)
+
+
+def test_a_model_stored_in_float32_takes_half_of_its_file(shared):
+    disk_space.check_shared_memory(shared(1.1 * GB, dtype="float32"))
+
+
+def test_what_an_earlier_start_left_there_is_written_over(shared):
+    spec = shared(1.5 * GB)
+    left = Path(spec.sync.directory, "spare")
+    left.mkdir(parents=True)
+    with (left / "part-000000.safetensors").open("wb") as file:
+        file.truncate(GB)
+    disk_space.check_shared_memory(spec)
+
+
+@pytest.mark.parametrize("other", [{"method": "checkpoint"}, {"method": "nccl"}, {"mode": "explore"}])
+def test_weights_that_go_another_way_need_none(shared, tmp_path, other):
+    spec = shared(1000, **other)
+    disk_space.check_shared_memory(spec)
+    assert "weights " not in "\n".join(disk_space.remarks(spec, tmp_path, cwd=HERE))

@@ -1,0 +1,208 @@
+"""What veRL and vLLM would refuse in their first seconds is found on their own objects, with its key."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trinity_compat.launch import read_argv
+from trinity_compat.run.checks import explorer_side
+from trinity_compat.run.checks.report import StartReport
+from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.translate import TranslateOptions, translate_launch
+
+pytestmark = pytest.mark.verl
+
+ARR = "actor_rollout_ref"
+PLAIN = [
+    "algorithm.adv_estimator=grpo",
+    "data.train_batch_size=64",
+    "data.max_prompt_length=512",
+    "data.max_response_length=512",
+    f"{ARR}.actor.ppo_mini_batch_size=32",
+    f"{ARR}.actor.ppo_micro_batch_size_per_gpu=4",
+    f"{ARR}.rollout.log_prob_micro_batch_size_per_gpu=4",
+    f"{ARR}.rollout.n=4",
+    f"{ARR}.rollout.name=vllm",
+    f"{ARR}.model.path=Qwen/Qwen2.5-7B-Instruct",
+    "trainer.n_gpus_per_node=8",
+    "trainer.nnodes=1",
+    "trainer.total_training_steps=4",
+]
+TWO_NODES = "trainer.nnodes=2"
+# name → (words beside the plain ones, the key at fault, a piece of the message); None: it starts
+CASES = {
+    "a plain launch": ([], None, None),
+    "PPO with a critic": (
+        [
+            "algorithm.adv_estimator=gae",
+            "critic.ppo_micro_batch_size_per_gpu=4",
+            "critic.model.path=Qwen/Qwen3-8B",
+        ],
+        None,
+        None,
+    ),
+    "LoRA": ([f"{ARR}.model.lora_rank=8"], None, None),
+    "an estimator nobody registered": (
+        ["algorithm.adv_estimator=hgpo"],
+        "algorithm.adv_estimator",
+        "hgpo",
+    ),
+    "gdpo without its rewards": (
+        ["algorithm.adv_estimator=gdpo"],
+        "algorithm.adv_estimator",
+        "gdpo_reward_keys",
+    ),
+    "gdpo with them": (
+        ["algorithm.adv_estimator=gdpo", "+algorithm.gdpo_reward_keys=[format,answer]"],
+        None,
+        None,
+    ),
+    "a loss nobody registered": (
+        [f"{ARR}.actor.policy_loss.loss_mode=mine"],
+        f"{ARR}.actor.policy_loss.loss_mode",
+        "mine",
+    ),
+    "a schedule that the optimizer lacks": (
+        [f"{ARR}.actor.optim.lr_scheduler_type=linear"],
+        f"{ARR}.actor.optim.lr_scheduler_type",
+        "lr_scheduler_type",
+    ),
+    "an optimizer that torch lacks": ([f"{ARR}.actor.optim.optimizer=Adamm"], f"{ARR}.actor.optim", "Adamm"),
+    "a reward manager nobody registered": (
+        ["reward.reward_manager.name=mine"],
+        "reward.reward_manager.name",
+        "mine",
+    ),
+    "an agent loop nobody registered": (
+        [f"{ARR}.rollout.agent.default_agent_loop=mine"],
+        f"{ARR}.rollout.agent.default_agent_loop",
+        "mine",
+    ),
+    "more tokens than the model has positions": (
+        [f"{ARR}.model.path=Qwen/Qwen2.5-Math-7B", f"{ARR}.rollout.max_model_len=8704"],
+        f"{ARR}.rollout.max_model_len",
+        "4096",
+    ),
+    "sequences that Ulysses splits, which a CPU does not": (
+        [f"{ARR}.actor.ulysses_sequence_parallel_size=2", f"{ARR}.model.use_remove_padding=True"],
+        None,
+        None,
+    ),
+    "heads that Ulysses cannot share": (
+        [
+            f"{ARR}.actor.ulysses_sequence_parallel_size=4",
+            f"{ARR}.model.path=Q/Qwen2.5-0.5B",
+            "trainer.nnodes=2",
+        ],
+        f"{ARR}.model",
+        "num_attention_heads 14 must be divisible by ulysses_sp_size 4",
+    ),
+    "a mapping of the model's configuration": (
+        [f"+{ARR}.model.override_config.rope_scaling={{type:yarn,factor:4.0}}"],
+        f"{ARR}.model.override_config.rope_scaling.type",
+        "has no attribute 'type'",
+    ),
+    "Megatron": (
+        ["--config-name=ppo_megatron_trainer", f"{ARR}.actor.megatron.tensor_model_parallel_size=2"],
+        None,
+        None,
+    ),
+    "a reasoning parser that vLLM lacks": (
+        [f"+{ARR}.rollout.engine_kwargs.vllm.reasoning_parser=qwen4"],
+        f"{ARR}.rollout.engine_kwargs.vllm.reasoning_parser",
+        "vLLM has no reasoning parser 'qwen4'; did you mean 'qwen3'?",
+    ),
+    "an argument that vLLM has no more": (
+        [f"+{ARR}.rollout.engine_kwargs.vllm.disable_mm_preprocessor_cache=True"],
+        None,
+        None,
+    ),
+}
+
+
+def request(words, device):
+    flags = [word for word in words if word.startswith("--")]
+    words = [*flags, *PLAIN, *(word for word in words if word not in flags)]
+    (launch,) = read_argv(["python3", "-m", "verl.trainer.main_ppo", *words]).launches
+    _, text = translate_launch(launch, TranslateOptions())
+    made = make_plan(yaml.safe_load(text), RunOptions(job="/nowhere"), cwd=Path.cwd(), device=device)
+    return {"spec": asdict(made.spec), "native": device == "cpu"}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """Reports by (case, device), all from one process a device: verl chooses its platform once."""
+    out = {}
+    for device in ("cuda", "cpu"):
+        path = tmp_path_factory.mktemp(device) / "requests.json"
+        cases = [case for case in CASES if (case, device) in ON]
+        path.write_text(json.dumps([request(CASES[case][0], device) for case in cases], default=str))
+        elsewhere = {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"} if device == "cuda" else {}
+        env = {**os.environ, **elsewhere, "HF_HUB_OFFLINE": "1"}
+        helper = Path(__file__).with_name("start_reports.py")
+        done = subprocess.run([sys.executable, helper, path], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        answers = json.loads(done.stdout.splitlines()[-1])
+        out |= {
+            (case, device): StartReport.loads(json.dumps(found))
+            for case, found in zip(cases, answers, strict=True)
+        }
+    return out
+
+
+# A CPU splits no sequences and has no Megatron; what another vLLM than the GPU's refuses is a gap there.
+ONLY = {
+    "heads that Ulysses cannot share": "cuda",
+    "Megatron": "cuda",
+    "more tokens than the model has positions": "cpu",
+}
+ON = [(case, device) for case in CASES for device in ("cuda", "cpu") if ONLY.get(case, device) == device]
+
+
+@pytest.mark.parametrize(("case", "device"), ON)
+def test_what_is_refused_and_by_which_key(reports, case, device):
+    report, (_, key, words) = reports[case, device], CASES[case]
+    if key is None:
+        assert report.refused == []
+        return
+    assert [found.key for found in report.refused] == [key]
+    assert words in report.refused[0].why
+
+
+def test_a_model_without_lora_in_vllm_is_named_before_the_engine_starts(monkeypatch):
+    from vllm.model_executor import models
+    from vllm.model_executor.model_loader import utils
+
+    monkeypatch.setattr(utils, "get_model_cls", lambda _: dict)
+    with pytest.raises(ValueError, match=r"vLLM.s dict takes no LoRA adapters; write .*lora\.merge=True"):
+        explorer_side._check_adapters(None)
+    monkeypatch.setattr(models, "supports_lora", lambda _: True)
+    explorer_side._check_adapters(None)
+
+
+def test_stand_ins_and_the_engine_s_arguments_are_told(reports):
+    report = reports["a plain launch", "cuda"]
+    assert report.stand_ins == {f"{ARR}.model.path": "Qwen2.5-7B"}
+    assert report.engine["model"] == "Qwen/Qwen2.5-7B-Instruct"
+    assert report.engine["max_model_len"] == 1024
+    assert report.versions["verl"] == "0.9.1"
+
+
+def test_what_another_release_of_vllm_refuses_is_a_gap_and_no_refusal(tmp_path):
+    """The CPU's vLLM judges a run for GPUs where the GPU's is not there."""
+    words = CASES["more tokens than the model has positions"][0]
+    path = tmp_path / "requests.json"
+    path.write_text(json.dumps([request(words, "cuda")], default=str))
+    helper = Path(__file__).with_name("start_reports.py")
+    env = {**os.environ, "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, helper, path], env=env, capture_output=True, text=True)
+    (answer,) = json.loads(done.stdout.splitlines()[-1])
+    assert answer["refused"] == []
+    assert any("max_model_len" in gap and "another release" in gap for gap in answer["unchecked"])

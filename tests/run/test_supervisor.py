@@ -1,0 +1,544 @@
+"""Supervision, seen from outside: small real processes, no Ray, no database."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import psutil
+import pytest
+
+from trinity_compat.common.error_text import last_error
+from trinity_compat.run import run as run_module
+from trinity_compat.run.job_dir.heartbeats import LastHeartbeat
+from trinity_compat.run.supervise import supervisor
+from trinity_compat.run.supervise.children import ProcessCommand, survivors
+from trinity_compat.run.supervise.cluster import Cluster
+from trinity_compat.run.supervise.supervisor import StopSignal, Supervision, supervise
+
+
+class Silent:
+    """A display that shows nothing; ``reasons`` are what participants left in the database."""
+
+    def __init__(self, reasons=None):
+        self.reasons = reasons or {}
+
+    def update(self):
+        pass
+
+    def reason(self, role, pid):
+        return self.reasons.get(role)
+
+    def heard(self, role, pid):
+        return None
+
+
+class Hears(Silent):
+    """``words``: by role what is heard of the first process of it; of another, nothing that is wrong."""
+
+    def __init__(self, **words):
+        super().__init__()
+        self.words, self.first = words, {}
+
+    def heard(self, role, pid):
+        fine = LastHeartbeat("running", 0.0)
+        return self.words.get(role, fine) if self.first.setdefault(role, pid) == pid else fine
+
+
+@pytest.fixture
+def side(tmp_path):
+    def make(role, code, name=None):
+        log = tmp_path / f"{name or role}.log"
+        argv = [sys.executable, "-c", textwrap.dedent(code)]
+        return ProcessCommand(role, name or role, argv, dict(os.environ), log)
+
+    return make
+
+
+def run(*commands, reasons=None, stop=None, **more):
+    return supervise(commands, Supervision(Silent(reasons), stop or StopSignal(), grace_s=2.0, **more))
+
+
+FOREVER = "import time\nprint('up', flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """No child of a test outlives it. What earlier tests of this process left is not its doing."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    assert set(psutil.Process().children(recursive=True)) - before == set()
+
+
+def test_both_sides_done_is_success(side):
+    assert run(side("explorer", "pass"), side("trainer", "pass")).code == 0
+
+
+def test_bad_input_that_a_side_finds_is_bad_input_of_the_run(side):
+    outcome = run(
+        side("explorer", "print('error: no such column'); raise SystemExit(2)"), side("trainer", FOREVER)
+    )
+    assert (outcome.code, "no such column" in outcome.failure) == (2, True)
+
+
+def test_an_explorer_that_is_done_early_does_not_end_the_trainer(side, tmp_path):
+    mark = tmp_path / "mark"
+    outcome = run(
+        side("explorer", "pass"), side("trainer", f"import time; time.sleep(1); open({str(mark)!r}, 'w')")
+    )
+    assert outcome.code == 0 and mark.exists()
+
+
+def test_a_death_ends_the_other_side_at_once_and_says_why(side):
+    began = time.monotonic()
+    outcome = run(side("explorer", "raise ValueError('no such token')"), side("trainer", FOREVER))
+    assert outcome.code == 1
+    assert outcome.failure == "the explorer ended with exit code 1: ValueError: no such token"
+    assert outcome.log.endswith("explorer.log")
+    assert time.monotonic() - began < 60
+
+
+def test_the_reason_in_the_database_is_better_than_the_log(side):
+    outcome = run(side("trainer", "raise SystemExit(1)"), reasons={"trainer": "loss is NaN at step 3"})
+    assert outcome.failure == "the trainer ended with exit code 1: loss is NaN at step 3"
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """The time that another's exit may take, which a busy machine makes long."""
+    monkeypatch.setattr(supervisor, "_BLAME_S", 120.0)
+    monkeypatch.setattr(supervisor, "_SERVED_S", 120.0)
+
+
+def test_the_one_that_lost_its_peer_is_not_blamed(side, patient):
+    outcome = run(
+        side("explorer", "import os, signal, time; time.sleep(.5); os.kill(os.getpid(), signal.SIGKILL)"),
+        side("trainer", "raise SystemExit(3)"),
+    )
+    assert "explorer was killed by SIGKILL" in outcome.failure
+
+
+def test_what_a_killed_side_wrote_last_is_not_given_as_the_reason(side):
+    killed = "import os; print('step:2 - reward:0', flush=True); os.kill(os.getpid(), 9)"
+    outcome = run(side("explorer", killed), side("trainer", FOREVER))
+    assert outcome.failure == "the explorer was killed by SIGKILL (often: out of memory)"
+
+
+def test_a_side_that_ignores_sigterm_and_its_children_are_killed(side):
+    stubborn = """
+        import signal, subprocess, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, 1); time.sleep(600)"])
+        time.sleep(600)
+    """
+    outcome = run(
+        side("explorer", stubborn), side("trainer", "import time; time.sleep(1); raise SystemExit(1)")
+    )
+    assert outcome.code == 1
+
+
+def serving(side, code=FOREVER):
+    return replace(side("reward_model", code), serves=True)
+
+
+def test_a_run_is_done_when_only_what_serves_it_is_left(side):
+    assert run(serving(side), side("explorer", "pass"), side("trainer", "pass")).code == 0
+
+
+def test_a_reward_model_that_dies_ends_the_run_by_its_name(side):
+    dies = "import time; time.sleep(.5); raise MemoryError('no room for the reward model')"
+    outcome = run(serving(side, dies), side("explorer", FOREVER), side("trainer", FOREVER))
+    assert outcome.failure == (
+        "the reward_model ended with exit code 1: MemoryError: no room for the reward model"
+    )
+    assert outcome.log.endswith("reward_model.log")
+
+
+def test_an_explorer_that_found_the_reward_model_gone_is_not_blamed(side, patient):
+    """Its reward function fails at once; who serves sees a second later that the server is gone."""
+    late = "import time; time.sleep(1.5); raise SystemExit('error: the server was killed')"
+    lost = side("explorer", "raise SystemExit('error: connection refused')")
+    outcome = run(lost, side("trainer", FOREVER), serving(side, late))
+    assert outcome.failure.startswith("the reward_model ended with exit code 1: the server was killed")
+
+
+def test_a_reward_model_is_started_again_where_restarts_are_left(side, tmp_path):
+    mark = tmp_path / "mark"
+    once = f"""
+        import os, time
+        if not os.path.exists({str(mark)!r}):
+            open({str(mark)!r}, "w").close()
+            raise SystemExit(1)
+        time.sleep(600)
+    """
+    slow = "import time; time.sleep(2)"
+    outcome = run(serving(side, once), side("explorer", slow), side("trainer", slow), restarts=1)
+    assert outcome.code == 0
+
+
+def hears(*commands, limit_s=60.0, **words):
+    return supervise(commands, Supervision(Hears(**words), StopSignal(), grace_s=2.0, stall_s=limit_s))
+
+
+def test_a_side_that_is_stopped_is_named_shown_in_its_log_and_killed(side):
+    silent = LastHeartbeat("running", 31.0, "running step 3, update_actor in the training processes")
+    stops = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
+    outcome = hears(side("trainer", stops), side("explorer", FOREVER), trainer=silent)
+    assert outcome.code == 1
+    assert re.fullmatch(
+        r"the trainer \(pid \d+\) has been silent for 31 s while running step 3, update_actor in the training"
+        r" processes; it was killed",
+        outcome.failure,
+    )
+    log = Path(outcome.log).read_text()
+    assert "watchdog: the trainer has been silent for 31 s" in log
+    assert "<module>" in log, "its stacks"
+
+
+@pytest.mark.parametrize(
+    ("heard", "said"),
+    [
+        (LastHeartbeat("done", 61.0), "was done, and did not end"),
+        (LastHeartbeat("failed", 61.0), "was failed, and did not end"),
+        (None, "has said nothing for"),
+    ],
+)
+def test_so_is_one_that_does_not_end_or_never_says_a_word(side, heard, said):
+    limit_s = 60.0 if heard else 0.05
+    outcome = hears(side("trainer", FOREVER), side("explorer", FOREVER), trainer=heard, limit_s=limit_s)
+    assert outcome.code == 1 and said in outcome.failure
+
+
+@pytest.mark.parametrize(
+    ("heard", "limit_s"),
+    [
+        (LastHeartbeat("running", 29.0), 60.0),
+        (LastHeartbeat("done", 59.0), 60.0),
+        (None, 60.0),
+        (LastHeartbeat("running", 9999.0), None),
+    ],
+)
+def test_one_that_may_only_be_slow_is_left_alone(side, heard, limit_s):
+    slow = side("trainer", "import time; time.sleep(1)")
+    assert hears(slow, trainer=heard, limit_s=limit_s).code == 0
+
+
+def test_a_side_that_was_stopped_is_started_again_where_restarts_are_left(side):
+    said = []
+    outcome = supervise(
+        [side("explorer", "import time; time.sleep(2)"), side("trainer", "import time; time.sleep(3)")],
+        Supervision(
+            Hears(explorer=LastHeartbeat("waiting", 31.0)),
+            StopSignal(),
+            restarts=1,
+            stall_s=60.0,
+            say=said.append,
+        ),
+    )
+    assert outcome.code == 0
+    assert "silent for 31 s; it was killed; started again (0 restarts left)" in said[0]
+
+
+def test_a_stopped_explorer_is_blamed_and_not_the_trainer_that_missed_it(side):
+    """The trainer knows after 10 s, long before the supervisor would."""
+    outcome = hears(
+        side("explorer", FOREVER),
+        side("trainer", "raise SystemExit(3)"),
+        explorer=LastHeartbeat("running", 9.0),
+    )
+    assert outcome.code == 1 and re.search(
+        r"the explorer \(pid \d+\) has been silent for 9 s", outcome.failure
+    )
+
+
+def test_a_run_s_supervision_has_the_run_s_limit(monkeypatch):
+    given = []
+    monkeypatch.setattr(run_module, "supervise", lambda commands, by: given.append(by.stall_s))
+    monkeypatch.setattr(run_module, "commands_of", lambda made, address: [])
+    monkeypatch.setattr(run_module, "lone_commands", lambda made, address: [])
+    monkeypatch.setattr(run_module, "Progress", MagicMock())
+    made, cluster = MagicMock(), Cluster("here")
+    made.spec.stall_timeout_s = 45.0
+    run_module._supervised(made, MagicMock(), MagicMock(), StopSignal(), cluster)
+    run_module._supervised_alone(made, Silent(), StopSignal(), cluster)
+    assert given == [45.0, 45.0]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_run_prints_what_users_code_prints_in_its_sides(side, monkeypatch, capsys, alone):
+    command = side(
+        "explorer", "print('noise of an engine'); print('(RewardFunction pid=7) hello', end='\\n')"
+    )
+    command.log.write_text("(RewardFunction pid=6) of an earlier start\n")
+    monkeypatch.setattr(run_module, "commands_of", lambda made, address: [command])
+    monkeypatch.setattr(run_module, "lone_commands", lambda made, address: [command])
+    made, cluster = MagicMock(), Cluster("here")
+    made.spec.stall_timeout_s = None
+    monkeypatch.setattr(Cluster, "dead", lambda self: None)
+    monkeypatch.setattr(run_module, "Progress", lambda spec, opens: Shows())
+    options = MagicMock(restarts=0)
+    if alone:
+        outcome = run_module._supervised_alone(made, Silent(), StopSignal(), cluster)
+    else:
+        outcome = run_module._supervised(made, options, MagicMock(), StopSignal(), cluster)
+    assert outcome.code == 0
+    assert capsys.readouterr().out == "(RewardFunction pid=7) hello\n"
+
+
+class Shows(Silent):
+    """A display without a terminal."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def aside(self, text):
+        print(text)
+
+
+def test_one_that_lives_is_not_killed_for_what_the_other_says(side):
+    outcome = hears(
+        side("explorer", FOREVER), side("trainer", "print('error: it waited'); raise SystemExit(3)")
+    )
+    assert outcome.failure == "the trainer ended with exit code 3: it waited"
+
+
+def test_a_signal_ends_the_run_with_its_number(side):
+    stop = StopSignal()
+    threading.Timer(1.0, lambda: setattr(stop, "number", signal.SIGINT)).start()
+    outcome = run(side("explorer", FOREVER), side("trainer", FOREVER), stop=stop)
+    assert (outcome.code, outcome.failure) == (130, None)
+
+
+def test_a_dead_explorer_is_started_again_when_asked(side, tmp_path):
+    mark = tmp_path / "mark"
+    flaky = f"""
+        import pathlib, sys
+        mark = pathlib.Path({str(mark)!r})
+        if not mark.exists():
+            mark.touch()
+            sys.exit("first time")
+    """
+    said = []
+    outcome = run(
+        side("explorer", flaky), side("trainer", "import time; time.sleep(2)"), restarts=1, say=said.append
+    )
+    assert outcome.code == 0
+    assert "first time" in said[0] and "0 restarts left" in said[0]
+
+
+def test_an_explorer_knows_how_often_it_will_be_started_again(side, tmp_path):
+    told = tmp_path / "told"
+    code = f"""
+        import os, sys
+        left = os.environ["TRINITY_COMPAT_RESTARTS"]
+        print(left, file=open({str(told)!r}, "a"))
+        sys.exit(left != "0")
+    """
+    assert run(side("explorer", code), restarts=2).code == 0
+    assert told.read_text().split() == ["2", "1", "0"]
+
+
+def test_a_dead_trainer_is_started_again_and_told_where_to_go_on(side, tmp_path):
+    told = tmp_path / "told"
+    code = f"""
+        import os, signal
+        own = os.environ.get("TRINITY_COMPAT_OWN_CHECKPOINT", "-")
+        print(own, file=open({str(told)!r}, "a"))
+        if own == "-":
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    said = []
+    outcome = run(
+        side("explorer", "import time; time.sleep(1)"),
+        side("trainer", code),
+        restarts=1,
+        again=lambda: {"TRINITY_COMPAT_OWN_CHECKPOINT": "1"},
+        say=said.append,
+    )
+    assert (outcome.code, told.read_text().split()) == (0, ["-", "1"])
+    assert "the trainer was killed by SIGKILL" in said[0]
+
+
+def test_bad_input_is_not_started_again(side):
+    said = []
+    trainer = side("trainer", "raise SystemExit(2)")
+    assert run(side("explorer", FOREVER), trainer, restarts=5, say=said.append).code == 2
+    assert said == []
+
+
+def test_what_a_dead_side_left_in_its_group_is_gone_before_it_starts_again(side, tmp_path):
+    mark = tmp_path / "mark"
+    code = f"""
+        import os, pathlib, subprocess, sys, time
+        mark = pathlib.Path({str(mark)!r})
+        if mark.exists():
+            sys.exit(os.path.exists("/proc/" + mark.read_text()))
+        left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        mark.write_text(str(left.pid))
+        sys.exit(1)
+    """
+    assert run(side("trainer", code), restarts=1).code == 0
+
+
+def test_something_else_that_died_ends_the_run(side):
+    outcome = run(side("trainer", FOREVER), also_dead=lambda: "Ray itself died")
+    assert (outcome.code, outcome.failure) == (1, "Ray itself died")
+
+
+def test_the_sides_end_when_the_supervisor_is_killed(tmp_path):
+    """SIGKILL leaves it no time to clean up."""
+    program = f"""
+import os, sys
+from pathlib import Path
+from trinity_compat.run.supervise import supervisor
+from trinity_compat.run.supervise.children import Command, start
+import time
+argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+child = start(Command("trainer", "t", argv, dict(os.environ), Path({str(tmp_path / "log")!r})))
+print(child.process.pid, flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    _, alive = psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60)
+    assert not alive
+
+
+@pytest.fixture
+def orphan(tmp_path):
+    """A process that looks like a job's trainer; its parent is this test, which supervises nothing."""
+    started = []
+
+    def start(*words, env=None):
+        argv = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)", *words]
+        process = subprocess.Popen(argv, env=os.environ | (env or {}), stdout=subprocess.PIPE)
+        process.stdout.readline()
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_sides_that_outlive_their_supervisor_are_found_and_no_others(orphan, tmp_path):
+    job, env = str(tmp_path / "job"), {"TRINITY_COMPAT_SUPERVISOR": "1"}
+    left = orphan("-m", "trinity_compat.trainer", job, env=env)
+    orphan("-m", "trinity_compat.trainer", job)  # by hand
+    orphan("-m", "trinity_compat.trainer", f"{job}2", env=env)
+    orphan("-m", "trinity_compat.explorer", job, "--bench", env=env)
+    assert survivors(tmp_path / "job") == [left.pid]
+    left.kill()
+    left.wait()
+    assert survivors(tmp_path / "job") == []
+
+
+def test_a_side_under_its_supervisor_is_none_of_them(tmp_path):
+    code = "import time; time.sleep(600)"
+    program = f"""
+import subprocess, sys
+argv = [sys.executable, "-c", {code!r}, "trinity_compat.trainer", {str(tmp_path)!r}]
+print(subprocess.Popen(argv, stdout=subprocess.DEVNULL).pid, flush=True)
+sys.stdin.read()
+"""
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", program, "trinity_compat"],
+        env=os.environ | {"TRINITY_COMPAT_SUPERVISOR": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    side = psutil.Process(int(supervisor.stdout.readline()))
+    try:
+        assert survivors(tmp_path) == []
+        supervisor.communicate()
+        assert survivors(tmp_path) == [side.pid]
+    finally:
+        side.kill()
+        side.wait()
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("", None),
+        ("a\nb\n", "b"),
+        ("Traceback:\nValueError: bad\nshutting down\n", "ValueError: bad"),
+        ("error: no model\nbye\n", "no model"),
+        ("(A pid=3) (B pid=4) ValueError: bad\nbye\n", "(A pid=3) (B pid=4) ValueError: bad"),
+        (
+            "(Worker pid=3) ray.exceptions.RayActorError: gone\n",
+            "(Worker pid=3) ray.exceptions.RayActorError: gone",
+        ),
+        (
+            "Training:  12%|█▏  | 7/60 [00:06<01:28,  1.66s/it]error: the database was deleted\n"
+            "Training:  12%|█▏  | 7/60 [00:07<02:07,  2.41s/it]\nnanobind: leaked 4 instances!",
+            "the database was deleted",
+        ),
+    ],
+)
+def test_the_last_error_of_an_output(output, said):
+    assert last_error(output) == said
+
+
+def test_the_other_explorers_take_the_tasks_of_one_that_was_killed(side):
+    killed = side("explorer", "import os\nos.kill(os.getpid(), 9)", "explorer_1")
+    said = []
+    others = (
+        side("explorer", "import time\ntime.sleep(2)", "explorer_0"),
+        side("trainer", "import time\ntime.sleep(2)"),
+    )
+    assert run(killed, *others, say=said.append).code == 0
+    assert said == [
+        "the explorer_1 was killed by SIGKILL (often: out of memory); the other explorers take its tasks"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "more"), [("raise SystemExit(2)", {}), ("raise SystemExit(1)", {"all_needed": True})]
+)
+def test_one_of_several_explorers_ends_the_run_where_the_others_cannot_go_on(side, code, more):
+    others = (side("explorer", FOREVER, "explorer_0"), side("trainer", FOREVER))
+    ended = run(side("explorer", code, "explorer_1"), *others, **more)
+    assert ended.code != 0 and "the explorer_1 ended with exit code" in ended.failure
+
+
+def test_the_last_explorer_that_dies_ends_the_run(side):
+    dying = [
+        side("explorer", f"import time\ntime.sleep({at})\nraise SystemExit(1)", f"explorer_{at}")
+        for at in (0, 1)
+    ]
+    ended = run(*dying, side("trainer", FOREVER), say=lambda text: None)
+    assert ended.code == 1 and "the explorer_1 ended" in ended.failure
+
+
+def test_explorers_have_as_long_as_since_the_last_trainer_ended_well(monkeypatch):
+    def side(role, returncode):
+        return SimpleNamespace(command=SimpleNamespace(role=role), returncode=returncode, ended=None)
+
+    clock = SimpleNamespace(now=100.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(supervisor, "time", clock)
+    first, second, explorer = side("trainer", 0), side("trainer", None), side("explorer", 0)
+    assert supervisor._trainer_done_for([explorer]) == 0.0
+    assert supervisor._trainer_done_for([first, second, explorer]) == 0.0
+    second.returncode = 0
+    assert supervisor._trainer_done_for([first, second, explorer]) == 0.0
+    clock.now = 130.0
+    assert supervisor._trainer_done_for([first, second, explorer]) == 30.0
+    first.returncode = 1
+    assert supervisor._trainer_done_for([first, second]) == 0.0

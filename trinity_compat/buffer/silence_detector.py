@@ -1,0 +1,40 @@
+"""For how long another process has been silent, by one's own clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from trinity_compat.buffer.model import Participant
+
+
+class SilenceDetector:
+    """Whoever judges another's silence looks through this.
+
+    While the database is away nobody's heartbeat arrives, and whoever is back first would find all others
+    silent. So silence counts only as far as one's own looks followed each other by less than ``gap_s``. And
+    the database's clock may be set: what counts is for how long a heartbeat has stayed the same.
+    """
+
+    def __init__(self, *, gap_s: float = 3.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._gap_s, self._clock = gap_s, clock
+        self._since = self._last = self._before = clock()
+        self._beats: dict[tuple[str, str], tuple[float, float]] = {}  # the beat, and when it was first seen
+
+    def look(self) -> float:
+        """Note a look that reached the database; seconds since the first one of this unbroken row."""
+        now = self._clock()
+        if now - self._last > self._gap_s:
+            self._since = now
+        self._before, self._last = self._last, now
+        return now - self._since
+
+    def silent_s(self, other: Participant) -> float:
+        """Seconds for which ``other``, as it was found at this look, has said nothing."""
+        who = other.role, other.name
+        beat, first_seen = self._beats.get(who, (None, 0.0))
+        if beat != other.beat_at:  # its age counts as far as this look could not see it before
+            unseen_s = self._last - (self._since if beat is None else self._before)
+            first_seen = self._last - min(max(other.age_s, 0.0), unseen_s)
+            self._beats[who] = other.beat_at, first_seen
+        return self._last - max(first_seen, self._since)

@@ -1,0 +1,95 @@
+"""What a checkpoint keeps of the task stream, and whether this database knows the line it stands on.
+
+A checkpoint's own database has it all: groups, uses, the tasks that are missing. Another one (a new
+``--database``, another job's checkpoint, a branch that a resume left) has nothing that counts for it, and
+goes on at the position alone.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import key_value, queries
+from trinity_compat.buffer.queries import query
+
+NOBODYS = ""  # no buffer's id: what it goes on from is not here, whatever is
+_ID = "buffer_id"
+ADOPTED = "adopted"  # the state that says where a line of the ledger came in from elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """Tasks that a checkpoint has trained: all below ``below``, and those in ``beyond``.
+
+    ``buffer`` and ``history`` name the line of the ledger, None where nothing was written down (stock
+    veRL's checkpoints); ``stream`` is where the next step's drawing begins, with filter_groups.
+    """
+
+    below: int
+    beyond: tuple[int, ...] = ()
+    buffer: str | None = None
+    history: int = 0
+    stream: int | None = None
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Self:
+        """From JSON."""
+        return cls(**{**data, "beyond": tuple(data.get("beyond", ()))})
+
+    def as_json(self) -> dict[str, object]:
+        """To JSON."""
+        return {**asdict(self), "beyond": list(self.beyond)}
+
+
+def take(conn: sa.Connection, *, step: int, history: int, missing: int) -> StreamPosition:
+    """The position after ``step``, whose uses are in the ledger; ``missing``: the first missing task."""
+    first, others = adopted(conn)
+    waiting = conn.execute(query(queries.FIRST_UNTRAINED), {"first": first}).scalar_one()
+    below = missing if waiting is None else min(missing, waiting)
+    beyond = conn.execute(query(queries.TRAINED_BEYOND), {"below": below}).scalars()
+    also = (task for task in others if task > below)
+    mine = key_value.read(conn, _ID)
+    if mine is None:
+        mine = uuid.uuid4().hex
+        key_value.write(conn, _ID, mine)
+    stream = key_value.read(conn, stream_key(step + 1))
+    return StreamPosition(below, tuple(sorted({*beyond, *also})), mine, history, stream)
+
+
+def is_ours(conn: sa.Connection, *, step: int, position: StreamPosition) -> bool:
+    """Whether the ledger's current line runs through the checkpoint."""
+    base = key_value.read(conn, ADOPTED, {"step": 0, "history": 0})
+    if step < base["step"]:
+        return False
+    if position.buffer is None:
+        trained = conn.execute(query(queries.ANY_USE_AT), {"step": step}).first() is not None
+        return trained or step == base["step"]
+    if position.buffer != key_value.read(conn, _ID) or position.history < base["history"]:
+        return False
+    left = {"history": position.history, "step": step}
+    return conn.execute(query(queries.LEFT_BEFORE), left).first() is None
+
+
+def adopt(conn: sa.Connection, *, step: int, history: int, position: StreamPosition) -> None:
+    """Go on at ``position``; the caller has voided what was here."""
+    conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": position.below})
+    kept = {"below": position.below, "beyond": list(position.beyond)}
+    key_value.write(conn, ADOPTED, {"step": step, "history": history, **kept})
+    if position.stream is not None:
+        key_value.write(conn, stream_key(step + 1), position.stream)
+
+
+def adopted(conn: sa.Connection) -> tuple[int, set[int]]:
+    """What was trained before this database came in: all tasks below the first, and the others."""
+    kept = key_value.read(conn, ADOPTED, {"below": 0, "beyond": ()})
+    return kept["below"], set(kept["beyond"])
+
+
+def stream_key(step: int) -> str:
+    """The state that holds where ``step`` begins to draw tasks."""
+    return f"stream/{step}"

@@ -1,0 +1,83 @@
+"""Packages that only some commands need: pyproject.toml's extras, and what is said when one is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+from trinity_compat.common.errors import UserError
+
+_DISTRIBUTION = "trinity-compat"
+_REQUIREMENT = re.compile(
+    r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?\s*(?:==\s*(?P<pin>[\w.]+))?[^;]*;.*\bextra\s*==\s*["'](?P<extra>\w+)"""
+)
+# The first one that has all that is missing is offered.
+_OFFERED = ("data", "run", "postgres", "gpu", "studio", "workflows", "mcp", "images", "juicer")
+EVERY_RUN = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")
+_MODULES = {"transferqueue": "transfer_queue"}  # where it isn't called like the package
+_ON_A_CPU = ", or `make install` in a checkout, which takes torch and vLLM for a CPU"
+
+
+def need(*packages: str) -> None:
+    """Raises UserError naming those of ``packages`` that are not installed, and the extra that has them."""
+    if missing := [package for package in packages if version(package) is None]:
+        raise _missing(missing)
+
+
+def need_for_a_run() -> None:
+    """What every run imports is there. Raises as ``need``."""
+    need(*EVERY_RUN)
+
+
+def explained(error: ModuleNotFoundError) -> UserError | None:
+    """What to tell the user; None where no extra has the module, or its package is installed without it: then
+    the traceback says more. (Python names the outermost module that is missing.)"""
+    packages = (package for extra in _OFFERED for package in pins(extra))
+    found = [package for package in packages if _MODULES.get(package, package) == error.name]
+    return _missing(found[:1]) if found else None
+
+
+def version(package: str) -> str | None:
+    """The installed version of ``package``; None where it isn't installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def vllm_plugins() -> dict[str, str]:
+    """The environment of a process that makes engines: trinity-rft's plugin for vLLM, where it is installed,
+    imports what the pinned vLLM lacks, and would end the process."""
+    return {"VLLM_PLUGINS": "trinity_compat"} if version("trinity-rft") else {}
+
+
+@cache
+def pins(extra: str) -> Mapping[str, str | None]:
+    """Each package of ``extra`` (lower case) → the one version that will do, None where several will."""
+    return {_lower(each["package"]): each["pin"] for each in _requirements() if each["extra"] == extra}
+
+
+def install(packages: Iterable[str]) -> str:
+    """The command that installs ``packages``."""
+    wanted = {_lower(package) for package in packages}
+    extra = next((extra for extra in _OFFERED if wanted <= pins(extra).keys()), "run")
+    return f"pip install '{_DISTRIBUTION}[{extra}]'{_ON_A_CPU if extra in ('run', 'gpu') else ''}"
+
+
+def _missing(packages: list[str]) -> UserError:
+    some = "package {} is" if len(packages) == 1 else "packages {} are"
+    return UserError(f"the {some.format(', '.join(packages))} not installed here", hint=install(packages))
+
+
+def _lower(package: str) -> str:
+    return package.lower().replace("_", "-")
+
+
+def _requirements() -> Iterator[re.Match[str]]:
+    try:
+        lines = importlib.metadata.requires(_DISTRIBUTION) or ()
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout that isn't installed
+        lines = ()
+    return filter(None, map(_REQUIREMENT.match, lines))

@@ -1,0 +1,73 @@
+"""How a process of ours starts Python: never from the folder that it happens to run in.
+
+``python -m`` and ``python -c`` put the working directory in front of everything installed: a ``json.py`` or
+a ``trinity_compat/`` of the user's would be imported in place of ours. So each of our commands has ``-P``,
+which Python hands on to the processes that multiprocessing starts; PYTHONSAFEPATH would reach what users'
+code starts, too. Stock veRL has the launch's folder on ``sys.path``, and a script's own modules are imported
+from there: in processes that run users' code it comes last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.common.network import LOOPBACK
+
+USER_FOLDER = "TRINITY_COMPAT_USER_FOLDER"  # the launch's folder, in the environment of a run's processes
+_OMP = "OMP_WAIT_POLICY"
+
+
+def of_module(module: str, *words: str) -> list[str]:
+    """The command line of a module."""
+    return [sys.executable, "-P", "-m", module, *words]
+
+
+def of_code(code: str, *words: str) -> list[str]:
+    """The command line of a piece of code."""
+    return [sys.executable, "-P", "-c", code, *words]
+
+
+def share_cores(environ: MutableMapping[str, str]) -> None:
+    """Let OpenMP's threads give up their core while they wait; a value that is there stands. Called before
+    torch is loaded.
+
+    Explorer and trainer compute side by side, and threads that spin take the other's core: a toy beside other
+    work took 12 minutes instead of two."""
+    environ.setdefault(_OMP, "PASSIVE")
+
+
+def add_user_folder() -> None:
+    """Let users' own modules be found in the launch's folder, behind everything installed."""
+    folder = os.environ.get(USER_FOLDER)
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+
+
+def leave_working_directory() -> None:
+    """Import nothing more from the working directory, where ``-P`` was not given."""
+    if not sys.flags.safe_path and sys.path and Path(sys.path[0]).absolute() == Path.cwd():
+        del sys.path[0]
+
+
+def ray_environment(environment: dict[str, Any]) -> dict[str, Any]:
+    """A ``runtime_env`` for Ray, whose workers know the launch's folder, share cores, and have ``-P``.
+
+    The last only with a Ray on this machine: elsewhere this Python may have another path."""
+    own = {name: os.environ[name] for name in (USER_FOLDER, _OMP) if name in os.environ}
+    here = os.environ.get("RAY_ADDRESS", LOOPBACK).startswith(LOOPBACK)
+    safe = {"py_executable": f"{shlex.quote(sys.executable)} -P"} if here else {}
+    return {**safe, **environment, "env_vars": {**own, **environment.get("env_vars", {})}}
+
+
+@contextlib.contextmanager
+def outside_user_folder() -> Iterator[None]:
+    """For ``ray.init``, which puts the working directory in front of its workers' ``sys.path``: it gets one
+    that only root writes into."""
+    with contextlib.chdir("/"):
+        yield

@@ -1,0 +1,209 @@
+"""Watchdogs: whatever a process waits for makes progress within a limit, or it is named and ended.
+
+Progress is what counts (tokens, answers, calls that came back), not that a process is alive. A ``Watchdog``
+keeps the activities of a process, each with a limit; ``tick`` passes time and ``look`` judges. A ``Guard``
+is the thread that looks, names what hangs in the log, ends it, and at last its own process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from trinity_compat.common.hung_process import HungProcess, describe, kill, stack
+
+GAP_S = 5.0  # time between two ticks counts up to this: a paused machine or container is no hang
+LONG = 6.0  # times the limit, for what is slow by nature: a call to a training process, reading the data
+FAILED = 1  # exit code
+_LOOK_S = 1.0
+_LEAVE_S = 30.0  # for a process that was told what hangs, to end by itself
+_DUMPED = 4  # processes whose stacks go to the log
+SETTING = "trinity_compat.stall_timeout"
+
+Text = str | Callable[[], str]
+Suspects = Callable[[], Sequence[HungProcess]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """An activity without progress: its name, for how long, and the processes that it waits for. No
+    ``suspects``: the own process."""
+
+    what: str
+    idle_s: float
+    limit_s: float
+    suspects: Sequence[HungProcess] = ()
+
+    def __str__(self) -> str:
+        who = f" ({', '.join(describe(each) for each in self.suspects)})" if self.suspects else ""
+        return f"no progress for {self.idle_s:.0f} s: {self.what}{who}; {SETTING} sets the limit"
+
+
+class Activity:
+    """Something under way that should make progress. ``times`` the watchdog's limit and ``extra_s`` seconds
+    are allowed without; ``times`` None: any time, since somebody else limits it."""
+
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        what: Text,
+        *,
+        times: float | None = 1.0,
+        extra_s: float = 0.0,
+        suspects: Suspects = tuple,
+    ) -> None:
+        self._watchdog, self._suspects = watchdog, suspects
+        self._what, self._times, self._extra_s = what, times, extra_s
+        self._since = watchdog.seconds
+
+    def progress(self) -> None:
+        """Something came of it."""
+        self._since = self._watchdog.seconds
+        self._watchdog.count += 1
+
+    def now(self, what: Text, *, times: float | None = 1.0, suspects: Suspects | None = None) -> None:
+        """The next thing in its place; ``suspects`` None: the same processes."""
+        self._what, self._times, self._extra_s = what, times, 0.0
+        self._suspects = suspects or self._suspects
+        self.progress()
+
+    @property
+    def what(self) -> str:
+        """Its name, for people."""
+        return self._what if isinstance(self._what, str) else self._what()
+
+    def over(self, limit_s: float) -> float:
+        """Seconds past what is allowed; negative before."""
+        if self._times is None:
+            return -1.0
+        return self._watchdog.seconds - self._since - (limit_s * self._times + self._extra_s)
+
+    def stalled(self, limit_s: float) -> Stalled:
+        """The verdict on it."""
+        idle_s = self._watchdog.seconds - self._since
+        allowed_s = limit_s * (self._times or 1.0) + self._extra_s
+        suspects: Sequence[HungProcess] = ()
+        with suppress(Exception):  # of processes that Ray has lost nobody knows where they are
+            suspects = self._suspects()
+        return Stalled(self.what, idle_s, allowed_s, tuple(suspects))
+
+
+class Watchdog:
+    """The activities of one process or event loop. Any thread may use it. ``limit_s`` None: no limit."""
+
+    def __init__(self, limit_s: float | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit_s, self._clock = limit_s, clock
+        self.seconds, self.count = 0.0, 0  # time in sight; how often anything made progress
+        self._last = clock()
+        self._open: dict[int, Activity] = {}
+
+    def tick(self) -> None:
+        """Pass time. Who waits ticks, so that no time passes for it while it can't see any progress."""
+        now = self._clock()
+        self.seconds += min(max(now - self._last, 0.0), GAP_S)
+        self._last = now
+
+    def begin(
+        self, what: Text, *, times: float | None = 1.0, extra_s: float = 0.0, suspects: Suspects = tuple
+    ) -> Activity:
+        """An activity that goes on until ``end``; arguments as ``Activity``'s."""
+        activity = Activity(self, what, times=times, extra_s=extra_s, suspects=suspects)
+        self._open[id(activity)] = activity
+        self.count += 1
+        return activity
+
+    def end(self, activity: Activity) -> None:
+        """It is over; that is progress too."""
+        self._open.pop(id(activity), None)
+        self.count += 1
+
+    @contextmanager
+    def doing(
+        self, what: Text, *, times: float | None = 1.0, extra_s: float = 0.0, suspects: Suspects = tuple
+    ) -> Iterator[Activity]:
+        """Around an activity."""
+        activity = self.begin(what, times=times, extra_s=extra_s, suspects=suspects)
+        try:
+            yield activity
+        finally:
+            self.end(activity)
+
+    def look(self) -> Stalled | None:
+        """The activity that is furthest past its limit."""
+        if self.limit_s is None:
+            return None
+        limit_s = self.limit_s
+        worst = max(self._activities(), key=lambda each: each.over(limit_s), default=None)
+        return worst.stalled(limit_s) if worst and worst.over(limit_s) > 0 else None
+
+    def told(self) -> list[str]:
+        """What is under way."""
+        return [each.what for each in self._activities()]
+
+    def _activities(self) -> list[Activity]:
+        return list(self._open.values())
+
+
+class WatchdogThread:
+    """Looks at ``watchdogs`` every second. What stalls is written to the log with its stacks, and killed:
+    whoever waits for it then gets an error, and asks here for the ``reason``. A process that has not ended
+    ``leave_s`` later, or that hangs itself, ends with exit code 1 after ``last_word(reason)``.
+
+    Use as a context manager. ``own``: the watchdog that passes time by these looks; others tick themselves.
+    """
+
+    def __init__(
+        self,
+        own: Watchdog,
+        *others: Watchdog,
+        last_word: Callable[[str], object],
+        leave_s: float = _LEAVE_S,
+        leave: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._own, self._watchdogs = own, (own, *others)
+        self._last_word, self._leave_s, self._leave = last_word, leave_s, leave
+        self.reason: str | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+
+    def __enter__(self) -> WatchdogThread:
+        if self._own.limit_s is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+
+    def _run(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            if found := self.look():
+                self.act(found)
+                return
+
+    def look(self) -> Stalled | None:
+        """One look at all."""
+        self._own.tick()
+        return next((found for each in self._watchdogs if (found := each.look())), None)
+
+    def act(self, found: Stalled) -> None:
+        """Name it, show its stacks, end it."""
+        self.reason = str(found)
+        print(f"watchdog: {self.reason}", file=sys.stderr, flush=True)
+        with suppress(Exception):  # whatever fails here, the process must not stay
+            for suspect in found.suspects[:_DUMPED]:
+                print(stack(suspect), file=sys.stderr, flush=True)
+        for suspect in found.suspects:
+            with suppress(Exception):
+                kill(suspect)
+        if found.suspects and self._over.wait(self._leave_s):
+            return
+        with suppress(Exception):  # the database may be away
+            faulthandler.dump_traceback(file=sys.stderr)
+            self._last_word(self.reason)
+        self._leave(FAILED)

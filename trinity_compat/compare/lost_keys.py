@@ -1,0 +1,71 @@
+"""A run of stock veRL that lost reward keys beside one that has them: two rewards are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trinity_compat.common.redaction import hidden
+from trinity_compat.compare.model import RunMetrics, Side
+from trinity_compat.translate.stock_verl import is_moved, lost_in
+
+_OURS = "job"  # the kind of a run that reads them
+_SINCE = "stock veRL from 0.9.0 on does not read the reward keys of before 0.8"
+_BASELINE = "trinity-compat profile NAME --as-overrides --for SCRIPT prints those that it reads"
+
+
+@dataclass(frozen=True, slots=True)
+class LostKeys:
+    """The keys, with their values, that runs of side A or B lost. ``known``: their own configuration says so;
+    else the other side's launch has them, and these runs keep no configuration that would tell."""
+
+    side: str
+    runs: tuple[str, ...]
+    keys: Mapping[str, object]
+    known: bool
+
+    def __str__(self) -> str:
+        """The line that a report begins with."""
+        told = ", ".join(f"{key}={value}" for key, value in self.keys.items())
+        without = f"it was trained without {told}, so the two sides have not the same reward"
+        if self.known:
+            return (
+                f"{self.side} is stock veRL's ({', '.join(self.runs)}), and {without}: {_SINCE}. {_BASELINE}."
+            )
+        return f"If {self.side} is a run of stock veRL 0.9, {without}: {_SINCE}. {_BASELINE}."
+
+    def as_dict(self) -> dict[str, object]:
+        """Of the JSON form."""
+        return {"side": self.side, "runs": [*self.runs], "keys": dict(self.keys), "known": self.known}
+
+
+def lost_by_stock(a: Side, b: Side) -> list[LostKeys]:
+    """Of each side at most one: known where it can be."""
+    return [*_of_side("A", a, b), *_of_side("B", b, a)]
+
+
+def _of_side(letter: str, side: Side, other: Side) -> Iterator[LostKeys]:
+    runs = [run for run in side.runs if run.kind != _OURS]
+    known = [(run, lost) for run in runs if (lost := lost_in(run.meta.get("verl") or {}))]
+    if known:
+        keys = {key: value for _, lost in known for key, value in lost.items()}
+        yield LostKeys(letter, tuple(run.name for run, _ in known), _shown(keys), True)
+        return
+    untold = tuple(run.name for run in runs if "verl" not in run.meta)
+    if untold and (keys := _read_by(other.runs)):
+        yield LostKeys(letter, untold, _shown(keys), False)
+
+
+def _shown(keys: Mapping[str, object]) -> dict[str, object]:
+    return {key: hidden(key, value) for key, value in keys.items()}
+
+
+def _read_by(runs: Iterable[RunMetrics]) -> dict[str, object]:
+    """The keys of before 0.8 that the launches of our runs set, as their audits hold them."""
+    return {
+        finding["key"]: finding.get("value")
+        for run in runs
+        for launch in (run.meta.get("audit") or {}).get("launches") or []
+        for finding in launch.get("findings", [])
+        if finding.get("source") and finding.get("value") is not None and is_moved(finding["key"])
+    }

@@ -1,0 +1,1 @@
+"""Agent loops and workflows: veRL's, Trinity's and those of users."""

@@ -1,0 +1,34 @@
+"""veRL's configuration of a run, with its tokenizer and processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.gc_pause import gc_paused
+from trinity_compat.common.paths import from_home
+from trinity_compat.job.run_spec import RunSpec
+
+
+def configuration(spec: RunSpec) -> tuple[Any, Any, Any]:
+    """veRL's configuration, tokenizer and processor, as its main_ppo makes them."""
+    with gc_paused():
+        from omegaconf import OmegaConf
+        from verl.utils import hf_processor, hf_tokenizer
+        from verl.utils.fs import copy_to_local
+
+    config = OmegaConf.create(dict(spec.verl))
+    model = config.actor_rollout_ref.model
+    _check_model(model.path)
+    path = copy_to_local(model.get("tokenizer_path") or model.path)
+    trust = bool(config.data.get("trust_remote_code", False))
+    return config, hf_tokenizer(path, trust_remote_code=trust), hf_processor(path, trust_remote_code=trust)
+
+
+def _check_model(path: str) -> None:
+    looks_local = path.startswith(("/", "./", "../", "~"))
+    if looks_local and not (from_home(path) / "config.json").exists():
+        raise UserError(
+            f"actor_rollout_ref.model.path={path}: no model there (config.json is missing)",
+            hint="download the model first, or write its Hugging Face name",
+        )

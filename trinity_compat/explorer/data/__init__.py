@@ -1,0 +1,1 @@
+"""The task stream: veRL's dataset or Trinity's tasksets, by number."""

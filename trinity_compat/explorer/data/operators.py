@@ -1,0 +1,47 @@
+"""The pipeline of a run, in the explorer's own process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from trinity_compat.common.nested import value_at
+from trinity_compat.explorer.data.tasks import TaskStream
+from trinity_compat.trinity.pipelines import SECTION
+from trinity_compat.trinity.pipelines.runner import OperatorPipeline
+from trinity_compat.trinity.workflows import plugins, trinity_stubs
+from trinity_compat.trinity.workflows.auxiliary import clients_of
+
+
+def pipeline_of(verl: Mapping[str, Any], train: TaskStream) -> OperatorPipeline | None:
+    """What a configuration asks for, None where it names no operators. Raises RunError for a plugin or an
+    operator that fails."""
+    asked = value_at(verl, f"{SECTION}.operators")
+    if not asked:
+        return None
+    trinity_stubs.install()
+    plugins.load(plugins.folders(os.environ.get(plugins.VARIABLE, "")))
+    return OperatorPipeline([(each["name"], each["args"]) for each in asked], train.place)
+
+
+@asynccontextmanager
+async def prepared(
+    pipeline: OperatorPipeline | None, verl: Mapping[str, Any], routers: Sequence[str] = ()
+) -> AsyncIterator[None]:
+    """Around its use. ``routers``: where the auxiliary models answer (host:port)."""
+    if pipeline is None:
+        yield
+        return
+    await pipeline.prepare(_auxiliary(verl, routers))
+    try:
+        yield
+    finally:
+        await pipeline.close()
+
+
+def _auxiliary(verl: Mapping[str, Any], routers: Sequence[str]) -> dict[str | int, list[Any]]:
+    """As upstream hands them: each by its name, else its place."""
+    found = enumerate(clients_of(verl, routers))
+    return {each.name or place: [each.get_openai_async_client()] for place, each in found}

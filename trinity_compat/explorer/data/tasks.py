@@ -1,0 +1,260 @@
+"""The task stream: veRL's dataset in veRL's order, addressed by one integer.
+
+Invariant: which row a task number means depends on (rows, batch size, shuffle, seed) only, so a position
+needs no state of a dataloader and a lost group can be made again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import torch
+
+from trinity_compat.buffer.images import kept
+from trinity_compat.buffer.row_fields import WRITE, carried
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.paths import from_home
+
+_log = logging.getLogger(__name__)
+FIRST = 16  # rows that are looked at before engines start, and as many more of the rest
+
+
+@dataclass(slots=True)
+class TaskOrder:
+    """The rows that veRL's dataloader draws: ``create_rl_sampler`` and drop_last, epoch after epoch.
+
+    ``seed`` None gives torch.Generator's default seed, as in veRL (trainer/ppo/utils.py, 0.9.1). ``draws``:
+    ``draws_of``.
+    """
+
+    rows: int
+    batch_size: int
+    shuffle: bool
+    seed: int | None
+    draws: int = 1
+    _epochs: list[list[int]] = field(default_factory=list, init=False, repr=False)
+    _generator: torch.Generator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._generator = self.generator()
+
+    def generator(self) -> torch.Generator:
+        """As the sampler's is before it draws."""
+        made = torch.Generator()
+        return made if self.seed is None else made.manual_seed(self.seed)
+
+    def steps(self, epochs: int) -> int:
+        """Steps of so many epochs, each of whole batches only."""
+        return epochs * (self.rows // self.batch_size)
+
+    def row(self, task_no: int) -> int:
+        """The dataset row of a task number (from 0)."""
+        epoch, place = divmod(task_no, self.rows // self.batch_size * self.batch_size)
+        return self._permutation(epoch)[place] if self.shuffle else place
+
+    def _permutation(self, epoch: int) -> list[int]:
+        # One generator serves all epochs, as veRL's sampler keeps one.
+        while len(self._epochs) <= epoch:
+            self._epochs.append(drawn(self.rows, self._generator, self.draws))
+        return self._epochs[epoch]
+
+
+def drawn(rows: int, generator: torch.Generator, draws: int) -> list[int]:
+    """The next epoch's permutation: the last of ``draws``."""
+    made = [torch.randperm(rows, generator=generator) for _ in range(draws)]
+    permutation: list[int] = made[-1].tolist()
+    return permutation
+
+
+def draws_of(data: Any) -> int:
+    """How often the loader of veRL's ``data`` section asks its sampler for an order when an epoch begins. One
+    with workers does so twice, and takes the second: torchdata 0.11's StatefulDataLoader makes the sampler's
+    iterator in its base class and again as it resets itself, and the iterator draws as it is made."""
+    return 2 if data.get("dataloader_num_workers", 0) else 1
+
+
+class DatasetOrder(Protocol):
+    """Which row of the dataset a task number means."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    def steps(self, epochs: int) -> int:
+        """Whole batches of so many epochs."""
+
+    def row(self, task_no: int) -> int:
+        """The row of a task number (from 0)."""
+
+
+class TaskStream:
+    """Tasks by number: rows of ``dataset`` with the types that they have there (``buffer.carrying``), and
+    ``Media`` for images, videos, sounds and bytes."""
+
+    changes = False  # whether what a task is may depend on the steps before it
+
+    def __init__(self, dataset: Any, order: DatasetOrder) -> None:
+        self._dataset = dataset
+        self.order = order
+        self._told: set[tuple[str, str]] = set()
+
+    @property
+    def dataset(self) -> Any:
+        """veRL's, or the user's own."""
+        return self._dataset
+
+    def has(self, step: int) -> bool:
+        """Whether there are tasks for it."""
+        return True
+
+    def task(self, task_no: int) -> dict[str, Any]:
+        """The row behind a task number (veRL's fields: raw_prompt, data_source, reward_model, …)."""
+        return self.row(self.order.row(task_no))
+
+    def row(self, index: int) -> dict[str, Any]:
+        """A row by its place in the dataset. A value that cannot be carried is named in the log, once for a
+        field, and a ``LeftOut`` stands for it. Raises UserError for media without a processor."""
+        return self._carried(index)[0]
+
+    def notes(self, index: int) -> list[tuple[str, str, str]]:
+        """The values of a row that change on their way: place, type, and what stands for it ("": nothing)."""
+        return self._carried(index)[1]
+
+    def _carried(self, index: int) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
+        try:
+            found = self._dataset[index]
+        except AssertionError as error:  # veRL's own words (RLHFDataset._build_messages, 0.9.1)
+            if "processor is needed" not in str(error):
+                raise
+            raise UserError(
+                f"row {index} of the data has images, videos or audio; veRL knows no processor of the model",
+                hint="its log has the reason (hf_processor); train a model of Qwen2-VL's or GLM-4V's kind",
+            ) from error
+        notes: list[tuple[str, str, str]] = []
+        # Tensors at the top are veRL's own to stack; no reward function and no agent loop gets them.
+        fields = {name: value for name, value in found.items() if not isinstance(value, torch.Tensor)}
+        row = {
+            name: kept(carried(value, name, lambda *each: notes.append(each)))
+            for name, value in fields.items()
+        }
+        for place, kind, instead in notes:
+            field = place.partition("[")[0]
+            if (field, kind) not in self._told:
+                self._told.add((field, kind))
+                fate = f"arrives as a {instead}" if instead else "is left out, and raises when it is used"
+                _log.warning("row %d of the data: %s, a %s, %s", index, place, kind, fate)
+        return row, notes
+
+    def place(self, task_no: int) -> tuple[int, int]:
+        """The taskset of a task, from 0, and its row there."""
+        return self.taskset_of(self.order.row(task_no))
+
+    def taskset_of(self, row: int) -> tuple[int, int]:
+        """The taskset of a row of the dataset, from 0, and its row there."""
+        taskset = 0
+        sizes = getattr(self._dataset, "sizes", ())
+        while taskset < len(sizes) - 1 and row >= sizes[taskset]:
+            row -= sizes[taskset]
+            taskset += 1
+        return taskset, row
+
+    def __len__(self) -> int:
+        return int(self.order.rows)
+
+
+def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
+    """The training tasks of a veRL configuration. Raises UserError for files that can't serve."""
+    data = config.data
+    dataset = train_dataset(config, tokenizer, processor)
+    order = _train_order(dataset, data)
+    trainer = config.get("trainer") or {}
+    # Tasksets begin again within a step: any rows are enough where the steps are counted.
+    counted = data.get("tasksets") and trainer.get("total_training_steps") and len(dataset)
+    if not (counted or order.steps(int(trainer.get("total_epochs", 1)))):
+        raise UserError(
+            f"data.train_batch_size={order.batch_size}, but only {len(dataset)} prompts are left in"
+            " data.train_files",
+            hint="lower data.train_batch_size, or raise data.max_prompt_length (longer prompts are dropped)",
+        )
+    return TaskStream(dataset, order)
+
+
+def _train_order(dataset: Any, data: Any) -> DatasetOrder:
+    if data.get("tasksets"):
+        from trinity_compat.explorer.data.taskset_order import order_of
+
+        return order_of(dataset, data)
+    return TaskOrder(
+        len(dataset), data.train_batch_size, bool(data.shuffle), data.get("seed"), draws_of(data)
+    )
+
+
+def train_dataset(config: Any, tokenizer: Any, processor: Any) -> Any:
+    """The rows of ``data.train_files``. Raises as ``train_stream``."""
+    return _dataset(config.data.train_files, config.data, tokenizer, processor, train=True)
+
+
+def eval_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
+    """The validation tasks, in the files' order (veRL keeps the last batch here)."""
+    dataset = _dataset(config.data.val_files, config.data, tokenizer, processor, train=False)
+    return TaskStream(dataset, TaskOrder(len(dataset), max(1, len(dataset)), False, None))
+
+
+def _dataset(files: Any, data: Any, tokenizer: Any, processor: Any, *, train: bool) -> Any:
+    from verl.trainer.ppo.utils import create_rl_dataset
+
+    paths = [files] if isinstance(files, str) else list(files)
+    if not data.custom_cls.get("path"):  # such a class reads what it likes
+        for path in paths:
+            _check_file(path, data.get("prompt_key", "prompt"))
+    limit = data.get("train_max_samples" if train else "val_max_samples", -1)
+    return create_rl_dataset(paths, data, tokenizer, processor, is_train=train, max_samples=limit)
+
+
+def _check_file(path: str, prompt_key: str) -> None:
+    """veRL drops every row of a file without its columns, and says "filter dataset len: 0"."""
+    if "://" in path:
+        return
+    local = from_home(path)
+    if not local.exists():
+        raise UserError(
+            "no such data file", where=Where(path), hint="check data.train_files and data.val_files"
+        )
+    if local.suffix != ".parquet":
+        return
+    import pyarrow.parquet as pq
+
+    columns = pq.read_schema(local).names
+    missing = [name for name in (prompt_key, "data_source", "reward_model") if name not in columns]
+    if missing:
+        raise UserError(
+            f"no column {missing[0]!r}; the file has {', '.join(columns)}",
+            where=Where(path),
+            hint="write the file in veRL's format, or name the column with data.prompt_key",
+        )
+
+
+def check(stream: TaskStream, files: str) -> None:
+    """Read the first rows of a stream, and some spread over the others. ``files``: the key that names them.
+    Raises UserError for a value that cannot be stored or handed to reward functions."""
+    count = len(stream.dataset)
+    spread = range(FIRST, count, max(1, (count - FIRST) // FIRST))
+    for index in (*range(min(FIRST, count)), *spread):
+        for place, kind, instead in stream.notes(index):
+            if not instead:
+                raise UserError(
+                    f"{files}: row {index} (from 0): {place} holds a {kind}, which cannot be stored or handed"
+                    " to agent loops and reward functions",
+                    hint=f"{WRITE}, in the data or in the class of data.custom_cls",
+                )
+
+
+def sampling_seed(base: int, kind: str, task_no: int) -> int:
+    """Seed of a group's first response; the i-th takes seed + i. Depends on its arguments only."""
+    digest = blake2b(f"{base}/{kind}/{task_no}".encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "big")

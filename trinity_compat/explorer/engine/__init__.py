@@ -1,0 +1,1 @@
+"""One vLLM engine: its arguments, requests and weights."""

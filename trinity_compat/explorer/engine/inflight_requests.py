@@ -1,0 +1,74 @@
+"""What becomes of answers in flight when the weights change: they go on, or begin again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest
+
+
+class AnsweringEngine(Protocol):
+    """Of an engine what answers."""
+
+    async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
+        """As ``Engine.submit``."""
+
+
+class GenerationClient(AnsweringEngine, Protocol):
+    """``Asked``, or what stands for it in another process."""
+
+    async def again(self) -> None:
+        """As ``Asked.again``."""
+
+
+class InflightRequests:
+    """Requests to an engine. Without ``partial`` (veRL's ``async_training.partial_rollout``) no answer
+    outlives the weights that began it: a change cancels it, which makes vLLM abort the request, and whoever
+    waits for it asks again after ``again``."""
+
+    def __init__(self, engine: AnsweringEngine, *, partial: bool = True) -> None:
+        self._engine, self._partial = engine, partial
+        self._in_flight: set[asyncio.Future[list[Completion]]] = set()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self.interrupted = 0  # answers that had to begin again
+
+    @property
+    def changes(self) -> bool:
+        """Whether the weights are being changed."""
+        return not self._settled.is_set()
+
+    async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
+        """As ``Engine.submit``."""
+        await self._settled.wait()
+        answers = await self._engine.submit(requests)
+        self._in_flight.update(answers)
+        for answer in answers:
+            answer.add_done_callback(self._in_flight.discard)
+        return answers
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Around a change of weights."""
+        ending = [] if self._partial else [*self._in_flight]
+        self._settled.clear()
+        try:
+            for answer in ending:
+                answer.cancel()
+            if ending:
+                await asyncio.wait(ending)
+            self.interrupted += len(ending)
+            yield
+        finally:
+            self._settled.set()
+
+    async def again(self) -> None:
+        """Call when an answer was cancelled: comes back when it may be asked for again. Raises CancelledError
+        where not the answer was cancelled but who waits for it."""
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise asyncio.CancelledError
+        await self._settled.wait()

@@ -1,0 +1,50 @@
+"""Tasks with the sampling that veRL's configuration gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_compat.explorer.data.tasks import TaskStream, sampling_seed
+from trinity_compat.explorer.engine.trajectory import RolloutTask
+from trinity_compat.job.run_spec import RunSpec, has_baseline, seed_of
+
+
+def seeds_requests(spec: RunSpec) -> bool:
+    """Whether each training answer has a seed of its own (vLLM then samples row by row); not so in veRL."""
+    rollout = spec.verl["actor_rollout_ref"]["rollout"]
+    return spec.sync.style == "fixed" or bool(rollout.get("full_determinism")) or spec.seeded_requests
+
+
+def make_job(
+    verl: Mapping[str, Any],
+    kind: str,
+    number: int,
+    task: Mapping[str, Any],
+    *,
+    taskset: int = 0,
+    seeded: bool = True,
+) -> RolloutTask:
+    """``kind`` train samples by ``rollout.*``, eval by ``rollout.val_kwargs.*``, and by what a YAML's
+    ``taskset`` (its place among those of the kind) says itself. The seed, if it is to have
+    one, depends on kind, number and the run's own seed."""
+    rollout = verl["actor_rollout_ref"]["rollout"]
+    values = rollout["val_kwargs"] if kind == "eval" else rollout
+    own = (verl["data"].get("taskset_sampling") or {}).get(f"{kind}/{taskset}", {})
+    asked = {name: values[name] for name in ("temperature", "top_p", "top_k", "n")} | dict(own)
+    answers, sampling = int(asked.pop("n")), asked
+    sampling["repetition_penalty"] = rollout.get("repetition_penalty", 1.0)
+    sampling["ignore_eos"] = rollout.get("ignore_eos", False)
+    if least := verl["data"].get("min_response_length"):  # Trinity's model.min_response_tokens
+        sampling["min_tokens"] = int(least)
+    if seeded and sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
+        sampling["seed"] = sampling_seed(seed_of(verl), kind, number)
+    baseline = kind != "eval" and has_baseline(verl)
+    return RolloutTask(number, task, answers, sampling, validate=kind == "eval", baseline=baseline)
+
+
+def eval_jobs(verl: Mapping[str, Any], rows: TaskStream | None) -> list[RolloutTask]:
+    """Every validation row, in order; none without validation data."""
+    if not rows:
+        return []
+    return [make_job(verl, "eval", i, rows.row(i), taskset=rows.taskset_of(i)[0]) for i in range(len(rows))]

@@ -1,0 +1,82 @@
+"""A task to answer, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trinity_compat.buffer.codec import id_fault
+
+AGENT_FAILED = "rollout/agent_failed"  # in an experience's metrics, and summed over a step's
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTask:
+    """A task to answer n times. ``sampling`` names vLLM's SamplingParams, seed included unless greedy.
+    ``apart``: n requests instead of one for n answers, so that each has its own end (and model version).
+    ``baseline``: a greedy answer comes after the n (ReMax, arXiv 2310.10505)."""
+
+    task_no: int
+    task: Mapping[str, Any]
+    n: int
+    sampling: Mapping[str, Any]
+    validate: bool = False
+    apart: bool = False
+    baseline: bool = False
+
+    @property
+    def answers(self) -> int:
+        """All that are made."""
+        return self.n + self.baseline
+
+    def sampling_of(self, run: int) -> Mapping[str, Any]:
+        """What answer ``run`` is sampled with by itself. Greedy as veRL 0.9.1's agent loop has it."""
+        if run == self.n:
+            greedy = {name: value for name, value in self.sampling.items() if name != "seed"}
+            return greedy | {"temperature": 0, "top_p": 1.0, "top_k": -1}
+        seed = self.sampling.get("seed")
+        return {**self.sampling} if seed is None else {**self.sampling, "seed": seed + run}
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One response: ``response_mask`` [R] is 1 where the policy wrote; ``logprobs`` [R], 0.0 elsewhere.
+    ``truncated``: its last answer was cut. ``versions``: the weights in place when the engine got it, and
+    when it was done."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    response_mask: list[int]
+    logprobs: list[float]
+    num_turns: int = 2
+    reward: float | None = None  # set by agent loops that score themselves
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    truncated: bool = False
+    versions: tuple[int, int] = (0, 0)
+
+
+def fault_of(part: Trajectory, vocabulary: int) -> str:
+    """Why an agent loop's or a workflow's answer cannot be trained; "" where it can. ``vocabulary``: how many
+    tokens the model has embeddings for."""
+    for name in ("prompt_ids", "response_ids"):
+        if fault := id_fault(getattr(part, name), vocabulary):
+            return f"{fault} of {name}"
+    length = len(part.response_ids)
+    if not length == len(part.response_mask) == len(part.logprobs):
+        told = f"{len(part.response_mask)} in response_mask and {len(part.logprobs)} log-probabilities"
+        return f"{length} tokens in response_ids, {told}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutResult:
+    """A finished job: n trajectories, or why there are none (``hopeless``: trying again won't help).
+    ``instead``: what may stand for each of them where the run is to go on without: nothing to learn from."""
+
+    task_no: int
+    trajectories: tuple[Trajectory, ...]
+    error: str = ""
+    hopeless: bool = False
+    instead: Trajectory | None = None

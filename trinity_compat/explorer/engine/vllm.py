@@ -1,0 +1,375 @@
+"""The inference engine, behind one small interface: answer requests, take new weights.
+
+``InProcessEngine`` runs vLLM inside its caller's process (CPU: no spawned interpreters, starts in two
+seconds); ``AsyncEngine`` is vLLM's own asynchronous engine (GPU: overlapped scheduling, tensor
+parallelism). Both give log-probabilities of the chosen tokens and never a token that the tokenizer
+doesn't know.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.gc_pause import gc_paused
+from trinity_compat.explorer.engine.structured_output import compact
+from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged
+
+_EXTENSION = "trinity_compat.plugins.vllm_weights.WeightReceiver"
+_T = TypeVar("_T")
+
+
+class EngineDied(RuntimeError):
+    """vLLM gave up; nothing that was asked of it will be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """``prompt_ids`` int [P]; ``sampling`` holds vLLM's SamplingParams by name (n, seed, max_tokens, …).
+    ``media`` is vLLM's ``multi_modal_data``; ``prompt_ids`` then have one placeholder for each image. Its
+    processor gets ``processor_kwargs``."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    sampling: Mapping[str, Any]
+    media: Mapping[str, Any] = field(default_factory=dict)
+    processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        """As vLLM takes it (veRL's vllm_async_server.py: ``generate``, 0.9.1)."""
+        prompt: dict[str, Any] = {"prompt_token_ids": list(self.prompt_ids)}
+        if self.media:
+            prompt["multi_modal_data"] = dict(self.media)
+        if self.media and self.processor_kwargs:
+            prompt["mm_processor_kwargs"] = dict(self.processor_kwargs)
+        return prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """``token_ids`` int [R] and ``logprobs`` float [R] of one response; ``reason``: stop, length or abort.
+    ``prompt_logprobs`` float [P - 1], of every prompt token after the first, where they were asked for."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    reason: str
+    prompt_logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """``arguments`` are vLLM's EngineArgs by name; ``vocabulary`` the number of tokens that exist."""
+
+    arguments: Mapping[str, Any]
+    vocabulary: int
+    banned: tuple[int, ...] = field(default=())
+
+    @property
+    def begins_empty(self) -> bool:
+        """Whether vLLM starts with random weights, and the model's own are handed to it then."""
+        return self.arguments.get("load_format") == "dummy"
+
+    @property
+    def adapts(self) -> bool:
+        """Whether versions are LoRA adapters of the model that vLLM starts with."""
+        return bool(self.arguments.get("enable_lora"))
+
+    @property
+    def adapter(self) -> dict[str, Any]:
+        """vLLM's argument that has a request answered with the adapter in place; none without adapters."""
+        if not self.adapts:
+            return {}
+        from trinity_compat.plugins.vllm_weights import adapter_request
+
+        return {"lora_request": adapter_request()}
+
+
+class Engine(Protocol):
+    """All methods run on one asyncio loop."""
+
+    async def start(self) -> None:
+        """Build the engine, with the weights of the model path."""
+
+    async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
+        """Admit all requests before the next decoding step, so that the same requests make the same
+        batches. Each future gives a request's n completions, in order, or raises EngineDied. Cancelling it
+        aborts the request: its places are free at the next step."""
+
+    async def load(self, file: WeightFile) -> None:
+        """Put a version's weights in place. Requests in flight go on with them: their caches are computed
+        again, the tokens they have stay. Raises WeightsDamaged for a file that is not what was published,
+        RunError when vLLM can't load it."""
+
+    async def close(self) -> None:
+        """Release processes and memory."""
+
+
+class LocalEngine(Engine, Protocol):
+    """An engine in processes of this run: it can take weights straight from the trainer. ``steps`` grows
+    with each step that gives tokens; ``owed``: requests without an answer."""
+
+    steps: int
+
+    @property
+    def owed(self) -> int: ...
+
+    async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        """Take weights at a ``Meeting`` (as a dict), with ranks from ``first_rank``. As ``load``; each
+        worker's answer is that of ``WeightReceiver.receive_broadcast``."""
+
+    async def sleep(self) -> None:
+        """Free the device's memory, the weights kept in the host's; nothing may be in flight."""
+
+    async def wake(self) -> None:
+        """Undo ``sleep``."""
+
+
+class InProcessEngine:
+    """vLLM's synchronous engine; one thread of its own builds it, steps it and loads its weights."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm")
+        self._config = config
+        self._waiting: dict[str, asyncio.Future[list[Completion]]] = {}
+        self._driver: asyncio.Task[None] | None = None
+        self._engine: Any = None
+        self.steps = 0
+
+    @property
+    def owed(self) -> int:
+        return len(self._waiting)
+
+    async def start(self) -> None:
+        """Build the engine and load the model's own weights."""
+        self._engine = await self._call(self._build)
+
+    def _build(self) -> Any:
+        with gc_paused():
+            from vllm.v1.engine.llm_engine import LLMEngine
+
+        engine = LLMEngine.from_engine_args(engine_args(self._config.arguments, "uni"))
+        engine.collective_rpc("mask_vocabulary", args=(self._config.vocabulary, self._config.banned))
+        if self._config.begins_empty:
+            check_loaded(engine.collective_rpc("receive_model"))
+        if self._config.adapts:
+            engine.collective_rpc("begin_unadapted")
+        return engine
+
+    async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
+        loop = asyncio.get_running_loop()
+        futures = {request.request_id: loop.create_future() for request in requests}
+        self._waiting |= futures
+        await self._call(self._admit, requests)
+        for request_id, future in futures.items():
+            future.add_done_callback(functools.partial(self._abort_if_cancelled, request_id))
+        if self._driver is None or self._driver.done():
+            self._driver = loop.create_task(self._drive())
+        return list(futures.values())
+
+    def _abort_if_cancelled(self, request_id: str, future: asyncio.Future[list[Completion]]) -> None:
+        if future.cancelled() and request_id in self._waiting:
+            del self._waiting[request_id]
+            self._thread.submit(self._engine.abort_request, [request_id])
+
+    def _admit(self, requests: Sequence[GenerationRequest]) -> None:
+        for request in requests:
+            params = sampling_params(request.sampling)
+            self._engine.add_request(request.request_id, request.prompt, params, **self._config.adapter)
+
+    async def _drive(self) -> None:
+        try:
+            while self._waiting:
+                outputs = await self._call(self._engine.step)
+                self.steps += 1
+                for output in outputs:
+                    # One that was cancelled during the step has nobody who waits for it.
+                    waiting = self._waiting.pop(output.request_id, None) if output.finished else None
+                    if waiting and not waiting.done():
+                        waiting.set_result(completions(output))
+        except Exception as error:
+            for future in [each for each in self._waiting.values() if not each.done()]:
+                future.set_exception(EngineDied(f"vLLM: {error!r}"))
+            self._waiting.clear()
+
+    async def load(self, file: WeightFile) -> None:
+        await self._call(self._load, file)
+
+    def _load(self, file: WeightFile) -> None:
+        answers = self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
+        self._forget()
+        check_loaded(answers)
+
+    async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        return await self._call(self._receive, meeting, first_rank)
+
+    def _receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        answers = self._engine.collective_rpc("receive_broadcast", args=(meeting, first_rank))
+        self._forget()
+        return list(answers)
+
+    def _forget(self) -> None:
+        """What former weights computed: keys and values, and what the vision tower made of images."""
+        self._engine.reset_prefix_cache(reset_running_requests=True)
+        self._engine.reset_encoder_cache()
+
+    async def sleep(self) -> None:
+        """vLLM has no sleep mode on a CPU, where there is no memory to hand over."""
+
+    async def wake(self) -> None:
+        """As ``sleep``."""
+
+    async def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _call(self, function: Callable[..., _T], *args: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+
+class AsyncEngine:
+    """vLLM's AsyncLLM with its own processes; one per tensor-parallel group."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._engine: Any = None
+        self.steps = self.owed = 0
+
+    async def start(self) -> None:
+        """Start vLLM's processes and load the model's own weights."""
+        with gc_paused():
+            from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._engine = AsyncLLM.from_engine_args(engine_args(self._config.arguments, "mp"))
+        self._count_steps(self._engine.output_processor)
+        await self._engine.collective_rpc(
+            "mask_vocabulary", args=(self._config.vocabulary, self._config.banned)
+        )
+        if self._config.begins_empty:
+            check_loaded(await self._exchange("receive_model"))
+        if self._config.adapts:
+            await self._engine.collective_rpc("begin_unadapted")
+
+    async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
+        return [asyncio.ensure_future(self._answer(request)) for request in requests]
+
+    def _count_steps(self, outputs: Any) -> None:
+        """vLLM hands whole answers out; what each step of its processes gives passes here."""
+        process = outputs.process_outputs
+
+        def counted(found: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            self.steps += bool(found)
+            return process(found, *args, **kwargs)
+
+        outputs.process_outputs = counted
+
+    async def _answer(self, request: GenerationRequest) -> list[Completion]:
+        final: Any = None
+        self.owed += 1
+        try:
+            params = sampling_params(request.sampling)
+            answering = self._engine.generate(
+                request.prompt, params, request.request_id, **self._config.adapter
+            )
+            async for output in answering:
+                final = output
+        except Exception as error:
+            if self._engine.errored:
+                raise EngineDied(f"vLLM: {error!r}") from error
+            raise
+        finally:
+            self.owed -= 1
+        return completions(final)
+
+    async def load(self, file: WeightFile) -> None:
+        check_loaded(await self._exchange("receive_file", file.path, file.digest, file.nbytes))
+
+    async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        return list(await self._exchange("receive_broadcast", meeting, first_rank))
+
+    async def _exchange(self, method: str, *args: Any) -> Any:
+        await self._engine.pause_generation(mode="keep", clear_cache=False)
+        try:
+            answers = await self._engine.collective_rpc(method, args=args)
+            await self._engine.reset_prefix_cache(reset_running_requests=True)
+            await self._engine.reset_encoder_cache()  # what the vision tower made of images
+        finally:  # else what is in flight would never be answered, nor fail
+            await self._engine.resume_generation()
+        return answers
+
+    async def sleep(self) -> None:
+        await self._engine.sleep(level=1)
+
+    async def wake(self) -> None:
+        await self._engine.wake_up()
+
+    async def close(self) -> None:
+        self._engine.shutdown()
+
+
+def engine_args(arguments: Mapping[str, Any], executor: str) -> Any:
+    """vLLM's AsyncEngineArgs, read as from the command line that veRL's server writes: texts, numbers and
+    JSON mean what they mean there. Raises UserError for a value that vLLM's parser refuses."""
+    from verl.workers.rollout.vllm_rollout.utils import build_cli_args_from_config
+    from vllm import AsyncEngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser(exit_on_error=False))
+    parser.error = _refuse
+    words = build_cli_args_from_config(
+        {**arguments, "distributed_executor_backend": executor, "worker_extension_cls": _EXTENSION}
+    )
+    try:
+        return AsyncEngineArgs.from_cli_args(parser.parse_args(words))
+    except argparse.ArgumentError as error:
+        raise UserError(f"vLLM does not take {error}") from error
+
+
+def _refuse(message: str) -> NoReturn:
+    raise UserError(f"vLLM does not take its arguments: {message}")
+
+
+def check_loaded(answers: Sequence[Mapping[str, Any]]) -> None:
+    """Raise for the first of the workers' answers to ``receive_file`` that tells of no loaded weights."""
+    for answer in answers:
+        if "damaged" in answer:
+            raise WeightsDamaged(answer["damaged"])
+        if "failed" in answer:
+            raise RunError(f"vLLM could not load the weights: {answer['failed']}")
+
+
+def sampling_params(values: Mapping[str, Any]) -> Any:
+    """vLLM's SamplingParams: whole answers only (else n children come one by one), chosen log-probs;
+    the model's own also where ``structured_outputs`` leaves it only some tokens."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    if bound := values.get("structured_outputs"):
+        values = {**values, "structured_outputs": StructuredOutputsParams(**compact(bound))}
+    fixed = {"logprobs": 0, "output_kind": RequestOutputKind.FINAL_ONLY, "flat_logprobs": True}
+    return SamplingParams(**{"detokenize": bool(values.get("stop")), **values, **fixed})
+
+
+def completions(output: Any) -> list[Completion]:
+    """A finished RequestOutput's completions, ordered by index."""
+    return [
+        Completion(
+            token_ids=list(part.token_ids),
+            logprobs=[part.logprobs.logprobs[start] for start in part.logprobs.start_indices],
+            reason=part.finish_reason or "abort",
+            prompt_logprobs=_of_prompt(output.prompt_logprobs),
+        )
+        for part in sorted(output.outputs, key=lambda part: part.index)
+    ]
+
+
+def _of_prompt(found: Any) -> list[float]:
+    """Of vLLM's FlatLogprobs each token's own; the first token has none."""
+    if found is None:
+        return []
+    return [found.logprobs[start] for start in found.start_indices[1:]]

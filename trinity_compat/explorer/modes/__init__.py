@@ -1,0 +1,1 @@
+"""Modes of an explorer without a trainer: bench, serve, debug."""

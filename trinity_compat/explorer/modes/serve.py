@@ -1,0 +1,194 @@
+"""Mode ``serve``: the newest weights of a job behind an OpenAI-compatible endpoint.
+
+The newest are the version that the job's trainer has published last, as long as its files are there, else the
+last checkpoint, else the model that the job began with. Answers in flight go on over a change of weights.
+Nothing that is asked here is recorded or trained on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.explorer.engine.sampling import make_job
+from trinity_compat.explorer.heartbeat import Heartbeat
+from trinity_compat.explorer.modes.bench import checkpoint_version
+from trinity_compat.job.checkpoints import whole_steps
+from trinity_compat.job.run_spec import SERVE_KEY, RunSpec
+from trinity_compat.synchronizer.transports.files import WeightsDamaged
+from trinity_compat.trinity.workflows.model import GeneratedAnswer, RunContext, WorkflowModel
+from trinity_compat.trinity.workflows.openai_app import make_app, served
+from trinity_compat.trinity.workflows.reasoning import ReasoningSplitter
+from trinity_compat.trinity.workflows.run_rows import Limits
+
+ROLE = "serve"
+_LOCAL_NAMES = ("127.0.0.1", "localhost")
+
+
+class ServingEngines(Protocol):
+    """Of the engines what an endpoint needs (workers.Workers)."""
+
+    async def load(self, version: WeightVersion) -> None:
+        """Put a version in place everywhere."""
+
+    async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
+        """As ``workflows.model.Writer``'s."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ServedVersion:
+    """Weights of a step, in the job's history that made them: later ones are greater."""
+
+    history: int
+    step: int
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """Serves ``engines``, and gives them newer weights as they come."""
+
+    spec: RunSpec
+    buffer: Buffer
+    engines: ServingEngines
+    heart: Heartbeat
+    _now: ServedVersion = ServedVersion(0, 0)
+    _asked: int = 0
+    _broken: asyncio.Event = field(default_factory=asyncio.Event)
+    _why: RunError | None = None
+
+    async def serve(self, tokenizer: Any, config: Any) -> None:
+        """Until it is cancelled. Raises RunError when an engine died, UserError for a port that is taken."""
+        at = self.spec.serve
+        assert at is not None
+        await self._renew()
+        async with self._listening(self.app(tokenizer, config)) as address:
+            print(f"serves at {address}", flush=True)
+            while True:
+                self._tell(address=address)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._broken.wait(), at.look_every_s)
+                if self._why:
+                    raise self._why
+                self.heart.check()
+                await self._renew()
+
+    @contextlib.asynccontextmanager
+    async def _listening(self, app: Starlette) -> AsyncIterator[str]:
+        at = self.spec.serve
+        assert at is not None
+        async with contextlib.AsyncExitStack() as open_:
+            try:
+                address = await open_.enter_async_context(served(app, at.host, at.port))
+            except OSError as error:
+                raise UserError(
+                    f"explorer.proxy_port={at.port}: nothing can listen there ({error})"
+                ) from error
+            yield address
+
+    def app(self, tokenizer: Any, config: Any) -> Starlette:
+        """Chat completions, and trinity-rft's /health and /metrics beside them. Without a key requests must
+        name this machine, so that no page in a browser can ask by a name of its own."""
+        key = os.environ.get(SERVE_KEY, "")
+        new = self._models(tokenizer, config)
+        app = make_app(lambda given: new() if _same(given, key) else None)
+        app.add_route("/health", _healthy)
+        app.add_route("/metrics", self._metrics)
+        if not key:
+            app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*_LOCAL_NAMES])
+        return app
+
+    def _models(self, tokenizer: Any, config: Any) -> Callable[[], WorkflowModel]:
+        """A model for each request: what is asked in one has nothing to do with another."""
+        rollout, data = config.actor_rollout_ref.rollout, config.data
+        around = RunContext(
+            writer=self,
+            tokenizer=tokenizer,
+            experience=None,
+            loop=asyncio.get_running_loop(),
+            path=str(config.actor_rollout_ref.model.path),
+            max_model_len=Limits.of(rollout).whole,
+            chat_template=config.actor_rollout_ref.model.get("custom_chat_template"),
+            enable_thinking=(data.get("apply_chat_template_kwargs") or {}).get("enable_thinking"),
+            tool_format=rollout.multi_turn.get("format"),
+            thoughts=ReasoningSplitter.of(config, tokenizer),
+        )
+        sampling = make_job(self.spec.verl, "train", 0, {}, seeded=False).sampling
+        return lambda: WorkflowModel(around, sampling, self._now.step, enable_history=False)
+
+    async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
+        """Implements ``Writer``: an engine that died ends the endpoint too."""
+        self._asked += 1
+        try:
+            return await self.engines.write(prompt_ids, sampling)
+        except RunError as error:
+            self._why = error
+            self._broken.set()
+            raise
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """Nobody asks over HTTP."""
+        raise NotImplementedError
+
+    async def _renew(self) -> None:
+        """Put the newest weights in place, where they are newer than what is. Ones that are gone or broken
+        are said, and the next look takes what is there then."""
+        history, published = self.buffer.history(), self.buffer.latest_version()
+        with contextlib.ExitStack() as held:
+            try:
+                # In a thread: a large checkpoint takes minutes to read, and requests are answered meanwhile.
+                newest = self._newest(history, published)
+                version = await asyncio.to_thread(held.enter_context, newest)
+                if version:
+                    await self.engines.load(version)
+                    self._now = ServedVersion(history, version.version)
+                    print(f"serves the weights of step {version.version}", flush=True)
+                self.heart.note("")
+            except (WeightsDamaged, UserError, OSError) as error:
+                self.heart.note(f"newer weights could not be read, and the former stay: {error}")
+
+    @contextlib.contextmanager
+    def _newest(self, history: int, published: WeightVersion | None) -> Iterator[WeightVersion | None]:
+        """None where there are none but those in place."""
+        last = max(whole_steps(Path(self.spec.job_dir)), default=0)
+        there = published and published.path and Path(published.path).exists()
+        if published and there and published.version >= last:
+            yield published if ServedVersion(history, published.version) > self._now else None
+        elif last and ServedVersion(history, last) > self._now:
+            with checkpoint_version(self.spec, last) as version:
+                yield version
+        else:
+            yield None
+
+    def _tell(self, **more: object) -> None:
+        self.heart.state = "running"
+        self.heart.detail = {**self.heart.detail, "step": self._now.step, **more}
+
+    async def _metrics(self, request: Request) -> Response:
+        """Under trinity-rft's names; a version counts optimizer updates there."""
+        version = self._now.step * self.spec.updates_per_step
+        return JSONResponse(
+            {"rollout/model_0/total_request_count": self._asked, "rollout/model_0/model_version": version}
+        )
+
+
+async def _healthy(request: Request) -> Response:
+    return Response(status_code=200)
+
+
+def _same(given: str, key: str) -> bool:
+    """Whether a request has the key; any will do where there is none."""
+    return not key or hmac.compare_digest(given.encode(), key.encode())

@@ -1,0 +1,1 @@
+"""Scores of answers: reward functions, reward managers, reward models."""

@@ -1,0 +1,103 @@
+"""One of the reward model's servers: vLLM's API server as the child of a Ray actor, which has its GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import threading
+import urllib.request
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trinity_compat.common import python_command
+from trinity_compat.common.error_text import last_error
+from trinity_compat.common.errors import RunError
+from trinity_compat.common.network import LOOPBACK
+from trinity_compat.common.parent_watch import SUPERVISOR, die_with_parent
+
+_MODULE = "trinity_compat.explorer.rewards.reward_model.vllm_server"
+_KEPT = 200  # lines of output, for the reason of its death
+_HEALTH_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What a look at a server showed. ``why``: its last words, where it has ended."""
+
+    ready: bool
+    code: int | None = None  # None while it runs
+    why: str = ""
+
+
+class RewardServer:
+    """Body of the actor. Every method returns at once."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._output: deque[str] = deque(maxlen=_KEPT)
+        self._address = ""
+
+    def start(self, arguments: Mapping[str, Any], device: str, port: int = 0) -> str:
+        """Start the server; its address (host:port), at which nobody listens yet. ``port``: taken where it is
+        free, as after a restart its clients still know it."""
+        host = _host()
+        self._address = f"{host}:{free_port(host, port)}"
+        # With this actor's environment, in which Ray has put its GPUs. SUPERVISOR: a server that is killed
+        # would leave vLLM's own processes behind, did they not watch it (plugins/vllm_entry.py).
+        self._process = subprocess.Popen(
+            python_command.of_module(_MODULE, json.dumps(arguments), device, *self._address.rsplit(":", 1)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, SUPERVISOR: str(os.getpid())},
+            preexec_fn=die_with_parent,
+        )
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        return self._address
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            self._output.append(line)
+            print(line, end="", flush=True)
+
+    def look(self) -> ServerState:
+        """Whether it answers, and how it ended if it did."""
+        if self._process is None:
+            raise RunError("the reward model's server was not started")
+        code = self._process.poll()
+        if code is not None:
+            return ServerState(ready=False, code=code, why=last_error("".join(self._output)) or "")
+        return ServerState(ready=_healthy(self._address))
+
+
+def _host() -> str:
+    """Where the explorers reach this machine: by the loopback address where Ray has no other one."""
+    import ray
+
+    alone = sum(bool(node["Alive"]) for node in ray.nodes()) == 1
+    return LOOPBACK if alone else str(ray.util.get_node_ip_address().strip("[]"))
+
+
+def _healthy(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}/health", timeout=_HEALTH_S) as reply:
+            return bool(reply.status == 200)
+    except OSError:  # urllib's own errors among them
+        return False
+
+
+def free_port(host: str, wanted: int = 0) -> int:
+    """``wanted`` where nobody listens at it, else one that is free now."""
+    for port in dict.fromkeys((wanted, 0)):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
+    raise RunError(f"no port of {host} is free")

@@ -1,0 +1,1 @@
+"""Rollout workers: an engine each, which turns tasks into trajectories."""

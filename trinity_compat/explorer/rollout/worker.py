@@ -1,0 +1,464 @@
+"""A rollout worker: one engine, and what turns tasks into token sequences.
+
+Lives in a Ray actor. Single-turn text tasks go to the engine as one request per group; everything else
+runs through veRL's own agent loops (``agents``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.gc_pause import gc_paused
+from trinity_compat.common.hung_process import identity
+from trinity_compat.explorer.agents.processes.wire import AgentLoopFailed
+from trinity_compat.explorer.agents.time_limit import limited
+from trinity_compat.explorer.engine.arguments import engine_arguments
+from trinity_compat.explorer.engine.inflight_requests import InflightRequests
+from trinity_compat.explorer.engine.media_tokens import placeholders
+from trinity_compat.explorer.engine.trajectory import (
+    AGENT_FAILED,
+    RolloutResult,
+    RolloutTask,
+    Trajectory,
+    fault_of,
+)
+from trinity_compat.explorer.engine.vllm import (
+    AsyncEngine,
+    Completion,
+    Engine,
+    EngineConfig,
+    EngineDied,
+    GenerationRequest,
+    InProcessEngine,
+    LocalEngine,
+)
+from trinity_compat.job.fingerprint import ANSWERING, FilesEdited, check
+from trinity_compat.job.lora import for_model
+from trinity_compat.job.run_spec import Fingerprint
+from trinity_compat.synchronizer.adapters import beside_language_model
+from trinity_compat.synchronizer.transports.files import WeightFile
+from trinity_compat.trinity.workflows.tasksets import AGENT as WORKFLOW
+from trinity_compat.trinity.workflows.tasksets import PLUGIN
+
+if TYPE_CHECKING:
+    from trinity_compat.explorer.agents.processes.pool import AgentProcessPool
+    from trinity_compat.explorer.agents.user_workflows import EngineWriter, UserWorkflows
+    from trinity_compat.trinity.workflows.model import GeneratedAnswer
+
+SINGLE_TURN = "single_turn_agent"
+TELL_S = 0.05  # between two words on how many answers have ended
+PROGRESS_S = 2.0  # between two words on progress
+
+
+class PromptTooLong(ValueError):
+    """data.truncation=error and a prompt over data.max_prompt_length."""
+
+
+Future = asyncio.Future[RolloutResult]
+
+
+class EngineSlots:
+    """Those of a group's answers on the engine: each becomes free once, at the latest with the group."""
+
+    def __init__(self, answers: int, free: Callable[[int], None]) -> None:
+        self._taken, self._free = answers, free
+
+    def one_free(self) -> None:
+        """An answer is there. One of a group that is made again was told of before."""
+        if self._taken:
+            self._taken -= 1
+            self._free(1)
+
+    def all_free(self) -> None:
+        """Nothing of the group is under way any more."""
+        self._free(self._taken)
+        self._taken = 0
+
+
+class RolloutWorker:
+    """Answers jobs with the weights loaded last."""
+
+    def __init__(
+        self,
+        verl: Mapping[str, Any],
+        device: str,
+        index: int = 0,
+        *,
+        shared: bool = False,
+        partial: bool = True,
+        agent_timeout_s: float | None = None,
+        agent_workers: int = 1,
+        fingerprint: Fingerprint | None = None,
+    ) -> None:
+        """``partial``: answers in flight go on when the weights change; else they begin again.
+        ``agent_timeout_s``: as AgentLoops' limit; ``agent_workers``: processes that they run in.
+        ``fingerprint``: of the run, whose files agents are to be made of."""
+        with gc_paused():
+            from omegaconf import OmegaConf
+            from verl.utils.config import omega_conf_to_dataclass
+
+        self._config = OmegaConf.create(dict(verl))
+        self._model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)
+        self._tokenizer = self._model.tokenizer
+        self._vocabulary = _vocabulary(self._model)
+        self._engine: Engine = make_engine(self._config, self._model, device, index, shared=shared)
+        self._asked = InflightRequests(self._engine, partial=partial)
+        self._agent_timeout_s, self._agent_workers = agent_timeout_s, agent_workers
+        self._fingerprint = fingerprint
+        self._runs: dict[int, list[Future]] = {}
+        self._agents: AgentProcessPool | None = None
+        self._classes: AgentProcessPool | None = None
+        self._workflows: UserWorkflows | None = None
+        self._auxiliary: Sequence[str] = ()
+        self._writer: EngineWriter | None = None
+        self._count = 0
+        self._version = 0
+        self._ended = 0
+
+    async def start(self) -> None:
+        """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
+        await self._engine.start()
+
+    async def identity(self) -> Mapping[str, object]:
+        """This process, for whoever has to end it when it hangs."""
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        return {**identity(), "node": node, "host": socket.gethostname()}
+
+    async def progress(self) -> AsyncIterator[int]:
+        """A number that grows while this process does what it is asked: with each step of an engine that owes
+        answers; else, while weights change or agent loops work by themselves, with time. For ever."""
+        count, steps, engine = 0, -1, cast(LocalEngine, self._engine)
+        while True:
+            if not engine.owed or self._asked.changes or engine.steps != steps:
+                count, steps = count + 1, engine.steps
+                yield count
+            await asyncio.sleep(PROGRESS_S)
+
+    async def know(self, auxiliary: Sequence[str]) -> None:
+        """Where the auxiliary models answer (host:port), for workflows. Before the first job."""
+        self._auxiliary = auxiliary
+
+    async def load(self, file: WeightFile, version: int) -> None:
+        """Put published weights in place."""
+        async with self._asked.changing():
+            await self._engine.load(file)
+            self._version = version
+
+    async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        """Take weights at a meeting; as ``Engine.receive``."""
+        async with self._asked.changing():
+            answers = await cast(LocalEngine, self._engine).receive(meeting, first_rank)
+            self._version = int(meeting["version"])
+        return answers
+
+    async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
+        """Answers to a prompt, as ``workflows.model.Writer``'s. Raises ValueError for what vLLM refuses."""
+        from trinity_compat.explorer.agents.user_workflows import EngineWriter
+        from trinity_compat.trinity.workflows.run_rows import Limits
+
+        if self._writer is None:
+            self._writer = EngineWriter(self._asked, Limits.of(self._config.actor_rollout_ref.rollout))
+        return await self._writer.write(prompt_ids, sampling)
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probability of every token after the first, by the weights in place, at temperature 1."""
+        self._count += 1
+        asked = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0}
+        request = GenerationRequest(f"score-{self._count}", list(token_ids), asked)
+        (answer,) = await self._engine.submit([request])
+        return (await answer)[0].prompt_logprobs
+
+    async def sleep(self) -> None:
+        """Free the device; nothing may be in flight."""
+        await cast(LocalEngine, self._engine).sleep()
+
+    async def wake(self) -> None:
+        """Back on the device, with the weights that were there."""
+        await cast(LocalEngine, self._engine).wake()
+
+    async def close(self) -> None:
+        """Release the engine, and end the agent loops and what agents of the user's still run."""
+        for pool in (self._agents, self._classes):
+            if pool:
+                pool.close()
+        if self._workflows:
+            await self._workflows.close()
+        await self._engine.close()
+
+    async def ended(self) -> AsyncIterator[int]:
+        """Answers that have ended since the start, whenever that number has changed; for ever."""
+        told = 0
+        while True:
+            if self._ended != told:
+                told = self._ended
+                yield told
+            await asyncio.sleep(TELL_S)
+
+    def _have_ended(self, answers: int) -> None:
+        self._ended += answers
+
+    async def run(self, jobs: Sequence[RolloutTask], name: int = 0) -> AsyncIterator[RolloutResult]:
+        """Rollouts in the order in which they finish; no more of them after ``abort(name)``."""
+        self._runs[name] = []
+        if all(self._is_single_turn(job) for job in jobs):
+            futures = await self._single_turns(jobs)
+        else:
+            futures = [asyncio.ensure_future(self._by_agent(job)) for job in jobs]
+        if name not in self._runs:
+            _cancel(futures)
+        self._runs[name] = futures
+        try:
+            for finished in asyncio.as_completed(futures):
+                yield await finished
+        except asyncio.CancelledError:
+            if name in self._runs:
+                raise
+        finally:
+            _cancel(self._runs.pop(name, ()))
+
+    async def abort(self, name: int) -> None:
+        """End what ``run`` began under that name; the engine drops its requests."""
+        _cancel(self._runs.pop(name, ()))
+
+    def _is_single_turn(self, job: RolloutTask) -> bool:
+        if job.task.get("agent_name") == WORKFLOW:
+            return True
+        agent = self._config.actor_rollout_ref.rollout.agent.default_agent_loop
+        return job.task.get("agent_name", agent) == SINGLE_TURN and self._model.processor is None
+
+    async def _single_turns(self, jobs: Sequence[RolloutTask]) -> list[Future]:
+        prompts: dict[int, list[int]] = {}
+        hopeless: list[Future] = []
+        for job in jobs:
+            try:
+                prompts[job.task_no] = self._prompt(job.task)
+            except PromptTooLong as error:
+                self._ended += job.answers
+                hopeless.append(_now(RolloutResult(job.task_no, (), str(error), hopeless=True)))
+        asked = [(job, self._requests(job, prompts[job.task_no])) for job in jobs if job.task_no in prompts]
+        every = [request for _, requests in asked for request, _ in requests]
+        answers = iter(await self._asked.submit(every))
+        first = self._version
+        return hopeless + [
+            asyncio.ensure_future(
+                self._gather(job, [(request, next(answers), count) for request, count in requests], first)
+            )
+            for job, requests in asked
+        ]
+
+    def _requests(self, job: RolloutTask, prompt: list[int]) -> list[tuple[GenerationRequest, int]]:
+        """With the number of the job's answers that each makes: one for all n answers; or one for each, with
+        the seed that vLLM would give it. The baseline's comes last."""
+        asked: list[tuple[Mapping[str, Any], int]]
+        if job.sampling.get("temperature") == 0:  # n equal answers: ask once
+            asked = [({**job.sampling, "n": 1}, job.n)]
+        elif not job.apart:
+            asked = [({**job.sampling, "n": job.n}, job.n)]
+        else:
+            asked = [({**job.sampling_of(run), "n": 1}, 1) for run in range(job.n)]
+        if job.baseline:
+            asked.append(({**job.sampling_of(job.n), "n": 1}, 1))
+        length = self._config.actor_rollout_ref.rollout.response_length
+        return [(self._request(job, prompt, {**own, "max_tokens": length}), count) for own, count in asked]
+
+    def _request(self, job: RolloutTask, prompt: list[int], sampling: Mapping[str, Any]) -> GenerationRequest:
+        self._count += 1
+        return GenerationRequest(f"{job.task_no}-{self._count}", prompt, sampling)
+
+    async def _gather(
+        self,
+        job: RolloutTask,
+        answers: Sequence[tuple[GenerationRequest, asyncio.Future[list[Completion]], int]],
+        first: int,
+    ) -> RolloutResult:
+        groups = await asyncio.gather(*(self._answer(*answer, first) for answer in answers))
+        return RolloutResult(job.task_no, tuple(part for group in groups for part in group))
+
+    async def _answer(
+        self, request: GenerationRequest, answer: asyncio.Future[list[Completion]], count: int, first: int
+    ) -> list[Trajectory]:
+        """``count`` of them; a request that made one stands for as many equal ones."""
+        try:
+            while (parts := await self._unless_interrupted(answer)) is None:
+                (answer,) = await self._asked.submit([self._named_anew(request)])
+                first = self._version
+        finally:
+            self._ended += count
+        made = [_trajectory([*request.prompt_ids], part, (first, self._version)) for part in parts]
+        return made if len(made) == count else made * count
+
+    async def _unless_interrupted(self, answer: asyncio.Future[list[Completion]]) -> list[Completion] | None:
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            await self._asked.again()
+            return None
+
+    def _named_anew(self, request: GenerationRequest) -> GenerationRequest:
+        self._count += 1
+        return replace(request, request_id=f"{request.request_id}-{self._count}")
+
+    def _prompt(self, task: Mapping[str, Any]) -> list[int]:
+        """A workflow's prompt stands as text in its task (``prompt_text``), a launch's as a chat."""
+        if task.get("agent_name") == WORKFLOW:
+            return self._truncated(self._tokenizer(task["prompt_text"]).input_ids)
+        from verl.utils.tokenizer import normalize_token_ids
+        from verl.utils.tokenizer.chat_template import apply_chat_template
+
+        kwargs = self._config.data.get("apply_chat_template_kwargs", {}) or {}
+        ids = apply_chat_template(
+            self._tokenizer, list(task["raw_prompt"]), tokenize=True, add_generation_prompt=True, **kwargs
+        )
+        return self._truncated(normalize_token_ids(ids))
+
+    def _truncated(self, ids: list[int]) -> list[int]:
+        rollout = self._config.actor_rollout_ref.rollout
+        return truncate(ids, rollout.prompt_length, self._config.data.truncation)
+
+    async def _made_by(self, job: RolloutTask, places: EngineSlots) -> list[Trajectory]:
+        if job.task.get("agent_name") == PLUGIN:
+            if self._config.data.workflows[job.task["taskset"]].get("program"):
+                made = self._programs().run(job, self._version, places.one_free)
+                parts = await limited(made, self._agent_timeout_s)
+                self._check_files()  # a program is started again and again
+                return parts
+            self._classes = self._classes or self._pool(workflows=True, auxiliary=self._auxiliary)
+            return await self._classes.run(job, self._version, places.one_free)
+        self._agents = self._agents or self._pool()
+        return await self._agents.run(job, ended=places.one_free)
+
+    def _pool(self, **what: Any) -> AgentProcessPool:
+        from trinity_compat.explorer.agents.processes.pool import AgentProcessPool
+
+        size, limit_s = self._agent_workers, self._agent_timeout_s
+        loaded = self._check_files
+        return AgentProcessPool(self._config, self._asked, size=size, limit_s=limit_s, loaded=loaded, **what)
+
+    def _check_files(self) -> None:
+        check(self._fingerprint, ANSWERING)
+
+    def _programs(self) -> UserWorkflows:
+        """Of programs, which run in processes of their own already."""
+        from trinity_compat.explorer.agents.user_workflows import UserWorkflows
+
+        self._workflows = self._workflows or UserWorkflows(
+            self._config, self._model, self._asked, self._auxiliary
+        )
+        return self._workflows
+
+    async def _by_agent(self, job: RolloutTask) -> RolloutResult:
+        first, places = self._version, EngineSlots(job.answers, self._have_ended)
+        try:
+            parts = await self._made_by(job, places)
+            for run, part in enumerate(parts):
+                if fault := fault_of(part, self._vocabulary):
+                    raise AgentLoopFailed(f"answer {run} cannot be trained: {fault}")
+            return RolloutResult(
+                job.task_no, tuple(replace(part, versions=(first, self._version)) for part in parts)
+            )
+        except (EngineDied, FilesEdited):
+            raise
+        except AgentLoopFailed as error:
+            return RolloutResult(job.task_no, (), str(error), instead=self._nothing(job, first))
+        except Exception as error:
+            return RolloutResult(job.task_no, (), f"{type(error).__name__}: {error}")
+        finally:
+            places.all_free()
+
+    def _nothing(self, job: RolloutTask, first: int) -> Trajectory | None:
+        """The prompt and an end, masked. None for images: their tokens are the processor's."""
+        if self._model.processor is not None:
+            return None
+        try:
+            prompt = self._prompt(job.task)
+        except (PromptTooLong, KeyError):
+            return None
+        counted = {AGENT_FAILED: 1.0}
+        end = [self._tokenizer.eos_token_id]
+        return Trajectory(
+            prompt, end, [0], [0.0], reward=0.0, metrics=counted, versions=(first, self._version)
+        )
+
+
+def _cancel(futures: Iterable[Future]) -> None:
+    for future in futures:
+        future.cancel()
+
+
+def _now(rollout: RolloutResult) -> Future:
+    future: Future = asyncio.get_running_loop().create_future()
+    future.set_result(rollout)
+    return future
+
+
+def _trajectory(prompt: list[int], part: Completion, versions: tuple[int, int]) -> Trajectory:
+    extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": []}  # as veRL's single-turn loop leaves them
+    mask = [1] * len(part.token_ids)
+    cut = part.reason == "length"
+    return Trajectory(
+        prompt, part.token_ids, mask, part.logprobs, extra=extra, truncated=cut, versions=versions
+    )
+
+
+def _vocabulary(model: Any) -> int:
+    """Tokens that a veRL HFModelConfig's model has embeddings for: some have more than their tokenizer."""
+    config = model.hf_config
+    sizes = [getattr(each, "vocab_size", None) for each in (config, getattr(config, "text_config", None))]
+    return max(len(model.tokenizer), *(size or 0 for size in sizes))
+
+
+def truncate(ids: list[int], limit: int, how: str) -> list[int]:
+    """data.truncation: error, left (keep the end), right (keep the start) or middle (keep both)."""
+    if len(ids) <= limit:
+        return ids
+    if how == "left":
+        return ids[-limit:]
+    if how == "right":
+        return ids[:limit]
+    if how == "middle":
+        return ids[: limit // 2] + ids[len(ids) - (limit - limit // 2) :]
+    raise PromptTooLong(
+        f"a prompt of {len(ids)} tokens exceeds data.max_prompt_length={limit}: raise it, set "
+        "data.filter_overlong_prompts=True, or data.truncation=left|right|middle"
+    )
+
+
+def make_engine(config: Any, model: Any, device: str, index: int, *, shared: bool = False) -> LocalEngine:
+    """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it; one that
+    can sleep where the device is ``shared`` and vLLM can (not on a CPU)."""
+    rollout = config.actor_rollout_ref.rollout
+    if rollout.name != "vllm":
+        raise UserError(
+            f"actor_rollout_ref.rollout.name={rollout.name}: the explorer runs vllm only",
+            hint="write rollout.name=vllm",
+        )
+    arguments = arguments_for(config, model, device, index, shared=shared)
+    banned = tuple(placeholders(model.processor))
+    settings = EngineConfig(arguments=arguments, vocabulary=len(model.tokenizer), banned=banned)
+    return InProcessEngine(settings) if device == "cpu" else AsyncEngine(settings)
+
+
+def arguments_for(
+    config: Any, model: Any, device: str, index: int, *, shared: bool = False
+) -> dict[str, Any]:
+    """``engine_arguments`` of an OmegaConf configuration and its veRL HFModelConfig."""
+    from omegaconf import OmegaConf
+    from verl.workers.rollout.utils import get_max_position_embeddings
+
+    verl: Any = OmegaConf.to_container(config, resolve=True)
+    return engine_arguments(
+        for_model(verl, lambda: beside_language_model(model) if model.processor is not None else ""),
+        model_path=model.local_path,
+        device=device,
+        index=index,
+        shared=shared,
+        positions=get_max_position_embeddings(model.hf_config),
+        layers=getattr(model.hf_config, "num_hidden_layers", 0),
+    )

@@ -1,0 +1,387 @@
+"""The explorer's engines as Ray actors: the same weights in each, jobs spread over them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.common.errors import RunError
+from trinity_compat.common.hung_process import HungProcess, describe, suspect
+from trinity_compat.common.watchdog import Activity, Watchdog
+from trinity_compat.explorer.await_with_checks import attended
+from trinity_compat.explorer.engine import trainer_devices
+from trinity_compat.explorer.engine.arguments import engine_environment
+from trinity_compat.explorer.engine.process_environment import START_S, worker_env
+from trinity_compat.explorer.engine.trainer_devices import Devices
+from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask
+from trinity_compat.explorer.rollout.routing import EngineLoads
+from trinity_compat.explorer.rollout.worker import RolloutWorker
+from trinity_compat.job import placement
+from trinity_compat.job.fingerprint import FilesEdited
+from trinity_compat.job.gpus import engine_count, engine_width
+from trinity_compat.job.run_spec import Fingerprint, RunSpec
+from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, Rendezvous
+
+if TYPE_CHECKING:
+    from trinity_compat.trinity.workflows.model import GeneratedAnswer
+
+SLOTS = 1024  # veRL's rollout.max_num_seqs
+SLOWEST_LOAD = 100e6  # bytes per second of weights: beside the watchdog's limit
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlacement:
+    """``trainer``: its nodes and the GPUs of each, (0, 0) for none on this Ray; of ``explorers`` that place
+    as many engines each this is number ``index``. ``tag``: that of the trainer's places where the engines are
+    on its devices, on several machines."""
+
+    trainer: tuple[int, int] = (0, 0)
+    explorers: int = 1
+    index: int = 0
+    tag: str = ""
+
+    @classmethod
+    def of(cls, spec: RunSpec, index: int) -> Self:
+        """Of an explorer of a run: each command of a split one has a Ray of its own."""
+        trainer = spec.verl["trainer"]
+        sizes = int(trainer["nnodes"]), int(trainer["n_gpus_per_node"])
+        if spec.mode == "colocate" and spec.device != "cpu" and sizes[0] > 1:
+            return cls(sizes, tag=placement.tag_of(spec.job_dir))
+        return cls(sizes, spec.explorers, index) if spec.mode == "both" else cls()
+
+
+class RolloutWorkers:
+    """As many rollout workers as the configuration has room for, each with one engine."""
+
+    def __init__(
+        self,
+        verl: Mapping[str, Any],
+        device: str,
+        env: Mapping[str, str],
+        *,
+        shared: bool = False,
+        place: EnginePlacement | None = None,
+        by_load: bool = False,
+        partial: bool = True,
+        agent_timeout_s: float | None = None,
+        fingerprint: Fingerprint | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
+        """``shared``: the trainer uses the same device, in turns. ``place``: among whom the engines are
+        placed; None where there is nobody else. ``by_load``: a job goes to the engine with the fewest tokens
+        outstanding, else to each in turn. ``partial``, ``agent_timeout_s``, ``fingerprint``: as
+        ``RolloutWorker``'s. ``watchdog`` gets what is asked of the engines."""
+        self._watchdog = watchdog or Watchdog()
+        self._where: dict[int, HungProcess] = {}  # engine → its process
+        self._late: Collection[int] = ()
+        self._started = set[int]()
+        self._answering: dict[int, Activity] = {}
+        self._asked: Counter[int] = Counter()  # engine → answers that it owes
+        self._names = itertools.count()
+        self._own: dict[str, Any] = {"shared": shared, "partial": partial, "fingerprint": fingerprint}
+        self._own["agent_timeout_s"] = agent_timeout_s
+        self._verl, self._device, self._env, self._shared = verl, device, env, shared
+        self._place = place or EnginePlacement()
+        self._actors: list[Any] = []
+        self._groups: list[Any] = []
+        rollout = verl["actor_rollout_ref"]["rollout"]
+        self._own["agent_workers"] = _share(rollout, engine_count(rollout, device))
+        self._width = engine_width(rollout, device)
+        slots = int(rollout.get("max_num_seqs") or SLOTS)
+        self._loads = EngineLoads(engine_count(rollout, device), slots, by_load=by_load)
+        self._watches: list[asyncio.Task[None]] = []
+        self._writing: Counter[int] = Counter()  # engine → answers that ``write`` waits for
+
+    async def start(self, check: Callable[[], None] = lambda: None, *, timeout_s: float = START_S) -> None:
+        """Start the actors and their engines, within ``timeout_s`` or START_S, whichever is longer. Raises
+        RunError with vLLM's reason, or when Ray or vLLM does not come to it; and what ``check`` raises."""
+        count = engine_count(self._verl["actor_rollout_ref"]["rollout"], self._device)
+        limit_s = max(timeout_s, START_S)
+        beside = await self._beside(check, limit_s)
+        options = await asyncio.to_thread(lambda: list(self._options(count, beside)))
+        self._actors = [self._actor(index, each) for index, each in enumerate(options)]
+        starting = self._start_all()
+        await attended(starting, check, limit_s=limit_s, late=lambda: self._not_started(limit_s))
+        pairs = list(enumerate(self._actors))
+        self._watches = [asyncio.ensure_future(self._watch(*pair)) for pair in pairs]
+        self._watches += [asyncio.ensure_future(self._follow(*pair)) for pair in pairs]
+
+    async def _start_all(self) -> None:
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+
+        async def start(index: int, actor: Any) -> None:
+            where = await actor.identity.remote()
+            self._where[index] = suspect(f"engine {index}", where, node=node, kill=lambda: ray.kill(actor))
+            await actor.start.remote()
+            self._started.add(index)
+
+        with self._watchdog.doing("starting the engines", times=None):  # whose limit is the caller's
+            try:
+                await asyncio.gather(*(start(*pair) for pair in enumerate(self._actors)))
+            except Exception as error:
+                raise engine_failed(error) from error
+
+    async def _follow(self, index: int, actor: Any) -> None:
+        with contextlib.suppress(Exception):  # as in _watch
+            async for reference in actor.progress.options(num_returns="streaming").remote():
+                await reference
+                if activity := self._answering.get(index):
+                    activity.progress()
+
+    @contextlib.contextmanager
+    def _answers_of(self, index: int, answers: int) -> Iterator[None]:
+        """While an engine owes answers, its progress is what it tells of itself (``progress``)."""
+        if not self._asked[index]:
+            self._answering[index] = self._watchdog.begin(
+                lambda: f"engine {index} owes {self._asked[index]} answers and gives no token",
+                suspects=lambda: self._suspects([index]),
+            )
+        self._asked[index] += answers
+        try:
+            yield
+        finally:
+            self._asked[index] -= answers
+            if not self._asked[index]:
+                self._watchdog.end(self._answering.pop(index))
+
+    def _suspects(self, engines: Collection[int]) -> list[HungProcess]:
+        return [self._where[index] for index in sorted(engines) if index in self._where]
+
+    async def _watch(self, index: int, actor: Any) -> None:
+        with contextlib.suppress(Exception):  # an engine that died says so to those who wait for answers
+            async for reference in actor.ended.options(num_returns="streaming").remote():
+                self._loads.ended(index, await reference)
+
+    def room(self) -> int:
+        """Answers that the engines could begin now."""
+        return self._loads.room()
+
+    async def _beside(self, check: Callable[[], None], limit_s: float) -> list[Devices]:
+        """The devices of each engine, where these are a trainer's on several machines; else none."""
+        if not (tag := self._place.tag):
+            return []
+        nodes, each = self._place.trainer
+        machines = await trainer_devices.awaited(tag, nodes * each, check, limit_s=limit_s)
+        return trainer_devices.engines_on(machines, self._width)
+
+    def _options(self, count: int, beside: Sequence[Devices]) -> Iterator[dict[str, Any]]:
+        """Ray's options for each engine's actor. A shared device is the trainer's as far as Ray knows: the
+        engine finds it by its environment. ``beside``: the devices of each, where they are not this
+        machine's."""
+        env = worker_env(self._device, self._env)
+        for index in range(count):
+            own = _shared_env(index, self._width) if self._shared else {}
+            where = beside[index].options() if beside else self._gpus(index, count)
+            own |= trainer_devices.environment(beside[index].numbers) if beside else {}
+            own |= engine_environment(self._verl, self._device, index)
+            yield {"num_cpus": 0, "runtime_env": {"env_vars": env | own}, **where}
+
+    def _gpus(self, index: int, count: int) -> dict[str, Any]:
+        if self._device == "cpu" or self._shared:
+            return {"num_gpus": 0}
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        place, (room, placed) = self._place, placement.gpus_by_node()
+        trainer = (0, 0) if placed else place.trainer
+        nodes = placement.engine_nodes(room, trainer, place.explorers * count, self._width)
+        node = nodes[place.index * count + index] if nodes else None
+        self._groups.append(placement.place_engine(self._width, node))
+        strategy = PlacementGroupSchedulingStrategy(self._groups[-1])
+        return {"num_gpus": self._width, "scheduling_strategy": strategy}
+
+    def _actor(self, index: int, options: Mapping[str, Any]) -> Any:
+        import ray
+
+        actor = ray.remote(RolloutWorker).options(**options)
+        return actor.remote(dict(self._verl), self._device, index, **self._own)
+
+    def _not_started(self, limit_s: float) -> RunError:
+        slow = self._suspects(set(range(len(self._actors))) - self._started)
+        named = f" ({'; '.join(map(describe, slow))})" if slow else ""
+        return RunError(
+            f"the explorer's engines have not started in {limit_s:g} s{named}{self._places()}",
+            hint=f"see log/explorer.log; synchronizer.sync_timeout sets the limit above {START_S:g} s",
+        )
+
+    def _places(self) -> str:
+        """On another's cluster, or beside another explorer, what they wait for may be taken."""
+        import ray
+
+        if self._device != "cuda" or self._shared:
+            return ""
+        have, free = (found.get("GPU", 0.0) for found in (ray.cluster_resources(), ray.available_resources()))
+        found = placement.waiting(placement.ENGINES)
+        numbers = f"they want {self.ranks} GPUs, and of Ray's {have:g} are {free:g} free now"
+        return f": {numbers}{f' (one {found})' if found else ''}"
+
+    async def know(self, auxiliary: Sequence[str]) -> None:
+        """Tell all where the auxiliary models answer (host:port)."""
+        await self._all("know", "telling the engines of other models", auxiliary)
+
+    async def load(self, version: WeightVersion) -> None:
+        """Put a version in place everywhere."""
+        file = WeightFile(version.path, version.digest, version.nbytes)
+        what, extra_s = f"loading version {version.version} of the weights", version.nbytes / SLOWEST_LOAD
+        await self._all("load", what, file, version.version, extra_s=extra_s)
+
+    @property
+    def ranks(self) -> int:
+        """Workers of all engines together: the places that a handover of weights needs."""
+        return len(self._actors) * self._width
+
+    async def receive(self, meeting: Rendezvous, first_rank: int) -> WeightVersion:
+        """Take a version over everywhere. Raises HandoverFailed (some engine may hold a mixture then),
+        WeightsDamaged, RunError."""
+        ranks = [first_rank + index * self._width for index in range(len(self._actors))]
+        what = f"taking version {meeting.version} of the weights over"
+        asked = [(asdict(meeting), rank) for rank in ranks]
+        parts = await self._each("receive", what, asked, times=None)  # whose limits are the meeting's
+        return _taken(meeting.version, [answer for part in parts for answer in part])
+
+    async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
+        """Answers to a prompt, by the engine that is asked least now. Raises ValueError for what cannot be
+        answered, RunError when the engine died."""
+        index = min(range(len(self._actors)), key=self._writing.__getitem__)
+        self._writing[index] += 1
+        try:
+            with self._answers_of(index, 1):
+                return list(await self._actors[index].write.remote(list(prompt_ids), dict(sampling)))
+        except ValueError as error:
+            raise ValueError(str(getattr(error, "cause", error))) from error
+        except Exception as error:
+            raise engine_failed(error) from error
+        finally:
+            self._writing[index] -= 1
+
+    async def score(self, token_ids: Sequence[int]) -> list[list[float]]:
+        """For each engine the log-probability of every token after the first."""
+        return await self._all("score", "scoring an answer by the engines", list(token_ids))
+
+    async def sleep(self) -> None:
+        """Free the device everywhere, weights kept aside."""
+        await self._all("sleep", "taking the engines off the device")
+
+    async def wake(self) -> None:
+        """Back to what ``sleep`` found."""
+        await self._all("wake", "bringing the engines back to the device")
+
+    async def _all(self, method: str, what: str, *args: Any, extra_s: float = 0.0) -> list[Any]:
+        """The answers of all engines."""
+        return await self._each(method, what, [args] * len(self._actors), extra_s=extra_s)
+
+    async def _each(self, method: str, what: str, args: Sequence[tuple[Any, ...]], **limit: Any) -> list[Any]:
+        """The engines' answers to ``args``. Those that have not answered are what the watchdog names;
+        ``limit`` as ``Watchdog.begin`` has it."""
+        self._late = waits = set(range(len(self._actors)))
+
+        async def ask(index: int, own: tuple[Any, ...]) -> Any:
+            answer = await getattr(self._actors[index], method).remote(*own)
+            waits.discard(index)
+            activity.progress()
+            return answer
+
+        with self._watchdog.doing(what, suspects=lambda: self._suspects(waits), **limit) as activity:
+            try:
+                return await asyncio.gather(*(ask(*pair) for pair in enumerate(args)))
+            except Exception as error:
+                raise engine_failed(error) from error
+
+    def late(self) -> list[HungProcess]:
+        """The engines that have not answered what was asked of all of them last."""
+        return self._suspects(self._late)
+
+    async def run(self, jobs: Sequence[RolloutTask]) -> AsyncIterator[RolloutResult]:
+        """Rollouts of all jobs, as they finish. Raises RunError when an engine died. Whoever wants no more of
+        them closes it: the engines then drop the rest."""
+        queue: asyncio.Queue[RolloutResult | Exception] = asyncio.Queue()
+        shares = enumerate(self._loads.share(jobs))
+        name, busy = next(self._names), [(index, share) for index, share in shares if share]
+        pumps = [asyncio.ensure_future(self._pump(index, share, name, queue)) for index, share in busy]
+        left = len(jobs)
+        try:
+            while left:
+                item = await queue.get()
+                if isinstance(item, Exception):
+                    raise item
+                left -= 1
+                self._loads.measured([len(each.response_ids) for each in item.trajectories])
+                yield item
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            if left:
+                for index, _ in busy:
+                    self._actors[index].abort.remote(name)
+
+    async def _pump(
+        self,
+        index: int,
+        jobs: Sequence[RolloutTask],
+        name: int,
+        queue: asyncio.Queue[RolloutResult | Exception],
+    ) -> None:
+        run = self._actors[index].run.options(num_returns="streaming")
+        try:
+            with self._answers_of(index, sum(job.answers for job in jobs)):
+                async for reference in run.remote(jobs, name):
+                    await queue.put(await reference)
+        except Exception as error:
+            await queue.put(engine_failed(error))
+
+    def close(self) -> None:
+        """End the actors."""
+        import ray
+
+        for watch in self._watches:
+            watch.cancel()
+        for actor in self._actors:
+            ray.kill(actor)
+        for group in self._groups:
+            ray.util.remove_placement_group(group)
+        self._actors, self._groups = [], []
+
+
+def _share(rollout: Mapping[str, Any], engines: int) -> int:
+    """How many of ``rollout.agent.num_workers`` processes of agent loops an engine has."""
+    asked = int((rollout.get("agent") or {}).get("num_workers") or 1)
+    return max(1, -(-asked // engines))
+
+
+def _taken(version: int, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
+    for answer in answers:
+        if "damaged" in answer:
+            raise WeightsDamaged(answer["damaged"])
+    for answer in answers:
+        if "unloadable" in answer:
+            raise RunError(f"vLLM could not load the weights: {answer['unloadable']}")
+    for answer in answers:
+        if "failed" in answer:
+            raise HandoverFailed(answer["failed"])
+    return WeightVersion(version, "", answers[0]["digest"], answers[0]["nbytes"], "nccl")
+
+
+def _shared_env(index: int, width: int) -> dict[str, str]:
+    """An actor without GPUs of its own sees ``width`` of this process's, those of engine ``index``."""
+    first = index * width
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = named.split(",") if named else [str(number) for number in range(first + width)]
+    return trainer_devices.environment(seen[first : first + width])
+
+
+def engine_failed(error: Exception) -> RunError | FilesEdited:
+    """What happened in the engine's process, in its own words; FilesEdited as it is."""
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, FilesEdited):
+        return cause
+    lines = [line for line in str(cause).splitlines() if line.strip()] or [repr(cause)]
+    return RunError(f"the explorer's engine failed: {lines[-1].strip()}", hint="its log has the whole story")

@@ -1,0 +1,162 @@
+"""Makes groups: rollouts by the workers, scores by the scorer, both at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trinity_compat.buffer.model import Experience, Group, WeightVersion
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask, Trajectory
+from trinity_compat.explorer.rewards.scoring import Score, Scorer, name_task, of_failures
+from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
+from trinity_compat.explorer.scheduling.scheduler import StepWork
+from trinity_compat.job.run_spec import OnAgentFailure
+from trinity_compat.trinity.pipelines.runner import TRUNCATED
+
+IN_A_ROW = 16  # so many groups that failed and none that didn't: the loop, or a tool, is broken
+
+
+class GroupBuilder:
+    """``retries``: how often a task whose rollout failed is tried again before the run ends, or goes on
+    without it (``agent_failure``: of an agent loop). ``placeholders``: tokens that stand for an image,
+    hundreds in a row; the prompt's text shows one of them."""
+
+    def __init__(
+        self,
+        workers: RolloutWorkers,
+        scorer: Scorer,
+        tokenizer: Any,
+        *,
+        retries: int = 2,
+        placeholders: Sequence[int] = (),
+        agent_failure: OnAgentFailure = "raise",
+    ) -> None:
+        self._workers, self._scorer, self._tokenizer = workers, scorer, tokenizer
+        self._retries = retries
+        self._placeholders = frozenset(placeholders)
+        self._goes_on = agent_failure == "zero"
+        self._in_a_row = 0
+
+    async def load(self, version: WeightVersion) -> None:
+        """Put a version in place on every worker."""
+        await self._workers.load(version)
+
+    def room(self) -> int:
+        """Answers that the workers could begin now."""
+        return self._workers.room()
+
+    async def groups(self, work: StepWork, version: int, history: int) -> AsyncIterator[Group]:
+        """Complete groups in the order in which they are scored. Raises RunError when an engine answered
+        with weights older than ``version``."""
+        jobs = {job.task_no: job for job in work.jobs}
+        scoring: list[asyncio.Future[Group]] = []
+        failed: list[asyncio.Future[Group]] = []
+
+        def note(done: asyncio.Future[Group]) -> None:
+            if not done.cancelled() and done.exception():
+                failed.append(done)
+
+        try:
+            async for rollout in self._rollouts(jobs):
+                job = jobs[rollout.task_no]
+                made = self._score(work, job, rollout, version, history)
+                scoring.append(asyncio.ensure_future(made))
+                scoring[-1].add_done_callback(note)
+                if failed:  # a reward function that raises ends the step now, not after its last rollout
+                    failed[0].result()
+            for finished in asyncio.as_completed(scoring):
+                yield await finished
+        finally:
+            for future in scoring:
+                future.cancel()
+
+    async def _rollouts(self, jobs: Mapping[int, RolloutTask]) -> AsyncIterator[RolloutResult]:
+        """Tries failed tasks again; a task that keeps failing ends the run, or is counted."""
+        todo: Sequence[RolloutTask] = list(jobs.values())
+        for attempt in range(1, self._retries + 2):
+            failed: list[RolloutResult] = []
+            async for rollout in self._workers.run(todo):
+                if not rollout.error:
+                    self._in_a_row = 0
+                    yield rollout
+                    continue
+                job = jobs[rollout.task_no]
+                if rollout.hopeless or attempt > self._retries:
+                    yield self._instead(rollout, job, attempt)
+                else:
+                    failed.append(rollout)
+            if not failed:
+                return
+            todo = [jobs[rollout.task_no] for rollout in failed]
+            print(f"{len(failed)} rollouts failed (attempt {attempt}): {failed[0].error}", flush=True)
+
+    def _instead(self, rollout: RolloutResult, job: RolloutTask, attempt: int) -> RolloutResult:
+        """What stands for a group whose agent loop failed. Raises where the run is to end."""
+        error = rollout_failed(rollout, job, attempt)
+        self._in_a_row += 1
+        if rollout.instead is None or not self._goes_on or self._in_a_row >= IN_A_ROW:
+            raise error
+        print(f"warning: {error}; goes on with empty answers, scored 0", flush=True)
+        return RolloutResult(rollout.task_no, (rollout.instead,) * job.answers)
+
+    async def _score(
+        self, work: StepWork, job: RolloutTask, rollout: RolloutResult, version: int, history: int
+    ) -> Group:
+        scores = await self._scorer.group(job.task, rollout.trajectories)
+        pairs = zip(rollout.trajectories, scores, strict=True)
+        parts = tuple(self._experience(run, part, score, version) for run, (part, score) in enumerate(pairs))
+        key = f"h{history}/{work.kind}/{job.task_no}"
+        step = work.step_of(job.task_no)
+        group = Group(key, job.task_no, job.task, step, parts, kind=work.kind)
+        if group.runs != job.answers:
+            raise RunError(f"{group.runs} responses instead of {job.answers} for {name_task(job.task)}")
+        return group
+
+    def _experience(self, run: int, part: Trajectory, score: Score, version: int) -> Experience:
+        first, _ = part.versions
+        if first < version:
+            raise RunError(f"an engine answered with version {first} of the weights, not {version}")
+        return replace(
+            experience_of(run, part, score),
+            prompt_text=self._tokenizer.decode(self._shown(part.prompt_ids)),
+            response_text=self._tokenizer.decode(part.response_ids, skip_special_tokens=True),
+        )
+
+    def _shown(self, ids: Sequence[int]) -> list[int]:
+        before = [None, *ids]
+        return [
+            own
+            for own, last in zip(ids, before, strict=False)
+            if own != last or own not in self._placeholders
+        ]
+
+
+def experience_of(run: int, part: Trajectory, score: Score) -> Experience:
+    """A scored trajectory as the buffer has it, without its texts."""
+    first, last = part.versions
+    return Experience(
+        run=run,
+        prompt_ids=np.array(part.prompt_ids, dtype=np.int32),
+        response_ids=np.array(part.response_ids, dtype=np.int32),
+        response_mask=np.array(part.response_mask, dtype=np.uint8),
+        logprobs=np.array(part.logprobs, dtype=np.float32),
+        reward=score.reward,
+        min_model_version=first,
+        max_model_version=last,
+        num_turns=part.num_turns,
+        metrics={**part.metrics, **of_failures(score), **({TRUNCATED: 1.0} if part.truncated else {})},
+        info=score.info,
+    )
+
+
+def rollout_failed(rollout: RolloutResult, job: RolloutTask, attempts: int) -> Exception:
+    """UserError for what the input makes impossible, else RunError."""
+    who = name_task(job.task)
+    if rollout.hopeless:
+        return UserError(f"{who}: {rollout.error}")
+    return RunError(f"the rollout of {who} failed {attempts} times: {rollout.error}")

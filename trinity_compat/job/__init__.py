@@ -1,0 +1,1 @@
+"""The facts on which all processes of a job agree: RunSpec, GPUs, placement, checkpoints, fingerprint."""

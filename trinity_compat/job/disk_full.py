@@ -1,0 +1,77 @@
+"""A full disk, told in one message: whoever could not write, and in whatever words its library says so."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from trinity_compat.common import database_url
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.job.run_spec import RunSpec
+
+_CODES = (errno.ENOSPC, errno.EDQUOT)
+_WORDS = ("No space left on device", "Disk quota exceeded")  # Ray's and Rust's: the number is lost on the way
+_TORCH = "inline_container.cc"  # torch.save's file writer: it names itself, and not the reason
+TOLD = "no space left"  # the buffer's own message has it too
+HINT = "free some space and run the same command again: it goes on from its newest checkpoint"
+_FULL = 1 << 20  # bytes: with fewer a disk counts as full
+
+
+class DiskFull(RunError):
+    """What was written there stays; a half-written version or checkpoint does not count."""
+
+
+def explained(error: BaseException, spec: RunSpec) -> DiskFull | None:
+    """``error`` as a message with the folder, where a full disk under one of the run's folders is the reason;
+    None for others, and for what has its message already."""
+    chain = [*_chain(error)]
+    if any(isinstance(each, RunError | UserError) for each in chain):
+        return None
+    folder = full_folder(spec)
+    if any(_says_so(each) for each in chain) or (folder and any(_TORCH in str(each) for each in chain)):
+        named = (each.filename for each in chain if isinstance(each, OSError))
+        place = folder or next((Path(str(name)).parent for name in named if name), Path(spec.job_dir))
+        return DiskFull(f"{told(place)}: {_last_line(error)}", hint=HINT)
+    return None
+
+
+def told(folder: Path) -> str:
+    """Of a full folder."""
+    return f"{TOLD} in {folder} ({_free(folder) / 2**20:.0f} MiB free)"
+
+
+def full_folder(spec: RunSpec) -> Path | None:
+    """The first of the run's folders whose disk is full."""
+    return next((folder for folder in _folders(spec) if _free(folder) < _FULL), None)
+
+
+def _folders(spec: RunSpec) -> Iterator[Path]:
+    """Where the processes of a run write: checkpoints, logs and metrics; weights; the database; Ray."""
+    file = database_url.file_of(spec.database_url)
+    places = [spec.job_dir, spec.sync.directory, str(file.parent) if file else ""]
+    yield from (Path(place) for place in (*places, tempfile.gettempdir()) if place and Path(place).is_dir())
+
+
+def _free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _says_so(error: BaseException) -> bool:
+    return getattr(error, "errno", None) in _CODES or any(words in str(error) for words in _WORDS)
+
+
+def _last_line(error: BaseException) -> str:
+    """Ray's errors begin with a traceback."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]

@@ -1,0 +1,370 @@
+"""Fingerprint of everything that a stored answer depends on: groups of another one are not trained on.
+
+``fingerprint_rules`` says which settings those are. A run's fingerprint is made once, by the command that
+starts it, and stands in its ``run.json`` (``RunSpec.fingerprint``): both sides go by that one, whenever they
+are started again. What loads a user's file later than that checks that it is still the same file (``check``).
+The buffer keeps the fingerprints that its groups were made with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from trinity_compat.common.containers import Tree, section_at
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import leaves
+from trinity_compat.common.paths import from_home
+from trinity_compat.common.redaction import without_passwords
+from trinity_compat.job import fingerprint_files as files
+from trinity_compat.job.fingerprint_rules import (
+    AGENT,
+    DATA,
+    MANAGER,
+    PLUGINS,
+    REWARD,
+    WORKFLOWS,
+    Rule,
+    is_whole,
+    rule_of,
+)
+from trinity_compat.job.run_spec import Fingerprint, RunSpec, has_baseline
+
+SCORING = (REWARD, MANAGER, WORKFLOWS, PLUGINS)  # parts that a scoring process loads
+ANSWERING = (AGENT, WORKFLOWS, PLUGINS)  # … a process of agent loops
+_KEY = "made with"
+_PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
+_SHOWN_CHARACTERS = 60  # a longer value is kept as a digest
+_SHOWN = 4  # differences that are named of one part
+_CONFIG_BYTES = 4 << 20
+
+
+# -- making it ------------------------------------------------------------------------------------------
+
+_NOT_IN_ROWS = ("place", "limit_s", "workflow_args.directory")  # of a taskset: no part of what it makes
+
+
+def fingerprint_of(spec: RunSpec, *, cwd: Path | None = None) -> Fingerprint:
+    """The run's own where it has one; else made of the files as they are now. ``cwd``: where the run's
+    processes run."""
+    return spec.fingerprint or made(spec, cwd=cwd or Path.cwd())
+
+
+def made(spec: RunSpec, *, cwd: Path) -> Fingerprint:
+    """Made of ``spec`` and of the files that it names as they are now. Secrets are left out."""
+    saved = spec.as_saved()[0]
+    env = section_at(saved, "env")
+    reading = _Reading(cwd, str(env.get("PYTHONPATH") or os.environ.get("PYTHONPATH", "")))
+    for key, value in (*_nodes(section_at(saved, "verl")), *_own(spec), *_environment(env)):
+        reading.add(rule_of(key), key, value)
+    return Fingerprint(reading.parts, reading.files)
+
+
+def _nodes(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """As ``leaves``; a section that is read as one comes whole."""
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and not is_whole(key):
+            yield from _nodes(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _own(spec: RunSpec) -> Iterator[tuple[str, object]]:
+    """The run's own settings that an answer depends on."""
+    scoring = spec.scoring
+    yield "trinity_compat.reward_timeout", scoring.timeout_s
+    yield "trinity_compat.reward_failure", [scoring.on_error, scoring.on_hang]
+    yield "trinity_compat.reward_memory", scoring.memory_gb
+    yield "trinity_compat.seeded_requests", spec.seeded_requests or None
+    if folders := spec.env.get(_PLUGIN_DIRS):
+        yield "trinity_compat.plugin_dirs", folders.split(os.pathsep)
+
+
+def _environment(env: Tree) -> Iterator[tuple[str, object]]:
+    for name, value in env.items():
+        yield f"explorer.env_vars.{name}", value
+
+
+class _Reading:
+    """Collects items, and the files behind them. Relative paths are of ``cwd``; modules are looked for there
+    and in the folders of ``python_path``."""
+
+    def __init__(self, cwd: Path, python_path: str) -> None:
+        self._cwd = cwd
+        self._roots = (cwd, *(cwd / part for part in python_path.split(os.pathsep) if part))
+        self.parts: dict[str, dict[str, str]] = {}
+        self.files: dict[str, dict[str, str]] = {}
+        self._left: dict[str, int] = {}  # bytes that may still be read of whole files
+
+    def add(self, rule: Rule, key: str, value: object) -> None:
+        """What ``rule`` makes of a setting. One that is null or empty is like one that is not there."""
+        if not rule.part or value is None or value in ("", [], {}):
+            return
+        getattr(self, f"_{rule.read}")(rule.part, key, value)
+
+    def _put(self, part: str, item: str, text: str) -> None:
+        self.parts.setdefault(part, {})[item] = text
+
+    def _put_files(self, part: str, key: str, named: Mapping[str, Path]) -> None:
+        for name, path in named.items():
+            left = self._left.get(part, files.TOTAL_BYTES)
+            digest = files.of_file(path, whole=left)
+            self._left[part] = max(0, left - files.size_of(path))
+            self._put(part, f"{key}: {name}", digest)
+            self.files.setdefault(part, {})[str(path)] = digest
+
+    # -- readers, by the name that a rule has
+
+    def _value(self, part: str, key: str, value: object) -> None:
+        text = without_passwords(json.dumps(_plain(value), sort_keys=True, default=str))
+        self._put(part, key, text if len(text) <= _SHOWN_CHARACTERS else f"#{files.digest(text.encode())}")
+
+    def _flag(self, part: str, key: str, value: object) -> None:
+        self._value(part, key, bool(value))
+
+    def _baseline(self, part: str, key: str, value: object) -> None:
+        if has_baseline({"algorithm": {"adv_estimator": value}}):
+            self._value(part, key, value)
+
+    def _code(self, part: str, key: str, value: object) -> None:
+        for number, text in enumerate(_texts(value)):
+            item = key if isinstance(value, str) else f"{key}.{number}"
+            if entries := self._entries(text):
+                self._put_files(part, item, files.of_code(entries, self._roots))
+            else:
+                self._value(part, item, text)
+
+    def _entries(self, text: str) -> dict[str, Path]:
+        """Files that a path, a folder of plugins or a module's name stands for; none for what is not here."""
+        path = self._path(text.removeprefix("file://"))
+        if path is not None and path.is_dir():
+            return {file.name: file for file in sorted(path.glob("*.py"))}
+        if path is not None and path.exists():
+            return {path.name: path}
+        return files.of_module(text.removeprefix("pkg://").replace("/", "."), self._roots)
+
+    def _model(self, part: str, key: str, value: object) -> None:
+        self._folder(part, key, str(value), weights=True)
+
+    def _tokenizer(self, part: str, key: str, value: object) -> None:
+        self._folder(part, key, str(value), weights=False)
+
+    def _folder(self, part: str, key: str, text: str, *, weights: bool) -> None:
+        path = self._path(text)
+        if path is None or not path.exists():
+            self._value(part, key, text)  # a name on a hub
+        elif path.is_dir():
+            self._put_files(part, key, files.in_folder(path, weights=weights))
+        else:
+            self._put_files(part, key, {path.name: path})
+
+    def _data(self, part: str, key: str, value: object) -> None:
+        for number, text in enumerate(_texts(value)):
+            self._folder(part, f"{key}.{number}", text, weights=True)
+
+    def _config(self, part: str, key: str, value: object) -> None:
+        """A YAML or JSON file, the classes that it names, and the files."""
+        path = self._path(str(value))
+        if path is None or not path.is_file():
+            self._value(part, key, value)
+            return
+        self._put_files(part, key, {path.name: path})
+        entries: dict[str, Path] = {}
+        for text in _texts(_read(path)):
+            # veRL's ``_target_`` and ``class_name`` are dotted names of classes.
+            entries |= files.of_module(text, self._roots) if "." in text else {}
+            if (named := self._path(text)) is not None and named.is_file():
+                entries[named.name] = named
+        self._put_files(part, key, files.of_code(entries, self._roots))
+
+    def _operators(self, part: str, key: str, value: object) -> None:
+        for name, each in leaves({"": value} if not isinstance(value, Mapping) else value):
+            self._value(part, f"{key}.{name}".rstrip("."), each)
+        for text in _texts(value):
+            if (path := self._path(text)) is not None and path.is_file():
+                self._put_files(part, key, {path.name: path})
+
+    def _tasksets(self, part: str, key: str, value: object) -> None:
+        for name, taskset in value.items() if isinstance(value, Mapping) else ():
+            if name.startswith("train/"):
+                self._taskset(part, f"{key}.{name}", taskset)
+
+    _workflows = _tasksets
+
+    def _taskset(self, part: str, key: str, taskset: Tree) -> None:
+        """Its rows by content, the program that it names too, the rest by value."""
+        for name, value in leaves(taskset):
+            if name == "path":
+                self._data(DATA, f"{key}.{name}", value)
+            elif name == "workflow_args.function":
+                self._code(part, f"{key}.{name}", str(value).rpartition(":")[0])
+                self._value(part, f"{key}.{name}", str(value).rpartition(":")[2])
+            elif name in ("workflow", "reward") and "." in str(value):  # a class by its path
+                self._value(part, f"{key}.{name}", value)
+                entries = files.of_module(str(value), self._roots)
+                self._put_files(part, f"{key}.{name}", files.of_code(entries, self._roots))
+            elif name == "workflow_args.command":
+                self._operators(part, f"{key}.{name}", value)
+            elif name not in _NOT_IN_ROWS and value not in (None, "", [], {}):
+                self._value(part, f"{key}.{name}", value)
+
+    def _served(self, part: str, key: str, value: object) -> None:
+        for number, model in enumerate(value if isinstance(value, Sequence) else ()):
+            self._model(part, f"{key}.{number}.path", model["path"])
+            for name, setting in leaves({"name": model.get("name"), **(model.get("settings") or {})}):
+                rule = rule_of(f"reward.reward_model.rollout.{name}")
+                if rule.part and setting is not None:
+                    self._value(part, f"{key}.{number}.{name}", setting)
+
+    def _path(self, text: str) -> Path | None:
+        """None for a text that cannot be a path."""
+        if not text or len(text) > 1024 or "\n" in text or "\0" in text or "://" in text:
+            return None
+        return self._cwd / from_home(text)
+
+
+def _plain(value: object) -> object:
+    """1.0 is 1, as YAML files and command lines write either."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in nested containers."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)
+
+
+def _read(path: Path) -> object:
+    try:
+        return yaml.safe_load(path.read_text()) if path.stat().st_size <= _CONFIG_BYTES else None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return None
+
+
+# -- comparing two --------------------------------------------------------------------------------------
+
+
+def differences(before: Mapping[str, Mapping[str, str]], now: Fingerprint) -> list[str]:
+    """Sentences without an end: which parts of ``before`` (a fingerprint's parts) are not those of now."""
+    return [
+        text
+        for part in dict.fromkeys((*now.parts, *before))
+        for text in _changes(part, before.get(part, {}), now)
+    ]
+
+
+def _changes(part: str, before: Mapping[str, str], now: Fingerprint) -> list[str]:
+    after = now.parts.get(part, {})
+    items = [item for item in dict.fromkeys((*after, *before)) if before.get(item) != after.get(item)]
+    texts = [
+        _change(part, item, before.get(item), after.get(item), now.files.get(part, {})) for item in items
+    ]
+    more = [f"{part}: {len(texts) - _SHOWN} further differences"] if len(texts) > _SHOWN else []
+    return [*texts[:_SHOWN], *more]
+
+
+def _change(part: str, item: str, before: str | None, after: str | None, paths: Collection[str]) -> str:
+    key, is_file, name = item.partition(": ")
+    if is_file:
+        path = next((path for path in paths if path == name or path.endswith(f"/{name}")), name)
+        how = "was edited" if before and after else "was added" if after else "is not used any more"
+        return f"{part} {path} {how}"
+    texts = ["not set" if text is None else text for text in (before, after)]
+    if any(text.startswith("#") for text in texts):
+        return f"{part}: {key} was changed"
+    return f"{part}: {key} was {texts[0]}, is {texts[1]}"
+
+
+# -- what the buffer's groups were made with --------------------------------------------------------------
+
+
+class StateStore(Protocol):
+    """The part of the buffer that keeps one JSON value per key."""
+
+    def get_state(self, key: str) -> Any: ...
+
+    def set_state(self, key: str, value: Any) -> None: ...
+
+
+def sign(buffer: StateStore, mine: Fingerprint) -> None:
+    """Say in the buffer that groups are made with ``mine`` from now on. What it says already stays: groups
+    may wait that were made with another one."""
+    known = buffer.get_state(_KEY)
+    parts = _stored(mine)
+    if known is None:
+        buffer.set_state(_KEY, [parts])
+    elif isinstance(known, list) and parts not in known:
+        buffer.set_state(_KEY, [*known, parts])
+
+
+def sign_anew(buffer: StateStore, mine: Fingerprint) -> None:
+    """All groups that count are made with ``mine``. Call after the others are void."""
+    buffer.set_state(_KEY, [_stored(mine)])
+
+
+def edits(buffer: StateStore, mine: Fingerprint) -> list[str]:
+    """Why groups that wait may not be trained with ``mine``; none where they may."""
+    known = buffer.get_state(_KEY)
+    if known is None:
+        return []
+    if not isinstance(known, list):
+        return [
+            "an earlier version of trinity-compat made the groups that wait, and did not record which reward"
+            " function and other files made them"
+        ]
+    return list(dict.fromkeys(text for parts in known for text in differences(parts, mine)))
+
+
+def _stored(mine: Fingerprint) -> dict[str, dict[str, str]]:
+    return {part: dict(items) for part, items in mine.parts.items()}
+
+
+# -- files that are loaded later ----------------------------------------------------------------------------
+
+
+class FilesEdited(UserError):
+    """A process has loaded a file that is not what it was when the run started."""
+
+
+def check(mine: Fingerprint | None, parts: Collection[str] | None = None) -> None:
+    """Raises FilesEdited where a file of ``parts`` (None: of all) is not what it was when the run started.
+    Call when it has been loaded."""
+    for part, paths in (mine.files if mine else {}).items():
+        for path, digest in paths.items():
+            if (parts is None or part in parts) and not files.is_as_before(Path(path), digest):
+                raise FilesEdited(
+                    f"{part} {path} was edited since the run started: its answers would be mixed with others",
+                    hint="the same command again goes on with the edited file; groups that wait are generated"
+                    " again",
+                )
+
+
+__all__ = [
+    "ANSWERING",
+    "DATA",
+    "SCORING",
+    "FilesEdited",
+    "check",
+    "differences",
+    "edits",
+    "fingerprint_of",
+    "made",
+    "sign",
+    "sign_anew",
+]

@@ -1,0 +1,158 @@
+"""How many GPUs each side of a run has, by its veRL configuration; and whether a Ray has them: one that
+hasn't leaves an actor pending for ever, without a word.
+
+The trainer's are ``trainer.nnodes`` × ``trainer.n_gpus_per_node``. An explorer's are ``rollout.nnodes`` ×
+``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. A reward model's are
+``reward.reward_model``'s, in the same way, for all explorers together. Nothing else reads or writes them.
+How a launch's GPUs are divided: ``translate/sections/gpus.py``, which ``run/plan/gpu_split.py`` asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from trinity_compat.common.containers import Tree, section_at
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.job.served_models import configurations
+
+Side = Literal["trainer", "explorer", "reward model"]
+_ROLLOUT = "actor_rollout_ref.rollout"
+_TENSOR_PARALLEL = f"{_ROLLOUT}.tensor_model_parallel_size"
+_REWARD = "reward.reward_model"
+ENGINES = "explorer.rollout_model.engine_num"
+
+
+def trainer_gpus(verl: Tree) -> int:
+    """GPUs of the trainer, all nodes together; of the whole launch, while it isn't split yet."""
+    return int(value_at(verl, "trainer.nnodes")) * int(value_at(verl, "trainer.n_gpus_per_node"))
+
+
+def shares(verl: Tree, *, device: str, mode: str, explorers: int) -> dict[Side, int]:
+    """GPUs of each side of a run, whichever commands start the sides; processes where ``device`` is ``cpu``.
+    In mode colocate the engine uses the trainer's and has no share; without a reward model there is none of
+    it."""
+    found: dict[Side, int] = {"trainer": trainer_gpus(verl)}
+    if mode != "colocate":
+        found["explorer"] = _of_explorer(verl, device) * explorers
+    return found | _of_reward_model(verl, device)
+
+
+def engine_places(count: int, width: int) -> dict[str, int]:
+    """veRL key → value that gives one explorer ``count`` engines of ``width`` GPUs: what ``engine_count``
+    reads."""
+    return {f"{_ROLLOUT}.nnodes": 1, f"{_ROLLOUT}.n_gpus_per_node": count * width}
+
+
+def engine_count(rollout: Tree, device: str) -> int:
+    """Engines of one explorer: rollout.nnodes × rollout.n_gpus_per_node ÷ tensor parallel size.
+
+    ``nnodes`` 0 (veRL's default: rollout shares the trainer's devices) gives one.
+    """
+    places = (value_at(rollout, "nnodes") or 0) * (value_at(rollout, "n_gpus_per_node") or 1)
+    return max(1, places // engine_width(rollout, device))
+
+
+def engine_width(rollout: Tree, device: str) -> int:
+    """Workers of one engine, with a GPU each."""
+    return 1 if device == "cpu" else int(value_at(rollout, "tensor_model_parallel_size"))
+
+
+def reward_model_places(engines: int, width: int) -> dict[str, int]:
+    """veRL key → value that gives the reward model ``engines`` of ``width`` GPUs on one machine's count."""
+    return {
+        f"{_REWARD}.nnodes": 1,
+        f"{_REWARD}.n_gpus_per_node": engines * width,
+        f"{_REWARD}.rollout.tensor_model_parallel_size": width,
+    }
+
+
+def reward_model_engines(verl: Tree, device: str) -> int:
+    """Engines that serve the reward model of a planned run, 0 where it has none."""
+    if not value_at(verl, f"{_REWARD}.enable"):
+        return 0
+    nodes, each = (int(value_at(verl, f"{_REWARD}.{name}") or 1) for name in ("nnodes", "n_gpus_per_node"))
+    return max(1, nodes * each // reward_model_width(verl, device))
+
+
+def reward_model_width(verl: Tree, device: str) -> int:
+    """Workers of one of those engines, with a GPU each."""
+    return engine_width(section_at(verl, f"{_REWARD}.rollout"), device)
+
+
+def _of_reward_model(verl: Tree, device: str) -> dict[Side, int]:
+    """With the further models beside it."""
+    if not reward_model_engines(verl, device):
+        return {}
+    every = configurations(verl)
+    return {
+        "reward model": sum(
+            reward_model_engines(each, device) * reward_model_width(each, device) for each in every
+        )
+    }
+
+
+def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
+    """Whether the Ray that ``side`` has joined holds the run, or its own part where the other side is a
+    command of its own. ``have``: the GPUs of that Ray, free or not. Raises UserError with both numbers."""
+    if spec.device != "cuda":
+        return
+    wanted = _wanted(spec, side)
+    if sum(wanted.values()) > have:
+        parts = " + ".join(f"{wanted[each]} for the {each} ({_how(spec, each)})" for each in wanted)
+        raise UserError(
+            f"the run wants {sum(wanted.values())} GPUs, and Ray has {have:g}: {parts}",
+            hint=_hint(spec, wanted, int(have)),
+        )
+
+
+def _wanted(spec: RunSpec, side: Side) -> dict[Side, int]:
+    if spec.mode in ("both", "colocate"):
+        return shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
+    if side == "trainer":
+        return {side: trainer_gpus(spec.verl)}
+    return {side: _of_explorer(spec.verl, spec.device)} | _of_reward_model(spec.verl, spec.device)
+
+
+def _of_explorer(verl: Tree, device: str) -> int:
+    rollout = section_at(verl, _ROLLOUT)
+    return engine_count(rollout, device) * engine_width(rollout, device)
+
+
+def _how(spec: RunSpec, side: Side) -> str:
+    if side == "trainer":
+        trainer = spec.verl["trainer"]
+        nodes = f" × trainer.nnodes={trainer['nnodes']}" if trainer["nnodes"] != 1 else ""
+        return f"trainer.n_gpus_per_node={trainer['n_gpus_per_node']}{nodes}"
+    if side == "reward model":
+        return " + ".join(
+            f"{reward_model_engines(verl, spec.device)} × {_REWARD}.rollout.tensor_model_parallel_size="
+            f"{reward_model_width(verl, spec.device)}"
+            for verl in configurations(spec.verl)
+        )
+    rollout = spec.verl["actor_rollout_ref"]["rollout"]
+    count, width = engine_count(rollout, spec.device), engine_width(rollout, spec.device)
+    engines = f"{count} engine{'s' if count > 1 else ''} × {_TENSOR_PARALLEL}={width}"
+    together = spec.explorers > 1 and spec.mode == "both"
+    return f"--explorers {spec.explorers} × {engines}" if together else engines
+
+
+def _hint(spec: RunSpec, wanted: Mapping[Side, int], have: int) -> str:
+    if not have:
+        return "nvidia-smi, CUDA_VISIBLE_DEVICES and ray_kwargs.ray_init.num_gpus say why Ray sees none"
+    ways = []
+    if wanted == {"trainer": 1, "explorer": 1}:
+        ways.append("--mode colocate lets both sides use one GPU in turns")
+    if fits := _fits(spec, have - sum(wanted.values()) + wanted["trainer"]) if "trainer" in wanted else 0:
+        ways.append(f"--set trainer.n_gpus_per_node={fits} fits")
+    if "explorer" in wanted:
+        ways.append(f"--set {ENGINES}=N changes the number of engines")
+    return "; ".join([*ways, "RAY_ADDRESS names a larger cluster"])
+
+
+def _fits(spec: RunSpec, room: int) -> int:
+    """The most GPUs of a node for which batch sizes that divide by today's number still divide; 0: none."""
+    now, nodes = int(spec.verl["trainer"]["n_gpus_per_node"]), int(spec.verl["trainer"]["nnodes"])
+    return max((size for size in range(1, now) if now % size == 0 and size * nodes <= room), default=0)

@@ -1,0 +1,276 @@
+"""What a process of a run needs to know, as plain JSON: written once, read by each side."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from trinity_compat.common import database_url
+from trinity_compat.common.atomic_write import write_text
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import referred, resolved, without_passwords
+
+Mode = Literal["both", "train", "explore", "bench", "serve", "colocate"]
+SERVE_KEY = "TRINITY_COMPAT_SERVE_KEY"  # of the environment: who sends it may use what mode serve serves
+OnFailure = Literal["zero", "retry", "raise"]
+OnAgentFailure = Literal["raise", "zero"]
+SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSpec:
+    """When weights move. Intervals and ``offset`` count veRL steps here (YAML: × r updates).
+    ``trainer_interval`` and ``explorer_interval``: ``interval`` for one side, where it is told apart."""
+
+    style: SyncStyle = "fixed"
+    interval: int = 1
+    offset: int = 0
+    timeout_s: float = 3600.0
+    method: Literal["checkpoint", "memory", "nccl"] = "memory"
+    directory: str = ""  # where versions lie: shared memory, or the job directory
+    trainer_interval: int | None = None
+    explorer_interval: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySpec:
+    """A step is trained on the groups of the highest priority: the version of their weights, in optimizer
+    updates (``updates_per_version`` to a veRL step), less ``decay`` for each use, plus normal noise of
+    standard deviation ``sigma``. A group comes back ``cooldown_s`` seconds after its last use, and is
+    trained ``max_uses`` times in all."""
+
+    max_uses: int = 1
+    cooldown_s: float = 0.0
+    decay: float = 2.0
+    sigma: float = 0.0
+    updates_per_version: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringSpec:
+    """``timeout_s``: for one answer, None for no limit. ``memory_gb``: what a scoring process may allocate.
+    What becomes of an answer whose reward function raises or returns no number (``on_error``), takes longer
+    or ends its process (``on_hang``): ``zero`` is a reward of 0, counted; ``retry`` tries twice more, then
+    ends the run; ``raise`` ends it."""
+
+    timeout_s: float | None = 300.0
+    on_error: OnFailure = "raise"
+    on_hang: OnFailure = "zero"
+    memory_gb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowFormat:
+    """The columns of a file's rows, and how they become a conversation: the fields of trinity-rft's
+    ``format`` (common/config.py: FormatConfig) that rows of files use, with its defaults."""
+
+    prompt_type: str = "messages"  # or plaintext
+    prompt_key: str = "prompt"
+    response_key: str = "response"
+    system_prompt_key: str | None = None
+    system_prompt: str | None = None
+    messages_key: str = "message"
+    tools_key: str = "tools"
+    chosen_key: str = "chosen"
+    rejected_key: str = "rejected"
+    enable_concatenated_multi_turn: bool = False
+    chat_template: str | None = None
+    enable_thinking: bool | None = None
+    # Of veRL's SFTDataset: keys inside a column, and an answer that ends with the end of sequence instead of
+    # the template's words.
+    prompt_dict_keys: tuple[str, ...] = ()
+    response_dict_keys: tuple[str, ...] = ()
+    response_then_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowsSpec:
+    """Rows of files that are trained on without asking an explorer for answers.
+
+    ``schema``: sft, cpt or dpo. ``paths``: Parquet, JSON or JSON lines files, or one folder or name of a
+    dataset, of which ``split`` and ``subset`` are taken. Rows come in the order of the file, by a
+    permutation of each epoch (``shuffle``, ``seed``), or as ``selector`` draws them (a taskset's, as
+    translate/selectors.py has it); with ``whole_epochs`` an epoch's last rows that do not
+    fill a step are left out, else a step goes on into the next epoch. A row of more than ``max_length``
+    tokens is an error, or cut on the left or right (``truncation``). ``val_paths``: rows whose loss is
+    measured."""
+
+    schema: str
+    paths: tuple[str, ...]
+    split: str = "train"
+    subset: str | None = None
+    format: RowFormat = RowFormat()
+    shuffle: bool = False
+    seed: int = 42
+    sampler: Literal["trinity", "verl"] = "trinity"  # whose permutation
+    whole_epochs: bool = False
+    epochs: int = 1
+    max_length: int | None = None
+    truncation: Literal["error", "left", "right"] = "error"
+    selector: Mapping[str, Any] | None = None
+    val_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSpec:
+    """Rows of an expert's that each step trains beside fresh answers: ``each_step`` of ``rows``, which begin
+    again when they are used up."""
+
+    rows: RowsSpec
+    each_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSpec:
+    """Where mode serve listens (port 0: a free one), and how often it looks for newer weights."""
+
+    host: str
+    port: int
+    look_every_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What stored answers depend on (``settings_fingerprint``). ``parts``: part → setting, or
+    ``setting: file`` → its value or the file's digest. ``files``: part → absolute path → digest."""
+
+    parts: Mapping[str, Mapping[str, str]]
+    files: Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """One decoupled run. ``verl`` is the complete veRL configuration as the pinned veRL composes it."""
+
+    job_dir: str
+    database_url: str
+    verl: Mapping[str, Any]
+    updates_per_step: int  # r: mini-batches in one veRL step
+    total_steps: int | None  # veRL steps; None: until the epochs are done
+    sync: SyncSpec
+    device: str = "cpu"
+    mode: Mode = "both"
+    own_cluster: bool = False  # of mode train or explore: the file is this side's alone, and so are its GPUs
+    explorers: int = 1
+    checkpoints: tuple[int, ...] = ()  # veRL steps that a bench evaluates; 0: the model path
+    max_staleness: int | None = None  # veRL steps
+    staleness_threshold: float | None = None  # veRL's: groups begun ahead, as a part of a version's own
+    replay: ReplaySpec | None = None  # None: each group once, in task order
+    seeded_requests: bool = False  # a seed for each training answer also where the style needs none
+    partial_rollout: bool = True  # answers in flight go on over a change of weights; else they begin again
+    over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
+    group_timeout_s: float | None = None  # a group that takes longer: the same
+    agent_timeout_s: float | None = 1800.0  # for a trajectory of an agent loop, without the engine's time
+    stall_timeout_s: float | None = 600.0  # without progress: tokens, answers, calls that come back
+    agent_failure: OnAgentFailure = "raise"  # of a group that has failed once more than agent_retries
+    agent_retries: int = 2
+    scoring: ScoringSpec = ScoringSpec()
+    keep_steps: int | None = None  # trained steps whose texts and tokens stay; None: all
+    env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
+    resume: bool = True
+    rows: RowsSpec | None = None  # trained on in place of an explorer's answers
+    experts: ExpertSpec | None = None  # trained on beside them
+    serve: ServeSpec | None = None  # of mode serve
+    fingerprint: Fingerprint | None = None  # of the files as the run started; None before that
+
+    def as_saved(self) -> tuple[dict[str, object], dict[str, str]]:
+        """As JSON, with references to the environment for what looks like a secret; and the variables that a
+        process needs to resolve them."""
+        plain = json.loads(json.dumps(asdict(self)))
+        saved, variables = referred({name: plain.pop(name) for name in ("verl", "env")}, named="path")
+        return {**plain, **saved}, variables
+
+    def save(self, path: Path) -> None:
+        """For this user's eyes alone where the database's URL holds a password. A database inside the job is
+        named relative to it."""
+        url = database_url.relative(self.database_url, Path(self.job_dir))
+        text = json.dumps({**self.as_saved()[0], "database_url": url}, indent=1, sort_keys=True) + "\n"
+        write_text(path, text, mode=None if without_passwords(text) == text else 0o600)
+
+    @classmethod
+    def load(cls, path: Path) -> RunSpec:
+        """Read what ``save`` wrote, as ``JOB/config/NAME``, with the secrets that the environment has. A job
+        that was renamed or copied since names its own database and folders, not those of whatever lies at its
+        old place."""
+        try:
+            text = path.read_text()
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"{path} is not there: {path.parent.parent} is no job directory") from None
+        try:
+            return cls.of_text(text, path.absolute().parent.parent)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} is not what this release wrote ({type(error).__name__}: {error})",
+                hint="run the same command again, which rewrites the file, or restore the job folder",
+            ) from error
+
+    @classmethod
+    def of_text(cls, text: str, job: Path) -> RunSpec:
+        """The same of text that was read from the folder ``job``. Raises ValueError, KeyError, TypeError."""
+        data, here = json.loads(text), job.resolve()
+        url = database_url.absolute(data["database_url"], here, data["job_dir"])
+        return cls.of_json({**_moved(data, str(here)), "database_url": url})
+
+    @classmethod
+    def of_json(cls, data: Mapping[str, Any]) -> RunSpec:
+        """What ``asdict`` of a spec gives, or ``as_saved``, read from JSON."""
+        replay, serve, mark = data.get("replay"), data.get("serve"), data.get("fingerprint")
+        sections = {
+            "sync": SyncSpec(**data["sync"]),
+            "checkpoints": tuple(data.get("checkpoints", ())),
+            "replay": replay and ReplaySpec(**replay),
+            "scoring": ScoringSpec(**data.get("scoring", {})),
+            "rows": _rows(data.get("rows")),
+            "experts": _experts(data.get("experts")),
+            "serve": serve and ServeSpec(**serve),
+            "fingerprint": mark and Fingerprint(**mark),
+        }
+        secrets = resolved({name: data[name] for name in ("verl", "env") if name in data}, os.environ)
+        return cls(**{**data, **secrets, **sections})
+
+
+def _rows(data: Mapping[str, Any] | None) -> RowsSpec | None:
+    if data is None:
+        return None
+    lists = {name: tuple(data[name]) for name in ("paths", "val_paths")}
+    inner = {name: tuple(data["format"][name]) for name in ("prompt_dict_keys", "response_dict_keys")}
+    return RowsSpec(**{**data, **lists, "format": RowFormat(**{**data["format"], **inner})})
+
+
+def _experts(data: Mapping[str, Any] | None) -> ExpertSpec | None:
+    rows = _rows(data["rows"]) if data else None
+    return ExpertSpec(rows, data["each_step"]) if data and rows else None
+
+
+def has_baseline(verl: Mapping[str, Any]) -> bool:
+    """Whether each group ends with a greedy answer that its others are compared with (veRL 0.9.1,
+    ray_trainer.py: fit)."""
+    return bool(verl["algorithm"].get("adv_estimator") == "remax")
+
+
+def seed_of(verl: Mapping[str, Any]) -> int:
+    """The run's seed: data.seed, else rollout.seed; where neither is given, that of veRL 0.9.1 (42)."""
+    given = (verl["data"].get("seed"), verl["actor_rollout_ref"]["rollout"].get("seed"))
+    return int(next((seed for seed in given if seed is not None), 42))
+
+
+def _moved(data: Mapping[str, Any], here: str) -> Mapping[str, Any]:
+    """``data`` with its ``job_dir`` replaced by ``here`` wherever a value names the job or lies in it."""
+    before = data["job_dir"]
+
+    def follow(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: follow(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [follow(part) for part in value]
+        if not isinstance(value, str):
+            return value
+        inside = value == before or value.startswith(f"{before}/")
+        return f"{here}{value.removeprefix(before)}" if inside else value
+
+    return data if before == here else {name: follow(value) for name, value in data.items()}

@@ -1,0 +1,61 @@
+"""The models that a run serves beside its policy: ``reward.reward_model``, and the further ones of a YAML's
+``explorer.auxiliary_models``, for which veRL has no place: ``data.auxiliary_models`` lists all, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from trinity_compat.common.containers import Tree, section_at
+from trinity_compat.common.nested import value_at
+
+SECTION = "data.auxiliary_models"
+_REWARD = "reward.reward_model"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """``path``: its folder, or its name on a hub, under which requests name it too. ``name``: the YAML's.
+    It has ``engines`` of ``width`` GPUs, ``settings`` are its engine's: keys of veRL's rollout section."""
+
+    path: str
+    name: str | None = None
+    engines: int = 1
+    width: int = 1
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+def served_models(verl: Tree) -> list[ServedModel]:
+    """In the YAML's order; none where the run serves none."""
+    if not value_at(verl, f"{_REWARD}.enable"):
+        return []
+    listed = value_at(verl, SECTION)
+    return (
+        [ServedModel(**each) for each in listed]
+        if listed
+        else [ServedModel(str(value_at(verl, f"{_REWARD}.model_path")))]
+    )
+
+
+def entry(models: Sequence[ServedModel]) -> Mapping[str, object]:
+    """veRL key → value that lists them; nothing where ``reward.reward_model`` says all there is to say."""
+    says_all = len(models) == 1 and models[0].name is None
+    return {} if says_all else {SECTION: [asdict(each) for each in models]}
+
+
+def configurations(verl: Tree) -> list[Tree]:
+    """One for each model that is served, in which it is the reward model: the first as the run has it, the
+    others with its settings, of a size of their own."""
+    return [verl, *(_with(verl, model) for model in served_models(verl)[1:])]
+
+
+def _with(verl: Tree, model: ServedModel) -> Tree:
+    reward = section_at(verl, "reward")
+    own = section_at(verl, _REWARD)
+    rollout = {**section_at(own, "rollout"), **model.settings, "tensor_model_parallel_size": model.width}
+    size = {"nnodes": 1, "n_gpus_per_node": model.engines * model.width}
+    return {
+        **verl,
+        "reward": {**reward, "reward_model": {**own, **size, "model_path": model.path, "rollout": rollout}},
+    }

@@ -1,0 +1,157 @@
+"""The files that a script may look at: those under ``--cwd``, and those it wrote itself.
+
+Nothing is ever written. A file that the script makes (``cat > run.sh <<EOF``) lives in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trinity_compat.common.errors import Where
+from trinity_compat.launch.bash import limits
+from trinity_compat.launch.bash.limits import BudgetExceeded
+from trinity_compat.launch.bash.traced_text import Value, lines_of, open_source, text_of
+from trinity_compat.launch.model import EnvRef
+
+
+def absolute(folder: str, path: str) -> str:
+    """A path as seen from a folder, without ``.`` and ``..``; no link is followed."""
+    return os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - Path keeps the dots
+
+
+def spelled(path: Value) -> str:
+    """A path in which the names of its unknown pieces stand for them."""
+    sources = [(open_source(bit), bit.text) for bit in path]
+    return "".join(f"${s.name}" if isinstance(s, EnvRef) else s.expression if s else t for s, t in sources)
+
+
+@dataclass(slots=True)
+class PathFacts:
+    """What can be known about paths. All paths given here are absolute and normalised."""
+
+    root: str
+    written: dict[str, Value] = field(default_factory=dict)
+    made_dirs: set[str] = field(default_factory=set)
+    made_open: set[str] = field(default_factory=set)  # folders whose path isn't known, as `spelled` has them
+    removed: set[str] = field(default_factory=set)
+    handed: set[str] = field(default_factory=set)  # to programs that aren't read, which may write them
+    read_bytes: int = 0
+
+    def in_reach(self, path: str) -> bool:
+        """Whether a path, links followed, lies under the root."""
+        try:
+            real = os.path.realpath(path)
+        except (OSError, ValueError):
+            return False
+        root = os.path.realpath(self.root)
+        return real == root or real.startswith(root.rstrip("/") + "/")
+
+    def kind(self, path: str) -> str | None:
+        """``"file"``, ``"dir"``, ``""`` for what doesn't exist, None for what cannot be known."""
+        # what the script wrote comes first: a path that was removed may have been written again
+        if path in self.written:
+            return "file"
+        if path in self.made_dirs:
+            return "dir"
+        if path in self.removed:
+            return ""
+        if path == "/dev/null":
+            return "other"
+        if "\0" in path or not self.in_reach(path):
+            return None
+        return self._kind_on_disk(path)
+
+    @staticmethod
+    def _kind_on_disk(path: str) -> str:
+        try:
+            mode = Path(path).stat().st_mode
+        except (OSError, ValueError):
+            return ""
+        if stat.S_ISREG(mode):
+            return "file"
+        return "dir" if stat.S_ISDIR(mode) else "other"
+
+    def size(self, path: str) -> int:
+        """Bytes of a file that is in reach."""
+        if path in self.written:
+            return len(text_of(self.written[path]).encode(errors="surrogateescape"))
+        return Path(path).stat().st_size
+
+    def read(self, path: str, *, anywhere: bool = False, shown: str | None = None) -> Value | None:
+        """The content of a regular file, None when it isn't there, too large or out of reach.
+
+        ``anywhere`` lifts the limit to the root: for a file that is sourced by a literal path.
+        """
+        if path == "/dev/null":
+            return ()
+        if path in self.written:
+            return self.written[path]
+        if path in self.removed or not (anywhere or self.in_reach(path)):
+            return None
+        if self._kind_on_disk(path) != "file":
+            return None
+        data = self._bytes(path)
+        if data is None:
+            return None
+        text = data.replace(b"\0", b"").decode(errors="surrogateescape")
+        return lines_of(text, Where(shown or path, 1))
+
+    def _bytes(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123 - Path has no way to bound the read
+                data = file.read(limits.SCRIPT + 1)
+        except OSError:
+            return None
+        self.read_bytes += len(data)
+        if self.read_bytes > 16 * limits.SCRIPT:
+            raise BudgetExceeded("too many files")
+        return data if len(data) <= limits.SCRIPT else None
+
+    def write(self, path: str, value: Value, *, append: bool) -> None:
+        """Keep what the script writes to a file."""
+        before: Value = ()
+        if append:
+            before = self.written.get(path) or self.read(path) or ()
+        self.written[path] = before + value
+        self.removed.discard(path)
+        total = sum(len(bit.text) for kept in self.written.values() for bit in kept)
+        if total > limits.OVERLAY or len(self.written) > 2000:
+            raise BudgetExceeded("the script writes too much")
+
+    def wrote(self, suffixes: tuple[str, ...]) -> dict[str, str]:
+        """The files of these kinds that the script wrote, as far as all of their text is known."""
+        named = {path: value for path, value in self.written.items() if path.endswith(suffixes)}
+        return {path: text_of(value) for path, value in named.items() if not any(map(open_source, value))}
+
+    def given_to_unread(self, folder: str, words: list[str]) -> None:
+        """Words of a program that isn't read, started in ``folder``: each may be a path that it writes."""
+        if len(self.handed) < limits.FIELDS:
+            values = [word.rpartition("=")[2] for word in words]
+            self.handed |= {
+                absolute(folder, value) for value in values if value and not value.startswith("-")
+            }
+
+    def maybe_made(self) -> set[str]:
+        """The files and folders that are not on the disk now and may be there at this place of the script."""
+        return {*self.written, *self.made_dirs, *self.handed}
+
+    def remove(self, path: str) -> None:
+        """``rm``: only in memory."""
+        self.written.pop(path, None)
+        self.made_dirs.discard(path)
+        self.removed.add(path)
+
+    def children(self, path: str) -> list[str]:
+        """Names in a directory that is in reach."""
+        names: list[str] = []
+        if self.in_reach(path) and self._kind_on_disk(path) == "dir":
+            with os.scandir(path) as entries:
+                names = [entry.name for _, entry in zip(range(limits.FIELDS), entries, strict=False)]
+        # the disk as the script left it: with what it wrote, without what it removed
+        prefix = path.rstrip("/") + "/"
+        made = [p[len(prefix) :] for p in (*self.written, *self.made_dirs) if p.startswith(prefix)]
+        gone = {p[len(prefix) :] for p in self.removed if p.startswith(prefix)}
+        return sorted({*names, *(name for name in made if "/" not in name)} - gone)

@@ -1,0 +1,85 @@
+"""Programs that change files: in memory, so that what the script reads later is what it would find."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from trinity_compat.launch.bash.files import spelled
+from trinity_compat.launch.bash.options import ParsedOptions
+from trinity_compat.launch.bash.state import Shell
+from trinity_compat.launch.bash.traced_text import doubt_in, text_of
+
+MADE = 2000  # folders
+
+
+def _paths(sh: Shell, given: ParsedOptions) -> Iterator[str]:
+    """The operands whose path is known."""
+    for operand in given.operands:
+        if text_of(operand) and not doubt_in([operand]):
+            yield sh.files_path(operand)
+
+
+def mkdir(sh: Shell, given: ParsedOptions) -> int:
+    """The folders are there from now on, and those above them."""
+    if doubt_in([sh.cwd]):
+        return 0
+    for path in _paths(sh, given):
+        _make(path, sh.files.made_dirs)
+    for operand in given.operands:
+        if doubt_in([operand]):
+            _make(spelled(operand).rstrip("/"), sh.files.made_open)
+    return 0
+
+
+def _make(path: str, made: set[str]) -> None:
+    # with or without -p: a script that goes on has the folders above it
+    while path not in ("/", "") and len(made) < MADE:
+        made.add(path)
+        path = posixpath.dirname(path)
+
+
+def rm(sh: Shell, given: ParsedOptions) -> int:
+    """The files are gone."""
+    for path in _paths(sh, given):
+        sh.files.remove(path)
+    sh.files.made_open -= {spelled(operand).rstrip("/") for operand in given.operands}
+    return 0
+
+
+def cp(sh: Shell, given: ParsedOptions) -> int:
+    """``cp file file``, ``cp files folder``."""
+    paths = list(_paths(sh, given))
+    if len(paths) < len(given.operands) or len(paths) < 2:
+        return 0
+    *sources, target = paths
+    into = sh.files.kind(target) == "dir"
+    for source in sources:
+        content = sh.files.read(source)
+        if content is not None:
+            path = posixpath.join(target, posixpath.basename(source)) if into else target
+            sh.files.write(path, content, append=False)
+    return 0
+
+
+def touch(sh: Shell, given: ParsedOptions) -> int:
+    """The files are there, and empty if they were not."""
+    for path in _paths(sh, given):
+        if sh.files.kind(path) in ("", None):
+            sh.files.write(path, (), append=True)
+    return 0
+
+
+def sed(sh: Shell, given: ParsedOptions) -> int | None:
+    """``sed -i``: from here on nobody knows what is in the files. What else sed prints is not computed."""
+    if not given.has("i"):
+        return None
+    for path in list(_paths(sh, given))[0 if given.has("ef") else 1 :]:
+        if sh.files.read(path):
+            sh.files.write(path, (sh.unknown(f"sed -i {path}", sh.where),), append=False)
+    return 0
+
+
+def nothing(sh: Shell, given: ParsedOptions) -> int:
+    """What changes nothing that a script could see here, and is taken to succeed."""
+    return 0

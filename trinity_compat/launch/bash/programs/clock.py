@@ -1,0 +1,113 @@
+"""``date``: follows SOURCE_DATE_EPOCH, so that a reading can be repeated."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from trinity_compat.launch.bash.state import Shell
+from trinity_compat.launch.bash.traced_text import text_of
+
+
+def moment(sh: Shell) -> datetime:
+    """SOURCE_DATE_EPOCH, or the time of the reading."""
+    value = sh.scalar("SOURCE_DATE_EPOCH")
+    epoch = text_of(value) if value is not None else os.environ.get("SOURCE_DATE_EPOCH", "")
+    if re.fullmatch(r"\d{1,11}", epoch):
+        return datetime.fromtimestamp(int(epoch), zone(sh))
+    sh.warn("TP110", "date gives the time of this reading; set SOURCE_DATE_EPOCH to fix it")
+    return datetime.now(zone(sh))
+
+
+def epoch_or_now(sh: Shell, text: str) -> datetime:
+    """``printf '%(…)T' TEXT``: seconds since the epoch, else now."""
+    return datetime.fromtimestamp(int(text), zone(sh)) if re.fullmatch(r"\d{1,11}", text) else moment(sh)
+
+
+def zone(sh: Shell) -> tzinfo:
+    """TZ of the script's environment, else UTC."""
+    value = sh.scalar("TZ")
+    name = text_of(value) if value is not None else ""
+    if not re.fullmatch(r"[A-Za-z_]+(/[A-Za-z_+\-0-9]+)*", name):
+        return UTC
+    from zoneinfo import ZoneInfo  # here: it costs a tenth of the start, and few scripts set TZ
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return UTC
+
+
+_NUMBERS = "CdegGHIjklmMqSuUVwWyY"  # what a padding flag changes
+# GNU date's padding flags: %-d, %_d, %0d, %^a.
+FORMAT = re.compile(r"%([-_0^#]?)(\d*)(:{0,3}[A-Za-z%+])")
+
+
+def strftime(form: str, when: datetime) -> str:
+    """The time in a format of GNU date."""
+    return FORMAT.sub(lambda match: _one(match, when), form)
+
+
+def _one(match: re.Match[str], when: datetime) -> str:
+    flag, kind = match[1], match[3]
+    text = _field(kind, when)
+    if flag in ("-", "_") and kind in _NUMBERS:
+        stripped = text.lstrip("0 ") or "0"
+        return stripped if flag == "-" else stripped.rjust(len(text))
+    if kind == "N" and match[2]:
+        return text[: int(match[2][:1])]
+    if flag == "#" and kind == "p":
+        return text.lower()
+    return text.upper() if flag in ("^", "#") else text
+
+
+def _field(kind: str, when: datetime) -> str:
+    special = {
+        "s": lambda: str(int(when.timestamp())),
+        "N": lambda: f"{when.microsecond * 1000:09d}",
+        "F": lambda: when.strftime("%Y-%m-%d"),
+        "T": lambda: when.strftime("%H:%M:%S"),
+        "R": lambda: when.strftime("%H:%M"),
+        "D": lambda: when.strftime("%m/%d/%y"),
+        "e": lambda: str(when.day).rjust(2),
+        "k": lambda: str(when.hour).rjust(2),
+        "l": lambda: str((when.hour + 11) % 12 + 1).rjust(2),
+        "h": lambda: when.strftime("%b"),
+        "n": lambda: "\n",
+        "t": lambda: "\t",
+        "P": lambda: when.strftime("%p").lower(),
+        "q": lambda: str((when.month + 2) // 3),
+        "C": lambda: f"{when.year // 100:02d}",
+        "r": lambda: when.strftime("%I:%M:%S %p"),
+        ":z": lambda: when.strftime("%z")[:3] + ":" + when.strftime("%z")[3:],
+        "%": lambda: "%",
+    }
+    if kind in special:
+        return special[kind]()
+    return when.strftime(f"%{kind}") if kind in "aAbBcdgGHIjmMpSuUVwWxXyYzZ" else f"%{kind}"
+
+
+def shifted(sh: Shell, text: str) -> datetime | None:
+    """``date -d TEXT``: the forms that scripts use; None for the rest."""
+    text = text.strip().lower()
+    if match := re.fullmatch(r"@(\d{1,11})", text):
+        return datetime.fromtimestamp(int(match[1]), zone(sh))
+    try:
+        when = datetime.fromisoformat(text.replace("z", "+00:00"))
+    except ValueError:
+        return _from_now(text, moment(sh))
+    return when if when.tzinfo else when.replace(tzinfo=zone(sh))
+
+
+def _from_now(text: str, now: datetime) -> datetime | None:
+    if text in ("", "now", "today"):
+        return now
+    if text in ("yesterday", "tomorrow"):
+        return now + timedelta(days=1 if text == "tomorrow" else -1)
+    match = re.fullmatch(r"([-+]?\d{1,5}) ?(second|sec|minute|min|hour|day|week)s?( ago)?", text)
+    if match:
+        units = {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "day": 86400, "week": 604800}
+        seconds = int(match[1]) * units[match[2]]
+        return now + timedelta(seconds=-seconds if match[3] else seconds)
+    return None

@@ -1,0 +1,121 @@
+"""Programs that hand text on: ``cat``, ``tee``, ``tr``, and uses of ``awk`` and ``wc`` that count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from trinity_compat.launch.bash.options import ParsedOptions
+from trinity_compat.launch.bash.state import Shell
+from trinity_compat.launch.bash.traced_text import Value, derived, doubt_in, text_of
+from trinity_compat.launch.bash.words.matching import CLASSES
+from trinity_compat.launch.bash.words.quoting import ansi_c
+from trinity_compat.launch.model import UnknownPiece
+
+
+def cat(sh: Shell, given: ParsedOptions) -> int:
+    """The content of files, or of stdin; what can't be read is open."""
+    for file in given.operands:
+        sh.write(_stdin(sh) if text_of(file) == "-" else _content(sh, file))
+    if not given.operands:
+        sh.write(_stdin(sh))
+    return 0
+
+
+def _content(sh: Shell, file: Value) -> Value:
+    content = None if doubt_in([file]) else sh.files.read(sh.files_path(file))
+    if content is None:
+        sh.doubt = UnknownPiece(text_of(file), sh.where)
+        return (sh.unknown(f"cat {text_of(file)}", sh.where),)
+    return content
+
+
+def _stdin(sh: Shell) -> Value:
+    return sh.stdin if sh.stdin is not None else (sh.unknown("stdin", sh.where),)
+
+
+def tee(sh: Shell, given: ParsedOptions) -> int:
+    """Stdin goes on, and into files."""
+    value = sh.stdin or ()
+    for file in given.operands:
+        if text_of(file) and not doubt_in([file]):
+            path = sh.files_path(file)
+            if not path.startswith("/dev/"):
+                sh.files.write(path, value, append=given.has("a"))
+    sh.write(value)
+    return 0
+
+
+def awk(sh: Shell, given: ParsedOptions) -> int | None:
+    """``awk -F, '{print NF}'`` of stdin, which counts GPUs; no other program."""
+    separator = given.text("F")
+    programs = ["".join(text.split()) for text in given.texts()]
+    if programs not in (["{printNF}"], ["{printNF;}"]) or len(separator) != 1 or separator in " t\\":
+        return None
+    stdin = _stdin(sh)
+    counts = (f"{line.count(separator) + 1 if line else 0}\n" for line in text_of(stdin).splitlines())
+    sh.write(derived("".join(counts), [stdin], sh.capturing or "awk", sh.where))
+    return 0
+
+
+def wc(sh: Shell, given: ParsedOptions) -> int | None:
+    """``wc -l`` and ``wc -w`` of stdin, which count GPUs, one at a time; nothing else."""
+    if given.operands or {*given.options} not in ({"l"}, {"w"}):
+        return None
+    stdin = _stdin(sh)
+    text = text_of(stdin)
+    count = text.count("\n") if given.has("l") else len(text.split())
+    sh.write(derived(f"{count}\n", [stdin], sh.capturing or "wc", sh.where))
+    return 0
+
+
+def tr(sh: Shell, given: ParsedOptions) -> int | None:
+    """``tr a-z A-Z``, ``-d``, ``-s`` and ``-c``, one at a time; not ``-ds``."""
+    sets = [_characters(text_of(operand)) for operand in given.operands]
+    if None in sets or not 1 <= len(sets) <= 2 or (given.has("d") and given.has("s")):
+        return None
+    first, second = [*(one or "" for one in sets), ""][:2]
+    stdin = _stdin(sh)
+    text, others = text_of(stdin), given.has("cC")
+
+    def inside(char: str) -> bool:
+        return (char in first) != others
+
+    if given.has("d"):
+        out = "".join(char for char in text if not inside(char))
+    elif len(sets) == 1:
+        out = _squeezed(text, inside) if given.has("s") else text
+    else:
+        table = {} if others else dict(zip(first, second, strict=False))
+        # GNU tr repeats the last character of a second set that is shorter than the first
+        out = "".join(table.get(char, second[-1:]) if inside(char) else char for char in text)
+        out = _squeezed(out, lambda char: char in second) if given.has("s") else out
+    sh.write(derived(out, [stdin], sh.capturing or "tr", sh.where))
+    return 0
+
+
+def _characters(text: str) -> str | None:
+    """The characters of one of tr's sets; None for a form that isn't read."""
+    if re.search(r"\\[^abfnrtv\\0-7]|\[.\*\d*\]|\[=", text):
+        return None
+    text = ansi_c(text)
+    for name, ranges in CLASSES.items():
+        if f"[:{name}:]" in text:
+            full = "".join(chr(c) for low, high in ranges for c in range(ord(low), ord(high) + 1))
+            text = text.replace(f"[:{name}:]", "".join(sorted(full)))
+    out, at = "", 0
+    while at < len(text):
+        if at + 2 < len(text) and text[at + 1] == "-":
+            low, high = ord(text[at]), ord(text[at + 2])
+            if not 0 <= high - low < 512:
+                return None
+            out += "".join(map(chr, range(low, high + 1)))
+            at += 3
+        else:
+            out += text[at]
+            at += 1
+    return out
+
+
+def _squeezed(text: str, inside: Callable[[str], bool]) -> str:
+    return "".join(c for i, c in enumerate(text) if i == 0 or c != text[i - 1] or not inside(c))

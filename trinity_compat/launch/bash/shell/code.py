@@ -1,0 +1,144 @@
+"""Text that becomes code: scripts, sourced files, ``eval``, ``bash -c``."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from trinity_compat.common.errors import Where
+from trinity_compat.launch.bash import tree
+from trinity_compat.launch.bash.state import Discard, Exit, Return, Shell
+from trinity_compat.launch.bash.traced_text import TextPiece, Value, open_source, text_of
+from trinity_compat.launch.bash.tree import ParsedText
+
+HOLES = range(0xE000, 0xF700)
+UNREADABLE = re.compile("[\udc80-\udcff\r]")
+CARRIAGE_RETURN = chr(ord("\r") + 0xF700)  # as `without_unreadable` writes it
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")
+
+
+def unit_of(value: Value, fallback: Where) -> ParsedText:
+    """The text of a value as code. Pieces with a source stay visible as holes."""
+    text = ""
+    lines: list[Where] = []
+    holes: dict[str, TextPiece] = {}
+    where = fallback
+    for bit in value:
+        piece = bit.text
+        kept = bit.source is not None and (piece or open_source(bit) is not None)
+        # a piece with blanks or quotes has to be parsed as what it is, and loses its origin
+        if kept and len(holes) < len(HOLES) and set(piece) <= PLAIN:
+            piece = chr(HOLES[len(holes)])
+            holes[piece] = bit
+        where = bit.where
+        for index, line in enumerate(piece.split("\n")):
+            if index or not lines:
+                lines.append(Where(where.file, where.line + index))
+            text += ("\n" if index else "") + line
+    lines = lines or [fallback]
+    text = without_unreadable(text, holes, lines[0])
+    return ParsedText(lines[0].file, text.encode(errors="surrogateescape"), tuple(lines), holes)
+
+
+def without_unreadable(text: str, holes: dict[str, TextPiece], where: Where) -> str:
+    """What the parser doesn't take as bash does becomes holes: it refuses bytes that are no UTF-8, and drops
+    the carriage return of a line that ends in CR LF, which is a character like any other for bash."""
+    for char in set(UNREADABLE.findall(text)):
+        hole = chr(ord(char) % 0x100 + 0xF700)
+        holes[hole] = TextPiece(char, where)
+        text = text.replace(char, hole)
+    return text
+
+
+def run_unit(sh: Shell, unit: ParsedText) -> int:
+    """Run code in this shell."""
+    with sh.nested():
+        statements, problem = tree.parse(unit.source, sh.budget)
+        before, sh.unit = sh.unit, unit
+        _warn_of_line_ends(sh, unit)
+        _warn_of_mark(sh, unit)
+        try:
+            sh.status = 0 if not statements else sh.status
+            dropped = 0
+            for statement in statements:
+                if statement["Pos"]["Line"] == dropped:  # what bash has read with the command that failed
+                    continue
+                try:
+                    sh.run_statement(sh, statement)
+                except Discard:
+                    sh.status, dropped = 1, statement["End"]["Line"]
+        finally:
+            sh.unit = before
+        if problem:
+            sh.warn("TP001", f"bash stops here: {problem.message}", unit.line(problem.line), "error")
+            sh.status = 2
+    return sh.status
+
+
+def _warn_of_line_ends(sh: Shell, unit: ParsedText) -> None:
+    end = unit.source.find(f"{CARRIAGE_RETURN}\n".encode())
+    if end >= 0:
+        message = "lines end in CR LF: bash takes the carriage return for a character of the last word"
+        sh.warn("TP005", f"{message} (dos2unix removes it)", unit.line(unit.source.count(b"\n", 0, end) + 1))
+
+
+def _warn_of_mark(sh: Shell, unit: ParsedText) -> None:
+    """Windows' editors write one; a first line that is no comment then starts a command that nobody has."""
+    if unit.source.startswith(codecs.BOM_UTF8):
+        message = "begins with a byte order mark, which bash takes for part of the first word"
+        sh.warn("TP006", f"{message}: save it as UTF-8 without one", unit.line(1))
+
+
+def run_script_unit(sh: Shell, unit: ParsedText) -> int:
+    """A whole script, to its end or its ``exit``, and what ``trap … EXIT`` left to do."""
+    try:
+        status = run_unit(sh, unit)
+    except (Exit, Return) as left:
+        status = left.status
+    return end(sh, status)
+
+
+def end(sh: Shell, status: int) -> int:
+    """The end of a shell: its exit trap, which may choose another status."""
+    sh.status, handler, sh.exit_trap = status, sh.exit_trap, None
+    if handler is None:
+        return status
+    try:
+        run_unit(sh, unit_of(handler, sh.where))
+    except (Exit, Return) as left:
+        return left.status
+    return status
+
+
+def source_file(sh: Shell, content: Value, name: Value, args: list[Value]) -> int:
+    """``source file args``."""
+    positional = sh.positional
+    if args:
+        sh.positional = args
+    sh.scripts.append(name)
+    sh.calls += 1
+    try:
+        return run_unit(sh, unit_of(content, Where(text_of(name), 1)))
+    except Return as done:
+        return done.status
+    finally:
+        sh.calls -= 1
+        sh.scripts.pop()
+        if args:
+            sh.positional = positional
+
+
+def run_script(sh: Shell, content: Value, name: Value, args: list[Value], fallback: Where) -> int:
+    """A bash process of its own: ``sh`` is already the child."""
+    sh.name, sh.positional, sh.scripts = name, args, [name]
+    with sh.nested():
+        return run_script_unit(sh, unit_of(content, fallback))
+
+
+def without_last_backslash(value: Value) -> Value:
+    """A file that ends in a backslash: bash drops it, having nothing to continue with."""
+    text = text_of(value)
+    if (len(text) - len(text.rstrip("\\"))) % 2 == 0 or not value or not value[-1].text.endswith("\\"):
+        return value
+    last = value[-1]
+    return (*value[:-1], TextPiece(last.text[:-1], last.where, last.source))

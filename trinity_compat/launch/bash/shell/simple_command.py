@@ -1,0 +1,145 @@
+"""A simple command: its assignments, its words, and who answers to its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from trinity_compat.launch import entrypoints
+from trinity_compat.launch.bash.shell import assignments, builtins
+from trinity_compat.launch.bash.shell.code import CARRIAGE_RETURN
+from trinity_compat.launch.bash.state import Return, Shell, ShellFunction, Variable
+from trinity_compat.launch.bash.traced_text import Value, text_of
+from trinity_compat.launch.bash.tree import Node
+from trinity_compat.launch.bash.words import expansion
+from trinity_compat.launch.bash.wrappers import external
+
+
+def run(sh: Shell, node: Node) -> int:
+    """One simple command of the tree."""
+    sh.doubt = None
+    sh.substitution_status = None
+    sh.vanished = None
+    args = node.get("Args") or []
+    fields = expansion.expand_words(sh, sh.unit, args)
+    sh.literal_argument = len(args) > 1 and _is_written_out(args[1].get("Parts") or [])
+    if not fields:
+        for item in node.get("Assigns") or []:
+            assignments.assign(sh, item)
+        return sh.substitution_status or 0
+    sh.doubt = None
+    prefix = {
+        item["Name"]["Value"]: assignments.scalar_value(sh, item)
+        for item in node.get("Assigns") or []
+        if item.get("Name") and "Array" not in item
+    }
+    status = dispatch(sh, fields, prefix)
+    # `[ $UNSET = 1 ]` is `[ = 1 ]`, an error that says nothing of the machine it will run on
+    if sh.vanished is not None and text_of(fields[0]) in ("[", "test"):
+        sh.doubt = sh.doubt or sh.vanished
+    return status
+
+
+def _is_written_out(parts: list[Node]) -> bool:
+    """Whether a word is the same text in every shell."""
+    return all(
+        (part["Type"] in ("Lit", "SglQuoted") and not part.get("Value", "").startswith("~"))
+        or (part["Type"] == "DblQuoted" and _is_written_out(part.get("Parts") or []))
+        for part in parts
+    )
+
+
+def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functions: bool = True) -> int:
+    """Run a command by name: function, builtin, or a program."""
+    name = text_of(fields[0])
+    if functions and name in sh.functions:
+        with _temporary(sh, prefix):
+            return call_function(sh, sh.functions[name], name, fields[1:])
+    if name in sh.aliases and "expand_aliases" in sh.options:
+        alias = [(*expansion.literal(word, sh.where),) for word in sh.aliases[name].split()]
+        # bash doesn't expand an alias within itself (`alias ls='ls -l'`)
+        text = sh.aliases.pop(name)
+        try:
+            return dispatch(sh, [*alias, *fields[1:]], prefix)
+        finally:
+            sh.aliases[name] = text
+    builtin = builtins.TABLE.get(name)
+    if builtin is not None:
+        with _temporary(sh, prefix):
+            return builtin(sh, fields[1:])
+    if entrypoints.OVERRIDE.match(name):  # `actor.lr=1e-6` as a command: the line above was to continue
+        return _lost_override(sh, name)
+    if name.startswith("-"):
+        return _not_a_command(sh, name)
+    return external.run(sh, fields, prefix)
+
+
+@contextmanager
+def _temporary(sh: Shell, prefix: dict[str, Value]) -> Iterator[None]:
+    """``NAME=value builtin``: the assignment lasts as long as the command."""
+    saved = {name: sh.variables.get(name) for name in prefix}
+    for name, value in prefix.items():
+        sh.variables[name] = replace(saved[name] or Variable(), value=value, array=None, exported=True)
+    try:
+        yield
+    finally:
+        for name, variable in saved.items():
+            if variable is None:
+                sh.variables.pop(name, None)
+            else:
+                sh.variables[name] = variable
+
+
+def call_function(sh: Shell, function: ShellFunction, name: str, args: list[Value]) -> int:
+    """A shell function: its own parameters and locals, its own text."""
+    saved = sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue
+    sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue = args, function.unit, 0, False, 0
+    sh.calls += 1
+    sh.frames.append(name)
+    sh.scripts.append(function.script)
+    try:
+        with sh.nested(), sh.scope():
+            return sh.run_statement(sh, function.body)
+    except Return as done:
+        return done.status
+    finally:
+        sh.calls -= 1
+        sh.frames.pop()
+        sh.scripts.pop()
+        sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue = saved
+
+
+def _not_a_command(sh: Shell, name: str) -> int:
+    """``-- python3 -m …``, an option on a line of its own: nothing that follows it is started."""
+    sh.warn("TP115", f"bash takes {name!r} for a command and finds none: nothing on this line is started")
+    sh.doubt = None
+    return 127
+
+
+_EVERY_LINE = (
+    "a carriage return follows the backslash of the line above, as of every line here that ends in CR LF"
+)
+
+
+def _lost_override(sh: Shell, name: str) -> int:
+    """A line that was meant as an argument of the command above, but is a command of its own."""
+    lines = sh.unit.source.decode(errors="surrogateescape").replace(CARRIAGE_RETURN, "\r").split("\n")
+    at = next((i for i in range(len(lines)) if sh.unit.line(i + 1) == sh.where), None)
+    code, why = "TP004", "the line above doesn't end in a backslash"
+    if at:
+        above = lines[at - 1]
+        if above.lstrip().startswith("#") or re.search(r"\s#.*\\$", above):
+            code, why = "TP002", "a comment stands inside the continued command and ends it"
+        elif re.search(r"\\[ \t\r]+$", above):
+            code, why = "TP003", "a blank follows the backslash of the line above"
+            if above.endswith("\\\r"):
+                why = _EVERY_LINE
+        elif not above.strip():
+            why = "an empty line ends the command above"
+    sh.doubt = None
+    if why == _EVERY_LINE and any(note.message.endswith(why) for note in sh.log.diagnostics.values()):
+        return 127
+    sh.warn(code, f"bash takes {name.split('=')[0]!r} for a command, the override is lost: {why}")
+    return 127

@@ -1,0 +1,500 @@
+"""Running a syntax tree: lists, pipes, loops, conditions, functions, redirections.
+
+Where bash's next step depends on something that cannot be known, the step that keeps the script going
+is taken and noted (TP101); the rules are in docs/parse.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from trinity_compat.launch.bash import limits
+from trinity_compat.launch.bash.shell import assignments, code, conditions, redirections, simple_command
+from trinity_compat.launch.bash.state import Discard, Exit, Jump, Return, Shell, ShellFunction
+from trinity_compat.launch.bash.traced_text import Value, text_of
+from trinity_compat.launch.bash.tree import Node
+from trinity_compat.launch.bash.words import expansion
+from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
+from trinity_compat.launch.model import EnvRef, UnknownPiece
+
+# A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
+# What never changes as the condition of a loop.
+ALWAYS = re.compile(r"true|/bin/true|:|\[\[? *(true|1)( *(-eq|==?) *1)? *\]\]?|\(\( *1 *\)\)")
+WAITED = "what the loop waits for is taken to come"
+PATIENCE = 100  # rounds of a loop that waits; those that count their tries have ended by then
+PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
+
+
+def run_list(sh: Shell, statements: list[Node]) -> int:
+    """Statements one after the other."""
+    for statement in statements:
+        run_statement(sh, statement)
+    return sh.status
+
+
+def run_isolated(sh: Shell, statements: list[Node]) -> int:
+    """Statements in a shell that is a copy already: what leaves it ends here."""
+    sh.loops = sh.overdue = 0
+    try:
+        run_list(sh, statements)
+    except (Exit, Return) as left:
+        sh.status = left.status
+    except Discard:
+        sh.status = 1
+    except Jump:  # a break in a subshell ends only that
+        pass
+    sh.status = code.end(sh, sh.status)
+    return sh.status
+
+
+def run_statement(sh: Shell, statement: Node) -> int:
+    """One statement with its redirections, ``!`` and ``&``."""
+    sh.budget.step()
+    sh.where = sh.unit.where(statement)
+    if statement.get("Background") or statement.get("Coprocess"):
+        # a copy: what it changes doesn't come back, and nobody waits for its status
+        shell = sh.copy()
+        shell.stdout = None
+        shell.background = sh.background or (sh.where, sh.unit.text(statement))
+        run_isolated(shell, [{**statement, "Background": False, "Coprocess": False}])
+        sh.status, sh.doubt = 0, None
+        return 0
+    negated = bool(statement.get("Negated"))
+    sh.guarded += negated
+    try:
+        if statement.get("Redirs"):
+            status = redirections.run(sh, statement, _run_command)
+        else:
+            status = _run_command(sh, statement)
+    finally:
+        sh.guarded -= negated
+    if (statement.get("Cmd") or {}).get("Type") in PIPELINES:
+        sh.pipe_statuses = (sh.status_value(status, sh.doubt, sh.where),)
+    sh.status = int(status == 0) if negated else status
+    _errexit(sh, statement, negated)
+    return sh.status
+
+
+def _errexit(sh: Shell, statement: Node, negated: bool) -> None:
+    """``set -e``; a status that is a guess never ends the script."""
+    if sh.status == 0 or "e" not in sh.options or sh.guarded or negated or sh.doubt is not None:
+        return
+    command = statement.get("Cmd") or {}
+    if command.get("Type") == "BinaryCmd" and command["Op"] in ("&&", "||"):
+        return
+    # the command in it that failed has been asked already, unless it was in a condition
+    if command.get("Type") in ("IfClause", "WhileClause", "ForClause", "CaseClause", "Block", "FuncDecl"):
+        return
+    sh.ended_at = sh.where
+    raise Exit(sh.status)
+
+
+def _run_command(sh: Shell, statement: Node) -> int:
+    command = statement.get("Cmd")
+    if not command:
+        return 0
+    return HANDLERS.get(command["Type"], _unsupported)(sh, command)
+
+
+def _unsupported(sh: Shell, node: Node) -> int:
+    sh.warn("TP109", f"{node['Type']} is not read", sh.unit.where(node))
+    return 0
+
+
+def _binary(sh: Shell, node: Node) -> int:
+    if node["Op"] in ("|", "|&"):
+        return _pipe(sh, node)
+    sh.guarded += 1
+    sh.lacking = None
+    try:
+        status = run_statement(sh, node["X"])
+    finally:
+        sh.guarded -= 1
+    wanted = (status == 0) == (node["Op"] == "&&")
+    if _ends_overdue(sh, [node["Y"]]):
+        _note_overdue(sh, node["X"])
+        return run_statement(sh, node["Y"])
+    if sh.doubt is None and wanted and _turned_for_a_file(sh, node, [node["Y"]]):
+        return int(node["Op"] == "&&")
+    if sh.doubt is not None:
+        ends_wait = sh.waits and _ends_loop([node["Y"]])  # `while true; do check && break; …`
+        goes_on = not ends_wait and leaves(sh, [node["Y"]])  # `check || exit 1`: the check is taken to hold
+        if ends_wait:
+            wanted, status = True, int(node["Op"] == "||")
+        if _turned(sh, node):
+            wanted = goes_on or not wanted
+            status = int(wanted != (node["Op"] == "&&"))
+            _note_turned(sh, node, f"what follows {node['Op']} {'runs' if wanted else 'does not run'}")
+            sh.doubt = None
+        elif goes_on:
+            _note_guess(sh, "the script is taken to go on")
+            sh.doubt = None
+            return 0
+        elif ends_wait:
+            _note_guess(sh, WAITED)
+            sh.doubt = None
+    if not wanted:
+        return status
+    return run_statement(sh, node["Y"])
+
+
+def leaves(sh: Shell, statements: list[Node], depth: int = 0) -> bool:
+    """Whether statements end the script for certain (``exit``, or a function that does)."""
+    return any(_leaves(sh, statement.get("Cmd") or {}, depth) for statement in statements)
+
+
+def _leaves(sh: Shell, command: Node, depth: int) -> bool:
+    kind = command.get("Type")
+    if kind == "Block":
+        return leaves(sh, command.get("Stmts") or [], depth)
+    if kind == "BinaryCmd" and command["Op"] == "&&":
+        return leaves(sh, [command["X"], command["Y"]], depth)
+    if kind != "CallExpr" or not command.get("Args") or depth > 3:
+        return False
+    parts = command["Args"][0].get("Parts") or [{}]
+    name = parts[0].get("Value", "") if len(parts) == 1 else ""
+    if name in ("exit", "return") or (name in ("break", "continue") and sh.loops):
+        return True
+    function = sh.functions.get(name)
+    return function is not None and _leaves(sh, function.body.get("Cmd") or {}, depth + 1)
+
+
+def _ends_loop(statements: list[Node]) -> bool:
+    """Whether statements leave the loop around them as done: ``break``, ``return`` without a failure."""
+    return any(_is_done(statement.get("Cmd") or {}) for statement in statements)
+
+
+def _ends_overdue(sh: Shell, statements: list[Node]) -> bool:
+    """Whether statements leave the loop that is overdue, from however many loops inside it."""
+    return bool(sh.overdue) and any(_is_way_out(sh, statement.get("Cmd") or {}) for statement in statements)
+
+
+def _is_way_out(sh: Shell, command: Node) -> bool:
+    if command.get("Type") == "Block":
+        return _ends_overdue(sh, command.get("Stmts") or [])
+    if command.get("Type") == "BinaryCmd" and command["Op"] == "&&":
+        return _ends_overdue(sh, [command["X"], command["Y"]])
+    if command.get("Type") != "CallExpr":
+        return False
+    match [(arg.get("Parts") or [{}])[0].get("Value", "") for arg in command.get("Args") or []]:
+        case ["break", *levels]:
+            return int(levels[0] if levels and levels[0].isdecimal() else 1) > sh.loops - sh.overdue
+        case ["exit" | "return"] | ["exit" | "return", "0"]:
+            return True
+    return False
+
+
+def _note_overdue(sh: Shell, condition: Node) -> None:
+    awaited = sh.unit.text(condition).strip(" ;")
+    told = f"assumed: what the loop waits for comes; of {PATIENCE} rounds none ends it here"
+    sh.warn("TP114", f"{told} ({awaited})", sh.unit.where(condition))
+    sh.doubt = None
+
+
+def _is_done(command: Node) -> bool:
+    if command.get("Type") == "Block":
+        return _ends_loop(command.get("Stmts") or [])
+    if command.get("Type") == "BinaryCmd" and command["Op"] == "&&":
+        return _ends_loop([command["X"], command["Y"]])
+    if command.get("Type") != "CallExpr":
+        return False
+    words = [(arg.get("Parts") or [{}])[0].get("Value", "") for arg in command.get("Args") or []]
+    return words[:1] == ["break"] or words in (["return"], ["return", "0"])
+
+
+def _turned(sh: Shell, node: Node) -> bool:
+    """Whether the guess at ``node`` is turned round. That a variable is unset is known, not guessed."""
+    return isinstance(sh.doubt, UnknownPiece) and sh.log.guesses.turns(sh.unit.where(node))
+
+
+def _note_turned(sh: Shell, node: Node, taken: str) -> None:
+    if isinstance(sh.doubt, UnknownPiece):
+        why = f"this depends on {sh.doubt.expression}, which cannot be known here"
+        text = f"assumed: {taken}; {why}, and otherwise the script ends without any training"
+        sh.warn("TP114", text, sh.unit.where(node))
+
+
+def _turned_for_a_file(sh: Shell, node: Node, taken: list[Node]) -> bool:
+    """Whether ``taken``, which ends the script as a file isn't there, is left out: where the training is
+    started, the file will be."""
+    if sh.lacking is None or not leaves(sh, taken) or not sh.log.guesses.turns(sh.unit.where(node)):
+        return False
+    why = f"this depends on {sh.lacking.expression}, and nothing is there now"
+    text = f"assumed: it is there; {why}, and otherwise the script ends without any training"
+    sh.warn("TP114", text, sh.unit.where(node))
+    return True
+
+
+def _note_guess(sh: Shell, taken: str) -> None:
+    doubt = sh.doubt
+    if isinstance(doubt, EnvRef):
+        told = f"this depends on ${doubt.name}, which is not set; {taken}"
+        sh.warn("TP102", f"{told} (--env {doubt.name}=… says what it is)")
+    elif doubt is not None:
+        sh.warn("TP101", f"this depends on {doubt.expression}, which cannot be known here; {taken}")
+
+
+def _pipe(sh: Shell, node: Node) -> int:
+    stages = [node["Y"]]
+    left = node["X"]
+    while (left.get("Cmd") or {}).get("Type") == "BinaryCmd" and left["Cmd"]["Op"] in ("|", "|&"):
+        if left.get("Redirs") or left.get("Negated"):  # of the inner pipe as a whole: a stage of its own
+            break
+        stages.insert(0, left["Cmd"]["Y"])
+        left = left["Cmd"]["X"]
+    stages.insert(0, left)
+    data: Value | None = sh.stdin
+    statuses: list[Value] = []
+    failed = status = 0
+    for index, stage in enumerate(stages):
+        shell = sh.copy()
+        shell.stdin = data
+        last = index == len(stages) - 1
+        shell.stdout = sh.stdout if last else []
+        status = run_isolated(shell, [stage])
+        failed = status or failed
+        statuses.append(sh.status_value(status, shell.doubt, sh.where))
+        sh.doubt = shell.doubt or (sh.doubt if index else None)
+        if not last:
+            data = tuple(shell.stdout or ())
+    sh.pipe_statuses = tuple(statuses)
+    return failed if "pipefail" in sh.options else status
+
+
+def _if(sh: Shell, node: Node) -> int:
+    sh.lacking = None
+    taken = _condition(sh, node.get("Cond") or [])
+    doubt = sh.doubt
+    other = node.get("Else") or {}
+    rest = [] if other.get("Cond") else other.get("Then") or []
+    if _ends_overdue(sh, node.get("Then") or []) != _ends_overdue(sh, rest):
+        taken = _ends_overdue(sh, node.get("Then") or [])
+        _note_overdue(sh, node["Cond"][0])
+        doubt = None
+    if doubt is None and _turned_for_a_file(sh, node, (node.get("Then") or []) if taken else rest):
+        taken = not taken
+    if doubt is not None:
+        body, rest = node.get("Then") or [], other.get("Then") or []
+        away, stays = (body, rest) if taken else (rest, body)
+        # a script is written to reach its launch: the way that ends it is taken to be the exception
+        waited = sh.waits and _ends_loop(body) != _ends_loop(rest)
+        if waited:
+            taken = _ends_loop(body)
+        elif leaves(sh, away) and not leaves(sh, stays) and not other.get("Cond"):
+            taken = not taken
+        if _turned(sh, node):
+            taken = not taken
+            _note_turned(sh, node, f"the condition is {'true' if taken else 'false'}")
+        else:
+            _note_guess(sh, WAITED if waited else f"taken as {'true' if taken else 'false'}")
+    sh.doubt = None
+    if taken:
+        return run_list(sh, node.get("Then") or [])
+    if not other:
+        return 0
+    if other.get("Cond"):
+        return _if(sh, other)
+    return run_list(sh, other.get("Then") or [])
+
+
+def _condition(sh: Shell, statements: list[Node]) -> bool:
+    sh.guarded += 1
+    try:
+        return run_list(sh, statements) == 0
+    finally:
+        sh.guarded -= 1
+
+
+def _while(sh: Shell, node: Node) -> int:
+    until = bool(node.get("Until"))
+
+    def more() -> bool:
+        going = _condition(sh, node.get("Cond") or []) != until
+        if sh.doubt is not None:
+            _note_guess(sh, "the loop is taken to end")
+            sh.doubt = None
+            return False
+        return going
+
+    waits = _never_ends(sh, node.get("Cond") or [], until)
+    return _loop(sh, more, node.get("Do") or [], endless=True, waits=waits)
+
+
+def _never_ends(sh: Shell, condition: list[Node], until: bool) -> bool:
+    """Whether a loop's condition is written out as one that never changes: ``while true``."""
+    text = sh.unit.text(condition[0]).strip(" ;\n") if len(condition) == 1 else ""
+    return text == "false" if until else bool(ALWAYS.fullmatch(text))
+
+
+def _loop(
+    sh: Shell, more: Callable[[], bool], body: list[Node], *, endless: bool, waits: bool = False
+) -> int:
+    """Rounds of a loop until it ends; one without an end is read as a single round."""
+    before, first, status, rounds, where = len(sh.log.launches), None, 0, 0, sh.where
+    around, sh.waits = (sh.waits, sh.overdue), waits
+    sh.loops += 1
+    try:
+        while more():
+            rounds += 1
+            sh.budget.step()
+            if waits and rounds > PATIENCE:
+                sh.overdue = sh.loops
+            # `while true` around a launch is one launch that is started again and again
+            if rounds > limits.LOOP or (endless and len(sh.log.launches) - before > 256):
+                sh.warn("TP103", f"no end of this loop after {rounds - 1} rounds; read as one round", where)
+                del sh.log.launches[first or before :]
+                break
+            try:
+                status = run_list(sh, body)
+            except Jump as jump:
+                status = 0
+                if jump.levels > 1 and sh.loops > 1:
+                    raise Jump(jump.levels - 1, again=jump.again) from None
+                if not jump.again:
+                    break
+            first = len(sh.log.launches) if first is None else first
+    finally:
+        sh.loops -= 1
+        sh.waits, sh.overdue = around
+    return status
+
+
+def _for(sh: Shell, node: Node) -> int:
+    loop = node["Loop"]
+    if loop["Type"] == "CStyleLoop":
+        return _c_style(sh, node, loop)
+    if node.get("Select"):
+        sh.warn("TP101", "select asks its user; its body is not read")
+        return 0
+    if "Items" in loop or loop.get("InPos", {}).get("Line"):
+        items = expansion.expand_words(sh, sh.unit, loop.get("Items") or [])
+    else:
+        items = list(sh.positional)
+        sh.note_arguments(items)
+    _note_open_list(sh, items)
+    name = loop["Name"]["Value"]
+    remaining = iter(items)
+
+    def more() -> bool:
+        item = next(remaining, None)
+        if item is not None:
+            sh.set_scalar(name, item)
+        return item is not None
+
+    return _loop(sh, more, node.get("Do") or [], endless=False)
+
+
+def _note_open_list(sh: Shell, items: list[Value]) -> None:
+    """Say that an item may stand for any number of rounds: ``for i in $(seq 3)``."""
+    sh.doubt = conditions.doubt_in(item for item in items if not text_of(item))
+    _note_guess(sh, "the loop is read as one round")
+    sh.doubt = None
+
+
+def _c_style(sh: Shell, node: Node, loop: Node) -> int:
+    rounds = 0
+
+    def step(key: str) -> int:
+        return expansion.evaluate(sh, sh.unit, loop[key])[0] if loop.get(key) else 1
+
+    def more() -> bool:
+        nonlocal rounds
+        try:
+            step("Init" if rounds == 0 else "Post")
+            rounds += 1
+            return step("Cond") != 0
+        except BadArithmetic as error:
+            sh.warn("TP108", f"for ((…)): {error}", severity="error")
+            return False
+
+    return _loop(sh, more, node.get("Do") or [], endless=True, waits=not loop.get("Cond"))
+
+
+def _case(sh: Shell, node: Node) -> int:
+    subject = expansion.expand_single(sh, sh.unit, node["Word"], tilde="word")
+    sh.doubt = conditions.doubt_in([subject])
+    if sh.doubt is not None:
+        _note_guess(sh, f"read as {text_of(subject)!r}")
+        sh.doubt = None
+    status, falls = 0, False
+    for item in node.get("Items") or []:
+        if falls or _case_matches(sh, item, subject):
+            status = run_list(sh, item["Stmts"]) if item.get("Stmts") else 0
+            if item["Op"] == ";;":
+                break
+            falls = item["Op"] == ";&"
+    return status
+
+
+def _case_matches(sh: Shell, item: Node, subject: Value) -> bool:
+    return any(conditions.fits(sh, sh.unit, pattern, text_of(subject)) for pattern in item["Patterns"])
+
+
+def _block(sh: Shell, node: Node) -> int:
+    return run_list(sh, node.get("Stmts") or [])
+
+
+def _subshell(sh: Shell, node: Node) -> int:
+    with sh.nested():
+        shell = sh.copy()
+        status = run_isolated(shell, node.get("Stmts") or [])
+    sh.doubt = shell.doubt
+    return status
+
+
+def _function(sh: Shell, node: Node) -> int:
+    sh.functions[node["Name"]["Value"]] = ShellFunction(node["Body"], sh.unit, sh.scripts[-1])
+    return 0
+
+
+def _arithmetic(sh: Shell, node: Node) -> int:
+    sh.doubt = None
+    try:
+        number, used = expansion.evaluate(sh, sh.unit, node["X"])
+    except BadArithmetic as error:
+        sh.warn("TP108", f"(({sh.unit.text(node['X'])})): {error}", severity="error")
+        return 1
+    sh.doubt = conditions.doubt_in(used)
+    return int(number == 0)
+
+
+def _let(sh: Shell, node: Node) -> int:
+    status = 1
+    for expression in node.get("Exprs") or []:
+        status = _arithmetic(sh, {"X": expression})
+    return status
+
+
+def _time(sh: Shell, node: Node) -> int:
+    return run_statement(sh, node["Stmt"]) if node.get("Stmt") else 0
+
+
+def _coproc(sh: Shell, node: Node) -> int:
+    shell = sh.copy()
+    shell.stdout = None
+    run_isolated(shell, [node["Stmt"]])
+    return 0
+
+
+def _test_clause(sh: Shell, node: Node) -> int:
+    return conditions.run_clause(sh, sh.unit, node)
+
+
+HANDLERS: dict[str, Callable[[Shell, Node], int]] = {
+    "CallExpr": lambda sh, node: simple_command.run(sh, node),
+    "DeclClause": lambda sh, node: assignments.declare(sh, node),
+    "BinaryCmd": _binary,
+    "IfClause": _if,
+    "WhileClause": _while,
+    "ForClause": _for,
+    "CaseClause": _case,
+    "Block": _block,
+    "Subshell": _subshell,
+    "FuncDecl": _function,
+    "ArithmCmd": _arithmetic,
+    "LetClause": _let,
+    "TimeClause": _time,
+    "CoprocClause": _coproc,
+    "TestClause": _test_clause,
+}

@@ -1,0 +1,134 @@
+"""What SLURM sets in a job's environment, as far as its ``#SBATCH`` lines say (sbatch(1), "OUTPUT ENVIRONMENT
+VARIABLES")."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trinity_compat.common.errors import Where
+
+_DIRECTIVE = "#SBATCH"
+_SHORT = {
+    "-N": "nodes", "-n": "ntasks", "-c": "cpus-per-task", "-G": "gpus", "-J": "job-name", "-p": "partition",
+}  # fmt: skip
+_READ = {*_SHORT.values(), "gpus-per-node", "gpus-per-task", "ntasks-per-node", "gres"}
+_COUNT = re.compile(r"(?:[\w.-]+:)*(\d+)$")  # of GPUs: 8, a100:8
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmVariable:
+    """A variable of the job, and the option that it comes from, as it is written."""
+
+    value: str
+    option: str
+    where: Where
+
+
+_Options = dict[str, tuple[str, str, Where]]  # option: its value, as it is written, where
+
+
+def of_script(text: str, name: str) -> dict[str, SlurmVariable]:
+    """The variables of a script that sbatch is given; none for one without directives."""
+    return _variables(_options_of(_directives(text, name)))
+
+
+def of_command(words: Sequence[str], text: str, name: str, where: Where) -> dict[str, SlurmVariable]:
+    """The same for ``sbatch OPTIONS script``: what stands on the command line comes first."""
+    given = _options_of((word, " ".join(rest), where) for word, rest in _pairs(words))
+    return _variables(_options_of(_directives(text, name)) | given)
+
+
+def _directives(text: str, name: str) -> Iterator[tuple[str, str, Where]]:
+    """(option, value, place) of each, up to the first command, where sbatch stops looking."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            return
+        if not line.startswith(_DIRECTIVE):
+            continue
+        try:
+            words = shlex.split(line.removeprefix(_DIRECTIVE), comments=True)
+        except ValueError:
+            continue
+        for option, value in _pairs(words):
+            yield option, " ".join(value), Where(name, number)
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    """``--nodes=4``, ``--nodes 4``, ``-N4``, ``-N 4``."""
+    for i, word in enumerate(words):
+        following = words[i + 1 : i + 2] if words[i + 1 : i + 2] and not words[i + 1].startswith("-") else ()
+        if word.startswith("--"):
+            option, equals, value = word[2:].partition("=")
+            yield option, (value,) if equals else following
+        elif word.startswith("-") and word[:2] in _SHORT:
+            yield _SHORT[word[:2]], (word[2:].removeprefix("="),) if word[2:] else following
+
+
+def _options_of(found: Iterator[tuple[str, str, Where]]) -> _Options:
+    return {
+        option: (value, f"--{option}={value}", where)
+        for option, value, where in found
+        if option in _READ and value
+    }
+
+
+def _variables(options: _Options) -> dict[str, SlurmVariable]:
+    settings = dict(_counts(options))
+    for variable, option in (
+        ("SLURM_GPUS_PER_NODE", "gpus-per-node"),
+        ("SLURM_GPUS", "gpus"),
+        ("SLURM_JOB_NAME", "job-name"),
+        ("SLURM_JOB_PARTITION", "partition"),
+    ):
+        if option in options:
+            settings[variable] = SlurmVariable(*options[option])
+    return settings
+
+
+def _counts(options: _Options) -> Iterator[tuple[str, SlurmVariable]]:
+    nodes = _nodes(options)
+    if nodes is not None:
+        yield from (("SLURM_NNODES", nodes), ("SLURM_JOB_NUM_NODES", nodes))
+    for variable, option in (
+        ("SLURM_NTASKS", "ntasks"),
+        ("SLURM_NPROCS", "ntasks"),
+        ("SLURM_NTASKS_PER_NODE", "ntasks-per-node"),
+        ("SLURM_CPUS_PER_TASK", "cpus-per-task"),
+    ):
+        if option in options and options[option][0].isdigit():
+            yield variable, SlurmVariable(*options[option])
+    gpus = _gpus(options, nodes)
+    if gpus is not None:
+        yield "SLURM_GPUS_ON_NODE", gpus
+
+
+def _nodes(options: _Options) -> SlurmVariable | None:
+    """How many nodes; not of ``2-4``, and not where SLURM counts them from the tasks or GPUs."""
+    if "nodes" in options:
+        value, option, where = options["nodes"]
+        low, _, high = value.partition("-")
+        return SlurmVariable(low, option, where) if low.isdigit() and high in ("", low) else None
+    if not options or {"ntasks", "gpus"} & options.keys():
+        return None
+    return SlurmVariable("1", "no --nodes", next(iter(options.values()))[2])
+
+
+def _gpus(options: _Options, nodes: SlurmVariable | None) -> SlurmVariable | None:
+    """How many GPUs a node has."""
+    for name in ("gpus-per-node", "gres"):
+        for part in options.get(name, ("",))[0].split(","):
+            found = _COUNT.search(part.removeprefix("gres/")) if name != "gres" or "gpu" in part else None
+            if found or (name == "gres" and part == "gpu"):
+                return SlurmVariable(found[1] if found else "1", *options[name][1:])
+    if "gpus" in options and nodes is not None and (found := _COUNT.search(options["gpus"][0])):
+        share, left = divmod(int(found[1]), max(int(nodes.value), 1))
+        return None if left else SlurmVariable(str(share), *options["gpus"][1:])
+    if {"gpus-per-task", "ntasks-per-node"} <= options.keys():
+        each, tasks = (_COUNT.search(options[name][0]) for name in ("gpus-per-task", "ntasks-per-node"))
+        if each and tasks:
+            return SlurmVariable(str(int(each[1]) * int(tasks[1])), *options["gpus-per-task"][1:])
+    return None

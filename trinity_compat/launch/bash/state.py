@@ -1,0 +1,472 @@
+"""The state of one shell: variables, positional parameters, options, place, files it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trinity_compat.common.errors import Where
+from trinity_compat.launch.bash import limits
+from trinity_compat.launch.bash.branch_search import Guesses
+from trinity_compat.launch.bash.files import PathFacts, absolute
+from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.launch.bash.slurm import SlurmVariable
+from trinity_compat.launch.bash.traced_text import EMPTY, TextPiece, Value, literal, text_of
+from trinity_compat.launch.bash.tree import Node, ParsedText
+from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Start, UnknownPiece
+
+# The long names of ``set -o`` and ``bash -o``; the others (pipefail) have no letter.
+OPTION_LETTERS = {"errexit": "e", "nounset": "u", "xtrace": "x", "allexport": "a", "noglob": "f"}
+
+
+class Exit(Exception):
+    """The shell ends."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Return(Exception):
+    """A function or a sourced file ends."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Discard(Exception):
+    """An error in an expansion: bash drops the whole command and goes on with the next."""
+
+
+class Jump(Exception):
+    """``break`` or ``continue`` out of ``levels`` loops."""
+
+    def __init__(self, levels: int, *, again: bool) -> None:
+        super().__init__(levels)
+        self.levels = levels
+        self.again = again
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One shell variable. A scalar has ``value``; arrays have ``array`` (int or str keys).
+
+    ``value`` is None for one that is declared but unset. ``given`` says that it came through the
+    known environment and the script hasn't touched it.
+    """
+
+    value: Value | None = None
+    array: dict[Any, Value] | None = None  # keys: int, or str in an associative array
+    exported: bool = False
+    given: bool = False
+    readonly: bool = False
+    attributes: frozenset[str] = frozenset()  # of "i l u A a"
+
+    @property
+    def is_table(self) -> bool:
+        """An associative array."""
+        return "A" in self.attributes
+
+
+def _bucket(key: str) -> int:
+    """The bucket of bash's table that a key falls into: FNV-1 over its bytes, 1024 buckets.
+
+    Tables of more than 2048 entries, where bash grows it, aren't followed.
+    """
+    value = 2166136261
+    for byte in key.encode(errors="surrogateescape"):
+        value = (value * 16777619 & 0xFFFFFFFF) ^ byte
+    return value & 1023
+
+
+@dataclass(frozen=True, slots=True)
+class ShellFunction:
+    """A shell function and the text that it was written in."""
+
+    body: Node
+    unit: ParsedText
+    script: Value
+
+
+@dataclass(slots=True)
+class UserVariable:
+    """A variable that the user gave, and what became of its value: it counts once anything reads it."""
+
+    value: Value
+    read: bool = False
+    replaced: Where | None = None  # where the script first put another value in its place
+
+
+@dataclass(slots=True)
+class SchedulerVariable:
+    """A variable that the scheduler will set, as far as the job's own file says."""
+
+    name: str
+    value: Value
+    setting: SlurmVariable
+    read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a command of a shell still has of the script's surroundings (see `Start`).
+
+    ``through``: something of the shell's own stands before the command (``exec``, a program that runs it).
+    ``start``: what a program started that starts the rest by itself (``ray job submit``).
+    """
+
+    hooked: bool = False
+    through: bool = False
+    path_known: bool = True
+    elsewhere: str = ""
+    start: Start | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundCommand:
+    """A command that the script starts in the background, before its launch number ``before`` (from 0)."""
+
+    text: str
+    before: int
+
+
+@dataclass(slots=True)
+class ReadingLog:
+    """What a whole reading collects, over all of its shells."""
+
+    launches: list[Launch] = field(default_factory=list)
+    diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)  # diagnostics by severity
+    given: dict[str, UserVariable] = field(default_factory=dict)
+    scheduled: list[SchedulerVariable] = field(default_factory=list)
+    unread: list[Value] = field(default_factory=list)  # the script's own arguments that nothing took so far
+    lacking: set[int] = field(default_factory=set)  # numbers of those that a line reads and nobody gave
+    guesses: Guesses = field(default_factory=Guesses)
+    beside: dict[Where, BackgroundCommand] = field(default_factory=dict)
+    mains: Mapping[str, str] = field(default_factory=dict)  # modules that the user taught: taken for what
+    surroundings: dict[str, Where] = field(default_factory=dict)  # see `Reading`
+
+    def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
+        """Say something about the script, once per code and line."""
+        key = (code, where.file, where.line)
+        # a script made to be large must not make a report that is: the first ones tell enough
+        if key not in self.diagnostics and self.counted.get(severity, 0) < limits.DIAGNOSTICS:
+            self.counted[severity] = self.counted.get(severity, 0) + 1
+            self.diagnostics[key] = Diagnostic(code, message, where, severity)
+
+    def runs_beside(self, background: tuple[Where, str]) -> None:
+        """A program that is not followed runs in the background command at that place."""
+        where, text = background
+        self.beside.setdefault(where, BackgroundCommand(text, len(self.launches)))
+
+    def launch(self, launch: Launch) -> None:
+        """Record a launch."""
+        if len(self.launches) >= limits.LAUNCHES:
+            raise BudgetExceeded(f"more than {limits.LAUNCHES} launches")
+        self.launches.append(launch)
+
+
+@dataclass(slots=True)
+class Shell:
+    """One bash process, as far as a launch script can see it."""
+
+    unit: ParsedText
+    budget: Budget
+    log: ReadingLog
+    files: PathFacts
+    name: Value
+    run: Callable[[Shell, list[Node]], int]  # statements in a shell of their own
+    run_statement: Callable[[Shell, Node], int]
+    variables: dict[str, Variable] = field(default_factory=dict)
+    functions: dict[str, ShellFunction] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    positional: list[Value] = field(default_factory=list)
+    options: set[str] = field(default_factory=set)
+    cwd: Value = EMPTY
+    directories: list[Value] = field(default_factory=list)  # of pushd; replaced, never changed
+    stdin: Value | None = None
+    stdout: list[TextPiece] | None = None
+    status: int = 0
+    doubt: UnknownPiece | EnvRef | None = None  # why the last status is a guess
+    lacking: UnknownPiece | None = None  # a test that is false because a file isn't there, now
+    pipe_statuses: tuple[Value, ...] = ()  # PIPESTATUS
+    exit_trap: Value | None = None  # the code of trap … EXIT
+    where: Where = field(default_factory=lambda: Where(""))
+    depth: int = 0
+    loops: int = 0
+    waits: bool = False  # the innermost loop ends by what is in it only: ``while true``
+    overdue: int = 0  # of the loops in each other that of which so many rounds were read that it must end now
+    calls: int = 0  # functions and sourced files in each other
+    guarded: int = 0  # inside a condition: set -e doesn't count
+    capturing: str = ""  # the text of the $(…) around, the expression of what it can't know
+    substitution_status: int | None = None
+    touched: set[str] = field(default_factory=set)  # set or unset by the script
+    scopes: list[dict[str, Variable | None]] = field(default_factory=list)
+    scripts: list[Value] = field(default_factory=list)  # BASH_SOURCE, innermost last
+    frames: list[str] = field(default_factory=list)  # FUNCNAME
+    getopts_at: tuple[int, int] = (1, 0)
+    vanished: UnknownPiece | EnvRef | None = None  # what took a word of this command with it
+    ended_at: Where | None = None
+    wrapper: tuple[str, ...] = ()  # the programs that started this shell
+    literal_argument: bool = False  # the command's first argument is written out, nothing expanded
+    reach: Reach = Reach()
+    background: tuple[Where, str] | None = None  # the command with ``&`` that this shell is
+
+    def warn(self, code: str, message: str, where: Where | None = None, severity: str = "warning") -> None:
+        """Record a diagnostic at ``where``, or at the command that runs now."""
+        self.log.warn(code, message, where or self.where, severity)
+
+    def scalar(self, name: str) -> Value | None:
+        """The value of ``$name``, of an array that of its element 0; None when unset."""
+        self.note_read(name)
+        found = self.variables.get(name)
+        if found is None:
+            return None
+        return found.value if found.array is None else found.array.get("0" if found.is_table else 0)
+
+    def exported(self, name: str) -> Value:
+        """What a program that is started now finds in its environment; empty where it finds nothing."""
+        found = self.variables.get(name)
+        return found.value or EMPTY if found is not None and found.exported else EMPTY
+
+    def from_surroundings(self, name: str) -> bool:
+        """Whether an unset name could still come from the environment of the script."""
+        return name not in self.touched
+
+    def note_read(self, name: str) -> None:
+        """The variable's value is used. Counts where it is still what the user gave."""
+        given = self._still_given(name)
+        if given is not None:
+            given.read = True
+        variable = self.variables.get(name)
+        for scheduled in self.log.scheduled if variable else ():
+            scheduled.read = scheduled.read or (variable is not None and variable.value is scheduled.value)
+
+    def note_arguments(self, taken: Iterable[Value]) -> None:
+        """Some of the positional parameters are used."""
+        if self.log.unread:
+            names = {id(value) for value in taken}
+            self.log.unread = [value for value in self.log.unread if id(value) not in names]
+
+    def note_lacking_argument(self, number: int) -> None:
+        """A parameter that is not set is used. Those of functions and of other scripts are their own."""
+        if not self.frames and len(self.scripts) <= 1:
+            self.log.lacking.add(number)
+
+    def schedule(self, settings: Mapping[str, SlurmVariable]) -> dict[str, Value]:
+        """The values of a job's variables, without those that the environment has or the script set."""
+        found: dict[str, Value] = {}
+        for name, setting in settings.items():
+            if name not in self.variables:
+                found[name] = literal(setting.value, setting.where)
+                self.log.scheduled.append(SchedulerVariable(name, found[name], setting))
+        return found
+
+    def _note_replaced(self, name: str, value: Value | None = None) -> None:
+        given = self._still_given(name)
+        if given is not None and (value is None or text_of(value) != text_of(given.value)):
+            given.replaced = given.replaced or self.where
+
+    def _still_given(self, name: str) -> UserVariable | None:
+        given, variable = self.log.given.get(name), self.variables.get(name)
+        return given if given and variable and variable.value is given.value else None
+
+    def put(self, name: str, variable: Variable) -> None:
+        """Set a variable as a whole."""
+        self._note_replaced(name, variable.value)
+        self.variables[name] = variable
+        self.touched.add(name)
+        if len(self.variables) > limits.FIELDS:
+            raise BudgetExceeded("too many variables")
+
+    def set_scalar(self, name: str, value: Value, *, append: bool = False) -> None:
+        """``name=value`` or ``name+=value``."""
+        old = self.variables.get(name) or Variable()
+        if old.readonly:
+            self.warn("TP107", f"{name} is readonly; bash refuses to change it")
+            return
+        if old.array is not None:
+            self.set_element(name, "0" if old.is_table else 0, value, append=append)
+            return
+        if append:
+            self.note_read(name)
+        else:
+            value = self._told(name, value)
+        value = self._shaped(old, old.value or EMPTY, value, append)
+        exported = old.exported or "a" in self.options
+        self.put(name, replace(old, value=value, exported=exported, given=False))
+
+    def _told(self, name: str, value: Value) -> Value:
+        """What the user said that ``name`` is, where the script sets it to what a program would print."""
+        opened = next((bit.source for bit in value if isinstance(bit.source, UnknownPiece)), None)
+        if opened is None:
+            return value
+        given = self.log.given.get(name)
+        if given is None:
+            single = len(value) == 1 and not opened.variable
+            return (replace(value[0], source=replace(opened, variable=name)),) if single else value
+        given.read = True
+        told = f"{name} is set to {opened.expression}, which cannot be known"
+        self.warn("TP117", f"{told}; the value given for {name} stands for it")
+        return given.value
+
+    def _shaped(self, old: Variable, before: Value, value: Value, append: bool) -> Value:
+        """The value under the variable's attributes (-i, -l, -u)."""
+        if append and "i" not in old.attributes:
+            value = before + value
+        shape = old.attributes & {"l", "u"}
+        if shape:
+            change = str.lower if "l" in shape else str.upper
+            value = tuple(TextPiece(change(bit.text), bit.where, bit.source) for bit in value)
+        self.budget.make(sum(len(bit.text) for bit in value))
+        if len(value) > 2000:  # so many origins cost more time than they tell
+            value = literal(text_of(value), self.where)
+        return value
+
+    def set_element(self, name: str, key: str | int, value: Value, *, append: bool = False) -> None:
+        """``name[key]=value``; the key is already evaluated."""
+        old = self.variables.get(name) or Variable()
+        if old.readonly:
+            self.warn("TP107", f"{name} is readonly; bash refuses to change it")
+            return
+        array = self.as_array(old)
+        slot: Any = key if old.is_table else self._index(array, int(key))
+        array[slot] = self._shaped(old, array.get(slot, EMPTY), value, append)
+        self.budget.fields(len(array))
+        exported = old.exported or "a" in self.options
+        self.put(name, replace(old, value=None, array=array, exported=exported, given=False))
+
+    @staticmethod
+    def _index(array: dict[Any, Value], index: int) -> int:
+        return index if index >= 0 else (max(array, default=-1) + 1 + index)
+
+    @staticmethod
+    def as_array(variable: Variable) -> dict[Any, Value]:
+        """The elements of a variable seen as an array; the dict itself when it is one."""
+        if variable.array is not None:
+            return variable.array
+        return {0: variable.value} if variable.value is not None else {}
+
+    def keys(self, variable: Variable) -> list[Any]:
+        """The keys of an array in the order in which bash goes through them."""
+        keys = list(self.as_array(variable))
+        if not variable.is_table:
+            return sorted(keys)
+        keys.reverse()  # within a bucket the newest comes first
+        return sorted(keys, key=_bucket)
+
+    def unset(self, name: str) -> None:
+        """``unset name``."""
+        self._note_replaced(name)
+        self.variables.pop(name, None)
+        self.touched.add(name)
+
+    def make_local(self, name: str) -> None:
+        """``local name``: remembered, and put back when the function returns."""
+        scope = self.scopes[-1] if self.scopes else None
+        if scope is not None and name not in scope:
+            self._note_replaced(name)  # for the function, and all that it calls
+            scope[name] = self.variables.get(name)
+            old = self.variables.get(name)
+            # unset until it is assigned, but a variable that was exported stays so
+            self.variables[name] = Variable(exported=bool(old and old.exported))
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """The variables of one function call."""
+        self.scopes.append({})
+        try:
+            yield
+        finally:
+            for name, variable in self.scopes.pop().items():
+                if variable is None:
+                    self.variables.pop(name, None)
+                else:
+                    self.variables[name] = variable
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """One level deeper, within the limit."""
+        self.depth += 1
+        self.budget.step()
+        if self.depth > limits.DEPTH:
+            self.depth -= 1
+            raise BudgetExceeded(f"more than {limits.DEPTH} functions or scripts in each other")
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def copy(self) -> Shell:
+        """A subshell: the same state, none of its changes come back."""
+        self.budget.step(1 + len(self.variables) // 50)
+        variables = {
+            name: replace(var, array=dict(var.array)) if var.array is not None else var
+            for name, var in self.variables.items()
+        }
+        return replace(
+            self,
+            variables=variables,
+            functions=dict(self.functions),
+            aliases=dict(self.aliases),
+            positional=list(self.positional),
+            options=set(self.options),
+            touched=set(self.touched),
+            scopes=[dict(scope) for scope in self.scopes],
+            scripts=list(self.scripts),
+            frames=list(self.frames),
+            exit_trap=None,
+        )
+
+    def child(self, prefix: Mapping[str, Value]) -> Shell:
+        """A new bash process: only what is exported goes along."""
+        shell = self.copy()
+        shell.variables = {name: var for name, var in shell.variables.items() if var.exported}
+        for name, value in prefix.items():
+            shell.variables[name] = Variable(value=value, exported=True)
+            shell.touched.add(name)
+        # what the script unset stays unset in the child: it can't come from the surroundings
+        shell.touched &= shell.variables.keys() | {n for n in self.touched if n not in self.variables}
+        shell.functions, shell.aliases, shell.options, shell.scopes = {}, {}, set(), []
+        shell.loops = shell.overdue = shell.calls = shell.guarded = 0
+        shell.waits = False
+        shell.frames = []
+        shell.reach = replace(self.reach, hooked=False, through=False)
+        return shell
+
+    @contextmanager
+    def reaching(self, **changes: Any) -> Iterator[None]:
+        """While a command runs whose reach is another: ``exec``, ``nohup``."""
+        before, self.reach = self.reach, replace(self.reach, **changes)
+        try:
+            yield
+        finally:
+            # the command is over, what it may have done to PATH is not
+            self.reach = replace(before, path_known=before.path_known and self.reach.path_known)
+
+    def status_value(self, status: int, doubt: UnknownPiece | EnvRef | None, where: Where) -> Value:
+        """A status as ``$?`` gives it: open where it is a guess."""
+        text = str(status)
+        return (TextPiece(text, where, UnknownPiece("$?", where)),) if doubt else literal(text, where)
+
+    def write(self, value: Value) -> None:
+        """Output to stdout; kept only where something reads it."""
+        if self.stdout is not None:
+            self.budget.make(sum(len(bit.text) for bit in value))
+            self.stdout.extend(value)
+
+    def write_line(self, value: Value) -> int:
+        """Output of one line, and the status of the command whose whole output it is."""
+        self.write((*value, TextPiece("\n", self.where)))
+        return 0
+
+    def files_path(self, value: Value) -> str:
+        """The absolute path that a value names from the shell's directory."""
+        return absolute(text_of(self.cwd), text_of(value))
+
+    def unknown(self, expression: str, where: Where) -> TextPiece:
+        """A piece that cannot be known here; inside ``$(…)`` the whole substitution is named."""
+        return TextPiece("", where, UnknownPiece(self.capturing or expression, where))

@@ -1,0 +1,258 @@
+"""From text to shfmt's syntax tree.
+
+``shfmt --to-json`` is the only process that reading starts, and it only parses. Nodes stay plain
+dicts, in the form of mvdan/sh's typed JSON. A script with a syntax error is read up to the command
+that has it, as bash does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.launch.bash import limits, quoted_defaults
+from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.launch.bash.traced_text import TextPiece
+
+Node = dict[str, Any]
+COMMENT_BACKSLASH = re.compile(rb"#[^\n]*\\\n")
+CONTINUED = re.compile(rb"(?<!\\)(?:\\\\)*\\\n\Z")  # ends in an odd number of backslashes
+ERROR_PLACE = re.compile(rb"(?:<standard input>:)?(\d+):(\d+): (.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedText:
+    """A parsed text, and how its lines map to what the user wrote.
+
+    ``holes`` are characters of the private use area that stand for pieces of the text which are
+    not literal: code made by ``eval "… $HOME …"`` keeps its references this way.
+    """
+
+    name: str
+    source: bytes
+    lines: tuple[Where, ...] = ()
+    holes: Mapping[str, TextPiece] = field(default_factory=dict)
+
+    def where(self, node: Node) -> Where:
+        """The place of a node in the user's file."""
+        return self.line(node["Pos"]["Line"] if "Pos" in node else 0)
+
+    def line(self, number: int) -> Where:
+        """The place of a line of this text."""
+        if not self.lines:
+            return Where(self.name, number)
+        return self.lines[min(max(number, 1), len(self.lines)) - 1]
+
+    def slice(self, start: int, end: int) -> str:
+        """The text between two byte offsets."""
+        return self.source[start:end].decode(errors="surrogateescape")
+
+    def text(self, node: Node) -> str:
+        """A node as it was written."""
+        return self.slice(node["Pos"]["Offset"], node["End"]["Offset"])
+
+
+@dataclass(frozen=True, slots=True)
+class SyntaxProblem:
+    """Where bash stops reading, and why."""
+
+    line: int
+    message: str
+    column: int = 1  # in bytes
+
+
+@cache
+def shfmt_path() -> str:
+    """The parser's program: beside the interpreter, else on PATH."""
+    import shutil  # here: it pulls in the compression libraries
+
+    beside = Path(sys.executable).with_name("shfmt")
+    found = str(beside) if beside.is_file() else shutil.which("shfmt")
+    if not found:
+        raise UserError("the shell parser shfmt is missing", hint="pip install shfmt-py")
+    return found
+
+
+def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | None]:
+    """The statements of a script, and the syntax error that ends them, if there is one."""
+    if len(source) > limits.SCRIPT:
+        raise BudgetExceeded(f"a script of more than {limits.SCRIPT >> 20} MiB")
+    text, problem, error = source.replace(b"\0", b" "), None, None
+    # each round takes away one thing that shfmt reads otherwise than bash, and parses again
+    for _ in range(8):
+        output, error = _run_shfmt(text, budget)
+        if error is not None and (patched_text := _as_bash_takes_it(text, error)) is not None:
+            text = patched_text
+            continue
+        if error is not None:
+            problem = problem or error
+            # bash has run the commands before the error by the time it finds it
+            text = _lines_before(text, error.line)
+            continue
+        tree = _load(output)
+        places = list(_continued_comments(tree, text)) if COMMENT_BACKSLASH.search(text) else []
+        if not places:
+            return _with_quoted_defaults(tree, text, budget).get("Stmts") or [], problem
+        patched = bytearray(text)
+        for place in places:
+            patched[place] = 0x20
+        text = bytes(patched)
+    return [], problem or error
+
+
+def _lines_before(text: bytes, line: int) -> bytes:
+    """The text up to the command that goes on in ``line``: bash runs none of that one."""
+    lines = text.splitlines(keepends=True)[: max(0, line - 1)]
+    while lines and CONTINUED.search(lines[-1]):
+        lines.pop()
+    return b"".join(lines)
+
+
+def _with_quoted_defaults(tree: Node, text: bytes, budget: Budget) -> Node:
+    """The tree with the single quotes of defaults in double quotes as bash takes them, level by level."""
+    for _ in range(4):
+        masked = quoted_defaults.masked(tree, text)
+        output, error = (b"", None) if masked is None else _run_shfmt(masked, budget)
+        if masked is None or error is not None:
+            break
+        tree, text = _load(output), masked
+    return tree
+
+
+def _as_bash_takes_it(text: bytes, error: SyntaxProblem) -> bytes | None:
+    """The text, as long as before, in which shfmt takes what bash takes; None where bash refuses it, too."""
+    if "invalid var name" in error.message:
+        return _with_plain_export(text, error)
+    return _with_plain_subscripts(text, error)
+
+
+EXPORT = re.compile(rb"(?<![\w./-])export(?=[ \t])")
+ENDED = re.compile(rb"(?<!\\)\n|[;&|]")  # of a command
+PLAIN_EXPORT = b"\x03xport"
+
+
+def _with_plain_export(text: bytes, error: SyntaxProblem) -> bytes | None:
+    """The text with the ``export`` before the place of the error as any command: of ``export A-B=1 C=2`` bash
+    refuses one word, shfmt the whole script. `_load` gives the name back."""
+    start = sum(map(len, text.splitlines(keepends=True)[: error.line - 1]))
+    place = start + error.column - 1
+    found = list(EXPORT.finditer(text, 0, place))
+    if not found or ENDED.search(text, found[-1].end(), place):
+        return None
+    if b"\x03" in text.replace(PLAIN_EXPORT, b""):
+        return None
+    return text[: found[-1].start()] + PLAIN_EXPORT + text[found[-1].end() :]
+
+
+SUBSCRIPT = re.compile(rb"(?<=\[)[A-Za-z_][\w.@:/ -]*(?=\])")
+
+
+def _with_plain_subscripts(text: bytes, error: SyntaxProblem) -> bytes | None:
+    """The text with keys like ``[data.train_files]`` made names, on the line of the error.
+
+    shfmt reads every subscript as arithmetic. The text keeps its length, and the evaluator takes the
+    key of an associative array from the source as it was written.
+    """
+    if not any(word in error.message for word in ("arithmetic", "subscript", "index", "[")):
+        return None
+    lines = text.splitlines(keepends=True)
+    if not 0 < error.line <= len(lines):
+        return None
+    before = lines[error.line - 1]
+    lines[error.line - 1] = SUBSCRIPT.sub(lambda match: re.sub(rb"\W", b"_", match[0]), before)
+    return None if lines[error.line - 1] == before else b"".join(lines)
+
+
+def _continued_comments(node: object, text: bytes) -> Iterator[int]:
+    """Offsets of backslashes that end a comment.
+
+    shfmt 3.14 takes them for continuations; for bash a comment always ends with its line.
+    """
+    if isinstance(node, list):
+        for item in node:
+            yield from _continued_comments(item, text)
+    elif isinstance(node, dict):
+        if "Hash" in node:
+            comment = node.get("Text", "").encode(errors="surrogateescape")
+            backslash = node["Hash"]["Offset"] + len(comment) - 1
+            if comment.endswith(b"\\\n") and text[backslash : backslash + 1] == b"\\":
+                yield backslash
+            return
+        for child in node.values():
+            if isinstance(child, (dict, list)):
+                yield from _continued_comments(child, text)
+
+
+def _run_shfmt(source: bytes, budget: Budget) -> tuple[bytes, SyntaxProblem | None]:
+    with budget.parser():
+        process = subprocess.Popen(
+            [shfmt_path(), "--to-json", "-ln", "bash"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        output, errors = _communicate(process, source)
+    if process.returncode == 0:
+        return output, None
+    match = ERROR_PLACE.search(errors)
+    if not match:
+        raise BudgetExceeded("the parser gave up on this script")
+    return b"", SyntaxProblem(int(match[1]), match[3].decode(errors="replace"), int(match[2]))
+
+
+def _communicate(process: subprocess.Popen[bytes], source: bytes) -> tuple[bytes, bytes]:
+    """Feed the parser and read its answer, within limits on time and size.
+
+    shfmt takes all of its input before it answers. A tree grows with the square of the nesting (it
+    is indented), so no more than the limit is read.
+    """
+    assert process.stdin and process.stdout and process.stderr
+    timer = threading.Timer(_wait_at_most(process), process.kill)
+    with process:
+        timer.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(source)
+                process.stdin.close()
+            output = process.stdout.read(limits.TREE + 1)
+            if len(output) > limits.TREE:
+                raise BudgetExceeded("a syntax tree that is too large")
+            errors = process.stderr.read(4096)
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            timer.cancel()
+    return output, errors
+
+
+def _wait_at_most(process: subprocess.Popen[bytes]) -> float:
+    """Seconds. Where the system can bound the process's own time, waiting may take longer than that: a busy
+    machine doesn't change a reading."""
+    if not hasattr(resource, "prlimit"):
+        return limits.PARSER_SECONDS
+    limit = math.ceil(limits.PARSER_SECONDS)  # the system counts whole seconds
+    with contextlib.suppress(OSError):  # it has ended already
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (limit, limit))
+    return limits.PARSER_WAIT
+
+
+def _load(output: bytes) -> Node:
+    try:
+        text = output.decode(errors="surrogateescape").replace(r'"\u0003xport"', '"export"')
+        tree: Node = json.loads(text)
+    except RecursionError:
+        raise BudgetExceeded("commands nested too deeply") from None
+    return tree

@@ -1,0 +1,431 @@
+"""``$name`` and ``${name…}``: which value it is, and what its operator makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from trinity_compat.common.errors import Where
+from trinity_compat.common.suggestions import nearest
+from trinity_compat.launch.bash.state import Shell
+from trinity_compat.launch.bash.traced_text import (
+    EMPTY,
+    TextPiece,
+    Value,
+    derived,
+    doubt_in,
+    literal,
+    open_source,
+    parts_of,
+    text_of,
+)
+from trinity_compat.launch.bash.tree import Node, ParsedText
+from trinity_compat.launch.bash.words import expansion, operators
+from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
+from trinity_compat.launch.bash.words.segments import Segment, Segs, boundary, segs_of, value_of
+from trinity_compat.launch.model import EnvRef, UnknownPiece
+from trinity_compat.launch.unset_variables import is_always_set
+
+# Variables that bash itself sets, but whose value belongs to the run.
+DYNAMIC = {"RANDOM", "SRANDOM", "SECONDS", "HOSTNAME", "PPID", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID"}
+SHELL_FACTS = {
+    "BASH": "/bin/bash",
+    "BASH_VERSION": "5.2.15(1)-release",
+    "OSTYPE": "linux-gnu",
+    "MACHTYPE": "x86_64-pc-linux-gnu",
+    "HOSTTYPE": "x86_64",
+    "SHLVL": "1",
+    "OPTIND": "1",
+    "UID": "0",
+    "EUID": "0",
+}
+SHELL_ARRAYS = ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS", "BASH_VERSINFO")
+OPTION_ORDER = "abefhkmnptuvxBCEHPT"  # of the letters in $-
+VERSION_PARTS = ("5", "2", "15", "1", "release", "x86_64-pc-linux-gnu")
+
+
+def is_list(part: Node) -> bool:
+    """Whether a part is ``$@`` or ``${a[@]}``, which may become no field at all."""
+    if part["Type"] != "ParamExp" or part.get("Length"):
+        return False
+    return _at_sign(part) in ("@", "*")
+
+
+def _at_sign(part: Node) -> str:
+    name = part["Param"]["Value"] if "Param" in part else ""
+    if name in ("@", "*"):
+        return str(name)
+    parts = (part.get("Index") or {}).get("Parts") or []
+    if len(parts) == 1 and parts[0].get("Value") in ("@", "*"):
+        return str(parts[0]["Value"])
+    if part.get("Names"):
+        return str(part["Names"]).strip()[-1]
+    return ""
+
+
+def lookup(sh: Shell, name: str, where: Where) -> Value | None:
+    """The value of a scalar or special parameter; None when it is certainly unset.
+
+    A name that the script never set could come from its surroundings: then the value is an `EnvRef`.
+    """
+    special = _special(sh, name, where)
+    if special is not None:
+        return special
+    value = sh.scalar(name)
+    if value is not None:
+        return value
+    if name.isdigit():
+        return None
+    declared = sh.variables.get(name)
+    if (declared is not None and not declared.exported) or not sh.from_surroundings(name):
+        return None
+    if name in DYNAMIC:  # another value each time that it is read
+        return (TextPiece("", where, UnknownPiece(f"${name}", where)),)
+    if name in SHELL_FACTS:
+        return literal(SHELL_FACTS[name], where)
+    sh.log.surroundings.setdefault(name, where)
+    return (TextPiece("", where, EnvRef(name)),)
+
+
+def _special(sh: Shell, name: str, where: Where) -> Value | None:
+    if name.isdigit():
+        index = int(name[:9])
+        if index == 0:
+            return sh.name
+        if index > len(sh.positional):
+            return None
+        sh.note_arguments(sh.positional[index - 1 : index])
+        return sh.positional[index - 1]
+    if name in ("$", "!"):
+        return (TextPiece("", where, UnknownPiece(f"${name}", where)),)
+    if name == "?":
+        return sh.status_value(sh.status, sh.doubt, where)
+    if name == "#":
+        return literal(str(len(sh.positional)), where)
+    if name == "-":
+        return literal("".join(o for o in OPTION_ORDER if o in sh.options or o in "hB"), where)
+    if name == "LINENO":
+        return literal(str(where.line), where)
+    if name in ("@", "*"):
+        sh.note_arguments(sh.positional)
+        return join(sh.positional, " ", where)
+    return None
+
+
+def join(values: list[Value], separator: str, where: Where) -> Value:
+    """Values with a separator between."""
+    out: list[TextPiece] = []
+    for index, value in enumerate(values):
+        if index and separator:
+            out.append(TextPiece(separator, where))
+        out += value
+    return tuple(out)
+
+
+def elements(sh: Shell, name: str, where: Where) -> dict[Any, Value]:
+    """All elements of an array; a scalar is an array of one."""
+    if name in SHELL_ARRAYS and name not in sh.touched:
+        return dict(enumerate(_shell_array(sh, name, where)))
+    variable = sh.variables.get(name)
+    if variable is None:
+        value = lookup(sh, name, where)
+        return {} if value is None else {0: value}
+    sh.note_read(name)
+    return dict(Shell.as_array(variable))
+
+
+def _shell_array(sh: Shell, name: str, where: Where) -> list[Value]:
+    if name == "BASH_SOURCE":
+        return list(reversed(sh.scripts)) or [sh.name]
+    if name == "FUNCNAME":
+        return [literal(f, where) for f in [*reversed(sh.frames), *(["main"] if sh.frames else [])]]
+    if name == "BASH_VERSINFO":
+        return [literal(part, where) for part in VERSION_PARTS]
+    return list(sh.pipe_statuses) or [sh.status_value(sh.status, sh.doubt, where)]
+
+
+def key_of(sh: Shell, name: str, index: str, where: Where) -> str | int:
+    """The key that an index text stands for: a number, or text in an associative array."""
+    variable = sh.variables.get(name)
+    if variable is not None and variable.is_table:
+        return index.strip("\"'")
+    try:
+        number, _ = expansion.evaluate_text(sh, index, [], where)
+    except BadArithmetic:
+        return 0
+    return number
+
+
+def element(sh: Shell, name: str, index: str | None, where: Where) -> Value:
+    """``name`` or ``name[index]`` as arithmetic reads it; empty when unset."""
+    if index is None:
+        return lookup(sh, name, where) or EMPTY
+    found = elements(sh, name, where)
+    key = key_of(sh, name, index, where)
+    if isinstance(key, int) and key < 0:
+        key += max(found, default=-1) + 1
+    return found.get(key, EMPTY)
+
+
+def _is_plain(index: Node) -> bool:
+    """A key written out: taken from the source, where the parser may have been given another text."""
+    return all(part["Type"] == "Lit" and "\\" not in part["Value"] for part in index.get("Parts") or [])
+
+
+def table_key(sh: Shell, unit: ParsedText, index: Node) -> str:
+    """The key of an element of an associative array."""
+    if index.get("Type") != "Word" or _is_plain(index):
+        return unit.text(index)
+    return text_of(expansion.expand_single(sh, unit, index))
+
+
+def index_key(sh: Shell, unit: ParsedText, name: str, index: Node) -> str | int:
+    """The key of ``name[index]``, from the tree."""
+    variable = sh.variables.get(name)
+    if variable is not None and variable.is_table:
+        return table_key(sh, unit, index)
+    try:
+        return expansion.evaluate(sh, unit, index)[0]
+    except BadArithmetic as error:
+        sh.warn("TP108", f"{unit.text(index)}: {error}", unit.where(index), "error")
+        return 0
+
+
+def expand(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:
+    """The pieces that a parameter expansion becomes."""
+    where = unit.where(part)
+    if "Param" not in part:
+        return [Segment("", where, UnknownPiece(unit.text(part), where), quoted)]
+    mark = _at_sign(part)
+    if part.get("Excl"):
+        return _indirect(sh, unit, part, quoted, mark)
+    name = part["Param"]["Value"]
+    if mark:
+        of_script = name in ("@", "*")
+        if of_script:
+            sh.note_arguments(sh.positional)
+        values = sh.positional if of_script else list(elements(sh, name, where).values())
+        if part.get("Index") and _unknown_array(sh, name, values):
+            values = []
+            _warn_of_array(sh, part, name, where)
+        return _expand_list(sh, unit, part, quoted, mark, list(values))
+    return _expand_scalar(sh, unit, part, quoted, name, _one(sh, unit, part, name, where))
+
+
+def _unknown_array(sh: Shell, name: str, values: list[Value]) -> bool:
+    """Arrays can't come through the environment, so an unset one is empty."""
+    return (
+        sh.variables.get(name) is None
+        and len(values) == 1
+        and values[0] != ()
+        and values[0][0].source is not None
+    )
+
+
+def _warn_of_array(sh: Shell, part: Node, name: str, where: Where) -> None:
+    """An array that was never assigned; one that may be missing is written ``${name[@]+…}``."""
+    if name in sh.touched or part.get("Length") or (part.get("Exp") or {}).get("Op") in operators.DEFAULTS:
+        return
+    near = nearest(name, (known for known, variable in sh.variables.items() if variable.array is not None))
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    sh.warn("TP119", f"no array {name} is set: ${{{name}[@]}} is empty{meant}", where)
+
+
+def _one(sh: Shell, unit: ParsedText, part: Node, name: str, where: Where) -> Value | None:
+    index = part.get("Index")
+    if not index:
+        if name in SHELL_ARRAYS and name not in sh.touched:
+            return next(iter(elements(sh, name, where).values()), None)
+        return lookup(sh, name, where)
+    found = elements(sh, name, where)
+    key = index_key(sh, unit, name, index)
+    if isinstance(key, int) and key < 0:
+        key += max(found, default=-1) + 1
+    if sh.variables.get(name) is None and key == 0 and name not in SHELL_ARRAYS:
+        return lookup(sh, name, where)
+    return found.get(key)
+
+
+def _indirect(sh: Shell, unit: ParsedText, part: Node, quoted: bool, mark: str) -> Segs:
+    where, name = unit.where(part), part["Param"]["Value"]
+    if part.get("Names"):
+        names = sorted(n for n, v in sh.variables.items() if n.startswith(name))
+        return joined(sh, [literal(n, where) for n in names], quoted, mark, where)
+    if mark and part.get("Index"):
+        keys = [literal(str(key), where) for key in _ordered(sh, name, where)]
+        return joined(sh, keys, quoted, mark, where)
+    pointer = lookup(sh, name, where) if not part.get("Index") else _one(sh, unit, part, name, where)
+    if pointer is None or doubt_in([pointer]) or not text_of(pointer):
+        return [Segment("", where, UnknownPiece(unit.text(part), where), quoted)]
+    target, _, index = text_of(pointer).partition("[")
+    if index.rstrip("]") in ("@", "*"):
+        values = list(elements(sh, target, where).values())
+        return _expand_list(sh, unit, part, quoted, index[0], values)
+    value = element(sh, target, index[:-1], where) if index else lookup(sh, target, where)
+    return _expand_scalar(sh, unit, part, quoted, target, value)
+
+
+def _ordered(sh: Shell, name: str, where: Where) -> list[Any]:
+    variable = sh.variables.get(name)
+    return sorted(elements(sh, name, where)) if variable is None else sh.keys(variable)
+
+
+def joined(sh: Shell, values: list[Value], quoted: bool, mark: str, where: Where) -> Segs:
+    """A list of values as pieces: ``"$*"`` joins with IFS, everything else makes fields."""
+    if quoted and mark == "*":
+        ifs = expansion.ifs_of(sh)
+        return segs_of(join(values, ifs[:1], where), quoted=True, where=where)
+    segs: Segs = []
+    for index, value in enumerate(values):
+        if index:
+            segs.append(boundary(where))
+        segs += segs_of(value, quoted=quoted, where=where)
+    sh.budget.fields(len(segs))
+    return segs
+
+
+def _expand_list(
+    sh: Shell, unit: ParsedText, part: Node, quoted: bool, mark: str, values: list[Value]
+) -> Segs:
+    where, name = unit.where(part), part["Param"]["Value"]
+    variable = sh.variables.get(name)
+    if variable is not None and variable.array is not None:
+        values = [variable.array[key] for key in sh.keys(variable)]
+    if part.get("Length"):
+        return segs_of(literal(str(len(values)), where), quoted=quoted, where=where)
+    if part.get("Slice"):
+        values = operators.slice_list(sh, unit, part, values, keep_zero=name in ("@", "*"))
+    if part.get("Exp"):
+        operator = part["Exp"]["Op"]
+        if operator in operators.DEFAULTS:
+            unset = not values or (operator.startswith(":") and not any(text_of(v) for v in values))
+            return _default(sh, unit, part, quoted, None if unset else values, mark)
+    values = [operators.apply(sh, unit, part, value) for value in values]
+    return joined(sh, values, quoted, mark, where)
+
+
+def _default(
+    sh: Shell, unit: ParsedText, part: Node, quoted: bool, values: list[Value] | None, mark: str
+) -> Segs:
+    where, operator = unit.where(part), part["Exp"]["Op"]
+    word = (part["Exp"].get("Word") or {}).get("Parts") or []
+    alternative = operator in (":+", "+")
+    if alternative and values is None:
+        return []
+    if not alternative and values is not None:
+        return joined(sh, values, quoted, mark, where)
+    segs = _default_word(sh, unit, word, quoted)
+    return segs or ([Segment("", where, None, True)] if quoted else [])
+
+
+def _expand_scalar(
+    sh: Shell, unit: ParsedText, part: Node, quoted: bool, name: str, value: Value | None
+) -> Segs:
+    where = unit.where(part)
+    if part.get("Length"):
+        text = str(len(text_of(value or EMPTY)))
+        return segs_of(derived(text, [value or EMPTY], unit.text(part), where), quoted=quoted, where=where)
+    operator = (part.get("Exp") or {}).get("Op", "")
+    if operator in operators.DEFAULTS:
+        return _scalar_default(sh, unit, part, quoted, name, value)
+    if value is None and name.isdigit():
+        sh.note_lacking_argument(int(name[:9]))
+    if value is None or _unset(value):
+        value = _under_set_u(sh, unit, part, name, value)
+    if part.get("Slice"):
+        value = operators.slice_text(sh, unit, part, value or EMPTY)
+    if operator == "@" and (value is None or _unset(value)):
+        return segs_of(value or EMPTY, quoted=quoted, where=where)
+    if value is not None:
+        value = operators.apply(sh, unit, part, value)
+    return segs_of(value or EMPTY, quoted=quoted, where=where)
+
+
+def _unset(value: Value) -> bool:
+    """Whether a value is just a variable that the surroundings don't set either."""
+    return len(value) == 1 and isinstance(value[0].source, EnvRef) and value[0].source.default is None
+
+
+def _under_set_u(sh: Shell, unit: ParsedText, part: Node, name: str, value: Value | None) -> Value | None:
+    """The value of an unset variable: under ``set -u`` bash ends the script, which is said."""
+    if "u" not in sh.options:
+        return value
+    if is_always_set(name):
+        return value
+    if (name.isdigit() or value is not None) and name not in ("@", "*"):
+        sh.warn("TP104", f"${name} is not set; under set -u bash ends the script here", unit.where(part))
+    return value and tuple(_required(bit) for bit in value)
+
+
+def _required(bit: TextPiece) -> TextPiece:
+    return replace(bit, source=replace(bit.source, required=True)) if isinstance(bit.source, EnvRef) else bit
+
+
+def _scalar_default(
+    sh: Shell, unit: ParsedText, part: Node, quoted: bool, name: str, value: Value | None
+) -> Segs:
+    where, operator = unit.where(part), part["Exp"]["Op"]
+    word = (part["Exp"].get("Word") or {}).get("Parts") or []
+    missing = _is_null(value) if operator[0] == ":" else _is_missing(sh, name, value)
+    if operator in (":+", "+"):
+        return [] if missing else _default_word(sh, unit, word, quoted)
+    if not missing:
+        return segs_of(value or EMPTY, quoted=quoted, where=where)
+    if operator in (":?", "?"):
+        sh.warn("TP104", f"${name} must be set; without it bash ends the script here", where)
+        return [Segment("", where, EnvRef(name, required=True), quoted)]
+    segs = _default_word(sh, unit, word, quoted)
+    if value is not None and len(value) == 1 and isinstance(value[0].source, EnvRef):
+        segs = _with_reference(segs, value[0].source.name, where, quoted)
+    if operator in (":=", "="):
+        _assign_default(sh, unit, part, name, value_of(segs))
+        segs = segs_of(value_of(segs), quoted=quoted, where=where)
+    return segs
+
+
+def _default_word(sh: Shell, unit: ParsedText, word: list[Node], quoted: bool) -> Segs:
+    """The word of ``${name:-word}``: its unquoted text is split like any expansion."""
+    segs = expansion.expand_parts(sh, unit, word, quoted=quoted, tilde="word", braced=quoted)
+    return [replace(seg, split=not seg.quoted) for seg in segs]
+
+
+def _is_null(value: Value | None) -> bool:
+    """Empty as far as is known, unset variables included. What a command would print counts as text."""
+    return not value or not (
+        text_of(value) or any(isinstance(open_source(bit), UnknownPiece) for bit in value)
+    )
+
+
+def _is_missing(sh: Shell, name: str, value: Value | None) -> bool:
+    """Unset, which a variable that the script sets to an unset one's value (``X=$Y``) is not."""
+    if value is None or not _unset(value):
+        return value is None
+    declared = sh.variables.get(name)
+    return declared is None or declared.value is None
+
+
+def _assign_default(sh: Shell, unit: ParsedText, part: Node, name: str, value: Value) -> None:
+    if part.get("Index"):
+        sh.set_element(name, index_key(sh, unit, name, part["Index"]), value)
+    elif name.isidentifier():
+        sh.set_scalar(name, value)
+
+
+def _with_reference(segs: Segs, name: str, where: Where, quoted: bool) -> Segs:
+    """The default of ``${NAME:-default}``, still tied to NAME.
+
+    Text that is going to be split at blanks can't be tied: then it stays what it is.
+    """
+    value = value_of(segs)
+    text = text_of(value)
+    if any(seg.breaks for seg in segs):
+        return segs
+    splits = not quoted and any(not seg.quoted and any(c in seg.text for c in " \t\n*?[") for seg in segs)
+    if splits:
+        return segs
+    parts = parts_of(value) if any(bit.source is not None for bit in value) else ()
+    return (
+        [Segment(text, where, EnvRef(name, text, parts), quoted=True)]
+        if segs
+        else [Segment("", where, EnvRef(name, ""), quoted)]
+    )

@@ -1,0 +1,176 @@
+"""Commands that are not the shell's own: a training main, a shell, a wrapper of another, the unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trinity_compat.launch import entrypoints
+from trinity_compat.launch.bash.files import absolute
+from trinity_compat.launch.bash.programs import table
+from trinity_compat.launch.bash.shell import code, printing
+from trinity_compat.launch.bash.state import Shell
+from trinity_compat.launch.bash.traced_text import Prefix, Value, doubt_in, literal, text_of, to_word
+from trinity_compat.launch.bash.words.segments import place_of
+from trinity_compat.launch.bash.wrappers import own_mains, programs, shells
+from trinity_compat.launch.model import Launch, Start, UnknownPiece
+
+COMPARES = {"grep", "egrep", "fgrep"}  # taken to find nothing, as a comparison with an open value is
+
+
+def run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...] = ()) -> int:
+    """Run a program by name. A training main is recorded; nothing is ever started."""
+    with sh.nested():
+        return _run(sh, fields, prefix, wrapper)
+
+
+def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...]) -> int:
+    texts = [text_of(field) for field in fields]
+    if not texts[0] and texts[1:2] == ["-m"]:  # "$PYTHON" -m module, where nobody knows which Python
+        fields = [literal("python3", sh.where), *fields[1:]]
+        texts = ["python3", *texts[1:]]
+    name = texts[0].rsplit("/", 1)[-1]
+    found = entrypoints.find(texts, text_of(sh.cwd), sh.log.mains) or own_mains.find(sh, texts)
+    # first: a training main counts whatever its program is called otherwise
+    if found is not None:
+        start = sh.reach.start or _start(sh, fields[0], prefix, isolated=found.isolated)
+        return _launch(sh, fields, prefix, (*sh.wrapper, *wrapper, *found.wrapper), found, start)
+    if name in shells.SHELLS:
+        return shells.run(_within(sh, wrapper), fields, prefix, name)
+    if name in ("echo", "printf"):  # as programs, of env
+        return (printing.echo if name == "echo" else printing.printf)(sh, fields[1:])
+    if name in table.PROGRAMS:
+        status = table.run(sh, name, fields[1:])
+        return _unknown(sh, texts) if status is None else status
+    wrapped = programs.unwrap(sh, fields, prefix)
+    if wrapped is not None:
+        return _wrapped(sh, fields, wrapped, (*wrapper, wrapped.name))
+    if shells.is_script(sh, texts[0]):
+        return shells.run_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
+    _say_what_is_missed(sh, fields, name)
+    if sh.background and name not in programs.INERT:
+        sh.log.runs_beside(sh.background)
+    return _unknown(sh, texts)
+
+
+def _say_what_is_missed(sh: Shell, fields: list[Value], name: str) -> None:
+    """A program that isn't followed, but may start a training main."""
+    if name in ("find", "xargs"):  # only what it runs counts, not what it looks for
+        words = programs.made_command(fields)
+        first = words[0].rsplit("/", 1)[-1] if words else ""
+        # what it starts may be named by what is found or read: `find -name '*.py' -exec python {} +`
+        missed = (
+            entrypoints.is_launcher(first) or first in shells.SHELLS or entrypoints.mentioned(" ".join(words))
+        )
+    else:
+        missed = name not in programs.INERT and entrypoints.named([name, *map(text_of, fields[1:])])
+    if missed:
+        sh.warn("TP109", f"{name} is not followed; a training main that it starts is missing here")
+
+
+def _wrapped(sh: Shell, fields: list[Value], wrapped: programs.Wrapped, wrapper: tuple[str, ...]) -> int:
+    if wrapped.remote:
+        sh = remote(sh)
+    if wrapped.dropped != ():
+        sh = _without(sh, wrapped.dropped)
+    name = text_of(fields[0]).rsplit("/", 1)[-1]
+    start = _start(sh, fields[0], wrapped.prefix) if wrapped.name == "ray job submit" else None
+    elsewhere = wrapped.elsewhere or (wrapped.name if name in programs.ELSEWHERE else "")
+    with sh.reaching(
+        through=True,
+        path_known=sh.reach.path_known and name not in programs.SWITCHES,
+        elsewhere=sh.reach.elsewhere or elsewhere,
+        start=sh.reach.start or (start and replace(start, elsewhere=start.elsewhere or elsewhere)),
+    ):
+        return _start_wrapped(sh, fields, wrapped, wrapper)
+
+
+def _start_wrapped(
+    sh: Shell, fields: list[Value], wrapped: programs.Wrapped, wrapper: tuple[str, ...]
+) -> int:
+    if wrapped.code is not None:
+        child = _within(sh, wrapper).child(wrapped.prefix)
+        return code.run_script(child, wrapped.code, fields[0], [], place_of(wrapped.code, sh.where))
+    return run(sh, wrapped.call, wrapped.prefix, wrapper)
+
+
+def _start(sh: Shell, program: Value, prefix: Prefix, *, isolated: bool = False) -> Start:
+    """How bash, or what stands between it and the program, finds the program."""
+    path, python_path = (
+        text_of(prefix[name] if name in prefix else sh.exported(name)) for name in ("PATH", "PYTHONPATH")
+    )
+    reach = sh.reach
+    return Start(
+        program=text_of(program),
+        hooked=reach.hooked and not reach.through and not isinstance(doubt_in([program]), UnknownPiece),
+        path=path if reach.path_known else None,
+        python_path=python_path,
+        isolated=isolated,
+        elsewhere=reach.elsewhere,
+    )
+
+
+def lose_path(sh: Shell) -> None:
+    """Something that isn't read may have put another folder in front of PATH."""
+    sh.reach = replace(sh.reach, path_known=False)
+
+
+def _without(sh: Shell, names: tuple[str, ...] | None) -> Shell:
+    """The shell for a command that gets none (or not these) of its variables: ``env -i``, ``env -u``."""
+    shell = sh.copy()
+    kept = {} if names is None else {k: v for k, v in shell.variables.items() if k not in names}
+    shell.variables = kept
+    return shell
+
+
+def _within(sh: Shell, wrapper: tuple[str, ...]) -> Shell:
+    """The shell as seen by code that a wrapper runs."""
+    return replace(sh, wrapper=(*sh.wrapper, *wrapper)) if wrapper else sh
+
+
+def remote(sh: Shell) -> Shell:
+    """A machine or container of its own: the script's variables don't go along."""
+    shell = sh.copy()
+    shell.variables = {name: var for name, var in shell.variables.items() if var.given}
+    shell.touched = set()
+    return shell
+
+
+def _launch(
+    sh: Shell,
+    fields: list[Value],
+    prefix: Prefix,
+    wrapper: tuple[str, ...],
+    found: entrypoints.FoundMain,
+    start: Start,
+) -> int:
+    arguments = tuple(to_word(value, place_of(value, sh.where)) for value in fields[found.arguments :])
+    for word in arguments:
+        if word.open and not word.text:
+            sh.warn("TP105", f"{word.open[0].expression} may become any number of arguments", word.where)
+    values = {
+        name: variable.value
+        for name, variable in sh.variables.items()
+        # what came through the environment is the user's, not the launch's
+        if variable.exported and not variable.given and variable.value is not None
+    }
+    values.update(prefix)
+    env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
+    where = place_of(fields[0], sh.where)
+    cwd = text_of(sh.cwd) or "."
+    wrote = sh.files.wrote((".yaml", ".yml"))
+    doubted = [absolute("/", cwd)] if doubt_in([sh.cwd]) else []
+    made = frozenset([*sh.files.maybe_made(), *doubted])
+    sh.log.launch(Launch(found.module, arguments, where, env, wrapper, cwd, start, found.main, wrote, made))
+    # `main | tee log`, `x=$(main)`: what it prints is known to nobody yet
+    sh.write((sh.unknown(f"python -m {found.module}", sh.where),))
+    return 0
+
+
+def _unknown(sh: Shell, texts: list[str]) -> int:
+    if texts[0] in programs.CHANGES_PATH:
+        lose_path(sh)
+    expression = " ".join(texts)[:200]
+    sh.files.given_to_unread(text_of(sh.cwd), texts[1:])
+    sh.write((sh.unknown(expression, sh.where),))
+    sh.doubt = UnknownPiece(sh.capturing or expression, sh.where)
+    return int(texts[0] in COMPARES)

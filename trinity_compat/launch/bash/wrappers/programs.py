@@ -1,0 +1,275 @@
+"""Programs that run another command: nohup, env, sudo, ray job submit, srun, docker exec, ssh.
+
+Known ones are read by their options. For any other program the first word that starts python, a
+launcher or a shell is taken for the command that it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+
+from trinity_compat.launch import entrypoints, ray_submit
+from trinity_compat.launch.bash import slurm
+from trinity_compat.launch.bash.options import OptionSpec
+from trinity_compat.launch.bash.shell.assignments import NAME
+from trinity_compat.launch.bash.state import Shell
+from trinity_compat.launch.bash.traced_text import (
+    Prefix,
+    Value,
+    doubt_in,
+    from_character,
+    literal,
+    open_source,
+    text_of,
+)
+from trinity_compat.launch.bash.words import parameters
+from trinity_compat.launch.bash.wrappers import shells
+from trinity_compat.launch.model import UnknownPiece
+
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
+
+
+def _before_command(values: str = "", **long: str) -> OptionSpec:
+    """The options of a program that runs another; ``long`` are long spellings of those with a value."""
+    spellings = {f"--{name.replace('_', '-')}": letter for name, letter in long.items()}
+    return OptionSpec(values=values, long=spellings, leading=True, lenient=True)
+
+
+PLAIN = _before_command()
+# Programs that run the rest of their words: their options, and how many operands come before the command.
+RUNNERS: dict[str, tuple[OptionSpec, int]] = {
+    **dict.fromkeys(("nohup", "setsid", "unbuffer", "catchsegv", "command"), (PLAIN, 0)),
+    "time": (_before_command("fo", format="f", output="o"), 0),
+    "nice": (_before_command("n", adjustment="n"), 0),
+    "ionice": (_before_command("cnp", **{"class": "c"}, classdata="n"), 0),
+    "timeout": (_before_command("ks", kill_after="k", signal="s"), 1),
+    "stdbuf": (_before_command("ioe"), 0),
+    "chrt": (PLAIN, 1),
+    "taskset": (PLAIN, 1),
+    "numactl": (_before_command("NmCpi"), 0),
+    "sudo": (_before_command("ugpCDhRrTtU"), 0),
+    "doas": (_before_command("uC"), 0),
+    "xvfb-run": (_before_command("nsef"), 0),
+}
+ENV = _before_command("uC", unset="u", chdir="C", ignore_environment="i")
+SSH = _before_command("bcDEeFIiJLlmOopQRSWw")
+XARGS = _before_command(
+    "dnLIPsaE",
+    delimiter="d",
+    max_args="n",
+    max_lines="L",
+    replace="I",
+    max_procs="P",
+    max_chars="s",
+    arg_file="a",
+)
+# Never looked into: they name programs without running them.
+INERT = {
+    "pip", "pip3", "apt", "apt-get", "yum", "dnf", "brew", "git", "pkill", "pgrep", "kill", "killall", "grep",
+    "ps", "ln", "mv", "wget", "curl", "man", "whereis", "huggingface-cli", "hf", "modelscope",
+    "aws",
+    "gsutil", "rsync", "scp", "tar", "unzip", "ls", "stat", "nvidia-smi", "npu-smi",
+    "du", "df", "ray", "make",
+}  # fmt: skip
+# They make command lines of something that is only known when they run.
+NOT_FOLLOWED = {"find", "parallel", "xargs"}
+REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
+# What starts a command out of the script's reach, and how.
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(
+        ("docker", "podman", "nerdctl", "kubectl", "apptainer", "singularity", "enroot", "chroot"),
+        "in a container, where this run is not",
+    ),
+    **dict.fromkeys(("ssh", "pdsh"), "on another machine"),
+    **dict.fromkeys(("srun", "sbatch", "salloc", "bsub", "qsub"), "on machines that the scheduler chooses"),
+    **dict.fromkeys(("sudo", "doas", "su"), "as another user, with an environment of its own"),
+    **dict.fromkeys(("tmux", "screen", "systemd-run", "at"), "in a session with an environment of its own"),
+}
+# What runs a command with another environment's folder in front of PATH.
+SWITCHES = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye"}
+# What may change PATH of the script itself.
+CHANGES_PATH = {
+    "conda", "mamba", "micromamba", "module", "ml", "spack", "workon", "mise", "pyenv", "activate",
+}  # fmt: skip
+STRINGS = {
+    "ssh", "tmux", "su", "script", "flock", "screen", "srun", "pdsh", "sbatch", "kubectl", "docker", "podman",
+    "watch", "salloc",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """What a wrapper runs: a command line, or text as code."""
+
+    name: str
+    call: list[Value] = field(default_factory=list)
+    code: Value | None = None
+    prefix: Prefix = field(default_factory=dict)
+    remote: bool = False
+    elsewhere: str = ""
+    dropped: tuple[str, ...] | None = ()  # variables that don't go along; None: all of them
+
+
+def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
+    """The command inside a wrapper, None when there is none."""
+    texts = [text_of(value) for value in fields]
+    name = texts[0].rsplit("/", 1)[-1]
+    if name in RUNNERS:
+        return _runner(name, fields, prefix)
+    if name == "env":
+        return _env(fields, prefix)
+    if name == "ray" and texts[1:3] == ["job", "submit"]:
+        return _ray(sh, fields, texts, prefix)
+    if name == "uv" and "run" in texts:
+        return _uv(fields, texts, prefix)
+    if name in INERT or name in NOT_FOLLOWED:
+        return None
+    return _scan(sh, fields, texts, name, prefix)
+
+
+def _runner(name: str, fields: list[Value], prefix: Prefix) -> Wrapped | None:
+    options, operands = RUNNERS[name]
+    given = options.read(fields[1:])
+    rest = given.operands[operands:] if given else []
+    # sudo gives the command an environment of its own, in which these are set
+    while name == "sudo" and rest and ASSIGNMENT.match(text_of(rest[0])):
+        rest = rest[1:]
+    return Wrapped(name, rest, prefix=prefix) if rest else None
+
+
+def made_command(fields: list[Value]) -> list[str]:
+    """The command that ``find`` or ``xargs`` runs, as far as it is written out."""
+    texts = [text_of(value) for value in fields]
+    if texts[0].endswith("find"):
+        at = next((i for i, t in enumerate(texts) if t in ("-exec", "-execdir", "-ok", "-okdir")), len(texts))
+        return texts[at + 1 :]
+    given = XARGS.read(fields[1:])
+    return given.texts() if given else texts[1:]
+
+
+def _env(fields: list[Value], prefix: Prefix) -> Wrapped | None:
+    given = ENV.read(fields[1:])
+    if given is None:
+        return None
+    rest = given.operands
+    empty = given.has("i") or bool(rest and text_of(rest[0]) == "-")
+    rest = rest[1:] if rest and text_of(rest[0]) == "-" else rest
+    own = {} if empty else dict(prefix)
+    while rest and (match := ASSIGNMENT.match(text_of(rest[0]))):
+        own[match[1]] = from_character(rest.pop(0), match.end())
+    dropped = None if empty else tuple(text_of(value) for value in given.options.get("u", []))
+    return Wrapped("env", rest, prefix=own, dropped=dropped) if rest else None
+
+
+def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
+    job = ray_submit.read(texts[1:])
+    at = 1 + job.entry
+    if at >= len(fields):
+        return None
+    own = dict(prefix)
+    own.update(_runtime_env(sh, job.options.get("--runtime-env-json", "")))
+    address = job.options.get("--address") or text_of(prefix.get("RAY_ADDRESS") or sh.exported("RAY_ADDRESS"))
+    elsewhere = "" if ray_submit.is_local(address) else f"ray job submit --address {address}"
+    shown = "ray job submit"
+    # ray hands the words to a shell: a single one with blanks is code
+    if at == len(fields) - 1 and " " in texts[at]:
+        return Wrapped(shown, code=fields[at], prefix=own, elsewhere=elsewhere)
+    return Wrapped(shown, fields[at:], prefix=own, elsewhere=elsewhere)
+
+
+def _runtime_env(sh: Shell, text: str) -> Prefix:
+    """The variables of ``--runtime-env-json '{"env_vars": {…}}'``."""
+    try:
+        variables = json.loads(text).get("env_vars", {})
+        return {str(k): literal(str(v), sh.where) for k, v in variables.items() if NAME.fullmatch(str(k))}
+    except (ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _uv(fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
+    """``uv run bash x.sh``; where it starts a training main itself, ``mains.find`` has found it."""
+    start = next((i for i in range(texts.index("run") + 1, len(texts)) if _starts(texts, i)), None)
+    return None if start is None else Wrapped("uv run", fields[start:], prefix=prefix)
+
+
+def _starts(texts: list[str], at: int) -> bool:
+    """Whether the word at ``at`` begins a command that can lead to a training main."""
+    name = texts[at].rsplit("/", 1)[-1]
+    if at + 1 >= len(texts):
+        return False
+    if entrypoints.is_launcher(name) or name in shells.SHELLS:
+        return True
+    return name == "ray" and texts[at + 1 : at + 3] == ["job", "submit"]
+
+
+def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Prefix) -> Wrapped | None:
+    own = {**prefix, **_container_env(fields, texts)} if name in REMOTE else prefix
+    away = name in REMOTE
+    shown = " ".join(texts[:2]) if name in REMOTE - {"ssh"} else name
+    if name == "ssh" and (wrapped := _ssh(sh, fields)) is not None:
+        return Wrapped("ssh", code=wrapped, prefix=prefix, remote=True)
+    # the options of mpirun, srun and the like are many; where python or a shell begins is seen without them
+    for index in range(1, len(texts)):
+        if _starts(texts, index):
+            return Wrapped(shown, fields[index:], prefix=own, remote=away)
+    if name == "sbatch":
+        script = next((i for i, t in enumerate(texts) if t.endswith((".sh", ".slurm", ".sbatch"))), None)
+        if script is not None:
+            job = {**_of_job(sh, texts[1:script], fields[script]), **own}
+            return Wrapped(name, [literal("bash", sh.where), *fields[script:]], prefix=job)
+        if sh.stdin and not any(text.startswith("--wrap") for text in texts):
+            job = {
+                **sh.schedule(slurm.of_command(texts[1:], text_of(sh.stdin), sh.unit.name, sh.where)),
+                **own,
+            }
+            return Wrapped(name, code=sh.stdin, prefix=job)
+    if name in STRINGS:
+        for value, text in zip(fields[1:], texts[1:], strict=True):
+            if re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text):
+                _note_open_code(sh, name, value)
+                body = from_character(value, len("--wrap=")) if text.startswith("--wrap=") else value
+                return Wrapped(shown, code=body, prefix=own, remote=away)
+    return None
+
+
+def _of_job(sh: Shell, options: list[str], script: Value) -> Prefix:
+    """What the script of ``sbatch`` finds in its environment, as its lines and the command's options say."""
+    path = sh.files_path(script)
+    content = sh.files.read(path) if sh.files.kind(path) == "file" else None
+    return sh.schedule(slurm.of_command(options, text_of(content or ()), text_of(script), sh.where))
+
+
+def _note_open_code(sh: Shell, name: str, value: Value) -> None:
+    """Say that code with an open piece (``tmux send-keys "… $(hostname)"``) is read without it."""
+    doubts = (open_source(bit) for bit in value)
+    if doubt := next((doubt for doubt in doubts if isinstance(doubt, UnknownPiece)), None):
+        message = f"{name} is given code that depends on {doubt.expression}, which cannot be known here"
+        sh.warn("TP101", f"{message}; the rest of it is read", sh.where)
+
+
+def _container_env(fields: list[Value], texts: list[str]) -> Prefix:
+    """``docker exec -e NAME=value``."""
+    out: Prefix = {}
+    for index, text in enumerate(texts):
+        match = re.match(r"(?:-e|--env)(?:=|)([A-Za-z_]\w*)=", text)
+        if match:
+            out[match[1]] = from_character(fields[index], match.end())
+        elif text in ("-e", "--env") and index + 1 < len(texts):
+            name, equals, _ = texts[index + 1].partition("=")
+            if equals and NAME.fullmatch(name):
+                out[name] = from_character(fields[index + 1], len(name) + 1)
+    return out
+
+
+def _ssh(sh: Shell, fields: list[Value]) -> Value | None:
+    """The code that runs on the other machine: the words behind the host, else stdin."""
+    given = SSH.read(fields[1:])
+    command = given.operands[1:] if given else []
+    if not command:
+        return sh.stdin if sh.stdin and not doubt_in([sh.stdin]) else None
+    texts = [text_of(value) for value in command]
+    if texts[0] in ("bash", "sh") and len(texts) > 1:
+        return None
+    return parameters.join(command, " ", command[0][0].where)

@@ -1,0 +1,157 @@
+"""Job specifications in YAML: SkyPilot tasks, Kubernetes manifests, Ray jobs.
+
+Their commands are shell code, or the words of a program. Templates (``{{ … }}``) are not filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.launch.bash.traced_text import Value, lines_of
+from trinity_compat.launch.source_contents import Contents, SourceCommand
+
+if TYPE_CHECKING:
+    from yaml import Node
+
+SKYPILOT, KUBERNETES, RAY = "a SkyPilot task", "a Kubernetes manifest", "a Ray job"
+_OF_SKYPILOT = {"resources", "setup", "num_nodes", "workdir", "envs", "file_mounts", "name"}
+_SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
+_NODES = 20_000  # of one file, aliases followed
+
+
+def kind_of(text: str) -> str | None:
+    """Which of the three a YAML is; None for another one."""
+    return _kind_of(_documents(text))
+
+
+def read(name: str, text: str) -> Contents:
+    """The commands of a job specification, with their lines. Raises UserError for another YAML."""
+    documents = _documents(text)
+    kind = _kind_of(documents)
+    if kind is None:
+        raise UserError(
+            "neither a shell script nor a job specification (SkyPilot, Kubernetes, Ray job)",
+            where=Where(name),
+            hint="translate and audit take a veRL configuration in YAML",
+        )
+    commands = tuple(command for node in documents for command in _commands(node, name))
+    return Contents(commands, f"{kind}: its commands are read as bash would, its templates are not filled in")
+
+
+def _kind_of(documents: list[Node]) -> str | None:
+    return next(filter(None, map(_kind, documents)), None)
+
+
+def _documents(text: str) -> list[Node]:
+    import yaml  # only here: reading a shell script needs none of it
+
+    try:
+        return [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node is not None]
+    except (yaml.YAMLError, RecursionError):
+        return []
+
+
+def _kind(node: Node) -> str | None:
+    keys = set(_items(node))
+    if {"apiVersion", "kind"} <= keys:
+        return KUBERNETES
+    if "run" in keys and keys & _OF_SKYPILOT:
+        return SKYPILOT
+    return RAY if isinstance(_items(node).get("entrypoint"), _scalar()) else None
+
+
+def _commands(node: Node, name: str) -> Iterator[SourceCommand]:
+    items, kind = _items(node), _kind(node)
+    if kind == SKYPILOT:
+        env = _of_skypilot(items) | {key: _text(value) for key, value in _items(items.get("envs")).items()}
+        for key in ("setup", "run"):
+            yield from _code(items.get(key), name, env)
+    elif kind == RAY:
+        variables = _items(_items(items.get("runtime_env")).get("env_vars"))
+        yield from _code(items["entrypoint"], name, {key: _text(item) for key, item in variables.items()})
+    elif kind == KUBERNETES:
+        for found in _below(node):
+            yield from _container(_items(found), name)
+
+
+def _of_skypilot(items: dict[str, Node]) -> dict[str, str]:
+    """What SkyPilot sets on the first node (its docs, "Environment variables"); a number that isn't written
+    out is left open."""
+    nodes = items.get("num_nodes")
+    counts = {"SKYPILOT_NUM_NODES": _text(nodes) if nodes is not None else "1"}
+    accelerators = _items(items.get("resources")).get("accelerators")
+    if accelerators is None:
+        counts["SKYPILOT_NUM_GPUS_PER_NODE"] = "0"
+    else:
+        named = [_text(count) for count in _items(accelerators).values()]
+        if not named and (text := _text(accelerators)):  # H100:8, or H100 for one
+            named = [text.partition(":")[2] or "1"]
+        if len(named) == 1:  # not a choice
+            counts["SKYPILOT_NUM_GPUS_PER_NODE"] = named[0]
+    known = {name: text for name, text in counts.items() if text.isdigit()}
+    return {"SKYPILOT_NODE_RANK": "0", **known}
+
+
+def _code(node: Node | None, name: str, env: dict[str, str]) -> Iterator[SourceCommand]:
+    if isinstance(node, _scalar()):
+        code = _placed(node, name)
+        yield SourceCommand(code[0].where if code else Where(name), code, env=env)
+
+
+def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
+    """One that has an image: its ``command`` and ``args`` are words; of a shell's the last is code. Ray's
+    own manifests hold a job as text (``entrypoint``)."""
+    if "entrypoint" in items:
+        yield from _code(items["entrypoint"], name, {})
+    if "image" not in items:
+        return
+    nodes = [*_list(items.get("command")), *_list(items.get("args"))]
+    pairs = [_items(item) for item in _list(items.get("env"))]
+    env = {_text(pair["name"]): _text(pair["value"]) for pair in pairs if {"name", "value"} <= set(pair)}
+    texts = [_text(item) for item in nodes]
+    if texts[:1] and texts[0] in _SHELLS and any(text.startswith("-") and "c" in text for text in texts[1:]):
+        yield from _code(nodes[-1], name, env)
+    elif nodes:
+        words = tuple(_placed(item, name) for item in nodes)
+        yield SourceCommand(Where(name, nodes[0].start_mark.line + 1), words=words, env=env)
+
+
+def _below(node: Node) -> Iterator[Node]:
+    """``node`` and every node in it; no more than a file of that size can need."""
+    left = [node]
+    for _ in range(_NODES):
+        if not left:
+            return
+        found = left.pop()
+        yield found
+        left += [*reversed([*_items(found).values(), *_list(found)])]
+
+
+def _placed(node: Node, name: str) -> Value:
+    """A scalar's text, each line at its place."""
+    block = getattr(node, "style", None) in ("|", ">")
+    return lines_of(_text(node), Where(name, node.start_mark.line + (2 if block else 1)))
+
+
+def _scalar() -> type[Node]:
+    import yaml
+
+    return yaml.ScalarNode
+
+
+def _text(node: Node) -> str:
+    return str(node.value) if isinstance(node, _scalar()) else ""
+
+
+def _items(node: Node | None) -> dict[str, Node]:
+    import yaml
+
+    return {str(key.value): value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
+
+
+def _list(node: Node | None) -> list[Node]:
+    import yaml
+
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []

@@ -1,0 +1,43 @@
+"""Which kind of file a source is: by its ending, and a YAML by its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trinity_compat.launch.job_files import job_spec
+from trinity_compat.launch.python import notebook, script
+from trinity_compat.launch.source_contents import Contents
+
+_YAML = (".yaml", ".yml")
+_LARGEST = 1 << 20  # bytes
+
+
+def contents_of(
+    name: str, text: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> Contents | None:
+    """What the file ``name`` starts, where it isn't a shell script. ``args``: its own arguments, ``env``: the
+    environment that is known.
+
+    Raises UserError for a file that isn't what its ending says.
+    """
+    if name.endswith(".py"):
+        return script.read(name, text, args, env)
+    if name.endswith(".ipynb"):
+        return notebook.read(name, text, env)
+    return job_spec.read(name, text) if name.endswith(_YAML) else None
+
+
+def is_job(path: str) -> bool:
+    """Whether a YAML file is the specification of a job, not a configuration of veRL's."""
+    try:
+        if not path.endswith(_YAML) or Path(path).stat().st_size > _LARGEST:
+            return False
+        return job_spec.kind_of(Path(path).read_text(encoding="utf-8")) is not None
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def is_configuration(path: str) -> bool:
+    """Whether a source is a configuration in YAML, of veRL's or Trinity's, and not a script or a job."""
+    return path.endswith(_YAML) and not is_job(path)

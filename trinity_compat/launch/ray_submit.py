@@ -1,0 +1,58 @@
+"""``ray job submit``: its options and its entry point, read alike in a script and in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from trinity_compat.common.errors import UserError, Where
+
+_FLAGS = {"--no-wait", "--verbose", "-v", "--help"}
+_HERE = {"", "localhost", "127.0.0.1", "::1", "0.0.0.0", "auto"}
+
+
+@dataclass(frozen=True, slots=True)
+class RaySubmitOptions:
+    """The options as given, and where among the words the entry point begins."""
+
+    options: Mapping[str, str]
+    entry: int
+
+
+def read(words: Sequence[str]) -> RaySubmitOptions:
+    """Read ``ray job submit …``; ``words`` follow ``ray``. A word that reading can't know is empty."""
+    options: dict[str, str] = {}
+    index = 2
+    while index < len(words) and words[index] != "--":
+        word = words[index]
+        if word and not word.startswith("-"):
+            return RaySubmitOptions(options, index)
+        name, sep, value = word.partition("=")
+        if word and not sep and word not in _FLAGS:
+            index += 1
+            value = words[index] if index < len(words) else ""
+        options[name] = value
+        index += 1
+    return RaySubmitOptions(options, index + 1)
+
+
+def is_local(address: str) -> bool:
+    """Whether the cluster at ``address`` is this machine's."""
+    try:
+        host = urlsplit(address).hostname if "//" in address else address.split(":")[0]
+    except ValueError:  # not an address at all
+        return False
+    return (host or "") in _HERE
+
+
+def remote(address: str, where: Where | None = None) -> UserError:
+    """What to say of a job for another machine's cluster."""
+    return UserError(
+        f"ray job submit --address {address}: the job would run on that cluster, where this"
+        " `trinity-compat run` cannot stand in front of python3",
+        where=where,
+        hint="install trinity-compat[run] and vllm on that cluster's head node and submit"
+        f" `ray job submit --address {address} … -- trinity-compat run SCRIPT`,"
+        " or leave --address away to run on this machine",
+    )

@@ -1,0 +1,43 @@
+"""``python -m trinity_compat.run.checks REQUEST REPORT``: judge the run in REQUEST (JSON)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from trinity_compat.common.gc_pause import gc_paused
+
+
+def main(request: Path, report: Path) -> int:
+    """0 whatever is found; a traceback is a fault of the check itself."""
+    asked = json.loads(request.read_text(encoding="utf-8"))
+    _prepare(asked["device"], native=asked["native"])
+    # To its end: what it does is import, here and there.
+    with gc_paused(), tempfile.TemporaryDirectory(prefix="trinity-compat-models-") as folder:
+        from trinity_compat.job.run_spec import RunSpec
+        from trinity_compat.run.checks.verl_objects import examine
+
+        found = examine(
+            RunSpec.of_json(asked["spec"]),
+            cwd=Path(asked["cwd"]),
+            folder=Path(folder),
+            execute=asked["execute"],
+            native=asked["native"],
+        )
+    report.write_text(found.dumps(), encoding="utf-8")
+    return 0
+
+
+def _prepare(device: str, *, native: bool) -> None:
+    """Set before verl is imported. Nothing is fetched: what isn't here has a stand-in."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if not native:  # veRL then looks for its engines of that device
+        os.environ["VERL_ENGINE_DEVICE"] = device
+        os.environ["VERL_ENGINE_VENDOR"] = "nvidia"
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

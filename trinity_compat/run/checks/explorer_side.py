@@ -1,0 +1,111 @@
+"""The explorer's first seconds: vLLM's configuration, agent loops, tool parsers, reward managers and models.
+
+Nothing of the user's runs: their agent loops, tools and reward functions are looked for, not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
+from verl.workers.config import HFModelConfig
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.paths import from_home
+from trinity_compat.explorer.engine.vllm import engine_args
+from trinity_compat.explorer.rewards.reward_model.arguments import reward_arguments
+from trinity_compat.explorer.rewards.reward_model.models import served_model
+from trinity_compat.job.lora import MERGE
+from trinity_compat.run.checks.trainer_side import Stage
+from trinity_compat.trinity.workflows.reasoning import KEY, ReasoningSplitter, parser_class, parser_in
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
+
+_ROLLOUT = "actor_rollout_ref.rollout"
+_DEVICE_S = ("enable_sleep_mode",)  # vLLM refuses it off CUDA, whatever else is asked
+
+
+def engine_config(given: Tree, device: str, *, native: bool) -> None:
+    """Raises what vLLM raises for arguments that it does not know or take. Where this machine lacks the
+    device (not ``native``), what vLLM refuses for that reason is left out."""
+    taken = given if native else {name: value for name, value in given.items() if name not in _DEVICE_S}
+    made = engine_args(taken, "uni" if device == "cpu" else "mp").create_engine_config()
+    if made.lora_config and native:
+        _check_adapters(made.model_config)
+
+
+def _check_adapters(model: ModelConfig) -> None:
+    """vLLM says it when its engine loads the model. Raises ValueError."""
+    from vllm.model_executor.model_loader.utils import get_model_cls
+    from vllm.model_executor.models import supports_lora
+
+    kind = get_model_cls(model)
+    if not supports_lora(kind):
+        raise ValueError(f"vLLM's {kind.__name__} takes no LoRA adapters; write {MERGE}=True")
+
+
+def reward_engine(verl: Tree, device: str, folder: Path) -> Tree:
+    """What the reward model's server is started with. ``folder``: for a model that is made here."""
+    path, positions = served_model(verl, folder / "reward_model")
+    return reward_arguments(verl, model_path=path, device=device, positions=positions)
+
+
+def stages(config: DictConfig, model: HFModelConfig, cwd: Path) -> Iterator[Stage]:
+    """As ``trainer_side.stages``."""
+    yield "reward.reward_manager", lambda: _reward_manager(config, model)
+    yield f"{_ROLLOUT}.agent", lambda: _agent_loop(config, cwd)
+    yield f"{_ROLLOUT}.multi_turn", lambda: _tool_parser(config)
+
+
+def thoughts(config: DictConfig, model: HFModelConfig | None) -> Iterator[Stage]:
+    """As ``stages``. ``model``: of a run that has chats, where its own tokenizer is here."""
+    if name := parser_in(config):
+        yield KEY, lambda: ReasoningSplitter(name, model.tokenizer) if model else parser_class(name)
+
+
+def _reward_manager(config: DictConfig, model: HFModelConfig) -> None:
+    """As verl/trainer/ppo/reward.py, load_reward_manager. A function of the user's may register a manager,
+    and a module of theirs may hold one: those are not known before they run."""
+    from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
+    from verl.trainer.ppo.reward import resolve_reward_manager_cls
+
+    manager, reward = config.reward.reward_manager, config.reward
+    if manager.source != "register":
+        return
+    if manager.name not in REWARD_MANAGER and not reward.custom_reward_function.path:
+        raise ValueError(f"reward_manager.name={manager.name} is not among {', '.join(REWARD_MANAGER)}")
+    if manager.name in REWARD_MANAGER:
+        made = resolve_reward_manager_cls(config)
+        made(config=config, tokenizer=model.tokenizer, compute_score=lambda **_: 0.0)
+
+
+def _agent_loop(config: DictConfig, cwd: Path) -> None:
+    from verl.experimental.agent_loop import agent_loop
+
+    agent = config.actor_rollout_ref.rollout.agent
+    known = set(agent_loop._agent_loop_registry)
+    if agent.agent_loop_config_path:
+        known |= _named_in(cwd / from_home(agent.agent_loop_config_path))
+    if agent.default_agent_loop not in known:
+        raise ValueError(
+            f"default_agent_loop={agent.default_agent_loop} is not among {', '.join(sorted(known))}"
+        )
+
+
+def _named_in(path: Path) -> set[str]:
+    """The loops of agent_loop_config_path; a file that is not there is the preflight's."""
+    if not path.is_file():
+        return set()
+    return {str(each["name"]) for each in OmegaConf.to_container(OmegaConf.load(path))}
+
+
+def _tool_parser(config: DictConfig) -> None:
+    from verl.experimental.agent_loop.tool_parser import ToolParser
+
+    rollout = config.actor_rollout_ref.rollout
+    known = ToolParser._registry
+    if rollout.agent.default_agent_loop == "tool_agent" and rollout.multi_turn.format not in known:
+        raise ValueError(f"multi_turn.format={rollout.multi_turn.format} is not among {', '.join(known)}")

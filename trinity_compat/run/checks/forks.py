@@ -1,0 +1,45 @@
+"""Many examinations from one process: it imports verl and vllm once, and each is made in a fork of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from trinity_compat.common.gc_pause import gc_paused
+from trinity_compat.run.checks import explorer_side, models
+
+
+def warm(folder: Path) -> None:
+    """Import and build once what every examination needs. ``folder``: for stand-ins."""
+    with gc_paused():
+        model = models.write(models.stand_in("Qwen2.5-7B"), folder)
+        explorer_side.engine_config({"model": str(model), "enforce_eager": True}, "cpu", native=True)
+
+
+def forked(call: Callable[[], str]) -> str:
+    """What ``call`` returns in a child of this process, which keeps nothing of it; "" where the child died.
+    What the child prints goes nowhere."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _answer(call, writing)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def _answer(call: Callable[[], str], writing: int) -> None:
+    """Ends the child, whatever ``call`` does: nothing of the parent's may be run again in it."""
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    try:
+        text = call()
+        with os.fdopen(writing, "w") as out:
+            out.write(text)
+    finally:
+        os._exit(0)

@@ -1,0 +1,67 @@
+"""Which of veRL's loggers can be used here: packages, and the key that wandb wants."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.common.paths import from_home
+
+# Source: verl 0.9.1, utils/tracking.py, Tracking. None: nothing to install.
+_PACKAGES = {
+    "console": None,
+    "file": None,
+    "wandb": "wandb",
+    "tracking": "wandb",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "vemlp_wandb": "volcengine_ml_platform",
+    "tensorboard": "tensorboard",
+    "clearml": "clearml",
+    "trackio": "trackio",
+    "rl_insight": "rl_insight",
+}
+_OFFLINE = ("offline", "disabled", "dryrun", "shared")
+
+
+def check(verl: Tree) -> None:
+    """Raises UserError for a logger of ``trainer.logger`` that veRL does not know, that is not installed, or
+    that has no key: the run would end minutes later."""
+    asked = value_at(verl, "trainer.logger") or []
+    for name in [asked] if isinstance(asked, str) else asked:
+        if name not in _PACKAGES:
+            raise UserError(f"trainer.logger={name}: no such logger", hint=f"veRL has {', '.join(_PACKAGES)}")
+        package = _PACKAGES[name]
+        if package and importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"trainer.logger names {name}, and {package} is not installed",
+                hint=f"pip install {package}, or leave {name} out of trainer.logger",
+            )
+        # wandb asks for the key at its first use, minutes after the start.
+        if package == "wandb" and not wandb_may_start():
+            raise UserError(
+                "trainer.logger names wandb, and there is no key (api_key not configured (no-tty))",
+                hint="export WANDB_API_KEY=…, or WANDB_MODE=offline, or leave wandb out of trainer.logger",
+            )
+
+
+def wandb_may_start() -> bool:
+    """Whether wandb has a key, in the environment or in ~/.netrc, or was told to stay offline."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") in _OFFLINE:
+        return True
+    if any(_says_offline(path) for path in (Path("wandb/settings"), Path("~/.config/wandb/settings"))):
+        return True
+    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("://")[-1].split("/")[0]
+    netrc = from_home(os.environ.get("NETRC", "~/.netrc"))
+    return netrc.is_file() and host.split(":")[0] in netrc.read_text(errors="replace")
+
+
+def _says_offline(settings: Path) -> bool:
+    """``wandb offline`` and ``wandb disabled`` write the mode there."""
+    path = settings.expanduser()
+    words = path.read_text(errors="replace").replace("=", " ").split() if path.is_file() else []
+    return "mode" in words and any(mode in words for mode in _OFFLINE)

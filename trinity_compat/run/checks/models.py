@@ -1,0 +1,145 @@
+"""The models that a launch names, as folders that veRL and vLLM can open without a network.
+
+A folder that is there serves as it is, and so does a hub's name whose config.json lies in the local cache.
+For all else a stand-in is written: the published configuration of the model that the name says, or of the
+nearest one, with a tokenizer of bytes. No weights: nothing here loads any.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from trinity_compat.common.containers import Tree, section_at
+from trinity_compat.common.nested import put, value_at
+from trinity_compat.common.paths import from_home
+from trinity_compat.explorer.rewards.reward_model.address import is_served
+from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
+from trinity_compat.explorer.rewards.reward_model.models import asks_function, scoring_config
+
+_HERE = Path(__file__).parent / "stand_ins"
+_MODEL = "actor_rollout_ref.model"
+_ACTOR = tuple(f"{_MODEL}.{name}" for name in ("path", "hf_config_path", "tokenizer_path"))
+_CRITIC = tuple(f"critic.model.{name}" for name in ("path", "hf_config_path", "tokenizer_path"))
+_ABOUT = ("name", "match", "base", "generic")  # of an entry, beside what config.json holds
+_TOKENIZER = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "eos_token": "<|im_end|>",
+    "pad_token": "<|endoftext|>",
+    "additional_special_tokens": ["<|im_start|>"],
+    "model_max_length": 10**9,
+    "chat_template": "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StandInModel:
+    """``config``: what its config.json holds. ``generic``: the name says nothing of the model."""
+
+    name: str
+    config: Tree
+    generic: bool = False
+
+
+def stand_in(path: str) -> StandInModel:
+    """The stand-in for a model's path or name."""
+    table = _table()
+    entry = next(each for each in table["models"] if re.search(str(each["match"]), path, re.IGNORECASE))
+    facts = {key: value for key, value in entry.items() if key not in _ABOUT}
+    config = _laid_over(table["bases"][str(entry["base"])], facts)
+    return StandInModel(str(entry["name"]), config, bool(entry.get("generic")))
+
+
+def _laid_over(base: Tree, facts: Tree) -> dict[str, object]:
+    """A size belongs to the language model, which models of images and text keep in a section of its own."""
+    if "text_config" not in base:
+        return {**base, **facts}
+    return {**base, "text_config": {**section_at(base, "text_config"), **facts}}
+
+
+class _Table(TypedDict):
+    """stand_ins/models.json. ``bases``: name → what models of a kind share; ``models``: their own facts."""
+
+    bases: dict[str, dict[str, object]]
+    models: list[dict[str, object]]
+
+
+@functools.cache
+def _table() -> _Table:
+    table: _Table = json.loads((_HERE / "models.json").read_text(encoding="utf-8"))
+    return table
+
+
+def localise(
+    verl: dict[str, object], folder: Path, *, cwd: Path, execute: bool, critic: bool
+) -> Iterator[tuple[str, str]]:
+    """Point every model key of ``verl``, the critic's where it has one, at a folder on this machine; yields
+    (key, name of the stand-in) where one had to serve. ``folder``: where stand-ins are written. Without
+    ``execute`` a model that brings code of its own has one too: opening it would run that code."""
+    for key in (*_ACTOR, *(_CRITIC if critic else ()), *((REWARD,) if is_served(verl) else ())):
+        value = value_at(verl, key)
+        if not isinstance(value, str) or not value:
+            continue
+        here = _on_this_machine(value, cwd)
+        if here and (execute or not _brings_code(here)):
+            put(verl, key, str(here))
+            continue
+        chosen = stand_in(value)
+        if key == REWARD and not asks_function(verl):
+            chosen = _scoring(chosen)
+        put(verl, key, str(write(chosen, folder)))
+        yield key, f"{chosen.name}{' (the name says nothing of the model)' if chosen.generic else ''}"
+
+
+def _scoring(chosen: StandInModel) -> StandInModel:
+    """The model of that kind that gives a text one number."""
+    return StandInModel(f"{chosen.name} (scoring)", scoring_config(chosen.config), chosen.generic)
+
+
+def _on_this_machine(text: str, cwd: Path) -> Path | None:
+    if "://" in text:
+        return None
+    path = cwd / from_home(text)
+    if (path / "config.json").is_file() or (path.is_dir() and any(path.glob("tokenizer*"))):
+        return path
+    return _cached(text)
+
+
+def _cached(name: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:  # a path, not a name on a hub
+        return None
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def _brings_code(folder: Path) -> bool:
+    """Whether opening the folder with trust_remote_code would run its code."""
+    for name in ("config.json", "tokenizer_config.json"):
+        try:
+            if "auto_map" in json.loads((folder / name).read_text(encoding="utf-8")):
+                return True
+        except (OSError, ValueError):
+            continue
+    return False
+
+
+def write(chosen: StandInModel, folder: Path) -> Path:
+    """Write the stand-in's files below ``folder``, once; returns its own folder."""
+    target = folder / re.sub(r"[^\w.-]+", "-", chosen.name)
+    if (target / "config.json").is_file():
+        return target
+    target.mkdir(parents=True)
+    (target / "tokenizer.json").write_bytes((_HERE / "tokenizer.json").read_bytes())
+    (target / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER))
+    (target / "config.json").write_text(json.dumps(chosen.config))
+    return target

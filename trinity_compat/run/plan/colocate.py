@@ -1,0 +1,80 @@
+"""Mode colocate: both sides of a run take turns on the devices of the trainer's machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec
+
+_METHOD = "synchronizer.sync_method"
+NCCL_ASKED = f"{_METHOD}=nccl"  # as one of --set
+
+
+def mode_of(config: Tree, device: str) -> Mode:
+    """The YAML's mode; colocate is about an accelerator's memory: on a CPU both sides run at once. Raises
+    UserError for one that this runtime does not have."""
+    named = config.get("mode") or "both"
+    for mode in get_args(Mode):
+        if mode == named:
+            return "both" if mode == "colocate" and device == "cpu" else mode
+    raise UserError(f"mode: {named} is not among {', '.join(get_args(Mode))}")
+
+
+def weights(sync: SyncSpec, mode: str, sets: Sequence[str], machines: int) -> tuple[SyncSpec, list[str]]:
+    """How weights move in ``mode`` between ``machines``. What can't be on devices that both sides use gives
+    way to files, in memory or, of several machines, where all of them see them; what ``--set`` asks for
+    stays, to be refused."""
+    asked = any(text.partition("=")[0] == _METHOD for text in sets)
+    if mode != "colocate" or asked or not (why := _unfit(sync, machines)):
+        return sync, []
+    if machines == 1:
+        return replace(sync, method="memory"), [f"{_METHOD} = memory: {why}"]
+    line = f"{_METHOD} = checkpoint: {why}; every machine must see the job's folder"
+    return replace(sync, method="checkpoint"), [line]
+
+
+def _unfit(sync: SyncSpec, machines: int) -> str:
+    """Why weights can't move by the method of ``sync``."""
+    if sync.method == "nccl":
+        return "both sides are on the same devices, and NCCL takes a device once"
+    if sync.method == "memory" and machines > 1:
+        return f"engines on {machines} machines do not see the memory of one"
+    return ""
+
+
+def machines(device: str, nodes: int) -> int:
+    """Those on which a run has devices: a CPU is one, for all processes."""
+    return 1 if device == "cpu" else nodes
+
+
+def check(spec: RunSpec) -> None:
+    """One explorer, weights through files that all machines see: NCCL knows a device once in a group. Raises
+    UserError."""
+    if spec.mode != "colocate":
+        return
+    nodes = machines(spec.device, value_at(spec.verl, "trainer.nnodes"))
+    if spec.explorers > 1:
+        raise UserError(
+            "mode colocate shares the devices between the trainer and one explorer",
+            hint="leave out --explorers",
+        )
+    if spec.sync.method == "nccl":
+        raise UserError(
+            "synchronizer.sync_method=nccl: mode colocate has both sides on one device, which NCCL refuses",
+            hint=f"write {_METHOD}={'memory' if nodes == 1 else 'checkpoint'}",
+        )
+    if spec.sync.method == "memory" and nodes > 1:
+        raise UserError(
+            f"{_METHOD}=memory: {_unfit(spec.sync, nodes)}",
+            hint=f"write {_METHOD}=checkpoint, with a job folder that every machine sees (--job DIR)",
+        )
+    if spec.replay and spec.replay.max_uses > 1:  # the trainer would never have to give the device away
+        raise UserError(
+            "mode colocate: a trainer that finds trained groups again never lets the explorer on the device",
+            hint="leave out the replay buffer's reuse_cooldown_time, or give each side a device of its own",
+        )

@@ -1,0 +1,119 @@
+"""What a run trains on: the machine's own devices, or those of the Ray cluster that it will join."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from trinity_compat.common import python_command
+from trinity_compat.common.errors import UserError
+
+_RAY_OF_USER = "RAY_ADDRESS"
+_ASK_S = 60.0
+_ASK = """
+import json, sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+print(json.dumps(ray.cluster_resources()))
+"""
+_HIDDEN = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+# Under WSL2 there is no /dev/nvidia*: the GPU is behind /dev/dxg, NVIDIA's library beside it.
+_NVIDIA = (("/dev/nvidiactl",), ("/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1"))
+_OTHERS = {"npu": "/dev/davinci_manager", "rocm": "/dev/kfd"}
+_KIND = "accelerator_type"  # Ray's names of what its nodes have: accelerator_type:H100
+_REFUSED = {
+    "npu": "an Ascend NPU",
+    "rocm": "an AMD GPU (ROCm)",
+}
+
+
+def detect_device() -> str:
+    """``cuda``, ``npu``, ``rocm`` or ``cpu``: what RAY_ADDRESS's cluster has, else what this process sees.
+
+    Raises UserError when that cluster does not answer.
+    """
+    if address := os.environ.get(_RAY_OF_USER):
+        return of_cluster(_cluster_resources(address))
+    # Hidden on purpose, as a CPU run on a machine with GPUs does.
+    if any(os.environ.get(name) in ("", "-1") for name in _HIDDEN):
+        return "cpu"
+    if any(all(Path(path).exists() for path in paths) for paths in _NVIDIA):
+        return "cuda"
+    found = [name for name, path in _OTHERS.items() if Path(path).exists()]
+    return "cpu" if not found or (found == ["rocm"] and _torch_is_for_cpus()) else found[0]
+
+
+def usable(device: str) -> str:
+    """``device``. Raises UserError for one that a decoupled run can't use."""
+    if device in _REFUSED:
+        raise UserError(
+            f"found {_REFUSED[device]}: a decoupled run knows NVIDIA GPUs and CPUs",
+            hint="--device cpu trains on the CPU; stock veRL runs on it (verl's docs, platforms)",
+        )
+    return device
+
+
+def is_elsewhere(device: str, *, dry_run: bool) -> bool:
+    """Whether a plan is for another machine's GPUs: a dry run where there are none. Packages that this one
+    lacks are assumed there. A run takes those that it finds."""
+    return dry_run and device == "cuda" and detect_device() != device
+
+
+def gpus_here(device: str) -> int:
+    """GPUs of RAY_ADDRESS's cluster, else those that this machine shows; 1 for a run on a CPU."""
+    if device == "cpu":
+        return 1
+    if address := os.environ.get(_RAY_OF_USER):
+        return int(_cluster_resources(address).get("GPU", 0))
+    shown = os.environ.get(_HIDDEN[0])
+    if shown is not None:
+        return len([name for name in shown.split(",") if name.strip() not in ("", "-1")])
+    found = [path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
+    return len(found) or _listed()
+
+
+def _listed() -> int:
+    """As NVIDIA's own tool counts them: under WSL2 no GPU has a file of its own."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_ASK_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def of_cluster(resources: Mapping[str, float]) -> str:
+    """The device behind Ray's own count of its cluster's resources."""
+    if resources.get("NPU"):
+        return "npu"
+    if not resources.get("GPU"):
+        return "cpu"
+    kinds = [kind for mark, _, kind in (name.partition(":") for name in resources) if mark == _KIND]
+    return "rocm" if kinds and all(kind.startswith("AMD") for kind in kinds) else "cuda"
+
+
+@cache
+def _cluster_resources(address: str) -> dict[str, float]:
+    """Asked in a process of its own: one that has joined a cluster cannot join another."""
+    try:
+        done = subprocess.run(
+            python_command.of_code(_ASK, address), capture_output=True, text=True, timeout=_ASK_S
+        )
+        found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.TimeoutExpired, ValueError, IndexError):
+        raise UserError(
+            f"{_RAY_OF_USER}={address}: no Ray answers there",
+            hint=f"unset {_RAY_OF_USER}, start the cluster, or say what it has with --device cuda",
+        ) from None
+    return found
+
+
+def _torch_is_for_cpus() -> bool:
+    """A laptop's built-in graphics shows as /dev/kfd too; whoever means it has another torch."""
+    try:
+        return importlib.metadata.version("torch").endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False

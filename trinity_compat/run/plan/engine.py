@@ -1,0 +1,96 @@
+"""The explorer's engines: vLLM, whatever the launch names, and of which sizes."""
+
+from __future__ import annotations
+
+import math
+
+from trinity_compat.common.containers import section_at
+from trinity_compat.common.nested import value_at
+from trinity_compat.run.plan.verl_view import ROLLOUT, Step, VerlView
+from trinity_compat.translate.run_refusals import DATA_PARALLEL, EXPERT_PARALLEL, OTHER_ENGINES
+from trinity_compat.translate.sections.gpus import halvings
+
+TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
+# What a run does without, named by the translation (rows "unsupported"): it says how veRL generates, and
+# no answer depends on it.
+OFF = {
+    f"{ROLLOUT}.disaggregation.enabled": False,
+    f"{ROLLOUT}.checkpoint_manager_class": None,
+    "skip.rollout.enable": False,
+}
+
+
+def on_vllm(verl: VerlView, section: str = ROLLOUT, who: str = "the explorer") -> Step:
+    """The configuration with vLLM in place of another engine that veRL has; what is meant for that engine
+    alone (``engine_kwargs`` of its name) is left out by name. What it says for vLLM holds. ``section`` is
+    that of the engine, which is ``who``'s."""
+    name = value_at(verl.tree, f"{section}.name")
+    if name not in OTHER_ENGINES:
+        return verl, []
+    line = f"{section}.name={name}: {who} runs vLLM in its place"
+    if left := _own_arguments(verl, section, str(name).removesuffix("_async")):
+        line += f"; left out: {', '.join(left)}"
+    return verl.changed({f"{section}.name": "vllm", **_spread(verl, section, str(name))}), [line]
+
+
+def _spread(verl: VerlView, section: str, name: str) -> dict[str, int]:
+    """TensorRT-LLM may split experts in two ways at once; vLLM spreads them over the whole engine."""
+    experts = f"{section}.expert_parallel_size"
+    if name != "trtllm" or verl.size(experts) == 1:
+        return {}
+    sizes = (verl.size(f"{section}.{size}_parallel_size") for size in ("tensor_model", "data"))
+    return {experts: math.prod(sizes)}
+
+
+def sized(verl: VerlView, device: str) -> Step:
+    """The configuration without data-parallel ranks: what is left is engines of tensor_model_parallel_size.
+
+    vLLM makes an engine of its own of each rank of a model without experts (0.24.0, v1/engine/core.py,
+    ``run_engine_core``), and so do we. Ranks that share experts work in step: they become one engine that is
+    as wide as all of them, so that each GPU holds the experts that it would hold under veRL. ``device``: an
+    engine on a CPU has one place.
+    """
+    ranks, width, experts = (verl.size(key) for key in (DATA_PARALLEL, TENSOR_PARALLEL, EXPERT_PARALLEL))
+    if ranks == experts == 1 or experts not in (1, ranks * width):  # the latter veRL refuses: run_refusals.py
+        return verl, []
+    if device == "cpu":
+        return verl.changed({DATA_PARALLEL: 1, EXPERT_PARALLEL: 1}), []
+    if experts > 1:
+        return _of_experts(verl, experts) if ranks > 1 else (verl, [])
+    told = f"{DATA_PARALLEL}={ranks}: {ranks} engines of {width} GPU(s), where veRL has one of {ranks} ranks"
+    return verl.changed({DATA_PARALLEL: 1}), [f"{told}; a model with experts lies whole in each"]
+
+
+def _of_experts(verl: VerlView, experts: int) -> Step:
+    each = verl.size(f"{ROLLOUT}.n_gpus_per_node") if verl.rollout.nodes else verl.trainer.gpus_per_node
+    # vLLM's workers are processes of one machine here (engine.py of the explorer).
+    wide = next(size for size in halvings(experts) if size <= each)
+    told = f"{EXPERT_PARALLEL}={experts}: an engine of {wide} GPUs, the experts spread over them"
+    told += " as under veRL" if wide == experts else f" ({of_one_machine(experts, wide)})"
+    sizes = {TENSOR_PARALLEL: wide, EXPERT_PARALLEL: wide, DATA_PARALLEL: 1}
+    return verl.changed(sizes), [f"{told}; attention is split among them, which {DATA_PARALLEL} repeats"]
+
+
+def of_one_machine(given: int, wide: int) -> str:
+    """What follows from an engine of ``wide`` GPUs in place of ``given``, of several machines."""
+    return (
+        f"an engine is one machine's here; a GPU holds {given // wide} times as much of the model as with"
+        f" {given}, and vLLM does not start where that is more than its memory"
+    )
+
+
+def narrowed(verl: VerlView, width: int) -> VerlView:
+    """With engines of ``width`` GPUs; experts that were spread over all of an engine's still are."""
+    experts = verl.size(EXPERT_PARALLEL)
+    spread = {EXPERT_PARALLEL: width} if experts > 1 and experts == verl.rollout.tensor_parallel else {}
+    return verl.changed({TENSOR_PARALLEL: width, **spread})
+
+
+def left_out(verl: VerlView) -> dict[str, object]:
+    """The keys that a run does without and this launch says, with the values that turn them off."""
+    return {key: off for key, off in OFF.items() if value_at(verl.tree, key)}
+
+
+def _own_arguments(verl: VerlView, section: str, name: str) -> list[str]:
+    given = section_at(verl.tree, f"{section}.engine_kwargs.{name}")
+    return [f"engine_kwargs.{name}.{key}={value}" for key, value in given.items() if value is not None]

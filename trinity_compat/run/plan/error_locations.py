@@ -1,0 +1,139 @@
+"""Where the user's own file says what a message is about, and how it is spelled there.
+
+A run is checked on veRL's configuration, whose keys a Trinity YAML spells otherwise, and a script of an older
+release too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.nested import sections_above
+from trinity_compat.run.plan.refusals import place
+from trinity_compat.run.plan.source import LaunchRecord, Source
+from trinity_compat.translate.rows import load_rows
+from trinity_compat.translate.verl_from_trinity import in_full
+from trinity_compat.trinity.config.read import lines_of
+from trinity_compat.trinity.config.stages import Stage
+from trinity_compat.verl_config.upgrade import row_for
+from trinity_compat.verl_config.vllm_arguments import SECTION
+
+_PATH = re.compile(r"[a-z]\w*(?:\.\w+)+")
+_ENGINE = "explorer.rollout_model"
+_SINGLE = "buffer.explorer_input.taskset"
+
+
+@contextlib.contextmanager
+def relocate_errors(source: Source, sets: Sequence[str] = ()) -> Iterator[None]:
+    """A UserError from inside without a place says it in the words of the user's file, with the line.
+
+    ``sets``: those of the command line, whose fields stand in no file."""
+    try:
+        yield
+    except UserError as error:
+        if _is_open(error.where, source) and _head(error.message) not in _fields_set(sets):
+            error.message, error.where = in_file(error.message, source)
+        raise
+
+
+def _is_open(where: Where | None, source: Source) -> bool:
+    """Whether no place is known but perhaps the YAML as a whole."""
+    return where is None or (not where.line and where.file == source.record.get("yaml"))
+
+
+def _fields_set(sets: Sequence[str]) -> set[str]:
+    return {text.partition("=")[0] for text in sets}
+
+
+def in_file(message: str, source: Source) -> tuple[str, Where | None]:
+    """What a message about a field says where the file has it, and the place; None where a script has not."""
+    if "yaml" not in source.record:
+        return _in_script(message, source.record)
+    said = _as_written(message, source)
+    return said, Where(str(source.record["yaml"]), _line_of(said, source))
+
+
+def words_about(record: LaunchRecord, key: str) -> list[str]:
+    """The names in a launch's words that are ``key`` of the pinned veRL, in whichever release's spelling."""
+    words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
+    return [name for name in words if key in spelled_now(name)]
+
+
+def spelled_now(name: str) -> tuple[str, ...]:
+    """The pinned release's names of a key that an older one may have."""
+    row = row_for(name, "ppo_trainer")
+    return (name, *(row.targets(name) if row else ()))
+
+
+def _in_script(message: str, record: LaunchRecord) -> tuple[str, Where | None]:
+    key = _head(message)
+    names = words_about(record, key)
+    if not names:  # what the launch leaves to veRL's default is at the launch itself
+        is_key = _PATH.fullmatch(key) and message[len(key) :].startswith("=")
+        return message, place(record, (key,)) if is_key else None
+    return message.replace(key, names[-1], 1), place(record, names[-1:])
+
+
+def _head(message: str) -> str:
+    """The field that a message begins with."""
+    return re.split("[=:]", message, maxsplit=1)[0]
+
+
+def _as_written(message: str, source: Source) -> str:
+    """The message about the field that the file has, where the one that it names was filled in from there, or
+    is veRL's name of it."""
+    path, lines = _head(message), lines_in(source)
+    if path in lines:
+        return message
+    try:
+        full = in_full(source.config, source.target)
+    except UserError:  # the very error that is told here
+        return message
+    found = (full.sources.get(name, name) for name in (path, *_in_trinity(path, full.target)))
+    said = next((name for name in found if name in lines), None)
+    return message.replace(path, said, 1) if said else message
+
+
+def _in_trinity(key: str, target: str) -> Iterator[str]:
+    """Fields that a veRL key is translated to, the nearest first."""
+    row = load_rows().find(key)
+    for path in row.paths(target) if row else ():
+        yield f"{path}.{key.rpartition('.')[2]}"
+        yield path
+    if key.startswith(f"{SECTION}."):
+        yield key.replace(SECTION, f"{_ENGINE}.extra_engine_args")
+        yield key.replace(SECTION, _ENGINE)
+
+
+def _line_of(message: str, source: Source) -> int:
+    """Of the first field that a message names; 0 where it names none of the file's."""
+    lines = lines_in(source)
+    if (head := _head(message)) in lines:
+        return lines[head]
+    for path in _PATH.findall(message):
+        for known in (path, *sections_above(path)):
+            for name in (known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
+                if "." in name and name in lines:
+                    return lines[name]
+    return 0
+
+
+def lines_in(source: Source) -> Mapping[str, int]:
+    """Path → line of the YAML. Of the file itself: in ``yaml_text`` marks stand for its secrets, which YAML
+    does not read."""
+    try:
+        lines = lines_of(Path(source.record["yaml"]).read_text()) if "yaml" in source.record else {}
+    except OSError:  # it has gone since it was read
+        return {}
+    return _of_stage(lines, source.stage) if source.stage else lines
+
+
+def _of_stage(lines: Mapping[str, int], stage: Stage) -> Mapping[str, int]:
+    """Path in the stage → line in the file: where the stage says it, else where the whole does."""
+    own, replaced = f"stages.{stage.number}.", tuple(f"{name}." for name in stage.replaced)
+    whole = {path: line for path, line in lines.items() if not path.startswith(replaced)}
+    return whole | {path.removeprefix(own): line for path, line in lines.items() if path.startswith(own)}

@@ -1,0 +1,114 @@
+"""A run on rows of files: which they are, who takes part, and what is said of it.
+
+Only the trainer starts, and every GPU of the launch is its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.paths import from_home
+from trinity_compat.job.run_spec import ExpertSpec, RowsSpec
+from trinity_compat.run.plan import micro_batches
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.verl_view import ACTOR, Step, VerlView
+from trinity_compat.translate import supervised
+from trinity_compat.translate.experts import experts_of
+
+
+def of_run(config: Tree, options: RunOptions, cwd: Path) -> RowsSpec | None:
+    """The rows, with the places of local files written out; None for a run with an explorer. Raises
+    UserError."""
+    rows = supervised.rows_of(config)
+    if rows is None:
+        return None
+    if options.mode not in (None, "train"):
+        raise UserError(
+            f"--mode {options.mode}: {rows.schema} trains on rows of a file, only the trainer takes part",
+            hint="leave out --mode",
+        )
+    if options.explorers > 1:
+        raise UserError(
+            f"--explorers {options.explorers}: a run of {rows.schema} has no explorer",
+            hint="leave out --explorers",
+        )
+    return _here(rows, cwd)
+
+
+def beside(config: Tree, cwd: Path) -> ExpertSpec | None:
+    """An expert's rows that are trained beside fresh answers, with their places written out. Raises
+    UserError."""
+    experts = experts_of(config)
+    return replace(experts, rows=_here(experts.rows, cwd)) if experts else None
+
+
+def _here(rows: RowsSpec, cwd: Path) -> RowsSpec:
+    return replace(rows, paths=_placed(rows.paths, cwd), val_paths=_placed(rows.val_paths, cwd))
+
+
+def _placed(paths: tuple[str, ...], cwd: Path) -> tuple[str, ...]:
+    return tuple(_place(path, cwd) for path in paths)
+
+
+def _place(path: str, cwd: Path) -> str:
+    """Whole where it is a file or folder here; a name on a hub as it is."""
+    here = cwd / from_home(path)
+    return str(here) if here.exists() or path.startswith(("/", ".", "~")) or here.suffix in SUFFIXES else path
+
+
+SUFFIXES = (".parquet", ".jsonl", ".json")
+
+
+def cut_evenly(verl: VerlView, rows: RowsSpec | None, experts: ExpertSpec | None) -> Step:
+    """Micro-batches that an update of rows divides into, as veRL's workers demand it, with a line for each
+    that was asked for otherwise. The loss is normalised over the whole update, so that a smaller one changes
+    nothing but the memory. A run without rows computes log-probabilities in such. Raises UserError for an
+    update that its ranks cannot share."""
+    if rows is None and experts is None:
+        return micro_batches.of_log_probs(verl)
+    _check_one_update(verl, experts)
+    group = verl.batches.group
+    number = (verl.batches.train or 0) * group + (experts.each_step if experts else 0)
+    unit = group if rows else 1
+    share = number // (over := micro_batches.ranks(verl, ACTOR))
+    if number % over or share % unit:
+        what = f"{number // unit} pairs" if unit > 1 else f"{number} rows"
+        raise UserError(
+            f"buffer.train_batch_size: {over} GPUs cannot share the {what} of an update evenly",
+            hint=f"write a multiple of {over}",
+        )
+    return micro_batches.cut(verl, share, _CUTS, unit=unit)
+
+
+_CUTS = ((f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz"), *micro_batches.LOG_PROBS)
+
+
+def _check_one_update(verl: VerlView, experts: ExpertSpec | None) -> None:
+    if experts and verl.batches.train != verl.batches.mini:
+        raise UserError(
+            f"{ACTOR}.ppo_mini_batch_size={verl.batches.mini}: sample_strategy mix makes one update of each"
+            f" step's rows, of {verl.batches.train} tasks",
+            hint="leave it out",
+        )
+
+
+def line(rows: RowsSpec) -> str:
+    """For the description of a plan."""
+    return f"rows      {rows.schema} on {', '.join(rows.paths)}, {_order(rows)}"
+
+
+def expert_line(experts: ExpertSpec | None) -> list[str]:
+    """The same of an expert's rows, if there are any."""
+    if experts is None:
+        return []
+    rows = experts.rows
+    return [f"experts   {experts.each_step} rows of {', '.join(rows.paths)} in each update, {_order(rows)}"]
+
+
+def _order(rows: RowsSpec) -> str:
+    if rows.selector:
+        return f"drawn by {rows.selector['type']}"
+    return f"shuffled by seed {rows.seed}" if rows.shuffle else "in order"

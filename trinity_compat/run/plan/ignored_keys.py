@@ -1,0 +1,195 @@
+"""What a YAML says and a run of ours does not read: named before it starts, not ignored in silence.
+
+A key is named where the user gave it: it differs from upstream's default and from what translate would write
+for this very run. ``translators/unread.json`` lists those that have no effect on what a run does. In a
+launch's configuration a key that asks for something and is not read is an error: what it says is not what
+runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import yaml
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.resources import data_path
+from trinity_compat.run.plan import error_locations, micro_batches, refusals
+from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.devices import is_elsewhere
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.run_plan import RunPlan
+from trinity_compat.run.plan.source import Source
+from trinity_compat.translate.canonical_yaml import as_translated
+from trinity_compat.translate.trinity_fields import fate_of
+from trinity_compat.translate.verl_from_trinity import from_launch
+from trinity_compat.trinity.config import TARGETS, schema
+from trinity_compat.trinity.config.read_tracking import values_of
+from trinity_compat.trinity.workflows.tasksets import has_chats
+from trinity_compat.verl_config.interpolate import resolved_alone
+
+_TRAINER = "trainer.trainer_config."
+_AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
+_ALGORITHM = "algorithm.algorithm_type"
+_THOUGHTS = "explorer.rollout_model.reasoning_parser"
+_UNSAID: tuple[object, ...] = (None, "", (), [], {})
+
+
+def plan_source(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
+    """The plan of a source, with what it does not read. Raises UserError, of a YAML at the line of the field
+    that it is about, for what veRL or this run refuses too."""
+    with error_locations.relocate_errors(source, options.sets):
+        made = named(make_plan(source.config, options, cwd=cwd), source, options.sets)
+        elsewhere = is_elsewhere(made.spec.device, dry_run=options.dry_run)
+        refusals.check(made.spec.verl, source.record, cwd=made.cwd, elsewhere=elsewhere)
+        if made.spec.mode not in ("bench", "serve"):
+            micro_batches.check(made.spec.verl, source.record)
+        return made
+
+
+def _refuse(given: Tree) -> None:
+    """Raises UserError for the first field that a run here cannot follow."""
+    for path, value in given.items():
+        if _is_of_idle_buffer(path, given):
+            raise UserError(
+                f"{path}={_shown(value)}: nothing of this run reads that buffer",
+                hint="leave it out, or write algorithm.sample_strategy: mix",
+            )
+        fate = fate_of(path)
+        if fate and fate.kind == "refused":
+            raise UserError(f"{path}={_shown(value)}: {fate.why}", hint=fate.hint)
+
+
+def _is_of_idle_buffer(path: str, given: Tree) -> bool:
+    """Whether a field stands in a further buffer whose path nobody has read."""
+    buffer = ".".join(path.split(".")[: _AUXILIARY.count(".") + 2])
+    return buffer.startswith(f"{_AUXILIARY}.") and f"{buffer}.path" in given
+
+
+def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
+    """The plan with a note for each key of the YAML, or of ``--set``, that has no effect on any run. Raises
+    UserError for one that asks for what this run does not do."""
+    by_hand = "yaml" in source.record and not from_launch(source.config)
+    written = {} if by_hand else _written(source)
+    unread = {**made.unread, **_read_in_vain(source, sets, by_hand=by_hand)}
+    unread |= _asked_by_nobody(made, source, sets)
+    given = {path: value for path, value in unread.items() if not _is_idle(path, value, written or {})}
+    if by_hand or written is None:
+        _refuse(given)
+    else:
+        _refuse_unread(given, source, sets, written)
+    return _with_notes(made, given, source, sets)
+
+
+def _read_in_vain(source: Source, sets: Sequence[str], *, by_hand: bool) -> Tree:
+    """Keys that are looked at and have no effect all the same. In a launch's configuration that is the
+    algorithm's name: all that follows from it stands beside it, and counts."""
+    said = {**values_of(source.config), **_fields_set(sets)}
+    return {p: v for p, v in said.items() if (_has_no_effect(p) if by_hand else p == _ALGORITHM)}
+
+
+def _asked_by_nobody(made: RunPlan, source: Source, sets: Sequence[str]) -> Tree:
+    """The field that is about chat completions, where nothing of the run asks for any."""
+    said = {**values_of(source.config), **_fields_set(sets)}.get(_THOUGHTS)
+    return {_THOUGHTS: said} if said and not has_chats(made.spec.verl, made.spec.mode) else {}
+
+
+def _is_idle(path: str, value: object, written: Tree) -> bool:
+    """Whether the value asks for nothing: it is what translate writes for the run, upstream's default where
+    translate writes none, or of a key on the list."""
+    # An empty value asks for nothing, whoever reads it.
+    if value in _UNSAID or any(fnmatchcase(path, pattern) for pattern in known()):
+        return True
+    # Values that translate itself writes for upstream are no choice of the user's.
+    if path in written:
+        return resolved_alone(value) == resolved_alone(written[path])
+    field = schema(TARGETS[0]).find(path)
+    return field is not None and field.default == value
+
+
+def _refuse_unread(given: Tree, source: Source, sets: Sequence[str], written: Tree) -> None:
+    """Raises UserError for the keys of a launch's configuration that a run does not read though they ask for
+    something."""
+    asked = [path for path in given if not _has_no_effect(path)]
+    if not asked:
+        return
+    lines, set_here = error_locations.lines_in(source), _fields_set(sets)
+    first, *others = (
+        f"{path}={_shown(given[path])}: without effect here{_instead(written.get(path))}" for path in asked
+    )
+    places = [_place(path, source, lines, set_here) for path in asked[1:]]
+    more = "".join(f"\n{place}{text}" for place, text in zip(places, others, strict=True))
+    in_file = asked[0] in lines and asked[0] not in set_here
+    raise UserError(
+        f"{first}{more}",
+        where=Where(str(source.record["yaml"]), lines[asked[0]]) if in_file else None,
+        hint="write that, or leave it out" if asked[0] in written else "leave it out",
+    )
+
+
+def _has_no_effect(path: str) -> bool:
+    fate = fate_of(path)
+    return fate is not None and fate.kind == "no effect"
+
+
+def _fields_set(sets: Sequence[str]) -> dict[str, object]:
+    """Field → its value."""
+    return {key: yaml.safe_load(value) for key, _, value in (text.partition("=") for text in sets)}
+
+
+def _with_notes(made: RunPlan, given: Tree, source: Source, sets: Sequence[str]) -> RunPlan:
+    if not given:
+        return made
+    lines, set_here = error_locations.lines_in(source), _fields_set(sets)
+    notes = [
+        f"  {_place(path, source, lines, set_here)}{path}={_shown(value)}: {_why(path)}"
+        for path, value in given.items()
+    ]
+    return replace(made, notes=(*made.notes, "note: without effect here:", *notes))
+
+
+def _why(path: str) -> str:
+    fate = fate_of(path)
+    if fate and fate.why:
+        return fate.why
+    if path.startswith(_TRAINER):
+        return "trinity-rft's own trainer does not take it from there either"
+    return "nothing of this run takes it"
+
+
+@functools.cache
+def known() -> Mapping[str, str]:
+    """Pattern of a path → why a run may leave it unread without a word."""
+    reasons: Mapping[str, str] = json.loads(data_path("translators/unread.json").read_text(encoding="utf-8"))
+    return reasons
+
+
+def _written(source: Source) -> Tree | None:
+    """The fields that translate writes for the run; None where it refuses."""
+    if "yaml" not in source.record:
+        return values_of(source.config)
+    try:
+        return values_of(as_translated(source.config, source.target))
+    except UserError:
+        return None
+
+
+def _place(path: str, source: Source, lines: Mapping[str, int], sets: Collection[str]) -> str:
+    if path in sets:
+        return "--set "
+    return f"{Where(str(source.record['yaml']), lines[path])}: " if path in lines else ""
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _instead(value: object) -> str:
+    return "" if value in _UNSAID else f"; the other keys make it {_shown(value)}"

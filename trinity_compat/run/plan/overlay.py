@@ -1,0 +1,133 @@
+"""Values laid over a configuration: from a profile, or from ``--set``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import yaml
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import holds, leaves, put
+from trinity_compat.common.redaction import shown
+from trinity_compat.common.releases import VERL
+from trinity_compat.common.suggestions import did_you_mean, nearest, question
+from trinity_compat.run.plan import profiles
+from trinity_compat.run.plan.engine import OFF
+from trinity_compat.translate import verl_from_trinity
+from trinity_compat.trinity.config import TARGETS, schema
+from trinity_compat.verl_config.pinned import pinned_tree
+
+# What a user may set of the run's own, beside what translate carries in the same section.
+OWN = (
+    "agent_failure",
+    "agent_timeout",
+    "group_timeout",
+    "keep_steps",
+    "over_sample_rate",
+    "partial_rollout",
+    "reward_failure",
+    "reward_memory",
+    "reward_timeout",
+    "seeded_requests",
+    "staleness_threshold",
+    "stall_timeout",
+    "steps_as_rows",
+)
+
+
+# Keys of veRL's that say nothing to a run.
+_DECIDED = {"trainer.device": "a run is where --device says"} | dict.fromkeys(
+    OFF, "a run here does without it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """Dotted key → value, for either side of the way back, and the lines that announce them."""
+
+    verl: Tree = field(default_factory=dict)
+    trinity: Tree = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of_profile(cls, profile: profiles.Profile) -> Overlay:
+        """A shipped profile as it holds for a decoupled run."""
+        entries = profile.for_kind("decoupled")
+        lines = (*profiles.announce(profile, entries), *(f"  {n}={v}  # {why}" for n, v, why in profile.env))
+        values = {entry.key: entry.value for entry in entries}
+        return cls(verl=values, lines=lines, env=tuple((name, value) for name, value, _ in profile.env))
+
+    @classmethod
+    def of_sets(cls, sets: tuple[str, ...]) -> Overlay:
+        """``KEY=VALUE`` in veRL's spelling, a path of the Trinity configuration, or ``trinity_compat.NAME``.
+
+        A key that both know is veRL's. Raises UserError, with the nearest key, for one that none knows.
+        """
+        verl: dict[str, object] = {}
+        trinity: dict[str, object] = {}
+        for text in sets:
+            key, value = _read(text)
+            if why := _DECIDED.get(key.lstrip("+")):
+                raise UserError(f"--set {key}={value}: {why}", hint="leave it out")
+            if own := own_setting(key):
+                trinity[own] = value
+            else:
+                (verl if _is_verl(key, text) else trinity)[key.lstrip("+")] = value
+        return cls(verl=verl, trinity=trinity, lines=tuple(f"--set {shown(text)}" for text in sets))
+
+
+def apply(values: Tree, tree: dict[str, object]) -> None:
+    """Set every dotted key of ``values`` in ``tree``, making the levels that are missing."""
+    for key, value in values.items():
+        put(tree, key, value)
+
+
+def _read(text: str) -> tuple[str, object]:
+    key, sep, value = text.partition("=")
+    if not sep or not key:
+        raise UserError(f"--set {text}: no value", hint="write --set KEY=VALUE")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {text}: the value is no YAML") from error
+
+
+def own_setting(key: str) -> str | None:
+    """The path of ``trinity_compat.NAME``, None for another key. Raises UserError for an unknown NAME."""
+    section, _, name = key.partition(".")
+    if section != verl_from_trinity.COMPAT:
+        return None
+    if name not in OWN:
+        raise UserError(
+            f"--set {key}: there is no such setting",
+            hint=question(nearest(name, OWN)) or f"it may be {', '.join(OWN)}",
+        )
+    return f"{verl_from_trinity.compat_path(TARGETS[0])}.{name}"
+
+
+def is_trinity_only(text: str) -> bool:
+    """Whether ``KEY=VALUE`` names a path of the Trinity configuration that veRL doesn't have."""
+    key, _ = _read(text)
+    if own_setting(key):
+        return True
+    return not _in_verl(key) and schema(TARGETS[0]).find(key) is not None
+
+
+def _is_verl(key: str, text: str) -> bool:
+    if key.startswith("+") or _in_verl(key):
+        # "+" is Hydra's word for a key that veRL does not define: nothing to look up.
+        return True
+    if schema(TARGETS[0]).find(key) is not None:
+        return False
+    near = did_you_mean(key, (known for known, _ in leaves(pinned_tree("ppo_trainer"))))
+    raise UserError(
+        f"--set {text}: neither veRL {VERL} nor Trinity has a key {key!r}",
+        hint=(f"did you mean {near!r}? " if near else "")
+        + f"`--set +{text}` adds a key that veRL doesn't define",
+    )
+
+
+def _in_verl(key: str) -> bool:
+    return holds(pinned_tree("ppo_trainer"), key)

@@ -1,0 +1,132 @@
+"""Where a run keeps its things: the job, its database, the weights between its two sides."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from trinity_compat.common import database_url
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RunSpec, SyncSpec
+from trinity_compat.run.job_dir import job_dir
+from trinity_compat.run.job_dir.job_dir import JobDir
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.translate.verl_from_trinity import compat_of, from_launch
+
+_SHARED_MEMORY = Path("/dev/shm")
+_DATABASE = "buffer.trainer_input.experience_buffer.path"
+
+
+_FIELDS = ("checkpoint_root_dir", "project", "group", "name")  # of Trinity's, which name a job's folder
+# veRL's keys that name a job's folder, and Trinity's fields for them.
+_NAMES = {
+    "trainer.default_local_dir": "checkpoint_root_dir",
+    "trainer.project_name": "project",
+    "trainer.experiment_name": "name",
+}
+
+
+def named_by(verl: Tree) -> dict[str, object]:
+    """The fields that name the job's folder, of an overlay in veRL's spelling: as of a script, whose words
+    they would be."""
+    return {field: verl[key] for key, field in _NAMES.items() if key in verl}
+
+
+def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
+    """``--job``, else Trinity's own place: checkpoint_root_dir/project/group/name. Links are followed.
+
+    Of a launch a checkpoint_root_dir that ends in project/name is that place itself: only the environment
+    tells whether ``${CKPTS_DIR:-…}`` does, and the script and its YAML have one job. A job that an earlier
+    version put below it is gone on with, unless there is another one.
+
+    Raises UserError where that would be called by the text of a command (``run_$(hostname)``)."""
+    place, earlier = _places(config, options, cwd)
+    return earlier if earlier and _is_job(earlier) and not _is_job(place) else place
+
+
+def earlier_jobs(config: Tree, file: Tree, options: RunOptions, cwd: Path) -> list[str]:
+    """Lines about a job where an earlier version put it. ``file``: the configuration without ``--set``, whose
+    names in veRL's spelling did not count for a YAML."""
+    place, earlier = _places(config, options, cwd)
+    if earlier and _is_job(earlier):
+        if not _is_job(place):
+            return [f"note: the job is the one that an earlier version put into {earlier}"]
+        return [f"note: an earlier version's job lies in {earlier}: `--job {earlier}` goes on with it"]
+    unnamed, _ = _places({**{field: config.get(field) for field in _FIELDS}, **file}, options, cwd)
+    if unnamed == place or _is_job(place) or not _is_job(unnamed):
+        return []
+    return [f"note: --set names another job than {unnamed}: `--job {unnamed}` goes on with that one"]
+
+
+def _is_job(root: Path) -> bool:
+    return JobDir(root).exists()
+
+
+def _places(config: Tree, options: RunOptions, cwd: Path) -> tuple[Path, Path | None]:
+    """The job's folder, and of a launch the one that an earlier version may have given it. Raises
+    UserError."""
+    if options.job:
+        return job_dir.resolved(options.job, cwd), None
+    root, own = _root_and_names(config)
+    if not _is_of_launch(config):
+        return job_dir.resolved(root / own, cwd), None
+    place = root if root.parts[-len(own.parts) :] == own.parts else root / own
+    return job_dir.resolved(place, cwd), job_dir.resolved(place / own, cwd)
+
+
+def _is_of_launch(config: Tree) -> bool:
+    """Whether translate wrote it, also of one of the supervised trainers: their launches' folder is in it."""
+    return from_launch(config) or "trainer.default_local_dir" in (compat_of(config).get("verl") or {})
+
+
+def _root_and_names(config: Tree) -> tuple[Path, Path]:
+    """checkpoint_root_dir and project/group/name. Raises UserError for a command in one of them."""
+    for path in _FIELDS:
+        if "$(" in (text := str(config.get(path) or "")) or "`" in text:
+            raise UserError(
+                f"{path}: {text} holds a command, whose output only the script knows",
+                hint=f"write its value into the YAML, or give it: --set {path}=VALUE",
+            )
+    own = Path(str(config["project"]), str(config.get("group") or ""), str(config["name"]))
+    return Path(str(config.get("checkpoint_root_dir") or "checkpoints")), own
+
+
+def weights_folder(job: JobDir, sync: SyncSpec) -> Path:
+    """Shared memory for the method of that name, where there is any; else the job directory."""
+    if sync.method != "memory" or not _SHARED_MEMORY.is_dir():
+        return job.root / "weights"
+    # By the job's path, so that a side that is started on its own finds the same folder.
+    tag = hashlib.sha256(str(job.root).encode()).hexdigest()[:12]
+    return _SHARED_MEMORY / f"trinity-compat-{os.getuid()}-{tag}"
+
+
+def database_of(config: Tree, job: JobDir, options: RunOptions, cwd: Path) -> str:
+    """``--database``, else the YAML's database when it names a server; a file of its own stays in the job
+    directory. Raises UserError."""
+    if options.database:
+        return database_url.asked_for(options.database, cwd)
+    path = _named_database(config)
+    return path if path.startswith("postgresql") else job.default_database_url
+
+
+def database_note(config: Tree, spec: RunSpec, options: RunOptions, cwd: Path) -> list[str]:
+    """A file that the YAML names itself: a rerun or a reset of the job must find its database with it."""
+    path, ours = _named_database(config), spec.database_url
+    if spec.rows is None and path and "://" not in path:
+        return [
+            f"{_DATABASE}={path}: no copy is written there; the run's database keeps the experiences, and"
+            " `trinity-compat buffer export JOB` writes them as JSON lines"
+        ]
+    file = path.removeprefix("sqlite:///")
+    if options.job or options.database or file == path:
+        return []
+    places = _places(config, options, cwd)
+    here = job_dir.resolved(file, cwd) in [root / "buffer" / "experiences.db" for root in places if root]
+    return [] if here else [f"{_DATABASE}={path}: the run's database is {ours}"]
+
+
+def _named_database(config: Tree) -> str:
+    return str(TrinityReader(config).get(_DATABASE) or "")

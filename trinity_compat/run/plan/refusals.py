@@ -1,0 +1,132 @@
+"""What veRL can and a decoupled run here cannot: refused before anything starts, never left out in silence.
+
+The list is the audit's too: ``translate/run_refusals.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.nested import value_at
+from trinity_compat.run.plan.media import held
+from trinity_compat.run.plan.source import LaunchRecord
+from trinity_compat.translate.run_refusals import (
+    ENGINES,
+    ENGINES_HINT,
+    GONE,
+    QUANTIZATION,
+    STOCK,
+    refusals,
+)
+from trinity_compat.verl_config.vllm_arguments import SECTION, fate, given_in, refusal, release_for
+
+_ACTOR = "actor_rollout_ref.actor"
+_SEEN = ("images", "videos")
+_FOR_SEEING = {"torchvision": "torchvision", "qwen_vl_utils": "qwen-vl-utils"}  # module → package
+
+
+def check(verl: Tree, record: LaunchRecord, *, cwd: Path, elsewhere: bool = False) -> None:
+    """Raises UserError for the first key that asks for what can't be done. ``record``: the launch's
+    words and places, as config/launch.json holds them. ``elsewhere``: the packages of this machine don't
+    count."""
+    for asked in refusals(partial(value_at, verl)):
+        raise UserError(
+            f"{asked.key}={value_at(verl, asked.key)} cannot be run decoupled: {asked.why}",
+            where=place(record, (asked.key, *asked.also)),
+            hint=asked.hint,
+        )
+    for key, why in GONE.items():
+        if value := _said(record, key):
+            raise UserError(
+                f"{key}={value} cannot be run decoupled: {why}", where=place(record, (key,)), hint=STOCK
+            )
+    _check_training_engine(verl, record)
+    _check_engine(verl, record)
+    if not elsewhere:
+        _check_media(verl, record, cwd)
+
+
+def _said(record: LaunchRecord, key: str) -> str | None:
+    """What the launch's words say of a key, "null" apart."""
+    # From the end: Hydra takes the last one.
+    for word in reversed(record.get("arguments", ())):
+        name, _, value = word["text"].partition("=")
+        if name.lstrip("+~") == key:
+            return value if value not in ("", "null", "None") else None
+    return None
+
+
+def place(record: LaunchRecord, keys: Sequence[str]) -> Where | None:
+    """Where the launch says one of ``keys``, the last time, else where it stands; the YAML when it came
+    from one."""
+    for word in reversed(record.get("arguments", ())):
+        if word["text"].partition("=")[0].lstrip("+~") in keys:
+            return _where(word["where"])
+    if "yaml" in record:
+        return Where(record["yaml"])
+    return _where(record["where"]) if "where" in record else None
+
+
+def _where(text: str) -> Where:
+    file, _, line = text.rpartition(":")
+    return Where(file, int(line)) if line.isdigit() else Where(text)
+
+
+def _check_training_engine(verl: Tree, record: LaunchRecord) -> None:
+    """Megatron has no CPU, and the other engines are not among a run's. Known by the section's class and the
+    launch's word: on a CPU the profile has put FSDP's strategy into the section."""
+    target, named = value_at(verl, f"{_ACTOR}._target_") or "", _said(record, "model_engine") or "dp"
+    where = place(record, ("model_engine", f"{_ACTOR}.strategy", "--config-name"))
+    if value_at(verl, "trainer.device") == "cpu" and target.endswith(".McoreActorConfig"):
+        raise UserError(
+            f"{_ACTOR}.strategy=megatron: Megatron trains on GPUs only, this run is on a CPU",
+            where=where,
+            hint="start it on a machine with GPUs, or write model_engine=dp to train with FSDP",
+        )
+    if named not in ("dp", "megatron"):
+        raise UserError(f"model_engine={named}: {ENGINES}", where=where, hint=ENGINES_HINT)
+
+
+def _check_engine(verl: Tree, record: LaunchRecord) -> None:
+    """Arguments that the device's vLLM does not take."""
+    if value_at(verl, "trainer.device") == "cpu" and (kind := value_at(verl, QUANTIZATION)):
+        raise UserError(
+            f"{QUANTIZATION}={kind}: veRL quantizes on GPUs only, this run is on a CPU",
+            where=place(record, (QUANTIZATION,)),
+            hint="start it on a machine with GPUs, or leave it out",
+        )
+    release = release_for(str(value_at(verl, "trainer.device")))
+    for name, value in given_in(verl).items():
+        found = fate(name, value, release)
+        if found.refused:
+            raise refusal(name, value, release, found, place(record, (f"{SECTION}.{name}",)))
+
+
+def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
+    """What is seen needs packages that veRL opens it with; what is heard needs the processor alone."""
+    for kind, where in held(verl, cwd).items():
+        if kind in _SEEN:
+            _check_medium(where, place(record, ("data.train_files",)))
+
+
+def missing_for_media(verl: Tree, cwd: Path) -> list[str]:
+    """The packages that the data's images and videos need and that are not installed here."""
+    return _missing() if any(kind in _SEEN for kind in held(verl, cwd)) else []
+
+
+def _missing() -> list[str]:
+    return [package for module, package in _FOR_SEEING.items() if not find_spec(module)]
+
+
+def _check_medium(what: str, where: Where | None) -> None:
+    if missing := _missing():
+        raise UserError(
+            f"data.train_files: {what}; veRL opens them with {' and '.join(missing)}, not installed here",
+            where=where,
+            hint=f"pip install {' '.join(missing)}",
+        )

@@ -1,0 +1,207 @@
+"""The reward model: what serves it, and on which GPUs.
+
+Stock veRL 0.9.1 serves it on the trainer's GPUs in turns with everything else, or on a pool of its own
+(``reward.reward_model.enable_resource_pool``). Here its engines are awake for the whole run: on the pool,
+beside the launch's other GPUs; without one, on a share of them that ``translate`` has chosen. A CPU has one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.job.gpus import reward_model_places
+from trinity_compat.job.served_models import ServedModel, entry
+from trinity_compat.run.plan import engine
+from trinity_compat.run.plan.verl_view import Step, VerlView
+from trinity_compat.translate.sections.gpus import halvings
+from trinity_compat.translate.sections.reward import (
+    AUXILIARY,
+    ENABLE,
+    MODEL,
+    POOL,
+    TENSOR_PARALLEL,
+    engine_settings,
+    share_of,
+)
+from trinity_compat.translate.sections.teacher import is_taught
+from trinity_compat.translate.trinity_reader import TrinityReader
+
+_ENGINE = f"{MODEL}.rollout.name"
+_POOL = (f"{MODEL}.nnodes", f"{MODEL}.n_gpus_per_node")
+_OWN_POOL = (
+    f"write {POOL}=True with {_POOL[0]} and {_POOL[1]}, which are GPUs of its own; or"
+    " serve it elsewhere and ask it from reward.custom_reward_function"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardModelPlacement:
+    """A configuration with the reward model in its place. GPUs ``taken`` of the launch's own, or ``added`` to
+    them as ``translate`` counts a cluster; ``told`` of the split, "" where there is nothing to say."""
+
+    verl: VerlView
+    lines: list[str]
+    taken: int = 0
+    added: int = 0
+    told: str = ""
+
+
+def placed(
+    verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int, room: int | None = None
+) -> RewardModelPlacement:
+    """With the YAML's further models. ``config``: the Trinity configuration. ``explorers``: how many serve a
+    part of each, as commands of their own. ``room``: the GPUs that models may take, by default all but one
+    for each side. Raises UserError for models that have no room."""
+    room = verl.trainer.gpus - 2 if room is None else room
+    further = _further(config)
+    if not value_at(verl.tree, ENABLE):
+        if further and is_taught(TrinityReader(config)):
+            raise UserError(
+                f"{AUXILIARY}.1: the first model is the teacher, which the trainer holds; no other is served"
+                " beside it",
+                hint="leave it out, or serve it elsewhere and ask it from the workflow",
+            )
+        return RewardModelPlacement(verl, [])
+    first = _first_placed(verl, config, device=device, mode=mode, explorers=explorers, room=room)
+    name = value_at(config, f"{AUXILIARY}.0.name")
+    models = [ServedModel(str(value_at(verl.tree, f"{MODEL}.model_path")), name and str(name)), *further]
+    if device == "cpu":
+        models = [replace(each, engines=1, width=1, settings=_on_a_cpu(each.settings)) for each in models]
+    made = replace(first, verl=first.verl.changed(entry(models)))
+    return made if device == "cpu" else _beside(made, further, explorers, room)
+
+
+def _on_a_cpu(settings: Tree) -> Tree:
+    """Without what the profile says of every model there."""
+    return {name: value for name, value in settings.items() if name not in ("dtype", "enforce_eager")}
+
+
+def _further(config: Tree) -> list[ServedModel]:
+    """The models of the YAML behind the first. Raises UserError for one without a path."""
+    given = value_at(config, AUXILIARY)
+    settings = partial(engine_settings, TrinityReader(config))
+    return [_served(each, place, settings(place)) for place, each in enumerate(given or ()) if place]
+
+
+def _served(given: Tree, place: int, settings: Tree) -> ServedModel:
+    reading = TrinityReader(given)
+    if not (path := reading.get("model_path")):
+        raise UserError(f"{AUXILIARY}.{place}.model_path is missing: a model needs a folder or a hub's name")
+    name = reading.get("name")
+    engines, width = (int(reading.get(size) or 1) for size in ("engine_num", "tensor_parallel_size"))
+    return ServedModel(str(path), name and str(name), engines, width, settings)
+
+
+def _beside(
+    made: RewardModelPlacement, further: Sequence[ServedModel], explorers: int, room: int
+) -> RewardModelPlacement:
+    """``made`` with the GPUs of further models taken from the launch's."""
+    if not further:
+        return made
+    for each in further:
+        _for_all(each.engines, explorers)
+    more = sum(each.engines * each.width for each in further)
+    total = made.verl.trainer.gpus
+    if made.taken + more > room:
+        raise UserError(
+            f"{AUXILIARY}: {made.taken + more} GPUs for its models leave of {total} none for both trainer and"
+            " explorer",
+            hint="lower engine_num or tensor_parallel_size, or serve a model elsewhere",
+        )
+    told = f"{made.told}, {more} for {len(further)} further model(s)"
+    return replace(made, taken=made.taken + more, told=told)
+
+
+def _first_placed(
+    verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int, room: int
+) -> RewardModelPlacement:
+    """The reward model, which the launch has."""
+    if not value_at(verl.tree, f"{MODEL}.model_path"):
+        raise UserError(f"{ENABLE}=True: {MODEL}.model_path is not set", hint=f"write {MODEL}.model_path=…")
+    on_vllm, lines = _on_vllm(verl)
+    if device == "cpu":
+        return RewardModelPlacement(on_vllm.changed(reward_model_places(1, 1)), lines)
+    # The engines of that mode take a machine's first GPUs, which Ray may have given to the reward model.
+    if mode == "colocate":
+        raise UserError(
+            f"{ENABLE}=True: in mode colocate trainer and explorer take turns on every GPU, and the reward"
+            " model has no turn",
+            hint="--mode both gives each its own GPUs; or serve the model elsewhere and ask it from"
+            " reward.custom_reward_function",
+        )
+    if value_at(verl.tree, POOL):
+        return _on_its_pool(on_vllm, lines, explorers)
+    asked = asked_of(config, f"{AUXILIARY}.0", verl.trainer.gpus)
+    return _on_a_share(on_vllm, lines, asked, explorers, room)
+
+
+def _on_vllm(verl: VerlView) -> Step:
+    """Older releases had no engine for it to name; 0.9.1 asks for one ("???")."""
+    if value_at(verl.tree, _ENGINE) in (None, "???"):
+        return verl.changed({_ENGINE: "vllm"}), [f"{_ENGINE} = vllm: the launch names no engine"]
+    return engine.on_vllm(verl, f"{MODEL}.rollout", "the reward model")
+
+
+def _on_its_pool(verl: VerlView, lines: list[str], explorers: int) -> RewardModelPlacement:
+    nodes, each = (verl.size(key) for key in _POOL)
+    width = next(tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if each % tp == 0)
+    engines = _for_all(nodes * each // width, explorers)
+    told = f"{nodes * each} GPUs of its own for the reward model ({engines} engine(s) of {width})"
+    added = -(-nodes * each // verl.trainer.gpus_per_node) * verl.trainer.gpus_per_node
+    return RewardModelPlacement(
+        verl.changed({TENSOR_PARALLEL: width}), [*lines, *_lowered(verl, width), told], added=added
+    )
+
+
+def _on_a_share(
+    verl: VerlView, lines: list[str], asked: int | None, explorers: int, room: int
+) -> RewardModelPlacement:
+    total = verl.trainer.gpus
+    width = next((tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if tp <= room), None)
+    if width is None:
+        raise UserError(
+            f"{ENABLE}=True: {total} GPU(s) hold no trainer, explorer and reward model beside each other",
+            hint=_OWN_POOL,
+        )
+    engines = _for_all((asked or share_of(total, width)) // width or 1, explorers)
+    taken = engines * width
+    told = f"{taken} for the reward model ({engines} engine(s) of {width})"
+    lines = [*lines, *_lowered(verl, width)]
+    return RewardModelPlacement(
+        verl.changed(reward_model_places(engines, width)), lines, taken=taken, told=told
+    )
+
+
+def _for_all(engines: int, explorers: int) -> int:
+    """Raises UserError where explorers that are commands of their own cannot share them evenly."""
+    if engines % explorers:
+        raise UserError(
+            f"--explorers {explorers}, each a command of its own, cannot share {engines} engine(s) of the"
+            " reward model evenly",
+            hint="start the explorers with one command, or give the reward model more GPUs",
+        )
+    return engines
+
+
+def _lowered(verl: VerlView, width: int) -> list[str]:
+    if width == verl.size(TENSOR_PARALLEL):
+        return []
+    return [f"{TENSOR_PARALLEL} = {width}: the reward model's share of the GPUs holds no more"]
+
+
+def asked_of(config: Tree, engine: str, total: int) -> int | None:
+    """GPUs of the YAML's engines at the path ``engine``; None where it doesn't say, or speaks of another
+    number than ``total`` in all."""
+    reading = TrinityReader(config)
+    engines = reading.get(f"{engine}.engine_num")
+    cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
+    # --set may have changed the number of GPUs: the YAML's share is of another machine then.
+    if not isinstance(engines, int) or math.prod(cluster) != total:
+        return None
+    return engines * int(reading.get(f"{engine}.tensor_parallel_size") or 1)

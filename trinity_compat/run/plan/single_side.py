@@ -1,0 +1,84 @@
+"""``mode: train`` or ``mode: explore`` in a YAML: its cluster is one side's. The other side has a file and a
+cluster of its own, as trinity-rft has it (0.6.0, config_validator.py: ``_set_gpu_allocation_info``).
+
+``--mode train`` and ``--mode explore`` start the sides of one launch, which share its GPUs.
+"""
+
+from __future__ import annotations
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.gpus import ENGINES, engine_places
+from trinity_compat.run.plan.gpu_split import engines_of_each, further_ranks
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.reward_model import RewardModelPlacement
+from trinity_compat.run.plan.verl_view import ACTOR, Step, VerlView
+from trinity_compat.translate.sections.gpus import halvings, sharing
+from trinity_compat.translate.trinity_reader import TrinityReader
+
+_EXPLORE = "explore"
+
+
+def is_asked(config: Tree, options: RunOptions) -> bool:
+    """Return whether the file itself, and not ``--mode``, makes it one side's."""
+    return options.mode is None and config.get("mode") in ("train", _EXPLORE)
+
+
+def room(verl: VerlView, mode: str) -> int:
+    """GPUs that models beside the policy may take: an explorer's engine needs one; a trainer serves none, so
+    that theirs are on the other cluster."""
+    return verl.trainer.gpus - 1 if mode == _EXPLORE else 2**31
+
+
+def filled(verl: VerlView, config: Tree, *, mode: str, explorers: int, reward: RewardModelPlacement) -> Step:
+    """The configuration with all GPUs of the cluster given to the side ``mode``. Raises UserError where they
+    cannot run it."""
+    if mode == _EXPLORE:
+        return _explorer_s(verl, config, explorers, reward)
+    return _trainer_s(verl)
+
+
+def _explorer_s(verl: VerlView, config: Tree, explorers: int, reward: RewardModelPlacement) -> Step:
+    total, width = verl.trainer.gpus, verl.rollout.tensor_parallel
+    engines = TrinityReader(config).get(ENGINES) or 1
+    if type(engines) is not int or engines < 1:
+        raise UserError(f"{ENGINES}={engines}: write a number, 1 or more")
+    width *= further_ranks(config)
+    wanted = engines * width
+    if wanted + reward.taken > total:
+        beside = f" beside {reward.told}" if reward.told else ""
+        fits = (total - reward.taken) // width
+        raise UserError(
+            f"{ENGINES}={engines}: {wanted} GPUs for generation{beside}, and the file's cluster has {total}",
+            hint=f"write {ENGINES}: {fits} or less" if fits else "give the cluster more GPUs",
+        )
+    each = engines_of_each(engines, explorers, f"{ENGINES}={engines}")
+    told = f"{total} GPUs, all the explorer's (mode: explore): {wanted} for generation"
+    told += f" ({engines} engine(s) of {width})" + (f" + {reward.told}" if reward.told else "")
+    # The trainer is on another cluster: its GPUs there do not count here.
+    trainer = {"trainer.nnodes": 1, "trainer.n_gpus_per_node": 1}
+    return verl.changed({**trainer, **engine_places(each, width)}), [told]
+
+
+def _trainer_s(verl: VerlView) -> Step:
+    total = verl.trainer.gpus
+    if why := _fault(verl, total):
+        able = [number for number in halvings(total) if not _fault(verl, number)]
+        fits = f"{able[0]} GPUs fit" if able else "give it more GPUs or smaller parallel sizes"
+        raise UserError(f"{total} GPUs, all the trainer's (mode: train): {why}", hint=fits)
+    width = verl.rollout.tensor_parallel
+    told = f"{total} GPUs for training, all of the file's cluster (mode: train)"
+    # veRL's configuration names engines too; they are the other file's.
+    return verl.changed(engine_places(1, width)), [told]
+
+
+def _fault(verl: VerlView, gpus: int) -> str:
+    """Why ``gpus`` cannot train a mini-batch; empty where they can. Source: ``train_mini_batch`` in veRL
+    0.9.1's workers/engine_workers.py."""
+    if verl.batches.mini is None:
+        raise UserError(f"{ACTOR}.ppo_mini_batch_size is not set: the trainer's ranks have to divide it")
+    sequence = sharing(ACTOR, verl.size, megatron=verl.megatron)
+    if gpus % sequence:
+        return f"they hold no whole groups of {sequence} for one sequence"
+    rows, ranks = verl.batches.mini * verl.batches.group, gpus // sequence
+    return f"buffer.train_batch_size={rows} does not divide by {ranks} ranks" if rows % ranks else ""

@@ -1,0 +1,68 @@
+"""What a run is made of: a Trinity YAML as written, and the launch behind it if there was one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import shown
+from trinity_compat.common.releases import TRINITY, TRINITY_OLD
+from trinity_compat.trinity.config.read import load
+from trinity_compat.trinity.config.stages import Stage
+
+
+class LaunchWord(TypedDict):
+    """One word of a launch. ``where``: file:line."""
+
+    text: str
+    where: str
+
+
+class LaunchRecord(TypedDict, total=False):
+    """config/launch.json: a YAML's path alone, or a launch with its words as they were said."""
+
+    yaml: str
+    stage: str
+    script: str
+    script_arguments: list[str]
+    module: str
+    where: str
+    arguments: list[LaunchWord]
+    exported: list[str]
+    wrapper: list[str]
+    cwd: str
+    started_in: str  # the folder that a relative ``script`` counts from
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """``record`` goes to config/launch.json, ``audit`` (JSON text) to config/audit.json."""
+
+    config: Tree
+    yaml_text: str
+    record: LaunchRecord
+    audit: str | None = None
+    notes: tuple[str, ...] = ()
+    target: str | None = None  # the trinity-rft that a YAML is for; None: told by its keys
+    stage: Stage | None = None  # of a YAML that has several: the one that this is
+
+
+def from_yaml(path: Path, target: str | None = None) -> Source:
+    """Read and check a Trinity YAML, for trinity-rft ``target`` or the newest that takes it. Raises UserError
+    with file and line."""
+    config = load(path, target) if target else _loaded(path)
+    text = "".join(map(shown, path.read_text().splitlines(keepends=True)))
+    return Source(config, text, {"yaml": str(path.absolute())}, target=target)
+
+
+def _loaded(path: Path) -> Tree:
+    try:
+        return load(path, TRINITY)
+    except UserError as newest:
+        try:
+            return load(path, TRINITY_OLD)
+        except UserError:
+            raise newest from None

@@ -1,0 +1,141 @@
+"""veRL's configuration as a plan reads it: typed, checked once, never changed.
+
+``VerlView.of`` reads a complete configuration. A step of planning takes a view and returns another one, with
+lines for the user (``Step``). The tree of the last view is what the run's processes get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """Of ``trainer``. ``total_steps`` in veRL steps, None where the epochs decide; ``save_freq`` too, 0: no
+    checkpoints."""
+
+    nodes: int
+    gpus_per_node: int
+    total_steps: int | None
+    save_freq: int
+    local_dir: str | None
+
+    @property
+    def gpus(self) -> int:
+        """All nodes together; of the whole launch, while they are not split yet."""
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSizes:
+    """Sizes in tasks, ``group`` in answers to one of them; None where the launch leaves one open."""
+
+    train: int | None
+    drawn: int | None  # at a time, while groups without a signal are left out
+    mini: int | None
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """Of ``actor_rollout_ref.rollout``. ``nodes`` 0: it shares the trainer's GPUs."""
+
+    nodes: int
+    tensor_parallel: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerlView:
+    """One complete veRL configuration."""
+
+    tree: Tree
+    trainer: Trainer
+    batches: BatchSizes
+    rollout: RolloutSettings
+    megatron: bool
+
+    @classmethod
+    def of(cls, tree: Tree) -> VerlView:
+        """Read ``tree``, as ``compose_pinned`` gives it. Raises UserError naming the key of a value that has
+        another type than veRL's."""
+        return cls(
+            tree,
+            Trainer(
+                nodes=_whole(tree, "trainer.nnodes"),
+                gpus_per_node=_whole(tree, "trainer.n_gpus_per_node"),
+                total_steps=_whole_or_none(tree, "trainer.total_training_steps"),
+                save_freq=max(0, _whole_or_none(tree, "trainer.save_freq") or 0),
+                local_dir=_text_or_none(tree, "trainer.default_local_dir"),
+            ),
+            BatchSizes(
+                train=_whole_or_none(tree, "data.train_batch_size"),
+                drawn=_whole_or_none(tree, "data.gen_batch_size"),
+                mini=_whole_or_none(tree, f"{ACTOR}.ppo_mini_batch_size"),
+                group=_whole(tree, f"{ROLLOUT}.n"),
+            ),
+            RolloutSettings(
+                nodes=_whole_or_none(tree, f"{ROLLOUT}.nnodes") or 0,
+                tensor_parallel=_whole(tree, f"{ROLLOUT}.tensor_model_parallel_size"),
+            ),
+            megatron=value_at(tree, f"{ACTOR}.strategy") == "megatron",
+        )
+
+    def size(self, key: str) -> int:
+        """A parallel size; 1 where nothing is said. Raises UserError."""
+        return _whole_or_none(self.tree, key) or 1
+
+    def changed(self, values: Tree) -> VerlView:
+        """The configuration with each dotted key of ``values`` set; sections that are missing are made."""
+        tree = self.tree
+        for key, value in values.items():
+            tree = _with(tree, key.split("."), value)
+        return VerlView.of(tree)
+
+
+Step: TypeAlias = tuple[VerlView, list[str]]  # what a step of planning returns
+
+
+def _with(tree: Tree, path: list[str], value: object) -> dict[str, object]:
+    """A copy of ``tree`` with one value set; what lies beside its path is shared."""
+    name, *rest = path
+    if not rest:
+        return {**tree, name: value}
+    below = tree.get(name)
+    return {**tree, name: _with(below if isinstance(below, Mapping) else {}, rest, value)}
+
+
+def _whole(tree: Tree, key: str) -> int:
+    found = _whole_or_none(tree, key)
+    if found is None:
+        raise UserError(f"{key} is not set: a run needs a whole number")
+    return found
+
+
+def _whole_or_none(tree: Tree, key: str) -> int | None:
+    """``"8"`` counts as 8: a launch may quote its numbers."""
+    value = value_at(tree, key)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    try:
+        if not isinstance(value, bool) and int(value) == float(value):
+            return int(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UserError(f"{key}={value!r}: it should be a whole number")
+
+
+def _text_or_none(tree: Tree, key: str) -> str | None:
+    value = value_at(tree, key)
+    if value is not None and not isinstance(value, str):
+        raise UserError(f"{key}={value!r}: it should be a string")
+    return value

@@ -1,0 +1,64 @@
+"""What a script started and left behind: a server in the background that nothing ended."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from trinity_compat.common.redaction import masked
+from trinity_compat.run.script.shim import SESSION
+
+_ENDING_S = 5.0  # what a `trap "kill $!" EXIT` has just ended may take a moment
+_LOOK_S = 0.2
+_SHOWN = 120  # characters of a command
+_NAMED = 3
+
+
+def told(folder: Path, script: str) -> str:
+    """A line that names what still runs of the session in ``folder``, empty where nothing does. As under bash
+    it goes on running; Ctrl-C does not reach what bash has put in the background."""
+    left = _outermost(folder)
+    if not left:
+        return ""
+    named = [f"{_words(process)} (pid {process.pid})" for process in left[:_NAMED]]
+    more = [f"{len(left) - _NAMED} more"] if len(left) > _NAMED else []
+    ends = " ".join(str(process.pid) for process in left)
+    return f"{script} left running: {', '.join([*named, *more])}; `kill {ends}` ends it"
+
+
+def _outermost(folder: Path) -> list[psutil.Process]:
+    """Those of the session that no other of them started, once what is ending has ended."""
+    until = time.monotonic() + _ENDING_S
+    while (left := list(_of_session(folder))) and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+    known = {process.pid for process in left}
+    return [process for process in left if _parent(process) not in known]
+
+
+def _of_session(folder: Path) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(SESSION) == str(folder) and process.pid != os.getpid():
+                yield process
+        except psutil.Error:  # another user's, or it has ended
+            continue
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return None
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        text = shlex.join(masked(process.cmdline()))
+    except psutil.Error:
+        return "a process"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

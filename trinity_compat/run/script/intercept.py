@@ -1,0 +1,90 @@
+"""Called by the shim for words that could start a veRL training main; decides, and runs it or passes on.
+
+``python -m trinity_compat.run.script.intercept REAL NAME WORDS…``: NAME is how the program was called,
+REAL the path of the program that would run without us ("" when there is none).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.redaction import without_passwords
+from trinity_compat.launch import entrypoints, ray_submit
+from trinity_compat.run.script import shim
+from trinity_compat.run.script.invocation import Invocation, RaySubmission, find_main, read_submission
+from trinity_compat.run.supervise.children import die_of_ctrl_c
+
+
+def _submitted(words: Sequence[str]) -> Invocation | RaySubmission | None:
+    """What a ``ray job submit`` becomes: a launch, a local submission of something else, or None."""
+    if list(words[:2]) != ["job", "submit"]:
+        return None
+    submission = read_submission(words, os.environ)
+    entry = submission.entrypoint
+    found = find_main(entry) if entry else None
+    # Not ours, and no script of theirs that could start one: Ray may have it.
+    if not found and not any(map(entrypoints.trains, (*_script_texts(entry), *entry))):
+        return None
+    if not ray_submit.is_local(submission.address):
+        raise ray_submit.remote(submission.address)
+    if found is None:
+        return submission
+    where = submission.cwd if submission.cwd and Path(submission.cwd).is_dir() else None
+    return replace(found, wrapper=("ray job submit", *found.wrapper), env=submission.env, cwd=where)
+
+
+def _script_texts(words: Sequence[str]) -> list[str]:
+    files = [Path(word) for word in words if word.endswith((".sh", ".bash"))]
+    return [path.read_text(errors="replace") for path in files if path.is_file()]
+
+
+def _found(name: str, words: Sequence[str]) -> Invocation | RaySubmission | None:
+    if entrypoints.PYTHON.fullmatch(name) and words and Path(words[0]).name == "ray":
+        name, words = "ray", words[1:]  # a program of Python's, started by its interpreter
+    return _submitted(words) if name == "ray" else find_main([name, *words])
+
+
+def _run_captured(found: Invocation) -> int:
+    # Here and not above: most words that get here are passed on, and shall not wait a second for translate,
+    # SQLAlchemy and rich.
+    from trinity_compat.run.script.run_launch import run_captured
+
+    return run_captured(found)
+
+
+def main(argv: Sequence[str], run: Callable[[Invocation], int] = _run_captured) -> int:
+    """Run the launch that the words make, or become the program that was meant."""
+    real, name, *words = argv
+    found = _found(name, words)
+    if isinstance(found, RaySubmission):
+        os.environ.update(found.env)
+        os.execvp(found.entrypoint[0], list(found.entrypoint))
+    if isinstance(found, Invocation):
+        return run(found)
+    if not real:
+        print(f"{name}: command not found", file=sys.stderr)
+        return 127
+    os.environ[shim.ASKED] = str(os.getpid())  # a Python that this becomes need not ask again
+    return os.execv(real, [real, *words])
+
+
+def _guarded(argv: Sequence[str]) -> int:
+    try:
+        return main(argv)
+    except UserError as error:
+        print(f"error: {without_passwords(str(error))}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        print(f"error: {without_passwords(str(error))}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return die_of_ctrl_c()
+
+
+if __name__ == "__main__":
+    sys.exit(_guarded(sys.argv[1:]))

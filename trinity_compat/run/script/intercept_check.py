@@ -1,0 +1,131 @@
+"""Before a script is executed: every training main that was read in it must be one that `run` catches.
+
+What static reading knows of each launch (`Start`) is held against the programs that are to stand in front of
+it. A launch that would go past them would train stock veRL, to its end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch import Launch, Start, entrypoints, ray_submit, read_script
+from trinity_compat.launch.bash.wrappers.programs import ELSEWHERE
+from trinity_compat.run.script import shim
+
+_ANYWHERE = Path("/trinity-compat-run")  # stands for the folder that a run will have
+
+
+def check(
+    script: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    taught: Mapping[str, str] = entrypoints.NOTHING_TAUGHT,
+) -> frozenset[str]:
+    """The programs, as the script spells them, that start its launches.
+
+    ``environ`` is the environment that the script will find, ``taught`` the mains that the user named. Raises
+    UserError with the line of a launch that cannot be caught, or whose main is not translated.
+    """
+    launches = launches_of(script, arguments, environ, taught)
+    for launch in launches:
+        _refuse_untranslated(launch, taught)
+        _refuse_unreachable(launch, environ.get("PATH"))
+    return programs_of(launches)
+
+
+def launches_of(
+    script: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    taught: Mapping[str, str] = entrypoints.NOTHING_TAUGHT,
+) -> Sequence[Launch]:
+    """What the script launches, read as it will run: with folders of ours in front of PATH and PYTHONPATH."""
+    text = Path(script).read_text(errors="replace")
+    env = shim.variables(_ANYWHERE, script_text=text, env=environ)
+    try:
+        return read_script(script, args=arguments, env=env, given=(), mains=taught).launches
+    except UserError:  # too large to be read: bash takes it all the same
+        return ()
+
+
+def programs_of(launches: Sequence[Launch]) -> frozenset[str]:
+    """The programs that start the launches, as the script spells them."""
+    return frozenset(launch.start.program for launch in launches if launch.start and launch.start.program)
+
+
+def _refuse_untranslated(launch: Launch, taught: Mapping[str, str]) -> None:
+    if launch.main and launch.module not in taught:
+        raise UserError(
+            f"{launch.module} is not veRL's own main: a run would train by {launch.main} of veRL's instead; "
+            "nothing of the script was executed",
+            where=launch.where,
+            hint=f"where that is meant, add --main {launch.module}={launch.main}; audit says what differs",
+        )
+    if why := entrypoints.refusal(launch.module, launch.main):
+        raise UserError(
+            f"{why}; nothing of the script was executed",
+            where=launch.where,
+            hint=f"a run trains {', '.join(entrypoints.TRANSLATED)}; start another one with bash, by itself",
+        )
+
+
+def _refuse_unreachable(launch: Launch, path: str | None) -> None:
+    start = launch.start
+    if start is None or _is_caught(start):
+        return
+    wrapper = start.elsewhere.partition(" ")[0]
+    if wrapper == "ray":
+        raise ray_submit.remote(start.elsewhere.rpartition(" ")[2], where=launch.where)
+    if not wrapper:
+        raise UserError(
+            f"{start.program} … {launch.module} would train stock veRL, past this run: {_why(start)}",
+            where=launch.where,
+            hint=f"make it a plain command of a bash script: python3 -m {launch.module} …",
+        )
+    if shutil.which(wrapper, path=path):  # else it starts nothing here
+        raise UserError(
+            f"{start.elsewhere} would train stock veRL: it starts {launch.module} {ELSEWHERE[wrapper]}",
+            where=launch.where,
+            hint="install trinity-compat[run] there and start `trinity-compat run` there,"
+            f" with a script that has the launch without {start.elsewhere}",
+        )
+
+
+def _is_caught(start: Start) -> bool:
+    """By a function of bash's, by a program in front of PATH, or by what PYTHONPATH makes Python read."""
+    if start.elsewhere:
+        return False
+    # Any one of the three will do.
+    by_function = start.hooked and shim.can_be_function(start.program)
+    return by_function or _is_first(start) or (_asks(start) and not start.isolated)
+
+
+def _is_first(start: Start) -> bool:
+    """Whether PATH finds ours first."""
+    folders = (start.path or "").split(":")
+    if "/" in start.program or str(_ANYWHERE) not in folders:
+        return False
+    before = ":".join(folders[: folders.index(str(_ANYWHERE))])
+    return not before or shutil.which(start.program, path=before) is None
+
+
+def _asks(start: Start) -> bool:
+    return str(shim.python_folder(_ANYWHERE)) in start.python_path.split(":")
+
+
+def _why(start: Start) -> str:
+    """Why each of the three ways misses it."""
+    if "/" in start.program:
+        way = "a program that is called by its path, but not by bash itself, is found without PATH"
+    elif start.path is None:
+        way = "an unread command before it may put another folder in front of PATH"
+    else:
+        way = "another one is found first in PATH"
+    if start.isolated and _asks(start):
+        return f"{way}, and -I, -E and -S keep Python from asking"
+    if not start.path and start.path is not None:
+        return "its environment is emptied (env -i)"
+    return f"{way}, and its PYTHONPATH lost what it held (PYTHONPATH=…:$PYTHONPATH keeps it)"

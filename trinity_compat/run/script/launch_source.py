@@ -1,0 +1,193 @@
+"""Gives a caught launch its line numbers, and turns it into a Trinity YAML by translate's own pipeline."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trinity_compat.audit import Audit, render
+from trinity_compat.audit import AuditOptions as AuditRequest
+from trinity_compat.audit.collect import audit_launch
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.redaction import is_secret, masked, shown
+from trinity_compat.launch import EnvRef, Launch, Word, WordPart, entrypoints, read_argv, read_script
+from trinity_compat.launch.unset_variables import missing
+from trinity_compat.run.plan import run_length
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.overlay import is_trinity_only
+from trinity_compat.run.plan.source import LaunchRecord, Source
+from trinity_compat.run.script import fork_keys
+from trinity_compat.run.script.invocation import Invocation
+from trinity_compat.run.script.shared_folder import ScriptCall
+from trinity_compat.translate import verl_from_trinity
+from trinity_compat.translate.env_references import resolved_launch
+from trinity_compat.translate.model import Status, Translation
+from trinity_compat.translate.options import TranslateOptions
+from trinity_compat.translate.pipeline import translate_launch
+
+_LOST_BY_STOCK = "TW021"  # of the cautions the one that concerns a comparison of this run
+_SHELL_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
+
+
+def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
+    """Translate what was caught. ``--set`` in veRL's spelling joins the launch's own words, so that
+    everything derived from it follows; the options that come back hold the rest in ``sets``."""
+    words = [text for text in call.options.sets if not is_trinity_only(text)]
+    launch, environ = launch_of(found, call)
+    entrypoints.refuse(launch.module, launch.where, launch.main)
+    added = [Word((WordPart(text),), Where("--set")) for text in words]
+    # Last, as Hydra lets the last word win.
+    launch = replace(launch, arguments=(*launch.arguments, *added))
+    asked = TranslateOptions(
+        resolve=True,
+        environ=environ,
+        rules=call.options.rules,
+        mains=call.options.mains,
+        command=_command(call),
+    )
+    translation, text = translate_launch(launch, asked)
+    if not call.options.allow_fork_keys:
+        fork_keys.refuse(translation, launch.where)
+    total = verl_from_trinity.to_verl(translation.config).get(run_length.STEPS)
+    run_length.refuse_idle_epochs(words, translation.config, total)
+    rest = tuple(item for item in call.options.sets if item not in words)
+    source = Source(
+        translation.config,
+        text,
+        _record(launch, call),
+        _audit(launch, environ, call.script, asked),
+        (*_empty(launch, call.environ), *_notes(translation), *_left_out(found)),
+    )
+    return source, replace(call.options, sets=rest, joined=tuple(words))
+
+
+def _command(call: ScriptCall) -> str:
+    arguments = ["--", *masked(call.arguments)] if call.arguments else []
+    return shlex.join(["trinity-compat", "translate", "--resolve", call.script, *arguments])
+
+
+def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str, str]]:
+    """The launch with the script's line numbers where reading the script gives the very same words,
+    else the words alone; with it the environment that it is to be resolved under."""
+    for environ in ({}, call.environ):
+        for launch in _static_launches(call, environ):
+            if (same := _as_caught(launch, found, call.environ)) is not None:
+                return same, {**call.environ, **dict.fromkeys(_unset(launch, call.environ), "")}
+    words = ["python3", "-m", found.module, *found.arguments]
+    launch = read_argv(words, mains=call.options.mains).launches[0]
+    where = Where(call.script)
+    return replace(launch, env=_exported(call, found), wrapper=found.wrapper, where=where), dict(os.environ)
+
+
+def _exported(call: ScriptCall, found: Invocation) -> dict[str, Word]:
+    """What the script added to its environment."""
+    where = Where(call.script)
+    now = {**os.environ, **found.env}
+    changed = {name for name, value in now.items() if call.environ.get(name) != value} - _SHELL_OWN
+    return {name: Word((WordPart(now[name]),), where) for name in sorted(changed)}
+
+
+def _as_caught(launch: Launch, found: Invocation, environ: Mapping[str, str]) -> Launch | None:
+    """``launch`` with the texts that bash gave to what reading cannot know; None where it is another one."""
+    if launch.module != found.module or len(launch.arguments) != len(found.arguments):
+        return None
+    pairs = zip(launch.arguments, found.arguments, strict=True)
+    words = tuple(_settled(word, text) for word, text in pairs)
+    now = {**os.environ, **found.env}
+    env = {
+        name: _settled(word, now.get(name, "")) for name, word in launch.env.items() if not is_secret(name)
+    }
+    settled = replace(launch, arguments=words, env={**launch.env, **env})
+    try:
+        known = resolved_launch(settled, {**environ, **dict.fromkeys(_unset(launch, environ), "")})
+    except UserError:
+        return None
+    return settled if tuple(word.text for word in known.arguments) == found.arguments else None
+
+
+def _settled(word: Word, text: str) -> Word:
+    """A word that only bash could know, as bash has it; its key must be the one that was read."""
+    key, equals, _ = word.text.partition("=")
+    return Word((WordPart(text),), word.where) if word.open and text.startswith(f"{key}{equals}") else word
+
+
+def _unset(launch: Launch, environ: Mapping[str, str]) -> list[str]:
+    """The variables in its words that nobody sets: bash puts nothing in their place."""
+    parts = [part for word in (*launch.arguments, *launch.env.values()) for part in word.parts]
+    return sorted({ref.name for ref in _references(parts, environ)})
+
+
+def _references(parts: Iterable[WordPart], environ: Mapping[str, str]) -> Iterator[EnvRef]:
+    """Those that neither have a value nor need none, at any depth of their defaults."""
+    for part in parts:
+        if not isinstance(part.source, EnvRef) or part.source.name in environ:
+            continue
+        yield from _references(part.source.parts, environ)
+        if not part.source.parts and missing(part):
+            yield part.source
+
+
+def _static_launches(call: ScriptCall, environ: Mapping[str, str]) -> Sequence[Launch]:
+    try:
+        taught = call.options.mains
+        return read_script(call.script, cwd=call.cwd, env=environ, args=call.arguments, mains=taught).launches
+    except UserError:
+        return ()
+
+
+def _record(launch: Launch, call: ScriptCall) -> LaunchRecord:
+    """The launch as it was made, for config/launch.json. The environment's values stay out of it."""
+    return {
+        "script": call.script,
+        "script_arguments": list(masked(call.arguments)),
+        "module": launch.module,
+        "where": str(launch.where),
+        "arguments": [{"text": shown(word.text), "where": str(word.where)} for word in launch.arguments],
+        "exported": sorted(launch.env),
+        "wrapper": list(masked(launch.wrapper)),
+        "cwd": str(Path.cwd()),
+        "started_in": call.cwd,
+    }
+
+
+def _notes(translation: Translation) -> tuple[str, ...]:
+    """What became of the keys, counted; those that the run does without by name."""
+    counts = Counter(str(finding.status) for finding in translation.findings)
+    told = ", ".join(f"{counts[status]} {status}" for status in map(str, Status) if counts[status])
+    return (
+        f"{len(translation.findings)} keys: {told}; each one with its reason: `trinity-compat audit`, or"
+        " config/audit.json of the job",
+        *(
+            f"warning: {finding.where}: {finding.key}={finding.value} is left out: {finding.reason}"
+            for finding in translation.findings
+            if finding.status in (Status.UNSUPPORTED, Status.FORK_KEY) and finding.where
+        ),
+        *(
+            f"note: {caution.where}: {caution.message} ({caution.hint})"
+            for caution in translation.warnings
+            if caution.code == _LOST_BY_STOCK
+        ),
+    )
+
+
+def _empty(launch: Launch, environ: Mapping[str, str]) -> Iterator[str]:
+    """Each word with a variable in it that nobody sets."""
+    for word in launch.arguments:
+        for name in sorted({ref.name for ref in _references(word.parts, environ)}):
+            yield f"warning: {word.where}: ${name} is not set: bash puts nothing there"
+
+
+def _left_out(found: Invocation) -> list[str]:
+    """What stood before the launch and has no part in its run."""
+    left = [name for name in found.wrapper if name not in ("ray job submit", "uv run")]
+    return [f"note: {', '.join(left)} is left out: the run starts processes of its own"] if left else []
+
+
+def _audit(launch: Launch, environ: Mapping[str, str], script: str, asked: TranslateOptions) -> str:
+    """What ``trinity-compat audit --format json`` says of the launch."""
+    found = audit_launch(resolved_launch(launch, environ), AuditRequest(options=asked), source=script)
+    return render(Audit((found,)), "json")

@@ -1,0 +1,123 @@
+"""A script's run: real bash, with our programs in front of PATH.
+
+The outer process (``trinity-compat run``) starts bash and waits. Each launch that the script makes runs
+inside the intercepting process (``run_launch``), where the script put it: its environment, its folder, its
+pipe into tee.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch.job_files import is_job
+from trinity_compat.run.job_dir.launch_end import LaunchEnd
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.script import intercept_check, shared_folder, shim
+from trinity_compat.run.script.shared_folder import ScriptCall
+from trinity_compat.run.supervise import children
+
+
+def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
+    """Run ``script`` with bash under the shim. Returns its exit status and how its launches ended.
+
+    The status is bash's own; when bash says 0 although a launch failed (``… | tee`` without pipefail)
+    it is the launch's.
+    """
+    bash = shutil.which("bash")
+    if bash is None:
+        raise UserError("bash is not on PATH: a script needs it")
+    check_script(Path(script))
+    from trinity_compat.run.script import background_jobs  # psutil, which a dry run does without
+
+    # A script that runs `trinity-compat run` itself must not find the outer one's programs.
+    environ = shim.without(os.environ)
+    programs = intercept_check.check(script, arguments, environ, options.mains)
+    with shared_folder.folder_of(
+        ScriptCall(script, tuple(arguments), options, str(Path.cwd()), environ)
+    ) as folder:
+        text = Path(script).read_text(errors="replace")
+        env = shim.install(
+            folder / "bin",
+            script_text=text,
+            env=environ,
+            script=script,
+            programs=programs,
+            taught=options.mains,
+        )
+        env[shim.SESSION] = str(folder)
+        # Without this process nobody would know of the run any more: it ends with it, however that ends.
+        running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=children.die_with_parent)
+        status = _wait(running, folder)
+        if left := background_jobs.told(folder, script):
+            print(f"note: {left}", file=sys.stderr)
+        ended = shared_folder.ends_of(folder)
+    # The first failure: what failed after it may have failed of it.
+    failed = [launch.code for launch in ended if launch.code]
+    return status or (failed[0] if failed else 0), ended
+
+
+def check_script(path: Path) -> None:
+    """Raises UserError for what is no script with something in it."""
+    if path.is_dir():
+        raise UserError(
+            f"{path} is a folder", hint="name a veRL shell script or a Trinity YAML (x.yaml) in it"
+        )
+    if path.suffix in (".py", ".ipynb") or is_job(str(path)):
+        raise UserError(
+            f"{path} is not a shell script",
+            hint=f"put the command that it starts into one; trinity-compat parse {path} shows it",
+        )
+    if not path.is_file():
+        raise UserError(f"no such script: {path}", hint="name a veRL shell script or a Trinity YAML (x.yaml)")
+    try:
+        empty = not path.read_bytes().strip()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if empty:
+        raise UserError(f"{path} is empty", hint="it should start veRL: python3 -m verl.trainer.main_ppo …")
+
+
+def _wait(bash: subprocess.Popen[bytes], folder: Path) -> int:
+    """Wait for bash. A terminal's Ctrl-C reaches bash and the launch by itself; SIGTERM we hand on."""
+
+    def hand_on(number: int, frame: object) -> None:
+        for pid in [*shared_folder.running_pids(folder), bash.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, hand_on),
+    }
+    try:
+        code = bash.wait()
+        _wait_for_launches(folder)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 128 - code if code < 0 else code
+
+
+def _wait_for_launches(folder: Path) -> None:
+    """Bash may die of a signal before the launch that cleans up after the same signal."""
+    for pid in shared_folder.running_pids(folder):
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(pid)
+            try:
+                _until_readable(handle)
+            finally:
+                os.close(handle)
+
+
+def _until_readable(handle: int) -> None:
+    select.select([handle], [], [], 60.0)

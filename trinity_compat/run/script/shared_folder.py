@@ -1,0 +1,84 @@
+"""What the process that runs a script and those that run its launches tell each other, in a folder of theirs.
+
+``request.json`` goes in, one ``outcome-PID.json`` per launch comes out; ``running-PID`` lies there while a
+launch runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trinity_compat.run.job_dir.launch_end import LaunchEnd
+from trinity_compat.run.plan.options import RunOptions
+
+_CALL = "request.json"
+_RUNNING = "running-"
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCall:
+    """What the intercepting process has to know: the script as it was called."""
+
+    script: str
+    arguments: tuple[str, ...]
+    options: RunOptions
+    cwd: str
+    environ: Mapping[str, str]  # as the script found it
+
+
+@contextlib.contextmanager
+def folder_of(call: ScriptCall) -> Iterator[Path]:
+    """The folder, with ``call`` in it, for the time of the script."""
+    folder = Path(tempfile.mkdtemp(prefix="trinity-compat-"))
+    try:
+        # mkdtemp gives the folder to this user alone: the environment in it may hold secrets.
+        (folder / _CALL).write_text(json.dumps(asdict(call)))
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def running_pids(folder: Path) -> list[int]:
+    """Of the launches that run now."""
+    return [int(path.name.removeprefix(_RUNNING)) for path in folder.glob(f"{_RUNNING}*")]
+
+
+def ends_of(folder: Path) -> list[LaunchEnd]:
+    """How the launches ended, in the order in which they did."""
+    # By time and not by name: process numbers start over.
+    files = sorted(folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
+    return [LaunchEnd(**json.loads(path.read_text())) for path in files]
+
+
+def read_call(folder: Path) -> ScriptCall:
+    """What ``folder_of`` wrote."""
+    data = json.loads((folder / _CALL).read_text())
+    given = data["options"]
+    lists = {name: tuple(given[name]) for name in ("profiles", "sets", "joined", "plugin_dirs")}
+    options = RunOptions(**{**given, **lists})
+    return ScriptCall(**{**data, "arguments": tuple(data["arguments"]), "options": options})
+
+
+@contextlib.contextmanager
+def announced(folder: Path) -> Iterator[None]:
+    """This process runs a launch for the time of the block, and a signal for the script is for it too."""
+    mark = folder / f"{_RUNNING}{os.getpid()}"
+    mark.touch()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            mark.unlink()
+
+
+def write_end(folder: Path, end: LaunchEnd) -> None:
+    """For ``ends_of``. A folder that is gone has nobody who reads it."""
+    with contextlib.suppress(OSError):
+        (folder / f"outcome-{os.getpid()}.json").write_text(json.dumps(asdict(end)))

@@ -1,0 +1,157 @@
+"""The run's own small Ray: started before its processes, gone with them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from trinity_compat.common import file_modes
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import RunError
+from trinity_compat.common.file_modes import PRIVATE
+from trinity_compat.common.network import LOOPBACK, keep_ray_here
+
+_CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
+_TOO_SLOW = "timed out during startup"  # Ray's words after 30 s, a number that nobody can set
+_PLACEMENT_CPUS = 16  # veRL asks for CPUs as slots of placement groups, not as cores
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A running Ray. ``address`` goes to the run's processes as RAY_ADDRESS."""
+
+    address: str
+    daemons: tuple[psutil.Process, ...] = ()
+
+    def dead(self) -> str | None:
+        """Which of Ray's own processes has ended, as a message; None while all run."""
+        for process in self.daemons:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                return "Ray itself died (its raylet or control store ended)"
+        return None
+
+
+@contextlib.contextmanager
+def local_ray(
+    options: Tree, *, gpus: int | None = None, cpus: int = 0, umask: int = PRIVATE
+) -> Iterator[Cluster]:
+    """Start Ray on this machine for the time of the block; ``options``: veRL's ``ray_kwargs.ray_init``.
+
+    ``gpus`` None lets Ray count them; ``cpus``: slots that it must have; ``umask``: of its workers' files.
+    Raises RunError with Ray's own reason when it does not start.
+    """
+    if not options.get("_node_ip_address"):
+        keep_ray_here()
+    import ray
+
+    with _folder(options.get("_temp_dir")) as folder:
+        try:
+            with file_modes.umask(umask):
+                address = _started(options, folder, gpus, cpus)
+            yield Cluster(address, tuple(_daemons()))
+        finally:
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+
+
+@contextlib.contextmanager
+def _folder(named: object) -> Iterator[Path]:
+    """Where Ray lies. What the user named stays, with all that is in it: others' Rays may lie there too,
+    and Ray itself leaves a session's logs to whoever names a folder for them."""
+    if named:
+        yield Path(str(named))
+        return
+    own = file_modes.ray_folder()
+    try:
+        yield own
+    finally:
+        shutil.rmtree(own.parent, ignore_errors=True)
+
+
+def _started(options: Tree, folder: Path, gpus: int | None, cpus: int, *, again: bool = True) -> str:
+    """Ray's address. On a busy machine it may be too slow for Ray itself: then once more."""
+    import ray
+
+    try:
+        with _quiet(), _own_signals():
+            context = ray.init(**_init_arguments(options, folder, gpus, cpus))
+    except Exception as error:
+        if again and _TOO_SLOW in str(error):
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            return _started(options, folder, gpus, cpus, again=False)
+        lie = "lie in" if options.get("_temp_dir") else "lay in"
+        raise RunError(
+            f"Ray does not start: {_first_line(error)}",
+            hint="`trinity-compat doctor` checks ports, disk, memory and Ray itself;"
+            f" Ray's logs {lie} {folder}",
+        ) from error
+    return str(context.address_info["gcs_address"])
+
+
+def _daemons() -> list[psutil.Process]:
+    below = psutil.Process().children(recursive=True)
+    return [process for process in below if process.name() in ("raylet", "gcs_server")]
+
+
+def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0) -> dict[str, object]:
+    asked = {name: value for name, value in options.items() if value is not None and name != "address"}
+    cores = psutil.cpu_count() or 1
+    return {
+        # A dashboard costs seconds and a port, and our own display reads the database.
+        "include_dashboard": False,
+        **({"object_store_memory": _CPU_OBJECT_STORE} if gpus == 0 else {}),
+        # The sides write logs of their own; here Ray's workers would write into the display.
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        # Ray asks nobody who he is. Bound to this address its services are this machine's alone.
+        "_node_ip_address": LOOPBACK,
+        # What the launch says wins over the lines above, and what a run rests on over the launch.
+        **asked,
+        "address": "local",
+        "num_cpus": asked.get("num_cpus") or max(cores, _PLACEMENT_CPUS, cpus),
+        "_temp_dir": str(folder),
+        **({} if gpus is None else {"num_gpus": gpus}),
+    }
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """``ray.init`` puts a handler of its C++ side under Python's, which aborts the process on SIGTERM: what
+    catches signals here is put back above it."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ours = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in ours.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray reports its start on stderr; what matters of it comes as an exception. RAY_ADDRESS would
+    turn address="local" around."""
+    held = os.environ.pop("RAY_ADDRESS", None)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        if held is not None:
+            os.environ["RAY_ADDRESS"] = held
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,40 @@
+"""What the supervisor sees of a process that stands beside a run: a bench, an endpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import Participant
+from trinity_compat.run.job_dir.heartbeats import Heartbeats, LastHeartbeat
+
+
+@dataclass(slots=True)
+class StandaloneWatch:
+    """Reads what the process writes to the job's database at ``url``. Implements ``supervisor.Watch``."""
+
+    url: str
+    buffer: Buffer = field(init=False)
+    _heartbeats: Heartbeats = field(init=False, default_factory=Heartbeats)
+
+    def begin(self) -> None:
+        """Open the database, which is there from now on."""
+        self.buffer = open_buffer(self.url)
+
+    def update(self) -> None:
+        """Called at every poll."""
+
+    def heard(self, role: str, pid: int) -> LastHeartbeat | None:
+        """When the process said something last."""
+        self._heartbeats.look(self.buffer.participants())
+        return self._heartbeats.of(role, pid)
+
+    def of(self, role: str) -> list[Participant]:
+        """Everybody of that role."""
+        return [who for who in self.buffer.participants() if who.role == role]
+
+    def reason(self, role: str, pid: int) -> str | None:
+        """Why the process failed, in its own words."""
+        failed = [who for who in self.of(role) if (who.state, who.pid) == ("failed", pid)]
+        return str(failed[-1].detail["reason"]) if failed and failed[-1].detail.get("reason") else None

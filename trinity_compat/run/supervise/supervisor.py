@@ -1,0 +1,254 @@
+"""Starts the two sides, watches them, and ends both when one of them dies or the user says so.
+
+Invariants: a side's death is seen within a poll (0.2 s); ``supervise`` returns with none of its
+children alive; the database is only read here, so that what was written stays written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Protocol
+
+from trinity_compat.common.error_text import last_error
+from trinity_compat.common.watchdog import LONG
+from trinity_compat.job.restarts import RESTARTS
+from trinity_compat.run.job_dir.heartbeats import LastHeartbeat
+from trinity_compat.run.supervise.children import Child, ProcessCommand, adopt_orphans, end, kill_hung, start
+
+BAD_INPUT = 2  # exit code of a side that was given what cannot be run
+PEER_DIED = 3  # exit code of a side that ended because the other one had
+POLL_S = 0.2
+_LAST_SIDE_S = 60.0  # after the trainer is done, the explorer has this long to end by itself
+_BLAME_S = 1.0  # a side that says "my peer died" waits this long for the peer's own exit code
+SILENT_S = 30.0  # a process that has begun to report, and says nothing: it is stopped, or blocked as a whole
+_PEER_SILENT_S = 6.0  # the same where the other side has ended because of it
+_SERVED_S = 5.0  # as long may a served model's process take to see that its server is gone
+
+
+class ProgressWatch(Protocol):
+    """Sees the run's progress while it lasts."""
+
+    def update(self) -> None:
+        """Called at every poll; shows what is new."""
+
+    def heard(self, role: str, pid: int) -> LastHeartbeat | None:
+        """When a participant said something last; None when it never has."""
+
+    def reason(self, role: str, pid: int) -> str | None:
+        """Why a participant failed, in its own words; None when it left none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How a run ended. ``code`` is the exit code; ``failure`` one message, None unless it failed."""
+
+    code: int
+    failure: str | None = None
+    log: str | None = None
+
+
+@dataclass(slots=True)
+class StopSignal:
+    """The first signal that asked the run to end."""
+
+    number: int | None = None
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[StopSignal]:
+    """Turn SIGINT, SIGTERM and SIGHUP into a flag for the duration."""
+    stop = StopSignal()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        stop.number = stop.number or number
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@dataclass(slots=True)
+class Supervision:
+    """What ``supervise`` is given besides the commands.
+
+    ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at
+    every poll and at the end. ``restarts`` counts how often a process that died may be started again, with
+    what ``again`` adds to its environment. ``all_needed``: the run can't go on without one of its explorers;
+    else the tasks of a dead one go to those that live. ``stall_s``: how long a process that has said its last
+    word may take to end, and LONG times as long one to say its first; None for ever.
+    """
+
+    watch: ProgressWatch
+    stop: StopSignal
+    also_dead: Callable[[], str | None] = lambda: None
+    each_poll: Callable[[], None] = lambda: None
+    say: Callable[[str], None] = print
+    restarts: int = 0
+    again: Callable[[], Mapping[str, str]] = dict
+    all_needed: bool = False
+    stall_s: float | None = None
+    grace_s: float = 10.0
+
+
+def supervise(commands: Sequence[ProcessCommand], by: Supervision) -> RunOutcome:
+    """Run ``commands`` until all are done but those that serve the others, one dies, or a signal comes. Never
+    raises for a child."""
+    adopt_orphans()
+    if by.stop.number is not None:
+        return RunOutcome(128 + by.stop.number)
+    children: list[Child] = []
+    outcome: RunOutcome | None = None
+    try:
+        for command in commands:
+            children.append(_start(command, by))
+        while outcome is None:
+            time.sleep(POLL_S)
+            by.watch.update()
+            by.each_poll()
+            outcome = _judge(children, by)
+    finally:
+        end(children, grace_s=by.grace_s)
+    by.watch.update()
+    by.each_poll()
+    return outcome
+
+
+def _start(command: ProcessCommand, by: Supervision, also: Mapping[str, str] | None = None) -> Child:
+    """Each side tells the other by its heartbeat that it would come back."""
+    return start(replace(command, env={**command.env, RESTARTS: str(by.restarts), **(also or {})}))
+
+
+def _judge(children: list[Child], by: Supervision) -> RunOutcome | None:
+    """One look at everything; None while the run goes on."""
+    if by.stop.number is not None:
+        return RunOutcome(128 + by.stop.number)
+    for child in children:
+        if child.returncode is None and (why := _hangs(child, by)):
+            kill_hung(child, why)
+    # Before Ray: where both are gone the side's own words say more than "Ray died".
+    if any(child.returncode not in (None, 0) for child in children):
+        return _after_death(children, by)
+    if reason := by.also_dead():
+        return RunOutcome(1, reason)
+    sides = [child for child in children if not child.command.serves]
+    if all(child.returncode == 0 for child in sides) or _trainer_done_for(children) > _LAST_SIDE_S:
+        return RunOutcome(0)
+    return None
+
+
+def _hangs(child: Child, by: Supervision) -> str | None:
+    """What is said of a child that neither goes on nor ends. What a process that reports is waiting for, its
+    own watchdog judges."""
+    if by.stall_s is None:
+        return None
+    heard = by.watch.heard(child.command.role, child.process.pid)
+    if heard is None:
+        waited_s = time.monotonic() - child.started
+        return f"has said nothing for {waited_s:.0f} s" if waited_s > by.stall_s * LONG else None
+    if heard.has_ended:
+        return f"was {heard.state}, and did not end" if heard.silent_s > by.stall_s else None
+    return _silent(heard) if heard.silent_s > SILENT_S else None
+
+
+def _silent(heard: LastHeartbeat) -> str:
+    last = f" while {heard.doing}" if heard.doing else ""
+    return f"has been silent for {heard.silent_s:.0f} s{last}"
+
+
+def _kill_silent_peers(children: list[Child], by: Supervision) -> None:
+    """Who ended because the other one was silent is right: that one is stopped, and would stay so."""
+    if all(child.returncode != PEER_DIED for child in children):
+        return
+    for child in [child for child in children if child.returncode is None]:
+        heard = by.watch.heard(child.command.role, child.process.pid)
+        if heard and not heard.has_ended and heard.silent_s > _PEER_SILENT_S:
+            kill_hung(child, _silent(heard))
+
+
+def _trainer_done_for(children: list[Child]) -> float:
+    """Seconds since the last trainer ended well; 0.0 while one runs or there is none."""
+    trainers = [child for child in children if child.command.role == "trainer"]
+    if not trainers or any(child.returncode != 0 for child in trainers):
+        return 0.0
+    now = time.monotonic()
+    for child in trainers:
+        child.ended = child.ended or now
+    return now - max(child.ended or now for child in trainers)
+
+
+def _after_death(children: list[Child], by: Supervision) -> RunOutcome | None:
+    """Restart what may be, else name the one to blame: not the one that only lost its peer, nor the one whose
+    reward function found nobody at a served model's address."""
+    _kill_silent_peers(children, by)
+    if by.restarts and _restart(children, by):
+        return None
+    if not by.all_needed and _go_on_without(children, by):
+        return None
+    serves = any(child.command.serves and child.returncode is None for child in children)
+    deadline = time.monotonic() + (_SERVED_S if serves else _BLAME_S)
+    while True:
+        dead = [child for child in children if child.returncode not in (None, 0)]
+        culprits = [child for child in dead if child.returncode != PEER_DIED]
+        serving = [child for child in culprits if child.command.serves]
+        if serving or (culprits and not serves) or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    hung = [child for child in culprits if child.hung]
+    culprit = (hung or serving or culprits or dead)[0]
+    code = BAD_INPUT if culprit.returncode == BAD_INPUT else 1
+    return RunOutcome(code, _failure(culprit, by.watch), str(culprit.command.log))
+
+
+def _restart(children: list[Child], by: Supervision) -> bool:
+    """Start again what died: what explorers owe stands in the database, a trainer resumes from its
+    checkpoint, and who asks for a score asks again while the reward model is away. Bad input stays bad."""
+    dead = [child for child in children if child.returncode not in (None, 0)]
+    if any(child.returncode == BAD_INPUT for child in dead) or len(dead) > by.restarts:
+        return False
+    end(dead, grace_s=by.grace_s)  # what they left in their groups
+    for child in dead:
+        # Counted per start and not per explorer: a fault that every start meets must end the run.
+        by.restarts -= 1
+        by.say(f"{_failure(child, by.watch)}; started again ({by.restarts} restarts left)")
+        children[children.index(child)] = _start(child.command, by, by.again())
+    return True
+
+
+def _go_on_without(children: list[Child], by: Supervision) -> bool:
+    """Leave dead explorers behind while another lives and nothing else died."""
+    dead = [child for child in children if child.returncode not in (None, 0)]
+    lives = any(child.command.role == "explorer" and child.returncode is None for child in children)
+    if not lives or any(
+        child.command.role != "explorer" or child.returncode in (BAD_INPUT, PEER_DIED) for child in dead
+    ):
+        return False
+    for child in dead:
+        by.say(f"{_failure(child, by.watch)}; the other explorers take its tasks")
+        children.remove(child)
+    end(dead, grace_s=by.grace_s)
+    return True
+
+
+def _failure(child: Child, watch: ProgressWatch) -> str:
+    if child.hung:
+        return f"the {child.command.name} (pid {child.process.pid}) {child.hung}; it was killed"
+    code = child.returncode or 0
+    how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    reason = watch.reason(child.command.role, child.process.pid)
+    if not reason and code != -signal.SIGKILL:  # which it had no time to say a word about
+        reason = last_error(child.output())
+    return f"the {child.command.name} {how}" + (f": {reason}" if reason else "")
+
+
+def _signal_name(number: int) -> str:
+    name = signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
+    return f"{name} (often: out of memory)" if name == "SIGKILL" else name

@@ -1,0 +1,72 @@
+"""A YAML's task pipeline, before a run's sides start: files of tasks through Data-Juicer into the taskset.
+
+The taskset's folder appears whole, with ``.task_pipeline.json`` in it, which says what made it: the same
+command again reads it and processes nothing. Tasks that are in it no more lie beside it, in
+``FOLDER.dropped.jsonl``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from trinity_compat.common.atomic_write import write_text
+from trinity_compat.common.containers import Tree, read_section, section_at
+from trinity_compat.common.errors import UserError
+from trinity_compat.trinity.pipelines.juicer import SECTION
+from trinity_compat.trinity.pipelines.juicer.client import Client
+
+_MARK = ".task_pipeline.json"  # hidden: datasets reads all other files of a folder
+
+
+def run(verl: Tree) -> Iterator[str]:
+    """Lines for the user. Raises UserError for a folder that lies there and is not of this pipeline, RunError
+    for a service that fails."""
+    section = section_at(verl, SECTION)
+    if not section:
+        return
+    asked = section_at(section, "asked")
+    folder = Path(str(asked["output_dir"]))
+    if folder.exists():
+        yield _told(_made_before(folder, asked), folder)
+        return
+    yield f"processes the tasks of {folder} by Data-Juicer …"
+    yield _told(_process(section_at(section, "service"), asked, folder), folder)
+
+
+def _made_before(folder: Path, asked: Tree) -> Tree:
+    mark = read_section(folder / _MARK)
+    if mark.get("asked") != json.loads(json.dumps(asked)):
+        raise UserError(
+            f"data_processor.task_pipeline writes {folder}, which exists and was not made by this pipeline",
+            hint="name another path in the taskset, or remove the folder",
+        )
+    return section_at(mark, "counts")
+
+
+def _process(service: Tree, asked: Tree, folder: Path) -> Tree:
+    making = folder.with_name(f".{folder.name}.making")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    where = {"output_dir": str(making), "dropped_path": str(_dropped(folder))}
+    client = Client(service, {**asked, **where})
+    try:
+        counts = client.tasks()
+    finally:
+        client.close()
+    write_text(making / _MARK, json.dumps({"asked": asked, "counts": counts}, indent=1))
+    making.rename(folder)
+    return counts
+
+
+def _dropped(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.dropped.jsonl")
+
+
+def _told(counts: Tree, folder: Path) -> str:
+    made = f"{counts.get('sample_num')} tasks in {folder}"
+    if "input_num" not in counts:  # trinity-rft's own service counts no others
+        return made
+    return f"{made}, of {counts['input_num']}; {counts['dropped_num']} dropped, in {_dropped(folder)}"

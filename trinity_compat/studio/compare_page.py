@@ -1,0 +1,139 @@
+"""Comparing runs: the verdict first, then curves, configurations, and answers to the same task."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import hidden, shown
+from trinity_compat.compare import inference
+from trinity_compat.compare.axes import AXES
+from trinity_compat.compare.conclusion import group_rows, headline, key_metrics
+from trinity_compat.compare.configs import of_runs
+from trinity_compat.compare.html import as_html, drawn
+from trinity_compat.compare.verdict import Comparison
+from trinity_compat.studio.comparisons import ComparisonQuery
+from trinity_compat.studio.experiences import index_of, read_group
+from trinity_compat.studio.jobs import Job
+from trinity_compat.studio.pages import as_json, job_named, page, studio_of
+
+_TASKS = 12
+Newest = tuple[int, float]  # step, mean reward
+
+
+def asked_of(request: Request) -> ComparisonQuery | None:
+    """None unless both sides name a job. Raises HTTPException 404 for one that is not there."""
+    given = request.query_params
+    names = (dict.fromkeys(given.getlist(side)) for side in "ab")
+    a, b = (tuple(job_named(request, name) for name in side) for side in names)
+    axis = given.get("axis") or "step"
+    known = next((one for one in AXES if one == axis), None)
+    if known is None:
+        raise HTTPException(400, f"axis is one of {', '.join(AXES)}.")
+    return ComparisonQuery(a, b, known) if a and b else None
+
+
+def comparison(request: Request) -> Response:
+    """Choose two sides; what became of them."""
+    studio, asked = studio_of(request), asked_of(request)
+    values: dict[str, object] = {
+        "rows": [studio.summaries.of(job) for job in studio.jobs.all().values()],
+        "chosen": {side: request.query_params.getlist(side) for side in "ab"},
+        "axes": AXES,
+        "axis": asked.axis if asked else "step",
+        "found": None,
+        "problem": "",
+    }
+    if asked:
+        try:
+            values |= {"found": _found(studio.comparisons.of(asked), asked)}
+        except UserError as error:
+            values |= {"problem": str(error)}
+    return page(request, "compare.html", values)
+
+
+def _found(made: Comparison, asked: ComparisonQuery) -> dict[str, object]:
+    first, *rest = headline(made)
+    return {
+        "labels": {"a": made.a.label, "b": made.b.label},
+        "first": first,
+        "rest": rest,
+        "groups": group_rows(made),
+        "curves": key_metrics(made),
+        "names": [metric.name for metric in made.metrics],
+        "configuration": _differences(made),
+        "tasks": _tasks(asked.a[0], asked.b[0]),
+        "address": asked.address,
+        "sides": asked.sides,
+        "incomplete": inference.missing() or "",
+    }
+
+
+def _differences(made: Comparison) -> list[dict[str, object]] | None:
+    """What differs in the configuration of the sides' first runs; None where it is not known."""
+    found = of_runs(*(side.runs[0].meta for side in (made.a, made.b)))
+    return None if found is None else [_masked(row) for row in found]
+
+
+def _masked(row: dict[str, object]) -> dict[str, object]:
+    key = str(row["key"])
+    return row | {side: hidden(key, row[side]) for side in "ab"} | {"why": shown(str(row["why"]))}
+
+
+def _tasks(a: Job, b: Job) -> list[tuple[str, Newest, Newest]]:
+    """(task, A's newest answers, B's) of tasks that both have answered, the greatest difference first."""
+    try:
+        ours, theirs = (index_of(job)[0].newest_by_task("train") for job in (a, b))
+    except UserError:
+        return []
+    rows = [(task, newest, theirs[task]) for task, newest in ours.items() if task in theirs]
+    return sorted(rows, key=lambda row: -abs(row[1][1] - row[2][1]))[:_TASKS]
+
+
+def curves(request: Request) -> Response:
+    """``?name=…``: name → the metric, with what is drawn of it."""
+    asked = asked_of(request)
+    if asked is None:
+        raise HTTPException(400, "The address names no two sides.")
+    made = studio_of(request).comparisons.of(asked)
+    wanted = set(request.query_params.getlist("name"))
+    return as_json({metric.name: drawn(metric) for metric in made.metrics if metric.name in wanted})
+
+
+def report(request: Request) -> Response:
+    """The HTML report, to keep: one file without network. A download, never shown in the studio's origin."""
+    asked = asked_of(request)
+    if asked is None:
+        raise HTTPException(400, "The address names no two sides.")
+    made = studio_of(request).comparisons.of(asked)
+    headers = {"content-disposition": 'attachment; filename="comparison.html"'}
+    text = as_html(made, config_diff=_differences(made)).encode(errors="replace")
+    return Response(text, media_type="text/html", headers=headers)
+
+
+def same_task(request: Request) -> Response:
+    """The newest answers of either side to one task."""
+    asked = asked_of(request)
+    task = request.query_params.get("task", "")
+    if asked is None or not task:
+        raise HTTPException(400, "The address names no two sides and a task.")
+    sides = [_of_task(job, task) for job in (asked.a[0], asked.b[0])]
+    return page(request, "same_task.html", {"task": task, "sides": sides, "address": asked.address})
+
+
+def _of_task(job: Job, task: str) -> dict[str, object]:
+    history = index_of(job)[0].over_time("train", task)
+    if not history:
+        return {"job": job, "group": None, "answers": [], "prompt": "", "step": None}
+    number = int(str(history[-1]["group_id"]))
+    found = job.database().run(lambda conn: read_group(conn, number), write=False)
+    members = found[1] if found else []
+    return {
+        "job": job,
+        "group": number,
+        "step": history[-1]["step"],
+        "prompt": members[0][1].prompt_text if members else "",
+        "answers": [answer for _, answer in members],
+    }

@@ -1,0 +1,133 @@
+"""The page of all runs, and the pages of one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from trinity_compat.common.redaction import hidden, shown
+from trinity_compat.studio import control, job_files, live, run_state, step_timeline
+from trinity_compat.studio.pages import as_json, job_of, page, reading, studio_of
+
+# Shown first, those that the run has, before its evaluations' scores.
+_CURVES = (
+    "critic/score/mean",
+    "response_length/mean",
+    "actor/entropy",
+    "actor/grad_norm",
+    "actor/ppo_kl",
+    "perf/tokens_per_second",
+    "training/model_version_lag/mean",
+    "training/rollout_probs_diff_mean",
+)
+_BUFFER = ("buffer/ready", "buffer/claimed", "buffer/stale", "buffer/void")
+_LANE_STEPS = 60
+_EVALUATIONS = 20
+_RECORDS = ("trinity.yaml", "verl.yaml", "launch.json")
+
+
+def runs(request: Request) -> HTMLResponse:
+    """All jobs below the folder, those at work first."""
+    studio = studio_of(request)
+    rows = [studio.summaries.of(job) for job in studio.jobs.all().values()]
+    rows.sort(
+        key=lambda row: (row.state != "running", row.seen_s if row.seen_s is not None else 1e18, row.name)
+    )
+    template = "runs_table.html" if "table" in request.query_params else "runs.html"
+    return page(request, template, {"rows": rows})
+
+
+def run(request: Request) -> Response:
+    """One run, live."""
+    job = job_of(request)
+    if problem := run_state.readable(job):
+        resumed = job.resumed.told(running=False) if job.resumed else ""
+        return page(request, "unreadable.html", {"job": job, "problem": problem, "resumed": resumed})
+    return _live(request)
+
+
+@reading
+def _live(request: Request) -> Response:
+    job = job_of(request)
+    metrics = studio_of(request).store.of(job)
+    scores, evaluations = run_state.evaluations(metrics.rows.get("trainer", {}))
+    shown = {"scores": scores, "evaluations": evaluations[:_EVALUATIONS]}
+    if "evaluations" in request.query_params:  # for a page that is open already
+        return page(request, "evaluations.html", shown)
+    now = run_state.now(job, metrics)
+    values = {
+        "job": job,
+        "now": now,
+        "why_not": control.why_not_offered(job),
+        "resumed": job.resumed.told(running=now["state"] == "running") if job.resumed else "",
+        "names": metrics.names(),
+        "curves": _CURVES,
+        "buffer": _BUFFER,
+    }
+    return page(request, "run.html", values | shown)
+
+
+def metrics(request: Request) -> Response:
+    """``?name=…``: the series asked for, name → [steps, values]; and how far each side has been read."""
+    found = studio_of(request).store.of(job_of(request))
+    series = found.series(request.query_params.getlist("name"))
+    return as_json({"series": series, "last": found.last(), "history": found.history})
+
+
+def seconds(request: Request) -> Response:
+    """The latest steps' seconds by part: {side: [[step, {part: seconds}], …]}."""
+    found = studio_of(request).store.of(job_of(request))
+    return as_json(live.seconds(found.after({}), most=_LANE_STEPS) | {"waiting": step_timeline.WAITING})
+
+
+def configuration(request: Request) -> HTMLResponse:
+    """The configuration in effect, each value with where it came from."""
+    job = job_of(request)
+    folder = job.dir.root / "config"
+    launches = _section(folder / "audit.json").get("launches")
+    launch = launches[0] if isinstance(launches, list) and launches else None
+    findings = launch.get("findings") if isinstance(launch, dict) else None
+    found = findings if isinstance(findings, list) else []
+    texts = [(name, _text(folder / name)) for name in _RECORDS]
+    values = {
+        "job": job,
+        "findings": [_finding(finding) for finding in found if isinstance(finding, dict)],
+        "texts": [(name, text) for name, text in texts if text is not None],
+        "launch": _section(folder / "launch.json"),
+    }
+    return page(request, "configuration.html", values)
+
+
+def _section(path: Path) -> dict[str, object]:
+    """What a JSON file holds; empty where it cannot be read, or holds something else than a section."""
+    try:
+        found = json.loads(job_files.text(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _finding(finding: dict[str, object]) -> dict[str, object]:
+    key, target = str(finding.get("key")), str(finding.get("target") or "")
+    return finding | {
+        "key": key,
+        "value": hidden(key, finding.get("value")),
+        "target": target,
+        "target_value": hidden(target or key, finding.get("target_value")),
+        "source": finding.get("source") or "default",
+        "reason": shown(str(finding.get("reason") or "")),
+        "status": str(finding.get("status", "")).replace("_", " "),
+    }
+
+
+def _text(path: Path) -> str | None:
+    """The file, line by line, secrets masked (``KEY: value`` of YAML as well); None where there is none."""
+    try:
+        return "\n".join(shown(line) for line in job_files.text(path).splitlines())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"

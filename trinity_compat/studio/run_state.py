@@ -1,0 +1,196 @@
+"""What a job is doing now, in the words and figures of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from trinity_compat.buffer import codec
+from trinity_compat.buffer.model import Participant
+from trinity_compat.buffer.queries import query
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import shown
+from trinity_compat.run.job_dir.snapshot import StepFigures, age, label, snapshot_of, training_rows
+from trinity_compat.run.job_dir.status import is_live
+from trinity_compat.studio import job_files
+from trinity_compat.studio.jobs import Job
+from trinity_compat.studio.series import Metrics, finite
+
+_SPARK = 120  # steps
+_LATEST = """SELECT step, CAST(metrics AS TEXT) FROM metrics
+WHERE role = 'trainer' AND voided_in IS NULL ORDER BY step DESC, history_id DESC LIMIT :limit"""
+_PACE = 60  # newest rows that the live figures are taken from
+MEANS = {
+    "running": "at work",
+    "done": "trained all its steps",
+    "failed": "a side has failed",
+    "stopped": "was stopped; a resume goes on from the last checkpoint",
+    "lost": "was working and has not been heard of for half a minute",
+    "new": "has not started yet",
+    "unreadable": "its files cannot be read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A row of the runs page. ``problem`` says why there are no figures."""
+
+    name: str
+    state: str
+    step: int = 0
+    total: int | None = None
+    reward: float | None = None
+    spark: tuple[tuple[int, float], ...] = ()
+    lag: float | None = None
+    tokens_per_s: float | None = None
+    step_s: float | None = None
+    seen_s: float | None = None
+    problem: str = ""
+
+
+class Summaries:
+    """Of every job; one whose files have not changed, and that does not live, is not read again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Path, tuple[object, RunSummary]] = {}
+
+    def of(self, job: Job) -> RunSummary:
+        """Never raises: a job that cannot be read says so in its row."""
+        signature = job.signature()
+        kept = self._kept.get(job.dir.root)
+        if kept and signature is not None and kept[0] == signature and kept[1].state != "running":
+            return kept[1]
+        try:
+            found = _summary(job)
+        except Exception as error:
+            return RunSummary(job.name, _without_figures(job), problem=shown(str(error)))
+        self._kept[job.dir.root] = (signature, found)
+        return found
+
+
+def _without_figures(job: Job) -> str:
+    database = job.dir.root / "buffer" / "experiences.db"
+    try:
+        job_files.status(database)
+    except FileNotFoundError:
+        return "new"
+    except OSError:
+        pass
+    return "unreadable"
+
+
+def _summary(job: Job) -> RunSummary:
+    spec, buffer = job.spec, job.buffer()
+    with job.database().at_once():
+        people = buffer.participants()
+        rows = training_rows(job.database().run(_latest, write=False))
+    last = rows[-1] if rows else StepFigures(0)
+    rewards = tuple((row.step, value) for row in rows if (value := finite(row.reward)) is not None)
+    return RunSummary(
+        job.name,
+        state_of(people),
+        last.step,
+        spec.total_steps,
+        rewards[-1][1] if rewards else None,
+        rewards,
+        finite(last.staleness),
+        finite(last.tokens_per_s),
+        finite(last.step_s),
+        min((who.age_s for who in people), default=None),
+    )
+
+
+def _latest(conn: sa.Connection) -> list[tuple[int, dict[str, float]]]:
+    found = conn.execute(query(_LATEST), {"limit": _SPARK}).all()
+    return [(int(step), codec.numbers(text)) for step, text in reversed(found)]
+
+
+def state_of(people: Sequence[Participant]) -> str:
+    """One word of MEANS."""
+    if is_live(people):
+        return "running"
+    states = {who.state for who in people}
+    for word in ("failed", "stopped", "done"):
+        if word in states:
+            return word
+    return "lost" if states else "new"
+
+
+def spark_points(points: Sequence[tuple[int, float]], width: int = 120, height: int = 28) -> str:
+    """``points`` of an SVG polyline; '' for fewer than two."""
+    if len(points) < 2:
+        return ""
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    low, high = min(ys), max(ys)
+    across = (width - 4) / ((max(xs) - min(xs)) or 1)
+    up = (height - 6) / ((high - low) or 1)
+    flat = height / 2 if high == low else 0.0
+    at = ((2 + (x - xs[0]) * across, flat or height - 3 - (y - low) * up) for x, y in points)
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+
+
+def now(job: Job, metrics: Metrics) -> dict[str, object]:
+    """The live figures of one job, as JSON; ``metrics`` are up to date. Raises UserError or BufferError."""
+    snapshot = snapshot_of(job.buffer(), job.spec, metrics.newest("trainer", _PACE))
+    last = snapshot.rows[-1] if snapshot.rows else StepFigures(0)
+    left = snapshot.left_s
+    state = state_of(snapshot.participants)
+    return {
+        "state": state,
+        "means": MEANS[state],
+        "step": snapshot.step,
+        "total": snapshot.total,
+        "updates": snapshot.step * snapshot.updates_per_step,
+        "left": age(left) if left is not None and state == "running" else "",
+        "reward": finite(last.reward),
+        "lag": finite(last.staleness),
+        "tokens": finite(last.tokens_per_s),
+        "step_s": finite(last.step_s),
+        "depth": dict(snapshot.depth),
+        "version": snapshot.version,
+        "checkpoint": job.latest_checkpoint,
+        "history": snapshot.history,
+        "sides": [_side(who) for who in snapshot.participants],
+    }
+
+
+def _side(who: Participant) -> dict[str, object]:
+    detail = {key: value for key, value in asdict(who)["detail"].items() if key != "reason"}
+    return {
+        "name": label(who),
+        "state": who.state,
+        "seen": age(who.age_s),
+        "where": f"pid {who.pid} on {who.host}",
+        "reason": shown(str(who.detail.get("reason") or "")),
+        "detail": shown(" ".join(f"{key}={value}" for key, value in list(detail.items())[:4])),
+    }
+
+
+def evaluations(
+    rows: Mapping[int, Mapping[str, float]],
+) -> tuple[list[str], list[tuple[int, list[float | None]]]]:
+    """(names of validation scores, (step, their values) newest first), out of the trainer's rows."""
+    found = {
+        step: {name: value for name, value in row.items() if name.startswith("val-")}
+        for step, row in rows.items()
+    }
+    names = sorted(
+        {name for row in found.values() for name in row}, key=lambda n: (not n.startswith("val-core"), n)
+    )
+    return names, [
+        (step, [finite(row[name]) if name in row else None for name in names])
+        for step, row in sorted(found.items(), reverse=True)
+        if row
+    ]
+
+
+def readable(job: Job) -> str:
+    """'' or why the job's database cannot be read."""
+    try:
+        job.database()
+    except (UserError, OSError) as error:
+        return shown(str(error))
+    return ""

@@ -1,0 +1,88 @@
+"""The trainer's pulse: it also keeps the leases of the claims in hand."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import nullcontext
+from typing import Self
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.heartbeat_thread import HeartbeatThread
+from trinity_compat.buffer.model import Claim
+from trinity_compat.common.watchdog import LONG, Suspects
+from trinity_compat.job.restarts import promised
+
+BEAT_S = 1.0
+LEASE_S = 60.0
+
+
+class LeaseHeartbeat(HeartbeatThread):
+    """Use as a context manager. ``check`` raises a lost claim, or that the database is gone."""
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        name: str,
+        *,
+        lease_s: float = LEASE_S,
+        beat_s: float = BEAT_S,
+        limit_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: nullcontext(buffer),
+            "trainer",
+            name,
+            period_s=beat_s,
+            prefix="[trinity] ",
+            always=promised(),
+            limit_s=limit_s,
+        )
+        self.lease_s, self._buffer = lease_s, buffer
+        self._claims: tuple[Claim, ...] = ()
+        self._doing = "starting"
+        self._renewed = 0.0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        self._beat(self._buffer)
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def say(self, state: str, **detail: object) -> None:
+        """Change the state at once, not with the next beat."""
+        self.state, self.detail = state, detail
+        self._doing = " ".join([state, *(f"{name} {value}" for name, value in detail.items())])
+        self.main.now(self._doing, times=LONG)
+        self._beat(self._buffer)
+
+    def check(self) -> None:
+        """As a pulse's. Whoever waits calls it between looks: the main thread goes on."""
+        self.main.progress()
+        super().check()
+
+    def asks(self, method: str, suspects: Suspects) -> None:
+        """The main thread calls a method of the training processes."""
+        self.main.now(f"{self._doing}, {method} in the training processes", times=LONG, suspects=suspects)
+
+    def note(self, text: str) -> None:
+        """As a pulse's, and at once."""
+        super().note(text)
+        self._beat(self._buffer)
+
+    def keep(self, *claims: Claim) -> None:
+        """Renew ``claims`` from now on, or nothing."""
+        with self._lock:
+            self._claims, self._renewed = claims, time.monotonic()
+
+    def beside(self, buffer: Buffer) -> None:
+        """Renew the claims in time."""
+        # Under the lock, so that keep() after mark_trained never meets a renewal of the same claim.
+        with self._lock:
+            if self._claims and time.monotonic() - self._renewed > self.lease_s / 4:
+                for claim in self._claims:
+                    buffer.renew(claim, lease_s=self.lease_s)
+                self._renewed = time.monotonic()

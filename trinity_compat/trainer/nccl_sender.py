@@ -1,0 +1,122 @@
+"""Weights to the explorers by a collective (``sync_method: nccl``): the trainer's side.
+
+The trainer's process hosts the store and waits until every explorer is ready; then rank 0 of its actor and
+the engines' workers meet. A group that broke is formed anew with whoever is there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+import uuid
+from collections.abc import Callable
+
+import ray
+import torch.distributed as dist
+
+from trinity_compat.buffer.api import Buffer
+from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.common.errors import RunError
+from trinity_compat.common.network import is_loopback, outward_address
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.synchronizer.await_version import SyncTimeout
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, LoadFailed, Rendezvous
+from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferSender, WeightOffer
+from trinity_compat.trainer.adapter import SendWeights
+
+MEETING_S = 120.0  # for joining, from the moment when all are ready, and again for each bucket
+_POLL_S = 0.01
+
+
+class NcclSender:
+    """Hands versions over; the group stays from one to the next."""
+
+    def __init__(self, buffer: Buffer, spec: RunSpec, check: Callable[[str], None]) -> None:
+        """``check`` is called between looks with what is waited for; what it raises ends the wait."""
+        self._offering, self._explorers = OfferSender(buffer, spec.explorers), spec.explorers
+        self._limit, self._check = spec.sync.timeout_s, check
+        self._store: dist.TCPStore | None = None
+        self._members: dict[str, int] = {}
+        self._group, self._secret = "", secrets.token_hex(32)
+        self._apart, self._address = spec.mode == "train", ""
+
+    def send(self, version: int, send: SendWeights) -> WeightVersion:
+        """Broadcast ``version`` to every explorer. Raises SyncTimeout, WeightsDamaged, RunError."""
+        until = time.monotonic() + self._limit
+        while True:
+            offer = self._offering.open(version)
+            members = self._wait_for_members(offer, until)
+            try:
+                file = send(version, self._meeting(offer, members), lambda: self._check("the weights' way"))
+            except LoadFailed as error:
+                raise RunError(
+                    f"version {version} of the weights can't be loaded: {_last_line(error)}",
+                    hint="see log/explorer.log",
+                ) from error
+            except HandoverFailed as error:
+                why = _last_line(error)
+                print(f"[trinity] version {version}: {why}; offered again")
+                self._members = {}
+                if time.monotonic() > until:
+                    raise SyncTimeout(
+                        f"version {version} of the weights was not handed over in {self._limit:g} s: {why}",
+                        hint="see log/explorer.log; synchronizer.sync_timeout sets the limit",
+                    ) from error
+                continue
+            self._offering.close()
+            return WeightVersion(version, "", file.digest, file.nbytes, "nccl")
+
+    def _wait_for_members(self, offer: WeightOffer, until: float) -> dict[str, int]:
+        while len(members := self._offering.members(offer)) < self._explorers:
+            if time.monotonic() > until:
+                raise SyncTimeout(
+                    f"version {offer.version} of the weights waited {self._limit:g} s:"
+                    f" {len(members)} of {self._explorers} explorers were ready to take it",
+                    hint="see log/explorer.log; synchronizer.sync_timeout sets the limit",
+                )
+            self._check(f"explorers to take version {offer.version}")
+            time.sleep(_POLL_S)
+        return members
+
+    def _meeting(self, offer: WeightOffer, members: dict[str, int]) -> Rendezvous:
+        if self._store is None:
+            self._address = _address(apart=self._apart)
+            self._store = store_at(self._address)
+        if members != self._members:
+            self._members, self._group = members, uuid.uuid4().hex
+        meeting = Rendezvous(
+            handover=offer.id,
+            group=self._group,
+            address=self._address,
+            port=self._store.port,
+            world_size=1 + sum(members.values()),
+            version=offer.version,
+            timeout_s=min(MEETING_S, self._limit),
+            whole_s=self._limit,
+            secret=self._secret,
+        )
+        self._offering.meet(offer, meeting, members)
+        return meeting
+
+
+def store_at(address: str) -> dist.TCPStore:
+    """A store that listens at ``address`` and nowhere else; TCPStore's own socket would listen everywhere."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=1024)
+    port = listener.getsockname()[1]
+    return dist.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
+def _address(*, apart: bool) -> str:
+    """Where the explorers reach this process: where its Ray is, which has the loopback address if it is the
+    run's own. ``apart``: they are another command's, maybe on another machine."""
+    address = str(ray.util.get_node_ip_address())
+    return outward_address() if apart and is_loopback(address) else address
+
+
+def _last_line(error: Exception) -> str:
+    """Ray puts the other process's trace before it."""
+    return str(error).strip().splitlines()[-1]

@@ -1,0 +1,41 @@
+"""How many steps a run has where a step may go on into the next epoch; veRL counts each epoch's own."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, open_dict
+from torch.utils.data import Dataset
+
+
+class PlaceholderDataset(Dataset):
+    """As many empty rows as veRL's dataloader wants to see, where the data themselves are somebody else's."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, item: int) -> dict[str, object]:
+        return {}
+
+
+EACH_EPOCH = "after_each_epoch"  # veRL's word in its SFT trainers (trainer/sft_trainer.py, 0.9.1)
+
+
+def set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
+    """veRL's loop is given epochs enough; a number of steps that the configuration names stands. A
+    ``test_freq`` of an epoch becomes its steps: veRL's PPO trainer counts steps only."""
+    with open_dict(config):
+        if config.trainer.get("test_freq") == EACH_EPOCH:
+            config.trainer.test_freq = steps_of_epoch
+        config.trainer.total_training_steps = total = config.trainer.total_training_steps or steps
+        config.trainer.total_epochs = -(-total // steps_of_epoch)
+
+
+def of_tasksets(config: DictConfig, rows: int) -> PlaceholderDataset:
+    """In the place of the ``rows`` of Trinity's tasksets, whose run has as many steps as there are whole
+    batches in all epochs together (trinity-rft 0.6.0, buffer/task_scheduler.py). Changes ``config``."""
+    batch = int(config.data.train_batch_size)
+    loaded = int(config.data.get("gen_batch_size") or batch)
+    set_length(config, rows * int(config.trainer.total_epochs) // batch, max(1, rows // loaded))
+    return PlaceholderDataset(max(rows, loaded))

@@ -1,0 +1,140 @@
+"""What runs in the training processes, and where those processes get their place."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import ray
+from omegaconf import DictConfig, OmegaConf
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.memory_utils import aggressive_empty_cache
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, TrainingWorkerConfig
+
+from trinity_compat.common.hung_process import HungProcess, identity, stopped_first, suspect
+from trinity_compat.common.watchdog import Suspects
+from trinity_compat.job import placement
+from trinity_compat.job.lora import is_handed_over
+from trinity_compat.plugins import lora_merge
+from trinity_compat.synchronizer.adapters import as_version
+from trinity_compat.trainer.algorithms import loss_function
+
+
+class TrainingOnlyWorker(ActorRolloutRefWorker):
+    """veRL's actor (and reference) worker without the rollout engine beside it: the explorer has that.
+
+    Its transport (``checkpoint_engine``) stays, and so does every method that veRL's trainer calls.
+    """
+
+    role: str
+    ref_worker_cls: Callable[..., TrainingWorker]
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.role = self.role.replace("actor_rollout", "actor")
+        self._is_rollout = False
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """veRL's own; then the loss may read more columns, and its KL term may be Trinity's."""
+        teacher = self.config.actor.policy_loss.get("trinity_teacher")
+        if teacher:
+            self.ref_worker_cls = partial(_taught, self.ref_worker_cls, self.config.model, teacher)
+        lora_merge.apply()
+        super().init_model()
+        if self.actor is not None:
+            self.set_loss_fn(loss_function(self.loss_fn, self.loss_fn.keywords["config"]))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    async def update_weights(self, global_steps: int = 0, mode: str = "auto") -> object:
+        """veRL's own, which hands a transport whole models; an adapter only to a rollout in its process."""
+        if not is_handed_over({"actor_rollout_ref": OmegaConf.to_container(self.config)}):
+            return await super().update_weights(global_steps=global_steps, mode=mode)
+        adapter, peft = self.actor.engine.get_per_tensor_param(
+            layered_summon=self.config.rollout.get("layered_summon", False), base_sync_done=True
+        )
+        version = as_version(adapter, peft)
+        return await self.checkpoint_engine.send_weights(version, global_steps=global_steps)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def leave_device(self) -> None:
+        """Give what torch keeps for later back to the device: another process is about to use it."""
+        aggressive_empty_cache(force_sync=True)
+
+
+def _taught(
+    kind: Callable[..., TrainingWorker], model: DictConfig, teacher: str, config: TrainingWorkerConfig
+) -> TrainingWorker:
+    """A reference's worker with the teacher's weights."""
+    named = OmegaConf.merge(model, {"path": teacher, "hf_config_path": None})
+    return kind(config=replace(config, model_config=omega_conf_to_dataclass(named)))
+
+
+class CallObserver(Protocol):
+    """Whoever is told of each call to the training processes, and how to find these."""
+
+    def __call__(self, method: str, suspects: Suspects) -> object: ...
+
+
+def told_of_calls(kind: type[RayWorkerGroup], asks: CallObserver) -> type[RayWorkerGroup]:
+    """``kind``, with ``asks`` told of each call: veRL's trainer waits for its end without a limit."""
+    processes: dict[Any, ray.ObjectRef] = {}  # of each actor where it is, once it has said so
+    node = ray.get_runtime_context().get_node_id()
+
+    def suspects() -> list[HungProcess]:
+        known = [(rank, pair) for rank, pair in enumerate(processes.items()) if _is_known(pair[1])]
+        return stopped_first(
+            suspect(f"training process {rank}", ray.get(where), node=node, kill=partial(ray.kill, actor))
+            for rank, (actor, where) in known
+        )
+
+    class Told(kind):
+        def _execute_remote_single_worker(
+            self, worker: Any, method_name: str, *args: Any, **kwargs: Any
+        ) -> Any:
+            if worker not in processes:
+                processes[worker] = worker.__ray_call__.remote(_where)
+            asks(method_name, suspects)
+            return super()._execute_remote_single_worker(worker, method_name, *args, **kwargs)
+
+    return Told
+
+
+def _is_known(where: ray.ObjectRef) -> bool:
+    return bool(ray.wait([where], timeout=0)[0])
+
+
+def _where(worker: object) -> Mapping[str, object]:
+    node = ray.get_runtime_context().get_node_id()
+    return {**identity(), "node": node, "host": socket.gethostname()}
+
+
+def placed(config: DictConfig, tag: str) -> RayResourcePool:
+    """The trainer's places, taken before it starts any process: engines that use its devices in turns look
+    for them by ``tag`` (``explorer/engine/trainer_devices.py``), and start first. Waits for Ray."""
+    sizes = [int(config.trainer.n_gpus_per_node)] * int(config.trainer.nnodes)
+    pool = RayResourcePool(sizes, name_prefix=f"{tag}pool", max_colocate_count=placement.CPUS_PER_GPU)
+    pool.get_placement_groups(device_name=config.trainer.device)
+    return pool
+
+
+class PresetPools(ResourcePoolManager):
+    """Pools that have their places already, in ``resource_pool_dict``."""
+
+    def create_resource_pool(self) -> None:
+        """Nothing is left to do."""
+
+
+class CpuPools(ResourcePoolManager):
+    """One process per "GPU" that the configuration counts, without asking Ray for GPUs."""
+
+    def create_resource_pool(self) -> None:
+        for name, processes in self.resource_pool_spec.items():
+            self.resource_pool_dict[name] = RayResourcePool(
+                processes, use_gpu=False, max_colocate_count=1, name_prefix=name
+            )

@@ -1,0 +1,1 @@
+"""veRL's v0 trainer, RayPPOTrainer, on the buffer."""

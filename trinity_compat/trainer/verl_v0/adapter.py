@@ -1,0 +1,560 @@
+"""The adapter that faces ``RayPPOTrainer`` (veRL's v0 trainer) of verl 0.9.1.
+
+``fit`` stays as veRL wrote it. Three objects in its hands are ours: ``StepPlaces`` (the dataloader),
+``StoredRollouts`` (the rollout manager) and ``VersionPublisher`` (the checkpoint manager).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Sized
+from pathlib import Path
+from typing import Any, Protocol, Self, TypedDict
+from unittest.mock import patch
+
+import ray
+import torch
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch.utils.data import Dataset
+from verl import DataProto
+from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
+from verl.trainer.main_ppo_v0 import BaseTaskRunner
+from verl.trainer.ppo import ray_trainer
+from verl.trainer.ppo.utils import Role, create_rl_dataset
+from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.dataset.rl_dataset import collate_fn
+
+from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.crash_points import point
+from trinity_compat.common.errors import RunError
+from trinity_compat.job.lora import is_handed_over
+from trinity_compat.plugins.verl_checkpoint_engine import FILE
+from trinity_compat.synchronizer.adapters import beside_language_model
+from trinity_compat.synchronizer.transports.files import WeightFile, WriterShare, assemble
+from trinity_compat.synchronizer.transports.nccl import HandoverFailed, Rendezvous
+from trinity_compat.trainer import dynamic_dataset
+from trinity_compat.trainer.adapter import Claimed, Exchange
+from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy, with_advantages
+from trinity_compat.trainer.batch import BatchShape, task_columns, to_dataproto
+from trinity_compat.trainer.checkpoints import (
+    CheckpointRetention,
+    CheckpointState,
+    HeldMarker,
+    mend_marker,
+    read_state,
+    release_marker,
+    write_state,
+)
+from trinity_compat.trainer.config import hand_over_whole
+from trinity_compat.trainer.dynamic_dataset import ChangingData
+from trinity_compat.trainer.multi_modal import MultiModal
+from trinity_compat.trainer.pad_groups import (
+    PaddedGroups,
+    is_uneven,
+    levelled,
+    of_rows_made,
+    with_dropped_apart,
+)
+from trinity_compat.trainer.step_count import of_tasksets
+from trinity_compat.trainer.tracking import logged_through
+from trinity_compat.trainer.training_processes import (
+    CallObserver,
+    CpuPools,
+    PresetPools,
+    TrainingOnlyWorker,
+    told_of_calls,
+)
+from trinity_compat.trinity.workflows.tasksets import SECTION, have_classes
+
+TASK_NO = "trinity_task_no"
+
+
+class PlaceholderDataLoader:
+    """Stands for the train dataloader: a place for each group of a step. Which tasks those are is known
+    when the groups are claimed, inside veRL's timer for generation."""
+
+    def __init__(self, trainer: TrinityRayPPOTrainer, length: int) -> None:
+        self._trainer, self._length = trainer, length
+
+    def __len__(self) -> int:
+        """Steps of one epoch."""
+        return self._length
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        done = self._trainer.global_steps - 1
+        # A run that was trained to its end and is started again: veRL would begin one step more, for which
+        # no explorer has tasks.
+        left = max(0, self._trainer.total_training_steps - done)
+        for _ in range(min(left, self._length - done % self._length)):
+            yield self._places()
+
+    def _places(self) -> dict[str, torch.Tensor]:
+        size = self._trainer.config.data.train_batch_size
+        return {"dummy_tensor": torch.zeros(size, 1, dtype=torch.uint8)}
+
+    def state_dict(self) -> dict[str, int]:
+        """Nothing to keep: the position in the task stream is the buffer's, the step is veRL's own."""
+        point("inside checkpoint")  # veRL asks between the models and its last file, data.pt
+        return {}
+
+    def load_state_dict(self, state: object) -> None:
+        """A checkpoint of stock veRL may hold its sampler's state; the step says the same."""
+
+
+class ChangingPlaces(PlaceholderDataLoader):
+    """The same where ``on_batch_end`` may change how many steps an epoch has."""
+
+    def __init__(self, trainer: TrinityRayPPOTrainer, data: ChangingData) -> None:
+        super().__init__(trainer, 0)
+        self._data, self._epoch = data, 0
+
+    def __len__(self) -> int:
+        """More than there are: veRL begins with epoch 0, also of a run that goes on, and finds the steps of
+        epochs that are over to be none."""
+        return self._trainer.total_training_steps + 1
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        epoch = self._data.epoch(self._epoch)
+        self._epoch += 1
+        done = self._trainer.global_steps - 1
+        upto = min(epoch.first + epoch.steps - 1, self._trainer.total_training_steps)
+        for step in range(max(done + 1, epoch.first), upto + 1):
+            self._data.begins(step)
+            yield self._places()
+
+
+class NumberedRows(Dataset):
+    """The validation set, each row with its position, by which stored answers are found."""
+
+    def __init__(self, rows: Dataset) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, item: int) -> dict[str, object]:
+        return {**self._rows[item], TASK_NO: item}
+
+
+class NoServers:
+    """Stands for LLMServerManager: there is no rollout engine among the trainer's processes."""
+
+    @classmethod
+    def create(cls, *_: object, **__: object) -> Self:
+        return cls()
+
+    def get_client(self) -> None:
+        return None
+
+    def get_replicas(self) -> list[object]:
+        return []
+
+    def start_profile(self) -> None:
+        pass
+
+    def stop_profile(self) -> None:
+        pass
+
+
+class NoRewardLoop:
+    """Stands for RewardLoopManager: the explorer has scored."""
+
+    reward_loop_workers = None
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+
+class StoredRollouts:
+    """The rollout manager: hands over what the explorer stored."""
+
+    trainer: TrinityRayPPOTrainer
+
+    @classmethod
+    def create(cls, *_: object, **__: object) -> Self:
+        return cls()
+
+    def generate_sequences(self, batch: DataProto) -> DataProto:
+        """The claimed groups in the order of ``batch``'s places, or the stored validation answers to its
+        rows (each place for a task gets that task's next answer)."""
+        if batch.meta_info.get("validate"):
+            return self._validation(batch)
+        groups = self.trainer.claimed(int(batch.meta_info["global_steps"])).groups
+        n = self.trainer.runs
+        if is_uneven(groups):
+            experiences, n = levelled(groups, n)
+            self.trainer.takes(n)
+            return PaddedGroups.of(self._batch(experiences, _repeated(groups, n)))
+        self.trainer.takes(n)
+        sampled = [e for group in groups for e in group.experiences[:n]]
+        # remax: fit asks for the greedy baselines behind all sampled answers, one for each task
+        greedy = [e for group in groups for e in group.experiences[n:]]
+        return self._batch([*sampled, *greedy], [*_repeated(groups, n), *(groups if greedy else ())])
+
+    def _batch(self, experiences: Sequence[Experience], answered: Sequence[Group]) -> DataProto:
+        """``answered``: the group of each."""
+        out = to_dataproto(experiences, self.trainer.widths(experiences))
+        self.trainer.multi_modal.add(out, [group.task for group in answered])
+        out.non_tensor_batch |= task_columns(answered)
+        return out
+
+    def _validation(self, batch: DataProto) -> DataProto:
+        answers = self.trainer.validation_answers()
+        taken: Counter[int] = Counter()
+        chosen = []
+        for task_no in map(int, batch.non_tensor_batch[TASK_NO]):
+            mine = answers[task_no].experiences
+            chosen.append(mine[taken[task_no] % len(mine)])
+            taken[task_no] += 1
+        out = to_dataproto(chosen, self.trainer.widths(chosen))
+        out.meta_info.pop("timing")
+        return out
+
+
+def _repeated(groups: Sequence[Group], times: int) -> list[Group]:
+    return [group for group in groups for _ in range(times)]
+
+
+class VersionPublisher:
+    """The checkpoint manager: "update the rollout's weights" means a version is complete."""
+
+    trainer: TrinityRayPPOTrainer
+
+    def __init__(self, config: object, actor_wg: RayWorkerGroup, replicas: object) -> None:
+        self._actors = actor_wg
+
+    def sleep_replicas(self) -> None:
+        """There are none."""
+
+    def update_weights(self, step: int) -> None:
+        # A forward pass of an example by itself lacks what else the model takes beside tokens.
+        alone = self.trainer.processor is None and not _replays_routing(self.trainer.config)
+        self.trainer.exchange.publish(step, self.send, self.trainer.response_logprobs if alone else None)
+
+    def send(
+        self, version: int, meeting: Rendezvous | None = None, check: Callable[[], None] = lambda: None
+    ) -> WeightFile:
+        """All ranks gather and write, or rank 0 broadcasts at ``meeting``. Raises HandoverFailed."""
+        ranks, until = self._actors.world_size, math.inf
+        if meeting is not None:
+            until = time.monotonic() + meeting.over_s
+            where = {"method": ["meet"] * ranks, "meeting": [meeting] * ranks}
+            _answers(self._actors.execute_checkpoint_engine(**where), check, until)
+        waiting = self._actors.update_weights(global_steps=version, mode="auto")
+        done = [answer for answer in _answers(waiting, check, until) if answer]
+        if meeting is None:
+            return self._written(version, [answer["share"] for answer in done])
+        if len(done) != 1:
+            raise RunError(f"{len(done)} of {ranks} training processes sent version {version}, not one")
+        return WeightFile(done[0]["path"], done[0]["digest"], done[0]["nbytes"])
+
+    def _written(self, version: int, shares: Sequence[WriterShare]) -> WeightFile:
+        told = self.trainer.config.actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs[FILE]
+        return assemble(told.directory, version, shares, recycle=told.recycle)
+
+
+class _Answer(TypedDict, total=False):
+    """Of a training process that was asked for weights: its share of the files, or what was broadcast."""
+
+    share: WriterShare
+    path: str
+    digest: str
+    nbytes: int
+
+
+def _replays_routing(config: DictConfig) -> bool:
+    """Whether a forward pass wants to be told which experts the rollout took: nobody knows of other texts."""
+    actor = config.actor_rollout_ref.actor
+    mode = OmegaConf.select(actor, f"{actor.strategy}.router_replay.mode")
+    return mode not in (None, "disabled")
+
+
+def _answers(waiting: list[ray.ObjectRef], check: Callable[[], None], until: float) -> list[_Answer]:
+    """What all ranks answer. Raises HandoverFailed when some don't: they hang past their own limits."""
+    while len(done := ray.wait(waiting, num_returns=len(waiting), timeout=0.5)[0]) < len(waiting):
+        check()
+        if time.monotonic() > until:
+            missing = f"{len(waiting) - len(done)} of {len(waiting)} training processes"
+            raise HandoverFailed(f"{missing} never came back from handing the weights over")
+    answers: list[_Answer] = ray.get(waiting)
+    return answers
+
+
+class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
+    """veRL's trainer on stored rollouts. ``exchange`` is all it knows of the run."""
+
+    train_dataloader: Sized
+    changing: ChangingData | None = None  # where on_batch_end changes the data
+    longer = False  # whether a row may be several answers, and longer than one
+
+    def __init__(self, *args: object, exchange: Exchange, **kwargs: object) -> None:
+        self.exchange = exchange
+        self.global_steps = 0
+        self._validated: tuple[int, list[Group]] | None = None
+        super().__init__(*args, **kwargs)
+        self._directory = Path(self.config.trainer.default_local_dir)
+        self._retention = CheckpointRetention.take_over(self.config.trainer)
+        self._marker, self._saved = HeldMarker(self._directory), 0
+        rollout = self.config.actor_rollout_ref.rollout
+        self.runs = int(rollout.n)  # of each task
+        self.shape = BatchShape(rollout.prompt_length, rollout.response_length, self.tokenizer.pad_token_id)
+        self.longer = have_classes(OmegaConf.select(self.config, SECTION) or {})
+        self.multi_modal = MultiModal(self.config, self.tokenizer, self.processor)
+
+    def _create_dataloader(self, *args: object) -> None:
+        super()._create_dataloader(*args)
+        self.changing = dynamic_dataset.of(self.train_dataset)
+        steps = len(self.train_dataloader)
+        self.train_dataloader = (
+            ChangingPlaces(self, self.changing) if self.changing else PlaceholderDataLoader(self, steps)
+        )
+        # fit ends with its epochs, also where total_training_steps, which schedules go by, says more.
+        of_epochs = self.total_training_steps if self.changing else steps * self.config.trainer.total_epochs
+        self.exchange.started(min(self.total_training_steps, of_epochs))
+
+    def init_workers(self) -> None:
+        """veRL's own, with two names replaced: no rollout servers, no reward workers."""
+        with (
+            patch.object(ray_trainer, "LLMServerManager", NoServers),
+            patch("verl.experimental.reward_loop.RewardLoopManager", NoRewardLoop),
+        ):
+            super().init_workers()
+        self.async_rollout_manager.trainer = self.checkpoint_manager.trainer = self
+        self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
+
+    def _update_actor(self, batch: DataProto) -> DataProto:
+        if reads_entropy(self.config.algorithm) and ENTROPY not in batch.batch:  # nothing was recomputed
+            batch.batch[ENTROPY] = self._compute_old_log_prob(batch)[0].batch[ENTROPY]
+        batch, metrics = with_advantages(batch, self.config.algorithm)
+        updated = self._updated(batch)
+        updated.meta_info["metrics"] |= metrics
+        if self.changing:
+            self.changing.keep(batch)
+        return updated
+
+    def _update_critic(self, batch: DataProto) -> DataProto:
+        """veRL's own; while it warms up, nothing of a step comes later but its weights."""
+        updated = super()._update_critic(batch)
+        if self.changing and self.config.trainer.critic_warmup > self.global_steps:
+            self.changing.keep(batch)
+        return updated
+
+    def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
+        """veRL's own, with the entropies under a name that it doesn't drop where an estimator reads them."""
+        output, mfu = super()._compute_old_log_prob(batch)
+        if reads_entropy(self.config.algorithm):
+            output.batch[ENTROPY] = output.batch["entropys"]
+        return output, mfu
+
+    def _updated(self, batch: DataProto) -> DataProto:
+        """veRL's update of the policy on a batch that has its advantages."""
+        return super()._update_actor(batch)
+
+    def fit(self) -> None:
+        apart = with_dropped_apart(ray_trainer.compute_advantage)
+        figures = of_rows_made(ray_trainer.compute_data_metrics)
+        with (
+            logged_through(self._log),
+            patch.object(ray_trainer, "compute_advantage", apart),
+            patch.object(ray_trainer, "compute_data_metrics", figures),
+        ):
+            super().fit()
+
+    def takes(self, rows: int) -> None:
+        """So many rows of each task in this step: veRL asks its configuration, whenever it counts them."""
+        with open_dict(self.config):
+            self.config.actor_rollout_ref.rollout.n = rows
+
+    def _log(self, step: int, metrics: Tree) -> dict[str, object]:
+        logged = self.exchange.log(step, metrics)
+        self._count_checkpoint()
+        return logged
+
+    def claimed(self, step: int) -> Claimed:
+        """What ``step`` trains on."""
+        return self.exchange.claim(step)
+
+    def widths(self, experiences: Sequence[Experience]) -> BatchShape:
+        """Of a batch of them: veRL's own, whatever they hold; where a row may be several answers
+        (max_model_len is its limit) as wide as the longest, as in trinity-rft (trainer/verl/utils.py)."""
+        if not self.longer:
+            return self.shape
+        prompt = max((len(each.prompt_ids) for each in experiences), default=0)
+        response = max((len(each.response_ids) for each in experiences), default=0)
+        own = self.shape
+        return BatchShape(max(own.prompt, prompt), max(own.response, response), own.pad_id)
+
+    def validation_answers(self) -> list[Group]:
+        """Groups of this step's evaluation, by position; asked for once per step."""
+        if self._validated is None or self._validated[0] != self.global_steps:
+            groups = self.exchange.evaluate(self.global_steps, self.checkpoint_manager.send)
+            self._validated = self.global_steps, groups
+        return self._validated[1]
+
+    def response_logprobs(self, experience: Experience) -> list[float]:
+        """Of the current policy, float [R]; a row for every rank, one at a time."""
+        copies = [experience] * self.actor_rollout_wg.world_size
+        rows = to_dataproto(copies, self.widths(copies))
+        rows.meta_info = {
+            "temperature": 1.0,
+            "use_dynamic_bsz": False,
+            "micro_batch_size_per_gpu": 1,
+            "global_token_num": rows.batch["attention_mask"].sum(-1).tolist(),
+            "images_seqlens": [],
+        }
+        answered, _ = self._compute_old_log_prob(rows)
+        return [float(x) for x in answered.batch["old_log_probs"][0, : len(experience.response_ids)]]
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        self.exchange.commit(self.global_steps)
+        release_marker(self._directory, self.global_steps)
+        self._save_own_state()
+        point("before checkpoint")
+        with patch.object(ray_trainer, "open", self._marker.open, create=True):
+            super()._save_checkpoint()
+        self._saved = self.global_steps
+
+    def _count_checkpoint(self) -> None:
+        """Of the step whose metrics are logged now; the older ones go."""
+        if self._saved:
+            self._marker.let_go()
+            point("after checkpoint")
+            self._retention.prune(self._directory, self._saved)
+            self._saved = 0
+
+    def _load_checkpoint(self) -> None:
+        mend_marker(self._directory)
+        with patch.object(ray_trainer.torch, "load", _no_state):
+            super()._load_checkpoint()
+        own = self._load_own_state() if self.global_steps else {}
+        afresh = self.config.trainer.resume_mode == "disable"
+        self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
+        if self.changing:
+            self.changing.resumed(self.global_steps)
+
+    def _save_own_state(self) -> None:
+        """What veRL's checkpoint lacks: the adaptive KL coefficient, and the position in the task stream."""
+        kl = getattr(self, "kl_ctrl_in_reward", None)
+        state: CheckpointState = {
+            "step": self.global_steps,
+            "kl_coef": kl.value if kl else None,
+            "position": self.exchange.position(self.global_steps),
+        }
+        write_state(self._directory / f"global_step_{self.global_steps}", state)
+
+    def _load_own_state(self) -> CheckpointState:
+        own = read_state(self._checkpoint_folder())
+        kl = getattr(self, "kl_ctrl_in_reward", None)
+        if kl is not None:
+            kl.value = own.get("kl_coef") or kl.value
+        return own
+
+    def _checkpoint_folder(self) -> Path:
+        """Where veRL has just loaded from."""
+        trainer = self.config.trainer
+        if trainer.resume_mode == "resume_path":
+            return Path(trainer.resume_from_path)
+        return self._directory / f"global_step_{self.global_steps}"
+
+
+def _no_state(path: str, **_: object) -> dict[str, object]:
+    """For ``data.pt``, the dataloader's state: not opened, since veRL would unpickle whatever lies there and
+    ``StepPlaces`` needs nothing of it."""
+    return {}
+
+
+class _Roles(BaseTaskRunner):
+    """veRL's choice of roles and pools, with our worker in the actor's place."""
+
+    def build(
+        self, config: DictConfig, device: str, pool: RayResourcePool | None = None
+    ) -> tuple[dict[Role, type], ResourcePoolManager, type[RayWorkerGroup]]:
+        _, group_class = self.add_actor_rollout_worker(config)
+        self.add_critic_worker(config)
+        for role in (Role.ActorRollout, Role.ActorRolloutRef):
+            if role in self.role_worker_mapping:
+                self.role_worker_mapping[role] = ray.remote(TrainingOnlyWorker)
+        pools = self.init_resource_pool_mgr(config)
+        if pool is not None:
+            pools = PresetPools(
+                pools.resource_pool_spec, pools.mapping, resource_pool_dict={"global_pool": pool}
+            )
+        elif device == "cpu":
+            pools = CpuPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping)
+        return self.role_worker_mapping, pools, group_class
+
+
+class TrainerData(Protocol):
+    """What a trainer is built with."""
+
+    tokenizer: Any
+    processor: Any
+    train: Dataset
+    val: Dataset
+
+
+def build(
+    config: DictConfig,
+    exchange: Exchange,
+    datasets: TrainerData,
+    device: str,
+    kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
+    pool: RayResourcePool | None = None,
+    asks: CallObserver = lambda method, suspects: None,
+) -> TrinityRayPPOTrainer:
+    """A trainer with its workers started and its models loaded. ``pool``: its places, where it has them
+    already. ``asks`` is told of each call to its processes."""
+    if datasets.processor is not None:
+        _hand_over_what_vllm_adapts(config)
+    roles, pools, group_class = _Roles().build(config, device, pool)
+    trainer = kind(
+        config=config,
+        tokenizer=datasets.tokenizer,
+        processor=datasets.processor,
+        role_worker_mapping=roles,
+        resource_pool_manager=pools,
+        ray_worker_group_cls=told_of_calls(group_class, asks),
+        train_dataset=datasets.train,
+        val_dataset=datasets.val,
+        collate_fn=collate_fn,
+        exchange=exchange,
+    )
+    trainer.init_workers()
+    return trainer
+
+
+def _hand_over_what_vllm_adapts(config: DictConfig) -> None:
+    """Whole models in place of an adapter of which the explorer's engines would leave out a part."""
+    if not is_handed_over(dict(OmegaConf.to_container(config))):
+        return
+    if beside := beside_language_model(omega_conf_to_dataclass(config.actor_rollout_ref.model)):
+        print(f"[trinity] LoRA: each version is a whole model, {beside} is adapted too")
+        hand_over_whole(config)
+
+
+class Datasets:
+    """Tokenizer and data as veRL's task runner opens them."""
+
+    def __init__(self, config: DictConfig) -> None:
+        model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        self.tokenizer, self.processor = model.tokenizer, model.processor
+        self.train = self._open(config, train=True)
+        if config.data.get("tasksets"):
+            self.train = of_tasksets(config, len(self.train))
+        self.val = NumberedRows(self._open(config, train=False))
+
+    def _open(self, config: DictConfig, *, train: bool) -> Dataset:
+        name = "train" if train else "val"
+        return create_rl_dataset(
+            config.data[f"{name}_files"],
+            config.data,
+            self.tokenizer,
+            self.processor,
+            is_train=train,
+            max_samples=config.data.get(f"{name}_max_samples", -1),
+        )

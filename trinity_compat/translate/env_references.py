@@ -1,0 +1,249 @@
+"""Environment variables that stay symbolic: ``$HOME/models`` → ``${oc.env:HOME}/models``.
+
+A variable that may be unset where the YAML is used gets what bash would put there as its default:
+``$RUN`` → ``${oc.env:RUN,''}``, ``${RUN:-a}`` → ``${oc.env:RUN,a}``. OmegaConf refuses an unset one
+without a default, so those where bash would stop too (``${RUN:?}``, ``set -u``) have none.
+
+A variable is symbolic everywhere or nowhere: one whose default some value needs (``lr=${LR:-1e-6}``) has
+that default in texts too (``name=lr${LR:-1e-6}``), so that a run is not called what it is not.
+
+The launch is composed twice: once with real texts, once with a mark in place of each piece that
+comes from the environment or that cannot be known. Where a mark turns up in a composed value, the
+piece flows there, through lists, dictionaries and interpolations. Marks are plain words, so that
+they survive Hydra's grammar.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.redaction import is_secret
+from trinity_compat.launch.model import EnvRef, Launch, UnknownPiece, Word, WordPart
+from trinity_compat.verl_config import recompose
+from trinity_compat.verl_config.model import EffectiveConfig
+
+_MARK = re.compile(r"TCmark(\d+)x")
+_ALWAYS_SET = {"HOME"}  # by every login; a path without it would lead to the root directory
+_EMPTY_DEFAULT = re.compile(r"(\$\{oc\.env:\w+),''\}")
+
+
+@dataclass(frozen=True)
+class EnvReferences:
+    """The pieces behind the marks, in the order of their numbers.
+
+    ``frozen``: variables whose known text is written everywhere, since some value needs it (a number, r, a
+    list, the choice of a configuration's file). In their defaults what nobody knows here (``$HOME``) stays.
+    """
+
+    pieces: list[tuple[WordPart, Where]] = field(default_factory=list)
+    frozen: set[str] = field(default_factory=set)
+
+    def mark(self, part: WordPart, where: Where) -> str:
+        """Return a new mark for ``part``."""
+        self.pieces.append((part, where))
+        return f"TCmark{len(self.pieces) - 1}x"
+
+    def marks(self, part: WordPart) -> bool:
+        """Whether ``part`` stays symbolic."""
+        frozen = isinstance(part.source, EnvRef) and part.source.name in self.frozen
+        return part.source is not None and not frozen
+
+    def variables(self, value: object) -> set[str]:
+        """The names of the variables whose marks ``value`` holds."""
+        sources = (part.source for part, _ in self.within(value))
+        return {source.name for source in sources if isinstance(source, EnvRef)}
+
+    def within(self, value: object) -> list[tuple[WordPart, Where]]:
+        """The pieces whose marks ``value`` holds."""
+        return [self.pieces[int(number)] for number in _MARK.findall(str(value))]
+
+    def written(self, value: object) -> Any:
+        """``value`` with each mark as the YAML writes it: ``${oc.env:NAME,default}``."""
+        return _replaced(value, lambda number: _spell(self.pieces[number][0]))
+
+    def plain(self, value: object) -> Any:
+        """``value`` with each mark as its text under the known environment."""
+        return _replaced(value, lambda number: self.pieces[number][0].text)
+
+    def in_effect(self, value: object) -> object:
+        """``value`` with each mark as its text; a variable that nobody sets stands there by its name."""
+        return _replaced(
+            value, lambda number: self.pieces[number][0].text or named(_spell(self.pieces[number][0]))
+        )
+
+    def is_known(self, value: object) -> bool:
+        """Whether every mark in ``value`` has a text."""
+        return all(part.text for part, _ in self.within(value))
+
+
+def named(value: object) -> Any:
+    """``value`` of a YAML with ``${oc.env:NAME}`` for each variable whose default is bash's empty text."""
+    return _mapped(value, lambda text: _EMPTY_DEFAULT.sub(r"\1}", text))
+
+
+def recomposed(
+    effective: EffectiveConfig, symbols: EnvReferences, root: Path | None
+) -> EffectiveConfig | None:
+    """The launch composed with marks; None when nothing in it is symbolic, or a mark can't stand.
+
+    Where a word's mark can't stand (``optim=$BACKEND`` chooses a file by it) its variables are frozen.
+    """
+    launch = effective.launch
+    while (marked := marked_launch(launch, symbols)) is not None:
+        try:
+            return recompose(effective, marked, root)
+        except UserError as error:
+            there = {
+                part.source.name
+                for word in launch.arguments
+                for part in word.parts
+                if word.where == error.where and isinstance(part.source, EnvRef)
+            }
+            if there <= symbols.frozen:
+                return None
+            symbols.frozen.update(there)
+    return None
+
+
+def marked_launch(launch: Launch, symbols: EnvReferences) -> Launch | None:
+    """Return the launch with marks; None when nothing in it is symbolic."""
+    words = (*launch.arguments, *launch.env.values())
+    if not any(part.source for word in words for part in word.parts):
+        return None
+    arguments = tuple(_marked(word, symbols) for word in launch.arguments)
+    return replace(launch, arguments=arguments)
+
+
+def marked_text(word: Word, symbols: EnvReferences) -> str:
+    """The text of one word with marks."""
+    return _marked(word, symbols).text
+
+
+def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
+    """Return the launch with every environment variable filled in. What it exports under a secret's name
+    stays as it is: no YAML holds it.
+
+    Raises UserError naming a variable that has neither a value nor a default, and any piece that
+    only running the script would tell.
+    """
+    arguments = tuple(_resolved(word, env) for word in launch.arguments)
+    return replace(
+        launch,
+        arguments=arguments,
+        env={name: word if is_secret(name) else _resolved(word, env) for name, word in launch.env.items()},
+    )
+
+
+def _marked(word: Word, symbols: EnvReferences) -> Word:
+    parts = (piece for part in word.parts for piece in _marked_pieces(part, word.where, symbols))
+    return Word(tuple(parts), word.where)
+
+
+def _marked_pieces(part: WordPart, where: Where, symbols: EnvReferences) -> Iterator[WordPart]:
+    """A mark for the part; of a frozen one the text, with marks for what has no text in its default."""
+    source = part.source
+    if symbols.marks(part):
+        yield WordPart(symbols.mark(part, where), source)
+    elif isinstance(source, EnvRef) and is_unknown(part):
+        for piece in source.parts:
+            yield from _marked_pieces(piece, where, symbols) if is_unknown(piece) else [piece]
+    else:
+        yield part
+
+
+def is_unknown(part: WordPart) -> bool:
+    """Whether the part has no text here, or is its default and something in that has none."""
+    source = part.source
+    if isinstance(source, EnvRef) and source.parts:
+        is_default = part.text == "".join(piece.text for piece in source.parts)
+        return is_default and any(map(is_unknown, source.parts))
+    return source is not None and not part.text
+
+
+def _resolved(word: Word, env: Mapping[str, str]) -> Word:
+    return Word(tuple(_filled(part, word.where, env) for part in word.parts), word.where)
+
+
+def _filled(part: WordPart, where: Where, env: Mapping[str, str]) -> WordPart:
+    source = part.source
+    if isinstance(source, EnvRef):
+        return WordPart(_variable(source, part.text, where, env))
+    if isinstance(source, UnknownPiece) and not part.text:
+        raise UserError(
+            f"{source.expression} can only be known by running the script",
+            where=source.where,
+            hint=_how_to_give(source),
+        )
+    return WordPart(part.text)
+
+
+def _variable(source: EnvRef, known: str, where: Where, env: Mapping[str, str]) -> str:
+    """The value of a variable: given, else its default (whose own pieces are filled in too)."""
+    if source.name in env:
+        return env[source.name]
+    if source.parts:
+        return "".join(_filled(part, where, env).text for part in source.parts)
+    value = known or source.default
+    if value is None:
+        raise UserError(f"${source.name} is not set", where=where, hint=f"give it: --env {source.name}=…")
+    return value
+
+
+def _how_to_give(source: UnknownPiece) -> str:
+    name = re.fullmatch(r"\$\{?(\w+).*", source.expression)
+    return (
+        f"give it: --env {name.group(1)}=…" if name else "translate without --resolve, or edit the value in"
+    )
+
+
+def _replaced(value: object, text_of: Callable[[int], str]) -> object:
+    return _mapped(value, lambda text: _MARK.sub(lambda match: text_of(int(match.group(1))), text))
+
+
+def _mapped(value: object, change: Callable[[str], str]) -> object:
+    """``value`` with every text in it changed, those of keys too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mapped(item, change) for item in value]
+    return value
+
+
+def _spell(part: WordPart) -> str:
+    source = part.source
+    if isinstance(source, EnvRef):
+        if source.default is None and (source.required or source.name in _ALWAYS_SET):
+            return f"${{oc.env:{source.name}}}"
+        default = "".join(map(_spell, source.parts)) if source.parts else _quoted(source.default or "")
+        return f"${{oc.env:{source.name},{default}}}"
+    if isinstance(source, UnknownPiece):
+        # The YAML's reader shall see the expression, not resolve it.
+        return source.expression.replace("${", "\\${")
+    return part.text
+
+
+def _quoted(default: str) -> str:
+    """A default as OmegaConf's grammar reads it back as the same text."""
+    if re.fullmatch(r"[\w/.@+-]+(?: [\w/.@+-]+)*", default) and _as_omegaconf_reads(default) == default:
+        return default
+    return "'" + default.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _as_omegaconf_reads(text: str) -> str:
+    """A default without quotes as oc.env returns it: by way of a number or a truth value, so that 1e-6 comes
+    back as 1e-06 and false as False."""
+    if text.lower() in ("true", "false", "null"):
+        return text.lower().title()
+    for read in (int, float):
+        try:
+            return str(read(text))
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,95 @@
+"""A launch of which one value, or the main, cannot be translated: every other key is judged all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch import entrypoints
+from trinity_compat.launch.model import Launch
+from trinity_compat.translate.launch_view import KeyRefused
+from trinity_compat.translate.model import Translation
+from trinity_compat.translate.options import TranslateOptions
+from trinity_compat.translate.rows import MappingRow, load_rows
+from trinity_compat.translate.translator import translate
+from trinity_compat.translate.unknown import USER_RULE
+from trinity_compat.verl_config import effective_config, recompose
+from trinity_compat.verl_config.model import EffectiveConfig
+
+_MOST = 24  # arguments that are left out, one after the other
+_GIVE = "give it: "
+
+
+@dataclass(frozen=True, slots=True)
+class PartialTranslation:
+    """The translation of what is left of a launch, and what was left out: each with why, or with the rule of
+    the user's that drops it."""
+
+    translation: Translation
+    refused: tuple[KeyRefused, ...]
+    dropped: tuple[tuple[KeyRefused, MappingRow], ...] = ()
+
+
+def judged(
+    effective: EffectiveConfig, options: TranslateOptions, *, root: Path | None = None
+) -> PartialTranslation:
+    """Translate ``effective``, leaving out the arguments whose value cannot be translated.
+
+    Raises UserError where something else than an argument of the launch stands in the way.
+    """
+    refused: list[KeyRefused] = []
+    dropped: list[tuple[KeyRefused, MappingRow]] = []
+    rows = load_rows(options.rules)
+    while True:
+        try:
+            return PartialTranslation(
+                translate(effective, options, root=root), tuple(refused), tuple(dropped)
+            )
+        except KeyRefused as error:
+            launch = _without(effective.launch, error)
+            if launch is None or len(refused) == _MOST:
+                raise
+            row = rows.find(error.spelling.lstrip("+"))
+            if row is not None and row.how == "drop" and row.code == USER_RULE:
+                dropped.append((error, row))
+            else:
+                refused.append(error)
+        effective = recompose(effective, launch, root)
+
+
+def _without(launch: Launch, error: KeyRefused) -> Launch | None:
+    """``launch`` without the argument that an error names; None where it names none."""
+    left = tuple(
+        word
+        for word in launch.arguments
+        if word.where != error.where or not word.text.startswith(f"{error.spelling}=")
+    )
+    return replace(launch, arguments=left) if len(left) < len(launch.arguments) else None
+
+
+def as_ppo(effective: EffectiveConfig, *, root: Path | None = None) -> EffectiveConfig | None:
+    """The launch of a main that isn't translated as if it started main_ppo, so that its keys can be judged;
+    None where they aren't that main's. Raises UserError where it cannot be composed."""
+    launch = effective.launch
+    if not entrypoints.has_verl_keys([word.text for word in launch.arguments]):
+        return None
+    launch = replace(launch, main=entrypoints.PPO)
+    if effective.flavour:  # composed from its own configuration
+        return replace(effective, launch=launch)
+    return effective_config(launch, root=root)
+
+
+def refusal_of_all(refused: Sequence[KeyRefused]) -> UserError:
+    """One error that names everything that stands in the way, and what to give."""
+    first, *others = refused
+    more = "".join(f"\n{error.where}: {error.message}" for error in others)
+    return UserError(f"{first.message}{more}", where=first.where, hint=_hint(refused))
+
+
+def _hint(refused: Sequence[KeyRefused]) -> str | None:
+    hints = list(dict.fromkeys(error.hint for error in refused if error.hint))
+    if len(hints) > 1 and all(hint.startswith(_GIVE) for hint in hints):
+        return "give them: " + " ".join(hint.removeprefix(_GIVE) for hint in hints)
+    return "; ".join(hints) or None

@@ -1,0 +1,90 @@
+"""What veRL has and Trinity hasn't: carried in the YAML so that the way back is exact.
+
+``trainer.trainer_config.trinity_compat.verl`` holds keys of the pinned veRL whose value the rest of
+the YAML doesn't tell. ``stands_for`` holds keys whose value the YAML only approximates, as
+``key: [what the YAML says, what the launch says]``: it counts only as long as the YAML still says the
+former, so that an edit of the YAML wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trinity_compat.translate import forks
+from trinity_compat.translate.apply import Draft
+from trinity_compat.translate.launch_view import LaunchView
+from trinity_compat.translate.noop_values import means_nothing
+from trinity_compat.translate.pinned_defaults import pinned_defaults, same
+from trinity_compat.translate.update_steps import MINI
+from trinity_compat.translate.verl_from_trinity import compat_path, to_verl
+
+
+def carry(view: LaunchView, draft: Draft) -> None:
+    """Write updates_per_step, and what only veRL has, into ``draft``."""
+    base = compat_path(view.options.trinity)
+    draft.put(f"{base}.updates_per_step", view.r, "r: mini-batches in one veRL step")
+    _write_ahead(view, draft, base)
+    if view.published:
+        draft.put(f"{base}.steps", "verl", "counts of steps are veRL's, as in the published guide")
+    if view.config.flavour != "ppo_trainer":
+        draft.put(f"{base}.flavour", view.config.flavour, "veRL's configuration of this name")
+    told = to_verl(view.symbols.plain(draft.config))
+    lost, approximated = _untold(view, told)
+    for name, values in (("verl", lost), ("stands_for", approximated)):
+        if values:
+            _write(view, draft, f"{base}.{name}", values)
+
+
+def _write_ahead(view: LaunchView, draft: Draft, base: str) -> None:
+    """What Trinity's synchronizer has no words for."""
+    if view.ahead is None:
+        return
+    if view.old_trinity and view.ahead.style != "fixed":
+        draft.put(f"{base}.sync_style", view.ahead.style, "trinity-rft 0.4.1 has no such style")
+    _, staleness, partial = view.ahead.sources
+    for name, key, value in (
+        ("staleness_threshold", staleness, view.ahead.staleness),
+        ("partial_rollout", partial, view.ahead.partial),
+    ):
+        if value is not None:
+            where = view.origin.settings[key].where if key in view.origin.settings else None
+            draft.put(f"{base}.{name}", value, f"{key} ({where or view.origin.default_of(key)})", (key,))
+
+
+def _untold(view: LaunchView, told: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    lost: dict[str, object] = {}
+    approximated: dict[str, object] = {}
+    defaults = pinned_defaults(view.config.flavour)
+    for key, setting in view.config.settings.items():
+        if key.endswith("_target_") or means_nothing(key) or setting.value == "???":
+            continue  # ??? is Hydra's "not given", which OmegaConf refuses to read back
+        if key == MINI and view.updates.why:
+            continue  # the pinned veRL refuses what the launch says: a run takes what the YAML says
+        if forks.idle(view, key):
+            continue
+        if key in told:
+            if not same(told[key], setting.value) and told[key] != view.variable(key):
+                approximated[key] = [told[key], view.text(key)]
+        elif not _default(
+            setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)
+        ):
+            lost[key] = view.text(key)
+    return lost, approximated
+
+
+_NONE = object()
+
+
+def _default(value: object, given: bool, interpolation: str | None, pinned: object) -> bool:
+    """Whether the pinned veRL has this value by itself."""
+    if isinstance(pinned, str) and "${" in pinned:
+        return not given and interpolation == pinned
+    return pinned is not _NONE and same(pinned, value)
+
+
+def _write(view: LaunchView, draft: Draft, path: str, values: Mapping[str, object]) -> None:
+    draft.put(path, dict(values), None)
+    for key in values:
+        draft.paths.setdefault(key, []).append(f"{path}.{key}")
+        where = view.where(key)
+        draft.provenance[f"{path}.{key}"] = str(where) if where else view.default_of(key)

@@ -1,0 +1,80 @@
+"""Keys that stock veRL takes and does not use, or uses otherwise than it says.
+
+``translators/verl/stock.json``: a key, or ``x.*`` for all below x, to what the pinned release's ``main_ppo``
+``says`` of it; ``but``: the value with which it does what it says; ``moved``: a section that the release has
+under another name. Found by tracing its reads in whole runs and by reading its source.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.nested import leaves, sections_above, value_at
+from trinity_compat.common.releases import VERL
+from trinity_compat.common.resources import data_path
+from trinity_compat.launch.entrypoints import PPO
+from trinity_compat.verl_config import upgrade
+from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.upgrade import row_for
+
+
+@functools.cache
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = json.loads(
+        data_path("translators/verl/stock.json").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def _entry(key: str) -> Mapping[str, Any] | None:
+    names = (key, *(f"{section}.*" for section in sections_above(key)))
+    return next((_table()[name] for name in names if name in _table()), None)
+
+
+def remark(config: EffectiveConfig, key: str) -> str | None:
+    """Return what stock veRL does with a ``key`` that the launch sets, None where it does what it says."""
+    setting = config.settings.get(key)
+    entry = _entry(key)
+    if entry is None or setting is None or setting.where is None or setting.value is None:
+        return None
+    if config.launch.taken_for != PPO or ("but" in entry and setting.value == entry["but"]):
+        return None
+    return f"stock veRL {VERL} {entry['says']}"
+
+
+def is_moved(key: str) -> bool:
+    """Whether stock veRL does not read ``key`` any more, as the pinned release has its section under another
+    name."""
+    return bool((_entry(key) or {}).get("moved"))
+
+
+def lost_in(verl: Tree) -> dict[str, object]:
+    """Return the moved keys, with their values, that a stock run lost, whose whole configuration is ``verl``.
+
+    A release that reads them either has no section of the new name, or deletes the old one when it has moved
+    them. A key that the run was given under both names is not lost.
+    """
+    if not isinstance(verl.get("reward"), Mapping):
+        return {}
+    lost: dict[str, object] = {}
+    for key, value in leaves(verl):
+        row = row_for(key, "ppo_trainer") if is_moved(key) and value not in (None, {}, []) else None
+        if row and any(value_at(verl, new) != row.value(value) for new in row.targets(key)):
+            lost[key] = value
+    return lost
+
+
+def lost_keys(config: EffectiveConfig) -> dict[str, object]:
+    """Return the values that stock veRL loses since their section has another name, under the names that it
+    reads: overrides that make a stock run mean what the launch means."""
+    found = upgrade(config)
+    lost: dict[str, object] = {}
+    for move in found.moves:
+        entry = _entry(move.old) if move.old else None
+        if move.given and entry is not None and entry.get("moved") and remark(config, move.old):
+            lost |= {key: found.config.get(key) for key in move.new}
+    return lost

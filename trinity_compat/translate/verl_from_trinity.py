@@ -1,0 +1,255 @@
+"""The way back: a Trinity configuration → the veRL configuration that our trainer runs.
+
+Only what the YAML determines comes back; the pinned veRL's defaults stand for the rest. What veRL has
+and Trinity hasn't was carried under ``trinity_compat`` (carried.py). Steps are divided by r here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import leaves
+from trinity_compat.common.releases import TRINITY, TRINITY_OLD
+from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.translate import supervised
+from trinity_compat.translate.native_yaml import told_by_hand, with_trainer_config
+from trinity_compat.translate.rows import load_rows
+from trinity_compat.translate.sections import WAYS_BACK
+from trinity_compat.translate.selectors import check_of_launch
+from trinity_compat.translate.trainer_config import trainer_defaults
+from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.translate.update_steps import verl_steps
+from trinity_compat.trinity.config.complete import CompletedConfig, completed
+from trinity_compat.trinity.config.release import release_of
+
+COMPAT = "trinity_compat"
+_UPDATES = "updates_per_step"
+_TC = "trainer.trainer_config"
+_TASKSET_COMPAT = "buffer.explorer_input.tasksets.0.workflow_args.trinity_compat"  # the old schema is strict
+
+
+def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
+    """Return dotted keys of the pinned veRL with the values that ``config`` determines.
+
+    Raises UserError for a count of steps that r doesn't divide, for a configuration without the fields that
+    every run needs, and for an algorithm that cannot be trained.
+    """
+    told: dict[str, object] = {}
+    compat = compat_of(config)
+    carried = dict(compat.get("verl", {}))
+    reading = TrinityReader(config, *updates_per_step(config), _is_published(config))
+    # Later ones win: a derivation over a plain copy, what was passed through by name over both.
+    told |= _copied(reading)
+    for way_back in WAYS_BACK:
+        told.update(way_back(reading))
+    told |= _passed(config)
+    told |= supervised.verl_keys(reading)
+    for key, (yaml_says, launch_says) in _stand_ins(compat):
+        # Where the YAML says something else by now it was edited, and the edit wins.
+        if told.get(key) == yaml_says:
+            told[key] = launch_says
+    return told | carried
+
+
+def _stand_ins(compat: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+    """veRL key → (what the YAML says, what the launch says). Raises UserError for what is no such pair."""
+    for key, pair in (compat.get("stands_for") or {}).items():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise UserError(
+                f"{_TC}.{COMPAT}.stands_for.{key}={pair}: write two values, the YAML's and the launch's",
+                hint="leave it as translate wrote it",
+            )
+        yield key, pair
+
+
+def stand_in_of(config: Mapping[str, object], key: str, path: str) -> Any:
+    """Return the value that translate wrote at ``path`` in place of veRL's value of ``key``; None where it
+    wrote none, or where the YAML says something else by now."""
+    found = compat_of(config).get("stands_for", {}).get(key)
+    written = TrinityReader(config).get(path)
+    return written if found and found[0] == written else None
+
+
+def from_launch(config: Mapping[str, object]) -> bool:
+    """Whether translate wrote the file from a launch: what it leaves out then has veRL's defaults, and counts
+    of steps are r times veRL's."""
+    return _UPDATES in compat_of(config)
+
+
+def in_full(config: Mapping[str, object], target: str | None = None) -> CompletedConfig:
+    """``config`` as it is where translate wrote it, else with what trinity-rft ``target`` puts where it says
+    nothing; the release that its keys are of where none is given. Raises UserError for what that refuses."""
+    if from_launch(config):
+        return CompletedConfig(dict(config), target_of(config))
+    return with_trainer_config(completed(config, target or release_of(config)))
+
+
+def told_by(full: CompletedConfig) -> dict[str, Any]:
+    """As ``to_verl``, with trinity-rft's defaults of its trainer's own configuration where translate did not
+    write the file."""
+    told = to_verl(full.config)
+    if from_launch(full.config):
+        check_of_launch(TrinityReader(full.config))
+        return told
+    defaults = trainer_defaults(full.target, flavour_of(full.config))
+    return {**defaults, **told, **dict(told_by_hand(full.config))}
+
+
+def flavour_of(config: Mapping[str, object]) -> str:
+    """``ppo_trainer`` or ``ppo_megatron_trainer``: which defaults the way back builds on."""
+    strategy = TrinityReader(config).get("trainer.trainer_strategy")
+    by_strategy = "ppo_megatron_trainer" if strategy == "megatron" else "ppo_trainer"
+    return str(compat_of(config).get("flavour", by_strategy))
+
+
+def updates_per_step(config: Mapping[str, object]) -> tuple[int, str]:
+    """Return r, the mini-batches of one veRL step, and how it is known.
+
+    1 where translate did not write the file: a step of Trinity's own is one update
+    (docs/decisions/a-trinity-step-is-an-update.md); and in a run over files.
+    """
+    if supervised.schema_in(config) != "experience":
+        return 1, ""
+    given = compat_of(config).get(_UPDATES)
+    if given is not None:
+        return _positive(given, _UPDATES), "trinity_compat.updates_per_step"
+    return 1, ""
+
+
+def sync_of(config: Mapping[str, object]) -> SyncSpec:
+    """Return when weights move, counted in veRL steps.
+
+    Raises UserError for an interval or an offset that is not a whole number of veRL steps: explorer and
+    trainer exchange whole train batches here. Only the offset of the published guide (``--as-published``),
+    one update, counts as a whole step; the plan says so.
+    """
+    reading = TrinityReader(config)
+    r, why = updates_per_step(config)
+    published = _is_published(config)
+
+    def steps(name: str, default: int | None, *, least: int) -> int | None:
+        path = f"synchronizer.{name}"
+        count = reading.get(path, default)
+        if count is None:
+            return None
+        if isinstance(count, bool) or not isinstance(count, int) or count < least:
+            raise UserError(f"{path} is {count!r}: write a whole number of steps, {least} or more")
+        if published and least == 0:
+            return math.ceil(count / r)
+        return verl_steps(path, count, r, why, least=least)
+
+    return SyncSpec(
+        # What trinity-rft 0.4.1 has no name for stands in our own section.
+        style=compat_of(config).get("sync_style") or reading.get("synchronizer.sync_style", "fixed"),
+        interval=steps("sync_interval", r, least=1) or 1,
+        offset=steps("sync_offset", 0, least=0) or 0,
+        timeout_s=float(reading.get("synchronizer.sync_timeout", 3600)),
+        method=reading.get("synchronizer.sync_method", "memory"),
+        trainer_interval=steps("trainer_sync_interval", None, least=1),
+        explorer_interval=steps("explorer_sync_interval", None, least=1),
+    )
+
+
+def rounded_offset(config: Mapping[str, object]) -> str | None:
+    """Return the note on an offset of the published guide that counts as more than it says, else None."""
+    offset = int(TrinityReader(config).get("synchronizer.sync_offset", 0))
+    r, _ = updates_per_step(config)
+    if not _is_published(config) or offset % r == 0:
+        return None
+    counted = math.ceil(offset / r) * r
+    return (
+        f"synchronizer.sync_offset={offset}, as the published guide has it, counts as {counted} here:"
+        f" explorer and trainer exchange whole train batches of r={r} updates"
+    )
+
+
+def _is_published(config: Mapping[str, object]) -> bool:
+    """Whether the YAML counts steps as the published guide does: in veRL's, beside an offset in updates."""
+    return compat_of(config).get("steps") == "verl"
+
+
+def max_staleness_of(config: Mapping[str, object]) -> int | None:
+    """Return how many veRL steps the weights of a group may be behind at its training; None: any number.
+
+    ``algorithm.sample_strategy: staleness_control`` of trinity-rft (sample_strategy.py), which counts
+    optimizer updates. Raises UserError for a strategy that the trainer here does not have.
+    """
+    reading = TrinityReader(config)
+    strategy = reading.get("algorithm.sample_strategy") or "default"
+    if strategy in ("default", "warmup", "mix"):
+        return None
+    if strategy != "staleness_control":
+        raise UserError(
+            f"algorithm.sample_strategy={strategy}: the trainer takes whole groups, oldest task first",
+            hint="write default, mix or staleness_control, or run the YAML on trinity-rft",
+        )
+    given = reading.get("algorithm.sample_strategy_args.max_staleness", math.inf)
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise UserError(
+            f"algorithm.sample_strategy_args.max_staleness={given}: write a number of updates, 0 or more"
+        )
+    return None if math.isinf(given) else int(given // updates_per_step(config)[0])
+
+
+def total_steps_of(config: Mapping[str, object]) -> int | None:
+    """Return the veRL steps after which the run ends, None when its epochs decide.
+
+    Raises UserError for a count of updates that is not a whole number of veRL steps.
+    """
+    reading = TrinityReader(config, *updates_per_step(config), _is_published(config))
+    counts = (reading.steps(path) for path in ("trainer.total_steps", "buffer.total_steps"))
+    return min((count for count in counts if count is not None), default=None)
+
+
+def compat_of(config: Mapping[str, object]) -> Mapping[str, Any]:
+    """What only our runtime reads; empty in a YAML that wasn't translated."""
+    reading = TrinityReader(config)
+    found = reading.get(f"{_TC}.{COMPAT}") or reading.get(_TASKSET_COMPAT) or {}
+    if not isinstance(found, Mapping):
+        raise UserError(f"{_TC}.{COMPAT} is {found!r}, it should be a section")
+    return found
+
+
+def target_of(config: Mapping[str, object]) -> str:
+    """The trinity-rft release that translate wrote the file for."""
+    return TRINITY_OLD if TrinityReader(config).get(_TASKSET_COMPAT) else TRINITY
+
+
+def compat_path(target: str) -> str:
+    """Where the section stands in a YAML for trinity-rft ``target``."""
+    return _TASKSET_COMPAT if target == TRINITY_OLD else f"{_TC}.{COMPAT}"
+
+
+def _positive(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UserError(f"{name} is {value!r}, it should be a positive whole number")
+    return value
+
+
+def _copied(reading: TrinityReader) -> dict[str, object]:
+    """The inverse of every row that copies or scales."""
+    told: dict[str, object] = {}
+    for key, row in load_rows().exact.items():
+        if row.how not in ("copy", "scale"):
+            continue
+        for path in (*row.to, *(path for paths in row.targets.values() for path in paths)):
+            value = reading.get(path)
+            if value is not None:
+                told[key] = reading.steps(path) if row.how == "scale" else value
+    return told
+
+
+def _passed(config: Mapping[str, object]) -> dict[str, object]:
+    """What was passed to trainer_config stands under its own veRL name there."""
+    section = TrinityReader(config).get(_TC) or {}
+    told = {}
+    for key, value in leaves(
+        {name: section[name] for name in ("actor_rollout_ref", "critic") if name in section}
+    ):
+        told[key.replace("critic.model.fsdp_config.", "critic.fsdp.")] = value
+    # It counts updates there: the section of the optimizer divides it by r.
+    return {key: value for key, value in told.items() if not key.endswith("optim.lr_warmup_steps")}

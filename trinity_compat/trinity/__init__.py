@@ -1,0 +1,1 @@
+"""Trinity-RFT's own side: its configuration, algorithms, workflows, pipelines and selectors."""

@@ -1,0 +1,136 @@
+"""GiGPO: a turn's advantage is its run's beside the task's other runs, and its own beside other turns that
+began in the same state of the environment.
+
+    A = A_E(run) + ω A_S(turn);   A_E: F(Σ_t r_t) over the runs of a task,
+                                  A_S: F(Σ_{k≥t} γ^{k−t} r_k) over the turns of one state, 0 for a single one
+    F(x) = (x − mean) / (1 + ε), or ÷ (std + ε) with ``fnorm: std``
+
+arXiv 2505.10978. Columns: what is known of an answer beside its reward (the reward function's further
+values): ``env_state_hash_key`` and ``step_reward_key`` name a value for a run of one turn, or a list with one
+for each turn. Without step rewards a run's reward is its last turn's; without states A_S is 0, as in Trinity.
+Trinity has one experience a turn; a run is one row here, or several, each of one turn or more: ``info`` says
+which.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias
+
+from trinity_compat.common.errors import RunError
+from trinity_compat.trinity.algorithms.grouped import consecutive, runs_of
+from trinity_compat.trinity.algorithms.model import AdvantageInput, Tensor, advantage, algorithm
+
+Turn: TypeAlias = tuple[int, int]  # (answer, turn), each from 0
+
+algorithm("gigpo", "GiGPO", paper="2505.10978", advantage_fn="gigpo")
+
+
+@advantage("gigpo", "advantage_fn/gigpo_advantage.py", columns=("mask", "info"))
+def gigpo(
+    answers: AdvantageInput,
+    *,
+    omega: float = 1.0,
+    gamma: float = 1.0,
+    fnorm: Literal["std", "none"] = "none",
+    epsilon: float = 1e-6,
+    step_reward_key: str = "step_reward",
+    env_state_hash_key: str = "env_state_hash",
+) -> Tensor:
+    turn_of = _turns(answers.mask)
+    counts = [int(turns.max()) + 1 for turns in turn_of]
+    keys = (step_reward_key, env_state_hash_key)
+    for key in keys:
+        _check_counts(key, answers, counts)
+    # Of an answer that trains no token (an operator's mask) the turns are those that were told.
+    told = [[len(_listed(info[key])) for key in keys if info.get(key) is not None] for info in answers.info]
+    counts = [count or max(lengths, default=0) for count, lengths in zip(counts, told, strict=True)]
+    groups = runs_of(answers)
+    runs = [run for group in groups for run in group]
+    rewards = [_step_rewards(answers, run, counts, step_reward_key) for run in runs]
+    episodes = answers.rewards.new_tensor([sum(map(sum, rows)) for rows in rewards])
+    of_rows = answers.rewards.clone()
+    for run, score in zip(runs, _beside(consecutive(groups), episodes, fnorm, epsilon), strict=True):
+        of_rows[run] = score
+    values = of_rows.unsqueeze(-1) * answers.mask
+    returns = {
+        row: returned
+        for run, rows in zip(runs, rewards, strict=True)
+        for row, returned in zip(run, _returns(rows, gamma), strict=True)
+    }
+    for (answer, turn), score in _of_states(answers, returns, env_state_hash_key, fnorm, epsilon):
+        values[answer] += omega * score * (turn_of[answer] == turn)
+    return values
+
+
+def _turns(mask: Tensor) -> Tensor:
+    """int [N, T]: the turn that each token of the policy's belongs to, from 0; −1 elsewhere. Turns are parted
+    by tokens of the environment's."""
+    mask = mask.long()
+    begins = mask.clone()
+    begins[:, 1:] -= mask[:, 1:] * mask[:, :-1]
+    return (begins.cumsum(-1) * mask) - 1
+
+
+def _check_counts(key: str, answers: AdvantageInput, counts: Sequence[int]) -> None:
+    for info, count in zip(answers.info, counts, strict=True):
+        if count and info.get(key) is not None and len(told := _listed(info[key])) != count:
+            raise RunError(
+                f"gigpo: {key} has {len(told)} values for an answer of {count} turns",
+                hint="the scoring has to tell one for each turn of the policy's",
+            )
+
+
+def _step_rewards(
+    answers: AdvantageInput, run: Sequence[int], counts: Sequence[int], key: str
+) -> list[list[float]]:
+    """Of each row of a run each turn's. A turn that was not told one has none; where none was, the run's
+    reward is its last turn's."""
+    told = [answers.info[row].get(key) for row in run]
+    rewards = [
+        [0.0] * max(1, counts[row]) if each is None else [float(step or 0.0) for step in _listed(each)]
+        for row, each in zip(run, told, strict=True)
+    ]
+    if all(each is None for each in told):
+        rewards[-1][-1] = float(answers.rewards[run[-1]])
+    return rewards
+
+
+def _listed(told: Any) -> list[Any]:
+    return list(told) if isinstance(told, list | tuple) else [told]
+
+
+def _beside(groups: Iterable[Sequence[int]], values: Tensor, fnorm: str, epsilon: float) -> Tensor:
+    """F over each group; of a single value the mean is 0 and the deviation 1."""
+    out = values.clone()
+    for group in groups:
+        own, alone = values[list(group)], len(group) == 1
+        spread = own.std() if fnorm == "std" and not alone else 1.0
+        out[list(group)] = (own - (0.0 if alone else own.mean())) / (spread + epsilon)
+    return out
+
+
+def _of_states(
+    answers: AdvantageInput, returns: Mapping[int, Sequence[float]], key: str, fnorm: str, epsilon: float
+) -> Iterable[tuple[Turn, Tensor]]:
+    """(turn, its A_S) of those whose state others began in too."""
+    places: dict[str, list[Turn]] = defaultdict(list)
+    for answer, info in enumerate(answers.info):
+        for turn, state in enumerate(_listed(info.get(key))):
+            if state is not None:
+                places[str(state)].append((answer, turn))
+    for turns in places.values():
+        if len(turns) > 1:
+            values = answers.rewards.new_tensor([returns[answer][turn] for answer, turn in turns])
+            yield from zip(turns, _beside([range(len(turns))], values, fnorm, epsilon), strict=True)
+
+
+def _returns(rewards: Sequence[Sequence[float]], gamma: float) -> list[list[float]]:
+    """Of each row of a run each turn's: what came from there on."""
+    backwards = accumulate(
+        (step for row in rewards[::-1] for step in row[::-1]), lambda after, step: step + gamma * after
+    )
+    whole = list(backwards)[::-1]
+    return [whole[places.start : places.stop] for places in consecutive(rewards)]

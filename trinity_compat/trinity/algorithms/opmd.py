@@ -1,0 +1,57 @@
+"""OPMD, online policy mirror descent: a plain policy gradient, regularised towards the current policy.
+
+    A = r − b;   b = mean(group), or with logavgexp  τ log mean exp(r / τ)
+    L = −A log π / (1 + τ)
+
+arXiv 2509.24203 (section 2.2). The two τ are arguments of their own: ``advantage_fn_args.tau``
+counts with logavgexp only. Columns: none beyond rewards and the task's id; no old log-probabilities.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from trinity_compat.trinity.algorithms.grouped import above_baseline
+from trinity_compat.trinity.algorithms.model import (
+    AdvantageInput,
+    Aggregation,
+    Arguments,
+    Loss,
+    Tensor,
+    Tokens,
+    advantage,
+    algorithm,
+    policy_loss,
+)
+
+_SOURCE = "advantage_fn/opmd_advantage.py"
+
+algorithm("opmd", "OPMD", paper="2509.24203", advantage_fn="opmd", policy_loss_fn="opmd")
+
+
+def _positive_tau(arguments: Arguments) -> str:
+    return "" if arguments["tau"] > 0 else "tau must be positive"
+
+
+@advantage("opmd", _SOURCE, check=_positive_tau)
+@advantage("opmd_verl", _SOURCE, check=_positive_tau)
+def opmd_advantage(
+    answers: AdvantageInput, *, opmd_baseline: Literal["mean", "logavgexp"] = "mean", tau: float = 1.0
+) -> Tensor:
+    if opmd_baseline == "mean":
+        return above_baseline(answers, lambda rewards: rewards.mean())
+    return above_baseline(answers, lambda rewards: tau * _log_mean_exp(rewards / tau))
+
+
+def _log_mean_exp(values: Tensor) -> Tensor:
+    return values.logsumexp(-1) - math.log(len(values))
+
+
+@policy_loss(
+    "opmd",
+    "policy_loss_fn/opmd_policy_loss.py",
+    check=lambda arguments: "" if arguments["tau"] > -1 else "tau must be greater than -1",
+)
+def opmd_loss(tokens: Tokens, *, tau: float = 1.0, loss_agg_mode: Aggregation = "token-mean") -> Loss:
+    return Loss(-tokens.advantages * tokens.log_prob / (1.0 + tau))

@@ -1,0 +1,61 @@
+"""The stages of a Trinity YAML, each as a configuration of its own.
+
+Source: ``Config.__iter__`` of trinity-rft 0.6.0 (common/config.py). A section that a stage says takes the
+place of the file's, all of it: what the stage leaves out there has trinity-rft's default, not the file's
+value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import copied, put
+
+# Fields of StageConfig that replace the file's own.
+_SECTIONS = ("mode", "algorithm", "buffer", "data_processor", "explorer", "trainer")
+_NAME = re.compile(r"[\w.-]+")
+_OF_A_JOB = frozenset({".", "..", "config", "buffer", "monitor", "log", "weights", ".locks"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """``number`` counts from 0; ``replaced``: the sections of the file that it says itself."""
+
+    number: int
+    name: str
+    config: dict[str, object]
+    replaced: tuple[str, ...]
+
+
+def stages_of(config: Mapping[str, object]) -> list[Stage]:
+    """In the order of the file; empty where it has none. Raises UserError for names that are not apart."""
+    given = config.get("stages")
+    sections = [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
+    names = [str(section.get("stage_name") or "") for section in sections]
+    for number, name in enumerate(names):
+        _check(f"stages.{number}.stage_name", name, names[:number])
+    return [_stage(config, number, name, sections[number]) for number, name in enumerate(names)]
+
+
+def _check(path: str, name: str, earlier: list[str]) -> None:
+    """A stage's job is a folder of its name, in that of the run."""
+    if not _NAME.fullmatch(name) or name in _OF_A_JOB:
+        raise UserError(
+            f"{path}={name!r}: each stage has a folder of this name in the run's own",
+            hint="write letters, digits, _, . and - that name nothing else there",
+        )
+    if name in earlier:
+        raise UserError(f"{path}={name}: an earlier stage has this name", hint="give each a name of its own")
+
+
+def _stage(config: Mapping[str, object], number: int, name: str, section: Mapping[str, object]) -> Stage:
+    whole = copied({key: value for key, value in config.items() if key != "stages"})
+    said = {key: section[key] for key in _SECTIONS if section.get(key) is not None}
+    whole |= copied(said)
+    whole["name"] = f"{config.get('name') or 'rft'}/{name}"
+    # So that the next one can load it, as upstream does.
+    put(whole, "trainer.save_hf_checkpoint", "last")
+    return Stage(number, name, whole, tuple(said))

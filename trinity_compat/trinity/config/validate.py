@@ -1,0 +1,141 @@
+"""Checks a Trinity configuration against a release's schema, as upstream's OmegaConf merge would.
+
+The merge accepts what converts: an int for a float, a number for a string, "true" for a bool. A value
+that holds an interpolation (``${oc.env:…}``) is only known when upstream resolves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from trinity_compat.common.suggestions import nearest, question
+from trinity_compat.trinity.config.problems import Problem
+from trinity_compat.trinity.config.schema import FieldType, Schema, schema
+
+_BOOL_WORDS = frozenset({"yes", "y", "on", "true", "1", "no", "n", "off", "false", "0"})
+
+
+def validate(config: Mapping[str, object], target: str) -> list[Problem]:
+    """Return everything that trinity-rft ``target`` would refuse when it merges ``config``.
+
+    Unknown fields carry the nearest known spelling, wrong types what is expected. Empty when the merge
+    succeeds. Raises UserError for an unknown target.
+    """
+    rules = schema(target)
+    return list(_check(config, FieldType("class", class_name=rules.root), "", rules))
+
+
+def problems_at(path: str, value: object, target: str) -> list[Problem]:
+    """As ``validate`` for one value at a dotted path. Empty where the release has no such field."""
+    rules = schema(target)
+    field = rules.find(path)
+    return [] if field is None else list(_check(value, field.type, path, rules))
+
+
+def _check(value: object, kind: FieldType, path: str, rules: Schema) -> Iterator[Problem]:
+    if value is None:
+        if not kind.optional and kind.kind != "any":
+            yield Problem(
+                path, f"null where {_wanted(kind)} is expected", "leave the field out for its default"
+            )
+    elif _interpolated(value) or kind.kind == "any":
+        return
+    elif kind.kind == "class":
+        yield from _check_class(value, kind, path, rules)
+    elif kind.kind == "list":
+        yield from _check_items(value, kind, path, rules)
+    elif kind.kind == "dict":
+        yield from _check_values(value, kind, path, rules)
+    elif not _SCALARS[kind.kind](value, kind):
+        yield Problem(path, f"{value!r} where {_wanted(kind)} is expected")
+
+
+def _check_class(value: object, kind: FieldType, path: str, rules: Schema) -> Iterator[Problem]:
+    if not isinstance(value, Mapping):
+        yield Problem(path, f"{value!r} where a section is expected")
+        return
+    fields = rules.classes[kind.class_name]
+    for key, inner in value.items():
+        field = fields.get(key)
+        if field is None:
+            hint = question(nearest(str(key), fields))
+            yield Problem(_join(path, key), f"trinity-rft {rules.version} has no such field", hint)
+        else:
+            yield from _check(inner, field.type, _join(path, key), rules)
+    for name, field in fields.items():
+        if field.required and name not in value:
+            yield Problem(_join(path, name), "is required")
+
+
+def _check_items(value: object, kind: FieldType, path: str, rules: Schema) -> Iterator[Problem]:
+    if not isinstance(value, (list, tuple)):
+        yield Problem(path, f"{value!r} where a list is expected")
+        return
+    for position, inner in enumerate(value):
+        yield from _check(inner, kind.item or FieldType("any"), _join(path, position), rules)
+
+
+def _check_values(value: object, kind: FieldType, path: str, rules: Schema) -> Iterator[Problem]:
+    if not isinstance(value, Mapping):
+        yield Problem(path, f"{value!r} where a mapping is expected")
+        return
+    for key, inner in value.items():
+        yield from _check(inner, kind.item or FieldType("any"), _join(path, key), rules)
+
+
+def _interpolated(value: object) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _wanted(kind: FieldType) -> str:
+    names = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
+    if kind.kind == "enum":
+        return "one of " + ", ".join(kind.values)
+    return names.get(kind.kind, f"a {kind.kind}")
+
+
+def _is_int(value: object, _: FieldType) -> bool:
+    if isinstance(value, str):
+        return _converts(int, value)
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_float(value: object, _: FieldType) -> bool:
+    if isinstance(value, str):
+        return _converts(float, value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_bool(value: object, _: FieldType) -> bool:
+    if isinstance(value, str):
+        return value.lower() in _BOOL_WORDS
+    return isinstance(value, (bool, int))
+
+
+def _is_str(value: object, _: FieldType) -> bool:
+    return isinstance(value, (str, int, float))
+
+
+def _is_enum(value: object, kind: FieldType) -> bool:
+    return isinstance(value, str) and kind.meaning(value) is not None
+
+
+def _converts(to: Callable[[str], object], text: str) -> bool:
+    try:
+        to(text)
+    except ValueError:
+        return False
+    return True
+
+
+_SCALARS: Mapping[str, Callable[[object, FieldType], bool]] = {
+    "int": _is_int,
+    "float": _is_float,
+    "bool": _is_bool,
+    "str": _is_str,
+    "enum": _is_enum,
+}

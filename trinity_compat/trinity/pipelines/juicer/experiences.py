@@ -1,0 +1,84 @@
+"""``data_juicer`` in an experience pipeline: the answers as rows of a table, and Data-Juicer's operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trinity_compat.trinity.pipelines.juicer.client import Client
+from trinity_compat.trinity.pipelines.juicer.priorities import stats_of
+
+_ROW = "row"  # of the table: an experience's place in the batch
+_COLUMNS = ("prompt_text", "response_text", "reward", "prompt_length", "truncate_status")
+
+
+class DataJuicer:
+    """Its operators read ``prompt_text``, ``response_text``, ``reward`` and the rest of a row by their names
+    (``text_key: response_text``). What they measure is in the ``info`` of those that pass, with a reward that
+    they changed; other changes of a row have no meaning for tokens that were sampled, and are left."""
+
+    def __init__(
+        self,
+        service_config: Mapping[str, Any],
+        operators: Sequence[Mapping[str, Any]] | None = None,
+        config_path: str | None = None,
+        np: int = 4,
+    ) -> None:
+        """As upstream's. Raises RunError for a service that does not start, or does not take them."""
+        asked = {"operators": operators, "config_path": config_path, "np": np, "pipeline_type": "experience"}
+        self._client = Client(service_config, asked)
+
+    def process(self, exps: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Raises RunError."""
+        if not exps:
+            return [], {"filtered_count": 0}
+        import pyarrow as pa
+
+        rows = [_row(place, each) for place, each in enumerate(exps)]
+        for name in ("metrics", "info"):
+            _unmix([row[name] for row in rows if row[name]])
+        given = pa.Table.from_pylist(rows)
+        kept = [_with(exps[row[_ROW]], row) for row in self._client.experiences(given).to_pylist()]
+        return kept, {"filtered_count": len(exps) - len(kept)}
+
+    def close(self) -> None:
+        """Ends the session, and the service that was started for it."""
+        self._client.close()
+
+
+def _row(place: int, each: Any) -> dict[str, Any]:
+    """A row of the experience. ``info`` and ``metrics`` as far as a table has types for them."""
+    return {
+        _ROW: place,
+        "eid": {name: str(getattr(each.eid, name)) for name in ("batch", "task", "run", "step")},
+        "tokens": [int(token) for token in each.tokens],
+        "logprobs": [] if each.logprobs is None else [float(value) for value in each.logprobs],
+        "action_mask": [] if each.action_mask is None else [bool(own) for own in each.action_mask],
+        **{name: getattr(each, name, None) for name in _COLUMNS},
+        "metrics": _plain(each.metrics),
+        "info": _plain(each.info),
+    }
+
+
+def _plain(values: Mapping[str, Any] | None) -> dict[str, float | str] | None:
+    """Numbers and texts; a number is one whether it was written as 1 or 1.0. None where there are none: a
+    table has no empty structure."""
+    found = {
+        name: value if isinstance(value, str) else float(value)
+        for name, value in (values or {}).items()
+        if isinstance(value, str | int | float)
+    }
+    return found or None
+
+
+def _unmix(sections: Sequence[dict[str, float | str]]) -> None:
+    """A column has one type: what is a text in some rows becomes one in all."""
+    texts = {name for each in sections for name, value in each.items() if isinstance(value, str)}
+    for each in sections:
+        each.update({name: str(each[name]) for name in texts & each.keys()})
+
+
+def _with(each: Any, row: Mapping[str, Any]) -> Any:
+    each.reward = row["reward"]
+    each.info = {**(each.info or {}), **stats_of(row)}
+    return each

@@ -1,0 +1,284 @@
+"""Takes groups through a run's operators, and keeps account of what becomes of each answer.
+
+Invariant: each answer that comes in goes out once, trained or marked as dropped, with its own tokens. An
+operator may change rewards, masks, metrics and info; it may not make answers of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trinity_compat.buffer.model import DROPPED, DROPPED_KIND, Experience, Group
+from trinity_compat.common.errors import RunError
+from trinity_compat.job.answer_info import OF_RUN, other_task
+from trinity_compat.trinity.pipelines import DATA_JUICER
+from trinity_compat.trinity.pipelines.juicer.experiences import DataJuicer
+from trinity_compat.trinity.pipelines.operators import SELECTOR_METRIC
+from trinity_compat.trinity.pipelines.registry import OPERATORS
+
+LIMIT_S = 1800.0  # for one operator on one batch: one that hangs must not hold the run for ever
+TRUNCATED = "response/truncated"  # in an experience's metrics: its answer was cut
+DROPPED_BY = "dropped_by"  # in the info of a dropped answer: the operator's name
+_PREFIX = "experience_pipeline/"
+_OF_THE_RUN = ("model_version", "model_version_drift", "use_count", "task_index")
+Place = tuple[str, int]  # an answer: its group's key, its run
+Feedback = tuple[int, list[int], list[float]]  # a taskset, rows of it, their mean rewards
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOutcome:
+    """``kept`` go on, with at least one answer of theirs to train; ``dropped`` are those of which none is.
+    ``feedback``: what the operators tell the tasksets' selectors."""
+
+    kept: list[Group]
+    dropped: list[Group]
+    metrics: dict[str, float]
+    feedback: Sequence[Feedback] = ()
+
+
+class OperatorPipeline:
+    """The operators of a run, in their order."""
+
+    def __init__(
+        self,
+        operators: Sequence[tuple[str, Mapping[str, Any]]],
+        place: Callable[[int], tuple[int, int]] = lambda task_no: (0, task_no),
+    ) -> None:
+        """``operators``: names and arguments; those that are not ours are registered in this process, see
+        ``workflows.plugins.load``. ``place``: of a task's number, its taskset and its row there. Raises
+        RunError for one that cannot be made."""
+        self._named = [(name, _made(name, arguments)) for name, arguments in operators]
+        self._row = place
+        common = importlib.import_module("trinity.common.experience")
+        self._experience, self._id = common.Experience, common.EID
+
+    async def prepare(self, auxiliary: Mapping[str | int, list[Any]] | None = None) -> None:
+        """Before the first batch. ``auxiliary``: clients of the auxiliary models."""
+        for name, operator in self._named:
+            if hasattr(operator, "set_auxiliary_model"):
+                operator.set_auxiliary_model(dict(auxiliary or {}))
+            if hasattr(operator, "prepare"):
+                await _done(name, operator.prepare)
+
+    async def close(self) -> None:
+        """After the last one. What an operator raises now changes nothing any more."""
+        for name, operator in self._named:
+            if hasattr(operator, "close"):
+                with suppress(RunError):
+                    await _done(name, operator.close)
+
+    async def process(self, groups: Sequence[Group], step: int) -> PipelineOutcome:
+        """One batch, made for ``step``. Raises RunError with what an operator raises, and for one that takes
+        longer than ``LIMIT_S``, or answers with what it was not given."""
+        places = {(group.key, part.run): (group, part) for group in groups for part in group.experiences}
+        alive = [self._as_trinity(group, part, step) for group, part in places.values()]
+        by: dict[Place, str] = {}
+        metrics: dict[str, Any] = {}
+        for number, (name, operator) in enumerate(self._named):
+            began = time.monotonic()
+            before = {_place(each) for each in alive}
+            alive, told = _checked(name, await _done(name, operator.process, alive), before)
+            by |= dict.fromkeys(before - {_place(each) for each in alive}, name)
+            metrics |= {**told, f"time/operator/{number}_{name}": time.monotonic() - began}
+        metrics["experience_count"] = len(alive)
+        outcome = _outcome(groups, {_place(each): each for each in alive}, by)
+        feedback = _feedback(metrics.get(SELECTOR_METRIC) or {})
+        return replace(outcome, metrics=_numbers(metrics) | _counts(outcome, len(by)), feedback=feedback)
+
+    def _as_trinity(self, group: Group, part: Experience, step: int) -> Any:
+        """As upstream's explorer hands it to its pipeline (explorer/workflow_runner.py)."""
+        numbers = {name: value for name, value in part.info.items() if _is_number(value)}
+        taskset, index = self._row(group.task_no)
+        of_run = part.info.get(OF_RUN) or {"run": part.run, "row": 0}
+        made = self._experience(
+            eid=self._id(
+                batch=step, task=group.key + other_task(part.info), run=of_run["run"], step=of_run["row"]
+            ),
+            tokens=[*map(int, part.prompt_ids), *map(int, part.response_ids)],
+            prompt_length=len(part.prompt_ids),
+            logprobs=[float(value) for value in part.logprobs],
+            action_mask=[bool(own) for own in part.response_mask],
+            reward=part.reward,
+            metrics={**numbers, **part.metrics},
+            info={
+                **part.info,
+                "model_version": part.min_model_version,
+                "model_version_drift": part.max_model_version - part.min_model_version,
+                "use_count": 0,
+                "task_index": {"taskset_id": taskset, "index": index},
+            },
+            truncate_status="response_truncated" if part.metrics.get(TRUNCATED) else None,
+            prompt_text=part.prompt_text,
+            response_text=part.response_text,
+        )
+        made.place = (group.key, part.run)  # its id is the operators' to change
+        return made
+
+
+def _made(name: str, arguments: Mapping[str, Any]) -> Any:
+    try:
+        if name == DATA_JUICER:  # ours also beside trinity-rft, whose service's filters drop nothing
+            return DataJuicer(**arguments)
+        if name in OPERATORS:
+            return OPERATORS[name](**arguments)
+        found = importlib.import_module("trinity.buffer.operators").EXPERIENCE_OPERATORS.get(name)
+        return found(**arguments)
+    except Exception as error:
+        raise RunError(f"the operator {name} cannot be made: {type(error).__name__}: {error}") from error
+
+
+async def _done(name: str, call: Any, *given: Any) -> Any:
+    """What an operator's method gives; a plain function has a thread, so that it holds nobody up."""
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            if inspect.iscoroutinefunction(call):
+                return await call(*given)
+            return await asyncio.to_thread(call, *given)
+    except TimeoutError as error:
+        raise RunError(f"the operator {name} took more than {LIMIT_S:g} s for one batch") from error
+    except Exception as error:
+        raise RunError(f"the operator {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _checked(name: str, answer: Any, given: set[Place]) -> tuple[list[Any], dict[str, Any]]:
+    """The experiences that an operator lets through, and its metrics. Raises RunError."""
+    try:
+        alive, metrics = answer
+        places = Counter(_place(each) for each in alive)
+    except AttributeError as error:
+        raise RunError(f"the operator {name} returned experiences of its own making") from error
+    except (TypeError, ValueError) as error:
+        raise RunError(
+            f"the operator {name} returned {type(answer).__name__}, not experiences and metrics"
+        ) from error
+    if strange := set(places) - given:
+        raise RunError(f"the operator {name} returned {len(strange)} experiences that it was not given")
+    if twice := [place for place, count in places.items() if count > 1]:
+        raise RunError(f"the operator {name} returned {len(twice)} experiences more than once")
+    for each in alive:
+        if not _is_number(each.reward):
+            raise RunError(f"the operator {name} gave an experience the reward {each.reward!r}")
+    return list(alive), dict(metrics or {})
+
+
+def _place(each: Any) -> Place:
+    """Raises AttributeError for an experience of the operator's own making."""
+    place: Place = each.place
+    return place
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is one that a float holds, and finite."""
+    try:
+        return isinstance(value, int | float | np.number) and math.isfinite(value)
+    except (OverflowError, TypeError):  # 10**400; a complex number of numpy's
+        return False
+
+
+def _outcome(groups: Sequence[Group], alive: Mapping[Place, Any], by: Mapping[Place, str]) -> PipelineOutcome:
+    out = PipelineOutcome([], [], {})
+    for group in groups:
+        parts = [
+            _changed(part, alive[place])
+            if (place := (group.key, part.run)) in alive
+            else _left(part, by[place], apart=False)
+            for part in group.experiences
+        ]
+        if any((group.key, part.run) in alive for part in parts):
+            out.kept.append(replace(group, experiences=tuple(parts)))
+        else:
+            out.dropped.append(dropped(group, by))
+    return out
+
+
+def _changed(part: Experience, made: Any) -> Experience:
+    """What operators may change of it. Raises RunError for other tokens: their probabilities are unknown."""
+    if [*map(int, made.tokens)] != [*map(int, part.prompt_ids), *map(int, part.response_ids)]:
+        raise RunError("an operator changed the tokens of an experience: nobody knows their probabilities")
+    mask = np.array([bool(own) for own in made.action_mask], dtype=np.uint8)
+    if mask.shape != part.response_mask.shape:
+        raise RunError(f"an operator gave {len(part.response_ids)} tokens an action_mask of {len(mask)}")
+    numbers = {name: value for name, value in part.info.items() if _is_number(value)}
+    told = {name: value for name, value in (made.metrics or {}).items() if _is_number(value)}
+    own = {name: float(value) for name, value in told.items() if numbers.get(name) != value}
+    info = {name: value for name, value in (made.info or {}).items() if name not in _OF_THE_RUN}
+    return replace(
+        part,
+        reward=float(made.reward),
+        response_mask=mask,
+        metrics=own,
+        info={name: value for name, value in info.items() if name in part.info or _is_json(value)},
+    )
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _left(part: Experience, name: str, *, apart: bool) -> Experience:
+    """An answer that ``name`` dropped. ``apart``: its group is not trained, so that nobody reads its info as
+    what a reward function returned."""
+    info = {**part.info, DROPPED_BY: name} if apart else part.info
+    return replace(part, metrics={**part.metrics, DROPPED: 1.0}, info=info)
+
+
+def dropped(group: Group, by: Mapping[Place, str] | str) -> Group:
+    """The group as one that is kept in the buffer and never trained."""
+    parts = (
+        _left(part, by if isinstance(by, str) else by[group.key, part.run], apart=True)
+        for part in group.experiences
+    )
+    key = group.key.replace("/train/", f"/{DROPPED_KIND}/", 1)
+    return replace(group, key=key, kind=DROPPED_KIND, experiences=tuple(parts))
+
+
+def _feedback(told: Any) -> list[Feedback]:
+    """``selector_metric`` of the last operator that has one. Raises RunError for what is none."""
+    try:
+        found = [
+            (int(taskset), [int(row) for row in each["indices"]], [float(rate) for rate in each["values"]])
+            for taskset, each in told.items()
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"an operator's {SELECTOR_METRIC} is not indices and values of tasksets") from error
+    if any(len(rows) != len(rates) or not all(map(math.isfinite, rates)) for _, rows, rates in found):
+        raise RunError(f"an operator's {SELECTOR_METRIC} has not one number for each of its indices")
+    return found
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """As upstream logs them, but for the second prefix that it gives its times."""
+    return {f"{_PREFIX}{name}": float(value) for name, value in metrics.items() if _is_number(value)}
+
+
+def _counts(outcome: PipelineOutcome, answers: int) -> dict[str, float]:
+    return {DROPPED: float(answers), f"{_PREFIX}dropped_groups": float(len(outcome.dropped))}
+
+
+def summed(so_far: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+    """Of several batches of a step: counts and seconds add up, of the others the last batch's stand."""
+    added = {
+        name: value + so_far[name] for name, value in metrics.items() if name in so_far and _adds_up(name)
+    }
+    return {**so_far, **metrics, **added}
+
+
+def _adds_up(name: str) -> bool:
+    own = name.removeprefix(_PREFIX)
+    return own.endswith("count") or own.startswith(("dropped", "time/"))

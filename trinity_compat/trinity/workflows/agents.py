@@ -1,0 +1,203 @@
+"""An agent is the workflow: a user's program asks its model over the OpenAI API; what it asked is trained.
+
+The program is a function, which runs in processes that are used again and again, or a command, started for
+each answer. Each process has a key of its own; what is asked with it is the model's whose run has the process
+now, and nobody's before and after. At most ``places`` run at a time. A process is killed with all that it
+started when its run is ended: by a time limit, by other weights, by the end of the explorer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import json
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from trinity_compat.common import python_command
+from trinity_compat.common.parent_watch import die_with_parent
+from trinity_compat.trinity.workflows.model import WorkflowModel
+
+PLACES = 16  # agents at a time, where workflow_args.places does not say
+_LINE = 2**24  # bytes of a function's answer at most
+_CHILD = "trinity_compat.trinity.workflows.agent_child"
+
+
+class AgentFailed(RuntimeError):
+    """The agent raised, or its process ended without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProgram:
+    """``function``: FILE.py:NAME; else ``command``: words. It runs in ``directory``."""
+
+    function: str = ""
+    command: tuple[str, ...] = ()
+    places: int = PLACES
+    directory: str = "."
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> AgentProgram:
+        """``workflow_args`` of a taskset, as the plan has checked them."""
+        command = tuple(map(str, arguments.get("command") or ()))
+        places = int(arguments.get("places") or PLACES)
+        directory = str(arguments.get("directory") or ".")
+        return cls(str(arguments.get("function") or ""), command, places, directory)
+
+
+@dataclass(slots=True)
+class _Process:
+    """One process of an agent's, and the key that it asks with."""
+
+    running: asyncio.subprocess.Process
+    key: str
+
+    def kill(self) -> None:
+        """With all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.running.pid, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Agents:
+    """The agents of one engine's process. ``waiting`` is entered while a run waits for a place: that time is
+    not the agent's own."""
+
+    waiting: Callable[[], AbstractContextManager[object]] = nullcontext
+    _models: dict[str, WorkflowModel] = field(default_factory=dict)
+    _idle: dict[AgentProgram, list[_Process]] = field(default_factory=dict)
+    _places: dict[AgentProgram, asyncio.Semaphore] = field(default_factory=dict)
+    _address: str = ""
+    _serving: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _starts: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def run(self, program: AgentProgram, row: Mapping[str, Any], model: WorkflowModel) -> Any:
+        """What the agent gives for a row: a number, a mapping or a text. Its model's history has what it
+        asked. Raises AgentFailed."""
+        await self._serve()
+        model.context = contextvars.copy_context()
+        async with self._place(program), self._process(program, model) as process:
+            self._models[process.key] = model
+            try:
+                ask = self._of_function if program.function else self._of_command
+                return await ask(process, json.dumps(dict(row), default=str))
+            finally:
+                del self._models[process.key]
+
+    async def close(self) -> None:
+        """Ends the processes that wait, and the endpoint."""
+        for process in (each for idle in self._idle.values() for each in idle):
+            process.kill()
+            await process.running.wait()
+        self._idle.clear()
+        await self._serving.aclose()
+
+    async def _serve(self) -> None:
+        from trinity_compat.trinity.workflows.openai_app import make_app, served
+
+        async with self._starts:
+            if not self._address:
+                self._address = await self._serving.enter_async_context(served(make_app(self._models.get)))
+
+    @contextlib.asynccontextmanager
+    async def _place(self, program: AgentProgram) -> AsyncIterator[None]:
+        places = self._places.setdefault(program, asyncio.Semaphore(program.places))
+        with self.waiting():
+            await places.acquire()
+        try:
+            yield
+        finally:
+            places.release()
+
+    @contextlib.asynccontextmanager
+    async def _process(self, program: AgentProgram, model: WorkflowModel) -> AsyncIterator[_Process]:
+        """A process of its own while the block lasts; one that a run has left well serves the next."""
+        idle = self._idle.setdefault(program, [])
+        process = idle.pop() if idle else await self._started(program, model)
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            await process.running.wait()
+            raise
+        if process.running.returncode is None:
+            idle.append(process)
+
+    async def _started(self, program: AgentProgram, model: WorkflowModel) -> _Process:
+        key = secrets.token_urlsafe(32)
+        told = {"OPENAI_BASE_URL": self._address, "OPENAI_API_KEY": key, "OPENAI_MODEL": model.model_path}
+        words = program.command or python_command.of_module(_CHILD, program.function)
+        running = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **told},
+            cwd=program.directory,
+            start_new_session=True,
+            preexec_fn=partial(die_with_parent, signal.SIGKILL),
+            limit=_LINE,
+        )
+        return _Process(running, key)
+
+    async def _of_function(self, process: _Process, row: str) -> Any:
+        into, out = process.running.stdin, process.running.stdout
+        assert into is not None and out is not None
+        with contextlib.suppress(ConnectionError):
+            into.write(row.encode() + b"\n")
+            await into.drain()
+        line = await out.readline()
+        if not line:
+            raise AgentFailed(f"the agent's process ended with exit code {await process.running.wait()}")
+        said = json.loads(line)
+        if "error" in said:
+            raise AgentFailed(said["error"])
+        return said["given"]
+
+    async def _of_command(self, process: _Process, row: str) -> Any:
+        out, _ = await process.running.communicate(row.encode())
+        if process.running.returncode:
+            raise AgentFailed(f"the agent's command ended with exit code {process.running.returncode}")
+        return given_by(out.decode(errors="replace"))
+
+
+def given_by(output: str) -> Any:
+    """What a command printed: a last line that is a JSON number or mapping, else all of it, as a text."""
+    last = output.rstrip().rpartition("\n")[2]
+    try:
+        found = json.loads(last)
+    except ValueError:
+        found = None
+    worth = isinstance(found, int | float | dict) and not isinstance(found, bool)
+    return found if worth else output.strip()
+
+
+def rewarded(
+    given: Any, score: Callable[[str], Mapping[str, float]] | None, answers: Sequence[Any]
+) -> tuple[float, dict[str, float]]:
+    """Reward and metrics: of a number itself; of a mapping its ``reward``, else the sum of its numbers; of a
+    text what ``score`` gives it; of nothing that of the last answer's text. Raises AgentFailed."""
+    if isinstance(given, bool | int | float):
+        return float(given), {}
+    if isinstance(given, Mapping):
+        parts = _numbers(given)
+        if not parts:
+            raise AgentFailed(f"the agent returned {dict(given)!r}, which has no number")
+        return parts.pop("reward") if "reward" in parts else sum(parts.values()), parts
+    text = answers[-1].response_text if given is None and answers else given
+    if not isinstance(text, str):
+        raise AgentFailed(f"the agent returned a {type(text).__name__}, not a number, a mapping or a text")
+    if score is None:
+        raise AgentFailed("the agent returned no reward, and the taskset has no default_reward_fn_type")
+    scored = _numbers(score(text))
+    return sum(scored.values()), scored
+
+
+def _numbers(parts: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in parts.items() if isinstance(value, bool | int | float)}

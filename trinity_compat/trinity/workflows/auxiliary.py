@@ -1,0 +1,59 @@
+"""A model that a run serves beside the policy, as workflows and operators are given it: OpenAI clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from trinity_compat.job.served_models import served_models
+
+
+@dataclass(slots=True)
+class AuxiliaryModel:
+    """Of trinity-rft's ModelWrapper what an auxiliary model is used for. ``model_path`` is the name under
+    which it is served at ``address`` (host:port), ``name`` the YAML's."""
+
+    address: str
+    model_path: str
+    name: str | None = None
+    _clients: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model_name(self) -> str:
+        """The same."""
+        return self.model_path
+
+    @property
+    def config(self) -> SimpleNamespace:
+        """Of upstream's InferenceModelConfig what workflows read."""
+        return SimpleNamespace(name=self.name, model_path=self.model_path, enable_openai_api=True)
+
+    @property
+    def api_address(self) -> str:
+        """Where its API begins, /v1 left out."""
+        return f"http://{self.address}"
+
+    def get_openai_client(self) -> Any:
+        """openai.OpenAI, with ``model_path`` on it. For threads."""
+        return self._client("OpenAI")
+
+    def get_openai_async_client(self) -> Any:
+        """openai.AsyncOpenAI, with ``model_path`` on it."""
+        return self._client("AsyncOpenAI")
+
+    def _client(self, kind: str) -> Any:
+        import openai
+
+        if kind not in self._clients:
+            made = getattr(openai, kind)(base_url=f"{self.api_address}/v1", api_key="EMPTY")
+            made.model_path = self.model_path
+            self._clients[kind] = made
+        return self._clients[kind]
+
+
+def clients_of(verl: Mapping[str, Any], addresses: Sequence[str]) -> list[AuxiliaryModel]:
+    """The models that a run serves, in the YAML's order, each at its address."""
+    pairs = zip(addresses, served_models(verl), strict=True) if addresses else ()
+    return [AuxiliaryModel(address, model.path, model.name) for address, model in pairs]

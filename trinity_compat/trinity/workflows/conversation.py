@@ -1,0 +1,89 @@
+"""What a model said in a chat keeps its own tokens when the chat goes on.
+
+An agent sends the whole chat again with each turn. Rendered and tokenized anew, an earlier answer may become
+other tokens than the model wrote (a text has many, and a template writes tool calls in its own way); then the
+turns are not one sequence that could be trained.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = Mapping[str, Any]
+THOUGHTS = ("reasoning", "reasoning_content")  # vLLM's name of them, and its older name
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """A chat that ends with an answer of the model's, and its token ids: prompt and answer."""
+
+    messages: list[object]
+    ids: list[int]
+
+
+@dataclass(slots=True)
+class Conversations:
+    """The chats of one run."""
+
+    _said: list[ChatTurn] = field(default_factory=list)
+
+    def add(self, messages: Sequence[Message], ids: Sequence[int]) -> None:
+        """``messages`` end with the answer, as it was given."""
+        self._said.append(ChatTurn([_essence(each) for each in messages], list(ids)))
+
+    def before(self, messages: Sequence[Message]) -> tuple[int, list[int]] | None:
+        """The longest chat that ``messages`` go on from: how many of them it has, and its tokens."""
+        asked = [_essence(each) for each in messages]
+        found = [
+            said
+            for said in self._said
+            if len(said.messages) < len(asked) and asked[: len(said.messages)] == said.messages
+        ]
+        longest = max(found, key=lambda said: len(said.messages), default=None)
+        return (len(longest.messages), longest.ids) if longest else None
+
+
+def _essence(message: Message) -> object:
+    """What makes two messages the same, however a client writes them."""
+    calls = [
+        (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()
+    ]
+    return message["role"], _text(message.get("content")), thoughts_of(message), calls
+
+
+def thoughts_of(message: Message) -> str | None:
+    """Those that stand beside its content."""
+    return next((str(message[name]) for name in THOUGHTS if message.get(name)), None)
+
+
+def _text(content: object) -> object:
+    """A text, or a list of one part of text."""
+    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
+        return "".join(part["text"] for part in content)
+    return content or ""
+
+
+def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """As chat templates read them: contents as texts, thoughts under both names, a call's arguments as a
+    mapping where they are one."""
+    return [_for_template(message) for message in messages]
+
+
+def _for_template(message: Message) -> dict[str, Any]:
+    out = {**message, "content": _text(message.get("content"))}
+    if thoughts := thoughts_of(message):
+        out |= dict.fromkeys(THOUGHTS, thoughts)
+    if calls := message.get("tool_calls"):
+        out["tool_calls"] = [{**call, "function": _function(call["function"])} for call in calls]
+    return out
+
+
+def _function(function: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        arguments = json.loads(function["arguments"])
+    except (TypeError, ValueError):
+        arguments = function["arguments"]
+    return {**function, "arguments": arguments}

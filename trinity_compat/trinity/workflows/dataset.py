@@ -1,0 +1,204 @@
+"""A run's tasksets as veRL's dataset: ``data.custom_cls`` of a run whose YAML names a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.paths import from_home
+from trinity_compat.trinity.workflows.prompts import Prompt, Row
+from trinity_compat.trinity.workflows.registry import WANTS_NO_TRUTH, check_reward, check_workflow
+from trinity_compat.trinity.workflows.tasksets import AGENT, PLUGIN, Taskset, referred
+
+_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
+
+
+class TasksetRows(Dataset[dict[str, Any]]):
+    """The rows of tasksets, one after the other, as veRL's fields: raw_prompt, prompt_text, data_source,
+    reward_model, extra_info."""
+
+    def __init__(
+        self,
+        data_files: str | Sequence[str],
+        tokenizer: Any,
+        config: Any,
+        processor: Any = None,
+        max_samples: int = -1,
+    ) -> None:
+        """As veRL's ``create_rl_dataset`` calls it. Raises UserError for files, columns and rows that cannot
+        be asked."""
+        names = [data_files] if isinstance(data_files, str) else list(data_files)
+        section = _plain(config["workflows"])
+        whole = [list(_rows(name, referred(name, section), tokenizer, config)) for name in names]
+        parts = whole if max_samples < 0 else _first(whole, max_samples)
+        self.sizes = [len(part) for part in parts]  # rows of each taskset
+        selectors = {name: _plain(each).get("selector", {}) for name, each in _tasksets(config).items()}
+        self.columns = [
+            _columns(selectors.get(name, {}), referred(name, section), part)
+            for name, part in zip(names, parts, strict=True)
+        ]
+        self._rows = [row for part in parts for row in part]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        # veRL makes batches of tensors: as its own dataset's, an empty one stands for them.
+        return {**self._rows[index], "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
+
+
+def _first(parts: Sequence[list[dict[str, Any]]], count: int) -> list[list[dict[str, Any]]]:
+    """What is left of each, of all their rows the first ``count``."""
+    begins = accumulate((len(part) for part in parts), initial=0)
+    return [part[: max(0, count - begin)] for part, begin in zip(parts, begins, strict=False)]
+
+
+def _tasksets(config: Any) -> Mapping[str, Any]:
+    """``data.tasksets``, where translate/native_yaml.py says how training draws the rows."""
+    return config.get("tasksets") or {}
+
+
+def _columns(
+    selector: Mapping[str, Any], taskset: Taskset, part: Sequence[Mapping[str, Any]]
+) -> dict[str, list[Any]]:
+    """What a selector looks at in the rows ``part`` that are left of a taskset."""
+    if not selector.get("feature_keys"):
+        return {}
+    from trinity_compat.trinity.selectors import columns_of
+
+    found = columns_of(selector, opened(taskset), taskset.path)
+    return {key: [values[row["index"]] for row in part] for key, values in found.items()}
+
+
+def _rows(name: str, taskset: Taskset, tokenizer: Any, config: Any) -> Iterator[dict[str, Any]]:
+    if taskset.plugin:
+        return _for_plugin(name, taskset)
+    return _Rows(taskset, tokenizer).within(int(config["max_prompt_length"]))
+
+
+def _for_plugin(name: str, taskset: Taskset) -> Iterator[dict[str, Any]]:
+    """The rows as they are: a class asks what it likes."""
+    for index, row in enumerate(opened(taskset)):
+        question, truth = row.get(taskset.prompt_key), row.get(taskset.response_key)
+        yield {
+            "raw_prompt": [{"role": "user", "content": str(question or "")}],
+            "raw_task": dict(row),
+            "taskset": name,
+            "agent_name": PLUGIN,
+            "data_source": taskset.name,
+            "reward_model": {"style": "rule", "ground_truth": truth},
+            "extra_info": {"index": index},
+            "index": index,
+        }
+
+
+class _Rows:
+    """One taskset's."""
+
+    def __init__(self, taskset: Taskset, tokenizer: Any) -> None:
+        self._taskset, self._tokenizer = taskset, tokenizer
+
+    def within(self, limit: int) -> Iterator[dict[str, Any]]:
+        """Rows whose prompt has at most ``limit`` tokens; all, where the taskset keeps long ones."""
+        dropped = 0
+        for index, row in enumerate(opened(self._taskset)):
+            made = self._row(index, row)
+            if self._taskset.drop_overlong and len(self._tokenizer(made["prompt_text"]).input_ids) > limit:
+                dropped += 1
+                continue
+            yield made
+        if dropped:
+            name = self._taskset.name
+            print(f"{name}: {dropped} prompts of more than {limit} tokens are left out", flush=True)
+
+    def _row(self, index: int, row: Row) -> dict[str, Any]:
+        taskset = self._taskset
+        asked, truth = asked_of(taskset, row)
+        reward = {"name": asked.reward, "args": dict(taskset.reward_fn_args), "about": dict(asked.about)}
+        return {
+            "raw_prompt": asked.messages,
+            "prompt_text": asked.text if asked.text is not None else self._templated(asked),
+            "agent_name": AGENT,
+            "data_source": taskset.name,
+            "reward_model": {"style": "rule", "ground_truth": truth},
+            "extra_info": {"index": index, "reward_fn": reward},
+            "index": index,
+        }
+
+    def _templated(self, asked: Prompt) -> str:
+        """As trinity-rft's inference models: an answer that is begun goes on, else a new one is asked for."""
+        begun = asked.messages[-1]["role"] == "assistant"
+        how: dict[str, Any] = (
+            {"continue_final_message": True}
+            if begun
+            else {"add_generation_prompt": True, "enable_thinking": self._taskset.enable_thinking}
+        )
+        template = self._taskset.chat_template
+        text = self._tokenizer.apply_chat_template(
+            asked.messages, tokenize=False, chat_template=template, **how
+        )
+        return str(text)
+
+
+def asked_of(taskset: Taskset, row: Row) -> tuple[Prompt, str]:
+    """What the row's workflow asks, and the truth. Raises UserError naming the column that is at fault."""
+    ask = check_workflow(_named(taskset, row, "workflow_key") or taskset.workflow, taskset.place)
+    reward = _named(taskset, row, "reward_fn_key") or taskset.reward
+    asked = ask(taskset, _text(taskset, row, taskset.prompt_key, "prompt_key"), reward)
+    check_reward(asked.reward, taskset.place)
+    if asked.reward in WANTS_NO_TRUTH:
+        return asked, str(row.get(taskset.response_key) or "")
+    return asked, _text(taskset, row, taskset.response_key, "response_key")
+
+
+def _named(taskset: Taskset, row: Row, key: str) -> str | None:
+    """A row may name its own workflow or reward."""
+    column = taskset.text(key)
+    found = row.get(column) if column else None
+    return str(found) if found else None
+
+
+def _text(taskset: Taskset, row: Row, column: str, key: str) -> str:
+    found = row.get(column)
+    if isinstance(found, str):
+        return found
+    where = f"{taskset.place}: the column {column!r} (format.{key})"
+    if column not in row:
+        raise UserError(f"{where} is not in {taskset.path}; it has {', '.join(row)}")
+    hint = "name a column of texts" if key == "response_key" else None
+    if key == "prompt_key":
+        hint = "veRL's rows, whose prompt is a chat, are read with default_workflow_type: verl_workflow"
+    raise UserError(f"{where} of {taskset.path} holds a {type(found).__name__}, not a text", hint=hint)
+
+
+def opened(taskset: Taskset) -> Any:
+    """The rows as dicts, of a file, or of a folder or hub name as upstream hands it to datasets.
+
+    Raises UserError."""
+    import datasets
+
+    if taskset.storage == "sql":
+        from trinity_compat.trinity.task_tables import table_rows
+
+        return table_rows(taskset.path, taskset.name, taskset.place)
+    path = from_home(taskset.path)
+    try:
+        if kind := _FORMATS.get(path.suffix):
+            return datasets.load_dataset(kind, data_files=str(path), split="train")
+        name = str(path) if path.exists() else taskset.path
+        return datasets.load_dataset(name, name=taskset.subset, split=taskset.split)
+    except (OSError, ValueError) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{taskset.place}.path={taskset.path} cannot be read: {text}") from error
+
+
+def _plain(section: Any) -> Mapping[str, Any]:
+    from omegaconf import OmegaConf
+
+    found = OmegaConf.to_container(section, resolve=True) if OmegaConf.is_config(section) else section
+    return dict(found)

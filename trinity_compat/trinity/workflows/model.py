@@ -1,0 +1,331 @@
+"""The model that a workflow is given: trinity-rft's ModelWrapper by its methods, on our engine.
+
+Upstream's own wants Ray actors and imports vLLM. Here each run of a workflow has a ``Model`` of its own, so
+its history needs no lock. The synchronous methods are for threads: a workflow's ``run`` has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, Protocol, TypeVar
+
+from trinity_compat.trinity.workflows.conversation import Conversations, for_template, thoughts_of
+from trinity_compat.trinity.workflows.reasoning import ReasoningSplitter
+
+T = TypeVar("T")
+_SEEDS_OF_A_CALL = 2**20  # vLLM gives the i-th answer of a call seed + i
+_NOT_SAMPLING = ("logprobs", "lora_request", "return_token_ids", "timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedAnswer:
+    """What the engine wrote: ``token_ids`` int [R], ``logprobs`` float [R]; ``reason``: stop or length."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    reason: str
+
+
+class Writer(Protocol):
+    """The engine as a workflow's model needs it."""
+
+    async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
+        """``sampling["n"]`` answers; vLLM's SamplingParams by name. Raises ValueError for a prompt that
+        leaves no room to answer."""
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probability of every token after the first, float [S - 1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What all models of a run share. ``experience`` is the class that workflows return."""
+
+    writer: Writer
+    tokenizer: Any
+    experience: Any
+    loop: asyncio.AbstractEventLoop
+    path: str
+    max_model_len: int
+    chat_template: str | None = None
+    enable_thinking: bool | None = None
+    tool_format: str | None = None
+    thoughts: ReasoningSplitter | None = None
+
+
+@dataclass(slots=True)
+class WorkflowModel:
+    """``sampling`` is what holds where a call says nothing. ``context``: the run's, for what is asked from
+    elsewhere (openai_app.py)."""
+
+    around: RunContext
+    sampling: Mapping[str, Any]
+    version: int = 0
+    history: list[Any] = field(default_factory=list)
+    enable_history: bool = True
+    context: contextvars.Context | None = None
+    _clients: dict[str, Any] = field(default_factory=dict)
+    _conversations: Conversations = field(default_factory=Conversations)
+    _calls: int = 0
+
+    async def generate_async(self, prompts: Sequence[str], **sampling: Any) -> list[Any]:
+        """Experiences of prompts that are whole as they stand."""
+        made = await asyncio.gather(*(self._answers(self.tokens_of(text), sampling) for text in prompts))
+        return self._recorded([experience for several in made for experience in several])
+
+    async def chat_async(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> list[Any]:
+        """Experiences of a chat; a last message of the assistant's is continued."""
+        return self._recorded(await self._answers(self.tokens_of(self.templated(messages)), sampling))
+
+    async def logprobs_async(self, tokens: Sequence[int], temperature: float | None = None) -> Any:
+        """Float tensor [S - 1]; the weights' own probabilities, whatever the temperature."""
+        import torch
+
+        return torch.tensor(await self.around.writer.score([int(token) for token in tokens]))
+
+    async def convert_messages_to_experience_async(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        temperature: float | None = None,
+    ) -> Any:
+        """A conversation as one experience: the assistant's tokens are the model's, all others masked."""
+        ids, mask = self._conversation(list(messages), tools)
+        if 1 not in mask:
+            raise ValueError("the conversation has no message of the assistant's")
+        limit, status = self.around.max_model_len - 1, None
+        if len(ids) > limit:
+            ids, mask, status = ids[:limit], mask[:limit], "response_truncated"
+        start = mask.index(1)
+        scores = await self.logprobs_async(ids)
+        return self.around.experience(
+            tokens=ids,
+            logprobs=scores[start - 1 :],
+            prompt_length=start,
+            action_mask=[bool(own) for own in mask[start:]],
+            messages=list(messages),
+            truncate_status=status,
+        )
+
+    def generate(self, prompts: Sequence[str], **sampling: Any) -> list[Any]:
+        """As ``generate_async``."""
+        return self.wait(self.generate_async(prompts, **sampling))
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> list[Any]:
+        """As ``chat_async``."""
+        return self.wait(self.chat_async(messages, **sampling))
+
+    def logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> Any:
+        """As ``logprobs_async``."""
+        return self.wait(self.logprobs_async(tokens, temperature))
+
+    def convert_messages_to_experience(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        temperature: float | None = None,
+    ) -> Any:
+        """As ``convert_messages_to_experience_async``."""
+        return self.wait(self.convert_messages_to_experience_async(messages, tools, temperature))
+
+    def extract_experience_from_history(self, clear_history: bool = True) -> list[Any]:
+        """What was asked of this model since the last call, by whichever method."""
+        found = list(self.history)
+        if clear_history:
+            self.history.clear()
+        return found
+
+    def clone_with_isolated_history(self) -> WorkflowModel:
+        """Another model on the same engine."""
+        return replace(self, history=[], _clients={}, _conversations=Conversations())
+
+    def get_openai_client(self) -> Any:
+        """openai.OpenAI on this model, without a network in between. For threads."""
+        return self._client("sync")
+
+    def get_openai_async_client(self) -> Any:
+        """openai.AsyncOpenAI on this model."""
+        return self._client("async")
+
+    def _client(self, kind: str) -> Any:
+        from trinity_compat.trinity.workflows.openai_api import client_of
+
+        if kind not in self._clients:
+            self._clients[kind] = client_of(self, kind)
+        return self._clients[kind]
+
+    @property
+    def model_path(self) -> str:
+        """The policy's path."""
+        return self.around.path
+
+    model_name = model_path
+
+    @property
+    def model_version(self) -> int:
+        """The weights that were in place when the run began."""
+        return self.version
+
+    @property
+    def config(self) -> SimpleNamespace:
+        """Of upstream's InferenceModelConfig what workflows read."""
+        around = self.around
+        return SimpleNamespace(
+            model_path=around.path,
+            max_model_len=around.max_model_len,
+            enable_history=self.enable_history,
+            enable_openai_api=True,
+            enable_thinking=around.enable_thinking,
+            temperature=self.sampling.get("temperature"),
+            top_p=self.sampling.get("top_p"),
+            max_response_tokens=self.sampling.get("max_tokens"),
+        )
+
+    model_config = config
+
+    @property
+    def generate_kwargs(self) -> dict[str, Any]:
+        """For an OpenAI client's calls."""
+        return {name: self.sampling[name] for name in ("temperature", "top_p") if name in self.sampling}
+
+    def wait(self, asked: Coroutine[Any, Any, T]) -> T:
+        """The answer, in a thread. Raises RuntimeError on the engine's own: it would wait for itself."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self.around.loop:
+            asked.close()
+            raise RuntimeError("run_async asks the model with the methods that end in _async")
+        return asyncio.run_coroutine_threadsafe(asked, self.around.loop).result()
+
+    def templated(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
+        """The prompt of a chat, as trinity-rft's inference models render it."""
+        _check_text(messages)
+        begun = messages[-1]["role"] == "assistant"
+        how: dict[str, Any] = (
+            {"continue_final_message": True}
+            if begun
+            else {"add_generation_prompt": True, "enable_thinking": self.around.enable_thinking}
+        )
+        template = self.around.chat_template
+        return str(
+            self.around.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, chat_template=template, **{**how, **more}
+            )
+        )
+
+    def prompt_of(self, messages: Sequence[Mapping[str, Any]], tools: Any = None, **more: Any) -> list[int]:
+        """Token ids of a chat that a client asks: what this model has said in it keeps the tokens that it
+        wrote; else, and where the template leaves parts of earlier answers out, all are of the text."""
+        plain = for_template(messages)
+        whole = self.templated(plain, tools=tools, **more)
+        found = self._conversations.before(messages)
+        if found is None:
+            return self.tokens_of(whole)
+        count, ids = found
+        tokenizer, template = self.around.tokenizer, self.around.chat_template
+        how = {"enable_thinking": self.around.enable_thinking, **more}
+        before = str(
+            tokenizer.apply_chat_template(
+                plain[:count], tokenize=False, tools=tools, chat_template=template, **how
+            )
+        )
+        end = before.rfind(tokenizer.eos_token)
+        own = (thoughts_of(messages[count - 1]) or "").strip()
+        if end < 0 or own not in before or not whole.startswith(before):
+            return self.tokens_of(whole)
+        # An answer that was cut lacks the end that the template gives it.
+        end += len(tokenizer.eos_token) if ids[-1] == tokenizer.eos_token_id else 0
+        return [*ids, *tokenizer(whole[end:], add_special_tokens=False).input_ids]
+
+    def said(self, messages: Sequence[Mapping[str, Any]], ids: Sequence[int]) -> None:
+        """A chat that ends with an answer of this model's, and its token ids: prompt and answer."""
+        self._conversations.add(messages, ids)
+
+    def tokens_of(self, text: str) -> list[int]:
+        """With the tokenizer's own special tokens, as upstream."""
+        return [int(token) for token in self.around.tokenizer(text).input_ids]
+
+    async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
+        """Answers, sampled as the call says, else as the run does."""
+        said = {
+            name: value for name, value in sampling.items() if value is not None and name not in _NOT_SAMPLING
+        }
+        every = {**self.sampling, **said}
+        # Each call its own seed, or equal prompts would have equal answers.
+        if "seed" in self.sampling and "seed" not in said:
+            every["seed"] = self.sampling["seed"] + self._calls * _SEEDS_OF_A_CALL
+        self._calls += 1
+        return await self.around.writer.write(prompt_ids, every)
+
+    def experience_of(self, prompt_ids: Sequence[int], part: GeneratedAnswer) -> Any:
+        """An answer as an experience."""
+        tokenizer = self.around.tokenizer
+        return self.around.experience(
+            tokens=[*prompt_ids, *part.token_ids],
+            logprobs=part.logprobs,
+            prompt_length=len(prompt_ids),
+            prompt_text=tokenizer.decode(list(prompt_ids)),
+            response_text=tokenizer.decode(part.token_ids, skip_special_tokens=True),
+        )
+
+    async def _answers(self, prompt_ids: list[int], sampling: Mapping[str, Any]) -> list[Any]:
+        return [self.experience_of(prompt_ids, part) for part in await self.write(prompt_ids, sampling)]
+
+    def _recorded(self, experiences: list[Any]) -> list[Any]:
+        if self.enable_history:
+            self.history.extend(experiences)
+        return experiences
+
+    def _conversation(
+        self, messages: list[Mapping[str, Any]], tools: Sequence[Any] | None
+    ) -> tuple[list[int], list[int]]:
+        """Token ids and mask, int [S] each: 1 from where a generation prompt ends to the end of the
+        assistant's message. Rests on templates whose beginnings stay when messages are added, as upstream's
+        default does."""
+        _check_text(messages)
+        ids = self._ids(messages, tools)
+        mask = [0] * len(ids)
+        # A template that takes thoughts out of earlier answers leaves only those after the last question.
+        template = self.around.chat_template or self.around.tokenizer.chat_template or ""
+        asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
+        first = asked[-1] if asked and "<think>" in template else 0
+        for place, message in enumerate(messages):
+            if message["role"] != "assistant" or place < first:
+                continue
+            start = len(self._ids(messages[:place], tools, add_generation_prompt=True)) if place else 0
+            end = len(self._ids(messages[: place + 1], tools))
+            mask[start:end] = [1] * (min(end, len(ids)) - start)
+        return ids, mask
+
+    def _ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None,
+        add_generation_prompt: bool = False,
+    ) -> list[int]:
+        text = self.around.tokenizer.apply_chat_template(
+            list(messages),
+            tokenize=False,
+            tools=tools,
+            chat_template=self.around.chat_template,
+            enable_thinking=self.around.enable_thinking,
+            add_generation_prompt=add_generation_prompt,
+        )
+        return [int(token) for token in self.around.tokenizer(text, add_special_tokens=False).input_ids]
+
+
+def _check_text(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ValueError for a part that is not text: a template would write its place, and the model would
+    answer without it."""
+    contents = [message.get("content") for message in messages]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind != "text":
+            raise ValueError(f"a message holds {kind}: a workflow's model is asked in text here")

@@ -1,0 +1,159 @@
+"""Chat completions of a workflow's model for the real ``openai`` clients, without a socket.
+
+A client's transport answers in this process. What was asked is in the model's history with its token ids and
+log-probabilities, so that an agent written against the OpenAI SDK trains without a change.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trinity_compat.trinity.workflows.conversation import THOUGHTS
+from trinity_compat.trinity.workflows.tool_choice import ToolChoice, UnsupportedCall, bound, call
+
+if TYPE_CHECKING:
+    from trinity_compat.trinity.workflows.model import GeneratedAnswer, WorkflowModel
+
+_SAMPLING = ("n", "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed")
+_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+
+
+async def completion(model: WorkflowModel, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to ``POST /v1/chat/completions``, whole even where a stream is asked for. Raises
+    Unanswerable."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise UnsupportedCall("messages is missing: write a list of at least one")
+    choice = ToolChoice.of(body)
+    more = dict(body.get("chat_template_kwargs") or {})
+    prompt = model.prompt_of(messages, choice.tools, **more)
+    sampling = {name: body[name] for name in (*_SAMPLING, *_PENALTIES) if body.get(name) is not None}
+    if limit := body.get("max_completion_tokens"):
+        sampling["max_tokens"] = limit
+    if structure := bound(body, choice):
+        sampling["structured_outputs"] = structure
+    parts = await model.write(prompt, sampling)
+    if model.enable_history:
+        model.history.extend(model.experience_of(prompt, part) for part in parts)
+    thinking = model.around.enable_thinking
+    template = {**({} if thinking is None else {"enable_thinking": thinking}), **more}
+    choices = [await _choice(model, number, part, choice, template) for number, part in enumerate(parts)]
+    for part, made in zip(parts, choices, strict=True):
+        model.said([*messages, made["message"]], [*prompt, *part.token_ids])
+    written = sum(len(part.token_ids) for part in parts)
+    return {
+        "id": f"chatcmpl-{uuid.uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model.model_path,
+        "prompt_token_ids": prompt,
+        "choices": choices,
+        "usage": {
+            "prompt_tokens": len(prompt),
+            "completion_tokens": written,
+            "total_tokens": len(prompt) + written,
+        },
+    }
+
+
+def chunks(said: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A completion as a stream of two chunks for each choice: its message, and why it ended."""
+    about = {name: said[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    for choice in said["choices"]:
+        calls = choice["message"].get("tool_calls") or ()
+        numbered = [{**call, "index": number} for number, call in enumerate(calls)]
+        delta = {**choice["message"], **({"tool_calls": numbered} if numbered else {})}
+        yield {**about, "choices": [{"index": choice["index"], "delta": delta, "finish_reason": None}]}
+        end = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
+        yield {**about, "choices": [end]}
+    yield {**about, "choices": [], "usage": said["usage"]}
+
+
+async def _choice(
+    model: WorkflowModel, number: int, part: GeneratedAnswer, choice: ToolChoice, template: Mapping[str, Any]
+) -> dict[str, Any]:
+    tokenizer, ids = model.around.tokenizer, part.token_ids
+    finds_calls = bool(choice.tools and choice.schema() is None and model.around.tool_format)
+    message: dict[str, Any] = {"role": "assistant"}
+    text: str | None
+    if model.around.thoughts is None:
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+    else:
+        thoughts, text = model.around.thoughts.part(part, template, marks=finds_calls)
+        message |= dict.fromkeys(THOUGHTS, thoughts)
+        ids = tokenizer(text or "", add_special_tokens=False).input_ids  # calls are in the content alone
+    message["content"] = text
+    if text and (calls := choice.calls(text)):
+        message |= {"content": None, "tool_calls": calls}
+    elif finds_calls:
+        message |= await _with_calls(model, ids)
+    reason = "tool_calls" if message.get("tool_calls") else part.reason
+    pairs = zip(part.token_ids, part.logprobs, strict=True)
+    return {
+        "index": number,
+        "message": message,
+        "finish_reason": reason,
+        "token_ids": part.token_ids,
+        "logprobs": {"content": [_logprob(model, *pair) for pair in pairs]},
+    }
+
+
+def _logprob(model: WorkflowModel, token: int, logprob: float) -> dict[str, Any]:
+    text = model.around.tokenizer.decode([token])
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+
+
+async def _with_calls(model: WorkflowModel, ids: Sequence[int]) -> dict[str, Any]:
+    """What a message has for its tool calls, found by veRL's parser of the launch's ``multi_turn.format``;
+    empty without any."""
+    from verl.experimental.agent_loop.tool_parser import ToolParser
+
+    parser = ToolParser.get_tool_parser(model.around.tool_format, model.around.tokenizer)
+    text, calls = await parser.extract_tool_calls(ids)
+    made = [call(each.name, each.arguments) for each in calls]
+    return {"content": text or None, "tool_calls": made} if made else {}
+
+
+def client_of(model: WorkflowModel, kind: str) -> Any:
+    """openai.OpenAI (``sync``) or AsyncOpenAI on a model, whose path is its ``model_path``, as upstream."""
+    import openai
+
+    base: Any = openai.DefaultHttpxClient if kind == "sync" else openai.DefaultAsyncHttpxClient
+    http = importlib.import_module(base.__mro__[1].__module__.partition(".")[0])  # httpx, or what came after
+
+    async def answer(request: Any) -> Any:
+        status, said = await _answered(model, request)
+        return http.Response(status, json=said)
+
+    def answer_in_thread(request: Any) -> Any:
+        return model.wait(answer(request))
+
+    handler = answer_in_thread if kind == "sync" else answer
+    make: Any = openai.OpenAI if kind == "sync" else openai.AsyncOpenAI
+    client = make(
+        base_url="http://model/v1",
+        api_key="EMPTY",
+        max_retries=0,
+        http_client=base(transport=http.MockTransport(handler)),
+    )
+    client.model_path = model.model_path
+    return client
+
+
+async def _answered(model: WorkflowModel, request: Any) -> tuple[int, dict[str, Any]]:
+    if request.url.path == "/v1/models":
+        return 200, {"object": "list", "data": [{"id": model.model_path, "object": "model"}]}
+    if request.url.path != "/v1/chat/completions":
+        return 404, {"error": {"message": f"{request.url.path} is not served: ask for chat completions"}}
+    try:
+        body = json.loads(request.content)
+        if body.get("stream"):
+            raise UnsupportedCall("stream=True is not served in the process: leave it out")
+        return 200, await completion(model, body)
+    except ValueError as error:
+        return 400, {"error": {"message": str(error), "type": "invalid_request_error"}}

@@ -1,0 +1,76 @@
+"""Reasoning split from an answer's content by vLLM's own reasoning parsers, as vLLM's server does.
+
+Source: vLLM 0.24.0 and 0.28.0, ``DelegatingParser`` in parser/abstract_parser.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.suggestions import nearest, question
+from trinity_compat.verl_config.vllm_arguments import SECTION, given_in
+
+if TYPE_CHECKING:
+    from trinity_compat.trinity.workflows.model import GeneratedAnswer
+
+KEY = f"{SECTION}.reasoning_parser"
+
+
+def parser_in(verl: Mapping[str, Any]) -> str | None:
+    """The parser that a veRL configuration names."""
+    return str(found) if (found := given_in(verl).get("reasoning_parser")) else None
+
+
+def parser_class(name: str) -> Any:
+    """vLLM's class of a reasoning parser. Raises UserError for a name that it does not have."""
+    from vllm.reasoning import ReasoningParserManager
+
+    known = ReasoningParserManager.list_registered()
+    if name not in known:
+        hint = question(nearest(name, known)) or f"it has {', '.join(known)}"
+        raise UserError(f"vLLM has no reasoning parser {name!r}; {hint}")
+    return ReasoningParserManager.get_reasoning_parser(name)
+
+
+Parted = tuple[str | None, str | None]
+
+
+class ReasoningSplitter:
+    """Parts the answers of one model."""
+
+    def __init__(self, name: str, tokenizer: Any) -> None:
+        """Raises UserError for a parser that vLLM does not have, or that cannot part this model's texts."""
+        self._class, self._tokenizer = parser_class(name), tokenizer
+        try:
+            self._parted([], {}, marks=True)
+        except (RuntimeError, ValueError, KeyError) as error:  # its marks are not among the tokens
+            raise UserError(f"vLLM's reasoning parser {name!r} cannot part its texts: {error}") from error
+
+    @classmethod
+    def of(cls, verl: Mapping[str, Any], tokenizer: Any) -> ReasoningSplitter | None:
+        """None where the configuration names no parser. Raises as the class itself."""
+        name = parser_in(verl)
+        return cls(name, tokenizer) if name else None
+
+    def part(self, written: GeneratedAnswer, template: Mapping[str, Any], *, marks: bool) -> Parted:
+        """Thoughts, None for an answer without, and content, None for one that ends among its thoughts.
+
+        ``template``: the arguments of the prompt's chat template. ``marks``: special tokens stay in the
+        content, for a parser of tool calls; the one that ends the answer does not.
+        """
+        ids = written.token_ids
+        ended = written.reason == "stop" and ids[-1:] and ids[-1] in self._tokenizer.all_special_ids
+        return self._parted(ids[:-1] if ended else ids, template, marks=marks)
+
+    def _parted(self, ids: list[int], template: Mapping[str, Any], *, marks: bool) -> Parted:
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+        parser = self._class(self._tokenizer, chat_template_kwargs=dict(template))
+        # No parser reads more of the request; some ask for the special tokens, which are their marks.
+        request = parser.adjust_request(ChatCompletionRequest(messages=[]))
+        skips = request.skip_special_tokens and not marks
+        text = self._tokenizer.decode(ids, skip_special_tokens=skips)
+        thoughts, content = parser.extract_reasoning(text, request=request)
+        return thoughts, content

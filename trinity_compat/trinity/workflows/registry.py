@@ -1,0 +1,87 @@
+"""The workflows and rewards that run here, by the names that Trinity registers them under."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from importlib import import_module
+from typing import Protocol
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.releases import TRINITY
+from trinity_compat.common.suggestions import nearest, question
+from trinity_compat.trinity.workflows import prompts
+from trinity_compat.trinity.workflows.prompts import Ask
+from trinity_compat.trinity.workflows.upstream import names
+
+VERL = "verl_workflow"  # veRL's own agent loops and scoring: trinity_compat/plugins/upstream
+
+PROGRAM = "agent_program"  # a program of the user's that asks over the OpenAI API: agents.py
+
+# An async one asks the same: upstream differs in how it waits, and repeats the task run by run.
+WORKFLOWS: Mapping[str, Ask] = {
+    f"{prefix}{name}": ask
+    for name, ask in (
+        ("simple_workflow", prompts.simple),
+        ("math_workflow", prompts.math),
+        ("math_boxed_workflow", prompts.math_boxed),
+    )
+    for prefix in ("", "async_")
+}
+
+_REWARDS = "trinity_compat.trinity.workflows.rewards"
+REWARDS: Mapping[str, str] = {
+    "math_reward": f"{_REWARDS}.accuracy:MathReward",
+    "math_boxed_reward": f"{_REWARDS}.boxed:MathBoxedReward",
+    "format_reward": f"{_REWARDS}.form:FormatReward",
+    "countdown_reward": f"{_REWARDS}.countdown:CountdownReward",
+    "accuracy_reward": f"{_REWARDS}.accuracy:AccuracyReward",
+    "math_dapo_reward": f"{_REWARDS}.dapo:MathDapoReward",
+}
+# What a workflow tells its reward beside the response and the truth, only these take.
+TAKES_ABOUT = ("math_boxed_reward", "math_dapo_reward")
+WANTS_NO_TRUTH = ("format_reward",)
+
+
+class Reward(Protocol):
+    """What an answer is worth: its parts by name, whose sum is the reward."""
+
+    def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
+        """``about``: see ``Asked``."""
+
+
+def make_reward(name: str, arguments: Mapping[str, object]) -> Reward:
+    """The reward of that name, made with ``reward_fn_args``. Raises UserError for arguments that it lacks."""
+    module, _, attribute = REWARDS[name].partition(":")
+    made = getattr(import_module(module), attribute)
+    try:
+        reward: Reward = made(**arguments)
+    except TypeError as error:
+        raise UserError(f"reward_fn_args of {name}: {error}") from error
+    return reward
+
+
+def check_workflow(name: str, where: str, of_plugins: Collection[str] = ()) -> Ask:
+    """Raises UserError for a name that is not in the table, with the nearest there or ``of_plugins``."""
+    if name not in WORKFLOWS:
+        raise UserError(
+            f"{where}={name}: no workflow of that name runs here",
+            hint=_known(name, [*WORKFLOWS, PROGRAM], [*of_plugins, *names().workflows]),
+        )
+    return WORKFLOWS[name]
+
+
+def check_reward(name: str, where: str, of_plugins: Collection[str] = ()) -> None:
+    """As ``check_workflow``."""
+    if name not in REWARDS:
+        hint = _known(name, REWARDS, of_plugins)
+        raise UserError(f"{where}={name}: no reward of that name runs here", hint=hint)
+
+
+def _known(name: str, known: Collection[str], theirs: Collection[str]) -> str:
+    """``theirs``: further names that run here, beside trinity-rft or with this run's plugins."""
+    # A name that nothing resembles is not a slip of the pen.
+    near = question(nearest(name, [*known, *theirs], cutoff=0.9))
+    return near or (
+        f"neither trinity-rft {TRINITY} nor a plugin of this run has it: it may be another release's, or a"
+        f" plugin's (--plugin-dir DIR); else write one of {', '.join(known)}"
+    )

@@ -1,0 +1,79 @@
+"""``accuracy_reward`` and ``math_reward``: answers compared as mathematics, by math_verify.
+
+No time limit here: a scorer's is that of every reward function. math_verify's own needs SIGALRM, which only a
+main thread has, so it is off.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trinity_compat.common import optional_packages
+from trinity_compat.trinity.workflows.rewards.format import ONE_EACH, FormatReward
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>")  # on one line
+
+
+class AccuracyReward:
+    """1 where the answer's LaTeX equals the truth's, else 0 (trinity/common/rewards/accuracy_reward.py)."""
+
+    def __init__(self) -> None:
+        _need_math_verify()
+
+    def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
+        from math_verify import LatexExtractionConfig
+
+        latex = LatexExtractionConfig()
+        expected = _parsed(truth, extraction_mode="first_match", extraction_config=[latex]) or truth
+        answer = _parsed(response, extraction_mode="first_match", extraction_config=[_boxed_first()])
+        return {"accuracy": _equal(answer, expected)}
+
+
+class MathReward:
+    """The answer between <answer> marks, else the whole text, against the truth; and its form."""
+
+    def __init__(self, pattern: str | None = ONE_EACH) -> None:
+        _need_math_verify()
+        self._form = FormatReward(pattern)
+
+    def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
+        accuracy = _equal(_parsed(_marked(response)), _parsed(_marked(truth)))
+        return {"accuracy": accuracy, **self._form(response)}
+
+
+def _need_math_verify() -> None:
+    optional_packages.need("math-verify")
+
+
+def _marked(text: str) -> str:
+    found = _ANSWER.search(text)
+    return found[1] if found else text
+
+
+def _parsed(text: str, **how: object) -> list[object]:
+    from math_verify import parse
+
+    return list(parse(text, parsing_timeout=None, **how))
+
+
+def _equal(answer: object, expected: object) -> float:
+    """Upstream's order of the two: math_verify is not symmetric. What it cannot compare is not equal."""
+    from math_verify import verify
+
+    try:
+        return float(verify(answer, expected, timeout_seconds=None))
+    except Exception:
+        return 0.0
+
+
+def _boxed_first() -> object:
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import LatexExtractionConfig
+
+    return LatexExtractionConfig(
+        normalization_config=NormalizationConfig(
+            nits=False, malformed_operators=False, basic_latex=True, equations=True, boxed="all", units=True
+        ),
+        boxed_match_priority=0,
+        try_extract_without_anchor=False,
+    )

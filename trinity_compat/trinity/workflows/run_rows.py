@@ -1,0 +1,259 @@
+"""A run's experiences as rows that can be trained.
+
+A task has n runs. What a run returns becomes one row where each prompt begins with all tokens before it;
+several where it does not, or where every experience is to count by itself (docs/decisions/steps-of-a-run.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from trinity_compat.trinity.algorithms.model import STEPS
+
+# ``joined``: a run is one row, or refused. ``chains``: a row for all experiences that go on from each other.
+# ``each``: a row for every experience, as in trinity-rft.
+Parting: TypeAlias = Literal["joined", "chains", "each"]
+
+TRUNCATED_ROWS = "rollout/truncated_rows"  # in a row's metrics, and summed over a step's
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """What an experience of a run said: its ``eid.step``, its reward, its ``info``; ``turns``: how often the
+    model spoke in it."""
+
+    step: int
+    reward: float
+    turns: int
+    info: Mapping[str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainableRow:
+    """A run, or a part of one: token ids of prompt [P] and response [R], mask and log-probabilities [R].
+    ``info``: what the workflow tells operators of it, numbers and texts alone. ``truncated``: its end was
+    cut. ``steps``: the experiences that it was joined from, of which the last gives the reward. ``run``:
+    which of its task's runs it is of, from 0; ``place``: which of that run's rows. ``task``: as the workflow
+    calls it (eid.task) where it is another than the run's, with which it is not compared."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    reward: float
+    turns: int
+    metrics: Mapping[str, float]
+    info: Mapping[str, float | str] = field(default_factory=dict)
+    truncated: bool = False
+    steps: tuple[RunStep, ...] = ()
+    run: int = 0
+    place: int = 0
+    task: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Tokens: of a task's prompt; of an answer to one call; ``given``, of all calls of a row together, its
+    prompt included (``whole``): what one call needs where nothing is given. As trinity-rft's
+    max_prompt_tokens, max_response_tokens and max_model_len (0.6.0, common/models/model.py)."""
+
+    prompt: int
+    response: int
+    given: int | None = None
+
+    @classmethod
+    def of(cls, rollout: Any) -> Limits:
+        """Those of veRL's rollout section."""
+        return cls(int(rollout.prompt_length), int(rollout.response_length), rollout.get("max_model_len"))
+
+    @property
+    def whole(self) -> int:
+        """Prompt and responses of a row."""
+        return self.given or self.prompt + self.response
+
+
+def rows_of(
+    experiences: Sequence[Any],
+    limits: Limits,
+    *,
+    parting: Parting = "joined",
+    by_step: bool = False,
+    evaluates: bool = False,
+    task: str = "",
+) -> list[TrainableRow]:
+    """A run's experiences, in their order. ``by_step``: the algorithm reads their rewards one by one. An
+    evaluation has one row, the run's last. ``task``: what they call it (eid.task). Raises ValueError for what
+    cannot be trained on."""
+    if not experiences:
+        raise ValueError("the workflow returned no experience")
+    called = [str(experience.eid.task) for experience in experiences]
+    own_name = task if task in called else called[0]
+    parts = [
+        replace(_read(experience, evaluates=evaluates), task="" if name == own_name else name)
+        for experience, name in zip(experiences, called, strict=True)
+    ]
+    if evaluates:
+        own = [part for part in parts if not part.task]
+        rows = [replace(_chains(own)[-1], metrics=_merged(own))]
+    elif parting == "joined":
+        rows = [_joined(parts, by_step=by_step)]
+    else:
+        rows = parts if parting == "each" else _chains(parts)
+    for row in rows:
+        _check_prompt(row, limits)
+    return [replace(_cut(row, limits.whole), place=place) for place, row in enumerate(rows)]
+
+
+def _joined(parts: Sequence[TrainableRow], *, by_step: bool) -> TrainableRow:
+    if not by_step:
+        _check_one_reward(parts)
+    row, *more = _chains(parts)
+    if more:
+        raise ValueError(
+            "a run's experiences are not one conversation: the prompt of the later does not begin with the"
+            f" earlier's tokens: {_WRITE}, or let the run return one experience"
+            " (process_messages_to_experience)"
+        )
+    return row
+
+
+def _chains(parts: Sequence[TrainableRow]) -> list[TrainableRow]:
+    """Each as long as the prompts go on."""
+    rows = [*parts[:1]]
+    for after in parts[1:]:
+        if _goes_on(rows[-1], after):
+            rows[-1] = _appended(rows[-1], after)
+        else:
+            rows.append(after)
+    return rows
+
+
+def _merged(parts: Sequence[TrainableRow]) -> dict[str, float]:
+    return {name: value for part in parts for name, value in part.metrics.items()}
+
+
+def _check_prompt(row: TrainableRow, limits: Limits) -> None:
+    if len(row.prompt_ids) > limits.prompt:
+        raise ValueError(
+            f"a prompt of {len(row.prompt_ids)} tokens exceeds max_prompt_tokens={limits.prompt}"
+        )
+
+
+_WRITE = (
+    "write algorithm_type: multi_step_grpo (a run's reward is its last one's) or gigpo, or"
+    " trinity_compat.steps_as_rows: true (each is compared with every other)"
+)
+
+
+def _check_one_reward(parts: Sequence[TrainableRow]) -> None:
+    if len(rewards := dict.fromkeys(part.reward for part in parts)) > 1:
+        told = ", ".join(f"{reward:g}" for reward in rewards)
+        raise ValueError(
+            f"a run's experiences have different rewards ({told}), and the algorithm takes one reward for a"
+            f" run: {_WRITE}"
+        )
+
+
+def _read(experience: Any, *, evaluates: bool) -> TrainableRow:
+    metrics = {
+        str(name): _number(value, f"metric {name}") for name, value in (experience.metrics or {}).items()
+    }
+    reward = experience.reward
+    if reward is None and evaluates:  # upstream's math_eval_workflow measures, and gives no reward
+        reward = metrics.get("accuracy")
+    if reward is None:
+        raise ValueError("an experience has no reward: the workflow sets it")
+    reward = _number(reward, "reward")
+    if not math.isfinite(reward):
+        raise ValueError(f"an experience has the reward {reward}: a finite number is needed")
+    tokens = [int(token) for token in experience.tokens]
+    length = int(experience.prompt_length)
+    response = tokens[length:]
+    mask = experience.action_mask
+    given = experience.logprobs
+    row = TrainableRow(
+        tokens[:length],
+        response,
+        [1] * len(response) if mask is None else [int(own) for own in mask],
+        [0.0] * len(response) if given is None else [float(value) for value in given],
+        reward,
+        2,
+        metrics,
+        {
+            name: value
+            for name, value in (experience.info or {}).items()
+            if isinstance(value, int | float | str)
+        },
+        getattr(experience, "truncate_status", None) == "response_truncated",
+    )
+    if not len(row.response_ids) == len(row.mask) == len(row.logprobs):
+        raise ValueError(
+            f"an experience has {len(response)} response tokens, {len(row.mask)} in its mask and"
+            f" {len(row.logprobs)} log-probabilities"
+        )
+    return replace(row, steps=(RunStep(int(experience.eid.step), row.reward, _turns(row.mask), row.info),))
+
+
+def _number(value: Any, name: str) -> float:
+    """Raises ValueError, which names it, for what no float holds."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"an experience's {name} is not a number that a float holds ({error})") from error
+
+
+def _goes_on(whole: TrainableRow, after: TrainableRow) -> bool:
+    before = [*whole.prompt_ids, *whole.response_ids]
+    return after.task == whole.task and after.prompt_ids[: len(before)] == before
+
+
+def _appended(whole: TrainableRow, after: TrainableRow) -> TrainableRow:
+    """A turn and the next, whose prompt goes on from it; what lies between is not a token of the model's."""
+    between = after.prompt_ids[len(whole.prompt_ids) + len(whole.response_ids) :]
+    silent: list[float] = [0.0] * len(between)
+    return TrainableRow(
+        whole.prompt_ids,
+        [*whole.response_ids, *between, *after.response_ids],
+        [*whole.mask, *(0 for _ in between), *after.mask],
+        [*whole.logprobs, *silent, *after.logprobs],
+        after.reward,
+        whole.turns + 2,
+        {**whole.metrics, **after.metrics},
+        {**whole.info, **after.info},
+        whole.truncated or after.truncated,
+        (*whole.steps, *after.steps),
+        task=whole.task,
+    )
+
+
+def _turns(mask: Sequence[int]) -> int:
+    """Stretches of ones."""
+    return sum(own > before for own, before in zip(mask, [0, *mask], strict=False))
+
+
+def by_step(row: TrainableRow) -> dict[str, Any]:
+    """What a row's experiences said, for advantages that read it: ``steps``, and each value of their ``info``
+    as a list with one for every turn of the model's that is left, None where none was said. An experience of
+    several turns says it of its first."""
+    names = dict.fromkeys(name for step in row.steps for name in step.info)
+    first = [step if turn == 0 else None for step in row.steps for turn in range(step.turns)]
+    left = first[: _turns(row.mask)]
+    told = {name: [step and step.info.get(name) for step in left] for name in names}
+    return {**told, STEPS: [{"step": step.step, "reward": step.reward} for step in row.steps]}
+
+
+def _cut(row: TrainableRow, whole: int) -> TrainableRow:
+    """No longer than ``whole`` with its prompt; counted where it, or what it was made of, was cut."""
+    limit = whole - len(row.prompt_ids)
+    if len(row.response_ids) > limit:
+        row = replace(
+            row,
+            response_ids=row.response_ids[:limit],
+            mask=row.mask[:limit],
+            logprobs=row.logprobs[:limit],
+            truncated=True,
+        )
+    return replace(row, metrics={**row.metrics, TRUNCATED_ROWS: 1.0}) if row.truncated else row

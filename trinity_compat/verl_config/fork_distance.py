@@ -1,0 +1,164 @@
+"""How far the config files of a script's own tree are from veRL's releases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+from trinity_compat.common.errors import Where
+from trinity_compat.common.nested import leaves
+from trinity_compat.common.releases import VERL_RELEASES
+from trinity_compat.launch.model import Launch
+from trinity_compat.verl_config.arguments import HydraFlags, LaunchArguments
+from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
+from trinity_compat.verl_config.config_folders import ConfigFolder, comment_at
+from trinity_compat.verl_config.config_search import SearchPath, search_path, user_keys
+from trinity_compat.verl_config.model import EffectiveConfig, Fork, ForkKey, VersionChoice
+from trinity_compat.verl_config.pinned import pinned_release
+from trinity_compat.verl_config.releases import FLAVOURS, key_index
+from trinity_compat.verl_config.source_keys import Sources
+from trinity_compat.verl_config.upgrade import misfit_of, row_for
+from trinity_compat.verl_config.yaml_files import ConfigFile
+
+_Leaves = Mapping[str, object]
+_DEPTH = 3  # verl/trainer/config
+
+
+def compared(
+    path: SearchPath, choices: Choices, module: str, version: str | None
+) -> tuple[Fork | None, VersionChoice]:
+    """The fork that ``path``'s config files are with the launch's ``choices`` of config groups, compared with
+    ``version``, or with the release that differs from them in the fewest keys; None where that release's are
+    the same. Raises UserError."""
+    chosen = tuple((key, str(value)) for key, value in choices.overrides.items())
+    parts = _parts(path, choices)
+    own = dict(leaves(merge_parts(parts)))
+    flavour = user_keys(path)[0] or FLAVOURS[0]
+    of_release = partial(_of_release, module, path.primary, flavour, chosen)
+    nearest = version or min(reversed(VERL_RELEASES), key=lambda release: _distance(own, of_release(release)))
+    told = of_release(nearest)
+    added = {key: _defined(key, parts) for key in own if key not in told}
+    changed = {k: (own[k], told[k]) for k in own if k in told and not _same(own[k], told[k])}
+    fork = Fork(
+        folder=folder_of(path, parts),
+        added=added,
+        removed=tuple(key for key in told if key not in own),
+        changed=changed,
+        keys={key: place for key, place in added.items() if not _known(key, flavour)},
+        misfits={k: _defined(k, parts) for k in (*added, *changed) if misfit_of(k, own[k], flavour)},
+    )
+    if not (differs := _differs(fork)):
+        return None, VersionChoice(nearest, f"the config files in {fork.folder} are this release's")
+    return fork, VersionChoice(nearest, f"nearest to the fork in {fork.folder}, which {differs}")
+
+
+def folder_of(path: SearchPath, parts: Sequence[tuple[str, ConfigFile]] = ()) -> str:
+    """The folder of a tree's config files as messages name it; where only files of the user's own stand,
+    ``parts``, that of the last."""
+    if isinstance(path.tree, ConfigFolder):
+        return path.tree.shown
+    return str(Path(parts[-1][1].source).parent) if parts else ""
+
+
+def _parts(path: SearchPath, choices: Choices) -> list[tuple[str, ConfigFile]]:
+    """The files that give defaults; where the user's own stand for all, those."""
+    try:
+        parts = defaults_list(path.find, path.primary, choices)
+    except CompositionError as error:
+        error.where = error.where or path.where
+        raise
+    return [part for part in parts if not path.sets(part[1])] or parts
+
+
+def _differs(fork: Fork) -> str:
+    """``adds 12 keys, lacks 1, has 3 other defaults``."""
+    told = [
+        _counted("adds", len(fork.added), "key"),
+        _counted("lacks", len(fork.removed), "key"),
+        _counted("changes", len(fork.changed), "default"),
+    ]
+    return ", ".join(filter(None, told))
+
+
+def _counted(what: str, number: int, noun: str) -> str:
+    return f"{what} {number} {noun}{'s' * (number > 1)}" if number else ""
+
+
+@lru_cache(maxsize=64)
+def _of_release(
+    module: str, primary: str, flavour: str, chosen: tuple[tuple[str, str], ...], release: str
+) -> _Leaves:
+    """The defaults of a release for the main ``module``: of its config of that name, else of ``flavour``;
+    with the config groups that are ``chosen``, where it has them."""
+    launch = Launch(module, (), Where(module))
+    path = search_path(launch, release, LaunchArguments(HydraFlags(), (), (), ()), Path("/nonexistent"))
+    path.primary = primary if path.find(primary) else flavour
+    for choices in (Choices(dict(chosen)), Choices()):
+        try:
+            return dict(leaves(merge_parts(defaults_list(path.find, path.primary, choices))))
+        except CompositionError:
+            continue
+    return {}
+
+
+def _distance(own: _Leaves, release: _Leaves) -> int:
+    """Keys that one of the two lacks, and those whose defaults differ."""
+    common = own.keys() & release.keys()
+    differing = sum(not _same(own[key], release[key]) for key in common)
+    return len(own) + len(release) - 2 * len(common) + differing
+
+
+def _same(value: object, other: object) -> bool:
+    # To Python True equals 1; a configuration that says one does not say the other.
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
+def _defined(key: str, parts: list[tuple[str, ConfigFile]]) -> ForkKey:
+    """The line that gives ``key`` its default, and the comment there."""
+    for package, file in reversed(parts):
+        inner = key.removeprefix(f"{package}.") if package else key
+        if inner in file.lines and (not package or inner != key):
+            return ForkKey(Where(file.source, file.lines[inner]), comment_at(file, file.lines[inner]))
+    return ForkKey(Where(parts[-1][1].source))
+
+
+def _known(key: str, flavour: str) -> bool:
+    """Whether some release has ``key``, or the pinned one a place for it."""
+    index = key_index()
+    return (
+        any(key in index[name] for name in FLAVOURS)
+        or row_for(key, flavour) is not None
+        or pinned_release(flavour).takes(key) is True
+    )
+
+
+def sources_of(path: SearchPath) -> Sources | None:
+    """The Python files that a tree's config files belong to; None for a release's."""
+    tree = path.tree
+    if not isinstance(tree, ConfigFolder) or len(tree.path.absolute().parents) < _DEPTH:
+        return None
+    return Sources(tree.path.absolute().parents[_DEPTH - 1], tree.root)
+
+
+def with_keys_of_code(config: EffectiveConfig, sources: Sources, folder: str) -> EffectiveConfig:
+    """``config`` with those keys as the fork's own that the launch adds (``+``) and the fork's code knows: as
+    fields of its dataclasses, or because a line of it reads them. ``folder``: the tree's, for messages."""
+    found = {}
+    for key in config.unknown:
+        section, _, name = key.rpartition(".")
+        target = config.get(f"{section}._target_")
+        place = sources.field(target, name) if isinstance(target, str) else sources.read_at(key)
+        if place is not None:
+            found[key] = place
+    if not found:
+        return config
+    places = {config.settings[key].where for key in found}
+    fork = config.fork or Fork(folder, {}, (), {}, {})
+    return replace(
+        config,
+        fork=replace(fork, keys={**fork.keys, **found}),
+        unknown=tuple(key for key in config.unknown if key not in found),
+        diagnostics=tuple(d for d in config.diagnostics if d.code != "TP214" or d.where not in places),
+    )

@@ -1,0 +1,141 @@
+"""The tree of veRL's code that a script starts from: a fork, a copy, a clone. Read as text, never imported.
+
+Hydra takes the configuration from where the main's module lies. That is found as Python would find it, as
+far as a script's text tells: its working directory (``python -m`` looks there first), PYTHONPATH, then the
+repository that the script stands in, where people install it from (``pip install -e .``, ``cd verl && …``).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from trinity_compat.launch.model import Launch
+from trinity_compat.launch.python.hydra_main import hydra_config, package_folder
+from trinity_compat.verl_config.config_folders import (
+    ConfigFolder,
+    readable_file,
+    readable_folder,
+    shown_below,
+)
+
+TREE = "verl/trainer/config"
+_MARKS = ("setup.py", "pyproject.toml")
+_LARGEST_MAIN = 1_000_000  # bytes; veRL's own have some 20,000
+
+
+@dataclass(frozen=True)
+class Main:
+    """What ``@hydra.main`` of a main's own file names: a config, and the folder that holds it. ``path`` is
+    the folder's, from where the module is imported."""
+
+    path: str
+    folder: ConfigFolder
+    name: str
+
+    @property
+    def base(self) -> Path:
+        """Where Python imports the folder's package from."""
+        return self.folder.path.parents[len(PurePosixPath(self.path).parts) - 1]
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """``tree`` is its verl/trainer/config, ``main`` what the launch's main names; None where it has none."""
+
+    tree: ConfigFolder | None
+    main: Main | None
+
+
+def find_checkout(launch: Launch, root: Path) -> Checkout | None:
+    """The code that ``launch`` starts from, files being read inside ``root`` and inside the script's own
+    repository only; None where it has no config files of veRL's, nor a main that names some."""
+    main: Main | None = None
+    tree: ConfigFolder | None = None
+    bases = list(_bases(launch, root))
+    for base, limit in bases:
+        main = main or _main(base, limit, launch.module, bases)
+        if tree is None and is_tree(base / TREE, limit):
+            tree = _folder(base, limit, TREE)
+        if main and tree:
+            break
+    return Checkout(tree, main) if main or tree else None
+
+
+def is_tree(folder: Path, root: Path) -> bool:
+    """Whether a folder inside ``root`` holds the configuration that all of veRL's PPO mains build on."""
+    return readable_file(folder / "ppo_trainer.yaml", root)
+
+
+def _bases(launch: Launch, root: Path) -> Iterator[tuple[Path, Path]]:
+    """(folder that Python may import from, folder that confines what is read), the likeliest first."""
+    here = Path(launch.cwd)
+    python_path = launch.start.python_path if launch.start else ""
+    yield here, root
+    yield from ((here / entry, root) for entry in python_path.split(":") if entry)
+    repository = _repository(launch, root)
+    script = Path(launch.where.file)
+    if repository is not None:
+        for folder in _upwards(script.absolute().parent, repository):
+            yield from _with_inner(folder, repository)
+    yield from _with_inner(root, root)
+
+
+def _with_inner(folder: Path, limit: Path) -> Iterator[tuple[Path, Path]]:
+    """A repository often holds veRL's as ``verl/``, a submodule or a copy, or its packages in ``src/``."""
+    yield folder, limit
+    yield folder / "verl", limit
+    yield folder / "src", limit
+
+
+def _upwards(folder: Path, last: Path) -> Iterator[Path]:
+    for above in (folder, *folder.parents):
+        yield above
+        if above == last:
+            return
+
+
+def _repository(launch: Launch, root: Path) -> Path | None:
+    """The repository that the script's file stands in: up to its .git, else up to ``root``, else up to the
+    outermost folder that is a Python project; None for a launch that comes from no file."""
+    script = Path(launch.where.file)
+    if not readable_file(script, script.absolute().parent):
+        return None
+    above = script.absolute().parents
+    marked = next((folder for folder in above if (folder / ".git").exists()), None)
+    if marked is not None or root.absolute() in above:
+        return marked or root.absolute()
+    projects = [folder for folder in above if any((folder / mark).is_file() for mark in _MARKS)]
+    return projects[-1] if projects else above[0]
+
+
+def _main(base: Path, limit: Path, module: str, bases: Sequence[tuple[Path, Path]]) -> Main | None:
+    """What the main's file names, where it lies below ``base`` and says so in literals. The folder of a
+    package is searched for in all ``bases``."""
+    path = base / (module.replace(".", "/") + ".py")
+    if not readable_file(path, limit):
+        return None
+    named = hydra_config(_text(path))
+    if named is None:
+        return None
+    if package := package_folder(named[0]):
+        found = ((at, inside) for at, inside in bases if readable_folder(at / package, inside))
+        return next((Main(package, _folder(at, inside, package), named[1]) for at, inside in found), None)
+    folder = posixpath.normpath(posixpath.join(posixpath.dirname(module.replace(".", "/")), named[0]))
+    if folder.startswith(("..", "/")) or not readable_folder(base / folder, limit):
+        return None
+    return Main(folder, _folder(base, limit, folder), named[1])
+
+
+def _text(path: Path) -> str:
+    """A main's own file, or nothing where it is none of a main's size."""
+    try:
+        return path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_MAIN else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _folder(base: Path, limit: Path, path: str) -> ConfigFolder:
+    return ConfigFolder(base / path, limit, defaults=True, shown=shown_below(base / path, limit))

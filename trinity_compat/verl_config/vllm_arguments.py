@@ -1,0 +1,166 @@
+"""vLLM's engine arguments by release, and what a release makes of the arguments of an older one.
+
+Data: ``translators/vllm/arguments.json`` says from which release to which vLLM takes an argument
+(scripts/make_vllm_arguments.py); ``upgrade.jsonl`` has a row for each that is gone: its ``new`` name (dotted
+for a field of a section), null where it says nothing any more. With ``values`` only the values listed there
+(as JSON text) are carried, null being nothing; others, and rows without a new name and without values to
+drop, are refused with what to ``write``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NotRequired, TypedDict
+
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.releases import VLLM_ON_CPU as CPU
+from trinity_compat.common.releases import VLLM_ON_GPU as GPU
+from trinity_compat.common.resources import data_path
+from trinity_compat.common.suggestions import nearest, question
+
+SECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+
+
+class _Arguments(TypedDict):
+    """arguments.json: ``arguments`` has the first and the last release that takes each."""
+
+    releases: list[str]
+    arguments: dict[str, list[str]]
+
+
+class _Row(TypedDict):
+    """A line of upgrade.jsonl."""
+
+    old: str
+    new: str | None
+    why: str
+    values: NotRequired[dict[str, object]]
+    write: NotRequired[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentTranslation:
+    """What a release gets of one argument: ``written``, dotted names with values, empty where it says nothing
+    there. ``why`` is "" where the release has the argument itself. ``refused``: what to write instead."""
+
+    written: Mapping[str, object] = field(default_factory=dict)
+    why: str = ""
+    refused: str = ""
+
+
+def release_for(device: str) -> str:
+    """The vLLM that a run's engines are on ``device``."""
+    return CPU if device == "cpu" else GPU
+
+
+def given_in(verl: Mapping[str, Any]) -> Mapping[str, object]:
+    """The arguments that a veRL configuration hands to vLLM as they are."""
+    kwargs = verl["actor_rollout_ref"]["rollout"].get("engine_kwargs") or {}
+    found: Mapping[str, object] = kwargs.get("vllm") or {}
+    return found
+
+
+@cache
+def arguments_of(release: str) -> frozenset[str]:
+    """The arguments that vLLM ``release`` takes, one of the releases of arguments.json."""
+    taken = _arguments()
+    order = taken["releases"]
+    at = order.index(release)
+    return frozenset(
+        name
+        for name, (first, last) in taken["arguments"].items()
+        if order.index(first) <= at <= order.index(last)
+    )
+
+
+def fate(name: str, value: object, release: str) -> ArgumentTranslation:
+    """What becomes of the argument ``name`` with ``value`` under ``release``."""
+    if value is None:
+        return ArgumentTranslation(why="null says nothing")
+    if name in arguments_of(release):
+        return ArgumentTranslation({name: value})
+    row = _rows().get(name)
+    if row is None:
+        return ArgumentTranslation(refused=_unknown(name, release))
+    values, new = row.get("values"), row["new"]
+    if values is None:
+        return ArgumentTranslation({new: value} if new else {}, row["why"])
+    text = json.dumps(value)
+    if text not in values:
+        return ArgumentTranslation(why=row["why"], refused=f"write {row.get('write') or new}")
+    said = values[text]
+    return ArgumentTranslation({new: said} if new and said is not None else {}, row["why"])
+
+
+def carried(given: Mapping[str, object], release: str) -> dict[str, object]:
+    """``given`` as ``release`` takes it; what became part of a section joins what is given of it, which wins.
+
+    Raises UserError for the first argument that the release lacks and nothing replaces.
+    """
+    written: dict[str, object] = {}
+    for name, value in given.items():
+        found = fate(name, value, release)
+        if found.refused:
+            raise refusal(name, value, release, found)
+        written |= found.written
+    out = {name: value for name, value in written.items() if "." not in name}
+    for path in (name for name in written if "." in name):
+        section, _, part = path.partition(".")
+        out[section] = {part: written[path], **section_of(section, out.get(section))}
+    return out
+
+
+def section_of(name: str, value: object) -> dict[str, object]:
+    """The argument ``name``, which vLLM takes as a dictionary or as JSON text; empty for null. Raises
+    UserError for another value."""
+    try:
+        found = json.loads(value) if isinstance(value, str) and value else value
+    except json.JSONDecodeError as error:
+        raise UserError(f"{SECTION}.{name}={value}: is not JSON ({error})") from error
+    if not found:
+        return {}
+    if not isinstance(found, Mapping):
+        raise UserError(f"{SECTION}.{name}={value}: is not a dictionary")
+    return dict(found)
+
+
+def refusal(
+    name: str, value: object, release: str, found: ArgumentTranslation, where: Where | None = None
+) -> UserError:
+    """The error for an argument that ``release`` cannot take."""
+    message = f"{SECTION}.{name}={value}: vLLM {release} has no argument {name}"
+    return UserError(f"{message} ({found.why})" if found.why else message, where=where, hint=found.refused)
+
+
+def changes(given: Mapping[str, object], release: str) -> Iterator[str]:
+    """A line for each argument that ``release`` gets under another name, or not at all."""
+    for name, value in given.items():
+        found = fate(name, value, release)
+        if found.refused or name in found.written or value is None:
+            continue
+        became = ", ".join(f"{path}={said}" for path, said in found.written.items()) or "nothing"
+        yield f"{SECTION}.{name}={value}: vLLM {release} gets {became} ({found.why})"
+
+
+def _unknown(name: str, release: str) -> str:
+    span = _arguments()["arguments"].get(name)
+    if span:
+        return f"leave it out: it came with vLLM {span[0]}"
+    near = nearest(name, sorted(arguments_of(release) | _rows().keys()), cutoff=0.75)
+    return question(near) or f"vLLM {release} has nothing like it: leave it out"
+
+
+@cache
+def _arguments() -> _Arguments:
+    found: _Arguments = json.loads(data_path("translators/vllm/arguments.json").read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def _rows() -> Mapping[str, _Row]:
+    text = data_path("translators/vllm/upgrade.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    return {row["old"]: row for row in rows}

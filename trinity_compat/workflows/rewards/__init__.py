@@ -1,1 +1,0 @@
-"""Trinity's reward functions, each equal to trinity-rft 0.6.0's (tests/workflows/answers.json)."""
