@@ -75,8 +75,10 @@ class LaunchAudit:
         return max(statuses, key=lambda status: status.rank, default=Status.MAPPED)
 
     def changed(self) -> list[Finding]:
-        """Findings that change what the launch means, gravest first, then in the launch's order. Those that
-        only repeat for each key why the launch is ``refused`` are left out."""
+        """Findings that change what the launch means, gravest first, then in the launch's order.
+
+        Those that only repeat for each key why the launch is ``refused`` are left out.
+        """
         changed = [
             finding
             for finding in self.heard

@@ -55,18 +55,22 @@ class Buffer(Protocol):
         lease_s: float = 60.0,
         replay: ReplaySpec | None = None,
     ) -> Claim | None:
-        """Lease exactly ``count`` ready groups, or None when fewer are ready. Order: priority (highest
-        first), then task number, so a group made again comes in its task's place. With ``min_version``,
-        ready groups whose oldest token is older are dropped (state "stale") and their tasks are missing
-        again. A lapsed lease makes groups ready again by itself. With ``replay`` the order is its priority's
-        (``buffer/replay.py``), and trained groups stand in it beside the ready ones."""
+        """Lease exactly ``count`` ready groups, or None when fewer are ready.
+
+        Order: priority (highest first), then task number, so a group made again comes in its task's place.
+        With ``min_version``, ready groups whose oldest token is older are dropped (state "stale") and their
+        tasks are missing again. A lapsed lease makes groups ready again by itself. With ``replay`` the order
+        is its priority's (``buffer/replay.py``), and trained groups stand in it beside the ready ones.
+        """
 
     def renew(self, claim: Claim, *, lease_s: float = 60.0) -> None:
         """Prolong the lease, also a lapsed one that nobody took over. Raises ClaimLost."""
 
     def mark_trained(self, claim: Claim, *, step: int) -> None:
-        """Enter the claim's groups in the ledger under ``step``; the same claim and step twice enter
-        once. Raises ClaimLost. Call before the checkpoint of ``step`` is written."""
+        """Enter the claim's groups in the ledger under ``step``; the same claim and step twice enter once.
+
+        Raises ClaimLost. Call before the checkpoint of ``step`` is written.
+        """
 
     def release(self, claim: Claim) -> None:
         """Give the groups back, ready, in their old order. Of a claim that ended, nothing happens."""
@@ -87,7 +91,9 @@ class Buffer(Protocol):
 
     def enter(self, holder: LeaseHolder, *, ready: bool, lease_s: float) -> None:
         """Have ``holder``'s place among several explorers for so long; whoever had it has no task any more.
-        ``ready``: it takes tasks from now on."""
+
+        ``ready``: it takes tasks from now on.
+        """
 
     def keep(self, holder: LeaseHolder, *, lease_s: float) -> bool:
         """Prolong it. False once another has the place."""
@@ -117,15 +123,19 @@ class Buffer(Protocol):
         the state. False, and nothing done, when it has been ended before. Raises HistoryChanged."""
 
     def position(self, *, step: int) -> StreamPosition:
-        """What the checkpoint of ``step`` has to keep, so that another database can go on from it. Call
-        between ``mark_trained`` of ``step`` and the next one."""
+        """What the checkpoint of ``step`` has to keep, so that another database can go on from it.
+
+        Call between ``mark_trained`` of ``step`` and the next one.
+        """
 
     # -- batches that changed a dataset -------------------------------------------------------
     def keep_batch(self, step: int, data: bytes, *, history: int | None = None) -> None:
-        """Keep the train batch of ``step``, in place of an earlier one. ``reconcile`` drops those of later
-        steps than its own. With ``history`` raises HistoryChanged if a resume has begun another one: a
-        trainer that has not heard of it would put its batch in the place of the new one's. Raises
-        BufferFull."""
+        """Keep the train batch of ``step``, in place of an earlier one.
+
+        ``reconcile`` drops those of later steps than its own. With ``history`` raises HistoryChanged if a
+        resume has begun another one: a trainer that has not heard of it would put its batch in the place of
+        the new one's. Raises BufferFull.
+        """
 
     def kept_batch(self, step: int) -> bytes | None:
         """The batch of ``step``; None where none is kept."""
@@ -135,8 +145,11 @@ class Buffer(Protocol):
 
     # -- weights --------------------------------------------------------------------------------
     def publish_version(self, version: WeightVersion) -> None:
-        """Announce a version. Versions grow within a history; a smaller one raises ValueError, the same
-        one again (or one that an earlier history left) is replaced."""
+        """Announce a version.
+
+        Versions grow within a history; a smaller one raises ValueError, the same one again (or one that an
+        earlier history left) is replaced.
+        """
 
     def latest_version(self) -> WeightVersion | None:
         """The newest version that no resume has voided."""
@@ -169,7 +182,9 @@ class Buffer(Protocol):
 
     def forget_participants(self) -> None:
         """Drop everybody who ever beat: a job starts again, and nobody of an earlier start lives.
-        Whoever does live after all is back with its next beat."""
+
+        Whoever does live after all is back with its next beat.
+        """
 
     def set_state(self, key: str, value: object) -> None:
         """Store a JSON value under ``key``."""
@@ -191,15 +206,17 @@ class Buffer(Protocol):
         self, *, step: int, position: StreamPosition | None = None, remake: bool = False
     ) -> ResumeResult:
         """Start a new history that continues from the checkpoint of ``step`` (0: from the start).
-        Groups trained after it, or untrained, are ready again if their max_model_version ≤ step and
-        void otherwise; nothing trained at or before it returns; later weight versions are void, and open
-        claims are lost. A group whose tokens were pruned is void instead of ready. ``ready_again``
-        counts the groups that are ready now.
+
+        Groups trained after it, or untrained, are ready again if their max_model_version ≤ step and void
+        otherwise; nothing trained at or before it returns; later weight versions are void, and open claims
+        are lost. A group whose tokens were pruned is void instead of ready. ``ready_again`` counts the groups
+        that are ready now.
 
         ``position`` is what the checkpoint keeps. Where it is of another database, or of a branch that
         this one has left, nothing here counts any more: all groups, uses, versions and metrics are void
         and the tasks go on at the position. None: the checkpoint is this database's own. ``remake``: no group
-        that was not trained up to the checkpoint counts, whatever made it, and none is used again."""
+        that was not trained up to the checkpoint counts, whatever made it, and none is used again.
+        """
 
     def close(self) -> None:
         """Give the connections back."""

@@ -64,8 +64,11 @@ def encode(batch: DataProto) -> tuple[bytes, list[str]]:
 
 
 def decode(data: bytes) -> DataProto:
-    """Back from ``encode``. Raises Damaged for other bytes, whatever they are: nothing of them is run, and
-    they are given no more memory than ``_MOST`` times their own size."""
+    """Back from ``encode``.
+
+    Raises Damaged for other bytes, whatever they are: nothing of them is run, and they are given no more
+    memory than ``_MOST`` times their own size.
+    """
     try:
         return _decoded(data)
     except Exception as error:  # what zipfile, numpy, json and veRL raise for it has no end

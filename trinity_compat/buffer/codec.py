@@ -87,8 +87,11 @@ def from_json(text: str) -> Any:
 
 
 def metrics_json(metrics: Mapping[str, object], of: str) -> str:
-    """Metrics as JSON. A value that no float holds (10**400, a text) is left out and named in the log, once a
-    run: a later read would fail. NaN and infinities are floats. ``of``: whose they are, for the log."""
+    """Metrics as JSON.
+
+    A value that no float holds (10**400, a text) is left out and named in the log, once a run: a later read
+    would fail. NaN and infinities are floats. ``of``: whose they are, for the log.
+    """
     plain = (int, float, bool)
     kept = {
         str(name): value if type(value) in plain else float(value)  # type: ignore[arg-type]

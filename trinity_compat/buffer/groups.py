@@ -122,9 +122,11 @@ def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str, then: Mapp
 
 
 def experience(row: Row, read: Callable[[str], Any] = typed_json.loads) -> Experience:
-    """One row of ``queries._EXPERIENCE``. The arrays are read-only views on what the driver gave; those
-    of a pruned experience are empty, and so are its texts. ``read``: of its info; for people
-    ``typed_json.readable``. Raises typed_json.Unreadable."""
+    """One row of ``queries._EXPERIENCE``.
+
+    The arrays are read-only views on what the driver gave; those of a pruned experience are empty, and so are
+    its texts. ``read``: of its info; for people ``typed_json.readable``. Raises typed_json.Unreadable.
+    """
     response = codec.unpack_ints(row[4] or b"")
     return Experience(
         run=row[2],

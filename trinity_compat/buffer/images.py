@@ -61,8 +61,10 @@ def _kept_array(value: Any, kind: str) -> Any:
 
 
 def opened(value: Any) -> Any:
-    """A copy of a task with what ``kept`` found where it found it. Each image is opened once; one that is
-    open is shared with the copy."""
+    """A copy of a task with what ``kept`` found where it found it.
+
+    Each image is opened once; one that is open is shared with the copy.
+    """
     return _opened(value, {})
 
 

@@ -47,8 +47,11 @@ class ExplorerReadiness:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkNote:
-    """What the last full look found, and what was taken since. ``complete``: below it all tasks are live;
-    ``stored``: how many were; ``looked_at``: seconds of the database's clock; ``living``: a fingerprint."""
+    """What the last full look found, and what was taken since.
+
+    ``complete``: below it all tasks are live; ``stored``: how many were; ``looked_at``: seconds of the
+    database's clock; ``living``: a fingerprint.
+    """
 
     complete: int
     below: int
@@ -78,8 +81,11 @@ class WatermarkNote:
 
 
 def write(conn: sa.Connection, note: WatermarkNote) -> None:
-    """After a full look. Under ``tasks.lock`` only, as ``move``. Where little is under way there is no note:
-    each look is a full one."""
+    """After a full look.
+
+    Under ``tasks.lock`` only, as ``move``. Where little is under way there is no note: each look is a full
+    one.
+    """
     if note.below - note.complete > FEW:
         looked = {_LOOKED: int(note.looked_at * 1000), _LIVING: note.living, _STORED: note.stored}
         rows = [{"name": name, "value": value} for name, value in {_BELOW: note.below, **looked}.items()]
@@ -92,8 +98,11 @@ def move(conn: sa.Connection, below: int) -> None:
 
 
 def lower(conn: sa.Connection, first: int) -> None:
-    """From ``first`` on tasks may have lost their groups. Each row is locked, also where nothing changes: a
-    taker that raises the number now, having seen those groups, is waited for."""
+    """From ``first`` on tasks may have lost their groups.
+
+    Each row is locked, also where nothing changes: a taker that raises the number now, having seen those
+    groups, is waited for.
+    """
     for name in ("complete_below", _BELOW):  # a taker locks them in this order
         conn.execute(query(queries.LOWER_COUNTER), {"name": name, "value": first})
 

@@ -49,8 +49,10 @@ def places(conn: sa.Connection, *, now: float) -> Mapping[int, bool]:
 
 @dataclass(frozen=True, slots=True)
 class TaskShare:
-    """What one look at the queue tells ``asked``'s holder. ``held``: tokens by task; ``living``: all tokens'
-    fingerprint."""
+    """What one look at the queue tells ``asked``'s holder.
+
+    ``held``: tokens by task; ``living``: all tokens' fingerprint.
+    """
 
     asked: TaskQuery
     held: Mapping[int, str]
@@ -233,8 +235,11 @@ def _note(conn: sa.Connection, share: TaskShare, taken: Sequence[int], *, now: f
 def take(
     conn: sa.Connection, asked: TaskQuery, *, limit: int, version: int, now: float, fully: bool = False
 ) -> list[int]:
-    """Lease up to ``limit`` free tasks; none to a holder whose place another has. The caller holds the tasks'
-    lock: there is one taker at a time. ``fully``: whatever the note says, look at all that is under way."""
+    """Lease up to ``limit`` free tasks; none to a holder whose place another has.
+
+    The caller holds the tasks' lock: there is one taker at a time. ``fully``: whatever the note says, look at
+    all that is under way.
+    """
     if conn.execute(query(queries.HAS_PLACE), {"token": asked.holder.token}).first() is None:
         return []
     taken = _choose(conn, asked, limit=limit, now=now, fully=fully)

@@ -17,8 +17,10 @@ DRAWN = "draw:"  # and the step: what filter_groups draws among several explorer
 
 @dataclass(frozen=True, slots=True)
 class LiveTasks:
-    """Tasks with a live group: all below ``below``, and those in ``beyond``. ``known``: the database's own
-    note of the first, which may lag behind."""
+    """Tasks with a live group: all below ``below``, and those in ``beyond``.
+
+    ``known``: the database's own note of the first, which may lag behind.
+    """
 
     below: int
     beyond: frozenset[int]
@@ -68,12 +70,17 @@ def count(conn: sa.Connection, *, upto: int) -> int:
 
 def lock(conn: sa.Connection, dialect: str) -> None:
     """From here to the transaction's end nobody else takes tasks, nor moves the note of how far all are live.
-    (SQLite has one writer anyway.)"""
+
+    (SQLite has one writer anyway.)
+    """
     conn.execute(query(queries.COMPLETE_BELOW + queries.for_update(dialect)))
 
 
 def advance(conn: sa.Connection, found: LiveTasks) -> None:
-    """Note how far the training stream is complete. Under ``lock`` only, taken before the look: else a group
-    that was dropped meanwhile would be passed over for ever."""
+    """Note how far the training stream is complete.
+
+    Under ``lock`` only, taken before the look: else a group that was dropped meanwhile would be passed over
+    for ever.
+    """
     if found.below > found.known:
         conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": found.below})

@@ -49,8 +49,9 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All n responses to one task: written in one transaction, claimed and trained whole. A response of
-    several steps that are not one sequence is several experiences, whose ``info`` says so.
+    """All n responses to one task: written in one transaction, claimed and trained whole.
+
+    A response of several steps that are not one sequence is several experiences, whose ``info`` says so.
 
     ``key`` makes writing idempotent: the same key twice stores one group.
     ``task`` is the veRL dataset row: raw_prompt, data_source, reward_model, extra_info, index, …; JSON, and
@@ -111,8 +112,10 @@ class TaskQuery:
 
 @dataclass(frozen=True, slots=True)
 class PendingTasks:
-    """``stored``: tasks of the training stream that have a group. ``others``: how many are under way
-    elsewhere, by the version of the weights with which they were taken."""
+    """``stored``: tasks of the training stream that have a group.
+
+    ``others``: how many are under way elsewhere, by the version of the weights with which they were taken.
+    """
 
     stored: int
     others: Mapping[int, int]
@@ -131,8 +134,11 @@ class WeightVersion:
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A process that takes part in the job. ``age_s``: seconds since its last heartbeat, ``beat_at``, as the
-    database's clock has it: right for people, wrong for a moment when that clock is set (``sight``)."""
+    """A process that takes part in the job.
+
+    ``age_s``: seconds since its last heartbeat, ``beat_at``, as the database's clock has it: right for
+    people, wrong for a moment when that clock is set (``sight``).
+    """
 
     role: str  # trainer | explorer | supervisor
     name: str

@@ -1,5 +1,7 @@
-"""Every statement that the buffer runs, by name. ``:name`` binds; states are literals, because the
-partial indexes match literals only. Statements that differ between databases are built in ``lock``.
+"""Every statement that the buffer runs, by name.
+
+``:name`` binds; states are literals, because the partial indexes match literals only. Statements that differ
+between databases are built in ``lock``.
 
 States of a group: ready → claimed → trained; ``stale`` was dropped by the staleness limit, ``void`` was
 made by weights that a resume took back. A group that comes back from a claim is ready if it was never

@@ -53,8 +53,10 @@ class UnwritableDatabase(Database):
 
 
 def connect_to_read(path: Path, *, timeout_s: float = _WAIT_S, untouched: bool = False) -> sqlite3.Connection:
-    """A connection that reads an SQLite file and changes nothing, in WAL mode or not. ``untouched``: it makes
-    no file beside it either, as where the folder cannot be written."""
+    """A connection that reads an SQLite file and changes nothing, in WAL mode or not.
+
+    ``untouched``: it makes no file beside it either, as where the folder cannot be written.
+    """
     how, pragmas = "mode=ro", ""
     if (untouched or not can_be_written(path)) and not Path(f"{path}-shm").exists():
         wal = Path(f"{path}-wal")

@@ -42,8 +42,10 @@ def _draws(uses: Ints, steps: Ints, seed: int) -> Floats:
 
 
 def take(conn: sa.Connection, bind: dict[str, Any], count: int, replay: ReplaySpec, *, skip: str) -> int:
-    """Lease the first ``count`` groups; how many there were. Of one priority the least used come first, then
-    those that have waited longest, then by task."""
+    """Lease the first ``count`` groups; how many there were.
+
+    Of one priority the least used come first, then those that have waited longest, then by task.
+    """
     rows = conn.execute(query(queries.REPLAYABLE), bind).all()
     if len(rows) < count:
         return len(rows)

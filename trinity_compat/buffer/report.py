@@ -32,8 +32,11 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """One look at a buffer. ``states``: kind → state → groups. ``lag``: model-version lag of a use
-    (trainer step − 1 − oldest version) → uses. ``used_twice`` is 0, or the promise is broken."""
+    """One look at a buffer.
+
+    ``states``: kind → state → groups. ``lag``: model-version lag of a use (trainer step − 1 − oldest version)
+    → uses. ``used_twice`` is 0, or the promise is broken.
+    """
 
     url: str
     schema: int
@@ -91,8 +94,10 @@ class BufferReport:
         return self._db.run(work, write=False)
 
     def recent(self, limit: int, *, kind: str = "train", state: str = "") -> list[dict[str, Any]]:
-        """The newest groups, newest first, with their responses, as JSON objects. '' is any state. Raises
-        UserError for a kind of which there is no group."""
+        """The newest groups, newest first, with their responses, as JSON objects.
+
+        '' is any state. Raises UserError for a kind of which there is no group.
+        """
         bind = {"kind": kind, "state": state, "limit": limit}
 
         def work(conn: sa.Connection) -> list[dict[str, Any]]:

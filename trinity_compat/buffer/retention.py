@@ -92,7 +92,9 @@ class TextRetention:
 
     def give_back(self, *, spare: float = 0.0, until: Callable[[], bool] = lambda: False) -> int:
         """SQLite: let the file shrink by its free pages, but for a part ``spare`` of all, in small steps.
-        Bytes; 0 where the database cannot (one made by an older release; PostgreSQL's autovacuum does it)."""
+
+        Bytes; 0 where the database cannot (one made by an older release; PostgreSQL's autovacuum does it).
+        """
         if self._db.dialect != "sqlite" or self._pragma("auto_vacuum") != _INCREMENTAL:
             return 0
         given, size = 0, self._pragma("page_size")

@@ -48,8 +48,10 @@ class Unreadable(RunError):
 
 
 class UnstoredValue:
-    """Stands in a task for a value that cannot be carried. Any use of it raises, so that no reward is
-    computed from it by accident."""
+    """Stands in a task for a value that cannot be carried.
+
+    Any use of it raises, so that no reward is computed from it by accident.
+    """
 
     __slots__ = ("kind", "place")
 
@@ -79,8 +81,11 @@ class UnstoredValue:
 
 
 def dumps(value: object) -> str:
-    """JSON of a value, ASCII alone. ``Media`` become their references. Raises TypeError, which names the
-    type, for a value that is not on the list."""
+    """JSON of a value, ASCII alone.
+
+    ``Media`` become their references. Raises TypeError, which names the type, for a value that is not on the
+    list.
+    """
     return _encode(tagged(value))
 
 
@@ -250,8 +255,10 @@ def type_name(kind: type) -> str:
 
 
 def loads(text: str) -> Any:
-    """Back from ``dumps``, each value of its own type; references to media stay references. Raises Unreadable
-    for a tag of a newer version, and for what ``dumps`` never wrote."""
+    """Back from ``dumps``, each value of its own type; references to media stay references.
+
+    Raises Unreadable for a tag of a newer version, and for what ``dumps`` never wrote.
+    """
     return _loaded(text, _READERS)
 
 

@@ -73,16 +73,20 @@ def name_and_value(option: str, text: str) -> tuple[str, str]:
 
 
 def write(text: str, output: Path | None, *, sources: Iterable[str | Path] = ()) -> None:
-    """To stdout (None or ``-``), or to ``output``. Raises UserError as ``writing`` does.
-    Bytes of a script that are not UTF-8 are shown as ``\\udce9``."""
+    """To stdout (None or ``-``), or to ``output``.
+
+    Raises UserError as ``writing`` does. Bytes of a script that are not UTF-8 are shown as ``\\udce9``.
+    """
     with writing(output, sources=sources) as file:
         file.write(text.encode(errors="backslashreplace"))
 
 
 @contextmanager
 def writing(output: Path | None, *, sources: Iterable[str | Path] = ()) -> Iterator[IO[bytes]]:
-    """What every ``-o`` writes with: stdout (None or ``-``), or ``output`` as ``replacing`` has it. Raises
-    UserError where it can't be written, and where it is one of the ``sources`` that were read."""
+    """What every ``-o`` writes with: stdout (None or ``-``), or ``output`` as ``replacing`` has it.
+
+    Raises UserError where it can't be written, and where it is one of the ``sources`` that were read.
+    """
     if output in (None, _STDOUT):
         sys.stdout.flush()
         yield sys.stdout.buffer

@@ -143,8 +143,10 @@ def command(
 
 
 def _refuse_lost(source: str, arguments: tuple[str, ...], options: RunOptions) -> None:
-    """Raise UserError where nothing in the script's text could take the words after --. What its commands
-    read is not known before they run, so that any trace of a parameter will do."""
+    """Raise UserError where nothing in the script's text could take the words after --.
+
+    What its commands read is not known before they run, so that any trace of a parameter will do.
+    """
     if not arguments or is_configuration(source) or not Path(source).is_file():
         return
     text = Path(source).read_text(encoding="utf-8", errors="replace")

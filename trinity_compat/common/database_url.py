@@ -25,8 +25,10 @@ def of_file(path: Path) -> str:
 
 
 def file_of(url: str) -> Path | None:
-    """The SQLite file of a URL, relative where the URL is; None for another database. Raises UserError for a
-    URL with parameters."""
+    """The SQLite file of a URL, relative where the URL is; None for another database.
+
+    Raises UserError for a URL with parameters.
+    """
     if not url.startswith(_SQLITE):
         return None
     path, question, _ = url.removeprefix(_SQLITE).partition("?")
@@ -39,8 +41,10 @@ def file_of(url: str) -> Path | None:
 
 
 def asked_for(text: str, cwd: Path) -> str:
-    """The URL of ``--database``, its file resolved. Raises UserError for a kind of database that a run
-    cannot use."""
+    """The URL of ``--database``, its file resolved.
+
+    Raises UserError for a kind of database that a run cannot use.
+    """
     if text.startswith(("postgresql:", "postgresql+")):
         return text
     file = file_of(text)
@@ -64,8 +68,10 @@ def relative(url: str, root: Path) -> str:
 
 
 def absolute(url: str, root: Path, before: str) -> str:
-    """``url`` as a job's ``config/run.json`` holds it, for the job at ``root``. Earlier versions wrote the
-    path in full and unquoted; ``before`` is where the job was then."""
+    """``url`` as a job's ``config/run.json`` holds it, for the job at ``root``.
+
+    Earlier versions wrote the path in full and unquoted; ``before`` is where the job was then.
+    """
     raw = url.removeprefix(_SQLITE)
     if raw != url and raw.startswith(f"{before}/"):
         return of_file(root / raw.removeprefix(f"{before}/"))

@@ -43,8 +43,11 @@ def umask_of(root: Path) -> int:
 
 
 def prepare(root: Path, folders: Iterable[str], *, existing: Iterable[str]) -> None:
-    """Make a job's folder and the ``folders`` in it. ``existing``: patterns of what a version that left no
-    mark may have written there; it is closed where it is this user's."""
+    """Make a job's folder and the ``folders`` in it.
+
+    ``existing``: patterns of what a version that left no mark may have written there; it is closed where it
+    is this user's.
+    """
     root.parent.mkdir(parents=True, exist_ok=True)  # not the job's: as the user's umask has it
     root.mkdir(mode=0o700, exist_ok=True)
     mark = root / _MARK
@@ -63,7 +66,8 @@ def ray_folder() -> Path:
     """A new folder for a Ray; what its user removes afterwards is the folder around it.
 
     Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR. It also
-    opens the folder and its session's to everybody (0777): nobody gets through the one around them."""
+    opens the folder and its session's to everybody (0777): nobody gets through the one around them.
+    """
     return Path(tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"), "r")
 
 

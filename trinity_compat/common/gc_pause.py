@@ -14,8 +14,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """For a block that imports. What is there at its end is never walked through again; where the collector
-    rested before, it rests on."""
+    """For a block that imports.
+
+    What is there at its end is never walked through again; where the collector rested before, it rests on.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:

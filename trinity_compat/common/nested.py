@@ -88,8 +88,10 @@ def nested(flat: Mapping[str, object]) -> dict[str, object]:
 
 
 def put(tree: dict[str, object], key: str, value: object) -> None:
-    """Set a dotted key; positions count in a list that stands there, as far as it reaches. What stands in
-    the way and isn't a container gives place to a dict."""
+    """Set a dotted key; positions count in a list that stands there, as far as it reaches.
+
+    What stands in the way and isn't a container gives place to a dict.
+    """
     *path, last = key.split(".")
     node: _Container = tree
     for part in path:

@@ -34,11 +34,13 @@ def of_code(code: str, *words: str) -> list[str]:
 
 
 def share_cores(environ: MutableMapping[str, str]) -> None:
-    """Let OpenMP's threads give up their core while they wait; a value that is there stands. Called before
-    torch is loaded.
+    """Let OpenMP's threads give up their core while they wait; a value that is there stands.
+
+    Called before torch is loaded.
 
     Explorer and trainer compute side by side, and threads that spin take the other's core: a toy beside other
-    work took 12 minutes instead of two."""
+    work took 12 minutes instead of two.
+    """
     environ.setdefault(_OMP, "PASSIVE")
 
 
@@ -58,7 +60,8 @@ def leave_working_directory() -> None:
 def ray_environment(environment: dict[str, Any]) -> dict[str, Any]:
     """A ``runtime_env`` for Ray, whose workers know the launch's folder, share cores, and have ``-P``.
 
-    The last only with a Ray on this machine: elsewhere this Python may have another path."""
+    The last only with a Ray on this machine: elsewhere this Python may have another path.
+    """
     own = {name: os.environ[name] for name in (USER_FOLDER, _OMP) if name in os.environ}
     here = os.environ.get("RAY_ADDRESS", LOOPBACK).startswith(LOOPBACK)
     safe = {"py_executable": f"{shlex.quote(sys.executable)} -P"} if here else {}

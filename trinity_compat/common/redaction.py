@@ -60,7 +60,8 @@ def is_secret(name: str) -> bool:
     """Whether a variable, a key or an option of this name holds a secret, as far as its name tells.
 
     Keys of veRL's releases and of Trinity's schema are none, but for those that do hold one (a test reads
-    them all): what names a column or a piece of text is told by the words beside it."""
+    them all): what names a column or a piece of text is told by the words beside it.
+    """
     if name in _VERLS_OWN:
         return False
     words = [word.lower() for word in _WORD.findall(name)]

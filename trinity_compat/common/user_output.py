@@ -45,8 +45,11 @@ def mark_users_of_worker() -> None:
 
 
 class _Marking:
-    """A text stream before ``out``. A write is the user's where a function of the user's prints, or lets a
-    library do so; a line that veRL prints within such a function is veRL's."""
+    """A text stream before ``out``.
+
+    A write is the user's where a function of the user's prints, or lets a library do so; a line that veRL
+    prints within such a function is veRL's.
+    """
 
     def __init__(self, out: TextIO, name: str) -> None:
         self._out, self._name = out, name

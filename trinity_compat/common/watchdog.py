@@ -32,8 +32,10 @@ Suspects = Callable[[], Sequence[HungProcess]]
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """An activity without progress: its name, for how long, and the processes that it waits for. No
-    ``suspects``: the own process."""
+    """An activity without progress: its name, for how long, and the processes that it waits for.
+
+    No ``suspects``: the own process.
+    """
 
     what: str
     idle_s: float
@@ -46,8 +48,11 @@ class Stalled:
 
 
 class Activity:
-    """Something under way that should make progress. ``times`` the watchdog's limit and ``extra_s`` seconds
-    are allowed without; ``times`` None: any time, since somebody else limits it."""
+    """Something under way that should make progress.
+
+    ``times`` the watchdog's limit and ``extra_s`` seconds are allowed without; ``times`` None: any time,
+    since somebody else limits it.
+    """
 
     def __init__(
         self,
@@ -151,9 +156,11 @@ class Watchdog:
 
 
 class WatchdogThread:
-    """Looks at ``watchdogs`` every second. What stalls is written to the log with its stacks, and killed:
-    whoever waits for it then gets an error, and asks here for the ``reason``. A process that has not ended
-    ``leave_s`` later, or that hangs itself, ends with exit code 1 after ``last_word(reason)``.
+    """Looks at ``watchdogs`` every second.
+
+    What stalls is written to the log with its stacks, and killed: whoever waits for it then gets an error,
+    and asks here for the ``reason``. A process that has not ended ``leave_s`` later, or that hangs itself,
+    ends with exit code 1 after ``last_word(reason)``.
 
     Use as a context manager. ``own``: the watchdog that passes time by these looks; others tick themselves.
     """

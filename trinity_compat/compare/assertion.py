@@ -46,8 +46,11 @@ class _Diverged(Exception):
 
 
 def failure(expression: str, comparison: Comparison) -> str | None:
-    """None where the assertion holds, else why not ("" where its numbers say it). An assertion on a metric
-    with NaN or infinite values fails: of these points nothing holds. Raises UserError as ``holds`` does."""
+    """None where the assertion holds, else why not ("" where its numbers say it).
+
+    An assertion on a metric with NaN or infinite values fails: of these points nothing holds. Raises
+    UserError as ``holds`` does.
+    """
     try:
         return None if holds(expression, comparison) else ""
     except _Diverged as diverged:

@@ -78,8 +78,10 @@ def gather(
     paired: bool,
     resolution: float,
 ) -> Evidence:
-    """Evidence on one metric, its curves on ``xs``. ``given``: the user's margin; ``resolution``: the last
-    digit that a source prints."""
+    """Evidence on one metric, its curves on ``xs``.
+
+    ``given``: the user's margin; ``resolution``: the last digit that a source prints.
+    """
     over_seeds = min(len(a.seeds), len(b.seeds)) >= 2
     margin = _margin(a, b, given, over_seeds)
     value = b.summary.level - a.summary.level

@@ -16,8 +16,11 @@ _BASELINE = "trinity-compat profile NAME --as-overrides --for SCRIPT prints thos
 
 @dataclass(frozen=True, slots=True)
 class LostKeys:
-    """The keys, with their values, that runs of side A or B lost. ``known``: their own configuration says so;
-    else the other side's launch has them, and these runs keep no configuration that would tell."""
+    """The keys, with their values, that runs of side A or B lost.
+
+    ``known``: their own configuration says so; else the other side's launch has them, and these runs keep no
+    configuration that would tell.
+    """
 
     side: str
     runs: tuple[str, ...]

@@ -48,8 +48,10 @@ class Margins:
         return None
 
     def unheard(self, metrics: Sequence[str]) -> list[str]:
-        """The names of a file that are not a group's and fit no metric. Raises UserError where one of the
-        command line is so."""
+        """The names of a file that are not a group's and fit no metric.
+
+        Raises UserError where one of the command line is so.
+        """
         groups = names.groups()
         known = (*groups, *metrics)
         left = [key for key in self.given if key not in known and not fnmatch.filter(metrics, key)]

@@ -12,8 +12,11 @@ from typing import Any
 
 @dataclass(slots=True)
 class Series:
-    """One metric over steps. ``steps`` int64, ``values`` float64, ``walls`` seconds since the epoch
-    (NaN where the source has no clock). A step written twice (a resumed run) keeps its last value."""
+    """One metric over steps.
+
+    ``steps`` int64, ``values`` float64, ``walls`` seconds since the epoch (NaN where the source has no
+    clock). A step written twice (a resumed run) keeps its last value.
+    """
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     values: array[float] = field(default_factory=lambda: array("d"))

@@ -30,10 +30,13 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SeedsNeeded:
-    """One metric. ``spread``: standard deviation of the level between seeds of a side. ``seeds``: a side, to
-    tell ``tell_apart`` with 80 % power; ``seeds_to_be_safe``: the same by the upper 80 % limit of the spread,
+    """One metric.
+
+    ``spread``: standard deviation of the level between seeds of a side. ``seeds``: a side, to tell
+    ``tell_apart`` with 80 % power; ``seeds_to_be_safe``: the same by the upper 80 % limit of the spread,
     which few seeds tell only roughly; None above ``power.MOST_SEEDS``. ``least_seen``: the difference that as
-    many seeds a side show as the smallest side has (of those with two)."""
+    many seeds a side show as the smallest side has (of those with two).
+    """
 
     metric: str
     level: float
@@ -54,8 +57,10 @@ class SeedPlan:
 
 
 def make_plan(sides: Sequence[Side], asked: MarginAmount, options: CompareOptions) -> SeedPlan:
-    """From the spread inside each side, all sides together. Raises UserError where no side has two runs, or
-    none of the metrics."""
+    """From the spread inside each side, all sides together.
+
+    Raises UserError where no side has two runs, or none of the metrics.
+    """
     if missing := inference.missing():
         raise UserError(f"--plan: {missing}")
     if all(len(side.runs) < 2 for side in sides):

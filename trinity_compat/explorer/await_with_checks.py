@@ -14,8 +14,11 @@ LOOK_S = 0.5
 async def attended(
     work: Awaitable[T], check: Callable[[], None], *, limit_s: float, late: Callable[[], Exception]
 ) -> T:
-    """What ``work`` gives. Twice a second ``check`` is called, and what it raises ends the wait; after
-    ``limit_s`` seconds raises ``late()``. Either way the work is cancelled."""
+    """What ``work`` gives.
+
+    Twice a second ``check`` is called, and what it raises ends the wait; after ``limit_s`` seconds raises
+    ``late()``. Either way the work is cancelled.
+    """
     until = time.monotonic() + limit_s
     task = asyncio.ensure_future(work)
     try:

@@ -21,8 +21,11 @@ class TrainerGone(RuntimeError):
 
 
 class Heartbeat(HeartbeatThread):
-    """A pulse with a buffer of its own. Only an explorer needs a trainer that lives, and tells it when its
-    own death would not be the end: ``check`` raises TrainerGone with the reason."""
+    """A pulse with a buffer of its own.
+
+    Only an explorer needs a trainer that lives, and tells it when its own death would not be the end:
+    ``check`` raises TrainerGone with the reason.
+    """
 
     def __init__(
         self,

@@ -66,8 +66,10 @@ EXPLORE = "explore"  # an explorer with a file of its own
 
 
 def main(argv: list[str]) -> int:
-    """`USAGE`; with ``--reward-model NAME --parts N`` it is the process that serves the reward model. Returns
-    the exit code."""
+    """`USAGE`; with ``--reward-model NAME --parts N`` it is the process that serves the reward model.
+
+    Returns the exit code.
+    """
     if not argv or argv[0].startswith("-"):
         print(f"usage: {USAGE}", file=sys.stderr)
         return BAD_INPUT
@@ -343,8 +345,10 @@ def _join(spec: RunSpec) -> None:
 
 
 def _join_ray(spec: RunSpec) -> None:
-    """The supervisor's Ray ($RAY_ADDRESS), else one of our own that ends with this process. Raises UserError
-    when it has too few GPUs."""
+    """The supervisor's Ray ($RAY_ADDRESS), else one of our own that ends with this process.
+
+    Raises UserError when it has too few GPUs.
+    """
     import ray
 
     if address := os.environ.get("RAY_ADDRESS"):

@@ -11,8 +11,10 @@ OF_RUN = "of_run"
 
 
 def run_of(info: Mapping[str, Any], place: int) -> int:
-    """The number of the row's run among its task's runs. A row without one is a run of its own, and gets a
-    number that only its ``place`` in the group has."""
+    """The number of the row's run among its task's runs.
+
+    A row without one is a run of its own, and gets a number that only its ``place`` in the group has.
+    """
     told = info.get(OF_RUN)
     return int(told["run"]) if told else ~place
 

@@ -50,8 +50,10 @@ _NOT_IN_ROWS = ("place", "limit_s", "workflow_args.directory")  # of a taskset: 
 
 
 def fingerprint_of(spec: RunSpec, *, cwd: Path | None = None) -> Fingerprint:
-    """The run's own where it has one; else made of the files as they are now. ``cwd``: where the run's
-    processes run."""
+    """The run's own where it has one; else made of the files as they are now.
+
+    ``cwd``: where the run's processes run.
+    """
     return spec.fingerprint or made(spec, cwd=cwd or Path.cwd())
 
 
@@ -92,8 +94,10 @@ def _environment(env: Tree) -> Iterator[tuple[str, object]]:
 
 
 class _Reading:
-    """Collects items, and the files behind them. Relative paths are of ``cwd``; modules are looked for there
-    and in the folders of ``python_path``."""
+    """Collects items, and the files behind them.
+
+    Relative paths are of ``cwd``; modules are looked for there and in the folders of ``python_path``.
+    """
 
     def __init__(self, cwd: Path, python_path: str) -> None:
         self._cwd = cwd
@@ -303,8 +307,10 @@ class StateStore(Protocol):
 
 
 def sign(buffer: StateStore, mine: Fingerprint) -> None:
-    """Say in the buffer that groups are made with ``mine`` from now on. What it says already stays: groups
-    may wait that were made with another one."""
+    """Say in the buffer that groups are made with ``mine`` from now on.
+
+    What it says already stays: groups may wait that were made with another one.
+    """
     known = buffer.get_state(_KEY)
     parts = _stored(mine)
     if known is None:
@@ -344,7 +350,9 @@ class FilesEdited(UserError):
 
 def check(mine: Fingerprint | None, parts: Collection[str] | None = None) -> None:
     """Raises FilesEdited where a file of ``parts`` (None: of all) is not what it was when the run started.
-    Call when it has been loaded."""
+
+    Call when it has been loaded.
+    """
     for part, paths in (mine.files if mine else {}).items():
         for path, digest in paths.items():
             if (parts is None or part in parts) and not files.is_as_before(Path(path), digest):

@@ -40,7 +40,9 @@ def digest(data: bytes) -> str:
 
 def of_file(path: Path, *, whole: int | None = None) -> str:
     """Digest of a file's content; UNREADABLE for what is not a regular file that this user can read.
-    ``whole``: a smaller limit than WHOLE_BYTES."""
+
+    ``whole``: a smaller limit than WHOLE_BYTES.
+    """
     limit = WHOLE_BYTES if whole is None else min(whole, WHOLE_BYTES)
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: a pipe would block

@@ -33,8 +33,10 @@ WHOLE = ("tasksets", "workflows", "operators", "served")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``part``: of the fingerprint, as messages name it; "" where the settings do not void. ``names``: last
-    names, separated by spaces, of settings in the section ``above``; ``*`` for all below it."""
+    """``part``: of the fingerprint, as messages name it; "" where the settings do not void.
+
+    ``names``: last names, separated by spaces, of settings in the section ``above``; ``*`` for all below it.
+    """
 
     part: str
     above: str

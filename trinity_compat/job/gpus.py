@@ -32,8 +32,10 @@ def trainer_gpus(verl: Tree) -> int:
 
 def shares(verl: Tree, *, device: str, mode: str, explorers: int) -> dict[Side, int]:
     """GPUs of each side of a run, whichever commands start the sides; processes where ``device`` is ``cpu``.
+
     In mode colocate the engine uses the trainer's and has no share; without a reward model there is none of
-    it."""
+    it.
+    """
     found: dict[Side, int] = {"trainer": trainer_gpus(verl)}
     if mode != "colocate":
         found["explorer"] = _of_explorer(verl, device) * explorers

@@ -55,9 +55,12 @@ def merged(verl: Tree) -> dict[str, object]:
 
 
 def for_model(verl: Tree, beside: Callable[[], str]) -> Tree:
-    """The configuration for the model that it names. ``beside``: a module that is adapted and lies outside of
-    a language model, where there is one (``adapters.beside_language_model``): vLLM leaves it out in silence,
-    so that model's versions are whole. Not asked where they are anyway."""
+    """The configuration for the model that it names.
+
+    ``beside``: a module that is adapted and lies outside of a language model, where there is one
+    (``adapters.beside_language_model``): vLLM leaves it out in silence, so that model's versions are whole.
+    Not asked where they are anyway.
+    """
     return merged(verl) if is_handed_over(verl) and beside() else verl
 
 

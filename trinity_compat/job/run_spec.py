@@ -23,8 +23,11 @@ SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
 
 @dataclass(frozen=True, slots=True)
 class SyncSpec:
-    """When weights move. Intervals and ``offset`` count veRL steps here (YAML: × r updates).
-    ``trainer_interval`` and ``explorer_interval``: ``interval`` for one side, where it is told apart."""
+    """When weights move.
+
+    Intervals and ``offset`` count veRL steps here (YAML: × r updates). ``trainer_interval`` and
+    ``explorer_interval``: ``interval`` for one side, where it is told apart.
+    """
 
     style: SyncStyle = "fixed"
     interval: int = 1
@@ -53,10 +56,12 @@ class ReplaySpec:
 
 @dataclass(frozen=True, slots=True)
 class ScoringSpec:
-    """``timeout_s``: for one answer, None for no limit. ``memory_gb``: what a scoring process may allocate.
-    What becomes of an answer whose reward function raises or returns no number (``on_error``), takes longer
-    or ends its process (``on_hang``): ``zero`` is a reward of 0, counted; ``retry`` tries twice more, then
-    ends the run; ``raise`` ends it."""
+    """``timeout_s``: for one answer, None for no limit.
+
+    ``memory_gb``: what a scoring process may allocate. What becomes of an answer whose reward function raises
+    or returns no number (``on_error``), takes longer or ends its process (``on_hang``): ``zero`` is a reward
+    of 0, counted; ``retry`` tries twice more, then ends the run; ``raise`` ends it.
+    """
 
     timeout_s: float | None = 300.0
     on_error: OnFailure = "raise"
@@ -98,7 +103,8 @@ class RowsSpec:
     translate/selectors.py has it); with ``whole_epochs`` an epoch's last rows that do not
     fill a step are left out, else a step goes on into the next epoch. A row of more than ``max_length``
     tokens is an error, or cut on the left or right (``truncation``). ``val_paths``: rows whose loss is
-    measured."""
+    measured.
+    """
 
     schema: str
     paths: tuple[str, ...]
@@ -136,8 +142,11 @@ class ServeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What stored answers depend on (``settings_fingerprint``). ``parts``: part → setting, or
-    ``setting: file`` → its value or the file's digest. ``files``: part → absolute path → digest."""
+    """What stored answers depend on (``settings_fingerprint``).
+
+    ``parts``: part → setting, or ``setting: file`` → its value or the file's digest. ``files``: part →
+    absolute path → digest.
+    """
 
     parts: Mapping[str, Mapping[str, str]]
     files: Mapping[str, Mapping[str, str]]
@@ -186,17 +195,21 @@ class RunSpec:
         return {**plain, **saved}, variables
 
     def save(self, path: Path) -> None:
-        """For this user's eyes alone where the database's URL holds a password. A database inside the job is
-        named relative to it."""
+        """For this user's eyes alone where the database's URL holds a password.
+
+        A database inside the job is named relative to it.
+        """
         url = database_url.relative(self.database_url, Path(self.job_dir))
         text = json.dumps({**self.as_saved()[0], "database_url": url}, indent=1, sort_keys=True) + "\n"
         write_text(path, text, mode=None if without_passwords(text) == text else 0o600)
 
     @classmethod
     def load(cls, path: Path) -> RunSpec:
-        """Read what ``save`` wrote, as ``JOB/config/NAME``, with the secrets that the environment has. A job
-        that was renamed or copied since names its own database and folders, not those of whatever lies at its
-        old place."""
+        """Read what ``save`` wrote, as ``JOB/config/NAME``, with the secrets that the environment has.
+
+        A job that was renamed or copied since names its own database and folders, not those of whatever lies
+        at its old place.
+        """
         try:
             text = path.read_text()
         except (FileNotFoundError, NotADirectoryError):

@@ -16,8 +16,11 @@ _REWARD = "reward.reward_model"
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """``path``: its folder, or its name on a hub, under which requests name it too. ``name``: the YAML's.
-    It has ``engines`` of ``width`` GPUs, ``settings`` are its engine's: keys of veRL's rollout section."""
+    """``path``: its folder, or its name on a hub, under which requests name it too.
+
+    ``name``: the YAML's. It has ``engines`` of ``width`` GPUs, ``settings`` are its engine's: keys of veRL's
+    rollout section.
+    """
 
     path: str
     name: str | None = None

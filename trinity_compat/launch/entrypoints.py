@@ -1,7 +1,7 @@
-"""Which command lines start a training main of veRL's, and which of these mains are translated.
+"""Recognition of veRL's training mains in command lines, and the list of mains that are translated.
 
-The one recogniser: reading a script (``launch``) and the interception of a run (``runtime.intercept``) both
-ask `find`, so what ``parse`` shows is what ``run`` catches. Imports nothing heavy: each interception pays.
+Reading a script (``launch``) and intercepting a run (``run/script/intercept.py``) both call ``find``, so ``run``
+catches what ``parse`` shows. Imports nothing heavy, because every intercepted command pays for it.
 """
 
 from __future__ import annotations

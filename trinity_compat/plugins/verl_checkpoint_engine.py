@@ -75,8 +75,11 @@ class FileCheckpointEngine(RankZeroEngine):
     async def send_weights(
         self, weights: Iterator[Named], global_steps: int | None = None
     ) -> dict[str, WriterShare]:
-        """Write ``weights`` of version ``global_steps``. Every rank must walk through them: each item is an
-        all-gather. Returns {"share": Share}; {} where nothing is written. Raises as ``write_share``."""
+        """Write ``weights`` of version ``global_steps``.
+
+        Every rank must walk through them: each item is an all-gather. Returns {"share": Share}; {} where
+        nothing is written. Raises as ``write_share``.
+        """
         cast = ((name, self._cast(tensor)) for name, tensor in weights)
         try:
             if not (self.shared or self.is_master):
@@ -120,8 +123,10 @@ class BroadcastCheckpointEngine(RankZeroEngine):
     async def send_weights(
         self, weights: Iterator[Named], global_steps: int | None = None
     ) -> dict[str, str | int]:
-        """Hand ``weights`` over as version ``global_steps``; returns as above. Raises HandoverFailed,
-        WeightsDamaged."""
+        """Hand ``weights`` over as version ``global_steps``; returns as above.
+
+        Raises HandoverFailed, WeightsDamaged.
+        """
         if not self.is_master:
             for _ in weights:
                 pass

@@ -39,8 +39,11 @@ class Runner(Protocol):
 
 
 def adapter_request() -> LoRARequest:
-    """What a request names to be answered with the adapter in place. The name stays from version to version,
-    as veRL's does: what is in flight goes on with the newer one, as it does with newer weights."""
+    """What a request names to be answered with the adapter in place.
+
+    The name stays from version to version, as veRL's does: what is in flight goes on with the newer one, as
+    it does with newer weights.
+    """
     return LoRARequest(
         lora_name=verl_rollout.VLLM_LORA_NAME,
         lora_int_id=verl_rollout.VLLM_LORA_INT_ID,
@@ -63,15 +66,20 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
     _reader: Reader | None = None
 
     def __new__(cls, **kwargs: object) -> Self:
-        """veRL's own, which patches vLLM for LoRA, FP8 and QAT. Its ``set_death_signal`` is left out: it
-        kills a process whose parent is process 1, and in a container that may be the user's shell."""
+        """veRL's own, which patches vLLM for LoRA, FP8 and QAT.
+
+        Its ``set_death_signal`` is left out: it kills a process whose parent is process 1, and in a container
+        that may be the user's shell.
+        """
         with patch.object(verl_rollout, "set_death_signal", lambda: None):
             made: Self = super().__new__(cls, **kwargs)
             return made
 
     def receive_file(self, path: str, digest: str, nbytes: int) -> Answer:
-        """Load a published version. Returns the number of ``tensors``, or as ``damaged`` or ``failed`` why
-        they are not in place, never other weights in silence.
+        """Load a published version.
+
+        Returns the number of ``tensors``, or as ``damaged`` or ``failed`` why they are not in place, never
+        other weights in silence.
 
         An exception here would end vLLM's wait at rank 0's and leave the other ranks' answers in their
         queues, for the next call to take for its own.
@@ -116,9 +124,11 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         return self._reader
 
     def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> Answer:
-        """Take part in a handover as rank ``first_rank`` + this worker's, load what comes. Returns digest and
-        nbytes; or why the weights must not be used now: ``failed`` (another handover may succeed),
-        ``damaged``, ``unloadable`` (it would end the same way). An exception would end vLLM's engine.
+        """Take part in a handover as rank ``first_rank`` + this worker's, load what comes.
+
+        Returns digest and nbytes; or why the weights must not be used now: ``failed`` (another handover may
+        succeed), ``damaged``, ``unloadable`` (it would end the same way). An exception would end vLLM's
+        engine.
         """
         where = Rendezvous(**meeting)
         try:
@@ -163,8 +173,10 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             manager.add_dummy_lora(adapter_request(), 1)
 
     def _update(self, feed: Callable[[Load], object]) -> None:
-        """Put what ``feed`` hands to the function it is given in place, by veRL's own steps. Raises what
-        ``feed`` raises."""
+        """Put what ``feed`` hands to the function it is given in place, by veRL's own steps.
+
+        Raises what ``feed`` raises.
+        """
         if self.model_runner.vllm_config.lora_config:
             self._update_adapter(feed)
         else:
@@ -172,7 +184,9 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
 
     def _update_adapter(self, feed: Callable[[Load], object]) -> None:
         """As veRL's update of an adapter, which has to be told its configuration before the first bucket.
-        Raises ValueError for a whole model, or where some of the adapter would be left out."""
+
+        Raises ValueError for a whole model, or where some of the adapter would be left out.
+        """
         named = list[Named]()
         feed(lambda part: named.extend((name, tensor.clone()) for name, tensor in part))
         tensors, peft = adapters.taken_apart(named)
@@ -183,8 +197,11 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         adapters.refuse_left_out(taken, manager.modules)
 
     def _update_model(self, feed: Callable[[Load], object]) -> None:
-        """As veRL's update of a whole model. Where the handover is broken, the layers are processed all the
-        same: a quantised model, taken apart for loading, is whole again for the next one."""
+        """As veRL's update of a whole model.
+
+        Where the handover is broken, the layers are processed all the same: a quantised model, taken apart
+        for loading, is whole again for the next one.
+        """
         broken: list[Exception] = []
         device = self._quantises_on
 

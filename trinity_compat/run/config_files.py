@@ -15,8 +15,11 @@ from trinity_compat.run.plan.source import Source
 
 
 def write(made: RunPlan, source: Source, options: RunOptions, report: StartReport) -> None:
-    """Write them, each whole or not at all. ``run.json`` is the one that both sides read; ``engine.json``
-    holds vLLM's arguments; the others are for people and for the next start."""
+    """Write them, each whole or not at all.
+
+    ``run.json`` is the one that both sides read; ``engine.json`` holds vLLM's arguments; the others are for
+    people and for the next start.
+    """
     record = {**source.record, **as_record(made, options)}
     texts = {
         "launch.json": json.dumps(record, indent=1, default=str) + "\n",

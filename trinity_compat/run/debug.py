@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 
 def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSpec:
-    """What a job directory, a YAML or a script (read, not executed) would run. Sets the environment of the
-    profiles. Raises UserError for what cannot be run."""
+    """What a job directory, a YAML or a script (read, not executed) would run.
+
+    Sets the environment of the profiles. Raises UserError for what cannot be run.
+    """
     # A job keeps the spec of its run, whatever became of the script since.
     if Path(source).is_dir():
         return JobDir.at(source).load_spec()
@@ -79,8 +81,11 @@ def preflight_port(port: int) -> None:
 
 
 def run_task(spec: RunSpec, port: int, ask: DebugTask, *, plugins: Path | None) -> TaskOutcome:
-    """One task through its workflow. Raises UserError, and RunError for what agent loop, tool or reward
-    function raise, after printing its traceback."""
+    """One task through its workflow.
+
+    Raises UserError, and RunError for what agent loop, tool or reward function raise, after printing its
+    traceback.
+    """
     from trinity_compat.explorer.modes import debug
 
     try:

@@ -27,8 +27,10 @@ from trinity_compat.run.script.shared_folder import ScriptCall
 
 
 def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[str]:
-    """The YAML that a run would read, then the plan as comments. With ``options.job`` the files of a run's
-    config folder are written there. Raises UserError."""
+    """The YAML that a run would read, then the plan as comments.
+
+    With ``options.job`` the files of a run's config folder are written there. Raises UserError.
+    """
     found = list(sources(path, arguments, options))
     if options.job and len({rest.job for _, rest in found}) < len(found):
         raise UserError(

@@ -91,8 +91,10 @@ def _checked(made: RunPlan, source: Source) -> StartReport:
 
 @contextlib.contextmanager
 def _acquire_job(made: RunPlan, source: Source, options: RunOptions, report: StartReport) -> Iterator[None]:
-    """Hold the job, made ready or joined. One start at a time: of two sides that start at once the second
-    finds what the first one wrote."""
+    """Hold the job, made ready or joined.
+
+    One start at a time: of two sides that start at once the second finds what the first one wrote.
+    """
     with contextlib.ExitStack() as held:
         with job_dir.starting(made.job):
             joined = held.enter_context(job_dir.locked(made.job, made.spec.mode, made.explorer))
@@ -193,8 +195,10 @@ def _forget_participants(made: RunPlan) -> None:
 
 
 def _forget_weights(made: RunPlan) -> None:
-    """Shared memory is nobody's disk: what the trainer published there goes with it. What a bench or
-    an endpoint has written serves nobody else wherever it lies."""
+    """Shared memory is nobody's disk: what the trainer published there goes with it.
+
+    What a bench or an endpoint has written serves nobody else wherever it lies.
+    """
     folder = Path(made.spec.sync.directory)
     elsewhere = made.spec.mode != "explore" and not folder.is_relative_to(made.job.root)
     if elsewhere or made.spec.mode in ("bench", "serve"):

@@ -113,8 +113,10 @@ def _run(part: StageRun, model: str | None, runner: Runner) -> LaunchEnd:
 
 
 def _left(part: StageRun) -> str:
-    """The model of a stage's last checkpoint in Hugging Face's form: veRL's own, or merged here. Raises
-    RunError."""
+    """The model of a stage's last checkpoint in Hugging Face's form: veRL's own, or merged here.
+
+    Raises RunError.
+    """
     job = JobDir.at(str(part.options.job))
     step = job.latest_checkpoint
     if step is None:

@@ -61,8 +61,11 @@ class Comparisons:
 
 
 def _read(side: Sequence[Job]) -> Side:
-    """The side's runs. The reader of `trinity-compat compare` opens files by their names, so that nothing
-    but regular files may lie there."""
+    """The side's runs.
+
+    The reader of `trinity-compat compare` opens files by their names, so that nothing but regular files may
+    lie there.
+    """
     for job in side:
         for name in ("config", "monitor"):
             try:

@@ -1,5 +1,8 @@
-"""Stopping a run and going on with it. Both ask twice: the first page says exactly what will be done, and
-only its form does it. Both act on nothing that another user could have put in place (``ownership``)."""
+"""Stopping a run and going on with it.
+
+Both ask twice: the first page says exactly what will be done, and only its form does it. Both act on nothing
+that another user could have put in place (``ownership``).
+"""
 
 from __future__ import annotations
 
@@ -109,8 +112,11 @@ def holders(job: Job) -> list[LockHolder]:
 
 
 def _holder(path: Path) -> LockHolder | None:
-    """The process that wrote its pid into a lock that it holds. Read off the kernel's list: trying the lock
-    would hold it, and a run that starts at that moment would be refused."""
+    """The process that wrote its pid into a lock that it holds.
+
+    Read off the kernel's list: trying the lock would hold it, and a run that starts at that moment would be
+    refused.
+    """
     try:
         with job_files.opened(path) as file:
             identity = file.read(128).decode(errors="replace").strip()
@@ -225,8 +231,10 @@ def _used(job: Job, record: dict[str, object], folder: Path) -> Iterator[str]:
 
 
 def command_of(record: dict[str, object], root: Path) -> list[str]:
-    """The words of the ``trinity-compat run`` that config/launch.json records. Of a YAML the working
-    directory is not recorded, so the job is named. Raises KeyError, TypeError."""
+    """The words of the ``trinity-compat run`` that config/launch.json records.
+
+    Of a YAML the working directory is not recorded, so the job is named. Raises KeyError, TypeError.
+    """
     options = record["options"]
     if not isinstance(options, dict):
         raise TypeError("options")

@@ -1,5 +1,6 @@
-"""The side index of one job's experiences: ``studio.db`` in its folder, for search, sorting and notes. For a
-job that is not the user's own, or not writable, it lies in the user's cache.
+"""The side index of one job's experiences: ``studio.db`` in its folder, for search, sorting and notes.
+
+For a job that is not the user's own, or not writable, it lies in the user's cache.
 
 Filled in order of id, a batch at a time, each batch one short read of the job's database; what is indexed
 never changes (a resume adds, it doesn't rewrite). Texts are not copied: the full-text index holds none.

@@ -23,8 +23,11 @@ _SCAN_EVERY_S = 3.0
 
 
 class Job:
-    """One job directory. ``name`` is its path below the studio's folder, unique there; ``root`` is free of
-    links. Its files are read by ``job_files`` alone."""
+    """One job directory.
+
+    ``name`` is its path below the studio's folder, unique there; ``root`` is free of links. Its files are
+    read by ``job_files`` alone.
+    """
 
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
@@ -35,8 +38,10 @@ class Job:
 
     @property
     def spec(self) -> RunSpec:
-        """Read again when its file has changed: a resume writes it anew. Raises UserError where it cannot
-        be read."""
+        """Read again when its file has changed: a resume writes it anew.
+
+        Raises UserError where it cannot be read.
+        """
         try:
             found = job_files.status(self.dir.spec_path)
             stamp = (found.st_ino, found.st_mtime_ns, found.st_size)

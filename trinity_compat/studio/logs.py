@@ -30,8 +30,10 @@ def names(job: Job) -> list[str]:
 
 
 def follow(job: Job, at: dict[str, int]) -> dict[str, str]:
-    """Process → what its log has had since byte ``at[process]``, which moves on; whole lines only. A first
-    look begins near the end; so does one after a file that became shorter."""
+    """Process → what its log has had since byte ``at[process]``, which moves on; whole lines only.
+
+    A first look begins near the end; so does one after a file that became shorter.
+    """
     fresh = {}
     for name in names(job):
         text, at[name] = _since(job.dir.log(name), at.get(name))

@@ -23,8 +23,10 @@ _WAIT_S = 2.0  # for a database that is locked just now
 
 
 class ReadOnlyDatabase(Database):
-    """``Database`` that never migrates and refuses to write. A connection lives for one read, or those
-    of one ``at_once``: opening one reads the whole WAL where no run keeps its index.
+    """``Database`` that never migrates and refuses to write.
+
+    A connection lives for one read, or those of one ``at_once``: opening one reads the whole WAL where no run
+    keeps its index.
 
     ``job``: where the database lies in this folder, no link leads to it. Raises UserError where there is no
     database, or one of another schema.

@@ -50,7 +50,9 @@ class RestartedRun:
 
     def told(self, *, running: bool) -> str:
         """A text for the run's page: that it is getting ready, or how it failed; '' where there is neither.
-        ``running``: whether the job is at work."""
+
+        ``running``: whether the job is at work.
+        """
         if self.took_s is None:
             return "" if running else f"A resume was started (pid {self.pid}) and is getting ready."
         code = self._process.returncode

@@ -23,8 +23,11 @@ _TOKEN = re.compile(r"[\w.~-]{22,}", re.ASCII)  # 128 bits, as URLs hold them un
 
 
 def serve(folder: Path, host: str, port: int) -> None:
-    """Until Ctrl-C or SIGTERM. Raises UserError where the folder is not there, the port is taken, or the
-    environment's token is too short."""
+    """Until Ctrl-C or SIGTERM.
+
+    Raises UserError where the folder is not there, the port is taken, or the environment's token is too
+    short.
+    """
     token = _given_token()
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder", hint="give a job directory, or the folder above several")

@@ -29,8 +29,10 @@ _HINT = f"write {MERGE}=True: whole models are handed over then, with the adapte
 
 
 def as_version(adapter: Iterable[Named], peft: Mapping[str, Any]) -> Iterator[Named]:
-    """``adapter`` with its configuration before it, as uint8 [bytes of JSON]. Raises UserError for what vLLM
-    would take for another adapter than it is."""
+    """``adapter`` with its configuration before it, as uint8 [bytes of JSON].
+
+    Raises UserError for what vLLM would take for another adapter than it is.
+    """
     if unread := next((name for name in _UNREAD if peft.get(name)), None):
         raise UserError(f"the adapter has {unread}={peft[unread]}, which vLLM does not read", hint=_HINT)
     read = {name: peft[name] for name in _READ if name in peft}

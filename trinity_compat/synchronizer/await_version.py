@@ -44,8 +44,11 @@ def misplaced(buffer: Buffer) -> WeightVersion | None:
 
 
 def is_there(version: WeightVersion) -> bool:
-    """Whether a version can still be loaded, as far as its place tells: they are deleted in time. A file is
-    what earlier releases wrote; a job that goes on publishes its present version first, in a folder."""
+    """Whether a version can still be loaded, as far as its place tells: they are deleted in time.
+
+    A file is what earlier releases wrote; a job that goes on publishes its present version first, in a
+    folder.
+    """
     return version.method in ("nccl", "model path") or Path(version.path).is_dir()
 
 

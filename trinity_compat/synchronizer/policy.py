@@ -49,8 +49,10 @@ def asks(sync: SyncSpec, step: int) -> bool:
 
 
 def looks(sync: SyncSpec, step: int) -> bool:
-    """Whether the explorer takes the newest version before its step ``step``, asking nobody. Each step is
-    one to look at, unless an ``explorer_interval`` of its own says otherwise."""
+    """Whether the explorer takes the newest version before its step ``step``, asking nobody.
+
+    Each step is one to look at, unless an ``explorer_interval`` of its own says otherwise.
+    """
     if sync.style == "explorer_driven":
         return False
     done = step - 1 - sync.offset
@@ -58,10 +60,12 @@ def looks(sync: SyncSpec, step: int) -> bool:
 
 
 def last_step(sync: SyncSpec, max_staleness: int | None, in_place: int) -> int:
-    """The last explorer step that may begin on version ``in_place``. ``fixed``: the last whose required
-    version is not a later one. Else, as in AReaL (arXiv 2505.24298): the last that, were steps
-    trained in their order, would be trained ``max_staleness`` steps after it; by default as many as the
-    trainer's interval and the offset make, at least 1."""
+    """The last explorer step that may begin on version ``in_place``.
+
+    ``fixed``: the last whose required version is not a later one. Else, as in AReaL (arXiv 2505.24298): the
+    last that, were steps trained in their order, would be trained ``max_staleness`` steps after it; by
+    default as many as the trainer's interval and the offset make, at least 1.
+    """
     if sync.style != "fixed":
         ahead = max(1, trainer_interval(sync) + sync.offset) if max_staleness is None else max_staleness
         return in_place + 1 + ahead

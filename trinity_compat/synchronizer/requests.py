@@ -37,8 +37,10 @@ class WeightRequester:
         self._open: str | None = None
 
     def answered(self, has: int) -> bool:
-        """Ask, unless that was done before; True once it is answered (the next call asks anew). ``has``: the
-        version that this explorer holds, -1 for none."""
+        """Ask, unless that was done before; True once it is answered (the next call asks anew).
+
+        ``has``: the version that this explorer holds, -1 for none.
+        """
         if self._open is None:
             self._open = uuid.uuid4().hex
             self._buffer.set_state(_asked(self._index), {"id": self._open, "has": has})

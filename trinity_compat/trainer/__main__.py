@@ -43,8 +43,11 @@ def _say(error: Exception, code: int) -> int:
 
 
 def leave(argv: list[str]) -> None:
-    """Exit with the code. After a signal the interpreter's teardown is left out: threads of gloo and Ray
-    that still run would abort it (-6) although everything is given back."""
+    """Exit with the code.
+
+    After a signal the interpreter's teardown is left out: threads of gloo and Ray that still run would abort
+    it (-6) although everything is given back.
+    """
     try:
         end_with_parent()
         mark_users(TRAINER)

@@ -26,8 +26,10 @@ from trinity_compat.synchronizer.transports.nccl import Rendezvous
 
 
 class SendWeights(Protocol):
-    """Writes the current policy as ``version``, or hands it over at ``meeting``. A collective call: all
-    ranks take part. ``check`` is called while it lasts; what it raises ends it."""
+    """Writes the current policy as ``version``, or hands it over at ``meeting``.
+
+    A collective call: all ranks take part. ``check`` is called while it lasts; what it raises ends it.
+    """
 
     def __call__(
         self, version: int, meeting: Rendezvous | None = None, check: Callable[[], None] = lambda: None
@@ -35,8 +37,10 @@ class SendWeights(Protocol):
 
 
 class LogProbScorer(Protocol):
-    """The current policy's log-probability of each response token at temperature 1, float [R]. A collective
-    call: one forward pass on every rank."""
+    """The current policy's log-probability of each response token at temperature 1, float [R].
+
+    A collective call: one forward pass on every rank.
+    """
 
     def __call__(self, experience: Experience) -> list[float]: ...
 
@@ -65,8 +69,11 @@ class Exchange(Protocol):
         stock veRL's). ``afresh``: whatever the buffer holds is to be left. Before the first ``publish``."""
 
     def publish(self, step: int, send: SendWeights, scores: LogProbScorer | None = None) -> None:
-        """Version ``step`` is complete: send it if the style says so. With the first update ``scores`` is
-        asked for what the explorers' engines must answer too (``synchronizer.probe``)."""
+        """Version ``step`` is complete: send it if the style says so.
+
+        With the first update ``scores`` is asked for what the explorers' engines must answer too
+        (``synchronizer.probe``).
+        """
 
     def before_leaving(self, leave_device: Callable[[], None]) -> None:
         """``leave_device`` empties the training processes' caches: called before others use the device."""

@@ -166,8 +166,10 @@ def policy_loss(
     config: ActorConfig,
     rollout_is_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Metrics]:
-    """A policy loss as veRL calls it: a scalar, normalised over the whole mini-batch, and metrics. Of several
-    losses each over its own rows of the mini-batch."""
+    """A policy loss as veRL calls it: a scalar, normalised over the whole mini-batch, and metrics.
+
+    Of several losses each over its own rows of the mini-batch.
+    """
     assert function.call is not None
     mask = response_mask.bool()
     columns = dict(getattr(config, COLUMNS, {}))

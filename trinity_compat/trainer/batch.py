@@ -125,8 +125,10 @@ def _metrics(experience: Experience) -> dict[str, object]:
 
 
 def task_columns(groups: Sequence[Group]) -> dict[str, np.ndarray]:
-    """The tasks' own columns, a row for each of ``groups``, with the types that veRL's dataset gave them. The
-    media of a chat stay as the buffer has them: ``multi_modal`` opens them."""
+    """The tasks' own columns, a row for each of ``groups``, with the types that veRL's dataset gave them.
+
+    The media of a chat stay as the buffer has them: ``multi_modal`` opens them.
+    """
     made = {id(group.task): _opened(group.task) for group in groups}
     tasks = [made[id(group.task)] for group in groups]
     present = [key for key in _TASK_KEYS if any(key in task for task in tasks)]

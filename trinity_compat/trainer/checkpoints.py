@@ -74,8 +74,10 @@ def _name_youngest(marker: Path) -> None:
 
 
 class HeldMarker:
-    """The marker of a checkpoint that is written but not counted yet: first its step's metrics are logged. A
-    process that dies between the two then makes the step again, instead of leaving it without metrics."""
+    """The marker of a checkpoint that is written but not counted yet: first its step's metrics are logged.
+
+    A process that dies between the two then makes the step again, instead of leaving it without metrics.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._marker = directory / MARKER
@@ -137,7 +139,9 @@ class CheckpointRetention:
 
     def prune(self, directory: Path, step: int) -> None:
         """Delete what lies before the newest ones up to ``step``, also those that an earlier start wrote.
-        Folders keep their small files, as veRL leaves them."""
+
+        Folders keep their small files, as veRL leaves them.
+        """
         older = [folder for number, folder in sorted(_folders(directory).items()) if number <= step]
         for role, keep in self.keep.items():
             holds = [folder for folder in older if (folder / role).is_dir()]

@@ -53,8 +53,10 @@ class ChangingData(Dataset[Any]):
         self._now = step
 
     def keep(self, batch: DataProto) -> None:
-        """Before anything says that the step is trained. Raises BufferFull, and HistoryChanged where another
-        trainer has resumed the run meanwhile."""
+        """Before anything says that the step is trained.
+
+        Raises BufferFull, and HistoryChanged where another trainer has resumed the run meanwhile.
+        """
         data, left = encode(batch)
         if left and not self._told:
             print(

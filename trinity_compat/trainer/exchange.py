@@ -37,8 +37,11 @@ _T = TypeVar("_T")
 
 
 class BufferExchange:
-    """The trainer's side of one run. ``batch_size`` groups of ``group_size`` experiences, a greedy baseline
-    among them if there is one, make a step."""
+    """The trainer's side of one run.
+
+    ``batch_size`` groups of ``group_size`` experiences, a greedy baseline among them if there is one, make a
+    step.
+    """
 
     def __init__(
         self,

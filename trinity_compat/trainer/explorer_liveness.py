@@ -81,8 +81,10 @@ class ExplorerWatch:
         )
 
     def check_alive(self, what: str) -> None:
-        """Raises PeerGone once none is left that lives. One that ended, or never came, is no trouble to a
-        trainer that has groups to go on with."""
+        """Raises PeerGone once none is left that lives.
+
+        One that ended, or never came, is no trouble to a trainer that has groups to go on with.
+        """
         found = self.verdict(what)
         if found and any(self._is_dead(one) for one in self._explorers()):
             raise found

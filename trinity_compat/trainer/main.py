@@ -133,8 +133,10 @@ def _places_first(config: DictConfig, spec: RunSpec, heart: LeaseHeartbeat) -> R
 
 @contextmanager
 def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
-    """The supervisor's Ray (RAY_ADDRESS), or one of our own that ends with us. Raises UserError when it has
-    too few GPUs."""
+    """The supervisor's Ray (RAY_ADDRESS), or one of our own that ends with us.
+
+    Raises UserError when it has too few GPUs.
+    """
     address = os.environ.get("RAY_ADDRESS")
     environment = python_command.ray_environment(get_ppo_ray_runtime_env(config))
     if address:

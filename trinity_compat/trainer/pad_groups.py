@@ -24,8 +24,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 class PaddedGroups(DataProto):
-    """A step's rows. ``fit`` cuts what it is handed to the number that it asked for, n for each task, before
-    anybody knew how many there are."""
+    """A step's rows.
+
+    ``fit`` cuts what it is handed to the number that it asked for, n for each task, before anybody knew how
+    many there are.
+    """
 
     @classmethod
     def of(cls, data: DataProto) -> Self:

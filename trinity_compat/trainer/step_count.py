@@ -23,8 +23,10 @@ EACH_EPOCH = "after_each_epoch"  # veRL's word in its SFT trainers (trainer/sft_
 
 
 def set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
-    """veRL's loop is given epochs enough; a number of steps that the configuration names stands. A
-    ``test_freq`` of an epoch becomes its steps: veRL's PPO trainer counts steps only."""
+    """veRL's loop is given epochs enough; a number of steps that the configuration names stands.
+
+    A ``test_freq`` of an epoch becomes its steps: veRL's PPO trainer counts steps only.
+    """
     with open_dict(config):
         if config.trainer.get("test_freq") == EACH_EPOCH:
             config.trainer.test_freq = steps_of_epoch

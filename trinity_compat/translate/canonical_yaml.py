@@ -18,8 +18,9 @@ _MODEL = "explorer.rollout_model"
 
 
 def as_translated(config: Mapping[str, object], target: str | None = None) -> Mapping[str, object]:
-    """The way back and forth again: what a run makes of ``config``, in Trinity's words. ``target``: the
-    trinity-rft that it is for; told by its keys where none is given.
+    """The way back and forth again: what a run makes of ``config``, in Trinity's words.
+
+    ``target``: the trinity-rft that it is for; told by its keys where none is given.
 
     Raises UserError where the way back or the translation does.
     """

@@ -125,8 +125,9 @@ def marked_text(word: Word, symbols: EnvReferences) -> str:
 
 
 def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
-    """Return the launch with every environment variable filled in. What it exports under a secret's name
-    stays as it is: no YAML holds it.
+    """Return the launch with every environment variable filled in.
+
+    What it exports under a secret's name stays as it is: no YAML holds it.
 
     Raises UserError naming a variable that has neither a value nor a default, and any piece that
     only running the script would tell.

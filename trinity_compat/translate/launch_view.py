@@ -173,8 +173,10 @@ class LaunchView:
         return int(value)
 
     def size(self, key: str, default: int = 1, *, least: int = 1) -> int:
-        """How many there are of something, ``default`` where veRL has no such key. Raises UserError below
-        ``least``."""
+        """How many there are of something, ``default`` where veRL has no such key.
+
+        Raises UserError below ``least``.
+        """
         size = self.integer(key, default)
         if size < least:
             raise self.refused(key, f"{self.written(key)} should be {least} or more")

@@ -30,8 +30,10 @@ _NONE = object()
 
 
 def minimal(made: Translation) -> Translation:
-    """``made`` with as few lines as mean the same. A configuration that cannot be completed, because a number
-    in it is a variable, stays whole."""
+    """``made`` with as few lines as mean the same.
+
+    A configuration that cannot be completed, because a number in it is a variable, stays whole.
+    """
     try:
         whole = _Meaning(made.config, str(made.facts["target"]))
     except UserError:

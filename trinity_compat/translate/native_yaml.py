@@ -40,8 +40,10 @@ _FORMAT = ("prompt_key", "response_key", "messages_key", "system_prompt_key", "s
 
 
 def told_by_hand(config: Mapping[str, object]) -> Told:
-    """(veRL key, value) of a completed file that translate did not write. Raises UserError for what would be
-    trained otherwise than the file says."""
+    """(veRL key, value) of a completed file that translate did not write.
+
+    Raises UserError for what would be trained otherwise than the file says.
+    """
     reading = TrinityReader(config)
     check(reading)
     yield from _tasksets(reading)
@@ -63,8 +65,10 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
 
 
 def _critic(reading: TrinityReader) -> Told:
-    """The critic is trained as the trainer's section says. Source: ``_build_critic_config`` in
-    trainer/verl/config.py of trinity-rft 0.6.0."""
+    """The critic is trained as the trainer's section says.
+
+    Source: ``_build_critic_config`` in trainer/verl/config.py of trinity-rft 0.6.0.
+    """
     strategy = str(reading.get("trainer.trainer_strategy") or "")
     if reading.get("algorithm.algorithm_type") != "ppo" or not strategy.startswith("fsdp"):
         return
@@ -255,7 +259,9 @@ def _sampling(reading: TrinityReader) -> Told:
 
 def _sampled_apart(reading: TrinityReader, kind: str) -> Iterator[tuple[str, dict[str, object]]]:
     """How the tasksets are sampled that differ from the first of their kind, whose sampling is the run's.
-    Those of an evaluation have a number of answers of their own, the others algorithm.repeat_times."""
+
+    Those of an evaluation have a number of answers of their own, the others algorithm.repeat_times.
+    """
     fields = {name: f"rollout_args.{name}" for name in _SAMPLED}
     if kind == "eval":
         fields["n"] = "repeat_times"

@@ -80,8 +80,10 @@ def translate_config(
 
 
 def refuse_unstartable(translation: Translation) -> None:
-    """Raise UserError for what veRL itself would refuse to start. A run asks its plan instead: a profile or a
-    ``--set`` may change it."""
+    """Raise UserError for what veRL itself would refuse to start.
+
+    A run asks its plan instead: a profile or a ``--set`` may change it.
+    """
     errors = [caution for caution in translation.warnings if caution.rank is Severity.ERROR]
     if errors:
         more = "".join(f"\n{found.where}: {found.message}" for found in errors[1:])

@@ -49,8 +49,10 @@ Value = Callable[[str], object]  # the value of a key of the pinned veRL, None w
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """``off``: the values that ask for nothing. ``also``: how older veRL releases spell the key. ``below``:
-    the section that serves nothing else."""
+    """``off``: the values that ask for nothing.
+
+    ``also``: how older veRL releases spell the key. ``below``: the section that serves nothing else.
+    """
 
     key: str
     why: str

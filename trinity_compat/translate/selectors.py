@@ -21,8 +21,10 @@ EASY_TO_HARD, BY_DIFFICULTY = "offline_easy2hard", "difficulty_based"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """``keys``: how many columns it looks at (0: none, None: one or more). ``arguments`` with their
-    defaults."""
+    """``keys``: how many columns it looks at (0: none, None: one or more).
+
+    ``arguments`` with their defaults.
+    """
 
     keys: int | None = 0
     arguments: Mapping[str, float | bool] = field(default_factory=dict)

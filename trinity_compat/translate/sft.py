@@ -42,8 +42,10 @@ def rows() -> Mapping[str, tuple[str, str, str]]:
 
 
 def translate_sft(effective: EffectiveConfig, options: TranslateOptions) -> Translation:
-    """The Trinity configuration of a supervised launch, and a finding per key. Raises UserError for a target
-    that lacks what it needs."""
+    """The Trinity configuration of a supervised launch, and a finding per key.
+
+    Raises UserError for a target that lacks what it needs.
+    """
     if options.trinity != TRINITY:
         raise UserError(
             f"{effective.launch.module} is translated for trinity-rft {TRINITY} only",
@@ -67,8 +69,10 @@ def translate_sft(effective: EffectiveConfig, options: TranslateOptions) -> Tran
 
 
 def _settings(effective: EffectiveConfig, symbols: EnvReferences) -> Mapping[str, Setting]:
-    """With marks in texts for what only the environment knows. Any other value is what it is here, and the
-    variables behind it have their text everywhere."""
+    """With marks in texts for what only the environment knows.
+
+    Any other value is what it is here, and the variables behind it have their text everywhere.
+    """
     if (marked := recomposed(effective, symbols, None)) is None:
         return effective.settings
     real = effective.settings

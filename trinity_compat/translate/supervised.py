@@ -34,8 +34,10 @@ def schema_in(config: Mapping[str, object]) -> Schema:
 
 
 def verl_keys(reading: TrinityReader) -> dict[str, object]:
-    """What follows for veRL; nothing for a YAML whose algorithm trains on an explorer's answers. Raises
-    UserError without a number of rows."""
+    """What follows for veRL; nothing for a YAML whose algorithm trains on an explorer's answers.
+
+    Raises UserError without a number of rows.
+    """
     schema = schema_in(reading.config)
     if schema == "experience":
         return {}
@@ -87,8 +89,10 @@ def _whole_pairs(reading: TrinityReader) -> dict[str, object]:
 
 
 def rows_of(config: Mapping[str, object]) -> RowsSpec | None:
-    """The rows that the YAML trains on, paths as it writes them; None where an explorer makes them. Raises
-    UserError for what cannot be read or made a row of."""
+    """The rows that the YAML trains on, paths as it writes them; None where an explorer makes them.
+
+    Raises UserError for what cannot be read or made a row of.
+    """
     schema, reading = schema_in(config), TrinityReader(config)
     if schema == "experience":
         return None

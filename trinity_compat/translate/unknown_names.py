@@ -12,8 +12,9 @@ from trinity_compat.translate.verl_names import misspelt
 
 
 def runs_here(view: LaunchView, key: str, name: str, known: Sequence[str]) -> tuple[Status, str]:
-    """Whether our runtime runs ``name``, the value of ``key``, and the words for it. ``known``: what veRL
-    itself has.
+    """Whether our runtime runs ``name``, the value of ``key``, and the words for it.
+
+    ``known``: what veRL itself has.
 
     Raises KeyRefused for a misspelt one of these.
     """

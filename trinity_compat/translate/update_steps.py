@@ -17,8 +17,10 @@ _STRETCHED = 2  # a mini-batch is made at most so many times as large, or as sma
 
 @dataclass(frozen=True, slots=True)
 class UpdatesPerStep:
-    """How one veRL step is cut: ``count`` optimizer updates of ``prompts`` prompts each. ``why`` says what
-    veRL does otherwise, empty where that is what it does."""
+    """How one veRL step is cut: ``count`` optimizer updates of ``prompts`` prompts each.
+
+    ``why`` says what veRL does otherwise, empty where that is what it does.
+    """
 
     count: int
     prompts: int

@@ -31,8 +31,11 @@ _RESERVED = (*_TABLES, "include", "description")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What rule files say. ``rows``: key → the row's fields, ``why`` and ``code`` filled in. ``renamed``: a
-    fork's key → veRL's, of the same meaning. The others are as in the file."""
+    """What rule files say.
+
+    ``rows``: key → the row's fields, ``why`` and ``code`` filled in. ``renamed``: a fork's key → veRL's, of
+    the same meaning. The others are as in the file.
+    """
 
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)

@@ -27,8 +27,10 @@ class Selector(Protocol):
     size: int
 
     def rows(self, first: int, count: int) -> Sequence[int]:
-        """Of the next ``count`` draws, ``first`` having been made before. Raises RunError where the taskset
-        has fewer."""
+        """Of the next ``count`` draws, ``first`` having been made before.
+
+        Raises RunError where the taskset has fewer.
+        """
 
 
 class SequentialOrder:
@@ -62,7 +64,8 @@ class Estimator:
     ``features``, float64 [N, 2], are the pass rates of a weak model and of a strong one: where between them
     the pass rates that came back lie says how those of the other tasks will be. What is known is forgotten by
     ``lamb`` at each feedback; ``m`` answers stand behind a pass rate, ``rho`` of whose weight is the
-    interpolation's."""
+    interpolation's.
+    """
 
     def __init__(self, features: Floats, *, m: float, lamb: float, rho: float, adaptive_rho: bool) -> None:
         self._features, self._m, self._lamb, self._rho = features, m, lamb, rho
@@ -143,8 +146,11 @@ def _check(count: int, size: int, place: str) -> None:
 def selector_of(
     asked: Mapping[str, Any], size: int, columns: Mapping[str, Sequence[Any]], place: str
 ) -> Selector:
-    """``asked``: as translate/selectors.py writes it. ``columns``: the rows' values of its ``feature_keys``.
-    Raises UserError for columns that it cannot compare."""
+    """``asked``: as translate/selectors.py writes it.
+
+    ``columns``: the rows' values of its ``feature_keys``. Raises UserError for columns that it cannot
+    compare.
+    """
     kind, seed = asked["type"], int(asked["seed"])
     if kind == "random":
         return RandomOrder(size, seed, place)

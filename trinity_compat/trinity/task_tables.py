@@ -17,8 +17,11 @@ from trinity_compat.common.redaction import without_passwords
 
 
 def table_rows(path: str, table: str, place: str) -> datasets.Dataset:
-    """The rows of ``table``. ``path``: a database's URL, or an SQLite file; ``place``: of the taskset, for
-    messages. Raises UserError where there is no such table, or one without rows."""
+    """The rows of ``table``.
+
+    ``path``: a database's URL, or an SQLite file; ``place``: of the taskset, for messages. Raises UserError
+    where there is no such table, or one without rows.
+    """
     url = path if "://" in path else database_url.of_file(Path(path))
     tasks = sa.table(table, sa.column("id"), sa.column("raw_task", sa.JSON))
     where = f"{place}.path={without_passwords(path)}"

@@ -24,8 +24,11 @@ _ABSENT = object()
 
 @dataclass
 class AppliedOverrides:
-    """A tree with overrides. ``known`` are the keys that it had without them; ``origins``: dotted leaf → the
-    override that set it, in that order."""
+    """A tree with overrides.
+
+    ``known`` are the keys that it had without them; ``origins``: dotted leaf → the override that set it, in
+    that order.
+    """
 
     tree: dict[str, object]
     known: Collection[str]

@@ -92,8 +92,10 @@ def shown_below(path: Path, root: Path) -> str:
 
 
 def read_config(path: Path, shown: str = "") -> ConfigFile:
-    """A user's config file, named ``shown`` in messages. Raises UserError with the place when it isn't a
-    mapping in YAML."""
+    """A user's config file, named ``shown`` in messages.
+
+    Raises UserError with the place when it isn't a mapping in YAML.
+    """
     named = shown or str(path)
     try:
         state = path.stat()

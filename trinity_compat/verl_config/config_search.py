@@ -56,8 +56,10 @@ def searches(given: GivenOverride) -> bool:
 
 @dataclass
 class SearchPath:
-    """Hydra's search path of one launch under one release, and what was noted while building it. ``tree`` is
-    the release's verl/trainer/config, or the one in the tree that the script starts from."""
+    """Hydra's search path of one launch under one release, and what was noted while building it.
+
+    ``tree`` is the release's verl/trainer/config, or the one in the tree that the script starts from.
+    """
 
     primary: str
     places: list[Tree | ConfigFolder]

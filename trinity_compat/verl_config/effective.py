@@ -80,8 +80,11 @@ def asked_for(version: str | None) -> VersionChoice | None:
 
 
 def compose_best(read: ReadLaunch, choice: VersionChoice | None) -> EffectiveConfig:
-    """Compose under ``choice``; if None under the release that fits best. Config files of veRL's that the
-    launch names or starts from are compared with the releases. Raises UserError."""
+    """Compose under ``choice``; if None under the release that fits best.
+
+    Config files of veRL's that the launch names or starts from are compared with the releases. Raises
+    UserError.
+    """
     own_tree = isinstance(read.path(VERL).tree, ConfigFolder)
     if choice is None and not own_tree:
         choice = choose(fit_releases(read))

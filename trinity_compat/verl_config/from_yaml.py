@@ -79,8 +79,10 @@ def _refuse_trinitys(file: ConfigFile) -> None:
 
 
 def _check_sections(file: ConfigFile) -> None:
-    """Raise UserError where a value stands in a section's place. A null may, below the top; and so may an
-    interpolation, which can stand for a section."""
+    """Raise UserError where a value stands in a section's place.
+
+    A null may, below the top; and so may an interpolation, which can stand for a section.
+    """
     for key, value in nodes(file.config).items():
         inner_null = value is None and "." in key
         if isinstance(value, Mapping) or inner_null or is_interpolated(value) or key not in _sections():

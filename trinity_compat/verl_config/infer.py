@@ -19,16 +19,21 @@ MANDATORY = {"actor_rollout_ref.rollout.name": "0.6.1"}
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFit:
-    """How well the releases fit: per release the overrides that its Hydra would refuse. ``lacking``: per
-    release the values that it demands and nobody gave."""
+    """How well the releases fit: per release the overrides that its Hydra would refuse.
+
+    ``lacking``: per release the values that it demands and nobody gave.
+    """
 
     misfits: Mapping[str, tuple[str, ...]]
     lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def best(self) -> tuple[str, ...]:
-        """The releases with the fewest refused overrides, oldest first. Where the newest is not among them,
-        the launch is an older one's, and no release that demands more than it gives."""
+        """The releases with the fewest refused overrides, oldest first.
+
+        Where the newest is not among them, the launch is an older one's, and no release that demands more
+        than it gives.
+        """
         fewest = min(len(keys) for keys in self.misfits.values())
         best = tuple(version for version, keys in self.misfits.items() if len(keys) == fewest)
         whole = tuple(version for version in best if not self.lacking.get(version))
@@ -41,8 +46,11 @@ def fit(
     known: Mapping[str, int],
     candidates: tuple[str, ...] = VERL_RELEASES,
 ) -> ReleaseFit:
-    """Count what each release refuses. ``known`` are the keys of the config files above veRL's own, a
-    recipe's or the user's, with the bits of the releases that have them there."""
+    """Count what each release refuses.
+
+    ``known`` are the keys of the config files above veRL's own, a recipe's or the user's, with the bits of
+    the releases that have them there.
+    """
     masks = [(override.key, _accepting(override, flavour, known)) for override in overrides]
     given = {key for key, _ in masks} | set(known)
     misfits, lacking = {}, {}

@@ -28,8 +28,10 @@ _LARGEST_MAIN = 1_000_000  # bytes; veRL's own have some 20,000
 
 @dataclass(frozen=True)
 class Main:
-    """What ``@hydra.main`` of a main's own file names: a config, and the folder that holds it. ``path`` is
-    the folder's, from where the module is imported."""
+    """What ``@hydra.main`` of a main's own file names: a config, and the folder that holds it.
+
+    ``path`` is the folder's, from where the module is imported.
+    """
 
     path: str
     folder: ConfigFolder
@@ -112,8 +114,10 @@ def _repository(launch: Launch, root: Path) -> Path | None:
 
 
 def _main(base: Path, limit: Path, module: str, bases: Sequence[tuple[Path, Path]]) -> Main | None:
-    """What the main's file names, where it lies below ``base`` and says so in literals. The folder of a
-    package is searched for in all ``bases``."""
+    """What the main's file names, where it lies below ``base`` and says so in literals.
+
+    The folder of a package is searched for in all ``bases``.
+    """
     path = base / (module.replace(".", "/") + ".py")
     if not readable_file(path, limit):
         return None

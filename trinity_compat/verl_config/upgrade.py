@@ -51,8 +51,11 @@ class DropKey:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeResult:
-    """``config`` under the pinned release's keys, and what became of the keys that it hasn't. ``told``: the
-    keys whose value the launch or its own release says; all others have the pinned release's default."""
+    """``config`` under the pinned release's keys, and what became of the keys that it hasn't.
+
+    ``told``: the keys whose value the launch or its own release says; all others have the pinned release's
+    default.
+    """
 
     config: EffectiveConfig
     moves: tuple[KeyMove, ...]
@@ -296,8 +299,10 @@ _Rule = Callable[[EffectiveConfig], object]
 
 
 def _implied(config: EffectiveConfig) -> Iterator[_Implied]:
-    """What ``config``'s release did without a key, where the launch doesn't give the key itself. A fork that
-    lacks a key of its nearest release has the code of the days before it."""
+    """What ``config``'s release did without a key, where the launch doesn't give the key itself.
+
+    A fork that lacks a key of its nearest release has the code of the days before it.
+    """
     for until, key, rule, why in _IMPLIED:
         lacks = config.fork is not None and key in config.fork.removed
         if VERL_RELEASES.index(config.version.value) > VERL_RELEASES.index(until) and not lacks:

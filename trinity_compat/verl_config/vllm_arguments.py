@@ -114,8 +114,10 @@ def carried(given: Mapping[str, object], release: str) -> dict[str, object]:
 
 
 def section_of(name: str, value: object) -> dict[str, object]:
-    """The argument ``name``, which vLLM takes as a dictionary or as JSON text; empty for null. Raises
-    UserError for another value."""
+    """The argument ``name``, which vLLM takes as a dictionary or as JSON text; empty for null.
+
+    Raises UserError for another value.
+    """
     try:
         found = json.loads(value) if isinstance(value, str) and value else value
     except json.JSONDecodeError as error:

@@ -1,5 +1,7 @@
-"""What all our HTML is made of: one style sheet, one code for charts. The studio serves these files; a report
-of ``compare`` or ``audit`` is one file and has them inside."""
+"""What all our HTML is made of: one style sheet, one code for charts.
+
+The studio serves these files; a report of ``compare`` or ``audit`` is one file and has them inside.
+"""
 
 from __future__ import annotations
 

@@ -47,8 +47,10 @@ def band(
     paired: bool,
     least: float,
 ) -> Band:
-    """The band of two sides with ≥ 2 seeds each on common ``xs`` (at least 2). A gap below ``least`` (what
-    rounding makes) is none."""
+    """The band of two sides with ≥ 2 seeds each on common ``xs`` (at least 2).
+
+    A gap below ``least`` (what rounding makes) is none.
+    """
     count = min(len(xs), _WINDOWS)
     first, second = (block_means(np.asarray(side, dtype=np.float64), count) for side in (a, b))
     squares, freedom = squared_error(first, second, paired)

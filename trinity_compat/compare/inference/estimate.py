@@ -12,8 +12,10 @@ from trinity_compat.compare.inference.power import least_difference
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """B − A of a level. ``errors``: (standard error, degrees of freedom) of each way in which its noise was
-    estimated; the one that leaves most doubt decides, so that p and interval agree whatever the level.
+    """B − A of a level.
+
+    ``errors``: (standard error, degrees of freedom) of each way in which its noise was estimated; the one
+    that leaves most doubt decides, so that p and interval agree whatever the level.
 
     ``effect``: Hedges' g over seeds, the difference over the noise of a step within runs. ``doubt``: why
     the data carry less than their number of points, "" where they don't.

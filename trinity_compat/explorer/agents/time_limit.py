@@ -1,5 +1,7 @@
-"""The time that an agent loop takes itself: tools, environments, its own code. What it waits for the engine
-doesn't count, so that a limit means the same whether the engine is busy or not."""
+"""The time that an agent loop takes itself: tools, environments, its own code.
+
+What it waits for the engine doesn't count, so that a limit means the same whether the engine is busy or not.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,11 @@ def waiting_for_engine() -> contextlib.AbstractContextManager[None]:
 
 
 async def limited(loop: Coroutine[Any, Any, T], limit_s: float | None, own: AgentTime | None = None) -> T:
-    """What ``loop`` returns. Raises OwnTimeUp once it has taken ``limit_s`` itself, and what it raises; a
-    loop that ignores its cancelling is left behind. ``own``: where others note what it asks."""
+    """What ``loop`` returns.
+
+    Raises OwnTimeUp once it has taken ``limit_s`` itself, and what it raises; a loop that ignores its
+    cancelling is left behind. ``own``: where others note what it asks.
+    """
     own = own or AgentTime()
     token = _current.set(own)  # the task below and its own take it with them
     running = asyncio.ensure_future(loop)

@@ -97,8 +97,10 @@ class UserWorkflows:
     async def run(
         self, job: RolloutTask, version: int = 0, ended: Callable[[], None] = nobody
     ) -> list[Trajectory]:
-        """Trajectories of n runs by seed, with their rewards; ``ended`` is called as each is there. Raises
-        what the workflow raises, and OwnTimeUp."""
+        """Trajectories of n runs by seed, with their rewards; ``ended`` is called as each is there.
+
+        Raises what the workflow raises, and OwnTimeUp.
+        """
         taskset = referred(job.task["taskset"], self._tasksets)
         length = {"max_tokens": self._limits.response}
         try:

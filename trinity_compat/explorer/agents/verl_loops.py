@@ -77,8 +77,10 @@ class _Worker(AgentLoopWorker):
 
 
 class AgentLoops:
-    """Runs jobs through the agent loop that the task, or the configuration, names. ``limit_s``: for one
-    trajectory, what it waits for the engine left out; None for no limit."""
+    """Runs jobs through the agent loop that the task, or the configuration, names.
+
+    ``limit_s``: for one trajectory, what it waits for the engine left out; None for no limit.
+    """
 
     def __init__(
         self, config: Any, asked: GenerationClient, processor: Any = None, *, limit_s: float | None = None
@@ -91,8 +93,10 @@ class AgentLoops:
         self._default = rollout.agent.default_agent_loop
 
     async def run(self, job: RolloutTask, ended: Callable[[], None] = lambda: None) -> list[Trajectory]:
-        """n trajectories by seed, then the baseline; ``ended`` is called as each is there. Raises what the
-        loop or a tool raises."""
+        """n trajectories by seed, then the baseline; ``ended`` is called as each is there.
+
+        Raises what the loop or a tool raises.
+        """
         task = opened(job.task)
         runs = [asyncio.ensure_future(self._one(job, task, run)) for run in range(job.answers)]
         for each in runs:
@@ -123,9 +127,11 @@ def untraced(config: DictConfig) -> DictConfig:
 
 
 def trajectory(output: AgentLoopOutput, counts: Mapping[str, int] = _NO_MEDIA) -> Trajectory:
-    """veRL's agent loop output, as the explorer keeps it. Raises ValueError when it has other images, videos
-    or sounds than the prompt's (``counts``): the trainer would not find those of a tool. TypeError for a
-    value of extra_fields that cannot be carried."""
+    """veRL's agent loop output, as the explorer keeps it.
+
+    Raises ValueError when it has other images, videos or sounds than the prompt's (``counts``): the trainer
+    would not find those of a tool. TypeError for a value of extra_fields that cannot be carried.
+    """
     for kind, count in counts.items():
         seen = len((output.multi_modal_data or {}).get(kind) or ())
         if seen != count:

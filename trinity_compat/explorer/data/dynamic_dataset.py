@@ -22,7 +22,9 @@ from trinity_compat.synchronizer.policy import required_version
 
 def followed(train: TaskStream, spec: RunSpec, buffer: Buffer, again: Callable[[], Any]) -> TaskStream:
     """``train``, or where its dataset changes a stream that follows it; ``again`` opens the dataset anew.
-    Raises UserError where the run can't follow."""
+
+    Raises UserError where the run can't follow.
+    """
     if not dynamic_dataset.changes(train.dataset):
         return train
     dynamic_dataset.check(spec, train.dataset)

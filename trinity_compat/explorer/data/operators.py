@@ -16,8 +16,10 @@ from trinity_compat.trinity.workflows.auxiliary import clients_of
 
 
 def pipeline_of(verl: Mapping[str, Any], train: TaskStream) -> OperatorPipeline | None:
-    """What a configuration asks for, None where it names no operators. Raises RunError for a plugin or an
-    operator that fails."""
+    """What a configuration asks for, None where it names no operators.
+
+    Raises RunError for a plugin or an operator that fails.
+    """
     asked = value_at(verl, f"{SECTION}.operators")
     if not asked:
         return None

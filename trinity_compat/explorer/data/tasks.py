@@ -70,9 +70,11 @@ def drawn(rows: int, generator: torch.Generator, draws: int) -> list[int]:
 
 
 def draws_of(data: Any) -> int:
-    """How often the loader of veRL's ``data`` section asks its sampler for an order when an epoch begins. One
-    with workers does so twice, and takes the second: torchdata 0.11's StatefulDataLoader makes the sampler's
-    iterator in its base class and again as it resets itself, and the iterator draws as it is made."""
+    """How often the loader of veRL's ``data`` section asks its sampler for an order when an epoch begins.
+
+    One with workers does so twice, and takes the second: torchdata 0.11's StatefulDataLoader makes the
+    sampler's iterator in its base class and again as it resets itself, and the iterator draws as it is made.
+    """
     return 2 if data.get("dataloader_num_workers", 0) else 1
 
 
@@ -117,8 +119,11 @@ class TaskStream:
         return self.row(self.order.row(task_no))
 
     def row(self, index: int) -> dict[str, Any]:
-        """A row by its place in the dataset. A value that cannot be carried is named in the log, once for a
-        field, and a ``LeftOut`` stands for it. Raises UserError for media without a processor."""
+        """A row by its place in the dataset.
+
+        A value that cannot be carried is named in the log, once for a field, and a ``LeftOut`` stands for it.
+        Raises UserError for media without a processor.
+        """
         return self._carried(index)[0]
 
     def notes(self, index: int) -> list[tuple[str, str, str]]:
@@ -240,8 +245,11 @@ def _check_file(path: str, prompt_key: str) -> None:
 
 
 def check(stream: TaskStream, files: str) -> None:
-    """Read the first rows of a stream, and some spread over the others. ``files``: the key that names them.
-    Raises UserError for a value that cannot be stored or handed to reward functions."""
+    """Read the first rows of a stream, and some spread over the others.
+
+    ``files``: the key that names them. Raises UserError for a value that cannot be stored or handed to reward
+    functions.
+    """
     count = len(stream.dataset)
     spread = range(FIRST, count, max(1, (count - FIRST) // FIRST))
     for index in (*range(min(FIRST, count)), *spread):

@@ -70,8 +70,10 @@ class TasksetOrder:
                 each.forget()
 
     def learn(self, taskset: int, rows: Sequence[int], rates: Sequence[float]) -> None:
-        """What came back of one draw: the mean rewards of a taskset's ``rows``. Raises RunError for rows
-        that it has not."""
+        """What came back of one draw: the mean rewards of a taskset's ``rows``.
+
+        Raises RunError for rows that it has not.
+        """
         selector = self.selectors[taskset] if 0 <= taskset < len(self.selectors) else None
         if selector is None or not all(0 <= row < selector.size for row in rows):
             raise RunError(f"an operator's selector_metric is about rows that taskset {taskset} has not")
@@ -118,7 +120,9 @@ def _add(kept: dict[int, T], number: int, value: T, *, most: int) -> None:
 
 def order_of(dataset: Any, data: Any) -> TasksetOrder:
     """Of the training tasksets of veRL's ``data`` section; ``dataset`` has their ``sizes`` and ``columns``.
-    Raises UserError."""
+
+    Raises UserError.
+    """
     asked = [data.tasksets[name] for name in data.train_files]
     selectors = [
         selector_of(each["selector"], size, columns, each["place"])

@@ -67,8 +67,11 @@ def load_rows(taskset: Mapping[str, Any]) -> datasets.Dataset:
 
 
 def joined(parts: Sequence[datasets.Dataset], names: Sequence[str]) -> datasets.Dataset:
-    """The rows of ``parts`` behind each other. A column that they hold in unlike types is left out where veRL
-    does not read it. Raises UserError, by the ``names`` of two parts, where it does."""
+    """The rows of ``parts`` behind each other.
+
+    A column that they hold in unlike types is left out where veRL does not read it. Raises UserError, by the
+    ``names`` of two parts, where it does.
+    """
     for column in sorted({column for part in parts for column in part.column_names}):
         holding = [index for index, part in enumerate(parts) if column in part.column_names and len(part)]
         odd = next((index for index in holding[1:] if _differ(parts[holding[0]], parts[index], column)), None)
@@ -113,8 +116,10 @@ def _load(taskset: Mapping[str, Any]) -> datasets.Dataset:
 
 
 def as_verl_rows(rows: datasets.Dataset, taskset: Mapping[str, Any]) -> datasets.Dataset:
-    """``rows`` with veRL's columns: prompt (a chat), data_source, reward_model.ground_truth, extra_info. What
-    a row has of them stays. Raises UserError for rows without a prompt or an answer."""
+    """``rows`` with veRL's columns: prompt (a chat), data_source, reward_model.ground_truth, extra_info.
+
+    What a row has of them stays. Raises UserError for rows without a prompt or an answer.
+    """
     columns, form = set(rows.column_names), taskset["format"]
     _check_columns(columns, taskset)
 

@@ -86,8 +86,11 @@ def engine_arguments(
 
 
 def engine_environment(verl: Mapping[str, Any], device: str, index: int = 0) -> dict[str, str]:
-    """Variables of engine ``index``'s processes that the configuration asks for. ``full_determinism``: our
-    vLLM plugin reads the two of veRL's (plugins/vllm_entry.py), vLLM itself the third."""
+    """Variables of engine ``index``'s processes that the configuration asks for.
+
+    ``full_determinism``: our vLLM plugin reads the two of veRL's (plugins/vllm_entry.py), vLLM itself the
+    third.
+    """
     rollout = verl["actor_rollout_ref"]["rollout"]
     fp8 = {"VERL_VLLM_FP8_QUANT_ENABLED": "1"} if quantized(rollout) else {}
     if not rollout.get("full_determinism"):
@@ -110,9 +113,12 @@ def _length(rollout: Mapping[str, Any], positions: int | None) -> int:
 
 
 def _overrides(verl: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """What differs from the model's own configuration. The trainer's model takes model.override_config; of
-    that, the engine gets how long a text may be. And with FP8 what its layers are, as veRL's server has it
-    (``_apply_quantization``): blocks of 128 × 128 with a scale each, all but the routers of experts."""
+    """What differs from the model's own configuration.
+
+    The trainer's model takes model.override_config; of that, the engine gets how long a text may be. And with
+    FP8 what its layers are, as veRL's server has it (``_apply_quantization``): blocks of 128 × 128 with a
+    scale each, all but the routers of experts.
+    """
     override = verl["actor_rollout_ref"]["model"].get("override_config") or {}
     found = (override.get("model_config") or override).get("max_position_embeddings")
     out: dict[str, Any] = {"max_position_embeddings": found} if found else {}

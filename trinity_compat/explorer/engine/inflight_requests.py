@@ -25,9 +25,12 @@ class GenerationClient(AnsweringEngine, Protocol):
 
 
 class InflightRequests:
-    """Requests to an engine. Without ``partial`` (veRL's ``async_training.partial_rollout``) no answer
-    outlives the weights that began it: a change cancels it, which makes vLLM abort the request, and whoever
-    waits for it asks again after ``again``."""
+    """Requests to an engine.
+
+    Without ``partial`` (veRL's ``async_training.partial_rollout``) no answer outlives the weights that began
+    it: a change cancels it, which makes vLLM abort the request, and whoever waits for it asks again after
+    ``again``.
+    """
 
     def __init__(self, engine: AnsweringEngine, *, partial: bool = True) -> None:
         self._engine, self._partial = engine, partial
@@ -66,8 +69,10 @@ class InflightRequests:
             self._settled.set()
 
     async def again(self) -> None:
-        """Call when an answer was cancelled: comes back when it may be asked for again. Raises CancelledError
-        where not the answer was cancelled but who waits for it."""
+        """Call when an answer was cancelled: comes back when it may be asked for again.
+
+        Raises CancelledError where not the answer was cancelled but who waits for it.
+        """
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise asyncio.CancelledError

@@ -16,8 +16,10 @@ _WRAPPED = (("image", "boi", "eoi"), (_SOUND, "boa", "eoa"))
 
 
 def placeholders(processor: Any) -> list[int]:
-    """Token ids that are never sampled, and of which a text shows one for each image, video or sound. None of
-    them without a processor."""
+    """Token ids that are never sampled, and of which a text shows one for each image, video or sound.
+
+    None of them without a processor.
+    """
     from verl.utils.tokenizer import get_processor_token_id
     from verl.workers.rollout.utils import get_vision_placeholder_token_ids
 
@@ -27,8 +29,10 @@ def placeholders(processor: Any) -> list[int]:
 
 
 def hears(processor: Any) -> bool:
-    """Whether sounds in a prompt reach the model: it has a token for them and a tower. ``processor``: as
-    veRL's ``hf_processor`` gives it, with the model's ``config``."""
+    """Whether sounds in a prompt reach the model: it has a token for them and a tower.
+
+    ``processor``: as veRL's ``hf_processor`` gives it, with the model's ``config``.
+    """
     from verl.utils.tokenizer import get_processor_token_id
 
     tower = getattr(getattr(processor, "config", None), "audio_config", None)
@@ -40,7 +44,8 @@ def asked(prompt_ids: Sequence[int], processor: Any) -> list[int]:
 
     veRL 0.9.1 makes one of many for Qwen's models (``qwen2_5_vl_dedup_image_tokens``); of Gemma 4's it hands
     over what its processor wrote out already, and vLLM writes its own beside it: the engine answers another
-    prompt than the one that is trained on."""
+    prompt than the one that is trained on.
+    """
     from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 
     ids: list[int] = qwen2_5_vl_dedup_image_tokens(list(prompt_ids), processor)

@@ -54,7 +54,9 @@ async def awaited(
     tag: str, processes: int, check: Callable[[], None], *, limit_s: float
 ) -> Sequence[Devices]:
     """The devices of the trainer of the run ``tag``, once it has a place for each of its ``processes``.
-    Raises RunError after ``limit_s`` seconds, and what ``check`` raises."""
+
+    Raises RunError after ``limit_s`` seconds, and what ``check`` raises.
+    """
     until = time.monotonic() + limit_s
     while len(places := await asyncio.to_thread(_places, tag)) < processes:
         check()

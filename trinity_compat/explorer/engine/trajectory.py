@@ -13,9 +13,12 @@ AGENT_FAILED = "rollout/agent_failed"  # in an experience's metrics, and summed 
 
 @dataclass(frozen=True, slots=True)
 class RolloutTask:
-    """A task to answer n times. ``sampling`` names vLLM's SamplingParams, seed included unless greedy.
-    ``apart``: n requests instead of one for n answers, so that each has its own end (and model version).
-    ``baseline``: a greedy answer comes after the n (ReMax, arXiv 2310.10505)."""
+    """A task to answer n times.
+
+    ``sampling`` names vLLM's SamplingParams, seed included unless greedy. ``apart``: n requests instead of
+    one for n answers, so that each has its own end (and model version). ``baseline``: a greedy answer comes
+    after the n (ReMax, arXiv 2310.10505).
+    """
 
     task_no: int
     task: Mapping[str, Any]
@@ -42,8 +45,10 @@ class RolloutTask:
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """One response: ``response_mask`` [R] is 1 where the policy wrote; ``logprobs`` [R], 0.0 elsewhere.
+
     ``truncated``: its last answer was cut. ``versions``: the weights in place when the engine got it, and
-    when it was done."""
+    when it was done.
+    """
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -58,8 +63,10 @@ class Trajectory:
 
 
 def fault_of(part: Trajectory, vocabulary: int) -> str:
-    """Why an agent loop's or a workflow's answer cannot be trained; "" where it can. ``vocabulary``: how many
-    tokens the model has embeddings for."""
+    """Why an agent loop's or a workflow's answer cannot be trained; "" where it can.
+
+    ``vocabulary``: how many tokens the model has embeddings for.
+    """
     for name in ("prompt_ids", "response_ids"):
         if fault := id_fault(getattr(part, name), vocabulary):
             return f"{fault} of {name}"
@@ -73,7 +80,9 @@ def fault_of(part: Trajectory, vocabulary: int) -> str:
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
     """A finished job: n trajectories, or why there are none (``hopeless``: trying again won't help).
-    ``instead``: what may stand for each of them where the run is to go on without: nothing to learn from."""
+
+    ``instead``: what may stand for each of them where the run is to go on without: nothing to learn from.
+    """
 
     task_no: int
     trajectories: tuple[Trajectory, ...]

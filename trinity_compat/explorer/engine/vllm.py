@@ -32,8 +32,10 @@ class EngineDied(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """``prompt_ids`` int [P]; ``sampling`` holds vLLM's SamplingParams by name (n, seed, max_tokens, …).
+
     ``media`` is vLLM's ``multi_modal_data``; ``prompt_ids`` then have one placeholder for each image. Its
-    processor gets ``processor_kwargs``."""
+    processor gets ``processor_kwargs``.
+    """
 
     request_id: str
     prompt_ids: Sequence[int]
@@ -55,7 +57,9 @@ class GenerationRequest:
 @dataclass(frozen=True, slots=True)
 class Completion:
     """``token_ids`` int [R] and ``logprobs`` float [R] of one response; ``reason``: stop, length or abort.
-    ``prompt_logprobs`` float [P - 1], of every prompt token after the first, where they were asked for."""
+
+    ``prompt_logprobs`` float [P - 1], of every prompt token after the first, where they were asked for.
+    """
 
     token_ids: list[int]
     logprobs: list[float]
@@ -98,22 +102,28 @@ class Engine(Protocol):
         """Build the engine, with the weights of the model path."""
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
-        """Admit all requests before the next decoding step, so that the same requests make the same
-        batches. Each future gives a request's n completions, in order, or raises EngineDied. Cancelling it
-        aborts the request: its places are free at the next step."""
+        """Admit all requests before the next decoding step, so that the same requests make the same batches.
+
+        Each future gives a request's n completions, in order, or raises EngineDied. Cancelling it aborts the
+        request: its places are free at the next step.
+        """
 
     async def load(self, file: WeightFile) -> None:
-        """Put a version's weights in place. Requests in flight go on with them: their caches are computed
-        again, the tokens they have stay. Raises WeightsDamaged for a file that is not what was published,
-        RunError when vLLM can't load it."""
+        """Put a version's weights in place.
+
+        Requests in flight go on with them: their caches are computed again, the tokens they have stay. Raises
+        WeightsDamaged for a file that is not what was published, RunError when vLLM can't load it.
+        """
 
     async def close(self) -> None:
         """Release processes and memory."""
 
 
 class LocalEngine(Engine, Protocol):
-    """An engine in processes of this run: it can take weights straight from the trainer. ``steps`` grows
-    with each step that gives tokens; ``owed``: requests without an answer."""
+    """An engine in processes of this run: it can take weights straight from the trainer.
+
+    ``steps`` grows with each step that gives tokens; ``owed``: requests without an answer.
+    """
 
     steps: int
 
@@ -121,8 +131,10 @@ class LocalEngine(Engine, Protocol):
     def owed(self) -> int: ...
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
-        """Take weights at a ``Meeting`` (as a dict), with ranks from ``first_rank``. As ``load``; each
-        worker's answer is that of ``WeightReceiver.receive_broadcast``."""
+        """Take weights at a ``Meeting`` (as a dict), with ranks from ``first_rank``.
+
+        As ``load``; each worker's answer is that of ``WeightReceiver.receive_broadcast``.
+        """
 
     async def sleep(self) -> None:
         """Free the device's memory, the weights kept in the host's; nothing may be in flight."""

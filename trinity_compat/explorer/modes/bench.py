@@ -105,8 +105,10 @@ class Bench:
 
 @contextlib.contextmanager
 def checkpoint_version(spec: RunSpec, step: int) -> Iterator[WeightVersion]:
-    """The actor of a checkpoint of the job as a version in the spec's folder, while the block lasts. Raises
-    UserError for one that cannot be read."""
+    """The actor of a checkpoint of the job as a version in the spec's folder, while the block lasts.
+
+    Raises UserError for one that cannot be read.
+    """
     tensors = published_actor(spec.verl, actor_of(Path(spec.job_dir), step))
     version = write_version(spec.sync.directory, step, tensors)
     try:

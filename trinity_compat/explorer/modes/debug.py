@@ -124,8 +124,11 @@ class TaskOutcome:
 
 
 async def run_task(spec: RunSpec, port: int, ask: DebugTask) -> TaskOutcome:
-    """One task with the model that is served at ``port``. Raises UserError for a task that is not there or a
-    server that is not up; what agent loop, tool and reward function raise comes through."""
+    """One task with the model that is served at ``port``.
+
+    Raises UserError for a task that is not there or a server that is not up; what agent loop, tool and reward
+    function raise comes through.
+    """
     config, tokenizer, processor = configuration(spec)
     if is_served(spec.verl):
         raise UserError(

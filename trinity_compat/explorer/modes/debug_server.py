@@ -30,8 +30,10 @@ class EngineServer:
     _count: int = 0
 
     async def serve(self, port: int, weights: WeightFile | None = None) -> None:
-        """Listen, start the engine, put ``weights`` in place, then serve until cancelled. Raises UserError
-        when the port is taken, before anything is loaded."""
+        """Listen, start the engine, put ``weights`` in place, then serve until cancelled.
+
+        Raises UserError when the port is taken, before anything is loaded.
+        """
         runner = web.AppRunner(self._application())
         await runner.setup()
         try:

@@ -100,8 +100,11 @@ class Endpoint:
             yield address
 
     def app(self, tokenizer: Any, config: Any) -> Starlette:
-        """Chat completions, and trinity-rft's /health and /metrics beside them. Without a key requests must
-        name this machine, so that no page in a browser can ask by a name of its own."""
+        """Chat completions, and trinity-rft's /health and /metrics beside them.
+
+        Without a key requests must name this machine, so that no page in a browser can ask by a name of its
+        own.
+        """
         key = os.environ.get(SERVE_KEY, "")
         new = self._models(tokenizer, config)
         app = make_app(lambda given: new() if _same(given, key) else None)
@@ -144,8 +147,10 @@ class Endpoint:
         raise NotImplementedError
 
     async def _renew(self) -> None:
-        """Put the newest weights in place, where they are newer than what is. Ones that are gone or broken
-        are said, and the next look takes what is there then."""
+        """Put the newest weights in place, where they are newer than what is.
+
+        Ones that are gone or broken are said, and the next look takes what is there then.
+        """
         history, published = self.buffer.history(), self.buffer.latest_version()
         with contextlib.ExitStack() as held:
             try:

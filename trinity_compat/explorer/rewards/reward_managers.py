@@ -28,8 +28,10 @@ def _managers() -> dict[str, type[Any]]:
     from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
     class PrimeRewardManager(NaiveRewardManager):
-        """prime: each answer in a process (scorers.child), the function called by position. It takes a list
-        or tuple by its first element (veRL 0.7.0, workers/reward_manager/prime.py)."""
+        """prime: each answer in a process (scorers.child), the function called by position.
+
+        It takes a list or tuple by its first element (veRL 0.7.0, workers/reward_manager/prime.py).
+        """
 
         def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **kwargs: Any) -> None:
             super().__init__(config, tokenizer, by_position(compute_score), **kwargs)

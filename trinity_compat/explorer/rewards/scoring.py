@@ -25,8 +25,11 @@ from trinity_compat.trinity.workflows.tasksets import TOKENS
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """``reward`` of one response; ``info`` is veRL's reward_extra_info. ``failure``: why there is
-    none (error, timeout, died), and the reward is 0; ``retries``: how often it was tried again."""
+    """``reward`` of one response; ``info`` is veRL's reward_extra_info.
+
+    ``failure``: why there is none (error, timeout, died), and the reward is 0; ``retries``: how often it was
+    tried again.
+    """
 
     reward: float
     info: Mapping[str, Any]
@@ -55,9 +58,12 @@ class Scorer(Protocol):
 
 
 class LocalScorer:
-    """veRL's RewardLoopWorker inside this process. ``router``: where the launch's reward model answers
-    (host:port), None where it has none. ``whole``: the function wants a group at once; ``waits``: scoring is
-    mostly waiting for others, many calls at once are no burden; ``has_limit``: the manager has its own."""
+    """veRL's RewardLoopWorker inside this process.
+
+    ``router``: where the launch's reward model answers (host:port), None where it has none. ``whole``: the
+    function wants a group at once; ``waits``: scoring is mostly waiting for others, many calls at once are no
+    burden; ``has_limit``: the manager has its own.
+    """
 
     def __init__(self, config: Any, router: str | None = None) -> None:
         from trinity_compat.explorer.rewards.reward_managers import ScoresGroups, register_legacy
@@ -102,7 +108,9 @@ class LocalScorer:
 
 def given(part: Trajectory, task: Mapping[str, Any]) -> Score:
     """The score of an answer whose agent loop, or workflow, has scored it, with what it says beside that.
-    Raises RunError for what is not a number."""
+
+    Raises RunError for what is not a number.
+    """
     told = {"reward_score": part.reward, "reward_extra_info": part.extra.get("reward_extra_info")}
     return checked(told, "the agent loop", task)
 

@@ -1,5 +1,8 @@
-"""Weights by a collective (``sync_method: nccl``): the explorer's side. Nothing of a version is kept: what is
-loaded is all there is, so versions are taken in the order in which the trainer offers them."""
+"""Weights by a collective (``sync_method: nccl``): the explorer's side.
+
+Nothing of a version is kept: what is loaded is all there is, so versions are taken in the order in which the
+trainer offers them.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,12 @@ class Receiver:
         return None if offer == self._last else offer
 
     async def take(self, offer: WeightOffer) -> WeightVersion | None:
-        """Take part in the handover. None when it came to nothing: the engines may hold a mixture then, and
-        the trainer will offer again. Raises SyncTimeout, WeightsDamaged, RunError for engines that
-        don't come back from it, and what ``check`` raises."""
+        """Take part in the handover.
+
+        None when it came to nothing: the engines may hold a mixture then, and the trainer will offer again.
+        Raises SyncTimeout, WeightsDamaged, RunError for engines that don't come back from it, and what
+        ``check`` raises.
+        """
         self._last = offer
         self._offered.accept(offer)
         until = time.monotonic() + self._limit
@@ -69,8 +75,10 @@ class Receiver:
         return await attended(taking, check, limit_s=meeting.over_s, late=lambda: self._hang(meeting))
 
     def _hang(self, meeting: Rendezvous) -> RunError:
-        """Not HandoverFailed: another offer would find the engines as they are. Those that hang are killed:
-        Ray's own request to end would wait for them too."""
+        """Not HandoverFailed: another offer would find the engines as they are.
+
+        Those that hang are killed: Ray's own request to end would wait for them too.
+        """
         late = self._workers.late()
         named = f": {'; '.join(map(describe, late))}" if late else ""
         for each in late:

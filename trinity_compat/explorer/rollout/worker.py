@@ -96,8 +96,10 @@ class RolloutWorker:
         fingerprint: Fingerprint | None = None,
     ) -> None:
         """``partial``: answers in flight go on when the weights change; else they begin again.
+
         ``agent_timeout_s``: as AgentLoops' limit; ``agent_workers``: processes that they run in.
-        ``fingerprint``: of the run, whose files agents are to be made of."""
+        ``fingerprint``: of the run, whose files agents are to be made of.
+        """
         with gc_paused():
             from omegaconf import OmegaConf
             from verl.utils.config import omega_conf_to_dataclass

@@ -75,10 +75,13 @@ class RolloutWorkers:
         fingerprint: Fingerprint | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
-        """``shared``: the trainer uses the same device, in turns. ``place``: among whom the engines are
-        placed; None where there is nobody else. ``by_load``: a job goes to the engine with the fewest tokens
-        outstanding, else to each in turn. ``partial``, ``agent_timeout_s``, ``fingerprint``: as
-        ``RolloutWorker``'s. ``watchdog`` gets what is asked of the engines."""
+        """``shared``: the trainer uses the same device, in turns.
+
+        ``place``: among whom the engines are placed; None where there is nobody else. ``by_load``: a job goes
+        to the engine with the fewest tokens outstanding, else to each in turn. ``partial``,
+        ``agent_timeout_s``, ``fingerprint``: as ``RolloutWorker``'s. ``watchdog`` gets what is asked of the
+        engines.
+        """
         self._watchdog = watchdog or Watchdog()
         self._where: dict[int, HungProcess] = {}  # engine → its process
         self._late: Collection[int] = ()
@@ -101,8 +104,11 @@ class RolloutWorkers:
         self._writing: Counter[int] = Counter()  # engine → answers that ``write`` waits for
 
     async def start(self, check: Callable[[], None] = lambda: None, *, timeout_s: float = START_S) -> None:
-        """Start the actors and their engines, within ``timeout_s`` or START_S, whichever is longer. Raises
-        RunError with vLLM's reason, or when Ray or vLLM does not come to it; and what ``check`` raises."""
+        """Start the actors and their engines, within ``timeout_s`` or START_S, whichever is longer.
+
+        Raises RunError with vLLM's reason, or when Ray or vLLM does not come to it; and what ``check``
+        raises.
+        """
         count = engine_count(self._verl["actor_rollout_ref"]["rollout"], self._device)
         limit_s = max(timeout_s, START_S)
         beside = await self._beside(check, limit_s)
@@ -175,9 +181,11 @@ class RolloutWorkers:
         return trainer_devices.engines_on(machines, self._width)
 
     def _options(self, count: int, beside: Sequence[Devices]) -> Iterator[dict[str, Any]]:
-        """Ray's options for each engine's actor. A shared device is the trainer's as far as Ray knows: the
-        engine finds it by its environment. ``beside``: the devices of each, where they are not this
-        machine's."""
+        """Ray's options for each engine's actor.
+
+        A shared device is the trainer's as far as Ray knows: the engine finds it by its environment.
+        ``beside``: the devices of each, where they are not this machine's.
+        """
         env = worker_env(self._device, self._env)
         for index in range(count):
             own = _shared_env(index, self._width) if self._shared else {}
@@ -240,8 +248,10 @@ class RolloutWorkers:
         return len(self._actors) * self._width
 
     async def receive(self, meeting: Rendezvous, first_rank: int) -> WeightVersion:
-        """Take a version over everywhere. Raises HandoverFailed (some engine may hold a mixture then),
-        WeightsDamaged, RunError."""
+        """Take a version over everywhere.
+
+        Raises HandoverFailed (some engine may hold a mixture then), WeightsDamaged, RunError.
+        """
         ranks = [first_rank + index * self._width for index in range(len(self._actors))]
         what = f"taking version {meeting.version} of the weights over"
         asked = [(asdict(meeting), rank) for rank in ranks]
@@ -249,8 +259,10 @@ class RolloutWorkers:
         return _taken(meeting.version, [answer for part in parts for answer in part])
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
-        """Answers to a prompt, by the engine that is asked least now. Raises ValueError for what cannot be
-        answered, RunError when the engine died."""
+        """Answers to a prompt, by the engine that is asked least now.
+
+        Raises ValueError for what cannot be answered, RunError when the engine died.
+        """
         index = min(range(len(self._actors)), key=self._writing.__getitem__)
         self._writing[index] += 1
         try:
@@ -280,8 +292,10 @@ class RolloutWorkers:
         return await self._each(method, what, [args] * len(self._actors), extra_s=extra_s)
 
     async def _each(self, method: str, what: str, args: Sequence[tuple[Any, ...]], **limit: Any) -> list[Any]:
-        """The engines' answers to ``args``. Those that have not answered are what the watchdog names;
-        ``limit`` as ``Watchdog.begin`` has it."""
+        """The engines' answers to ``args``.
+
+        Those that have not answered are what the watchdog names; ``limit`` as ``Watchdog.begin`` has it.
+        """
         self._late = waits = set(range(len(self._actors)))
 
         async def ask(index: int, own: tuple[Any, ...]) -> Any:
@@ -301,8 +315,11 @@ class RolloutWorkers:
         return self._suspects(self._late)
 
     async def run(self, jobs: Sequence[RolloutTask]) -> AsyncIterator[RolloutResult]:
-        """Rollouts of all jobs, as they finish. Raises RunError when an engine died. Whoever wants no more of
-        them closes it: the engines then drop the rest."""
+        """Rollouts of all jobs, as they finish.
+
+        Raises RunError when an engine died. Whoever wants no more of them closes it: the engines then drop
+        the rest.
+        """
         queue: asyncio.Queue[RolloutResult | Exception] = asyncio.Queue()
         shares = enumerate(self._loads.share(jobs))
         name, busy = next(self._names), [(index, share) for index, share in shares if share]

@@ -46,8 +46,11 @@ def settle(output: Connection, cwd: str, ray: str | None) -> None:
 
 
 def _leave_server() -> None:
-    """Python hands each process what keeps the fork server alive. The starter alone should: the server ends
-    with it, and with the server, by the signal asked for above, this process, whatever it is doing."""
+    """Python hands each process what keeps the fork server alive.
+
+    The starter alone should: the server ends with it, and with the server, by the signal asked for above,
+    this process, whatever it is doing.
+    """
     server: Any = forkserver._forkserver
     os.close(server._forkserver_alive_fd)
     server.__init__()  # users' code that wants a fork server starts its own
@@ -59,8 +62,11 @@ def serve(
     broken: Callable[[str], object],
     pack: Callable[[Any], bytes] = wire.packed,
 ) -> NoReturn:
-    """Until the starter is gone. ``begin`` says that all is ready and returns who hears the starter's
-    messages; where it raises, ``broken`` is the message that says why."""
+    """Until the starter is gone.
+
+    ``begin`` says that all is ready and returns who hears the starter's messages; where it raises, ``broken``
+    is the message that says why.
+    """
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(channel, begin, broken, pack))
     os._exit(0)

@@ -15,8 +15,10 @@ _CHUNK = 1 << 16
 
 
 class RateLimitedOutput:
-    """Takes everything, so that nobody waits for a full pipe; passes on PER_MINUTE bytes. ``name``: what the
-    processes run, one of ``trinity_compat.common.user_output``."""
+    """Takes everything, so that nobody waits for a full pipe; passes on PER_MINUTE bytes.
+
+    ``name``: what the processes run, one of ``trinity_compat.common.user_output``.
+    """
 
     def __init__(self, name: str, write: Callable[[bytes], object], per_minute: int = PER_MINUTE) -> None:
         self._name, self._write, self._limit = name, write, per_minute

@@ -112,8 +112,10 @@ class Process:
 
 
 def _started(main: Main, setup: Any) -> tuple[BaseProcess, socket.socket, int]:
-    """A process, the starter's end of its channel, and where what it prints comes out. The channel closed, it
-    ends: so may whoever asked for it have gone meanwhile."""
+    """A process, the starter's end of its channel, and where what it prints comes out.
+
+    The channel closed, it ends: so may whoever asked for it have gone meanwhile.
+    """
     context = get_context("forkserver")
     ours, theirs = socket.socketpair()
     printed, output = context.Pipe(duplex=False)

@@ -17,8 +17,10 @@ BATCH = 64  # groups of one transaction
 
 @dataclass(slots=True, eq=False)
 class StepInProgress:
-    """A step under way, or an evaluation (``request``). ``tasks`` make a group each; ``version`` began it.
-    ``grows``: more of the step may come."""
+    """A step under way, or an evaluation (``request``).
+
+    ``tasks`` make a group each; ``version`` began it. ``grows``: more of the step may come.
+    """
 
     step: int
     version: int
@@ -61,8 +63,11 @@ class StalenessGate:
         *,
         explorers: int,
     ) -> None:
-        """``tasks``: how many the run has. ``others``: what is stored, and what the other ``explorers`` have
-        under way; None where there are none."""
+        """``tasks``: how many the run has.
+
+        ``others``: what is stored, and what the other ``explorers`` have under way; None where there are
+        none.
+        """
         self._limit, self._batch, self._tasks = limit, batch_size, tasks
         self._others, self._explorers = others, explorers
         self._deadline: dict[int, int] = {}

@@ -30,8 +30,10 @@ class DifficultyFeedback:
         self._history = self._told = 0  # the steps that the order knows of
 
     def tell(self, step: int, history: int) -> None:
-        """Before tasks of ``step`` are drawn: the order learns what came back of the steps before it. Raises
-        RunError for what is about rows that there are not."""
+        """Before tasks of ``step`` are drawn: the order learns what came back of the steps before it.
+
+        Raises RunError for what is about rows that there are not.
+        """
         if self._order is None:
             return
         last = known_before(self._sync, step)
@@ -66,8 +68,11 @@ class DifficultyFeedback:
 
 
 def known_before(sync: SyncSpec, step: int) -> int:
-    """The last step (from 1; 0: none) whose rewards count when ``step`` draws its tasks. As upstream: those
-    up to the last sync; under fully_async, where it feeds back as steps end, all before it."""
+    """The last step (from 1; 0: none) whose rewards count when ``step`` draws its tasks.
+
+    As upstream: those up to the last sync; under fully_async, where it feeds back as steps end, all before
+    it.
+    """
     if sync.style == "fully_async":
         return step - 1
     interval = explorer_interval(sync)

@@ -51,8 +51,10 @@ class GroupBuilder:
         return self._workers.room()
 
     async def groups(self, work: StepWork, version: int, history: int) -> AsyncIterator[Group]:
-        """Complete groups in the order in which they are scored. Raises RunError when an engine answered
-        with weights older than ``version``."""
+        """Complete groups in the order in which they are scored.
+
+        Raises RunError when an engine answered with weights older than ``version``.
+        """
         jobs = {job.task_no: job for job in work.jobs}
         scoring: list[asyncio.Future[Group]] = []
         failed: list[asyncio.Future[Group]] = []

@@ -123,7 +123,9 @@ class Explorer:
 
     async def _advance(self, history: int) -> bool:
         """Put one thing more under way: an evaluation, newer weights, the next work whose weights are there.
-        False when what is under way has to end first, or there is nothing."""
+
+        False when what is under way has to end first, or there is nothing.
+        """
         in_place = self._weights.in_place
         request = None if self._pool.evaluating else self._plan.next_eval()
         if request and (asked := self._plan.version_to_evaluate(request, in_place)):

@@ -66,10 +66,12 @@ class StepWork:
 
 
 class TrainerFinished:
-    """Whether the trainer has finished this run. A mark that an earlier run left over the same database
-    counts only GRACE_S after the first look: until then a trainer may come, take it down, and train on.
-    ``fresh``: whether the mark was not there when this process began. Engines take minutes to start, and a
-    trainer that others serve may end meanwhile."""
+    """Whether the trainer has finished this run.
+
+    A mark that an earlier run left over the same database counts only GRACE_S after the first look: until
+    then a trainer may come, take it down, and train on. ``fresh``: whether the mark was not there when this
+    process began. Engines take minutes to start, and a trainer that others serve may end meanwhile.
+    """
 
     def __init__(self, *, fresh: bool = False) -> None:
         self._since: float | None = None
@@ -164,7 +166,9 @@ class Scheduler:
 
     def look_again(self) -> None:
         """What ``next_work`` found may no longer be the earliest: the trainer drops groups that are too old.
-        Reads the database once in LOOK_S, or PART_LOOK_S."""
+
+        Reads the database once in LOOK_S, or PART_LOOK_S.
+        """
         has_part = self.whole and self.sharing.holder and not self._drawing
         if self._next is None or time.monotonic() - self._looked < (PART_LOOK_S if has_part else LOOK_S):
             return
@@ -212,10 +216,12 @@ class Scheduler:
         return self.whole or due
 
     def begin(self, work: StepWork, version: WeightVersion, room: int) -> list[StepWork]:
-        """``next_work``'s work is begun with ``version`` in place: what to begin, in this order. Under
-        ``fixed`` all steps that may use it, together; else (filter_groups apart) each task by itself, and
-        where others take tasks too no more than there is ``room`` for (answers). Nothing when they have
-        taken it all meanwhile."""
+        """``next_work``'s work is begun with ``version`` in place: what to begin, in this order.
+
+        Under ``fixed`` all steps that may use it, together; else (filter_groups apart) each task by itself,
+        and where others take tasks too no more than there is ``room`` for (answers). Nothing when they have
+        taken it all meanwhile.
+        """
         self._next = None
         if self._drawing:
             positions = self._drawing.take(work.step, version.version, self._history)
@@ -287,8 +293,10 @@ class Scheduler:
         return not self.whole and bool(spec.over_sample_rate or spec.group_timeout_s)
 
     def stragglers(self, pool: WorkPool, outbox: CommitQueue, step: int | None) -> list[int]:
-        """Tasks to end now; ``step`` is the one of which more tasks are to begin, None for none. Each is
-        ended once only: else the longest answers would never be seen."""
+        """Tasks to end now; ``step`` is the one of which more tasks are to begin, None for none.
+
+        Each is ended once only: else the longest answers would never be seen.
+        """
         late = {*(pool.longer_than(limit) if (limit := self._spec.group_timeout_s) else ())}
         if rate := self._spec.over_sample_rate:
             late.update(outbox.stragglers(rate, step))
@@ -331,8 +339,11 @@ class Scheduler:
         )
 
     def drawn(self, draw: FilterDraw) -> None:
-        """Note where the next step begins. Call before the step's groups are stored: a crash between the
-        two makes the step again, from its own beginning."""
+        """Note where the next step begins.
+
+        Call before the step's groups are stored: a crash between the two makes the step again, from its own
+        beginning.
+        """
         self._feedback.keep(draw, self._history)
         self._buffer.set_state(stream_key(draw.step + 1), draw.position)
 
@@ -393,8 +404,10 @@ class Scheduler:
         return self._spec.sync.method == "nccl"
 
     def accepts(self, version: WeightVersion | None) -> bool:
-        """Whether to take an offer now: ``version`` is what ``version_for`` found for the next step. Under
-        ``fixed`` what its weights can make comes first."""
+        """Whether to take an offer now: ``version`` is what ``version_for`` found for the next step.
+
+        Under ``fixed`` what its weights can make comes first.
+        """
         return version is None or self._spec.sync.style != "fixed"
 
     def version_to_evaluate(self, request: EvalRequest, loaded: WeightVersion | None) -> WeightVersion | None:
@@ -434,7 +447,9 @@ class Scheduler:
 
     def _initial(self, work: StepWork) -> WeightVersion | None:
         """Version 0 of a run that has just begun is the model path itself: the engine holds it already.
-        Not so with an adapter to start from, which only the trainer has."""
+
+        Not so with an adapter to start from, which only the trainer has.
+        """
         if self._spec.verl["actor_rollout_ref"]["model"].get("lora_adapter_path"):
             return None
         fresh = self.seen.history == 1 and self.seen.latest is None
@@ -443,9 +458,11 @@ class Scheduler:
         return INITIAL if fresh and zero and not resumes else None
 
     def _bound(self, version: WeightVersion) -> int:
-        """Tasks below it may begin with ``version`` in place. With a ``staleness_threshold`` t, as in veRL's
-        fully_async_policy 0.9.1: what is begun and not trained when a version comes is no more than (1 + t)
-        times the groups that the trainer takes until the next."""
+        """Tasks below it may begin with ``version`` in place.
+
+        With a ``staleness_threshold`` t, as in veRL's fully_async_policy 0.9.1: what is begun and not trained
+        when a version comes is no more than (1 + t) times the groups that the trainer takes until the next.
+        """
         sync, spec = self._spec.sync, self._spec
         if sync.style == "fixed" or spec.staleness_threshold is None:
             return last_step(sync, spec.max_staleness, version.version) * self._batch

@@ -95,8 +95,11 @@ class SharedFilterDraws:
         return replace(whole, kind=self.kind(step), first=first)
 
     def _under_way(self, step: int, history: int) -> set[int]:
-        """Positions that this explorer has taken. Until their groups are stored their leases alone would give
-        them to it a second time, as they give a restarted explorer what its predecessor had."""
+        """Positions that this explorer has taken.
+
+        Until their groups are stored their leases alone would give them to it a second time, as they give a
+        restarted explorer what its predecessor had.
+        """
         begun = self._queue.holder.token, step, history
         if begun != self._begun:
             self._begun, self._have = begun, set()

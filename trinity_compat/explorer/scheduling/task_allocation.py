@@ -72,9 +72,11 @@ class SoleExplorer:
 
 
 class Queue:
-    """One queue for all explorers, by leases in the buffer (see ``keep_alive``). ``by_place``, the number of
-    explorers: each has a part of its own, so that the same run makes the same batches, and takes another's
-    when that one is gone; 0: who has room takes the next tasks."""
+    """One queue for all explorers, by leases in the buffer (see ``keep_alive``).
+
+    ``by_place``, the number of explorers: each has a part of its own, so that the same run makes the same
+    batches, and takes another's when that one is gone; 0: who has room takes the next tasks.
+    """
 
     def __init__(self, buffer: Buffer, place: int, *, by_place: int) -> None:
         self._buffer, self._place, self._by_place = buffer, place, by_place

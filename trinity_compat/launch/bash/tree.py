@@ -239,8 +239,11 @@ def _communicate(process: subprocess.Popen[bytes], source: bytes) -> tuple[bytes
 
 
 def _wait_at_most(process: subprocess.Popen[bytes]) -> float:
-    """Seconds. Where the system can bound the process's own time, waiting may take longer than that: a busy
-    machine doesn't change a reading."""
+    """Seconds.
+
+    Where the system can bound the process's own time, waiting may take longer than that: a busy machine
+    doesn't change a reading.
+    """
     if not hasattr(resource, "prlimit"):
         return limits.PARSER_SECONDS
     limit = math.ceil(limits.PARSER_SECONDS)  # the system counts whole seconds

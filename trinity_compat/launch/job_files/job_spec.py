@@ -101,8 +101,10 @@ def _code(node: Node | None, name: str, env: dict[str, str]) -> Iterator[SourceC
 
 
 def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
-    """One that has an image: its ``command`` and ``args`` are words; of a shell's the last is code. Ray's
-    own manifests hold a job as text (``entrypoint``)."""
+    """One that has an image: its ``command`` and ``args`` are words; of a shell's the last is code.
+
+    Ray's own manifests hold a job as text (``entrypoint``).
+    """
     if "entrypoint" in items:
         yield from _code(items["entrypoint"], name, {})
     if "image" not in items:

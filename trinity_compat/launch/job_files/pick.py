@@ -16,8 +16,9 @@ _LARGEST = 1 << 20  # bytes
 def contents_of(
     name: str, text: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None
 ) -> Contents | None:
-    """What the file ``name`` starts, where it isn't a shell script. ``args``: its own arguments, ``env``: the
-    environment that is known.
+    """What the file ``name`` starts, where it isn't a shell script.
+
+    ``args``: its own arguments, ``env``: the environment that is known.
 
     Raises UserError for a file that isn't what its ending says.
     """

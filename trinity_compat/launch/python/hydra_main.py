@@ -14,7 +14,9 @@ _DECORATOR = re.compile(r"^[ \t]*@((?:hydra\.)?main\(.*?\))[ \t]*(?:#.*)?$", re.
 @dataclass(frozen=True, slots=True)
 class HydraMain:
     """What a decorator names: the folder and the config, None for one that isn't a literal, and its line.
-    ``shown`` is the name as it is written."""
+
+    ``shown`` is the name as it is written.
+    """
 
     folder: str | None
     name: str | None

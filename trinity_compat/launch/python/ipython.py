@@ -52,8 +52,11 @@ def blocks(lines: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def expanded(ev: Evaluator, code: str, where: Where) -> Value:
-    """A ``!`` line with ``{expression}`` and ``$name`` of Python in it. IPython leaves the whole line as it
-    is where one of the expressions fails; so do we where a name of one is bound to nothing."""
+    """A ``!`` line with ``{expression}`` and ``$name`` of Python in it.
+
+    IPython leaves the whole line as it is where one of the expressions fails; so do we where a name of one is
+    bound to nothing.
+    """
 
     def field(name: str, spec: str) -> Value:
         node = _expression(name)

@@ -108,7 +108,9 @@ def _of_shared_memory(spec: RunSpec) -> Iterator[str]:
 
 def _shared_memory(spec: RunSpec) -> tuple[float, float] | None:
     """Bytes of one version of the weights, and those free for it, what an earlier start left counted as free.
-    None where weights go another way, or the model is not on this machine."""
+
+    None where weights go another way, or the model is not on this machine.
+    """
     folder = Path(spec.sync.directory)
     if (
         spec.rows

@@ -23,7 +23,9 @@ _ENGINE_KEYS = {
 
 def key_of(error: BaseException, section: str, keys: Iterable[str]) -> str:
     """The dotted key that ``error`` is about, as far as its text tells; else ``section``, in which it arose.
-    ``keys``: every key of the configuration, with its sections."""
+
+    ``keys``: every key of the configuration, with its sections.
+    """
     text = str(error)
     if override := _overriding(error):
         return f"{'critic' if section.startswith('critic') else 'actor_rollout_ref'}.model.{override}"
@@ -112,8 +114,10 @@ def _source_line(error: BaseException) -> str:
 
 
 def engine_key(argument: str, extra: Iterable[str], section: str = _ROLLOUT) -> str:
-    """The veRL key behind an argument of vLLM's. ``section``: the engine's, ``extra``: the names in its
-    engine_kwargs.vllm."""
+    """The veRL key behind an argument of vLLM's.
+
+    ``section``: the engine's, ``extra``: the names in its engine_kwargs.vllm.
+    """
     if argument in extra:
         return f"{section}.engine_kwargs.vllm.{argument}"
     if section == _ROLLOUT and argument in _ENGINE_KEYS:

@@ -29,8 +29,10 @@ _DEVICE_S = ("enable_sleep_mode",)  # vLLM refuses it off CUDA, whatever else is
 
 
 def engine_config(given: Tree, device: str, *, native: bool) -> None:
-    """Raises what vLLM raises for arguments that it does not know or take. Where this machine lacks the
-    device (not ``native``), what vLLM refuses for that reason is left out."""
+    """Raises what vLLM raises for arguments that it does not know or take.
+
+    Where this machine lacks the device (not ``native``), what vLLM refuses for that reason is left out.
+    """
     taken = given if native else {name: value for name, value in given.items() if name not in _DEVICE_S}
     made = engine_args(taken, "uni" if device == "cpu" else "mp").create_engine_config()
     if made.lora_config and native:
@@ -67,8 +69,11 @@ def thoughts(config: DictConfig, model: HFModelConfig | None) -> Iterator[Stage]
 
 
 def _reward_manager(config: DictConfig, model: HFModelConfig) -> None:
-    """As verl/trainer/ppo/reward.py, load_reward_manager. A function of the user's may register a manager,
-    and a module of theirs may hold one: those are not known before they run."""
+    """As verl/trainer/ppo/reward.py, load_reward_manager.
+
+    A function of the user's may register a manager, and a module of theirs may hold one: those are not known
+    before they run.
+    """
     from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
     from verl.trainer.ppo.reward import resolve_reward_manager_cls
 

@@ -11,8 +11,10 @@ from trinity_compat.run.plan.file_rows import SUFFIXES
 
 
 def check(rows: RowsSpec) -> None:
-    """Raises UserError for a file that is missing, or a Parquet file without a column. What lies in a folder
-    or under a dataset's name the trainer finds out."""
+    """Raises UserError for a file that is missing, or a Parquet file without a column.
+
+    What lies in a folder or under a dataset's name the trainer finds out.
+    """
     for path in map(Path, (*rows.paths, *rows.val_paths)):
         if path.suffix in SUFFIXES and not path.is_file():
             raise UserError(f"{path} does not exist")

@@ -19,7 +19,9 @@ def warm(folder: Path) -> None:
 
 def forked(call: Callable[[], str]) -> str:
     """What ``call`` returns in a child of this process, which keeps nothing of it; "" where the child died.
-    What the child prints goes nowhere."""
+
+    What the child prints goes nowhere.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class StartRefusal:
-    """Something that ``by`` ("veRL 0.9.1") raises at its start. ``key``: the veRL key at fault, or the
-    section in which it stands, or "" where the message is all that is known."""
+    """Something that ``by`` ("veRL 0.9.1") raises at its start.
+
+    ``key``: the veRL key at fault, or the section in which it stands, or "" where the message is all that is
+    known.
+    """
 
     key: str
     why: str
@@ -19,10 +22,12 @@ class StartRefusal:
 
 @dataclass(slots=True)
 class StartReport:
-    """``unchecked``: what could not be judged here, each with its reason. ``stand_ins``: veRL key of a model
-    → the stand-in whose configuration served in its place. ``engine``: the arguments for vLLM.
-    ``versions``: package → the release that judged; empty where nothing did. ``native``: whether this machine
-    has the device that the run is for. ``mark``: what the answer rests on, in short."""
+    """``unchecked``: what could not be judged here, each with its reason.
+
+    ``stand_ins``: veRL key of a model → the stand-in whose configuration served in its place. ``engine``: the
+    arguments for vLLM. ``versions``: package → the release that judged; empty where nothing did. ``native``:
+    whether this machine has the device that the run is for. ``mark``: what the answer rests on, in short.
+    """
 
     refused: list[StartRefusal] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)

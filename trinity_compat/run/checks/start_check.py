@@ -44,8 +44,10 @@ _TRAINER = "trainer.trainer_config."  # where a Trinity YAML has veRL's keys
 
 
 def check(made: RunPlan, record: LaunchRecord, *, execute: bool) -> StartReport:
-    """What veRL and vLLM say of the run. ``record``: the launch's words, as config/launch.json holds them.
-    ``execute``: whether code that a model brings may run.
+    """What veRL and vLLM say of the run.
+
+    ``record``: the launch's words, as config/launch.json holds them. ``execute``: whether code that a model
+    brings may run.
 
     An answer that lies in the job directory serves again while nothing that it rests on has changed. Raises
     UserError for what is refused.

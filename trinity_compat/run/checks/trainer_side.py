@@ -101,8 +101,7 @@ def _workers(built: SimpleNamespace) -> None:
 
 
 def _find_engine(wanted: TrainingWorkerConfig) -> None:
-    """veRL leaves an engine out whose packages are missing, and
-    calls it unknown then."""
+    """veRL leaves an engine out whose packages are missing, and calls it unknown then."""
     if wanted.engine_config.strategy == "megatron" and find_spec("megatron") is None:
         raise ImportError("strategy=megatron needs the package megatron-core, which is not installed here")
     EngineRegistry.get_engine_cls(wanted.model_type, wanted.engine_config.strategy)

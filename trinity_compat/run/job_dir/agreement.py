@@ -17,8 +17,10 @@ from trinity_compat.run.job_dir.job_dir import JobDir
 
 
 def check(job: JobDir, ours: RunSpec) -> RunSpec:
-    """The spec of the run in ``job``. Raises RunError where it was started with other settings than
-    ``ours``."""
+    """The spec of the run in ``job``.
+
+    Raises RunError where it was started with other settings than ``ours``.
+    """
     theirs = job.load_spec()
     if others := ", ".join(differing(theirs, ours)):
         raise RunError(
@@ -34,8 +36,10 @@ def check(job: JobDir, ours: RunSpec) -> RunSpec:
 
 
 def differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
-    """What both sides must agree on and don't, as the user knows it. Where versions lie, and the path that
-    Python searches, belong to a machine."""
+    """What both sides must agree on and don't, as the user knows it.
+
+    Where versions lie, and the path that Python searches, belong to a machine.
+    """
     they, we = theirs.as_saved()[0], ours.as_saved()[0]  # another secret is no other run
     files_of_their_own = theirs.own_cluster and ours.own_cluster
     if not files_of_their_own and they["verl"] != we["verl"]:

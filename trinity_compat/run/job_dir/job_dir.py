@@ -39,8 +39,10 @@ _SIDES = {name: (name,) for name in ("train", "explore", "bench", "serve")}
 
 
 def resolved(path: str | Path, cwd: Path | None = None) -> Path:
-    """A job's folder as a user names it, with ``~``, links and ``..`` followed. Raises UserError for a path
-    that no folder can have."""
+    """A job's folder as a user names it, with ``~``, links and ``..`` followed.
+
+    Raises UserError for a path that no folder can have.
+    """
     try:
         found = ((cwd or Path.cwd()) / from_home(str(path))).resolve()
         str(found).encode()  # config/run.json and the database's URL are UTF-8
@@ -137,8 +139,11 @@ class JobDir:
 
 
 def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
-    """Rename an earlier job, its database included; returns the new path. The locks that are held on the job
-    stay with its old path. Raises UserError for a mount point, which no process can rename."""
+    """Rename an earlier job, its database included; returns the new path.
+
+    The locks that are held on the job stay with its old path. Raises UserError for a mount point, which no
+    process can rename.
+    """
     stamp = time.strftime("%Y%m%d%H%M%S", now or time.localtime())
     target = job.root.with_name(f"{job.root.name}_{stamp}")
     suffix = 0
@@ -224,8 +229,10 @@ def _lock(job: JobDir, side: str, how: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held(job: JobDir, side: str, how: int) -> Iterator[list[int]]:
-    """Both locks of a side, as handles. Raises UserError where another run has one, or the job cannot be
-    written."""
+    """Both locks of a side, as handles.
+
+    Raises UserError where another run has one, or the job cannot be written.
+    """
     beside, inside = lock_path(job, side), inner_lock_path(job, side)
     handles: list[int] = []
     try:
@@ -252,8 +259,10 @@ def _held(job: JobDir, side: str, how: int) -> Iterator[list[int]]:
 
 
 def _taken(path: Path, how: int, mask: int | None) -> int:
-    """A handle that holds the lock. Raises BlockingIOError where another one does, and ``how`` says not to
-    wait."""
+    """A handle that holds the lock.
+
+    Raises BlockingIOError where another one does, and ``how`` says not to wait.
+    """
     for tried in itertools.count(1):
         with contextlib.nullcontext() if mask is None else file_modes.umask(mask):
             path.parent.mkdir(parents=True, exist_ok=True)

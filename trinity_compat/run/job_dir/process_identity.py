@@ -7,9 +7,11 @@ from pathlib import Path
 
 
 def identity_of(pid: int) -> str:
-    """``PID START COMMAND``, the content of a lock file. START counts clock ticks since the machine's start
-    (proc(5): starttime); COMMAND is a digest, since a command line may hold a secret. Where the system has no
-    /proc, or no such process, ``PID`` alone."""
+    """``PID START COMMAND``, the content of a lock file.
+
+    START counts clock ticks since the machine's start (proc(5): starttime); COMMAND is a digest, since a
+    command line may hold a secret. Where the system has no /proc, or no such process, ``PID`` alone.
+    """
     folder = Path("/proc") / str(pid)
     try:
         # The name, in parentheses, may hold spaces and parentheses of its own; the 22nd field is the start.

@@ -79,8 +79,10 @@ def snapshot_of(buffer: Buffer, spec: RunSpec, metrics: Sequence[Metrics]) -> Sn
 
 
 def training_rows(metrics: Iterable[Metrics]) -> list[StepFigures]:
-    """The finished veRL steps among the trainer's rows, in their order. Step 0 and rows of an evaluation's
-    figures alone are no training step."""
+    """The finished veRL steps among the trainer's rows, in their order.
+
+    Step 0 and rows of an evaluation's figures alone are no training step.
+    """
     return [_row(step, values) for step, values in metrics if step > 0 and _is_training(values)]
 
 

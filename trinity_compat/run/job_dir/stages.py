@@ -30,8 +30,10 @@ class StageState:
 
 
 def read(root: Path) -> list[StageState]:
-    """In the order of the YAML; empty where no run in stages lies. Raises UserError for another file of that
-    name."""
+    """In the order of the YAML; empty where no run in stages lies.
+
+    Raises UserError for another file of that name.
+    """
     path = root / FILE
     if not path.exists():
         return []

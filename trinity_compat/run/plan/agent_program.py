@@ -16,8 +16,10 @@ _WANTED = "write function: FILE.py:NAME, or command: [program, argument, …]"
 
 
 def program_arguments(given: Mapping[str, object], where: str, cwd: Path) -> dict[str, object]:
-    """What the explorer is told: paths as they are from ``cwd``. Raises UserError. Reads the file of a
-    function, and runs nothing of it."""
+    """What the explorer is told: paths as they are from ``cwd``.
+
+    Raises UserError. Reads the file of a function, and runs nothing of it.
+    """
     for name in given:
         if name not in _KNOWN:
             raise UserError(f"{where}.{name}: agent_program takes no such argument", hint=_hint(name))

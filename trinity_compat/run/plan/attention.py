@@ -26,9 +26,11 @@ def installed() -> bool:
 
 
 def overlay(told: Tree, device: str) -> list[Overlay]:
-    """The profile that stands in for flash-attn on a GPU of this machine without it. ``told``: what the
-    launch says, by veRL's keys. An attention that needs no flash-attn stays as it is, and so does a launch
-    that only flash-attn can run (Ulysses): ``check`` refuses that."""
+    """The profile that stands in for flash-attn on a GPU of this machine without it.
+
+    ``told``: what the launch says, by veRL's keys. An attention that needs no flash-attn stays as it is, and
+    so does a launch that only flash-attn can run (Ulysses): ``check`` refuses that.
+    """
     asked = {key.lstrip("+"): value for key, value in told.items()}
     wanted = str(asked.get(_IMPLEMENTATION) or _DEFAULT)
     if device != "cuda" or installed() or not wanted.startswith("flash"):

@@ -94,10 +94,12 @@ class _Asked:
 
 
 def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | None = None) -> RunPlan:
-    """Turn a Trinity configuration (plain containers) into a plan. Touches no file, but reads a template that
-    the configuration names.
+    """Turn a Trinity configuration (plain containers) into a plan.
 
-    Raises UserError for values that cannot be run."""
+    Touches no file, but reads a template that the configuration names.
+
+    Raises UserError for values that cannot be run.
+    """
     asked = _ask(config, options, usable(device or options.device or detect_device()), cwd)
     composed = _composed(asked)
     job = JobDir(paths.job_root(asked.trinity, options, cwd))
@@ -208,7 +210,8 @@ def _fitted(composed: VerlView, asked: _Asked, job: JobDir) -> Step:
     """The configuration for this job on this device, and what became of the launch's own values.
 
     The order matters: the micro-batches are of all the GPUs that the launch names, so they come before the
-    GPUs are split (`_with_gpus`); and a job's folder is no path of the launch's."""
+    GPUs are split (`_with_gpus`); and a job's folder is no path of the launch's.
+    """
     verl, notes = micro_batches.divided(composed)
     verl, swapped = engine.on_vllm(verl)
     verl, sizes = engine.sized(verl.changed(engine.left_out(verl)), asked.device)

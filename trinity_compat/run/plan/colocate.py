@@ -16,8 +16,10 @@ NCCL_ASKED = f"{_METHOD}=nccl"  # as one of --set
 
 
 def mode_of(config: Tree, device: str) -> Mode:
-    """The YAML's mode; colocate is about an accelerator's memory: on a CPU both sides run at once. Raises
-    UserError for one that this runtime does not have."""
+    """The YAML's mode; colocate is about an accelerator's memory: on a CPU both sides run at once.
+
+    Raises UserError for one that this runtime does not have.
+    """
     named = config.get("mode") or "both"
     for mode in get_args(Mode):
         if mode == named:
@@ -26,9 +28,11 @@ def mode_of(config: Tree, device: str) -> Mode:
 
 
 def weights(sync: SyncSpec, mode: str, sets: Sequence[str], machines: int) -> tuple[SyncSpec, list[str]]:
-    """How weights move in ``mode`` between ``machines``. What can't be on devices that both sides use gives
-    way to files, in memory or, of several machines, where all of them see them; what ``--set`` asks for
-    stays, to be refused."""
+    """How weights move in ``mode`` between ``machines``.
+
+    What can't be on devices that both sides use gives way to files, in memory or, of several machines, where
+    all of them see them; what ``--set`` asks for stays, to be refused.
+    """
     asked = any(text.partition("=")[0] == _METHOD for text in sets)
     if mode != "colocate" or asked or not (why := _unfit(sync, machines)):
         return sync, []
@@ -53,8 +57,10 @@ def machines(device: str, nodes: int) -> int:
 
 
 def check(spec: RunSpec) -> None:
-    """One explorer, weights through files that all machines see: NCCL knows a device once in a group. Raises
-    UserError."""
+    """One explorer, weights through files that all machines see: NCCL knows a device once in a group.
+
+    Raises UserError.
+    """
     if spec.mode != "colocate":
         return
     nodes = machines(spec.device, value_at(spec.verl, "trainer.nnodes"))

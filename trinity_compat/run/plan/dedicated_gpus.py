@@ -44,8 +44,10 @@ def idle(spec: RunSpec, *, machines: int) -> Iterator[str]:
 
 
 def _idle_share(found: Mapping[Side, int]) -> str:
-    """Whichever side works, the other's GPUs don't: with equal shares a half, however long each takes. What
-    scores answers works with those who make them."""
+    """Whichever side works, the other's GPUs don't: with equal shares a half, however long each takes.
+
+    What scores answers works with those who make them.
+    """
     every = sum(found.values())
     low, high = sorted(round(100 * part / every) for part in (found["trainer"], every - found["trainer"]))
     return f"{low} %" if low == high else f"{low} to {high} %"

@@ -58,8 +58,10 @@ def usable(device: str) -> str:
 
 
 def is_elsewhere(device: str, *, dry_run: bool) -> bool:
-    """Whether a plan is for another machine's GPUs: a dry run where there are none. Packages that this one
-    lacks are assumed there. A run takes those that it finds."""
+    """Whether a plan is for another machine's GPUs: a dry run where there are none.
+
+    Packages that this one lacks are assumed there. A run takes those that it finds.
+    """
     return dry_run and device == "cuda" and detect_device() != device
 
 

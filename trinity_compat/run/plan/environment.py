@@ -73,8 +73,10 @@ def _dotted(path: Path) -> str:
 
 
 def _names_variables(text: str) -> bool:
-    """Whether ``text`` has interpolations, and all of them are variables that hold no secret. Others are
-    veRL's own, of keys that are carried for it."""
+    """Whether ``text`` has interpolations, and all of them are variables that hold no secret.
+
+    Others are veRL's own, of keys that are carried for it.
+    """
     names = [match[2] for match in _ANY.finditer(text)]
     return bool(names) and all(name and not is_secret(name) for name in names)
 

@@ -31,7 +31,8 @@ _SINGLE = "buffer.explorer_input.taskset"
 def relocate_errors(source: Source, sets: Sequence[str] = ()) -> Iterator[None]:
     """A UserError from inside without a place says it in the words of the user's file, with the line.
 
-    ``sets``: those of the command line, whose fields stand in no file."""
+    ``sets``: those of the command line, whose fields stand in no file.
+    """
     try:
         yield
     except UserError as error:
@@ -123,8 +124,10 @@ def _line_of(message: str, source: Source) -> int:
 
 
 def lines_in(source: Source) -> Mapping[str, int]:
-    """Path → line of the YAML. Of the file itself: in ``yaml_text`` marks stand for its secrets, which YAML
-    does not read."""
+    """Path → line of the YAML.
+
+    Of the file itself: in ``yaml_text`` marks stand for its secrets, which YAML does not read.
+    """
     try:
         lines = lines_of(Path(source.record["yaml"]).read_text()) if "yaml" in source.record else {}
     except OSError:  # it has gone since it was read

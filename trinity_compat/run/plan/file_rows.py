@@ -20,8 +20,10 @@ from trinity_compat.translate.experts import experts_of
 
 
 def of_run(config: Tree, options: RunOptions, cwd: Path) -> RowsSpec | None:
-    """The rows, with the places of local files written out; None for a run with an explorer. Raises
-    UserError."""
+    """The rows, with the places of local files written out; None for a run with an explorer.
+
+    Raises UserError.
+    """
     rows = supervised.rows_of(config)
     if rows is None:
         return None
@@ -39,8 +41,10 @@ def of_run(config: Tree, options: RunOptions, cwd: Path) -> RowsSpec | None:
 
 
 def beside(config: Tree, cwd: Path) -> ExpertSpec | None:
-    """An expert's rows that are trained beside fresh answers, with their places written out. Raises
-    UserError."""
+    """An expert's rows that are trained beside fresh answers, with their places written out.
+
+    Raises UserError.
+    """
     experts = experts_of(config)
     return replace(experts, rows=_here(experts.rows, cwd)) if experts else None
 

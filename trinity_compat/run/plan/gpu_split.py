@@ -154,8 +154,11 @@ def _is_set(sets: Sequence[str]) -> bool:
 def _shared(
     verl: VerlView, asked: int | None, explorers: int, reward: RewardModelPlacement, *, nearest: bool = False
 ) -> Step:
-    """Both shares written. ``asked``: the explorer's as the YAML says; ``nearest``: or as near as can run,
-    where the trainer's batch does not divide by what it leaves."""
+    """Both shares written.
+
+    ``asked``: the explorer's as the YAML says; ``nearest``: or as near as can run, where the trainer's batch
+    does not divide by what it leaves.
+    """
     share = _split(verl, asked, reward.taken, nearest=nearest)
     width, engines = share.tensor_parallel, share.engines
     each = engines_of_each(engines, explorers, f"the explorers' {share.gpus} GPUs hold {engines} of {width}")
@@ -190,8 +193,10 @@ def _on_one(verl: VerlView, mode: str) -> Step:
 
 
 def engines_of_each(engines: int, explorers: int, why: str) -> int:
-    """Engines of each explorer. Raises UserError where that leaves some over: they would stand idle, on GPUs
-    that the trainer could use."""
+    """Engines of each explorer.
+
+    Raises UserError where that leaves some over: they would stand idle, on GPUs that the trainer could use.
+    """
     if engines % explorers:
         fits = " or ".join(str(number) for number in range(1, engines + 1) if engines % number == 0)
         raise UserError(
@@ -222,9 +227,11 @@ def _one_engine(config: Tree, device: str) -> Iterator[str]:
 
 
 def _split(verl: VerlView, asked: int | None, auxiliary: int, *, nearest: bool = False) -> _Share:
-    """``auxiliary``: GPUs that are neither side's. The first sizes that fit, the sequence's and the engine's
-    being halved, as neither changes what is computed. A Megatron model's sequence stays: its sizes say where
-    its weights lie, in checkpoints too."""
+    """``auxiliary``: GPUs that are neither side's.
+
+    The first sizes that fit, the sequence's and the engine's being halved, as neither changes what is
+    computed. A Megatron model's sequence stays: its sizes say where its weights lie, in checkpoints too.
+    """
     machines = list(_machines(verl, auxiliary))
     if not _able(machines):
         # Whatever the explorer has, the trainer's are no whole nodes: the same part of every node then.

@@ -42,8 +42,11 @@ _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 
 
 def plan_source(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
-    """The plan of a source, with what it does not read. Raises UserError, of a YAML at the line of the field
-    that it is about, for what veRL or this run refuses too."""
+    """The plan of a source, with what it does not read.
+
+    Raises UserError, of a YAML at the line of the field that it is about, for what veRL or this run refuses
+    too.
+    """
     with error_locations.relocate_errors(source, options.sets):
         made = named(make_plan(source.config, options, cwd=cwd), source, options.sets)
         elsewhere = is_elsewhere(made.spec.device, dry_run=options.dry_run)
@@ -73,8 +76,10 @@ def _is_of_idle_buffer(path: str, given: Tree) -> bool:
 
 
 def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
-    """The plan with a note for each key of the YAML, or of ``--set``, that has no effect on any run. Raises
-    UserError for one that asks for what this run does not do."""
+    """The plan with a note for each key of the YAML, or of ``--set``, that has no effect on any run.
+
+    Raises UserError for one that asks for what this run does not do.
+    """
     by_hand = "yaml" in source.record and not from_launch(source.config)
     written = {} if by_hand else _written(source)
     unread = {**made.unread, **_read_in_vain(source, sets, by_hand=by_hand)}
@@ -88,8 +93,11 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
 
 
 def _read_in_vain(source: Source, sets: Sequence[str], *, by_hand: bool) -> Tree:
-    """Keys that are looked at and have no effect all the same. In a launch's configuration that is the
-    algorithm's name: all that follows from it stands beside it, and counts."""
+    """Keys that are looked at and have no effect all the same.
+
+    In a launch's configuration that is the algorithm's name: all that follows from it stands beside it, and
+    counts.
+    """
     said = {**values_of(source.config), **_fields_set(sets)}
     return {p: v for p, v in said.items() if (_has_no_effect(p) if by_hand else p == _ALGORITHM)}
 

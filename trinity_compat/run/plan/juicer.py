@@ -51,8 +51,11 @@ def service_of(trinity: Tree, asking: str) -> dict[str, object]:
 
 
 def tasks_placed(verl: VerlView, trinity: Tree, place: str | None, cwd: Path, mode: object) -> Step:
-    """The configuration with the task pipeline in it. ``place``: of the first training taskset in the file,
-    into whose path the pipeline writes. Raises UserError."""
+    """The configuration with the task pipeline in it.
+
+    ``place``: of the first training taskset in the file, into whose path the pipeline writes. Raises
+    UserError.
+    """
     given = section_at(trinity, TASKS)
     if not given or mode in ("bench", "serve", "train"):
         return verl, []

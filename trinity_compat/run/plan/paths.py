@@ -42,14 +42,17 @@ def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
     tells whether ``${CKPTS_DIR:-…}`` does, and the script and its YAML have one job. A job that an earlier
     version put below it is gone on with, unless there is another one.
 
-    Raises UserError where that would be called by the text of a command (``run_$(hostname)``)."""
+    Raises UserError where that would be called by the text of a command (``run_$(hostname)``).
+    """
     place, earlier = _places(config, options, cwd)
     return earlier if earlier and _is_job(earlier) and not _is_job(place) else place
 
 
 def earlier_jobs(config: Tree, file: Tree, options: RunOptions, cwd: Path) -> list[str]:
-    """Lines about a job where an earlier version put it. ``file``: the configuration without ``--set``, whose
-    names in veRL's spelling did not count for a YAML."""
+    """Lines about a job where an earlier version put it.
+
+    ``file``: the configuration without ``--set``, whose names in veRL's spelling did not count for a YAML.
+    """
     place, earlier = _places(config, options, cwd)
     if earlier and _is_job(earlier):
         if not _is_job(place):
@@ -66,8 +69,10 @@ def _is_job(root: Path) -> bool:
 
 
 def _places(config: Tree, options: RunOptions, cwd: Path) -> tuple[Path, Path | None]:
-    """The job's folder, and of a launch the one that an earlier version may have given it. Raises
-    UserError."""
+    """The job's folder, and of a launch the one that an earlier version may have given it.
+
+    Raises UserError.
+    """
     if options.job:
         return job_dir.resolved(options.job, cwd), None
     root, own = _root_and_names(config)

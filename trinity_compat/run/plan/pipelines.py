@@ -27,8 +27,11 @@ _SILENT = (
 
 
 def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], cwd: Path, *, explorers: int) -> Step:
-    """The configuration with the YAML's operators in it. Raises UserError for those that do not run here.
-    ``plugins``: folders; their files are read, not run. ``cwd``: where files that operators name are."""
+    """The configuration with the YAML's operators in it.
+
+    Raises UserError for those that do not run here. ``plugins``: folders; their files are read, not run.
+    ``cwd``: where files that operators name are.
+    """
     given = value_at(trinity, OPERATORS)
     if not given:
         return verl, _unfed(verl, [])

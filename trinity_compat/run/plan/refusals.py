@@ -31,9 +31,11 @@ _FOR_SEEING = {"torchvision": "torchvision", "qwen_vl_utils": "qwen-vl-utils"}  
 
 
 def check(verl: Tree, record: LaunchRecord, *, cwd: Path, elsewhere: bool = False) -> None:
-    """Raises UserError for the first key that asks for what can't be done. ``record``: the launch's
-    words and places, as config/launch.json holds them. ``elsewhere``: the packages of this machine don't
-    count."""
+    """Raises UserError for the first key that asks for what can't be done.
+
+    ``record``: the launch's words and places, as config/launch.json holds them. ``elsewhere``: the packages
+    of this machine don't count.
+    """
     for asked in refusals(partial(value_at, verl)):
         raise UserError(
             f"{asked.key}={value_at(verl, asked.key)} cannot be run decoupled: {asked.why}",
@@ -78,8 +80,11 @@ def _where(text: str) -> Where:
 
 
 def _check_training_engine(verl: Tree, record: LaunchRecord) -> None:
-    """Megatron has no CPU, and the other engines are not among a run's. Known by the section's class and the
-    launch's word: on a CPU the profile has put FSDP's strategy into the section."""
+    """Megatron has no CPU, and the other engines are not among a run's.
+
+    Known by the section's class and the launch's word: on a CPU the profile has put FSDP's strategy into the
+    section.
+    """
     target, named = value_at(verl, f"{_ACTOR}._target_") or "", _said(record, "model_engine") or "dp"
     where = place(record, ("model_engine", f"{_ACTOR}.strategy", "--config-name"))
     if value_at(verl, "trainer.device") == "cpu" and target.endswith(".McoreActorConfig"):

@@ -42,8 +42,11 @@ _OWN_POOL = (
 
 @dataclass(frozen=True, slots=True)
 class RewardModelPlacement:
-    """A configuration with the reward model in its place. GPUs ``taken`` of the launch's own, or ``added`` to
-    them as ``translate`` counts a cluster; ``told`` of the split, "" where there is nothing to say."""
+    """A configuration with the reward model in its place.
+
+    GPUs ``taken`` of the launch's own, or ``added`` to them as ``translate`` counts a cluster; ``told`` of
+    the split, "" where there is nothing to say.
+    """
 
     verl: VerlView
     lines: list[str]
@@ -55,9 +58,12 @@ class RewardModelPlacement:
 def placed(
     verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int, room: int | None = None
 ) -> RewardModelPlacement:
-    """With the YAML's further models. ``config``: the Trinity configuration. ``explorers``: how many serve a
-    part of each, as commands of their own. ``room``: the GPUs that models may take, by default all but one
-    for each side. Raises UserError for models that have no room."""
+    """With the YAML's further models.
+
+    ``config``: the Trinity configuration. ``explorers``: how many serve a part of each, as commands of their
+    own. ``room``: the GPUs that models may take, by default all but one for each side. Raises UserError for
+    models that have no room.
+    """
     room = verl.trainer.gpus - 2 if room is None else room
     further = _further(config)
     if not value_at(verl.tree, ENABLE):

@@ -67,7 +67,9 @@ def of_launch(config: Tree, sets: Sequence[str], total: int | None) -> int | Non
 
 def refuse_idle_epochs(sets: Sequence[str], config: Tree, total: int | None) -> None:
     """Raise UserError for a ``--set`` of the epochs where a number of steps ends the run before them.
-    ``config``: the translation, which has counted the steps of all epochs where these are fewer."""
+
+    ``config``: the translation, which has counted the steps of all epochs where these are fewer.
+    """
     keys = _keys(sets)
     idle = [key for key in keys if key in _EPOCHS]
     if total is not None and idle and STEPS not in keys and of_launch(config, (), total) == total:

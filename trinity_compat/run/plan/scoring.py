@@ -47,8 +47,10 @@ def seconds(name: str, limit: object) -> float | None:
 
 
 def number(given: Tree, name: str, unit: str, default: float | None = None) -> float | None:
-    """Of the run's own settings; ``default`` where it is not given, None where it is null. Raises UserError
-    for what is not above 0."""
+    """Of the run's own settings; ``default`` where it is not given, None where it is null.
+
+    Raises UserError for what is not above 0.
+    """
     value = given.get(name, default)
     if value is None:
         return None
@@ -62,8 +64,10 @@ def _failure(given: Tree) -> OnFailure | None:
 
 
 def agent_failure(config: Tree) -> OnAgentFailure:
-    """From ``trinity_compat.agent_failure``; as in veRL an agent loop that fails ends the run. Raises
-    UserError."""
+    """From ``trinity_compat.agent_failure``; as in veRL an agent loop that fails ends the run.
+
+    Raises UserError.
+    """
     asked = _one_of(verl_from_trinity.compat_of(config), "agent_failure", get_args(OnAgentFailure))
     return cast(OnAgentFailure, asked or "raise")
 

@@ -24,8 +24,10 @@ _ENGINES = f"{_EXPLORER}.rollout_model.engine_num"
 
 
 def endpoint_of(config: Tree, given: Tree) -> tuple[ServeSpec, list[str]]:
-    """``config``: the whole Trinity configuration; ``given``: what the file itself says. Raises UserError for
-    an address that others reach, without a key."""
+    """``config``: the whole Trinity configuration; ``given``: what the file itself says.
+
+    Raises UserError for an address that others reach, without a key.
+    """
     reading = TrinityReader(config)
     host, lines = _host(reading, given)
     port, every = (

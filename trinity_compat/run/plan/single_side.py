@@ -1,5 +1,7 @@
-"""``mode: train`` or ``mode: explore`` in a YAML: its cluster is one side's. The other side has a file and a
-cluster of its own, as trinity-rft has it (0.6.0, config_validator.py: ``_set_gpu_allocation_info``).
+"""``mode: train`` or ``mode: explore`` in a YAML: its cluster is one side's.
+
+The other side has a file and a cluster of its own, as trinity-rft has it (0.6.0, config_validator.py:
+``_set_gpu_allocation_info``).
 
 ``--mode train`` and ``--mode explore`` start the sides of one launch, which share its GPUs.
 """
@@ -31,8 +33,10 @@ def room(verl: VerlView, mode: str) -> int:
 
 
 def filled(verl: VerlView, config: Tree, *, mode: str, explorers: int, reward: RewardModelPlacement) -> Step:
-    """The configuration with all GPUs of the cluster given to the side ``mode``. Raises UserError where they
-    cannot run it."""
+    """The configuration with all GPUs of the cluster given to the side ``mode``.
+
+    Raises UserError where they cannot run it.
+    """
     if mode == _EXPLORE:
         return _explorer_s(verl, config, explorers, reward)
     return _trainer_s(verl)
@@ -73,8 +77,10 @@ def _trainer_s(verl: VerlView) -> Step:
 
 
 def _fault(verl: VerlView, gpus: int) -> str:
-    """Why ``gpus`` cannot train a mini-batch; empty where they can. Source: ``train_mini_batch`` in veRL
-    0.9.1's workers/engine_workers.py."""
+    """Why ``gpus`` cannot train a mini-batch; empty where they can.
+
+    Source: ``train_mini_batch`` in veRL 0.9.1's workers/engine_workers.py.
+    """
     if verl.batches.mini is None:
         raise UserError(f"{ACTOR}.ppo_mini_batch_size is not set: the trainer's ranks have to divide it")
     sequence = sharing(ACTOR, verl.size, megatron=verl.megatron)

@@ -51,8 +51,10 @@ class Source:
 
 
 def from_yaml(path: Path, target: str | None = None) -> Source:
-    """Read and check a Trinity YAML, for trinity-rft ``target`` or the newest that takes it. Raises UserError
-    with file and line."""
+    """Read and check a Trinity YAML, for trinity-rft ``target`` or the newest that takes it.
+
+    Raises UserError with file and line.
+    """
     config = load(path, target) if target else _loaded(path)
     text = "".join(map(shown, path.read_text().splitlines(keepends=True)))
     return Source(config, text, {"yaml": str(path.absolute())}, target=target)

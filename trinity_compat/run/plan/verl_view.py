@@ -21,8 +21,10 @@ ROLLOUT = "actor_rollout_ref.rollout"
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """Of ``trainer``. ``total_steps`` in veRL steps, None where the epochs decide; ``save_freq`` too, 0: no
-    checkpoints."""
+    """Of ``trainer``.
+
+    ``total_steps`` in veRL steps, None where the epochs decide; ``save_freq`` too, 0: no checkpoints.
+    """
 
     nodes: int
     gpus_per_node: int
@@ -66,8 +68,10 @@ class VerlView:
 
     @classmethod
     def of(cls, tree: Tree) -> VerlView:
-        """Read ``tree``, as ``compose_pinned`` gives it. Raises UserError naming the key of a value that has
-        another type than veRL's."""
+        """Read ``tree``, as ``compose_pinned`` gives it.
+
+        Raises UserError naming the key of a value that has another type than veRL's.
+        """
         return cls(
             tree,
             Trainer(

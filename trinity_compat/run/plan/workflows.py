@@ -58,9 +58,11 @@ def environment(options: RunOptions, cwd: Path) -> dict[str, str]:
 
 
 def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), cwd: Path = Path()) -> Step:
-    """The configuration with the YAML's tasksets in it. Raises UserError for workflows and rewards that do
-    not run here. ``plugins``: folders; their files are read, not run. ``cwd``: where the user's programs
-    are."""
+    """The configuration with the YAML's tasksets in it.
+
+    Raises UserError for workflows and rewards that do not run here. ``plugins``: folders; their files are
+    read, not run. ``cwd``: where the user's programs are.
+    """
     kinds = {kind: list(_named(trinity, kind)) for kind in ("train", "eval")}
     if all(each.workflow in (None, VERL) for found in kinds.values() for each in found):
         if value_at(trinity, "mode") != "serve":  # it asks nobody
@@ -315,8 +317,11 @@ def _check_own(workflow: str, place: str, trinity: Tree) -> None:
 
 
 def _check_format(form: Mapping[str, object], where: str, *, plugin: bool) -> None:
-    """Raises UserError for columns that nobody would read. A class is given whole rows; its model is asked in
-    tokens of text, so that it would answer without having seen an image."""
+    """Raises UserError for columns that nobody would read.
+
+    A class is given whole rows; its model is asked in tokens of text, so that it would answer without having
+    seen an image.
+    """
     if plugin and (named := next((key for key in ("workflow_key", "reward_fn_key") if form.get(key)), None)):
         raise UserError(f"{where}.{named}={form[named]}: its class is every row's", hint="leave it out")
     if named := next((key for key in ("image_key", "video_key") if form.get(key)), None):
@@ -340,9 +345,11 @@ def _by_step(trinity: Tree) -> bool:
 
 
 def _parting(trinity: Tree, *, by_step: bool) -> Parting:
-    """What becomes of a run's experiences. An advantage that reads them one by one takes them on several rows
-    as well as on one; for another a run is one answer, unless each is to be compared with every other.
-    Raises UserError."""
+    """What becomes of a run's experiences.
+
+    An advantage that reads them one by one takes them on several rows as well as on one; for another a run is
+    one answer, unless each is to be compared with every other. Raises UserError.
+    """
     mixed = value_at(trinity, "algorithm.sample_strategy") == MIX
     asked = verl_from_trinity.compat_of(trinity).get(STEPS_AS_ROWS)
     if asked not in (None, True, False):

@@ -20,8 +20,10 @@ _NAMED = 3
 
 
 def told(folder: Path, script: str) -> str:
-    """A line that names what still runs of the session in ``folder``, empty where nothing does. As under bash
-    it goes on running; Ctrl-C does not reach what bash has put in the background."""
+    """A line that names what still runs of the session in ``folder``, empty where nothing does.
+
+    As under bash it goes on running; Ctrl-C does not reach what bash has put in the background.
+    """
     left = _outermost(folder)
     if not left:
         return ""

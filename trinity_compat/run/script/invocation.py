@@ -51,7 +51,8 @@ def find_main(words: Sequence[str]) -> Invocation | None:
 def read_submission(words: Sequence[str], env: Mapping[str, str]) -> RaySubmission:
     """Read ``ray job submit``'s options. ``words`` follow ``ray``. Reads runtime-env files.
 
-    Raises UserError for a runtime environment that is not a mapping."""
+    Raises UserError for a runtime environment that is not a mapping.
+    """
     job = ray_submit.read(words)
     entry = words[job.entry :]
     runtime = _runtime_env(job.options)

@@ -34,8 +34,11 @@ _SHELL_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
 
 
 def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
-    """Translate what was caught. ``--set`` in veRL's spelling joins the launch's own words, so that
-    everything derived from it follows; the options that come back hold the rest in ``sets``."""
+    """Translate what was caught.
+
+    ``--set`` in veRL's spelling joins the launch's own words, so that everything derived from it follows; the
+    options that come back hold the rest in ``sets``.
+    """
     words = [text for text in call.options.sets if not is_trinity_only(text)]
     launch, environ = launch_of(found, call)
     entrypoints.refuse(launch.module, launch.where, launch.main)

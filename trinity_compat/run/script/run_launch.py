@@ -17,8 +17,10 @@ from trinity_compat.run.supervise.children import die_of_ctrl_c, die_with_parent
 
 
 def run_captured(found: Invocation) -> int:
-    """Run a launch that the shim caught; returns its exit code. Changes the process: its environment, its
-    folder."""
+    """Run a launch that the shim caught; returns its exit code.
+
+    Changes the process: its environment, its folder.
+    """
     folder = Path(os.environ[shim.SESSION])
     call = shared_folder.read_call(folder)
     env = {**shim.without(os.environ), **found.env}

@@ -221,8 +221,10 @@ def _in_its_place(script: str, text: str) -> str:
 
 
 def _bash_env(folder: Path, names: Iterable[str], by_path: Iterable[str], alone: str) -> str:
-    """What every bash of the script reads first. POSIX mode refuses such function names. ``alone``: see
-    `_in_its_place`."""
+    """What every bash of the script reads first.
+
+    POSIX mode refuses such function names. ``alone``: see `_in_its_place`.
+    """
     lines = [
         f'[ -z "${{{USER_BASH_ENV}:-}}" ] || . "${USER_BASH_ENV}"',
         "shopt -qo posix && return 0",

@@ -18,9 +18,12 @@ _NOT_ASKED = "TP113"  # a variable of the whole environment that has no effect: 
 
 
 def invocations(call: ScriptCall) -> Iterator[Invocation]:
-    """The launches with the words that bash would hand on. What the reading says of the script goes to
-    stderr, as ``translate`` prints it. Raises UserError where bash would end before a launch, and for a word
-    that only running something would tell, unless ``--set`` gives its key."""
+    """The launches with the words that bash would hand on.
+
+    What the reading says of the script goes to stderr, as ``translate`` prints it. Raises UserError where
+    bash would end before a launch, and for a word that only running something would tell, unless ``--set``
+    gives its key.
+    """
     reading = read_script(
         call.script, cwd=call.cwd, env=call.environ, args=call.arguments, mains=call.options.mains
     )

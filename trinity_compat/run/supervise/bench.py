@@ -26,7 +26,8 @@ def planned(made: RunPlan, config: Tree, wanted: str | None) -> RunPlan:
 
     ``wanted``: all, latest, or steps with commas between (0: the model before training). Without it the YAML
     decides: ``explorer.bench_on_latest_checkpoint``, else all, and step 0 with ``explorer.eval_on_startup``.
-    Raises UserError for steps that have no checkpoint."""
+    Raises UserError for steps that have no checkpoint.
+    """
     have = whole_steps(made.job.root)
     steps = _chosen(wanted or _said(config), have, made)
     # Not the run's folder: its trainer may be publishing there.

@@ -41,8 +41,11 @@ def die_of_ctrl_c() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCommand:
-    """What to start. ``role`` is trainer, explorer, bench or reward_model, ``name`` also its log's and its
-    own name. ``serves``: it runs for the others, and a run is done without it. ``umask``: of its files."""
+    """What to start.
+
+    ``role`` is trainer, explorer, bench or reward_model, ``name`` also its log's and its own name.
+    ``serves``: it runs for the others, and a run is done without it. ``umask``: of its files.
+    """
 
     role: str
     name: str

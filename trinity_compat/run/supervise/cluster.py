@@ -66,8 +66,11 @@ def local_ray(
 
 @contextlib.contextmanager
 def _folder(named: object) -> Iterator[Path]:
-    """Where Ray lies. What the user named stays, with all that is in it: others' Rays may lie there too,
-    and Ray itself leaves a session's logs to whoever names a folder for them."""
+    """Where Ray lies.
+
+    What the user named stays, with all that is in it: others' Rays may lie there too, and Ray itself leaves a
+    session's logs to whoever names a folder for them.
+    """
     if named:
         yield Path(str(named))
         return
@@ -141,8 +144,10 @@ def _own_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray reports its start on stderr; what matters of it comes as an exception. RAY_ADDRESS would
-    turn address="local" around."""
+    """Ray reports its start on stderr; what matters of it comes as an exception.
+
+    RAY_ADDRESS would turn address="local" around.
+    """
     held = os.environ.pop("RAY_ADDRESS", None)
     try:
         with contextlib.redirect_stderr(io.StringIO()):

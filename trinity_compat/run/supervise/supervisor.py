@@ -100,8 +100,10 @@ class Supervision:
 
 
 def supervise(commands: Sequence[ProcessCommand], by: Supervision) -> RunOutcome:
-    """Run ``commands`` until all are done but those that serve the others, one dies, or a signal comes. Never
-    raises for a child."""
+    """Run ``commands`` until all are done but those that serve the others, one dies, or a signal comes.
+
+    Never raises for a child.
+    """
     adopt_orphans()
     if by.stop.number is not None:
         return RunOutcome(128 + by.stop.number)
@@ -146,8 +148,10 @@ def _judge(children: list[Child], by: Supervision) -> RunOutcome | None:
 
 
 def _hangs(child: Child, by: Supervision) -> str | None:
-    """What is said of a child that neither goes on nor ends. What a process that reports is waiting for, its
-    own watchdog judges."""
+    """What is said of a child that neither goes on nor ends.
+
+    What a process that reports is waiting for, its own watchdog judges.
+    """
     if by.stall_s is None:
         return None
     heard = by.watch.heard(child.command.role, child.process.pid)

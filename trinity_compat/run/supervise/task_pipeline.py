@@ -22,8 +22,11 @@ _MARK = ".task_pipeline.json"  # hidden: datasets reads all other files of a fol
 
 
 def run(verl: Tree) -> Iterator[str]:
-    """Lines for the user. Raises UserError for a folder that lies there and is not of this pipeline, RunError
-    for a service that fails."""
+    """Lines for the user.
+
+    Raises UserError for a folder that lies there and is not of this pipeline, RunError for a service that
+    fails.
+    """
     section = section_at(verl, SECTION)
     if not section:
         return

@@ -155,8 +155,11 @@ def _begun(directory: str | Path, version: int) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make ``folder`` for this user alone. Where everybody may write, as in /dev/shm, its name can be told
-    beforehand: raises RunError for one there that somebody else made, or may write into."""
+    """Make ``folder`` for this user alone.
+
+    Where everybody may write, as in /dev/shm, its name can be told beforehand: raises RunError for one there
+    that somebody else made, or may write into.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -191,8 +194,10 @@ class Reader:
 
     @contextlib.contextmanager
     def opened(self, file: WeightFile) -> Iterator[Iterator[list[Named]]]:
-        """The tensors of ``file``, part by part, after all of it was checked. They lie in the files: copy
-        what is to outlive the context. Raises WeightsDamaged."""
+        """The tensors of ``file``, part by part, after all of it was checked.
+
+        They lie in the files: copy what is to outlive the context. Raises WeightsDamaged.
+        """
         index = _index(file)
         with contextlib.ExitStack() as locked:
             held, wrong = self._held(file, index, locked)
@@ -256,9 +261,11 @@ def versions_in(directory: str | Path) -> dict[int, Path]:
 
 
 def prune(directory: str | Path, *, before: int, recycle: bool = False) -> list[int]:
-    """Delete versions below ``before``; returns them. A reader that has one open keeps it. ``recycle``: the
-    last one's parts are what ``write_share`` writes over. What a writer that was killed had begun goes too:
-    call it where nobody writes."""
+    """Delete versions below ``before``; returns them.
+
+    A reader that has one open keeps it. ``recycle``: the last one's parts are what ``write_share`` writes
+    over. What a writer that was killed had begun goes too: call it where nobody writes.
+    """
     directory = Path(directory)
     gone = {version: path for version, path in versions_in(directory).items() if version < before}
     spare = gone[max(gone)] if gone and recycle else None

@@ -61,9 +61,11 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """One handover of ``version``. ``group`` names the process group: the same name, the same group.
-    ``address`` and ``port`` are the store's, ``secret`` the run's own. Plain data: it travels through the
-    database and RPC as a dict."""
+    """One handover of ``version``.
+
+    ``group`` names the process group: the same name, the same group. ``address`` and ``port`` are the
+    store's, ``secret`` the run's own. Plain data: it travels through the database and RPC as a dict.
+    """
 
     handover: str
     group: str
@@ -129,9 +131,11 @@ class WeightGroup:
         return WeightFile("", _digest(headers), sum(json.loads(header)["nbytes"] for header in headers))
 
     def receive(self, meeting: Rendezvous, load: Callable[[list[Named]], object]) -> WeightFile:
-        """Hand each bucket's tensors to ``load``, checked; they live until it returns. Returns digest and
-        size. Raises HandoverFailed, WeightsDamaged, LoadFailed (for what ``load`` raises, once all others
-        know): the weights are then a mixture and must not be used."""
+        """Hand each bucket's tensors to ``load``, checked; they live until it returns.
+
+        Returns digest and size. Raises HandoverFailed, WeightsDamaged, LoadFailed (for what ``load`` raises,
+        once all others know): the weights are then a mixture and must not be used.
+        """
         self._handover = meeting.handover
         try:
             self._put(f"{meeting.handover}/room/{self.rank}", str(_room_on(self._device)))
@@ -178,8 +182,11 @@ class WeightGroup:
         del self._group, self._store
 
     def _greet(self, until: float) -> None:
-        """Broadcast one byte. NCCL forms its communicator inside the first broadcast, and while a rank is
-        missing that call returns to nobody: it has a thread of its own, which is left behind then."""
+        """Broadcast one byte.
+
+        NCCL forms its communicator inside the first broadcast, and while a rank is missing that call returns
+        to nobody: it has a thread of its own, which is left behind then.
+        """
 
         def first() -> None:
             if self._device.type == "cuda":

@@ -81,8 +81,10 @@ class OfferReceiver:
         self._buffer.set_state(_ready(self._index), answer)
 
     def meeting(self, offer: WeightOffer) -> tuple[Rendezvous, int] | None:
-        """Where, and this explorer's first rank; None until the trainer says so. A meeting whose places are
-        those of processes before this one fails; the trainer offers again."""
+        """Where, and this explorer's first rank; None until the trainer says so.
+
+        A meeting whose places are those of processes before this one fails; the trainer offers again.
+        """
         found = self._buffer.get_state(_MEETING)
         if not found or found["offer"] != offer.id or self._member not in found["first"]:
             return None

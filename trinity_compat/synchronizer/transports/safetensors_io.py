@@ -156,8 +156,10 @@ class MappedFile:
     """A file in this process's memory. What it holds is good while it is locked."""
 
     def __init__(self, path: Path, mode: Literal["rb", "r+b"], access: int, populate: int) -> None:
-        """``access``: mmap's; ``populate``: the advice that brings all pages in. Raises OSError, also when
-        the disk does, and ValueError for an empty file."""
+        """``access``: mmap's; ``populate``: the advice that brings all pages in.
+
+        Raises OSError, also when the disk does, and ValueError for an empty file.
+        """
         self._file = path.open(mode, buffering=0)
         self._map = mmap.mmap(self._file.fileno(), 0, access=access)
         try:

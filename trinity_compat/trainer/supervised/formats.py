@@ -132,8 +132,10 @@ class Formatter:
         answers: bool = False,
         plain: bool = False,
     ) -> list[int]:
-        """``answers``: with the words that begin an answer. ``plain``: Trinity hands dpo's neither tools nor
-        ``enable_thinking``."""
+        """``answers``: with the words that begin an answer.
+
+        ``plain``: Trinity hands dpo's neither tools nor ``enable_thinking``.
+        """
         more = {} if plain else {"tools": tools, "enable_thinking": self._format.enable_thinking}
         ids: list[int] = self._tokenizer.apply_chat_template(
             list(messages),

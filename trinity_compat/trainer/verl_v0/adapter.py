@@ -73,8 +73,10 @@ TASK_NO = "trinity_task_no"
 
 
 class PlaceholderDataLoader:
-    """Stands for the train dataloader: a place for each group of a step. Which tasks those are is known
-    when the groups are claimed, inside veRL's timer for generation."""
+    """Stands for the train dataloader: a place for each group of a step.
+
+    Which tasks those are is known when the groups are claimed, inside veRL's timer for generation.
+    """
 
     def __init__(self, trainer: TrinityRayPPOTrainer, length: int) -> None:
         self._trainer, self._length = trainer, length
@@ -507,8 +509,10 @@ def build(
     pool: RayResourcePool | None = None,
     asks: CallObserver = lambda method, suspects: None,
 ) -> TrinityRayPPOTrainer:
-    """A trainer with its workers started and its models loaded. ``pool``: its places, where it has them
-    already. ``asks`` is told of each call to its processes."""
+    """A trainer with its workers started and its models loaded.
+
+    ``pool``: its places, where it has them already. ``asks`` is told of each call to its processes.
+    """
     if datasets.processor is not None:
         _hand_over_what_vllm_adapts(config)
     roles, pools, group_class = _Roles().build(config, device, pool)

@@ -143,8 +143,10 @@ def _is_dapo(view: LaunchView) -> bool:
 
 @way_back
 def functions(reading: TrinityReader) -> Told:
-    """Advantage, losses, KL and entropy, Trinity's defaults for what is not named included. Raises UserError
-    for what trinity-rft lacks, and for what a run cannot train."""
+    """Advantage, losses, KL and entropy, Trinity's defaults for what is not named included.
+
+    Raises UserError for what trinity-rft lacks, and for what a run cannot train.
+    """
     section = reading.get("algorithm")
     if section:
         yield from verl_keys(section).items()

@@ -235,8 +235,10 @@ def ranks_of(view: LaunchView, role: str) -> int:
 
 
 def sharing(role: str, size_of: Callable[[str], int], *, megatron: bool) -> int:
-    """GPUs that work on one sequence together: a Megatron model's, else Ulysses'. ``size_of`` gives the value
-    of a key of ``role``."""
+    """GPUs that work on one sequence together: a Megatron model's, else Ulysses'.
+
+    ``size_of`` gives the value of a key of ``role``.
+    """
     sizes = tuple(f"megatron.{size}" for size in MODEL_SIZES) if megatron else (SEQUENCE,)
     return math.prod(size_of(f"{role}.{size}") for size in sizes)
 

@@ -66,8 +66,10 @@ def gigpo(
 
 
 def _turns(mask: Tensor) -> Tensor:
-    """int [N, T]: the turn that each token of the policy's belongs to, from 0; −1 elsewhere. Turns are parted
-    by tokens of the environment's."""
+    """int [N, T]: the turn that each token of the policy's belongs to, from 0; −1 elsewhere.
+
+    Turns are parted by tokens of the environment's.
+    """
     mask = mask.long()
     begins = mask.clone()
     begins[:, 1:] -= mask[:, 1:] * mask[:, :-1]
@@ -86,8 +88,10 @@ def _check_counts(key: str, answers: AdvantageInput, counts: Sequence[int]) -> N
 def _step_rewards(
     answers: AdvantageInput, run: Sequence[int], counts: Sequence[int], key: str
 ) -> list[list[float]]:
-    """Of each row of a run each turn's. A turn that was not told one has none; where none was, the run's
-    reward is its last turn's."""
+    """Of each row of a run each turn's.
+
+    A turn that was not told one has none; where none was, the run's reward is its last turn's.
+    """
     told = [answers.info[row].get(key) for row in run]
     rewards = [
         [0.0] * max(1, counts[row]) if each is None else [float(step or 0.0) for step in _listed(each)]

@@ -46,8 +46,10 @@ def _ranks(answers: AdvantageInput, group: Sequence[int]) -> Tensor:
 
 
 def runs_of(answers: AdvantageInput) -> list[list[list[int]]]:
-    """Of each group its runs, of each run the positions of its rows in their order. An answer without
-    ``info`` is a run."""
+    """Of each group its runs, of each run the positions of its rows in their order.
+
+    An answer without ``info`` is a run.
+    """
     return [_runs(answers, group) for group in answers.groups]
 
 

@@ -35,12 +35,14 @@ Schema = Literal["experience", "sft", "cpt", "dpo"]
 
 @dataclass(frozen=True, slots=True)
 class AdvantageInput:
-    """What an advantage is computed from. ``rewards``: float [N], one for each answer; ``groups``: the
-    positions of the answers to each task. For an advantage that names the column, each [N, T]:
-    ``old_log_prob``, the trainer's at the step's start or the rollout's; ``rollout_log_prob``, the rollout's;
-    ``ref_log_prob``, the reference model's; ``entropy``, nats, the policy's at the step's start; ``mask``,
-    bool, true for the tokens that count. ``info``: for each answer what its scoring told beside the
-    reward."""
+    """What an advantage is computed from.
+
+    ``rewards``: float [N], one for each answer; ``groups``: the positions of the answers to each task. For an
+    advantage that names the column, each [N, T]: ``old_log_prob``, the trainer's at the step's start or the
+    rollout's; ``rollout_log_prob``, the rollout's; ``ref_log_prob``, the reference model's; ``entropy``,
+    nats, the policy's at the step's start; ``mask``, bool, true for the tokens that count. ``info``: for each
+    answer what its scoring told beside the reward.
+    """
 
     rewards: Tensor
     groups: Sequence[Sequence[int]]
@@ -64,10 +66,12 @@ class MaskedAdvantages:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a policy loss is computed from, each [N, T]. ``mask`` is bool, true for the tokens that count;
-    ``old_log_prob`` is the trainer's at the step's start or the rollout's, as the run says. For a loss that
-    names the column: ``ref_log_prob``, the reference model's; ``expert_mask`` [N], true for an expert's rows;
-    ``step`` [N], the trainer's step from 1, the same for all."""
+    """What a policy loss is computed from, each [N, T].
+
+    ``mask`` is bool, true for the tokens that count; ``old_log_prob`` is the trainer's at the step's start or
+    the rollout's, as the run says. For a loss that names the column: ``ref_log_prob``, the reference model's;
+    ``expert_mask`` [N], true for an expert's rows; ``step`` [N], the trainer's step from 1, the same for all.
+    """
 
     log_prob: Tensor
     old_log_prob: Tensor
@@ -84,11 +88,14 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a policy loss gives. ``values``: [N, T], or [N] where a row has one loss as a whole: the mean over
-    the rows counts then. ``clipped``: [N, T], tokens whose gradient the algorithm cut off; ``aggregation``:
-    the only one that the algorithm has; ``metrics``: further figures, each a scalar. Of an algorithm with
-    several losses each has the ``rows`` that it is averaged over (bool [N]), its ``weight`` and its ``name``,
-    under which it is logged."""
+    """What a policy loss gives.
+
+    ``values``: [N, T], or [N] where a row has one loss as a whole: the mean over the rows counts then.
+    ``clipped``: [N, T], tokens whose gradient the algorithm cut off; ``aggregation``: the only one that the
+    algorithm has; ``metrics``: further figures, each a scalar. Of an algorithm with several losses each has
+    the ``rows`` that it is averaged over (bool [N]), its ``weight`` and its ``name``, under which it is
+    logged.
+    """
 
     values: Tensor
     clipped: Tensor | None = None
@@ -133,9 +140,11 @@ class RegisteredFunction:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One of Trinity's ``algorithm_type``: the functions that it stands for. ``paper``: arXiv's number, or
-    a URL. ``schema``: the rows that it trains on; ``sample_strategy``: how they are taken. ``lacks``: why it
-    cannot be run here; "" when it can."""
+    """One of Trinity's ``algorithm_type``: the functions that it stands for.
+
+    ``paper``: arXiv's number, or a URL. ``schema``: the rows that it trains on; ``sample_strategy``: how they
+    are taken. ``lacks``: why it cannot be run here; "" when it can.
+    """
 
     name: str
     title: str
@@ -172,8 +181,10 @@ def advantage(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
 
 
 def policy_loss(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
-    """Enter a function (Tokens, **arguments) → Loss, or several for parts of the rows. An argument
-    ``loss_agg_mode`` is veRL's to apply."""
+    """Enter a function (Tokens, **arguments) → Loss, or several for parts of the rows.
+
+    An argument ``loss_agg_mode`` is veRL's to apply.
+    """
     return _entered("policy_loss_fn", name, source, fields, computes=True)
 
 

@@ -37,8 +37,10 @@ _AGGREGATION = "loss_agg_mode"
 
 @dataclass(frozen=True, slots=True)
 class SelectedFunction:
-    """A function and all its arguments. ``given``: those that the YAML names; None where it has no
-    section."""
+    """A function and all its arguments.
+
+    ``given``: those that the YAML names; None where it has no section.
+    """
 
     function: RegisteredFunction
     arguments: Mapping[str, Any]
@@ -242,8 +244,10 @@ def _left_out(arguments: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _aggregation(section: Mapping[str, Any], loss: SelectedFunction) -> object:
-    """Trinity's common mode where the loss names one too, or nothing at all. Trinity replaces a mode that
-    stands among the arguments alone by token-mean; here it is followed."""
+    """Trinity's common mode where the loss names one too, or nothing at all.
+
+    Trinity replaces a mode that stands among the arguments alone by token-mean; here it is followed.
+    """
     common, given = section.get(_AGGREGATION), loss.given
     if given is None or _AGGREGATION not in loss.function.signature:
         return common or "token-mean"

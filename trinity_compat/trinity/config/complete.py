@@ -317,8 +317,11 @@ def _evaluations(one: CompletedConfig) -> None:
 
 
 def _batches(one: CompletedConfig, said: Mapping[str, object]) -> None:
-    """``train_batch_size``: the answers of one update. Where that is another number of tasks than the
-    explorer's batch, what counts the explorer's steps is counted in updates instead. Raises UserError."""
+    """``train_batch_size``: the answers of one update.
+
+    Where that is another number of tasks than the explorer's batch, what counts the explorer's steps is
+    counted in updates instead. Raises UserError.
+    """
     tasks, repeats = one.number("buffer.batch_size"), one.number("algorithm.repeat_times")
     rows = one.number("buffer.train_batch_size") or tasks * repeats
     one.put("buffer.train_batch_size", rows)
@@ -395,7 +398,9 @@ def _in_updates(
     one: CompletedConfig, path: str, tasks: int, each: int, *, said: object, multiple_of: int = 1
 ) -> None:
     """Explorer steps at ``path`` as updates: exactly where the file has ``said`` them, else about so many.
-    Raises UserError, with numbers that are multiples of ``multiple_of`` too."""
+
+    Raises UserError, with numbers that are multiples of ``multiple_of`` too.
+    """
     count = one.at(path)
     if not isinstance(count, int) or isinstance(count, bool) or not count:
         return

@@ -18,8 +18,10 @@ from trinity_compat.trinity.config.schema import FieldType, Schema, schema
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmDefaults:
-    """``algorithms``: algorithm_type → field → value, ``use_critic`` among them. ``functions``: field →
-    function → the arguments that stand for an ``_args`` that is not there."""
+    """``algorithms``: algorithm_type → field → value, ``use_critic`` among them.
+
+    ``functions``: field → function → the arguments that stand for an ``_args`` that is not there.
+    """
 
     algorithms: Mapping[str, Mapping[str, object]]
     functions: Mapping[str, Mapping[str, Mapping[str, object]]]

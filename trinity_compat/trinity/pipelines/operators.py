@@ -76,8 +76,10 @@ def _spreads(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 class DapoDynamicSampling:
-    """``dapo_dynamic_sampling``: groups of which some, not all, are right (arXiv 2503.14476, 3.2). Right is a
-    metric ``metric_key``, else the reward, above ``correct_threshold``."""
+    """``dapo_dynamic_sampling``: groups of which some, not all, are right (arXiv 2503.14476, 3.2).
+
+    Right is a metric ``metric_key``, else the reward, above ``correct_threshold``.
+    """
 
     def __init__(self, metric_key: str = "accuracy", correct_threshold: float = 0.0) -> None:
         self._key, self._threshold = metric_key, correct_threshold
@@ -116,8 +118,11 @@ class MaskResponseTruncated:
 
 
 class InvalidRewardFilter:
-    """``invalid_reward_filter``: no reward, or NaN, goes. Here that is also a 0 that stands for a reward
-    function that failed (docs/rewards.md): the run never stores another."""
+    """``invalid_reward_filter``: no reward, or NaN, goes.
+
+    Here that is also a 0 that stands for a reward function that failed (docs/rewards.md): the run never
+    stores another.
+    """
 
     def process(self, exps: Experiences) -> Processed:
         kept = [each for each in exps if _is_number(each.reward) and not each.metrics.get(FAILED)]

@@ -40,7 +40,9 @@ Feedback = tuple[int, list[int], list[float]]  # a taskset, rows of it, their me
 @dataclass(frozen=True, slots=True)
 class PipelineOutcome:
     """``kept`` go on, with at least one answer of theirs to train; ``dropped`` are those of which none is.
-    ``feedback``: what the operators tell the tasksets' selectors."""
+
+    ``feedback``: what the operators tell the tasksets' selectors.
+    """
 
     kept: list[Group]
     dropped: list[Group]
@@ -80,8 +82,11 @@ class OperatorPipeline:
                     await _done(name, operator.close)
 
     async def process(self, groups: Sequence[Group], step: int) -> PipelineOutcome:
-        """One batch, made for ``step``. Raises RunError with what an operator raises, and for one that takes
-        longer than ``LIMIT_S``, or answers with what it was not given."""
+        """One batch, made for ``step``.
+
+        Raises RunError with what an operator raises, and for one that takes longer than ``LIMIT_S``, or
+        answers with what it was not given.
+        """
         places = {(group.key, part.run): (group, part) for group in groups for part in group.experiences}
         alive = [self._as_trinity(group, part, step) for group, part in places.values()]
         by: dict[Place, str] = {}
@@ -232,8 +237,10 @@ def _is_json(value: object) -> bool:
 
 
 def _left(part: Experience, name: str, *, apart: bool) -> Experience:
-    """An answer that ``name`` dropped. ``apart``: its group is not trained, so that nobody reads its info as
-    what a reward function returned."""
+    """An answer that ``name`` dropped.
+
+    ``apart``: its group is not trained, so that nobody reads its info as what a reward function returned.
+    """
     info = {**part.info, DROPPED_BY: name} if apart else part.info
     return replace(part, metrics={**part.metrics, DROPPED: 1.0}, info=info)
 

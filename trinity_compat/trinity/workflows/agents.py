@@ -67,8 +67,10 @@ class _Process:
 
 @dataclass(slots=True)
 class Agents:
-    """The agents of one engine's process. ``waiting`` is entered while a run waits for a place: that time is
-    not the agent's own."""
+    """The agents of one engine's process.
+
+    ``waiting`` is entered while a run waits for a place: that time is not the agent's own.
+    """
 
     waiting: Callable[[], AbstractContextManager[object]] = nullcontext
     _models: dict[str, WorkflowModel] = field(default_factory=dict)
@@ -79,8 +81,10 @@ class Agents:
     _starts: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, program: AgentProgram, row: Mapping[str, Any], model: WorkflowModel) -> Any:
-        """What the agent gives for a row: a number, a mapping or a text. Its model's history has what it
-        asked. Raises AgentFailed."""
+        """What the agent gives for a row: a number, a mapping or a text.
+
+        Its model's history has what it asked. Raises AgentFailed.
+        """
         await self._serve()
         model.context = contextvars.copy_context()
         async with self._place(program), self._process(program, model) as process:

@@ -12,8 +12,10 @@ from trinity_compat.job.served_models import served_models
 
 @dataclass(slots=True)
 class AuxiliaryModel:
-    """Of trinity-rft's ModelWrapper what an auxiliary model is used for. ``model_path`` is the name under
-    which it is served at ``address`` (host:port), ``name`` the YAML's."""
+    """Of trinity-rft's ModelWrapper what an auxiliary model is used for.
+
+    ``model_path`` is the name under which it is served at ``address`` (host:port), ``name`` the YAML's.
+    """
 
     address: str
     model_path: str

@@ -30,8 +30,10 @@ class TasksetRows(Dataset[dict[str, Any]]):
         processor: Any = None,
         max_samples: int = -1,
     ) -> None:
-        """As veRL's ``create_rl_dataset`` calls it. Raises UserError for files, columns and rows that cannot
-        be asked."""
+        """As veRL's ``create_rl_dataset`` calls it.
+
+        Raises UserError for files, columns and rows that cannot be asked.
+        """
         names = [data_files] if isinstance(data_files, str) else list(data_files)
         section = _plain(config["workflows"])
         whole = [list(_rows(name, referred(name, section), tokenizer, config)) for name in names]
@@ -179,7 +181,8 @@ def _text(taskset: Taskset, row: Row, column: str, key: str) -> str:
 def opened(taskset: Taskset) -> Any:
     """The rows as dicts, of a file, or of a folder or hub name as upstream hands it to datasets.
 
-    Raises UserError."""
+    Raises UserError.
+    """
     import datasets
 
     if taskset.storage == "sql":

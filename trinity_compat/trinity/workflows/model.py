@@ -34,8 +34,10 @@ class Writer(Protocol):
     """The engine as a workflow's model needs it."""
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
-        """``sampling["n"]`` answers; vLLM's SamplingParams by name. Raises ValueError for a prompt that
-        leaves no room to answer."""
+        """``sampling["n"]`` answers; vLLM's SamplingParams by name.
+
+        Raises ValueError for a prompt that leaves no room to answer.
+        """
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """Log-probability of every token after the first, float [S - 1]."""
@@ -59,8 +61,10 @@ class RunContext:
 
 @dataclass(slots=True)
 class WorkflowModel:
-    """``sampling`` is what holds where a call says nothing. ``context``: the run's, for what is asked from
-    elsewhere (openai_app.py)."""
+    """``sampling`` is what holds where a call says nothing.
+
+    ``context``: the run's, for what is asked from elsewhere (openai_app.py).
+    """
 
     around: RunContext
     sampling: Mapping[str, Any]

@@ -24,8 +24,10 @@ _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
 async def completion(model: WorkflowModel, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to ``POST /v1/chat/completions``, whole even where a stream is asked for. Raises
-    Unanswerable."""
+    """The answer to ``POST /v1/chat/completions``, whole even where a stream is asked for.
+
+    Raises Unanswerable.
+    """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise UnsupportedCall("messages is missing: write a list of at least one")

@@ -92,8 +92,10 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def served(app: Starlette, host: str = LOOPBACK, port: int = 0) -> AsyncIterator[str]:
-    """The address (http://host:port/v1) at which ``app`` answers while the block lasts. ``port`` 0: a free
-    one. Raises OSError where it is taken."""
+    """The address (http://host:port/v1) at which ``app`` answers while the block lasts.
+
+    ``port`` 0: a free one. Raises OSError where it is taken.
+    """
     place = socket.create_server((host, port), backlog=2048)
     server = _Server(uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False, ws="none"))
     running = asyncio.ensure_future(server.serve(sockets=[place]))

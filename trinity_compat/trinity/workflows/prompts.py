@@ -17,7 +17,9 @@ Message: TypeAlias = dict[str, str]
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """``messages`` go through the chat template; ``text``, where it is given, is the whole prompt instead.
-    ``about`` is what the reward is called with beside the response and the truth."""
+
+    ``about`` is what the reward is called with beside the response and the truth.
+    """
 
     messages: list[Message]
     reward: str

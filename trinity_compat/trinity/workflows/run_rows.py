@@ -34,10 +34,12 @@ class RunStep:
 @dataclass(frozen=True, slots=True)
 class TrainableRow:
     """A run, or a part of one: token ids of prompt [P] and response [R], mask and log-probabilities [R].
+
     ``info``: what the workflow tells operators of it, numbers and texts alone. ``truncated``: its end was
     cut. ``steps``: the experiences that it was joined from, of which the last gives the reward. ``run``:
     which of its task's runs it is of, from 0; ``place``: which of that run's rows. ``task``: as the workflow
-    calls it (eid.task) where it is another than the run's, with which it is not compared."""
+    calls it (eid.task) where it is another than the run's, with which it is not compared.
+    """
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -84,9 +86,11 @@ def rows_of(
     evaluates: bool = False,
     task: str = "",
 ) -> list[TrainableRow]:
-    """A run's experiences, in their order. ``by_step``: the algorithm reads their rewards one by one. An
-    evaluation has one row, the run's last. ``task``: what they call it (eid.task). Raises ValueError for what
-    cannot be trained on."""
+    """A run's experiences, in their order.
+
+    ``by_step``: the algorithm reads their rewards one by one. An evaluation has one row, the run's last.
+    ``task``: what they call it (eid.task). Raises ValueError for what cannot be trained on.
+    """
     if not experiences:
         raise ValueError("the workflow returned no experience")
     called = [str(experience.eid.task) for experience in experiences]

@@ -66,9 +66,12 @@ class Workflows:
         apart: bool = False,
         ended: Callable[[], None] = nobody,
     ) -> list[TrainableRow]:
-        """The rows of ``len(samplings)`` runs, each sampled by its own. ``ended`` is called as each is there;
-        of a class that makes them all in one call only where they are asked for ``apart``. Raises what the
-        workflow raises, and ValueError for experiences that cannot be trained on."""
+        """The rows of ``len(samplings)`` runs, each sampled by its own.
+
+        ``ended`` is called as each is there; of a class that makes them all in one call only where they are
+        asked for ``apart``. Raises what the workflow raises, and ValueError for experiences that cannot be
+        trained on.
+        """
         around = self._around(taskset, tool_format)
         models = [WorkflowModel(around, dict(sampling), version) for sampling in samplings]
         if taskset.workflow == PROGRAM and not self._registers(PROGRAM):
@@ -181,7 +184,9 @@ class Workflows:
 
 def _parted(experiences: Sequence[Any], runs: int, taskset: Taskset) -> list[list[Any]]:
     """What a class made in one call, run by run: one experience each, or as they say themselves (eid.run).
-    Raises ValueError."""
+
+    Raises ValueError.
+    """
     if len(experiences) == runs:
         return [[each] for each in experiences]
     told = sorted({each.eid.run for each in experiences})

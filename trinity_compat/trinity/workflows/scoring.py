@@ -14,8 +14,11 @@ from trinity_compat.trinity.workflows.tasksets import TOKENS
 def compute_score(
     data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any], **more: object
 ) -> dict[str, float]:
-    """The reward's parts by name, and their sum as ``score``. ``extra_info["reward_fn"]``: name, args and
-    about, as ``TasksetRows`` writes them; ``extra_info["response_tokens"]``: how many the answer has."""
+    """The reward's parts by name, and their sum as ``score``.
+
+    ``extra_info["reward_fn"]``: name, args and about, as ``TasksetRows`` writes them;
+    ``extra_info["response_tokens"]``: how many the answer has.
+    """
     asked = extra_info["reward_fn"]
     reward = _made(asked["name"], json.dumps(asked["args"], sort_keys=True))
     tokens = {TOKENS: extra_info[TOKENS]} if TOKENS in extra_info else {}

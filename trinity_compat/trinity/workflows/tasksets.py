@@ -18,8 +18,11 @@ LIMIT_S = 1800.0  # upstream's default of explorer.max_timeout
 
 @dataclass(frozen=True, slots=True)
 class Taskset:
-    """Rows to ask, and how. ``place`` is where the YAML has it, for messages. ``format`` is Trinity's section
-    (prompt_key, response_key, system_prompt, reply_prefix, …)."""
+    """Rows to ask, and how.
+
+    ``place`` is where the YAML has it, for messages. ``format`` is Trinity's section (prompt_key,
+    response_key, system_prompt, reply_prefix, …).
+    """
 
     place: str
     name: str

@@ -18,8 +18,10 @@ PACKAGE = "trinity-rft"
 
 @dataclass(frozen=True, slots=True)
 class UpstreamNames:
-    """Of trinity-rft 0.6.0. ``workflows``: name → modules of its environment, which the package does
-    without."""
+    """Of trinity-rft 0.6.0.
+
+    ``workflows``: name → modules of its environment, which the package does without.
+    """
 
     workflows: Mapping[str, Sequence[str]]
     rewards: Sequence[str]
@@ -34,8 +36,10 @@ def names() -> UpstreamNames:
 
 
 def is_found(name: str, known: Sequence[str] | Mapping[str, object]) -> bool:
-    """Whether an installed trinity-rft has a workflow or reward of that name, or of a dotted path. ``known``:
-    those of the release that we know; another one may have any."""
+    """Whether an installed trinity-rft has a workflow or reward of that name, or of a dotted path.
+
+    ``known``: those of the release that we know; another one may have any.
+    """
     installed = optional_packages.version(PACKAGE)
     return installed is not None and (name in known or "." in name or installed != TRINITY)
 

@@ -58,8 +58,10 @@ class AgentProcessPool:
         auxiliary: Sequence[str] = (),
         loaded: Callable[[], None] = lambda: None,
     ) -> None:
-        """``limit_s``, ``workflows`` and ``auxiliary``: as in Setup. ``loaded``: called when a process has
-        loaded its files; raises FilesEdited where they were edited."""
+        """``limit_s``, ``workflows`` and ``auxiliary``: as in Setup.
+
+        ``loaded``: called when a process has loaded its files; raises FilesEdited where they were edited.
+        """
         process.warm(["verl.experimental.agent_loop.agent_loop", child.__name__])
         plugins = os.environ.get(VARIABLE, "")
         self._setup = AgentProcessSetup(
@@ -75,8 +77,11 @@ class AgentProcessPool:
     async def run(
         self, job: RolloutTask, version: int = 0, ended: Callable[[], None] = lambda: None
     ) -> list[Trajectory]:
-        """n trajectories, then the baseline; ``ended`` as LoopProcess tells it. Raises LoopFailed with what
-        the loop or a tool raised, or how it ended its process; EngineDied, FilesEdited."""
+        """n trajectories, then the baseline; ``ended`` as LoopProcess tells it.
+
+        Raises LoopFailed with what the loop or a tool raised, or how it ended its process; EngineDied,
+        FilesEdited.
+        """
         place = self._place()
         place.groups += 1
         try:

@@ -77,9 +77,11 @@ class AgentProcess(Process):
     async def run(
         self, job: RolloutTask, version: int = 0, ended: Callable[[], None] = lambda: None
     ) -> list[Trajectory]:
-        """The group's trajectories; ``ended`` is called as each is there. Raises LoopFailed, EngineDied;
-        LoopDied where the process ended, or let more time pass than a loop may take, without a question to
-        the engine, and was killed."""
+        """The group's trajectories; ``ended`` is called as each is there.
+
+        Raises LoopFailed, EngineDied; LoopDied where the process ended, or let more time pass than a loop may
+        take, without a question to the engine, and was killed.
+        """
         if self.dead:
             raise AgentProcessDied("", crowd=2)
         number, group = next(self._numbers), _Group(asyncio.get_running_loop().create_future(), ended)

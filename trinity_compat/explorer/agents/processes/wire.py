@@ -54,8 +54,10 @@ class StopGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupMade:
-    """From the process: a group's trajectories, or what its loop or a tool raised. ``spoilt``: it may have
-    left a thread behind that computes for ever."""
+    """From the process: a group's trajectories, or what its loop or a tool raised.
+
+    ``spoilt``: it may have left a thread behind that computes for ever.
+    """
 
     number: int
     parts: Sequence[Trajectory] = ()
@@ -88,8 +90,10 @@ class CancelRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """To the process: the answer to an ``Ask``. Neither parts nor error: it was cut off by a change of
-    weights, and is to be asked again."""
+    """To the process: the answer to an ``Ask``.
+
+    Neither parts nor error: it was cut off by a change of weights, and is to be asked again.
+    """
 
     number: int
     parts: Sequence[Completion] | None = None

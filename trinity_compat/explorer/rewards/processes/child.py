@@ -31,9 +31,12 @@ _IN_MAIN_THREAD = ("prime", "batch", "remote")
 
 @dataclass(frozen=True, slots=True)
 class RewardProcessSetup:
-    """What a scoring process needs. ``config``: veRL's, composed; ``router``: as in LocalScorer;
-    ``timeout_s``: for a call, None for no limit; ``memory_gb``: what it may allocate beyond what it has when
-    it is ready; ``ray``: the cluster that the explorer belongs to."""
+    """What a scoring process needs.
+
+    ``config``: veRL's, composed; ``router``: as in LocalScorer; ``timeout_s``: for a call, None for no limit;
+    ``memory_gb``: what it may allocate beyond what it has when it is ready; ``ray``: the cluster that the
+    explorer belongs to.
+    """
 
     config: Any
     router: str | None

@@ -38,8 +38,11 @@ _SHOWN = 10  # failures that are told one by one
 def make_scorer(
     config: Any, limits: ScoringSpec, router: str | None = None, loaded: Callable[[], None] = lambda: None
 ) -> ScoringPool:
-    """``router``: where the launch's reward model answers, None where it has none. ``loaded``: called when a
-    process has loaded the reward function; raises FilesEdited where its file was edited."""
+    """``router``: where the launch's reward model answers, None where it has none.
+
+    ``loaded``: called when a process has loaded the reward function; raises FilesEdited where its file was
+    edited.
+    """
     warm()
     setup = RewardProcessSetup(config, router, limits.timeout_s, limits.memory_gb, str(Path.cwd()), cluster())
     return ScoringPool(setup, limits, max(1, int(config.reward.num_workers or 1)), loaded)

@@ -36,9 +36,12 @@ class ScoreReply:
 
 @dataclass(frozen=True, slots=True)
 class RewardProcessReady:
-    """First word of a process. ``lanes``: calls that it takes at once; ``whole``: a call is a group.
-    ``has_limit``: its manager has a time limit of its own, which begins later than ours would (veRL's rate
-    limits: after the wait for them). ``broken``: why it cannot score at all."""
+    """First word of a process.
+
+    ``lanes``: calls that it takes at once; ``whole``: a call is a group. ``has_limit``: its manager has a
+    time limit of its own, which begins later than ours would (veRL's rate limits: after the wait for them).
+    ``broken``: why it cannot score at all.
+    """
 
     lanes: int = 1
     whole: bool = False

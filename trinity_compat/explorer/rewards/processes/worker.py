@@ -21,8 +21,10 @@ def warm() -> None:
 
 class Worker(Process):
     """``taken``: calls that it was given a place for; ``spoilt``: it is to end once they have ended.
+
     ``alone``: kept for a call that may have ended another process. ``crowd``: calls that were under way when
-    it died."""
+    it died.
+    """
 
     def __init__(
         self, printed: RateLimitedOutput, timeout_s: float | None, gone: Callable[[Worker], None]

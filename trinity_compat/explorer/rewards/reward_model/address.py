@@ -26,8 +26,10 @@ def is_served(verl: Mapping[str, Any]) -> bool:
 
 
 def tell(buffer: Buffer, address: str, place: int = 0) -> None:
-    """Leave ``address`` (host:port) for the explorers of this start. ``place``: of the model among those that
-    the run serves."""
+    """Leave ``address`` (host:port) for the explorers of this start.
+
+    ``place``: of the model among those that the run serves.
+    """
     buffer.set_state(_key(place), address)
 
 
@@ -38,8 +40,10 @@ def told(buffer: Buffer, place: int = 0) -> str | None:
 
 
 async def awaited(buffer: Buffer, check: Callable[[], None], *, timeout_s: float, place: int = 0) -> str:
-    """The address, once the model is served; ``check`` is called meanwhile. Raises UserError where nobody
-    serves it, RunError after ``timeout_s`` seconds, and what ``check`` raises."""
+    """The address, once the model is served; ``check`` is called meanwhile.
+
+    Raises UserError where nobody serves it, RunError after ``timeout_s`` seconds, and what ``check`` raises.
+    """
     if TOKEN not in os.environ:
         raise UserError(
             "reward.reward_model.enable: the reward model is served by `trinity-compat run`, not by an"

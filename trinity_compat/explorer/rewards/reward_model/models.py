@@ -56,8 +56,10 @@ def scoring_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def served_model(verl: Mapping[str, Any], made_in: Path) -> tuple[str, int | None]:
-    """(the folder or hub name to serve, its max_position_embeddings). A model that needs a head is linked to
-    ``made_in``, with one. Raises RunError for one that cannot be read."""
+    """(the folder or hub name to serve, its max_position_embeddings).
+
+    A model that needs a head is linked to ``made_in``, with one. Raises RunError for one that cannot be read.
+    """
     from transformers import AutoConfig
 
     name = str(value_at(verl, MODEL))

@@ -43,8 +43,10 @@ class RewardServer:
         self._address = ""
 
     def start(self, arguments: Mapping[str, Any], device: str, port: int = 0) -> str:
-        """Start the server; its address (host:port), at which nobody listens yet. ``port``: taken where it is
-        free, as after a restart its clients still know it."""
+        """Start the server; its address (host:port), at which nobody listens yet.
+
+        ``port``: taken where it is free, as after a restart its clients still know it.
+        """
         host = _host()
         self._address = f"{host}:{free_port(host, port)}"
         # With this actor's environment, in which Ray has put its GPUs. SUPERVISOR: a server that is killed

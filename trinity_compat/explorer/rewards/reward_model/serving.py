@@ -32,16 +32,20 @@ _LOOK_S = 1.0
 
 
 class RewardServers:
-    """As many servers as ``count`` says, behind one address. ``beside``: (engines, GPUs of each) of other
-    models that have their places already."""
+    """As many servers as ``count`` says, behind one address.
+
+    ``beside``: (engines, GPUs of each) of other models that have their places already.
+    """
 
     def __init__(self, spec: RunSpec, count: int, beside: Sequence[tuple[int, int]] = ()) -> None:
         self._spec, self._count, self._beside = spec, count, beside
         self._actors: list[Any] = []
 
     async def start(self, heart: Heartbeat, before: str | None) -> list[str]:
-        """Addresses of the servers, all of which answer. ``before``: where an earlier one of this run was.
-        Raises RunError with vLLM's reason."""
+        """Addresses of the servers, all of which answer.
+
+        ``before``: where an earlier one of this run was. Raises RunError with vLLM's reason.
+        """
         made_in = Path(self._spec.job_dir) / "reward_model"
         path, positions = await asyncio.to_thread(served_model, self._spec.verl, made_in)
         options = await asyncio.to_thread(lambda: list(self._options()))
@@ -97,8 +101,11 @@ class RewardServers:
 
 
 async def serve(spec: RunSpec, buffer: Buffer, heart: Heartbeat, *, parts: int) -> None:
-    """Serve until cancelled. ``parts``: of so many commands that start explorers each serves its part. Raises
-    RunError when a server cannot start, or ends."""
+    """Serve until cancelled.
+
+    ``parts``: of so many commands that start explorers each serves its part. Raises RunError when a server
+    cannot start, or ends.
+    """
     served: list[RewardServers] = []
     sizes: list[tuple[int, int]] = []
     async with contextlib.AsyncExitStack() as fronts:

@@ -54,8 +54,10 @@ def uname(sh: Shell, given: ParsedOptions) -> int | None:
 
 
 def expr(sh: Shell, given: ParsedOptions) -> int | None:
-    """``expr number operator number …``, products first, else from left to right; division goes towards
-    zero. ``expr length text``. A result of 0 is status 1."""
+    """``expr number operator number …``, products first, else from left to right; division goes towards zero.
+
+    ``expr length text``. A result of 0 is status 1.
+    """
     texts = given.texts()
     if texts[:1] == ["length"] and len(texts) == 2 and not {*texts[1:]} & _EXPR_WORDS:
         sh.write_line(literal(str(len(texts[1])), sh.where))

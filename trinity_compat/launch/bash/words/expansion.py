@@ -118,8 +118,11 @@ def expand_parts(
     heredoc: bool = False,
     braced: bool = False,
 ) -> Segs:
-    """The pieces of a word. ``tilde`` is "word", "assign" (after each colon too) or empty; ``braced`` is for
-    the word of ``${name:-word}`` in double quotes."""
+    """The pieces of a word.
+
+    ``tilde`` is "word", "assign" (after each colon too) or empty; ``braced`` is for the word of
+    ``${name:-word}`` in double quotes.
+    """
     segs: Segs = []
     for index, part in enumerate(parts):
         kind = part["Type"]

@@ -35,9 +35,11 @@ class Client:
         limit_s: float = LIMIT_S,
         connect_s: float = CONNECT_S,
     ) -> None:
-        """``service``: ``server_url``, else ``port`` (0: a free one) of one to start. ``asked``: the
-        session's configuration. ``limit_s``: for each work; ``connect_s``: for a service that runs already.
-        Raises RunError for a service that does not answer, or does not take the configuration."""
+        """``service``: ``server_url``, else ``port`` (0: a free one) of one to start.
+
+        ``asked``: the session's configuration. ``limit_s``: for each work; ``connect_s``: for a service that
+        runs already. Raises RunError for a service that does not answer, or does not take the configuration.
+        """
         import requests
 
         self._http = requests.Session()

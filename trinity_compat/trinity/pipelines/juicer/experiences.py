@@ -61,8 +61,10 @@ def _row(place: int, each: Any) -> dict[str, Any]:
 
 
 def _plain(values: Mapping[str, Any] | None) -> dict[str, float | str] | None:
-    """Numbers and texts; a number is one whether it was written as 1 or 1.0. None where there are none: a
-    table has no empty structure."""
+    """Numbers and texts; a number is one whether it was written as 1 or 1.0.
+
+    None where there are none: a table has no empty structure.
+    """
     found = {
         name: value if isinstance(value, str) else float(value)
         for name, value in (values or {}).items()

@@ -23,8 +23,11 @@ _OPERATORS: Mapping[type[ast.operator], Callable[..., Number]] = {
 
 
 class CountdownReward:
-    """``truth`` is JSON: {"target": number, "numbers": [whole numbers]}. The last <answer> of the last line
-    counts: 1 where it reaches the target, 0.1 where it is an answer at all, 0 where there is none."""
+    """``truth`` is JSON: {"target": number, "numbers": [whole numbers]}.
+
+    The last <answer> of the last line counts: 1 where it reaches the target, 0.1 where it is an answer at
+    all, 0 where there is none.
+    """
 
     def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
         task = json.loads(truth)

@@ -9,8 +9,10 @@ ONE_EACH = r".*?<think>.*?</think>\s*<answer>.*?</answer>\s*$"  # math_reward's
 
 
 class FormatReward:
-    """0.1 for an answer that ``pattern`` matches from its beginning, else -0.1. Dots match newlines, ``^``
-    and ``$`` at every line."""
+    """0.1 for an answer that ``pattern`` matches from its beginning, else -0.1.
+
+    Dots match newlines, ``^`` and ``$`` at every line.
+    """
 
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = re.compile(pattern or _BLOCKS, re.DOTALL | re.MULTILINE)

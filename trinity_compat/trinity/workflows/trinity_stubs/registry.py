@@ -31,8 +31,10 @@ class Registry:
         return decorator if module_cls is None else decorator(module_cls)
 
     def get(self, module_key: str | None) -> Any:
-        """The class; None for no name; a dotted path is imported, as upstream does. Raises ValueError for a
-        name that is not registered, and what an import raises."""
+        """The class; None for no name; a dotted path is imported, as upstream does.
+
+        Raises ValueError for a name that is not registered, and what an import raises.
+        """
         if module_key is None:
             return None
         if module_key not in self.modules and "." in module_key:

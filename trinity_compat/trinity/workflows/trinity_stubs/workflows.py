@@ -53,8 +53,10 @@ class Task:
 
 
 class Workflow:
-    """Makes experiences of a task: ``run``, or ``run_async`` where ``is_async``. With ``can_repeat`` all
-    answers in one call, else one call an answer."""
+    """Makes experiences of a task: ``run``, or ``run_async`` where ``is_async``.
+
+    With ``can_repeat`` all answers in one call, else one call an answer.
+    """
 
     can_reset = False
     can_repeat = False
