@@ -116,7 +116,7 @@ def test_a_taken_port_is_told_before_anything_is_loaded(tmp_path, toy):
 
 @pytest.mark.parametrize("step", [None, 3])
 def test_the_served_model_is_the_launch_s_or_that_of_a_checkpoint(tmp_path, toy, monkeypatch, step):
-    from trinity_compat.explorer.modes import debug
+    from trinity_compat.explorer.modes import debug as explorer_debug
 
     spec, _ = job(tmp_path / "job", toy)
     model, served = spec.verl["actor_rollout_ref"]["model"]["path"], []
@@ -129,10 +129,10 @@ def test_the_served_model_is_the_launch_s_or_that_of_a_checkpoint(tmp_path, toy,
         return WeightFile(f"{folder}/v0", "digest", 1)
 
     monkeypatch.setattr(EngineServer, "serve", serve)
-    monkeypatch.setattr(debug, "make_engine", lambda config, model, device, index: (device, index))
-    monkeypatch.setattr(debug, "worker_env", lambda device, env: {"OF_THE_WORKER_": device})
-    monkeypatch.setattr(debug, "engine_environment", lambda verl, device: {"OF_THE_ENGINE_": device})
-    monkeypatch.setattr(debug, "write_file", write)
+    monkeypatch.setattr(explorer_debug, "make_engine", lambda config, model, device, index: (device, index))
+    monkeypatch.setattr(explorer_debug, "worker_env", lambda device, env: {"OF_THE_WORKER_": device})
+    monkeypatch.setattr(explorer_debug, "engine_environment", lambda verl, device: {"OF_THE_ENGINE_": device})
+    monkeypatch.setattr(explorer_debug, "write_file", write)
     monkeypatch.setattr("trinity_compat.explorer.modes.bench.published_actor", lambda verl, at: f"of {at}")
     for name in ("OF_THE_WORKER_", "OF_THE_ENGINE_"):
         monkeypatch.setenv(name, "before")
@@ -154,12 +154,12 @@ def test_the_served_model_is_the_launch_s_or_that_of_a_checkpoint(tmp_path, toy,
 
 
 def test_ctrl_c_ends_a_served_model_without_a_word(tmp_path, toy, monkeypatch):
-    from trinity_compat.explorer.modes import debug
+    from trinity_compat.explorer.modes import debug as explorer_debug
 
     async def serve(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(debug, "serve", serve)
+    monkeypatch.setattr(explorer_debug, "serve", serve)
     assert debug.serve(job(tmp_path / "job", toy)[0], free_port(), None) is None
 
 

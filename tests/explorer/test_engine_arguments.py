@@ -11,8 +11,8 @@ import pytest
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.explorer.engine.arguments import engine_arguments, engine_environment
+from trinity_compat.job.vllm_arguments import SECTION
 from trinity_compat.verl_config.pinned import compose_pinned
-from trinity_compat.verl_config.vllm_arguments import SECTION
 
 ROLLOUT = "actor_rollout_ref.rollout"
 MEANT = {  # as the docstring of engine_arguments.py says

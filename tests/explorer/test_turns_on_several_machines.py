@@ -26,7 +26,7 @@ JOB = "/jobs/one"
 TRAINER = """
 import sys, ray
 from omegaconf import OmegaConf
-from trinity_compat import placement
+from trinity_compat.job import placement
 from trinity_compat.trainer.training_processes import placed
 ray.init(address=sys.argv[1], logging_level="ERROR")
 sizes = {"nnodes": int(sys.argv[2]), "n_gpus_per_node": int(sys.argv[3]), "device": "cuda"}

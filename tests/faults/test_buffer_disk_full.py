@@ -35,8 +35,8 @@ SUPERVISOR = """
 import os, sys
 from pathlib import Path
 from trinity_compat.buffer import open_buffer
-from trinity_compat.run.supervise.children import Command
-from trinity_compat.run.supervise.supervisor import Stop, Supervision, supervise
+from trinity_compat.run.supervise.children import ProcessCommand
+from trinity_compat.run.supervise.supervisor import StopSignal, Supervision, supervise
 
 work, url = Path(sys.argv[1]), sys.argv[2]
 
@@ -49,12 +49,12 @@ class Watch:
 
 env = dict(os.environ)
 def side(role, *words):
-    return Command(role, role, [sys.executable, *map(str, words)], env, work / f"{role}.log")
+    return ProcessCommand(role, role, [sys.executable, *map(str, words)], env, work / f"{role}.log")
 
 
 writer = side("explorer", work / "writer.py", url, work / "acked")
 idle = side("trainer", "-c", "import time; time.sleep(600)")
-outcome = supervise([writer, idle], Supervision(Watch(), Stop(), grace_s=2))
+outcome = supervise([writer, idle], Supervision(Watch(), StopSignal(), grace_s=2))
 print(outcome.failure)
 os.remove(os.environ["BALLAST"])
 stored = len(open_buffer(url).groups("train"))

@@ -11,7 +11,7 @@ import pytest
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.resources import data_path
-from trinity_compat.verl_config.vllm_arguments import (
+from trinity_compat.job.vllm_arguments import (
     CPU,
     GPU,
     SECTION,

@@ -99,27 +99,27 @@ def test_threads_that_wait_give_up_their_core_unless_the_user_says_otherwise():
 
 DRIVER = """
 import os, ray
-from trinity_compat import own_python
-from trinity_compat.run.checks import start
+from trinity_compat.common import python_command
+from trinity_compat.run.checks import start_check
 from trinity_compat.run.supervise.commands import commands_of
-with own_python.outside_user_folder():
+with python_command.outside_user_folder():
     ray.init(
         address=os.environ["RAY_ADDRESS"],
         log_to_driver=False,
-        runtime_env=own_python.ray_environment({"env_vars": {"A": "1"}}),
+        runtime_env=python_command.ray_environment({"env_vars": {"A": "1"}}),
     )
 
 def work():
     import json, sys, time
     from multiprocessing import forkserver
     from pathlib import Path
-    from trinity_compat import own_python
+    from trinity_compat.common import python_command
     from trinity_compat.explorer.sandbox import process
     process.warm(["trinity_compat.common.errors"])
     server = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/cmdline")
     while not (words := server.read_text()):  # empty in the moment of its exec
         time.sleep(0.02)
-    own_python.add_user_folder()
+    python_command.add_user_folder()
     import my_reward
     return {
         "cwd": str(Path.cwd()),
@@ -140,14 +140,14 @@ print(json.dumps(ray.get(actor.work.remote())))
 """
 STARTS = """
 import os, subprocess, sys
-from trinity_compat import own_python
-from trinity_compat.run.checks import start
+from trinity_compat.common import python_command
+from trinity_compat.run.checks import start_check
 from trinity_compat.run.supervise.commands import commands_of
 from trinity_compat.run.supervise.cluster import local_ray
 with local_ray({}, gpus=0) as cluster:
-    env = {**os.environ, "RAY_ADDRESS": cluster.address, own_python.USER_FOLDER: os.getcwd()}
-    own_python.share_cores(env)
-    sys.exit(subprocess.run(own_python.of_code(sys.argv[1]), env=env).returncode)
+    env = {**os.environ, "RAY_ADDRESS": cluster.address, python_command.USER_FOLDER: os.getcwd()}
+    python_command.share_cores(env)
+    sys.exit(subprocess.run(python_command.of_code(sys.argv[1]), env=env).returncode)
 """
 
 

@@ -12,6 +12,7 @@ import pytest
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import engine_count, engine_width, shares, trainer_gpus
 from trinity_compat.job.run_spec import ReplaySpec, RunSpec, ScoringSpec
+from trinity_compat.job.vllm_arguments import CPU, GPU
 from trinity_compat.launch import read_script
 from trinity_compat.run.plan import devices
 from trinity_compat.run.plan.build_plan import make_plan
@@ -25,7 +26,6 @@ from trinity_compat.run.script.shared_folder import ScriptCall
 from trinity_compat.run.supervise.commands import commands_of
 from trinity_compat.translate.options import TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
-from trinity_compat.verl_config.vllm_arguments import CPU, GPU
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
 ENV = {"TOY_DIR": "/toy", "PATH": os.environ["PATH"], "HOME": "/root"}

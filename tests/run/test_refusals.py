@@ -5,12 +5,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.job.vllm_arguments import CPU
 from trinity_compat.run import dry_run
 from trinity_compat.run.checks import start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.plan import refusals
 from trinity_compat.run.plan.options import RunOptions
-from trinity_compat.verl_config.vllm_arguments import CPU
 
 SCRIPT = """\
 python3 -m verl.trainer.main_ppo \\

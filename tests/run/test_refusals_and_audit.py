@@ -8,6 +8,7 @@ import pytest
 from trinity_compat.audit import AuditOptions
 from trinity_compat.audit.collect import audit_launch
 from trinity_compat.common.errors import UserError
+from trinity_compat.job.vllm_arguments import SECTION
 from trinity_compat.launch import read_argv
 from trinity_compat.run.plan import refusals
 from trinity_compat.translate import Status, to_verl, translate_launch
@@ -15,7 +16,6 @@ from trinity_compat.translate.options import TranslateOptions
 from trinity_compat.translate.run_refusals import GONE
 from trinity_compat.translate.run_refusals import refusals as every_refusal
 from trinity_compat.verl_config import compose_pinned
-from trinity_compat.verl_config.vllm_arguments import SECTION
 
 PAGE = Path(__file__).parents[2] / "docs" / "starts.md"
 ROLLOUT = "actor_rollout_ref.rollout"

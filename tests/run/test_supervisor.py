@@ -402,10 +402,10 @@ def test_the_sides_end_when_the_supervisor_is_killed(tmp_path):
 import os, sys
 from pathlib import Path
 from trinity_compat.run.supervise import supervisor
-from trinity_compat.run.supervise.children import Command, start
+from trinity_compat.run.supervise.children import ProcessCommand, start
 import time
 argv = [sys.executable, "-c", "import time; time.sleep(600)"]
-child = start(Command("trainer", "t", argv, dict(os.environ), Path({str(tmp_path / "log")!r})))
+child = start(ProcessCommand("trainer", "t", argv, dict(os.environ), Path({str(tmp_path / "log")!r})))
 print(child.process.pid, flush=True)
 time.sleep(600)
 """

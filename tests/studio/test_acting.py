@@ -170,7 +170,7 @@ def test_a_lock_that_is_a_link_names_nobody(tmp_path, holding, no_signal):
 def started(monkeypatch):
     """(command, folder) of each resume, none of which runs."""
     found = []
-    monkeypatch.setattr("trinity_compat.studio.control.Resumed", lambda *how: found.append(how[:2]))
+    monkeypatch.setattr("trinity_compat.studio.control.RestartedRun", lambda *how: found.append(how[:2]))
     return found
 
 

@@ -77,7 +77,7 @@ def test_what_fails_ends_the_dropping_and_nothing_else(tmp_path, capsys, monkeyp
     for step in (1, 2):
         buffer.put_groups([group(step)])
         buffer.mark_trained(buffer.claim_groups(1, owner="t", step=step), step=step)
-    monkeypatch.setattr("trinity_compat.trainer.retention.Retention.drop", full)
+    monkeypatch.setattr("trinity_compat.trainer.retention.TextRetention.drop", full)
     with RetentionThread(made, period_s=0.01) as dropper:
         dropper._thread.join(120)
     assert "warning: keep_steps: no space left; nothing more is dropped" in capsys.readouterr().out

@@ -223,7 +223,7 @@ def test_a_plain_launch_needs_neither_hydra_nor_yaml() -> None:
         "import sys; from trinity_compat.verl_config import *\n"
         "from trinity_compat.common.errors import Where\n"
         "from trinity_compat.launch.model import *\n"
-        f"words = tuple(Word((Part(t),), Where('x', 1)) for t in {ARGUMENTS!r})\n"
+        f"words = tuple(Word((WordPart(t),), Where('x', 1)) for t in {ARGUMENTS!r})\n"
         f"upgrade(effective_config(Launch({PPO!r}, words, Where('x', 1))))\n"
         "print([name for name in ('hydra', 'omegaconf', 'yaml', 'antlr4') if name in sys.modules])"
     )

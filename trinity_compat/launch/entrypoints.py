@@ -1,7 +1,7 @@
 """Recognition of veRL's training mains in command lines, and the list of mains that are translated.
 
-Reading a script (``launch``) and intercepting a run (``run/script/intercept.py``) both call ``find``, so ``run``
-catches what ``parse`` shows. Imports nothing heavy, because every intercepted command pays for it.
+Reading a script (``launch``) and intercepting a run (``run/script/intercept.py``) both call ``find``, so
+``run`` catches what ``parse`` shows. Imports nothing heavy, because every intercepted command pays for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From a veRL launch to Trinity's YAML and back; the mapping itself is data in ``translators/``.
 
-from trinity_compat.translate import Options, to_verl, translate_launch
+from trinity_compat.translate import TranslateOptions, to_verl, translate_launch
 """
 
 from trinity_compat.launch.entrypoints import is_translated

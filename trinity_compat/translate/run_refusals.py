@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trinity_compat.common.releases import VERL
+from trinity_compat.job.vllm_arguments import SECTION
 from trinity_compat.translate.verl_names import REWARD_MANAGERS
-from trinity_compat.verl_config.vllm_arguments import SECTION
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 STOCK = "leave it out, or run on stock veRL"

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trinity_compat.job.lora import engine_settings
-from trinity_compat.verl_config.vllm_arguments import carried, given_in, release_for, section_of
+from trinity_compat.job.vllm_arguments import carried, given_in, release_for, section_of
 
 # As they are, under the same name; a key that is not there or null is vLLM's default, as on its command line.
 _SAME = (

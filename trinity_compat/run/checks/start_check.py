@@ -19,6 +19,7 @@ from trinity_compat.common.paths import from_home
 from trinity_compat.common.redaction import hidden
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
+from trinity_compat.job.vllm_arguments import GPU
 from trinity_compat.run.checks.report import StartRefusal, StartReport
 from trinity_compat.run.plan import verl_checkout
 from trinity_compat.run.plan.devices import detect_device
@@ -29,7 +30,6 @@ from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import LaunchRecord
 from trinity_compat.trinity.config.read import lines_of
 from trinity_compat.verl_config.pinned import pinned_tree
-from trinity_compat.verl_config.vllm_arguments import GPU
 
 # A folder that holds the package vllm of another release, for a device that this machine does not have.
 VLLM_ELSEWHERE = "TRINITY_COMPAT_VLLM"

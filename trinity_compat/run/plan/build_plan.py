@@ -23,6 +23,7 @@ from trinity_compat.common.paths import from_home
 from trinity_compat.common.redaction import resolved
 from trinity_compat.job.lora import MERGE, lora_rank, why_whole
 from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec, seed_of
+from trinity_compat.job.vllm_arguments import changes, given_in, release_for
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.plan import (
     attention,
@@ -60,7 +61,6 @@ from trinity_compat.trinity.config.complete import CompletedConfig
 from trinity_compat.trinity.config.read_tracking import plain, values_of, watched
 from trinity_compat.trinity.pipelines import SECTION as PIPELINE
 from trinity_compat.verl_config.pinned import compose_pinned
-from trinity_compat.verl_config.vllm_arguments import changes, given_in, release_for
 
 AGENT_TIMEOUT_S = 1800.0
 STALL_TIMEOUT_S = 600.0

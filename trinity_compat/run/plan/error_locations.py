@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import sections_above
+from trinity_compat.job.vllm_arguments import SECTION
 from trinity_compat.run.plan.refusals import place
 from trinity_compat.run.plan.source import LaunchRecord, Source
 from trinity_compat.translate.rows import load_rows
@@ -20,7 +21,6 @@ from trinity_compat.translate.verl_from_trinity import in_full
 from trinity_compat.trinity.config.read import lines_of
 from trinity_compat.trinity.config.stages import Stage
 from trinity_compat.verl_config.upgrade import row_for
-from trinity_compat.verl_config.vllm_arguments import SECTION
 
 _PATH = re.compile(r"[a-z]\w*(?:\.\w+)+")
 _ENGINE = "explorer.rollout_model"

@@ -13,6 +13,7 @@ from pathlib import Path
 from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import value_at
+from trinity_compat.job.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 from trinity_compat.run.plan.media import held
 from trinity_compat.run.plan.source import LaunchRecord
 from trinity_compat.translate.run_refusals import (
@@ -23,7 +24,6 @@ from trinity_compat.translate.run_refusals import (
     STOCK,
     refusals,
 )
-from trinity_compat.verl_config.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 
 _ACTOR = "actor_rollout_ref.actor"
 _SEEN = ("images", "videos")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trinity_compat.job.vllm_arguments import GPU, SECTION, fate
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.name_tables import FieldPair
 from trinity_compat.translate.registry import Said, Told, derivation, way_back
 from trinity_compat.translate.run_refusals import OTHER_ENGINES
 from trinity_compat.translate.trinity_reader import TrinityReader
-from trinity_compat.verl_config.vllm_arguments import GPU, SECTION, fate
 
 PROMPT, RESPONSE = "data.max_prompt_length", "data.max_response_length"
 FILTER, TRUNCATION = "data.filter_overlong_prompts", "data.truncation"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.suggestions import nearest, question
-from trinity_compat.verl_config.vllm_arguments import SECTION, given_in
+from trinity_compat.job.vllm_arguments import SECTION, given_in
 
 if TYPE_CHECKING:
     from trinity_compat.trinity.workflows.model import GeneratedAnswer

@@ -32,7 +32,7 @@ _REWARDS = "trinity_compat.trinity.workflows.rewards"
 REWARDS: Mapping[str, str] = {
     "math_reward": f"{_REWARDS}.accuracy:MathReward",
     "math_boxed_reward": f"{_REWARDS}.boxed:MathBoxedReward",
-    "format_reward": f"{_REWARDS}.form:FormatReward",
+    "format_reward": f"{_REWARDS}.format:FormatReward",
     "countdown_reward": f"{_REWARDS}.countdown:CountdownReward",
     "accuracy_reward": f"{_REWARDS}.accuracy:AccuracyReward",
     "math_dapo_reward": f"{_REWARDS}.dapo:MathDapoReward",
