@@ -78,20 +78,20 @@ PACKAGES = {
             "tests/run/test_teacher_plan.py",
         ),
     ),
-    "trinity.config": Package("read.py", ("tests/trinity/config", "tests/run/test_stages.py")),
+    "trinity/config": Package("read.py", ("tests/trinity/config", "tests/run/test_stages.py")),
     "audit": Package("collect.py", ("tests/audit",)),
     "compare": Package("verdict.py", ("tests/compare",), (*LIGHT, *WEB)),
     "buffer": Package("store.py", ("tests/buffer",), (*LIGHT, *WEB)),
     "synchronizer": Package(
         "policy.py", ("tests/synchronizer", "tests/explorer/test_bench.py"), (*LIGHT, *WEB, *VERL)
     ),
-    "trinity.algorithms": Package("grpo.py", ("tests/trinity/algorithms",), (*LIGHT, *VERL)),
-    "trinity.pipelines": Package(
+    "trinity/algorithms": Package("grpo.py", ("tests/trinity/algorithms",), (*LIGHT, *VERL)),
+    "trinity/pipelines": Package(
         "operators.py",
         ("tests/trinity/pipelines", "tests/explorer/test_pipelines.py"),
         (*LIGHT, *WEB, *TORCH),
     ),
-    "trinity.workflows": Package("run_rows.py", ("tests/trinity/workflows",), (*LIGHT, *WEB, *VERL)),
+    "trinity/workflows": Package("run_rows.py", ("tests/trinity/workflows",), (*LIGHT, *WEB, *VERL)),
     "explorer": Package("scheduling/loop.py", ("tests/explorer",), (*LIGHT, *WEB, *VERL)),
     "trainer": Package(
         "exchange.py",
@@ -262,7 +262,13 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
             start = starts[old.lineno - 1] + old.col_offset
             end = starts[old.end_lineno - 1] + old.end_col_offset
             text = "pass" if new is None else f"({ast.unparse(new)})"
-            yield Mutant(name.parts[1], str(name), old.lineno, kind, start, end, text)
+            yield Mutant(package_of(str(name)), str(name), old.lineno, kind, start, end, text)
+
+
+def package_of(file: str) -> str:
+    """The key of PACKAGES that ``file`` (from the repository's root) belongs to, else its first folder."""
+    inside = file.removeprefix("trinity_compat/")
+    return next((package for package in PACKAGES if inside.startswith(f"{package}/")), inside.split("/")[0])
 
 
 def files_of(package: str) -> list[Path]:
@@ -273,7 +279,7 @@ def changed_files(base: str) -> list[Path]:
     """The files of PACKAGES that differ from commit ``base``, deleted ones apart."""
     words = ["git", "diff", "--name-only", "--diff-filter=d", base, "--", "trinity_compat"]
     listed = subprocess.run(words, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split()
-    return [ROOT / name for name in listed if name.endswith(".py") and name.split("/")[1] in PACKAGES]
+    return [ROOT / name for name in listed if name.endswith(".py") and package_of(name) in PACKAGES]
 
 
 def sample(files: Iterable[Path], count: int, seed: str) -> list[Mutant]:
@@ -365,9 +371,10 @@ class Tests:
 
     def __init__(self, tree: Copy, package: str, out: Path) -> None:
         about = PACKAGES[package]
-        data, times = out / f"{package}.coverage", out / f"{package}.times.json"
+        name = package.replace("/", "-")
+        data, times = out / f"{name}.coverage", out / f"{name}.times.json"
         data.unlink(missing_ok=True)
-        self._log, self.cpu_s = out / f"{package}.log", 0.0
+        self._log, self.cpu_s = out / f"{name}.log", 0.0
         words = [sys.executable, str(Path(__file__).with_name("warm_pytest.py")), str(tree.root), *about.warm]
         self._warm = subprocess.Popen(
             words, env=tree.env | {"COVERAGE_FILE": str(data)}, text=True,
