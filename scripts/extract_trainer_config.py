@@ -5,6 +5,9 @@
 0.6.0 merges them into what its veRL config builder made, and verl's dataclasses refuse an unknown key
 when the workers start; keys that it calls frozen are dropped with a warning. 0.4.1 merges them into its
 own structured veRLConfig. Each path carries the value that upstream has there without us.
+
+Not extracted, but added by hand to 0.6.0's file: paths of fields that the file has under another name too
+(``algorithm.optimizer.lr``), with null.
 """
 
 from __future__ import annotations
@@ -18,10 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import trinity
+from data_files import dump
 from omegaconf import DictConfig, OmegaConf
 
 STRATEGIES = ("fsdp", "megatron")  # fsdp2 has the keys of fsdp
 ACTOR_SIDE = ("model", "actor", "ref", "rollout")
+SOURCES = {
+    "0.4.1": "trinity-rft 0.4.1 trinity/common/verl_config.py (veRLConfig)",
+    "0.6.0": "trinity-rft 0.6.0 trinity/trainer/verl/config.py (build_verl_config, FROZEN_KEYS); verl 0.8.0 "
+    "verl/workers/config",
+}
 
 
 def built_by_0_6_0(strategy: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -111,13 +120,29 @@ def extract() -> dict[str, dict[str, Any]]:
     return {strategy: dict(built_by_0_6_0(strategy)) for strategy in STRATEGIES}
 
 
-def render(tables: dict[str, dict[str, Any]]) -> str:
-    parts = []
+def content(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return a file of translators/trainer_config: defaults per strategy, ignored keys.
+
+    A section that takes any key has the name ``PATH.*``.
+    """
+    tables = {strategy: tables[strategy if strategy in tables else "any"] for strategy in STRATEGIES}
+    found: dict[str, Any] = {"target": trinity.__version__, "source": SOURCES[trinity.__version__]}
     for strategy, rows in tables.items():
-        lines = ",\n".join(f"  {json.dumps(path)}: {json.dumps(row)}" for path, row in rows.items())
-        parts.append(f"{json.dumps(strategy)}: {{\n{lines}\n}}")
-    return "{" + ",\n".join(parts) + "}\n"
+        defaults: dict[str, Any] = {}
+        for path, row in rows.items():
+            if row.get("frozen"):
+                continue
+            inner = row["default"] if isinstance(row["default"], dict) else None
+            if row.get("free"):
+                defaults[f"{path}.*"] = None
+            if inner is None:
+                defaults[path] = row["default"]
+            else:
+                defaults |= {f"{path}.{key}": value for key, value in inner.items()}
+        found[strategy] = dict(sorted(defaults.items()))
+    ignored = {path for rows in tables.values() for path, row in rows.items() if row.get("frozen")}
+    return found | {"ignored": sorted(ignored)}
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(render(extract()), encoding="utf-8")
+    Path(sys.argv[1]).write_text(dump(content(extract())), encoding="utf-8")

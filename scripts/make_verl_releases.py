@@ -1,4 +1,4 @@
-"""Write translators/verl/releases/: the config trees of veRL's releases as compact JSON.
+"""Write translators/verl/releases/: the config trees of veRL's releases as JSON, one key a line.
 
     python scripts/make_verl_releases.py --tree 0.7.0=DIR:"git tag v0.7.0" [--tree …]
 
@@ -6,8 +6,10 @@ DIR holds a checkout of a release, or its unpacked wheel (a folder with ``verl/t
 Written per release: ``<version>.json`` (verl/trainer/config) and ``<version>.recipes.json`` (config
 files elsewhere in the repository that build on ppo_trainer or ppo_megatron_trainer, and the
 ``@hydra.main`` of each recipe); then ``keys.json`` over all releases, the fingerprints that the
-version is inferred from. With ``--fields`` (the newest release must be installed) also ``fields.json``:
+version is inferred from. With ``--fields`` (the pinned release must be installed) also ``fields.json``:
 the fields of each dataclass that a section's ``_target_`` names, which is what verl builds it from.
+To read one more release: name it in ``VERL_RELEASES`` (trinity_compat/common/releases.py) and run this with
+every release's tree. ``VERL`` there, the release that runs, is not affected.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import yaml
+from data_files import dump
 
+from trinity_compat.common.releases import VERL
 from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.releases import Tree
 from trinity_compat.verl_config.yaml_files import ConfigFile, parse_config_file
@@ -41,7 +44,8 @@ def as_json(file: ConfigFile) -> dict[str, Any]:
 def read_tree(folder: Path) -> dict[str, dict[str, Any]]:
     """Every config file under ``folder``, by its path without the suffix."""
     files = (path for path in sorted(folder.rglob("*.yaml")) if not path.name.startswith("_generated"))
-    return {str(p.relative_to(folder))[:-5]: as_json(parse_config_file(p.read_text())) for p in files}
+    tree = {str(p.relative_to(folder))[:-5]: as_json(parse_config_file(p.read_text())) for p in files}
+    return dict(sorted(tree.items()))
 
 
 def builds_on_ppo(path: Path) -> bool:
@@ -68,7 +72,7 @@ def read_recipes(repo: Path) -> dict[str, Any]:
             if match and match.group(2) in dirs.get(config_dir, {}):
                 module = ".".join(path.relative_to(repo).with_suffix("").parts)
                 mains[module] = [config_dir, match.group(2)]
-    return {"dirs": dirs, "mains": mains}
+    return {"dirs": dict(sorted(dirs.items())), "mains": dict(sorted(mains.items()))}
 
 
 def nodes(tree: Any, prefix: str = "") -> dict[str, bool]:
@@ -96,6 +100,7 @@ def fingerprints(trees: dict[str, Tree]) -> dict[str, Any]:
     for bit, tree in enumerate(trees.values()):
         for group in sorted({name.rsplit("/", 1)[0] for name in tree.files if "/" in name}):
             out["groups"][group] = out["groups"].get(group, 0) | 1 << bit
+    out["groups"] = dict(sorted(out["groups"].items()))
     return out
 
 
@@ -118,7 +123,7 @@ def dataclass_fields(names: set[str]) -> dict[str, list[str]]:
 
 def write(name: str, content: Any) -> None:
     OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / name).write_text(json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n")
+    (OUT / name).write_text(dump(content), encoding="utf-8")
 
 
 def main() -> None:
@@ -136,8 +141,7 @@ def main() -> None:
         trees[version] = Tree.from_json(files)
     write("keys.json", fingerprints(trees))
     if options.fields:
-        newest = list(trees.values())[-1]
-        named = [targets(compose(newest.find, flavour, Choices())) for flavour in FLAVOURS]
+        named = [targets(compose(trees[VERL].find, flavour, Choices())) for flavour in FLAVOURS]
         write("fields.json", dataclass_fields(set().union(*named)))
 
 
