@@ -25,9 +25,9 @@ OLD = {
 }
 KEYS = {"custom_reward_function.path": "r.py", "reward_model.reward_manager": "dapo"}
 WITHOUT = (
-    "it was trained without custom_reward_function.path=r.py, reward_model.reward_manager=dapo, so the two"
-    " sides have not the same reward: stock veRL from 0.9.0 on does not read the reward keys of before 0.8."
-    " trinity-compat profile NAME --as-overrides --for SCRIPT prints those that it reads."
+    "was trained without custom_reward_function.path=r.py, reward_model.reward_manager=dapo, so the sides"
+    " have different rewards: stock veRL does not read the reward keys from before 0.8 since 0.9.0."
+    " trinity-compat profile NAME --as-overrides --for SCRIPT prints the keys that it does read."
 )
 
 
@@ -55,11 +55,11 @@ def comparison(a, b):
 
 def test_its_own_configuration_tells_and_the_second_line_says_so():
     found = comparison(run("job", verl=read(given={})), run("console", verl=read()))
-    assert headline(found)[1] == f"B is stock veRL's (console), and {WITHOUT}"
+    assert headline(found)[1] == f"B is a run of stock veRL (console) and {WITHOUT}"
     assert as_dict(found)["lost_by_stock"] == [
         {"side": "B", "runs": ["console"], "keys": KEYS, "known": True}
     ]
-    assert headline(comparison(found.b.runs[0], found.a.runs[0]))[1].startswith("A is stock veRL's")
+    assert headline(comparison(found.b.runs[0], found.a.runs[0]))[1].startswith("A is a run of stock veRL")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_run_that_lost_nothing_is_told_nothing(verl):
 
 def test_of_a_run_without_a_configuration_our_launch_tells_what_stock_would_lose():
     found = comparison(run("job", audit=audit(*KEYS.items())), run("tensorboard"))
-    assert headline(found)[1] == f"If B is a run of stock veRL 0.9, {WITHOUT}"
+    assert headline(found)[1] == f"If B is a run of stock veRL 0.9, it {WITHOUT}"
     assert as_dict(found)["lost_by_stock"][0]["known"] is False
     assert comparison(run("job", audit=audit()), run("tensorboard")).lost_by_stock == []
 
@@ -90,6 +90,6 @@ def test_a_console_log_is_enough(tmp_path):
     (tmp_path / "other.log").write_text(steps)
     sides = [str(tmp_path / name) for name in ("other.log", "stock.log")]
     done = CliRunner().invoke(command, sides, standalone_mode=False)
-    assert f"B is stock veRL's (stock), and {WITHOUT}" in " ".join(done.stdout.split())
+    assert f"B is a run of stock veRL (stock) and {WITHOUT}" in " ".join(done.stdout.split())
     done = CliRunner().invoke(command, [*sides, "--format", "json"], standalone_mode=False)
     assert json.loads(done.stdout)["lost_by_stock"][0]["keys"] == KEYS

@@ -65,7 +65,7 @@ def test_a_given_margin_is_the_users_word_and_goes_before_a_sure_difference():
     higher = [level + 0.01 for level in narrow]
     assert judged(narrow, higher).verdict == "differs"
     metric = judged(narrow, higher, **{SCORE: "0.02"})
-    assert (metric.verdict, metric.why) == ("same", "B − A is not 0, but within the margin given")
+    assert (metric.verdict, metric.why) == ("same", "B − A is significant, but within the given margin")
     assert judged(narrow, higher, **{SCORE: "0.005"}).verdict == "differs"
 
 

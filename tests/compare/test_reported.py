@@ -52,10 +52,12 @@ def test_among_many_metrics_chance_is_not_called_a_difference_and_the_summary_co
     low = [m for m in found.metrics if m.difference.p <= 0.05 and m.group == "policy"]
     called = [m.name for m in found.metrics if m.verdict == "differs" and m.group == "policy"]
     assert len(low) > len(called) and called == ["actor/m3", "actor/m7"]
-    assert any("Of 30 metrics of learning tested 2 have q ≤ 0.05" in line for line in headline(found))
+    assert any("2 of 30 tested metrics of learning have q ≤ 0.05" in line for line in headline(found))
     spared = next(m for m in low if m.name not in called)
     assert spared.difference.q > 0.05
-    assert spared.verdict == "same" or re.search(r"of 30 metrics one may fall so low by chance", spared.why)
+    assert spared.verdict == "same" or re.search(
+        r"among 30 metrics one may be this low by chance", spared.why
+    )
 
 
 def test_what_is_equal_at_every_point_was_not_tested_and_does_not_count():
@@ -74,14 +76,14 @@ def test_what_is_equal_at_every_point_was_not_tested_and_does_not_count():
     assert few.difference.q == many_more.difference.q == few.difference.p
 
 
-def test_a_band_that_leaves_0_by_chance_among_many_is_not_called_a_parting():
+def test_a_band_that_excludes_0_by_chance_among_many_metrics_is_not_reported():
     g = random.Random(8)
     names = [f"actor/m{k}" for k in range(40)]
     runs = [[run_of({name: noisy(g, 0.5) for name in names}, str(k)) for k in range(4)] for _ in range(2)]
     found = compare(Side("a", runs[0]), Side("b", runs[1]), CompareOptions())
     left = [m for m in found.metrics if m.evidence.band.first is not None]
     assert left and all(m.evidence.band.p <= 0.05 for m in left)
-    assert not any(m.parting for m in left)
+    assert not any(m.separating_band for m in left)
 
 
 def test_seconds_count_among_themselves():
@@ -90,66 +92,66 @@ def test_seconds_count_among_themselves():
     assert timing.difference.q == timing.difference.p < 0.05
 
 
-def test_curves_that_part_are_said_with_the_step_and_drawn():
+def test_curves_that_differ_are_reported_with_their_first_step_and_drawn():
     found = compare(*sides(lambda step: -0.2 if step > 30 else 0.0), CompareOptions())
     metric = found.metric(SCORE)
     assert metric.verdict == "differs"
-    band = metric.parting
+    band = metric.separating_band
     assert 28 <= band.starts[band.first] <= 31 <= band.ends[band.first] + 3
-    assert any(line.startswith(f"{SCORE} parts at steps") for line in headline(found))
+    assert any(line.startswith(f"{SCORE}: the curves first differ at steps") for line in headline(found))
     parts = as_dict(found)["metrics"][0]["parts"]
     assert parts["at"][0] == band.starts[band.first] and len(parts["low"]) == 16
-    assert f"{SCORE} parts at steps" in as_markdown(found)
+    assert f"{SCORE}: the curves first differ at steps" in as_markdown(found)
     assert '"parts": {"at": [' in as_html(found)
 
 
-def test_curves_that_part_and_meet_again_at_the_same_level_are_not_passed_over():
+def test_curves_that_cross_at_the_same_level_are_reported():
     found = compare(*sides(lambda step: 0.1 if step <= 30 else -0.1), CompareOptions())
     assert found.metric(SCORE).difference.q > 0.05
-    assert headline(found)[0] == f"The levels don't differ, but the curves part: {SCORE}."
-    assert "though the levels don't differ" in " ".join(headline(found))
+    assert headline(found)[0].startswith(f"The levels do not differ, but the curves of {SCORE} do.")
+    assert "; the levels do not differ)." in " ".join(headline(found))
 
 
-def test_a_level_within_the_margin_does_not_make_curves_the_same_that_part():
+def test_curves_that_differ_are_not_the_same_even_if_their_levels_are_within_the_margin():
     crossing = sides(lambda step: 0.05 if step <= 30 else -0.05)
     metric = compare(*crossing, CompareOptions()).metric(SCORE)
     assert metric.evidence.p_same < 0.05
-    assert (metric.verdict, metric.why) == ("unclear", "the levels are the same, but the curves part")
+    assert (metric.verdict, metric.why) == ("unclear", "the levels are the same, but the curves differ")
     given = CompareOptions(margins=Margins({SCORE: MarginAmount(0.1)}))
     assert compare(*crossing, given).metric(SCORE).verdict == "same"
 
 
-def test_curves_that_agree_part_nowhere():
+def test_curves_that_agree_have_no_separating_band():
     found = compare(*sides(), CompareOptions())
-    assert found.metric(SCORE).parting is None
+    assert found.metric(SCORE).separating_band is None
     assert found.metric(SCORE).verdict == "same"
     assert as_dict(found)["metrics"][0]["parts"]["at"] is None
 
 
-def test_pairs_part_by_the_differences_of_the_pairs():
+def test_paired_runs_are_judged_by_the_differences_of_the_pairs():
     tasks = [0.1, 0.3, 0.5, 0.7, 0.9]
     g = random.Random(5)
     a = seeds_with("a", SCORE, [noisy(g, task) for task in tasks])
     b = seeds_with("b", SCORE, [noisy(g, task + 0.05) for task in tasks])
     assert compare(a, b, CompareOptions()).metric(SCORE).verdict == "unclear"
     paired = compare(a, b, CompareOptions(paired=True)).metric(SCORE)
-    assert (paired.verdict, paired.parting.first) == ("differs", 0)
+    assert (paired.verdict, paired.separating_band.first) == ("differs", 0)
 
 
-def test_what_is_unclear_says_what_would_have_been_seen_and_how_many_seeds_it_takes():
+def test_an_unclear_metric_names_the_detectable_difference_and_the_seeds_needed():
     found = compare(seeds_at("a", [0.3, 0.5, 0.7]), seeds_at("b", [0.35, 0.5, 0.75]), CompareOptions())
     metric = found.metric(SCORE)
     assert metric.verdict == "unclear" and metric.evidence.seeds > 100
     said = next(line for line in headline(found) if "is unclear" in line)
-    assert f"{metric.evidence.seeds} seeds a side would tell ±0.05, a tenth of A's level, apart" in said
-    assert "would have been seen (80 % power)" in said
-    assert "### What it would take" in as_markdown(found)
+    assert f"{metric.evidence.seeds} seeds per side would detect ±0.05, a tenth of A's level." in said
+    assert "would be detected with 80 % power" in said
+    assert "### Data needed for a verdict" in as_markdown(found)
     data = as_dict(found)["metrics"][0]
     assert data["takes"] == {"least_seen": metric.evidence.least, "seeds": metric.evidence.seeds}
     assert data["same"]["margin"] == pytest.approx(0.05)
 
 
-def test_one_run_whose_steps_are_alike_says_so():
+def test_correlated_steps_of_a_single_run_are_named_as_the_reason():
     g = random.Random(6)
     walk = [0.0]
     for _ in range(99):
@@ -162,14 +164,16 @@ def test_one_run_whose_steps_are_alike_says_so():
     )
     metric = found.metric(SCORE)
     assert metric.verdict == "unclear"
-    assert re.match(r"neighbouring steps are so alike that the 100 points are worth [\d.]+", metric.why)
-    assert any("how many seeds it takes is known from two seeds a side on" in s for s in headline(found))
+    assert re.match(
+        r"neighbouring steps are so correlated that 100 points count as [\d.]+ independent", metric.why
+    )
+    assert any("two seeds per side would tell how many seeds a verdict takes" in s for s in headline(found))
 
 
-def test_all_equal_is_said_first():
+def test_identical_training_is_the_first_line():
     a = {SCORE: [0.1, 0.2, 0.3], "actor/entropy": [1.0, 1.0, 1.0]}
     found = compare(with_metrics("a", a), with_metrics("b", a), CompareOptions())
-    assert headline(found)[0] == "It trains the same: all 2 metrics of learning are equal at every point."
+    assert headline(found)[0] == "Training is identical: all 2 metrics of learning are equal at every point."
 
 
 def call(*args):
@@ -196,7 +200,8 @@ def test_a_plan_names_the_seeds_for_the_score(seeds):
     assert result.return_value == 0
     lines = result.output.splitlines()
     assert lines[0] == (
-        "Seeds a side that tell 0.005 apart with 80 % power at p ≤ 0.05, with the noise of stock (5 runs):"
+        "Seeds per side that detect a difference of 0.005 with 80 % power at p ≤ 0.05, given the noise of "
+        "stock (5 runs):"
     )
     assert lines[3].startswith(SCORE)
     data = json.loads(call(seeds("stock"), "--plan", "0.005", "--format", "json").output)
@@ -254,7 +259,7 @@ def test_without_numpy_curves_and_levels_are_there_and_what_is_missing_is_said(m
     result = call(a, b, "--assert", f'mean(delta("{SCORE}")) < 0')
     assert result.return_value == 0
     lines = result.output.splitlines()
-    assert lines[3].startswith("Whether it trains the same cannot be said: numpy and scipy are not installed")
+    assert lines[3].startswith("No conclusion about training: numpy and scipy are not installed")
     assert "pip install 'trinity-compat[compare]'" in lines[3]
     assert any(line.startswith(f"{SCORE}: unclear (A 0.7") for line in lines)
     assert call(a, b, "--assert", f'mean(delta("{SCORE}")) > 0').return_value == 1
@@ -276,7 +281,7 @@ def test_a_run_that_diverges_differs_without_numpy_too(monkeypatch):
     a, b = [0.1] * 20, [0.1] * 10 + [float("nan")] * 10
     found = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), CompareOptions())
     assert found.metric(SCORE).verdict == "differs"
-    assert headline(found)[0].startswith("It does not train the same")
+    assert headline(found)[0].startswith("Training differs")
 
 
 def test_numpy_is_imported_by_nothing_but_a_comparison():

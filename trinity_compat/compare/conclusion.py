@@ -1,4 +1,4 @@
-"""What to conclude from a comparison, in words: first whether training differs, then how sure that is."""
+"""The conclusion of a comparison in words: first whether training differs, then how certain that is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trinity_compat.compare.names import LEARNING, OUTCOME
 from trinity_compat.compare.verdict import Comparison, MetricVerdict
 
 VERDICTS = (DIFFERS, UNCLEAR, SAME, IDENTICAL)
-# The metrics that a person looks at first, in this order.
+# The metrics that readers want first, in this order.
 KEY_METRICS = (
     "critic/score/mean",
     "critic/rewards/mean",
@@ -29,51 +29,59 @@ KEY_METRICS = (
     "perf/throughput",
 )
 _SENTENCES = ("critic/score/mean", "response_length/mean", "perf/throughput")
-_FEWEST = 3  # points in common, below which nothing is called the same
-_CHANCE = "of metrics called different so, at most one in twenty is so by chance"
+_FEWEST = 3  # points in common that a conclusion needs
+_CHANCE = "at most one in twenty of such findings is expected to be due to chance"
 
 
 def headline(comparison: Comparison) -> list[str]:
-    """The conclusion in a few sentences: does it train the same, the rewards, the counts, how sure."""
+    """Return the report's first lines: the result, the outcome metrics, the counts, the methods."""
     known = {metric.name: metric for metric in comparison.metrics}
-    first, *more = _first(comparison)
+    first, *more = _result(comparison)
     lines = [first, *map(str, comparison.lost_by_stock), *more]
     lines += [sentence(known[name]) for name in _SENTENCES if name in known]
     lines += [sentence(metric) for metric in comparison.metrics if metric.name.startswith("val-core/")]
-    lines += [*partings(comparison), *_takes(comparison), _counts(comparison), *_untested(comparison)]
-    return [*lines, *_methods(comparison), *_unknown_seeds(comparison)]
+    lines += [*_curve_differences(comparison), *_unclear_outcomes(comparison), _counts(comparison)]
+    lines += [*_untested(comparison), *_methods(comparison)]
+    if not _has_seeds(comparison):
+        lines.append(
+            "A side has only one run, so seed noise is unknown and 'differs' may be an effect of the seed."
+            " Add seeds."
+        )
+    return lines
 
 
-def _first(comparison: Comparison) -> list[str]:
-    """Divergence before all else: it needs no test. Then whether the rest trains the same."""
+def _result(comparison: Comparison) -> list[str]:
+    """Report divergence first, since it needs no test; otherwise compare the metrics of learning."""
     axis = comparison.options.axis
-    broken = [m for m in _by_weight(comparison.metrics) if m.a.broken or m.b.broken]
+    broken = [m for m in _by_importance(comparison.metrics) if m.a.broken or m.b.broken]
     one_sided = [m for m in broken if not (m.a.broken and m.b.broken)]
     learning = [divergence(m, axis) for m in one_sided if m.group in LEARNING]
     both = [divergence(m, axis) for m in broken if m.a.broken and m.b.broken]
     rest = [divergence(m, axis) for m in one_sided if m.group not in LEARNING]
-    verdict = f"It does not train the same: {_listed(learning, 3)}." if learning else _training(comparison)
-    notes = [f"Not finite: {_listed(found)}." for found in (both, rest) if found]
+    first = f"Training differs: {_joined(learning, 3)}." if learning else _training(comparison)
+    notes = [f"Not finite: {_joined(metrics)}." for metrics in (both, rest) if metrics]
     ends = shortened(comparison)
-    return [verdict, *([ends] if ends else []), *notes]
+    return [first, *([ends] if ends else []), *notes]
 
 
-def _by_weight(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
-    """The metrics to look at first before the others."""
+def _by_importance(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
+    """Sort key metrics first, then the other outcomes."""
     place = {name: index for index, name in enumerate(KEY_METRICS)}
     return sorted(metrics, key=lambda m: (place.get(m.name, len(place)), m.group not in OUTCOME, m.name))
 
 
 def key_metrics(comparison: Comparison) -> list[str]:
-    """The names of KEY_METRICS and of validation scores that both sides have."""
+    """Return the names of KEY_METRICS and of the validation scores that both sides have."""
     names = {metric.name for metric in comparison.metrics}
     scores = sorted(name for name in names if name.startswith("val-core/"))
     rewards, rest = KEY_METRICS[:1], KEY_METRICS[1:]
-    return [name for name in (*rewards, *scores, *rest) if name in names and not _twin(name, comparison)]
+    return [
+        name for name in (*rewards, *scores, *rest) if name in names and not _repeats_score(name, comparison)
+    ]
 
 
-def _twin(name: str, comparison: Comparison) -> bool:
-    """Whether this is the reward after a KL penalty of nothing: the score once more."""
+def _repeats_score(name: str, comparison: Comparison) -> bool:
+    """Return True for the reward metric where no KL penalty makes it differ from the score."""
     if name != "critic/rewards/mean":
         return False
     known = {metric.name: metric for metric in comparison.metrics}
@@ -82,7 +90,7 @@ def _twin(name: str, comparison: Comparison) -> bool:
 
 
 def group_rows(comparison: Comparison) -> list[tuple[str, dict[str, int], list[str]]]:
-    """(group, verdict → how many, the names of those that differ), in the table's order."""
+    """Return (group, verdict → count, names of the metrics that differ) in the table's order."""
     return [
         (
             group,
@@ -94,56 +102,75 @@ def group_rows(comparison: Comparison) -> list[tuple[str, dict[str, int], list[s
 
 
 def _training(comparison: Comparison) -> str:
-    learning = [m for m in comparison.metrics if m.group in LEARNING and not _twin(m.name, comparison)]
+    learning = [
+        m for m in comparison.metrics if m.group in LEARNING and not _repeats_score(m.name, comparison)
+    ]
     if not learning:
-        return "Whether it trains the same cannot be said: the sides share no metric of learning."
+        return (
+            "No conclusion about training: the sides share no metric of reward, evaluation, length, policy or"
+            " critic. --pair THEIRS=OURS joins metrics that have different names."
+        )
     most = max(m.a.summary.points for m in learning)
     tested = sum(m.verdict != IDENTICAL for m in learning)
     if not tested and most >= _FEWEST:
-        return f"It trains the same: {_all_of_learning(len(learning))} equal at every point."
-    outcome = [_moved(m) for m in learning if m.verdict == DIFFERS and m.group in OUTCOME]
-    inside = [m.name for m in learning if m.verdict == DIFFERS and m.group not in OUTCOME]
-    if outcome and not _seeds(comparison):
-        known = "beyond the noise inside the runs, but one run a side can't tell it from the seed"
-        return f"{_listed(outcome)}: {known}."
+        subject = "the one metric" if len(learning) == 1 else f"all {len(learning)} metrics"
+        verb = "is" if len(learning) == 1 else "are"
+        return f"Training is identical: {subject} of learning {verb} equal at every point."
+    outcome = [_shift(m) for m in learning if m.verdict == DIFFERS and m.group in OUTCOME]
+    others = [m.name for m in learning if m.verdict == DIFFERS and m.group not in OUTCOME]
+    if outcome and not _has_seeds(comparison):
+        return (
+            f"{_joined(outcome)}, more than the noise within the runs explains."
+            " With one run on a side this may be an effect of the seed: compare at least two seeds per side."
+        )
     if outcome:
-        return f"It does not train the same: {_listed(outcome)}."
-    if inside:
-        verb = "differs" if len(inside) == 1 else "differ"
-        share = f"Of {tested} metrics of learning that are not equal {len(inside)} {verb}"
-        return f"No reward or validation score differs. {share}: {_listed(inside)}."
-    parted = [m.name for m in learning if m.parting and m.group in OUTCOME]
-    if parted:
-        return f"The levels don't differ, but the curves part: {_listed(parted)}."
-    return _cannot_be_said(learning) or _nothing_differs(comparison, learning)
+        return f"Training differs: {_joined(outcome)}. Seed noise does not explain this (q ≤ {ALPHA})."
+    if others:
+        verb = "does" if len(others) == 1 else "do"
+        return (
+            f"No reward or validation score differs, but {len(others)} of {tested} metrics of learning"
+            f" {verb}: {_joined(others)}. Check these curves before calling the sides the same."
+        )
+    apart = [m.name for m in learning if m.separating_band and m.group in OUTCOME]
+    if apart:
+        return (
+            f"The levels do not differ, but the curves of {_joined(apart)} do."
+            " The lines below name the first steps at which they differ."
+        )
+    return _no_conclusion(learning) or _nothing_differs(comparison, learning)
 
 
-def _cannot_be_said(learning: Sequence[MetricVerdict]) -> str:
-    """Why no test could be made of any metric of learning, "" where one could."""
+def _no_conclusion(learning: Sequence[MetricVerdict]) -> str:
+    """Return why no metric of learning could be tested, "" where one could."""
     most = max(m.a.summary.points for m in learning)
     if most < _FEWEST:
-        why = f"the sides have only {_points(most)} in common"
+        why = f"the sides have only {_points(most)} in common, and at least {_FEWEST} are needed"
     else:
-        lacks = [m.evidence.lacks for m in learning if m.verdict != IDENTICAL]
-        why = lacks[0] if all(lacks) else ""
-    return f"Whether it trains the same cannot be said: {why}." if why else ""
+        reasons = [m.evidence.lacks for m in learning if m.verdict != IDENTICAL]
+        why = reasons[0] if all(reasons) else ""
+    return f"No conclusion about training: {why}." if why else ""
 
 
 def _nothing_differs(comparison: Comparison, learning: Sequence[MetricVerdict]) -> str:
-    noise = "seed noise" if _seeds(comparison) else "the noise inside the runs"
-    first = key_metrics(comparison)[:2]
-    tested = [m for m in learning if m.verdict == UNCLEAR and m.evidence.least is not None]
-    open_ends = [m.name for m in tested if m.name in first]
-    if open_ends:
-        return f"Nothing is beyond {noise}, but that is too large to say 'the same' of {_listed(open_ends)}."
-    unclear = sum(m.verdict == UNCLEAR for m in learning)
-    tail = f" ({unclear} {'is' if unclear == 1 else 'are'} unclear)" if unclear else ""
-    count = f"{_metrics(len(learning))} of learning, none beyond {noise}"
-    return f"No sign that it trains differently: {count}{tail}."
-
-
-def _all_of_learning(count: int) -> str:
-    return "the one metric of learning is" if count == 1 else f"all {count} metrics of learning are"
+    noise = "seed noise" if _has_seeds(comparison) else "the noise within the runs"
+    first = [m for m in learning if m.name in key_metrics(comparison)[:2]]
+    unclear = [m for m in learning if m.verdict == UNCLEAR]
+    result = (
+        f"No difference in training was found: none of {_metrics(len(learning))} of learning differs by more"
+        f" than {noise} explains"
+    )
+    if undecided := [m for m in first if m.verdict == UNCLEAR and m.evidence.least is not None]:
+        limits = [f"{m.name} below {m.evidence.least:.2g}" for m in undecided]
+        return (
+            f"{result}. It is not shown to be the same either: a difference in {' or in '.join(limits)}"
+            " may go unnoticed."
+        )
+    count = f" ({len(unclear)} unclear)" if unclear else ""
+    same = [m.name for m in first if m.verdict == SAME]
+    margin = (
+        f" {_joined(same)} {'is' if len(same) == 1 else 'are'} the same within the margin." if same else ""
+    )
+    return f"{result}{count}.{margin}"
 
 
 def _metrics(count: int) -> str:
@@ -154,61 +181,60 @@ def _points(count: int) -> str:
     return "1 point" if count == 1 else f"{count} points"
 
 
-def _moved(metric: MetricVerdict) -> str:
+def _shift(metric: MetricVerdict) -> str:
+    """Return ``critic/score/mean is higher in B by 54 % of A's level``."""
     value, level = metric.difference.value, metric.a.summary.level
-    share = f" by {abs(value / level):.2g} of A's level" if level else ""
+    percent = 100 * abs(value / level) if level else 0.0
+    share = f" by {f'{percent:.0f}' if percent >= 10 else f'{percent:.2g}'} % of A's level" if level else ""
     return f"{metric.name} is {'higher' if value > 0 else 'lower'} in B{share}"
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def _joined(names: Sequence[str], most: int = 5) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def partings(comparison: Comparison) -> list[str]:
-    """From which step the curves differ: of the metrics to look at first, the others counted."""
-    parted = [m for m in _by_weight(comparison.metrics) if m.parting and m.group in LEARNING]
+def _curve_differences(comparison: Comparison) -> list[str]:
+    """Return a line for each key metric whose curves differ, and the number of other such metrics."""
+    apart = [m for m in _by_importance(comparison.metrics) if m.separating_band and m.group in LEARNING]
     first = key_metrics(comparison)
-    shown = [parting(m, comparison) for m in parted if m.name in first]
-    more = len(parted) - len(shown)
-    noun = "metric of learning parts" if more == 1 else "metrics of learning part"
-    return [*shown, *([f"{more} more {noun}: see the curves in the HTML report."] if more else [])]
+    shown = [_curve_difference(m, comparison) for m in apart if m.name in first]
+    more = len(apart) - len(shown)
+    noun = "metric of learning differs" if more == 1 else "metrics of learning differ"
+    return [*shown, *([f"The curves of {more} more {noun}: see the HTML report."] if more else [])]
 
 
-def parting(metric: MetricVerdict, comparison: Comparison) -> str:
-    """``critic/score/mean parts at step 81: …``. Its band must leave 0."""
-    band = metric.parting
+def _curve_difference(metric: MetricVerdict, comparison: Comparison) -> str:
+    """Return ``critic/score/mean: the curves first differ at step 81 …``."""
+    band = metric.separating_band
     assert band is not None and band.first is not None
     unit = UNITS[comparison.options.axis]
     start, end = band.starts[band.first], band.ends[band.first]
     where = f"{unit} {number(start)}" if start == end else f"{unit}s {number(start)} to {number(end)}"
-    windows = f"outside it in {band.outside} of {len(band.starts)} windows"
-    level = "" if metric.verdict == DIFFERS else ", though the levels don't differ"
-    return f"{metric.name} parts at {where} (simultaneous 95 % band over the seeds; {windows}){level}."
+    windows = f"excludes 0 in {band.outside} of {len(band.starts)} windows"
+    level = "" if metric.verdict == DIFFERS else "; the levels do not differ"
+    return (
+        f"{metric.name}: the curves first differ at {where}"
+        f" (the simultaneous 95 % band of B − A {windows}{level})."
+    )
 
 
-def _takes(comparison: Comparison) -> Iterator[str]:
-    """What it would take to know of the outcome, where it is unclear."""
+def _unclear_outcomes(comparison: Comparison) -> Iterator[str]:
+    """Yield why an outcome is unclear and how many seeds would decide it."""
     for metric in comparison.metrics:
         first = metric.name in key_metrics(comparison)[:2] or metric.name.startswith("val-core/")
-        if metric.verdict == UNCLEAR and first and (said := takes(metric)):
-            yield f"{metric.name} is unclear: {metric.why}; {said}."
-
-
-def takes(metric: MetricVerdict) -> str:
-    """What data like these could have shown, and how many seeds would show the margin; "" where nothing was
-    tested."""
-    evidence = metric.evidence
-    if evidence.least is None:
-        return ""
-    seen = f"a difference of {evidence.least:.2g} would have been seen (80 % power)"
-    if not metric.over_seeds:
-        return f"{seen}; how many seeds it takes is known from two seeds a side on"
-    return f"{seen}; {needed(metric)} seeds a side would tell {_margin(metric)}, apart"
+        if not first or metric.verdict != UNCLEAR or metric.evidence.least is None:
+            continue
+        if metric.over_seeds:
+            seeds = f"{needed(metric)} seeds per side would detect {_margin(metric)}"
+        else:
+            seeds = "two seeds per side would tell how many seeds a verdict takes"
+        detectable = f"A difference of {metric.evidence.least:.2g} would be detected with 80 % power"
+        yield f"{metric.name} is unclear: {metric.why}. {detectable}; {seeds}."
 
 
 def needed(metric: MetricVerdict) -> str:
-    """How many seeds a side tell the margin apart: a number, ``> 10000``, – where seed noise is unknown."""
+    """Return the seeds per side that detect the margin (``> 10000``: too many), – without seed noise."""
     if not metric.over_seeds or metric.evidence.least is None:
         return "–"
     from trinity_compat.compare.inference.power import MOST_SEEDS
@@ -219,44 +245,45 @@ def needed(metric: MetricVerdict) -> str:
 def _counts(comparison: Comparison) -> str:
     metrics = comparison.metrics
     counts = {verdict: sum(m.verdict == verdict for m in metrics) for verdict in VERDICTS}
-    listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    words = {
+        verdict: "differ" if verdict == DIFFERS and count > 1 else verdict
+        for verdict, count in counts.items()
+    }
+    listed = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
     compared = f"{_metrics(len(metrics))} compared: {listed}."
     learning = [m for m in metrics if m.group in LEARNING and m.difference.q is not None]
     if not learning:
         return compared
     found = sum(m.difference.q is not None and m.difference.q <= ALPHA for m in learning)
-    tested = f"Of {_metrics(len(learning))} of learning tested"
+    tested = f"{found or 'None'} of {len(learning)} tested metrics of learning"
     if not found:
-        return f"{compared} {tested} none has q ≤ {ALPHA}."
-    return f"{compared} {tested} {found} {'has' if found == 1 else 'have'} q ≤ {ALPHA}: {_CHANCE}."
+        return f"{compared} {tested} has q ≤ {ALPHA}."
+    return f"{compared} {tested} {'has' if found == 1 else 'have'} q ≤ {ALPHA}: {_CHANCE}."
 
 
 def _untested(comparison: Comparison) -> list[str]:
-    """Why metrics were not tested, once for all that have the same reason."""
-    lacks = (m.evidence.lacks for m in comparison.metrics if m.verdict == UNCLEAR)
-    reasons = Counter(why for why in lacks if why and why != inference.missing())
-    return [f"{_metrics(count)} not tested: {why}." for why, count in reasons.most_common()]
+    """Return each reason why metrics were not tested, once, with their number."""
+    reasons = Counter(m.evidence.lacks for m in comparison.metrics if m.verdict == UNCLEAR)
+    known = ("", inference.missing())
+    return [
+        f"{_metrics(count)} not tested: {why}." for why, count in reasons.most_common() if why not in known
+    ]
 
 
 def _methods(comparison: Comparison) -> list[str]:
-    """How the intervals were made, once for all metrics."""
+    """Return how the intervals were computed, once for all metrics."""
     methods = {m.difference.method for m in comparison.metrics if m.difference.method}
     if missing := inference.missing():
         return [f"No intervals, p or verdicts: {missing}."]
     return [f"Intervals and p: {method}." for method in sorted(methods)]
 
 
-def _seeds(comparison: Comparison) -> bool:
+def _has_seeds(comparison: Comparison) -> bool:
     return min(len(comparison.a.runs), len(comparison.b.runs)) >= 2
 
 
-def _unknown_seeds(comparison: Comparison) -> Iterator[str]:
-    if not _seeds(comparison):
-        yield "One run on a side: seed noise is unknown, so 'differs' may be the seed. Add seeds."
-
-
 def sentence(metric: MetricVerdict) -> str:
-    """One metric's verdict in words."""
+    """Return one metric's verdict in words."""
     d = metric.difference
     interval = "" if math.isnan(d.low) else f", 95 % interval {d.low:+.4g} … {d.high:+.4g}"
     p = "" if d.p is None else f", p = {d.p:.3g}"
@@ -268,7 +295,7 @@ def sentence(metric: MetricVerdict) -> str:
     return (
         f"{metric.name}: {metric.verdict}{same} (A {metric.a.summary.level:.4g}, "
         f"B {metric.b.summary.level:.4g}, B − A {d.value:+.4g}{interval}{p}{q}{effect}){side}{why}"
-        f"{_left_out(metric)}"
+        f"{_omitted_points(metric)}"
     )
 
 
@@ -277,7 +304,7 @@ def _margin(metric: MetricVerdict) -> str:
     return f"±{margin.size:.3g}, {margin.origin}"
 
 
-def _left_out(metric: MetricVerdict) -> str:
+def _omitted_points(metric: MetricVerdict) -> str:
     sides = ((letter, side.broken) for letter, side in (("A", metric.a), ("B", metric.b)))
     counts = [f"{broken.count} in {letter}" for letter, broken in sides if broken]
-    return f"; without points that are not finite: {', '.join(counts)}" if counts else ""
+    return f"; NaN or infinite points left out: {', '.join(counts)}" if counts else ""

@@ -55,12 +55,13 @@ class Evidence:
     ``p_same``: of the equivalence test (two one-sided tests against the margin). ``least``: the difference
     that data like these show with 80 % power. ``seeds``: how many a side would show the margin so, None where
     seed noise is unknown or it would take more than ``power.MOST_SEEDS``. ``lacks``: why nothing can be
-    tested; ``doubt``: why the points are worth less than their number. ``told``: B − A is more than rounding.
+    tested; ``doubt``: why the points are worth less than their number. ``exceeds_rounding``: B − A
+    is more than rounding.
     """
 
     difference: Difference
     margin: Margin
-    told: bool = True
+    exceeds_rounding: bool = True
     p_same: float | None = None
     least: float | None = None
     seeds: int | None = None
@@ -93,7 +94,7 @@ def gather(
         evidence = replace(_over_seeds(a.levels, b.levels, margin, given or DEFAULT, paired), band=band)
     else:
         evidence = _within_runs(a, b, margin)
-    return replace(evidence, told=abs(value) > rounding)
+    return replace(evidence, exceeds_rounding=abs(value) > rounding)
 
 
 def _over_seeds(
@@ -137,8 +138,9 @@ def _lacks(a: SideCurves, over_seeds: bool) -> str:
     from trinity_compat.compare.inference.within import FEWEST
 
     points = len(a.mean)
-    few = f"one run a side with {'1 point' if points == 1 else f'{points} points'} in common"
-    return f"{few}: its noise needs {FEWEST}" if points < FEWEST else ""
+    are = "is 1" if points == 1 else f"are {points}"
+    needed = f"with one run on a side at least {FEWEST} points in common are needed, and there {are}"
+    return needed if points < FEWEST else ""
 
 
 def _difference(estimate: Estimate) -> Difference:

@@ -13,7 +13,7 @@ from typing import Any
 from trinity_compat import web
 from trinity_compat.compare import breakdown
 from trinity_compat.compare.conclusion import key_metrics
-from trinity_compat.compare.report import as_dict, metric_dict, open_ends
+from trinity_compat.compare.report import as_dict, data_needed, metric_dict
 from trinity_compat.compare.verdict import Comparison, MetricVerdict
 
 _MOST = 400  # points of a drawn curve: more than a screen shows, and a page of 10 000 steps stays small
@@ -32,7 +32,7 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, object]] | No
     data["timing"] = [breakdown.timing(side) for side in sides]
     data["resources"] = [breakdown.resources(side) for side in sides]
     data["config"] = config_diff
-    data["open"] = open_ends(comparison)
+    data["open"] = data_needed(comparison)
     page = resources.files("trinity_compat.compare").joinpath("report.html").read_text(encoding="utf-8")
     title = html.escape(f"{comparison.a.label} against {comparison.b.label}")
     parts = {

@@ -10,8 +10,8 @@ from trinity_compat.compare.model import RunMetrics, Side
 from trinity_compat.translate.stock_verl import is_moved, lost_in
 
 _OURS = "job"  # the kind of a run that reads them
-_SINCE = "stock veRL from 0.9.0 on does not read the reward keys of before 0.8"
-_BASELINE = "trinity-compat profile NAME --as-overrides --for SCRIPT prints those that it reads"
+_SINCE = "stock veRL does not read the reward keys from before 0.8 since 0.9.0"
+_BASELINE = "trinity-compat profile NAME --as-overrides --for SCRIPT prints the keys that it does read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,14 @@ class LostKeys:
 
     def __str__(self) -> str:
         """The line that a report begins with."""
-        told = ", ".join(f"{key}={value}" for key, value in self.keys.items())
-        without = f"it was trained without {told}, so the two sides have not the same reward"
+        keys = ", ".join(f"{key}={value}" for key, value in self.keys.items())
         if self.known:
-            return (
-                f"{self.side} is stock veRL's ({', '.join(self.runs)}), and {without}: {_SINCE}. {_BASELINE}."
+            without = (
+                f"{self.side} is a run of stock veRL ({', '.join(self.runs)}) and was trained without {keys}"
             )
-        return f"If {self.side} is a run of stock veRL 0.9, {without}: {_SINCE}. {_BASELINE}."
+        else:
+            without = f"If {self.side} is a run of stock veRL 0.9, it was trained without {keys}"
+        return f"{without}, so the sides have different rewards: {_SINCE}. {_BASELINE}."
 
     def as_dict(self) -> dict[str, object]:
         """Of the JSON form."""

@@ -32,7 +32,7 @@ _COLUMNS = (
     "B last",
     "distance",
 )
-_OPEN_COLUMNS = ("unclear", "why", "same within", "would have been seen", "seeds a side for it")
+_OPEN_COLUMNS = ("unclear", "why", "same within", "detectable (80 % power)", "seeds per side needed")
 
 
 def _cells(metric: MetricVerdict) -> list[str]:
@@ -58,7 +58,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2g}"
 
 
-def open_ends(comparison: Comparison) -> list[list[str]]:
+def data_needed(comparison: Comparison) -> list[list[str]]:
     """Of each metric that was tested and is unclear: why, and what it would take to know."""
     return [
         [
@@ -95,14 +95,14 @@ def print_text(comparison: Comparison, console: Console) -> None:
         console.print(Text(line))
     for group, metrics in comparison.groups.items():
         _print_group(group, metrics, console)
-    _print_open_ends(comparison, console)
+    _print_data_needed(comparison, console)
     for note in _footnotes(comparison):
         console.print(Text(note))
     console.print(Text(f"\n{conclusion[0]}", style="bold"))
 
 
-def _print_open_ends(comparison: Comparison, console: Console) -> None:
-    rows = open_ends(comparison)
+def _print_data_needed(comparison: Comparison, console: Console) -> None:
+    rows = data_needed(comparison)
     if rows:
         table = Table(box=None, pad_edge=False)
         for index, column in enumerate(_OPEN_COLUMNS):
@@ -139,8 +139,8 @@ def as_markdown(comparison: Comparison) -> str:
         lines.append(f"| {group} | {' | '.join(map(str, counts.values()))} | {', '.join(names)} |")
     for group, metrics in comparison.groups.items():
         lines += ["", f"### {group}", "", *_markdown(_COLUMNS, map(_cells, metrics))]
-    if unclear := open_ends(comparison):
-        lines += ["", "### What it would take", "", *_markdown(_OPEN_COLUMNS, unclear)]
+    if unclear := data_needed(comparison):
+        lines += ["", "### Data needed for a verdict", "", *_markdown(_OPEN_COLUMNS, unclear)]
     notes = _footnotes(comparison)
     return "\n".join([*lines, *(["", *(f"- {note}" for note in notes)] if notes else [])]) + "\n"
 
@@ -200,7 +200,7 @@ def metric_dict(metric: MetricVerdict) -> dict[str, Any]:
         },
         "same": _same_dict(metric),
         "takes": {"least_seen": _known(metric.evidence.least), "seeds": metric.evidence.seeds},
-        "parts": _parting_dict(metric),
+        "parts": _band_dict(metric),
         "distance": _finite(metric.area),
         "differs_in_meaning": metric.differs_in_meaning or None,
     }
@@ -212,17 +212,17 @@ def _same_dict(metric: MetricVerdict) -> dict[str, object]:
     return {"margin": _finite(margin.size), "of": margin.origin, "p": metric.evidence.p_same}
 
 
-def _parting_dict(metric: MetricVerdict) -> dict[str, object] | None:
+def _band_dict(metric: MetricVerdict) -> dict[str, object] | None:
     """The band of B − A over windows of x; ``at``: where it first leaves 0, None where that isn't shown."""
     band = metric.evidence.band
     if band is None:
         return None
-    at = metric.parting
+    at = metric.separating_band
     return {
         "at": None if at is None or at.first is None else [at.starts[at.first], at.ends[at.first]],
         "outside": band.outside,
         "p": band.p,
-        "q": metric.parting_q,
+        "q": metric.band_q,
         "from": band.starts,
         "to": band.ends,
         "low": [_finite(value) for value in band.low],

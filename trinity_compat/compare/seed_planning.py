@@ -21,10 +21,10 @@ _COLUMNS = (
     "metric",
     "level",
     "spread between seeds",
-    "tell apart",
-    "seeds a side",
-    "to be safe",
-    "least seen",
+    "difference",
+    "seeds per side",
+    "conservative",
+    "detectable now",
 )
 
 
@@ -65,7 +65,7 @@ def make_plan(sides: Sequence[Side], asked: MarginAmount, options: CompareOption
         raise UserError(f"--plan: {missing}")
     if all(len(side.runs) < 2 for side in sides):
         raise UserError(
-            "--plan needs two runs of a side: one run doesn't tell the noise between seeds",
+            "--plan needs two runs of a side: one run does not show the noise between seeds",
             hint="trinity-compat compare seed1.log,seed2.log,seed3.log --plan 0.02",
         )
     levels = [_levels(side, options) for side in sides]
@@ -131,15 +131,15 @@ def as_text(plan: SeedPlan, form: str) -> str:
 
 def _title(plan: SeedPlan) -> str:
     whose = " and ".join(f"{label} ({runs} run{'' if runs == 1 else 's'})" for label, runs in plan.sides)
-    what = f"{plan.asked} of the level" if plan.asked.is_share else str(plan.asked)
-    return f"Seeds a side that tell {what} apart with 80 % power at p ≤ 0.05, with the noise of {whose}:"
+    what = f"a difference of {plan.asked}{' of the level' if plan.asked.is_share else ''}"
+    return f"Seeds per side that detect {what} with 80 % power at p ≤ 0.05, given the noise of {whose}:"
 
 
 def _notes(plan: SeedPlan) -> list[str]:
     runs = min(count for _, count in plan.sides if count > 1)
     return [
-        "To be safe: with the upper 80 % limit of the spread, which so few seeds tell only roughly.",
-        f"Least seen: the difference that {runs} seeds a side show with 80 % power.",
+        "Conservative: from the upper 80 % limit of the spread, which few seeds estimate only roughly.",
+        f"Detectable now: the difference that {runs} seeds per side detect with 80 % power.",
     ]
 
 

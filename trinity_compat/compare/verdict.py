@@ -42,7 +42,7 @@ class MetricVerdict:
     verdict: str
     why: str = ""
     differs_in_meaning: str = ""
-    parting_q: float | None = None
+    band_q: float | None = None
 
     @property
     def difference(self) -> Difference:
@@ -65,10 +65,12 @@ class MetricVerdict:
         return "B" if (self.difference.value > 0) == (sign == "+") else "A"
 
     @property
-    def parting(self) -> Band | None:
-        """The band of B − A where it leaves 0: of a metric that differs, or, counted among all the metrics'
-        bands, of one whose level does not. None elsewhere."""
-        band, q = self.evidence.band, self.parting_q
+    def separating_band(self) -> Band | None:
+        """The band of B − A if it excludes 0 in some window, else None.
+
+        Where the level does not differ, the band must also be significant among all metrics' bands.
+        """
+        band, q = self.evidence.band, self.band_q
         if band is None or band.first is None or q is None:
             return None
         return band if self.verdict == DIFFERS or q <= ALPHA else None
@@ -228,8 +230,8 @@ def _judged(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
     for learning in (True, False):
         kind = [m for m in metrics if names.is_of_learning(m.group) == learning]
         qs = _discoveries({m.name: m.difference.p for m in kind if _is_tested(m)})
-        parting = _discoveries({m.name: m.evidence.band.p for m in kind if m.evidence.band and _is_tested(m)})
-        found += [_with_verdict(m, qs.get(m.name), parting.get(m.name), len(qs)) for m in kind]
+        band_qs = _discoveries({m.name: m.evidence.band.p for m in kind if m.evidence.band and _is_tested(m)})
+        found += [_with_verdict(m, qs.get(m.name), band_qs.get(m.name), len(qs)) for m in kind]
     return sorted(found, key=lambda m: m.name)
 
 
@@ -248,13 +250,11 @@ def _discoveries(ps: Mapping[str, float | None]) -> dict[str, float]:
     return dict(zip(known, discoveries(list(known.values())), strict=True))
 
 
-def _with_verdict(
-    metric: MetricVerdict, q: float | None, parting_q: float | None, tested: int
-) -> MetricVerdict:
+def _with_verdict(metric: MetricVerdict, q: float | None, band_q: float | None, tested: int) -> MetricVerdict:
     difference = replace(metric.evidence.difference, q=q)
     evidence = replace(metric.evidence, difference=difference)
-    verdict, why = judge(metric.a, metric.b, evidence, tested=tested, parting_q=parting_q)
-    return replace(metric, evidence=evidence, verdict=verdict, why=why, parting_q=parting_q)
+    verdict, why = judge(metric.a, metric.b, evidence, tested=tested, band_q=band_q)
+    return replace(metric, evidence=evidence, verdict=verdict, why=why, band_q=band_q)
 
 
 def _apart(

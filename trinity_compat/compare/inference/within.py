@@ -37,8 +37,8 @@ def within_runs(a: Sequence[float], b: Sequence[float]) -> Estimate:
         errors = (_correlated(gaps, worth), _blocks(gaps))
         return Estimate(value, errors, effect, "AR(1) and blocks within one run (weak: one seed a side)")
     doubt = (
-        f"neighbouring steps are so alike that the {len(gaps)} points are worth {worth:.2g}: only what no "
-        "random walk could have done would tell"
+        f"neighbouring steps are so correlated that {len(gaps)} points count as {worth:.2g} independent "
+        "ones: only a difference that a random walk cannot produce is detected"
     )
     method = "random walk within one run (weak: one seed a side)"
     return Estimate(value, (_walk(gaps),), effect, method, doubt)
