@@ -13,8 +13,7 @@ from omegaconf import OmegaConf
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.silence_detector import SilenceDetector
 from trinity_compat.common.errors import RunError
-from trinity_compat.explorer.data.dynamic_dataset import followed
-from trinity_compat.explorer.data.tasks import eval_stream, train_dataset, train_stream
+from trinity_compat.explorer.data.tasks import eval_stream, train_stream
 from trinity_compat.explorer.engine.weights import INITIAL
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone, trainer_trouble
 from trinity_compat.explorer.scheduling import loop as loop_module
@@ -35,7 +34,6 @@ class Run:
         train, evaluation = train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None)
         self.buffer, self.maker, self.steps = buffer, maker, spec.total_steps
         self.heart = Heartbeat(lambda: open_buffer(spec.database_url), "explorer")
-        train = followed(train, spec, buffer, lambda: train_dataset(config, tokenizer, None))
         self.plan = Scheduler(spec, buffer, train, evaluation, index=index)
         report = StepReporter(buffer, "explorer")
         self.explorer = Explorer(buffer, self.plan, maker, report, self.heart, test=test)

@@ -1,7 +1,7 @@
 """Values of a dataset's rows: stock veRL on one side, our whole chain on the other, the same types.
 
 Stock: its dataset, ``collate_fn``, ``DataProto``, ``AgentLoopWorker._compute_score`` up to the function.
-Ours: task stream, scoring process, database, train batch, kept batch.
+Ours: task stream, scoring process, database, train batch.
 """
 
 import asyncio
@@ -298,14 +298,3 @@ def test_the_train_batch_has_the_same(stock, claimed):
         assert column.dtype == object
         theirs = stock.non_tensor_batch[name]
         assert differences(dict(enumerate(theirs)), dict(enumerate(column))) == [], name
-
-
-def test_a_dataset_that_changes_is_given_the_same(stock):
-    from trinity_compat.buffer.batch_codec import decode, encode
-
-    data, left = encode(stock)
-    assert left == []
-    found = decode(data)
-    assert found.batch.keys() == stock.batch.keys()
-    for name, column in stock.non_tensor_batch.items():
-        assert differences(dict(enumerate(column)), dict(enumerate(found.non_tensor_batch[name]))) == [], name

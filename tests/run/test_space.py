@@ -11,7 +11,6 @@ from trinity_compat.job.run_spec import RowsSpec, RunSpec, SyncSpec
 from trinity_compat.run import run
 from trinity_compat.run.checks import disk_space
 
-HERE = Path("/nowhere")
 VERL = {
     "data": {"train_batch_size": 100, "max_prompt_length": 1000, "max_response_length": 3000},
     "actor_rollout_ref": {"rollout": {"n": 10}, "model": {"path": "Org/Model"}},
@@ -30,34 +29,33 @@ def saving(model, **trainer):
 
 def test_the_buffer_holds_every_answer_at_its_longest():
     # 100 steps of 1,000 answers of 1.5 KB, 3,000 tokens of 13 bytes and 1,000 of 9
-    assert disk_space.need(SPEC, cwd=HERE) == disk_space.SpaceNeeded(100 * 1000 * (1500 + 39000 + 9000), 0.0)
+    assert disk_space.need(SPEC) == disk_space.SpaceNeeded(100 * 1000 * (1500 + 39000 + 9000), 0.0)
 
 
 def test_rows_of_files_are_not_stored_again(tmp_path):
     of_files = replace(SPEC, rows=RowsSpec("sft", ("a.parquet",)))
-    assert disk_space.need(of_files, cwd=HERE).buffer == 0.0
-    assert "buffer" not in "".join(disk_space.remarks(of_files, tmp_path, cwd=HERE))
+    assert disk_space.need(of_files).buffer == 0.0
+    assert "buffer" not in "".join(disk_space.remarks(of_files, tmp_path))
 
 
 def test_kept_steps_alone_hold_their_tokens():
-    kept = disk_space.need(replace(SPEC, keep_steps=7), cwd=HERE)
+    kept = disk_space.need(replace(SPEC, keep_steps=7))
     assert kept.buffer == 1000 * (100 * 1500 + (7 + 3) * 48000)
 
 
 def test_checkpoints_hold_weights_and_moments_of_four_bytes(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(bytes(2000))
-    assert disk_space.need(saving(tmp_path, save_freq=30), cwd=HERE).checkpoints == 4 * 1000 * 12
+    assert disk_space.need(saving(tmp_path, save_freq=30)).checkpoints == 4 * 1000 * 12
     assert (
-        disk_space.need(saving(tmp_path, save_freq=10, max_actor_ckpt_to_keep=1), cwd=HERE).checkpoints
-        == 2 * 1000 * 12
+        disk_space.need(saving(tmp_path, save_freq=10, max_actor_ckpt_to_keep=1)).checkpoints == 2 * 1000 * 12
     )
-    assert disk_space.need(saving("Org/Model", save_freq=10), cwd=HERE).checkpoints is None
+    assert disk_space.need(saving("Org/Model", save_freq=10)).checkpoints is None
 
 
 @pytest.mark.parametrize(("free", "warned"), [(10e9, False), (1e9, True)])
 def test_too_little_room_is_warned_of(tmp_path, monkeypatch, free, warned):
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-    told = list(disk_space.remarks(SPEC, tmp_path / "not" / "there", cwd=HERE))
+    told = list(disk_space.remarks(SPEC, tmp_path / "not" / "there"))
     assert told[0].startswith("disk      buffer up to 5.0 GB; free at ")
     assert [line.split(":")[0] for line in told[1:]] == ["warning"] * warned
 
@@ -65,40 +63,13 @@ def test_too_little_room_is_warned_of(tmp_path, monkeypatch, free, warned):
 def test_a_database_of_its_own_takes_none_of_this_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9}))
     spec = replace(SPEC, database_url="postgresql+psycopg://u@h/db")
-    (line,) = disk_space.remarks(spec, tmp_path, cwd=HERE)
+    (line,) = disk_space.remarks(spec, tmp_path)
     assert "buffer up to 5.0 GB in its database" in line
 
 
 def test_a_run_of_unknown_length_is_told_by_the_step(tmp_path):
-    (line,) = disk_space.remarks(replace(SPEC, total_steps=None), tmp_path, cwd=HERE)
+    (line,) = disk_space.remarks(replace(SPEC, total_steps=None), tmp_path)
     assert "buffer up to 50 MB a step" in line
-
-
-def changing(folder, **algorithm):
-    (folder / "data.py").write_text("class Mine:\n    def on_batch_end(self, batch): ...\n")
-    data = {**VERL["data"], "custom_cls": {"path": "data.py", "name": "Mine"}}
-    return replace(SPEC, verl={**VERL, "data": data, "algorithm": {**VERL["algorithm"], **algorithm}})
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "numbers"), [({}, 0), ({"adv_estimator": "gae"}, 3), ({"use_kl_in_reward": True}, 2)]
-)
-def test_batches_that_change_the_data_are_counted_and_never_dropped(tmp_path, algorithm, numbers):
-    spec = changing(tmp_path, **algorithm)
-    batches = 100 * 1000 * (300 + 3000 * (10 + 4 * numbers) + 1000 * 3)
-    plain = disk_space.need(SPEC, cwd=tmp_path).buffer
-    assert disk_space.need(spec, cwd=tmp_path) == disk_space.SpaceNeeded(plain + batches, 0.0, batches)
-    kept = disk_space.need(replace(spec, keep_steps=7), cwd=tmp_path)
-    assert kept.batches == batches
-    assert kept.buffer < plain + batches
-    (line, *_) = disk_space.remarks(spec, tmp_path, cwd=tmp_path)
-    told = f"{batches / 1e9:.1f} GB of it batches that change the data"
-    assert line.startswith(f"disk      buffer up to {(plain + batches) / 1e9:.1f} GB ({told}); free at ")
-
-
-def test_of_a_run_of_unknown_length_they_are_told_by_the_step(tmp_path):
-    (line,) = disk_space.remarks(replace(changing(tmp_path), total_steps=None), tmp_path, cwd=tmp_path)
-    assert "buffer up to 83 MB (33 MB of it batches that change the data) a step" in line
 
 
 GB = 10**9
@@ -139,7 +110,7 @@ def test_one_that_cannot_fit_is_refused_with_what_to_write(shared, free):
 
 @pytest.mark.parametrize(("free", "warned"), [(3.9 * GB, True), (4.1 * GB, False)])
 def test_two_versions_are_what_is_needed(shared, tmp_path, free, warned):
-    told = "\n".join(disk_space.remarks(shared(free), tmp_path, cwd=HERE))
+    told = "\n".join(disk_space.remarks(shared(free), tmp_path))
     assert f"weights   about 4.0 GB in {tmp_path}/shm (2 versions)" in told
     assert ("warning:" in told and "sync_method=checkpoint" in told) is warned
 
@@ -180,4 +151,4 @@ def test_what_an_earlier_start_left_there_is_written_over(shared):
 def test_weights_that_go_another_way_need_none(shared, tmp_path, other):
     spec = shared(1000, **other)
     disk_space.check_shared_memory(spec)
-    assert "weights " not in "\n".join(disk_space.remarks(spec, tmp_path, cwd=HERE))
+    assert "weights " not in "\n".join(disk_space.remarks(spec, tmp_path))

@@ -128,21 +128,6 @@ class Buffer(Protocol):
         Call between ``mark_trained`` of ``step`` and the next one.
         """
 
-    # -- batches that changed a dataset -------------------------------------------------------
-    def keep_batch(self, step: int, data: bytes, *, history: int | None = None) -> None:
-        """Keep the train batch of ``step``, in place of an earlier one.
-
-        ``reconcile`` drops those of later steps than its own. With ``history`` raises HistoryChanged if a
-        resume has begun another one: a trainer that has not heard of it would put its batch in the place of
-        the new one's. Raises BufferFull.
-        """
-
-    def kept_batch(self, step: int) -> bytes | None:
-        """The batch of ``step``; None where none is kept."""
-
-    def batch_history(self, step: int) -> int | None:
-        """The history in which it was kept."""
-
     # -- weights --------------------------------------------------------------------------------
     def publish_version(self, version: WeightVersion) -> None:
         """Announce a version.

@@ -223,5 +223,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(4, "images of tasks", _MEDIA),
     Migration(5, "retention", _RETENTION),
     Migration(6, "batches of steps", _BATCHES),
+    Migration(7, "no batches of steps", ("DROP TABLE train_batches",)),
 )
 LATEST = MIGRATIONS[-1].number

@@ -219,14 +219,6 @@ ON CONFLICT (role, step, history_id) DO UPDATE SET metrics = excluded.metrics, v
 READ_METRICS = """SELECT step, CAST(metrics AS TEXT) FROM metrics
 WHERE role = :role AND step > :after_step AND voided_in IS NULL ORDER BY step, history_id"""
 
-# -- batches that changed a dataset --------------------------------------------------------------
-DROP_BATCH = "DELETE FROM train_batches WHERE step = :step"
-KEEP_BATCH = """INSERT INTO train_batches (step, part, history_id, data)
-VALUES (:step, :part, :history, :data)"""
-KEPT_BATCH = "SELECT data FROM train_batches WHERE step = :step ORDER BY part"
-BATCH_HISTORY = "SELECT history_id FROM train_batches WHERE step = :step AND part = 0"
-DROP_LATER_BATCHES = "DELETE FROM train_batches WHERE step > :step"
-
 # -- resume -------------------------------------------------------------------------------------
 GIVE_ALL_BACK = """UPDATE task_groups SET claim_token = NULL,
     state = CASE WHEN use_count = 0 THEN 'ready' ELSE 'trained' END WHERE claim_token IS NOT NULL"""

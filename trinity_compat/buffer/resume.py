@@ -36,7 +36,6 @@ def reconcile(
     if voided:
         lease_watermark.lower(conn, min(voided))
     conn.execute(query(queries.VOID_VERSIONS), lost)
-    conn.execute(query(queries.DROP_LATER_BATCHES), {"step": lost["step"]})
     conn.execute(query(queries.VOID_METRICS if ours else queries.VOID_ALL_METRICS), lost)
     if position is not None and not ours:
         adopt(conn, step=step, history=history, position=position)

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from trinity_compat.buffer import (
-    batches,
     claims,
     codec,
     groups,
@@ -224,20 +223,6 @@ class SqlBuffer:
             return positions.take(conn, step=step, history=history, missing=self._advance(conn).below)
 
         return self._db.run(work)
-
-    # -- batches that changed a dataset -----------------------------------------------------------
-
-    def keep_batch(self, step: int, data: bytes, *, history: int | None = None) -> None:
-        def work(conn: sa.Connection) -> None:
-            batches.keep(conn, step, data, history=self._still(conn, history))
-
-        self._db.run(work)
-
-    def kept_batch(self, step: int) -> bytes | None:
-        return self._read(lambda conn: batches.read(conn, step))
-
-    def batch_history(self, step: int) -> int | None:
-        return self._read(lambda conn: batches.history_of(conn, step))
 
     # -- weights --------------------------------------------------------------------------------
 

@@ -23,9 +23,8 @@ from trinity_compat.common.network import LOOPBACK, keep_ray_here
 from trinity_compat.common.parent_watch import end_with_parent
 from trinity_compat.common.watchdog import Watchdog, WatchdogThread
 from trinity_compat.explorer.configuration import configuration
-from trinity_compat.explorer.data.dynamic_dataset import followed
 from trinity_compat.explorer.data.operators import pipeline_of, prepared
-from trinity_compat.explorer.data.tasks import TaskStream, eval_stream, train_dataset, train_stream
+from trinity_compat.explorer.data.tasks import TaskStream, eval_stream, train_stream
 from trinity_compat.explorer.data.tasks import check as check_rows
 from trinity_compat.explorer.engine.colocate import SharedDevice
 from trinity_compat.explorer.engine.media_tokens import placeholders
@@ -48,7 +47,7 @@ from trinity_compat.explorer.scheduling.loop import Explorer
 from trinity_compat.explorer.scheduling.report import StepReporter
 from trinity_compat.explorer.scheduling.scheduler import Scheduler, TrainerFinished
 from trinity_compat.explorer.trackers import Trackers
-from trinity_compat.job import disk_full, fingerprint, placement
+from trinity_compat.job import disk_full, dynamic_dataset, fingerprint, placement
 from trinity_compat.job.fingerprint import SCORING, fingerprint_of, sign
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.lora import lora_rank, merged
@@ -182,10 +181,10 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     warm()
     config, tokenizer, processor = configuration(spec)
     train, evaluation = _streams(config, tokenizer, processor)
+    dynamic_dataset.check_instance(train.dataset)
     _join(spec)
     with ExitStack() as given_back:
         buffer = given_back.enter_context(closing(open_buffer(spec.database_url)))
-        train = followed(train, spec, buffer, lambda: train_dataset(config, tokenizer, processor))
         sign(buffer, fingerprint_of(spec))
         report = given_back.enter_context(closing(StepReporter(buffer, name, Trackers(spec.verl, name))))
         workers = given_back.enter_context(closing(_workers(spec, index, heart.engines)))

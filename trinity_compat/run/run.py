@@ -59,7 +59,7 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
         return _serve(made, source)
     for line in (*source.notes, *made.notes, *describe(made), *preflight.remarks(made)):
         say(line)
-    for line in disk_space.remarks(made.spec, made.job.root, cwd=made.cwd):
+    for line in disk_space.remarks(made.spec, made.job.root):
         say(line)
     # Before the start check: what is a missing file should not be told in vLLM's words.
     links = _links(made)

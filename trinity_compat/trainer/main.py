@@ -23,11 +23,10 @@ from trinity_compat.common import file_modes, python_command
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.network import LOOPBACK, keep_ray_here
 from trinity_compat.common.watchdog import WatchdogThread
-from trinity_compat.job import disk_full, placement
+from trinity_compat.job import disk_full, dynamic_dataset, placement
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.run_spec import RunSpec, has_baseline
 from trinity_compat.plugins.verl_entry import assert_platform
-from trinity_compat.trainer import dynamic_dataset
 from trinity_compat.trainer.adapter import Exchange, TrainerAdapter
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.trainer.exchange import BufferExchange
@@ -87,7 +86,7 @@ def _train(spec: RunSpec, buffer: Buffer, heart: LeaseHeartbeat) -> None:
 
 def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: LeaseHeartbeat) -> None:
     datasets = Datasets(config)
-    datasets.train = dynamic_dataset.kept(datasets.train, spec, buffer)
+    dynamic_dataset.check_instance(datasets.train)
     experts = Experts.of(buffer, spec.experts, datasets.tokenizer) if spec.experts else None
     exchange = BufferExchange(
         buffer,

@@ -39,12 +39,9 @@ class TaskOrder:
     _generator: torch.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._generator = self.generator()
-
-    def generator(self) -> torch.Generator:
-        """As the sampler's is before it draws."""
-        made = torch.Generator()
-        return made if self.seed is None else made.manual_seed(self.seed)
+        self._generator = torch.Generator()
+        if self.seed is not None:
+            self._generator.manual_seed(self.seed)
 
     def steps(self, epochs: int) -> int:
         """Steps of so many epochs, each of whole batches only."""
@@ -58,15 +55,9 @@ class TaskOrder:
     def _permutation(self, epoch: int) -> list[int]:
         # One generator serves all epochs, as veRL's sampler keeps one.
         while len(self._epochs) <= epoch:
-            self._epochs.append(drawn(self.rows, self._generator, self.draws))
+            draws = [torch.randperm(self.rows, generator=self._generator) for _ in range(self.draws)]
+            self._epochs.append(draws[-1].tolist())
         return self._epochs[epoch]
-
-
-def drawn(rows: int, generator: torch.Generator, draws: int) -> list[int]:
-    """The next epoch's permutation: the last of ``draws``."""
-    made = [torch.randperm(rows, generator=generator) for _ in range(draws)]
-    permutation: list[int] = made[-1].tolist()
-    return permutation
 
 
 def draws_of(data: Any) -> int:
@@ -98,8 +89,6 @@ class TaskStream:
     """Tasks by number: rows of ``dataset`` with the types that they have there (``buffer.carrying``), and
     ``Media`` for images, videos, sounds and bytes."""
 
-    changes = False  # whether what a task is may depend on the steps before it
-
     def __init__(self, dataset: Any, order: DatasetOrder) -> None:
         self._dataset = dataset
         self.order = order
@@ -109,10 +98,6 @@ class TaskStream:
     def dataset(self) -> Any:
         """veRL's, or the user's own."""
         return self._dataset
-
-    def has(self, step: int) -> bool:
-        """Whether there are tasks for it."""
-        return True
 
     def task(self, task_no: int) -> dict[str, Any]:
         """The row behind a task number (veRL's fields: raw_prompt, data_source, reward_model, …)."""
@@ -175,7 +160,7 @@ class TaskStream:
 def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
     """The training tasks of a veRL configuration. Raises UserError for files that can't serve."""
     data = config.data
-    dataset = train_dataset(config, tokenizer, processor)
+    dataset = _dataset(data.train_files, data, tokenizer, processor, train=True)
     order = _train_order(dataset, data)
     trainer = config.get("trainer") or {}
     # Tasksets begin again within a step: any rows are enough where the steps are counted.
@@ -197,11 +182,6 @@ def _train_order(dataset: Any, data: Any) -> DatasetOrder:
     return TaskOrder(
         len(dataset), data.train_batch_size, bool(data.shuffle), data.get("seed"), draws_of(data)
     )
-
-
-def train_dataset(config: Any, tokenizer: Any, processor: Any) -> Any:
-    """The rows of ``data.train_files``. Raises as ``train_stream``."""
-    return _dataset(config.data.train_files, config.data, tokenizer, processor, train=True)
 
 
 def eval_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:

@@ -130,7 +130,7 @@ class Scheduler:
     def _total_steps(self) -> int:
         given = self._spec.total_steps
         # Whose trainer goes through epochs enough.
-        if given is not None and (self._spec.verl["data"].get("tasksets") or self._train.changes):
+        if given is not None and self._spec.verl["data"].get("tasksets"):
             return given
         of_epochs = self._train.order.steps(int(self._spec.verl["trainer"]["total_epochs"]))
         return of_epochs if given is None else min(given, of_epochs)
@@ -185,8 +185,8 @@ class Scheduler:
         if not mine:
             return None
         step = mine[0] // self._batch + 1
-        if self._filter or self._train.changes:
-            return StepWork(step, "train", ())  # which tasks shows as it draws, or when the weights are there
+        if self._filter:
+            return StepWork(step, "train", ())  # the tasks are known once they are drawn
         if self.sharing.holder:
             return self._train_work(step, mine[:1])  # which more shows as it takes them
         return self._train_work(step, [number for number in mine if number < step * self._batch])
@@ -227,8 +227,6 @@ class Scheduler:
             positions = self._drawing.take(work.step, version.version, self._history)
             jobs = [self._job("train", number, self._train.task(number)) for number in positions]
             return [StepWork(work.step, self._drawing.kind(work.step), jobs)] if jobs else []
-        if not self._train.has(work.step):  # the trainer is about to find out
-            return []
         if not self._filter:
             work = self._taken(work, version, room)
             if not work.jobs:
@@ -247,9 +245,7 @@ class Scheduler:
             return replace(work, jobs=[job for job in work.jobs if job.task_no < self._bound(version)])
         upto = min(upto, self.total_steps * self._batch)
         taken = self.sharing.take(upto, limit, self._under_way, version.version, self._history)
-        steps = {number // self._batch + 1 for number in taken}
-        there = {step for step in steps if self._train.has(step)}  # each asks the database
-        return self._train_work(work.step, [no for no in taken if no // self._batch + 1 in there])
+        return self._train_work(work.step, taken)
 
     def _reach(self, step: int, version: WeightVersion) -> int:
         """Below which tasks may be taken together with those of ``step``: newer weights have to be asked

@@ -12,19 +12,12 @@ from trinity_compat.common.containers import read_section
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.paths import from_home
-from trinity_compat.job import dynamic_dataset
 from trinity_compat.job.run_spec import RunSpec, has_baseline
-from trinity_compat.run.plan.micro_batches import has_critic
 from trinity_compat.run.plan.workflows import longest_response
 
 _PER_TOKEN = 13.0  # bytes of a response token: id and log-prob of 4 each, text, the database's own
 _PER_PROMPT_TOKEN = 9.0  # the same without a log-prob
 _PER_ANSWER = 1500.0  # bytes beside its tokens: row, metrics, its part of the task
-# Of a batch that a dataset is changed by (buffer/batch_codec.py), as measured (docs/buffer.md, Room):
-_BATCH_TOKEN = 10.0  # bytes of a response token: id, two log-probs, what its masks and sums leave
-_BATCH_NUMBER = 4.0  # of each further number that it has
-_BATCH_PROMPT_TOKEN = 3.0
-_BATCH_ANSWER = 300.0
 _ADAM = 3  # a checkpoint's parameters and two moments, each as large as the weights in float32
 _WEIGHTS = ("*.safetensors", "*.bin")
 _SHARED = Path("/dev/shm")  # synchronizer.sync_method=memory
@@ -36,41 +29,33 @@ _OTHER_METHOD = "--set synchronizer.sync_method=checkpoint puts them into the jo
 
 @dataclass(frozen=True, slots=True)
 class SpaceNeeded:
-    """Bytes: what the buffer takes at most, for answers as long as they may be, ``batches`` of it for those
-    that change the data; and the checkpoints, None where the model is not on this machine."""
+    """Bytes of the buffer at most, with answers at their longest, and of the checkpoints.
+
+    ``checkpoints`` is None where the model is not on this machine.
+    """
 
     buffer: float
     checkpoints: float | None
-    batches: float = 0.0
-
-    @property
-    def told(self) -> str:
-        """Of the buffer, for a line."""
-        batches = f" ({_gb(self.batches)} of it batches that change the data)" if self.batches else ""
-        return f"buffer up to {_gb(self.buffer)}{batches}"
 
 
-def need(spec: RunSpec, *, cwd: Path) -> SpaceNeeded | None:
-    """Of the whole run; None where nobody knows its length. ``cwd``: where files that it names are."""
-    return _need(spec, spec.total_steps, cwd) if spec.total_steps else None
+def need(spec: RunSpec) -> SpaceNeeded | None:
+    """Space that the whole run needs; None where its number of steps is unknown."""
+    if not spec.total_steps:
+        return None
+    return SpaceNeeded(_buffer(spec, spec.total_steps), _checkpoints(spec, spec.total_steps))
 
 
-def _need(spec: RunSpec, steps: int, cwd: Path) -> SpaceNeeded:
-    batches = steps * _batch(spec, cwd)
-    return SpaceNeeded(_buffer(spec, steps) + batches, _checkpoints(spec, steps), batches)
-
-
-def remarks(spec: RunSpec, folder: Path, *, cwd: Path) -> Iterator[str]:
+def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
     """What the run needs in ``folder`` and what is free, and a warning where that is too little."""
-    found, free = need(spec, cwd=cwd), shutil.disk_usage(_existing(folder)).free
+    found, free = need(spec), shutil.disk_usage(_existing(folder)).free
     if found is None:
-        yield f"disk      {_need(spec, 1, cwd).told} a step; free at {folder}: {_gb(free)}"
+        yield f"disk      buffer up to {_gb(_buffer(spec, 1))} a step; free at {folder}: {_gb(free)}"
         yield from _of_shared_memory(spec)
         return
     local = spec.database_url.startswith("sqlite")
     total = (found.buffer if local else 0.0) + (found.checkpoints or 0.0)
     where = "" if local else " in its database"
-    parts = [f"{found.told}{where}"] if found.buffer else []
+    parts = [f"buffer up to {_gb(found.buffer)}{where}"] if found.buffer else []
     parts += [f"checkpoints about {_gb(found.checkpoints)}"] if found.checkpoints else []
     yield f"disk      {' + '.join(parts) or 'no checkpoints'}; free at {folder}: {_gb(free)}"
     yield from _of_shared_memory(spec)
@@ -136,31 +121,10 @@ def _buffer(spec: RunSpec, steps: int) -> float:
     data = spec.verl["data"]
     tokens = _PER_TOKEN * longest_response(spec.verl)
     each = _PER_ANSWER + tokens + _PER_PROMPT_TOKEN * int(data["max_prompt_length"])
-    a_step = _answers(spec) + int(data["train_batch_size"]) * has_baseline(spec.verl)
+    answers = int(spec.verl["actor_rollout_ref"]["rollout"]["n"]) + has_baseline(spec.verl)
+    a_step = int(data["train_batch_size"]) * answers
     whole = steps if spec.keep_steps is None else min(steps, spec.keep_steps + _held(spec))
     return a_step * (whole * each + (steps - whole) * _PER_ANSWER)
-
-
-def _answers(spec: RunSpec) -> int:
-    """Those that a step trains on."""
-    return int(spec.verl["data"]["train_batch_size"]) * int(spec.verl["actor_rollout_ref"]["rollout"]["n"])
-
-
-def _batch(spec: RunSpec, cwd: Path) -> float:
-    """A step's batch where a dataset is changed by it: it is never dropped."""
-    if not dynamic_dataset.is_named(spec, cwd=cwd):
-        return 0.0
-    data = spec.verl["data"]
-    tokens = (_BATCH_TOKEN + _BATCH_NUMBER * _numbers(spec)) * longest_response(spec.verl)
-    return _answers(spec) * (_BATCH_ANSWER + tokens + _BATCH_PROMPT_TOKEN * int(data["max_prompt_length"]))
-
-
-def _numbers(spec: RunSpec) -> int:
-    """Of a response token beside its two log-probs: the reference policy's; under a critic value, advantage
-    and return; a reward, where each token has its part of the KL term."""
-    in_reward = bool(value_at(spec.verl, "algorithm.use_kl_in_reward"))
-    reference = in_reward or bool(value_at(spec.verl, "actor_rollout_ref.actor.use_kl_loss"))
-    return reference + in_reward + 3 * has_critic(spec.verl)
 
 
 def _held(spec: RunSpec) -> int:

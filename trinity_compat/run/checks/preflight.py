@@ -25,6 +25,7 @@ from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import NO_HEAD, architectures_in, needs_head
 from trinity_compat.job import dynamic_dataset
+from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.served_models import served_models
 from trinity_compat.run.checks import file_rows, loggers
 from trinity_compat.run.plan import attention
@@ -70,7 +71,7 @@ def _check_training(plan: RunPlan) -> None:
     if plan.spec.rows:
         file_rows.check(plan.spec.rows)
     else:
-        dynamic_dataset.check_text(plan.spec, cwd=plan.cwd)
+        check_dataset_class(plan.spec, cwd=plan.cwd)
         check_data(verl, cwd=plan.cwd)
     if plan.spec.experts:
         file_rows.check(plan.spec.experts.rows)
@@ -91,7 +92,7 @@ def missing(plan: RunPlan) -> Iterator[str]:
         else [
             models,
             partial(check_juicer, plan.spec.verl),
-            partial(dynamic_dataset.check_text, plan.spec, cwd=plan.cwd),
+            partial(check_dataset_class, plan.spec, cwd=plan.cwd),
             partial(file_rows.check, of_rows)
             if of_rows
             else partial(check_data, plan.spec.verl, cwd=plan.cwd),
@@ -160,7 +161,6 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
 def remarks(plan: RunPlan) -> Iterator[str]:
     """What is not wrong and should be known, for the start of a run and a dry run."""
     verl = plan.spec.verl
-    yield from dynamic_dataset.note(plan.spec, cwd=plan.cwd)
     model = _local(str(value_at(verl, REWARD)), plan.cwd)
     if is_served(verl) and needs_head(verl, architectures_in(model)):
         yield f"warning: {REWARD}={value_at(verl, REWARD)}: {NO_HEAD}"
@@ -193,6 +193,12 @@ def _is_path(text: str) -> bool:
 
 def _local(text: str, cwd: Path) -> Path:
     return cwd / from_home(text)
+
+
+def check_dataset_class(spec: RunSpec, *, cwd: Path) -> None:
+    """The class of ``data.custom_cls`` does not change its rows by what is trained; bench trains nothing."""
+    if not spec.rows and spec.mode != "bench":
+        dynamic_dataset.check_source(spec.verl, cwd=cwd)
 
 
 def check_data(verl: Tree, *, cwd: Path) -> None:

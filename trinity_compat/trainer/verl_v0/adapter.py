@@ -35,7 +35,6 @@ from trinity_compat.plugins.verl_checkpoint_engine import FILE
 from trinity_compat.synchronizer.adapters import beside_language_model
 from trinity_compat.synchronizer.transports.files import WeightFile, WriterShare, assemble
 from trinity_compat.synchronizer.transports.nccl import HandoverFailed, Rendezvous
-from trinity_compat.trainer import dynamic_dataset
 from trinity_compat.trainer.adapter import Claimed, Exchange
 from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy, with_advantages
 from trinity_compat.trainer.batch import BatchShape, task_columns, to_dataproto
@@ -49,7 +48,6 @@ from trinity_compat.trainer.checkpoints import (
     write_state,
 )
 from trinity_compat.trainer.config import hand_over_whole
-from trinity_compat.trainer.dynamic_dataset import ChangingData
 from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.pad_groups import (
     PaddedGroups,
@@ -91,11 +89,8 @@ class PlaceholderDataLoader:
         # no explorer has tasks.
         left = max(0, self._trainer.total_training_steps - done)
         for _ in range(min(left, self._length - done % self._length)):
-            yield self._places()
-
-    def _places(self) -> dict[str, torch.Tensor]:
-        size = self._trainer.config.data.train_batch_size
-        return {"dummy_tensor": torch.zeros(size, 1, dtype=torch.uint8)}
+            size = self._trainer.config.data.train_batch_size
+            yield {"dummy_tensor": torch.zeros(size, 1, dtype=torch.uint8)}
 
     def state_dict(self) -> dict[str, int]:
         """Nothing to keep: the position in the task stream is the buffer's, the step is veRL's own."""
@@ -104,28 +99,6 @@ class PlaceholderDataLoader:
 
     def load_state_dict(self, state: object) -> None:
         """A checkpoint of stock veRL may hold its sampler's state; the step says the same."""
-
-
-class ChangingPlaces(PlaceholderDataLoader):
-    """The same where ``on_batch_end`` may change how many steps an epoch has."""
-
-    def __init__(self, trainer: TrinityRayPPOTrainer, data: ChangingData) -> None:
-        super().__init__(trainer, 0)
-        self._data, self._epoch = data, 0
-
-    def __len__(self) -> int:
-        """More than there are: veRL begins with epoch 0, also of a run that goes on, and finds the steps of
-        epochs that are over to be none."""
-        return self._trainer.total_training_steps + 1
-
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        epoch = self._data.epoch(self._epoch)
-        self._epoch += 1
-        done = self._trainer.global_steps - 1
-        upto = min(epoch.first + epoch.steps - 1, self._trainer.total_training_steps)
-        for step in range(max(done + 1, epoch.first), upto + 1):
-            self._data.begins(step)
-            yield self._places()
 
 
 class NumberedRows(Dataset):
@@ -289,7 +262,6 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
     """veRL's trainer on stored rollouts. ``exchange`` is all it knows of the run."""
 
     train_dataloader: Sized
-    changing: ChangingData | None = None  # where on_batch_end changes the data
     longer = False  # whether a row may be several answers, and longer than one
 
     def __init__(self, *args: object, exchange: Exchange, **kwargs: object) -> None:
@@ -308,14 +280,10 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
 
     def _create_dataloader(self, *args: object) -> None:
         super()._create_dataloader(*args)
-        self.changing = dynamic_dataset.of(self.train_dataset)
         steps = len(self.train_dataloader)
-        self.train_dataloader = (
-            ChangingPlaces(self, self.changing) if self.changing else PlaceholderDataLoader(self, steps)
-        )
+        self.train_dataloader = PlaceholderDataLoader(self, steps)
         # fit ends with its epochs, also where total_training_steps, which schedules go by, says more.
-        of_epochs = self.total_training_steps if self.changing else steps * self.config.trainer.total_epochs
-        self.exchange.started(min(self.total_training_steps, of_epochs))
+        self.exchange.started(min(self.total_training_steps, steps * self.config.trainer.total_epochs))
 
     def init_workers(self) -> None:
         """veRL's own, with two names replaced: no rollout servers, no reward workers."""
@@ -333,15 +301,6 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         batch, metrics = with_advantages(batch, self.config.algorithm)
         updated = self._updated(batch)
         updated.meta_info["metrics"] |= metrics
-        if self.changing:
-            self.changing.keep(batch)
-        return updated
-
-    def _update_critic(self, batch: DataProto) -> DataProto:
-        """veRL's own; while it warms up, nothing of a step comes later but its weights."""
-        updated = super()._update_critic(batch)
-        if self.changing and self.config.trainer.critic_warmup > self.global_steps:
-            self.changing.keep(batch)
         return updated
 
     def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
@@ -436,8 +395,6 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         own = self._load_own_state() if self.global_steps else {}
         afresh = self.config.trainer.resume_mode == "disable"
         self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
-        if self.changing:
-            self.changing.resumed(self.global_steps)
 
     def _save_own_state(self) -> None:
         """What veRL's checkpoint lacks: the adaptive KL coefficient, and the position in the task stream."""
