@@ -46,7 +46,7 @@ PROCESSES = {
     "job": "job directory",
 }
 FLOWS = (
-    Flow("supervisor", "job", "RunSpec", "run.config_files", "job"),
+    Flow("supervisor", "job", "RunSpec", "run.run", "job"),
     Flow("supervisor", "explorer", "starts, watches", "run.supervise.commands", "run"),
     Flow("supervisor", "trainer", "starts, watches", "run.supervise.commands", "run"),
     Flow("job", "explorer", "RunSpec", "explorer.main", "job"),

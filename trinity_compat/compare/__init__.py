@@ -1,0 +1,1 @@
+"""Comparison of training runs: their curves, rewards and settings, with a verdict for each metric."""

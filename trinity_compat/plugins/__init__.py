@@ -1,0 +1,1 @@
+"""Patches of verl, vLLM and upstream packages, one module for each."""
