@@ -1,8 +1,8 @@
-"""The buffer's interface: what explorer, trainer and runtime may ask of it.
+"""The buffer's interface: the operations that explorer, trainer and supervisor use.
 
-One implementation over SQLAlchemy serves SQLite and PostgreSQL; ``open_buffer(url)`` gives it.
-Every method is one transaction. Promise: delivery at least once, effect exactly once per optimizer
-step: a group stands in the ledger once per (history, use), and a resume voids what lost weights made.
+One implementation over SQLAlchemy serves SQLite and PostgreSQL; ``open_buffer(url)`` returns it.
+Every method is one transaction. Guarantee: delivery at least once, effect exactly once per optimizer
+step: a group is in the ledger once per (history, use), and a resume voids what lost weights produced.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ from trinity_compat.job.run_spec import ReplaySpec
 
 
 class ClaimLost(RuntimeError):
-    """The lease ran out and somebody else holds the groups now: do not train on them."""
+    """The lease lapsed and another trainer has claimed the groups: do not train on them."""
 
 
 class Buffer(Protocol):
-    """All methods are safe to call from several processes at once, and after a crash again."""
+    """The store of groups, tasks, weight versions and state.
+
+    All methods may be called from several processes at once, and repeated after a crash.
+    """
 
     # -- experiences ------------------------------------------------------------------------
     def put_groups(
         self, groups: Sequence[Group], *, history: int | None = None, holder: LeaseHolder | None = None
     ) -> int:
-        """Store complete groups in one transaction; groups whose key lives already (not void, not
-        stale) are left as they are. Returns how many were new. With ``history``, the one they were made
-        in, raises HistoryChanged once a resume has started another. ``holder``'s leases of their tasks end
-        with it. Raises BufferFull on a full disk, with nothing half-written, and ValueError for a group
-        without experiences or of unequal lengths."""
+        """Store complete groups in one transaction and return the number of new ones.
+
+        A group whose key is live (neither void nor stale) is left as it is. ``history`` is the one in which
+        the groups were built: HistoryChanged is raised once a resume has started another. The leases that
+        ``holder`` has on these tasks end in the same transaction. Raises BufferFull on a full disk, with
+        nothing written, and ValueError for a group without experiences or with arrays of unequal lengths.
+        """
 
     def claim_groups(
         self,
@@ -55,25 +60,25 @@ class Buffer(Protocol):
         lease_s: float = 60.0,
         replay: ReplaySpec | None = None,
     ) -> Claim | None:
-        """Lease exactly ``count`` ready groups, or None when fewer are ready.
+        """Lease exactly ``count`` ready groups, or return None when fewer are ready.
 
-        Order: priority (highest first), then task number, so a group made again comes in its task's place.
+        Order: priority (highest first), then task number, so a rebuilt group takes its task's place.
         With ``min_version``, ready groups whose oldest token is older are dropped (state "stale") and their
-        tasks are missing again. A lapsed lease makes groups ready again by itself. With ``replay`` the order
-        is its priority's (``buffer/replay.py``), and trained groups stand in it beside the ready ones.
+        tasks are missing again. Groups of a lapsed lease are ready again without a call. With ``replay`` the
+        order is that of its priorities (``buffer/replay.py``), and trained groups compete with ready ones.
         """
 
     def renew(self, claim: Claim, *, lease_s: float = 60.0) -> None:
-        """Prolong the lease, also a lapsed one that nobody took over. Raises ClaimLost."""
+        """Prolong the lease, also a lapsed one whose groups were not claimed again. Raises ClaimLost."""
 
     def mark_trained(self, claim: Claim, *, step: int) -> None:
-        """Enter the claim's groups in the ledger under ``step``; the same claim and step twice enter once.
+        """Enter the claim's groups in the ledger under ``step``; a repeated call enters nothing.
 
         Raises ClaimLost. Call before the checkpoint of ``step`` is written.
         """
 
     def release(self, claim: Claim) -> None:
-        """Give the groups back, ready, in their old order. Of a claim that ended, nothing happens."""
+        """Return the groups, ready and in their old order. No-op for ended claims."""
 
     def groups(self, kind: str, *, limit: int | None = None) -> list[Group]:
         """Live groups of one kind in task order, e.g. all of ``eval:7``."""
@@ -82,48 +87,51 @@ class Buffer(Protocol):
         """(experience id, Experience) pairs in order of id."""
 
     def depth(self, kind: str = "train") -> Mapping[str, int]:
-        """Groups of one kind by state: ready, claimed, trained, stale, void."""
+        """Number of groups of one kind by state: ready, claimed, trained, stale, void."""
 
     # -- the task stream ----------------------------------------------------------------------
     def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
-        """Task numbers < ``upto`` that have no live group (void and stale ones are dead), in order:
-        what an explorer has to make (again)."""
+        """Task numbers below ``upto`` without a live group, in order: those to be sampled (again)."""
 
     def enter(self, holder: LeaseHolder, *, ready: bool, lease_s: float) -> None:
-        """Have ``holder``'s place among several explorers for so long; whoever had it has no task any more.
+        """Take ``holder``'s place among several explorers for ``lease_s``; its former holder loses all tasks.
 
-        ``ready``: it takes tasks from now on.
+        ``ready``: the holder takes tasks from now on.
         """
 
     def keep(self, holder: LeaseHolder, *, lease_s: float) -> bool:
-        """Prolong it. False once another has the place."""
+        """Prolong the lease on the place. False once another holder has the place."""
 
     def leave(self, holder: LeaseHolder) -> None:
-        """Give place and tasks back."""
+        """End the leases on the place and its tasks."""
 
     def places(self) -> Mapping[int, bool]:
-        """Places that somebody has now, and whether he is ready."""
+        """Places with a holder, and readiness of each."""
 
     def free_tasks(self, asked: TaskQuery, *, limit: int) -> list[int]:
         """The first tasks that the holder may take, in order."""
 
     def lease_tasks(self, asked: TaskQuery, *, limit: int, version: int, history: int) -> list[int]:
-        """Lease up to ``limit`` free tasks, in order; fewer where others who are ready have
-        not as many (not so ``by_place``). Nobody else gets them while the holder keeps its place; ``version``
-        of the weights is told to others. Raises HistoryChanged."""
+        """Lease up to ``limit`` free tasks, in order, until the holder loses its place.
+
+        Without ``by_place`` the holder gets fewer where other ready explorers would have less than an equal
+        part. ``version`` of the weights is stored for ``pending``. Raises HistoryChanged.
+        """
 
     def pending(self, holder: LeaseHolder, *, upto: int) -> PendingTasks:
-        """What is stored of the training tasks below ``upto``, and what others have leased."""
+        """Stored training tasks below ``upto``, and leases of other holders."""
 
     def settle_drawing(
         self, kept: Sequence[Group], *, kind: str, then: Mapping[str, object], history: int
     ) -> bool:
-        """End the drawing ``kind`` (draw:STEP) in one transaction: its groups ``kept``, which carry their
-        training tasks and keys already, become training groups, the others void; ``then`` is written to
-        the state. False, and nothing done, when it has been ended before. Raises HistoryChanged."""
+        """End the drawing ``kind`` (draw:STEP) in one transaction; False if it was ended before.
+
+        Its groups ``kept``, which have their training tasks and keys already, become training groups, the
+        others void; ``then`` is written to the state. Raises HistoryChanged.
+        """
 
     def position(self, *, step: int) -> StreamPosition:
-        """What the checkpoint of ``step`` has to keep, so that another database can go on from it.
+        """Position in the task stream after ``step``, for its checkpoint, so that another database can go on.
 
         Call between ``mark_trained`` of ``step`` and the next one.
         """
@@ -132,8 +140,8 @@ class Buffer(Protocol):
     def publish_version(self, version: WeightVersion) -> None:
         """Announce a version.
 
-        Versions grow within a history; a smaller one raises ValueError, the same one again (or one that an
-        earlier history left) is replaced.
+        Versions grow within a history; a smaller one raises ValueError, the same one again (or one of an
+        earlier history) is replaced.
         """
 
     def latest_version(self) -> WeightVersion | None:
@@ -147,41 +155,41 @@ class Buffer(Protocol):
 
     # -- evaluation -----------------------------------------------------------------------------
     def request_eval(self, *, step: int, version: int) -> EvalRequest:
-        """Ask the explorers to evaluate ``version``; the same (history, step) asks once."""
+        """Request an evaluation of ``version``; a repeated (history, step) returns the first request."""
 
     def next_eval(self) -> EvalRequest | None:
-        """The oldest request that is not done."""
+        """The oldest open request."""
 
     def finish_eval(self, request: EvalRequest) -> None:
-        """All groups of kind ``eval:<request_id>`` are stored."""
+        """Close the request. Call once all groups of kind ``eval:<request_id>`` are stored."""
 
     def eval_done(self, request: EvalRequest) -> bool:
         """Whether ``finish_eval`` was called."""
 
     # -- liveness, state, metrics ---------------------------------------------------------------
     def beat(self, role: str, name: str, *, state: str, detail: Mapping[str, object] | None = None) -> None:
-        """Say that (role, name) lives. Uses the database's clock."""
+        """Write the heartbeat of (role, name), with the database's clock."""
 
     def participants(self) -> list[Participant]:
-        """Everybody who ever beat in the current history."""
+        """All processes with a heartbeat in the current history."""
 
     def forget_participants(self) -> None:
-        """Drop everybody who ever beat: a job starts again, and nobody of an earlier start lives.
+        """Delete all heartbeats, at the start of a job whose earlier processes have ended.
 
-        Whoever does live after all is back with its next beat.
+        A process that lives nevertheless reappears with its next heartbeat.
         """
 
     def set_state(self, key: str, value: object) -> None:
         """Store a JSON value under ``key``."""
 
     def get_state(self, key: str, default: object = None) -> Any:
-        """Read what ``set_state`` stored."""
+        """Read the value that ``set_state`` stored."""
 
     def log_metrics(self, role: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep one step's metrics; the same (role, step) replaces."""
+        """Store one step's metrics, in place of earlier ones of the same (role, step)."""
 
     def read_metrics(self, role: str, *, after_step: int = -1) -> list[tuple[int, dict[str, float]]]:
-        """(step, metrics) in order of step: the current history's, and what it continues from."""
+        """(step, metrics) in order of step, of the current history and those that it continues."""
 
     # -- resume ---------------------------------------------------------------------------------
     def history(self) -> int:
@@ -193,15 +201,15 @@ class Buffer(Protocol):
         """Start a new history that continues from the checkpoint of ``step`` (0: from the start).
 
         Groups trained after it, or untrained, are ready again if their max_model_version ≤ step and void
-        otherwise; nothing trained at or before it returns; later weight versions are void, and open claims
-        are lost. A group whose tokens were pruned is void instead of ready. ``ready_again`` counts the groups
-        that are ready now.
+        otherwise; groups trained at or before it stay trained; later weight versions are void, and open
+        claims are lost. A group whose tokens were pruned is void instead of ready. ``ready_again`` counts
+        the groups that are ready now.
 
-        ``position`` is what the checkpoint keeps. Where it is of another database, or of a branch that
-        this one has left, nothing here counts any more: all groups, uses, versions and metrics are void
-        and the tasks go on at the position. None: the checkpoint is this database's own. ``remake``: no group
-        that was not trained up to the checkpoint counts, whatever made it, and none is used again.
+        ``position`` is that of the checkpoint, None for a checkpoint of this database. Where it belongs to
+        another database, or to a branch that this one has left, all groups, uses, versions and metrics
+        become void and the tasks go on at the position. ``remake``: groups that were not trained up to the
+        checkpoint become void whatever their weights, and no trained group is replayed.
         """
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the database connections."""

@@ -1,8 +1,8 @@
-"""What lies in the buffer: groups of experiences, weight versions, claims.
+"""Records of the buffer: groups of experiences, weight versions, claims.
 
 Units: ``step`` is a veRL step (one train batch) counted from 1; a model version is the step after
 which its weights were published (0: the initial weights). Trinity's YAML counts optimizer updates;
-the conversion is in ``spec`` and ``runtime``, nowhere else.
+the conversion is in translate and run/plan, nowhere else.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from trinity_compat.job.answer_info import run_of
 
-# In the metrics of an answer that a pipeline's operator dropped from a group of which others are trained: it
-# keeps its tokens and reward, and the trainer leaves it out of the loss and of its group's baseline.
+# Metric of an answer that a pipeline's operator dropped from a group whose other answers are trained. The
+# answer keeps its tokens and reward; the trainer leaves it out of the loss and of its group's baseline.
 DROPPED = "experience_pipeline/dropped"
-DROPPED_KIND = "dropped"  # of groups that are not trained at all
+DROPPED_KIND = "dropped"  # kind of groups that are not trained at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Experience:
 
     ``prompt_ids`` int32 [P]; ``response_ids`` int32 [R]; ``response_mask`` uint8 [R], 1 where the
     policy wrote the token (0: tool output); ``logprobs`` float32 [R], the rollout engine's.
-    ``min_model_version`` ≤ ``max_model_version``: the weights that took part in generating it.
-    Arrays that the store hands out are read-only.
+    ``min_model_version`` ≤ ``max_model_version``: the weights that generated it.
+    Arrays that the store returns are read-only.
     """
 
-    run: int  # its place inside the group, from 0
+    run: int  # position inside the group, from 0
     prompt_ids: npt.NDArray[np.int32]
     response_ids: npt.NDArray[np.int32]
     response_mask: npt.NDArray[np.uint8]
@@ -51,33 +51,36 @@ class Experience:
 class Group:
     """All n responses to one task: written in one transaction, claimed and trained whole.
 
-    A response of several steps that are not one sequence is several experiences, whose ``info`` says so.
+    A response of several steps that are not one sequence is several experiences; their ``info`` joins them.
 
     ``key`` makes writing idempotent: the same key twice stores one group.
     ``task`` is the veRL dataset row: raw_prompt, data_source, reward_model, extra_info, index, …; JSON, and
-    ``Media`` where it holds images or bytes. A claim gives them back; other readings name them only.
+    ``Media`` where it holds images or bytes. A claim returns their content, other reads only their digests.
     """
 
     key: str
     task_no: int  # position in the task stream, from 0
     task: Mapping[str, Any]
-    explorer_step: int  # the train batch that it was made for, from 1
+    explorer_step: int  # the train batch for which it was sampled, from 1
     experiences: tuple[Experience, ...]
-    # "train", "eval:<request id>", DROPPED_KIND, or "expert": a row of a file, task_no its place
+    # "train", "eval:<request id>", DROPPED_KIND, or "expert": a row of a file, task_no its position
     kind: str = "train"
     priority: float = 0.0
     group_id: int | None = None  # set by the store
-    uses: int = 0  # how often it was trained before; set by the store
+    uses: int = 0  # earlier uses in training; set by the store
 
     @property
     def runs(self) -> int:
-        """How many responses it has."""
+        """Number of responses."""
         return len({run_of(part.info, place) for place, part in enumerate(self.experiences)})
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Groups leased to one trainer step. ``token`` fences: a later claim of the same groups wins."""
+    """Groups leased to one trainer step.
+
+    ``token`` is a fencing token: a later claim of the same groups wins.
+    """
 
     token: int
     owner: str
@@ -87,7 +90,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """Who takes tasks: the explorer's ``place`` among several; ``token`` changes with each start."""
+    """An explorer that leases tasks: its ``place`` among several, and a ``token`` new with each start."""
 
     place: int
     token: str
@@ -95,11 +98,14 @@ class LeaseHolder:
 
 @dataclass(frozen=True, slots=True)
 class TaskQuery:
-    """Tasks below ``upto`` that ``holder`` may take: of the training stream, or (``kind`` draw:STEP) of a
-    drawing that begins at ``first``. With ``by_place`` (the number of explorers) a task belongs to place
-    ``number mod by_place``, and to anybody while nobody has that place. ``have``: what the holder knows that
-    it has; ``again``: what it holds, has ended unfinished, and will make anew. Other tasks that it holds (an
-    answer that never arrived gave them) are given to it again by its own next full look."""
+    """Query for tasks below ``upto`` that ``holder`` may take.
+
+    ``kind``: the training stream, or (draw:STEP) a drawing that begins at ``first``. With ``by_place`` (the
+    number of explorers) a task belongs to place ``number mod by_place``, and to every explorer while that
+    place has no holder. ``have``: tasks that the holder knows to hold; ``again``: tasks of these that it has
+    cancelled and will sample again. Tasks that it holds without knowing (the response to its request was
+    lost) are returned to it by its next full scan.
+    """
 
     holder: LeaseHolder
     upto: int
@@ -112,9 +118,10 @@ class TaskQuery:
 
 @dataclass(frozen=True, slots=True)
 class PendingTasks:
-    """``stored``: tasks of the training stream that have a group.
+    """Progress of the training stream, beside one holder's own tasks.
 
-    ``others``: how many are under way elsewhere, by the version of the weights with which they were taken.
+    ``stored``: number of tasks that have a group; ``others``: number of tasks leased by other holders, by the
+    version of the weights under which they were leased.
     """
 
     stored: int
@@ -123,7 +130,7 @@ class PendingTasks:
 
 @dataclass(frozen=True, slots=True)
 class WeightVersion:
-    """A published policy: ``version`` (veRL step), where it lies, and how to check it."""
+    """A published policy: ``version`` (veRL step), its path, and its digest and size for a check."""
 
     version: int
     path: str
@@ -136,8 +143,8 @@ class WeightVersion:
 class Participant:
     """A process that takes part in the job.
 
-    ``age_s``: seconds since its last heartbeat, ``beat_at``, as the database's clock has it: right for
-    people, wrong for a moment when that clock is set (``sight``).
+    ``age_s``: seconds since its last heartbeat, ``beat_at``, by the database's clock. Good enough to display;
+    to judge liveness use ``SilenceDetector``, which tolerates that this clock is set.
     """
 
     role: str  # trainer | explorer | supervisor
@@ -152,7 +159,7 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class EvalRequest:
-    """Validation that the trainer asks of the explorer, with the weights of ``version``."""
+    """Validation with the weights of ``version``, requested by the trainer from the explorer."""
 
     request_id: int
     step: int
@@ -161,8 +168,10 @@ class EvalRequest:
 
 @dataclass(frozen=True, slots=True)
 class BufferState:
-    """What an explorer looks at again and again: the current history, whether the run is marked as finished,
-    the oldest evaluation that is not done, the newest weights."""
+    """State that an explorer polls.
+
+    The current history, the mark of a finished run, the oldest open evaluation, the newest weights.
+    """
 
     history: int
     finished: bool
@@ -172,7 +181,7 @@ class BufferState:
 
 @dataclass(frozen=True, slots=True)
 class ResumeResult:
-    """What a resume did: ``history`` is the new history's id; counts are groups."""
+    """Effect of a resume: the new history's id, and numbers of groups."""
 
     history: int
     ready_again: int
