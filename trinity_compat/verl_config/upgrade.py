@@ -416,6 +416,7 @@ _RECAST = {
     "critic.optim.clip_grad",
 }
 _CLIP_WHY = "until 0.7 FSDP's gradients were clipped by grad_clip of the model, since then by its optimizer's"
+_EVERY = VERL_RELEASES[-1]  # holds for every release that is read
 # (last release it holds for, key of the pinned release, value, why)
 _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
     ("0.2.0", "data.filter_overlong_prompts", lambda _: True, "0.2 always dropped prompts that are too long"),
@@ -448,13 +449,13 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
         "main_dapo handed data.max_response_length to the reward manager",
     ),
     (
-        VERL,
+        _EVERY,
         _DO_SAMPLE,
         _samples_validation,
         "a fork's val_temperature is a temperature to sample validation answers at",
     ),
     (
-        VERL,
+        _EVERY,
         "trainer.use_v1",
         lambda _: False,
         "trinity-compat's trainer is built on veRL's v0 trainer, which computes the same losses in one "

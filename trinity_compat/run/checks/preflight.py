@@ -20,6 +20,7 @@ from trinity_compat.common.database_url import file_of
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.paths import from_home
+from trinity_compat.common.releases import VERL
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
@@ -359,7 +360,7 @@ def _check_manager(verl: Tree, tree: ast.Module, file: Path) -> None:
     registered = {arg.value for call in calls for arg in call.args[:1] if isinstance(arg, ast.Constant)}
     if name not in registered:
         raise UserError(
-            f"reward.reward_manager.name={name}: neither veRL 0.9.1 nor {file} registers it",
+            f"reward.reward_manager.name={name}: neither veRL {VERL} nor {file} registers it",
             hint=f"it may be {', '.join(REWARD_MANAGERS)}; or write @register({name!r}) over its class",
         )
 
