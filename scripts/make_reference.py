@@ -1,5 +1,6 @@
-"""Write docs/reference/ and docs/findings/ from the rows and the table of Trinity's fields, and the table of
-docs/durability.md from its rules.
+"""Write docs/reference/ and docs/findings/ from the rows and the tables of fields and settings.
+
+The table of docs/durability.md is written from the rules of the fingerprint.
 
 python scripts/make_reference.py
 """
@@ -10,6 +11,7 @@ from itertools import dropwhile
 from pathlib import Path
 
 from trinity_compat.job.fingerprint_rules import table
+from trinity_compat.job.settings import page as settings_page
 from trinity_compat.translate.reference import code_pages, mapping_page
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.trinity_fields import fields_page
@@ -22,6 +24,7 @@ def main() -> None:
     pages = {DOCS / "findings" / name: text for name, text in code_pages(rows).items()}
     pages[DOCS / "reference" / "mapping.md"] = mapping_page(rows)
     pages[DOCS / "reference" / "trinity.md"] = fields_page()
+    pages[DOCS / "reference" / "settings.md"] = settings_page()
     pages[DOCS / "durability.md"] = _with_table((DOCS / "durability.md").read_text(encoding="utf-8"))
     for path, text in pages.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ from trinity_compat.run.plan import devices
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.options import RunOptions
 from trinity_compat.run.plan.overlay import Overlay, apply
+from trinity_compat.run.plan.read_settings import scoring_of
 from trinity_compat.run.plan.run_plan import as_record, describe
-from trinity_compat.run.plan.scoring import scoring_of
 from trinity_compat.run.script.invocation import Invocation
 from trinity_compat.run.script.launch_source import launch_of, source_of
 from trinity_compat.run.script.shared_folder import ScriptCall

@@ -19,9 +19,9 @@ from trinity_compat.job import fingerprint_files
 from trinity_compat.job.fingerprint import FilesEdited, check, differences, edits, made, sign, sign_anew
 from trinity_compat.job.fingerprint_rules import RULES, UNCLASSIFIED, rule_of, table
 from trinity_compat.job.run_spec import ReplaySpec, RunSpec, ScoringSpec, SyncSpec
+from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run import run
 from trinity_compat.run.job_dir import agreement
-from trinity_compat.run.plan.overlay import OWN
 from trinity_compat.verl_config import FLAVOURS, compose_pinned
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -85,21 +85,6 @@ CHANGES = {
     "keep_steps": 3,
     "env": {"JUDGE_URL": "http://127.0.0.1:1"},
     "resume": False,
-}
-SETS = {
-    "agent_failure": "zero",
-    "agent_timeout": 7,
-    "group_timeout": 7,
-    "keep_steps": 3,
-    "over_sample_rate": 0.25,
-    "partial_rollout": False,
-    "reward_failure": "retry",
-    "reward_memory": 3,
-    "reward_timeout": 7,
-    "seeded_requests": True,
-    "staleness_threshold": 0.5,
-    "stall_timeout": 7,
-    "steps_as_rows": True,
 }
 
 
@@ -165,7 +150,7 @@ def test_a_change_of_a_key_voids_as_the_table_says(flavour, tmp_path):
 
 def test_every_setting_of_a_run_is_classified():
     assert list(FIELDS) == [field.name for field in dataclasses.fields(RunSpec)]
-    keys = [key for keys in FIELDS.values() for key in keys] + [f"trinity_compat.{name}" for name in OWN]
+    keys = [key for keys in FIELDS.values() for key in keys] + [f"trinity_compat.{name}" for name in SETTINGS]
     assert [key for key in keys if rule_of(key) is UNCLASSIFIED] == []
 
 
@@ -177,11 +162,11 @@ def test_a_change_of_a_run_s_setting_voids_as_the_table_says(name, tmp_path):
     assert bool(told) is bool(rule_of(FIELDS[name][0]).part), told
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_of_ours_voids_as_the_table_says(name, tmp_path):
     style = ("synchronizer.sync_style=fully_async",)
     before = made(planned(sets=style).spec, cwd=tmp_path)
-    after = made(planned(sets=(*style, f"trinity_compat.{name}={SETS[name]}")).spec, cwd=tmp_path)
+    after = made(planned(sets=(*style, f"trinity_compat.{name}={SETTINGS[name].example}")).spec, cwd=tmp_path)
     assert bool(changed(before, after)) is bool(rule_of(f"trinity_compat.{name}").part)
 
 

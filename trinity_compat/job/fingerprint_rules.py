@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from trinity_compat.job.settings import SECTION as OURS
+from trinity_compat.job.settings import SETTINGS
+
 # How a setting counts: by its ``value``; as true or false (``flag``); by the content of the Python ``code``
 # that it names, of a ``model`` or a ``tokenizer`` folder, of ``data`` files, of a ``config`` file;
 # ``baseline``: whether a greedy answer belongs to the group; ``tasksets``, ``workflows``, ``operators``,
@@ -110,7 +113,6 @@ RULES = (
     Rule(SAMPLING, _R, "seed full_determinism", "seeds decide which answers are drawn"),
     Rule(SAMPLING, "data", "taskset_sampling", "a taskset's own sampling; those of training", "tasksets"),
     Rule(SAMPLING, "algorithm", "adv_estimator", "remax alone has a greedy answer in each group", "baseline"),
-    Rule(SAMPLING, "trinity_compat", "seeded_requests", "seeds decide which answers are drawn"),
     Rule(LENGTHS, "data", "max_prompt_length max_response_length min_response_length", "where they end"),
     Rule(LENGTHS, _R, "prompt_length response_length max_model_len", "where they end"),
     Rule(
@@ -170,7 +172,6 @@ RULES = (
     Rule(REWARD, "reward", "_target_ sandbox_fusion._target_ sandbox_fusion.url", "who scores"),
     Rule(REWARD, "reward", "sandbox_fusion.memory_limit_mb", "when an answer gets 0"),
     Rule(REWARD, "data", "reward_fn_key", "which score a row gets"),
-    Rule(REWARD, "trinity_compat", "reward_timeout reward_failure reward_memory", "when an answer gets 0"),
     Rule(MANAGER, "reward.reward_manager", "_target_ source name module._target_ module.name", "who scores"),
     Rule(MANAGER, "reward.reward_manager", "module.path", "its file, and modules beside it", "code"),
     Rule(REWARD_MODEL, _RM, "_target_ enable", "who scores"),
@@ -237,16 +238,11 @@ RULES = (
     Rule("", "skip", "*", "veRL's own rollout; not used"),
     Rule("", "ray_kwargs", "*", _SPEED),
     # -- the run's own settings ---------------------------------------------------------------------
-    Rule("", "trinity_compat", "keep_steps", "what stays of groups that are trained"),
-    Rule("", "trinity_compat", "over_sample_rate group_timeout", "when a group is made, not what is in it"),
-    Rule("", "trinity_compat", "agent_timeout agent_failure", "a group that fails is masked or made again"),
-    Rule("", "trinity_compat", "stall_timeout", "when a run that hangs is ended"),
+    *(Rule(row.voids, OURS, row.name, row.why) for row in SETTINGS.values()),
     Rule("", "explorer", "max_retry_times", "a group that fails is masked or made again"),
-    Rule("", "trinity_compat", "partial_rollout staleness_threshold", "a group says its versions"),
     Rule("", "algorithm.sample_strategy_args", "max_staleness", "a group says its versions"),
     Rule("", "synchronizer", "*", "a group says its versions"),
     Rule("", "buffer.trainer_input", "*", "how often groups are trained, and which rows beside them"),
-    Rule("", "trinity_compat", "steps_as_rows", "`data.workflows` has it"),
     Rule("", "trinity_compat", "updates_per_step", "how long the run is"),
     Rule("", "", "continue_from_checkpoint --job --database", "where it goes on"),
     Rule("", "", "--mode --device --explorers --checkpoints", _SPEED),

@@ -48,8 +48,8 @@ from trinity_compat.run.plan.devices import detect_device, gpus_here, is_elsewhe
 from trinity_compat.run.plan.gpu_split import fits_no_share, split_gpus
 from trinity_compat.run.plan.options import RunOptions
 from trinity_compat.run.plan.overlay import Overlay, apply
+from trinity_compat.run.plan.read_settings import check_values, spec_fields
 from trinity_compat.run.plan.run_plan import RunPlan
-from trinity_compat.run.plan.scoring import agent_failure, number, scoring_of, seconds
 from trinity_compat.run.plan.verl_view import Step, VerlView
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import verl_from_trinity
@@ -59,11 +59,8 @@ from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
 from trinity_compat.translate.update_steps import mini_batches
 from trinity_compat.trinity.config.complete import CompletedConfig
 from trinity_compat.trinity.config.read_tracking import plain, values_of, watched
-from trinity_compat.trinity.pipelines import SECTION as PIPELINE
 from trinity_compat.verl_config.pinned import compose_pinned
 
-AGENT_TIMEOUT_S = 1800.0
-STALL_TIMEOUT_S = 600.0
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -138,6 +135,7 @@ def _ask(config: Tree, options: RunOptions, device: str, cwd: Path) -> _Asked:
     if not verl_from_trinity.from_launch(full.config):
         _count_gpus(full, options, device)
         _read_template(full, cwd)
+    check_values(full.config)
     trinity, read = watched(full.config)
     full = replace(full, config=trinity)
     r, how = verl_from_trinity.updates_per_step(trinity)
@@ -325,22 +323,11 @@ def _spec(asked: _Asked, verl: VerlView, job: JobDir, mode: Mode, sync: SyncSpec
         own_cluster=single_side.is_asked(config, asked.options),
         explorers=asked.options.explorers,
         max_staleness=_max_staleness(config, sync, r),
-        staleness_threshold=_staleness_threshold(config, sync),
         replay=replay_of(config, updates=r, seed=seed_of(verl.tree), steps=verl.trainer.total_steps or None),
-        seeded_requests=bool(verl_from_trinity.compat_of(config).get("seeded_requests", False)),
-        partial_rollout=bool(verl_from_trinity.compat_of(config).get("partial_rollout", True)),
-        over_sample_rate=_over_sample_rate(config, verl, sync),
-        group_timeout_s=seconds(*_ours_or(config, "group_timeout", "explorer.max_timeout")),
-        agent_timeout_s=number(
-            verl_from_trinity.compat_of(config), "agent_timeout", "seconds", _agent_timeout(config)
-        ),
-        stall_timeout_s=_stall_timeout(config),
-        agent_failure=agent_failure(config),
         agent_retries=_retries(config),
-        scoring=scoring_of(config, verl.tree),
-        keep_steps=_keep_steps(config),
         env=verl_checkout.python_path(_env_vars(config) | workflows.environment(asked.options, asked.cwd)),
         resume=bool(config.get("continue_from_checkpoint", True)),
+        **spec_fields(config, verl.tree, sync),
     )
 
 
@@ -362,65 +349,6 @@ def _updates(verl: VerlView, r: int) -> int:
     return mini_batches(batch, mini)
 
 
-def _agent_timeout(config: Tree) -> float:
-    """Where the run's own settings say nothing: Trinity's limit for a workflow in a file by hand."""
-    given = (
-        None if verl_from_trinity.from_launch(config) else TrinityReader(config).get("explorer.max_timeout")
-    )
-    return seconds("explorer.max_timeout", given) or AGENT_TIMEOUT_S
-
-
-def _ours_or(config: Tree, name: str, path: str) -> tuple[str, object]:
-    """(what it is called, its value) of a setting of ours, else of Trinity's field in a file by hand."""
-    own = verl_from_trinity.compat_of(config).get(name)
-    if own is not None or verl_from_trinity.from_launch(config):
-        return f"trinity_compat.{name}", own
-    return path, TrinityReader(config).get(path)
-
-
-def _over_sample_rate(config: Tree, verl: VerlView, sync: SyncSpec) -> float:
-    """Raises UserError where a step takes all of its groups."""
-    name, said = _ours_or(config, "over_sample_rate", "explorer.over_rollout.ratio")
-    rate = said or 0.0
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
-        raise UserError(f"{name} is {rate!r}: write a part of a step, from 0 to below 1")
-    filters = [path for path in ("algorithm.filter_groups.enable", PIPELINE) if value_at(verl.tree, path)]
-    if rate and (sync.style == "fixed" or filters):
-        named = "algorithm.filter_groups" if filters[:1] != [PIPELINE] else pipelines.OPERATORS
-        why = "under sync_style fixed" if sync.style == "fixed" else f"with {named}"
-        raise UserError(
-            f"{name}: {rate}: {why} a step trains all of its own groups, so none can be made later",
-            hint=f"leave it out, or write synchronizer.sync_style: fully_async and no {named.split('.')[-1]}",
-        )
-    return float(rate)
-
-
-def _staleness_threshold(config: Tree, sync: SyncSpec) -> float | None:
-    """None where it is not asked for. Raises UserError."""
-    part = verl_from_trinity.compat_of(config).get("staleness_threshold")
-    if part is None:
-        return None
-    if isinstance(part, bool) or not isinstance(part, int | float) or part < 0:
-        raise UserError(f"trinity_compat.staleness_threshold is {part!r}: write a number, 0 or more")
-    if sync.style == "fixed":
-        raise UserError(
-            "trinity_compat.staleness_threshold: under sync_style fixed the interval and the offset say how"
-            " far the explorer is ahead",
-            hint="leave it out, or write synchronizer.sync_style: fully_async",
-        )
-    return float(part)
-
-
-def _stall_timeout(config: Tree) -> float | None:
-    """None for no limit, which is written as 0. Raises UserError."""
-    limit = verl_from_trinity.compat_of(config).get("stall_timeout", STALL_TIMEOUT_S)
-    if limit is None or isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 0:
-        raise UserError(
-            f"trinity_compat.stall_timeout is {limit!r}: write a number of seconds, or 0 for no limit"
-        )
-    return float(limit) or None
-
-
 def _retries(config: Tree) -> int:
     """How often a task whose rollout failed is tried again. Raises UserError."""
     path = "explorer.max_retry_times"
@@ -430,14 +358,6 @@ def _retries(config: Tree) -> int:
     if isinstance(times, bool) or not isinstance(times, int) or times < 0:
         raise UserError(f"{path} is {times!r}: write a number of times, 0 or more")
     return times
-
-
-def _keep_steps(config: Tree) -> int | None:
-    """None for all. Raises UserError."""
-    kept = verl_from_trinity.compat_of(config).get("keep_steps")
-    if kept is not None and (isinstance(kept, bool) or not isinstance(kept, int) or kept < 0):
-        raise UserError(f"trinity_compat.keep_steps is {kept!r}: write a number of trainer steps, 0 or more")
-    return kept
 
 
 def _max_staleness(config: Tree, sync: SyncSpec, r: int) -> int | None:

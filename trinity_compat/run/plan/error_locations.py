@@ -17,7 +17,8 @@ from trinity_compat.job.vllm_arguments import SECTION
 from trinity_compat.run.plan.refusals import place
 from trinity_compat.run.plan.source import LaunchRecord, Source
 from trinity_compat.translate.rows import load_rows
-from trinity_compat.translate.verl_from_trinity import in_full
+from trinity_compat.translate.verl_from_trinity import COMPAT, compat_path, in_full
+from trinity_compat.trinity.config import TARGETS
 from trinity_compat.trinity.config.read import lines_of
 from trinity_compat.trinity.config.stages import Stage
 from trinity_compat.verl_config.upgrade import row_for
@@ -36,7 +37,7 @@ def relocate_errors(source: Source, sets: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        if _is_open(error.where, source) and _head(error.message) not in _fields_set(sets):
+        if _is_open(error.where, source) and _head(error.message).partition(" ")[0] not in _fields_set(sets):
             error.message, error.where = in_file(error.message, source)
         raise
 
@@ -117,10 +118,17 @@ def _line_of(message: str, source: Source) -> int:
         return lines[head]
     for path in _PATH.findall(message):
         for known in (path, *sections_above(path)):
-            for name in (known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
+            for name in (*_compat_paths(known), known, known.replace(f"{_SINGLE}s.0", _SINGLE)):
                 if "." in name and name in lines:
                     return lines[name]
     return 0
+
+
+def _compat_paths(name: str) -> list[str]:
+    """The places in a file of a setting that a message spells as ``--set`` does."""
+    if not name.startswith(f"{COMPAT}."):
+        return []
+    return [compat_path(target).removesuffix(COMPAT) + name for target in TARGETS]
 
 
 def lines_in(source: Source) -> Mapping[str, int]:

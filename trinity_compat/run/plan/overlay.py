@@ -12,29 +12,12 @@ from trinity_compat.common.nested import holds, leaves, put
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import VERL
 from trinity_compat.common.suggestions import did_you_mean, nearest, question
+from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run.plan import profiles
 from trinity_compat.run.plan.engine import OFF
 from trinity_compat.translate import verl_from_trinity
 from trinity_compat.trinity.config import TARGETS, schema
 from trinity_compat.verl_config.pinned import pinned_tree
-
-# What a user may set of the run's own, beside what translate carries in the same section.
-OWN = (
-    "agent_failure",
-    "agent_timeout",
-    "group_timeout",
-    "keep_steps",
-    "over_sample_rate",
-    "partial_rollout",
-    "reward_failure",
-    "reward_memory",
-    "reward_timeout",
-    "seeded_requests",
-    "staleness_threshold",
-    "stall_timeout",
-    "steps_as_rows",
-)
-
 
 # Keys of veRL's that say nothing to a run.
 _DECIDED = {"trainer.device": "a run is where --device says"} | dict.fromkeys(
@@ -99,10 +82,10 @@ def own_setting(key: str) -> str | None:
     section, _, name = key.partition(".")
     if section != verl_from_trinity.COMPAT:
         return None
-    if name not in OWN:
+    if name not in SETTINGS:
         raise UserError(
             f"--set {key}: there is no such setting",
-            hint=question(nearest(name, OWN)) or f"it may be {', '.join(OWN)}",
+            hint=question(nearest(name, SETTINGS)) or f"it may be {', '.join(SETTINGS)}",
         )
     return f"{verl_from_trinity.compat_path(TARGETS[0])}.{name}"
 

@@ -14,12 +14,12 @@ from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.paths import from_home
+from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run.plan.agent_program import program_arguments
 from trinity_compat.run.plan.micro_batches import has_critic
 from trinity_compat.run.plan.options import RunOptions
-from trinity_compat.run.plan.scoring import seconds
+from trinity_compat.run.plan.read_settings import setting_of
 from trinity_compat.run.plan.verl_view import ACTOR, ROLLOUT, Step, VerlView
-from trinity_compat.translate import verl_from_trinity
 from trinity_compat.translate.sections.data import REWARD
 from trinity_compat.trinity.algorithms.model import BY_STEP, KINDS, MIX
 from trinity_compat.trinity.algorithms.selection import choose
@@ -40,8 +40,9 @@ from trinity_compat.trinity.workflows.tasksets import LIMIT_S, SECTION, Taskset,
 
 _INPUT = "buffer.explorer_input"
 _WORKFLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
-STEPS_AS_ROWS = "steps_as_rows"  # of trinity_compat: every experience of a run is a row of its own
+_STEPS_AS_ROWS = SETTINGS["steps_as_rows"].key
 _OWN_DATASET = "data.custom_cls.path"
+_TIME_LIMIT = SETTINGS["agent_timeout"].fallback
 _OF_TASKSETS = "pkg://trinity_compat.explorer.data.tasksets"  # reads tasksets without a workflow
 
 
@@ -273,7 +274,7 @@ def _taskset(named: _Named, trinity: Tree, registered: Set[str], cwd: Path) -> T
         plugin=plugin,
         storage=str(value_at(trinity, f"{where}.storage_type") or "file"),
         drop_overlong=value_at(trinity, "model.enable_prompt_truncation") is not False,
-        limit_s=seconds("explorer.max_timeout", value_at(trinity, "explorer.max_timeout")) or LIMIT_S,
+        limit_s=SETTINGS["agent_timeout"].checked(value_at(trinity, _TIME_LIMIT), _TIME_LIMIT) or LIMIT_S,
     )
 
 
@@ -311,8 +312,7 @@ def _check_own(workflow: str, place: str, trinity: Tree) -> None:
     if workflow == _JUDGED and _parting(trinity, by_step=_by_step(trinity)) != "each":
         raise UserError(
             f"{where}: it returns its judge's experiences beside the answers",
-            hint=f"write trainer.trainer_config.trinity_compat.{STEPS_AS_ROWS}: true, or"
-            f" --set trinity_compat.{STEPS_AS_ROWS}=true",
+            hint=f"write trainer.trainer_config.{_STEPS_AS_ROWS}: true, or --set {_STEPS_AS_ROWS}=true",
         )
 
 
@@ -351,12 +351,10 @@ def _parting(trinity: Tree, *, by_step: bool) -> Parting:
     one answer, unless each is to be compared with every other. Raises UserError.
     """
     mixed = value_at(trinity, "algorithm.sample_strategy") == MIX
-    asked = verl_from_trinity.compat_of(trinity).get(STEPS_AS_ROWS)
-    if asked not in (None, True, False):
-        raise UserError(f"trinity_compat.{STEPS_AS_ROWS} is {asked!r}: write true or false")
+    asked = setting_of(trinity, "steps_as_rows")
     if asked and mixed:
         raise UserError(
-            f"trinity_compat.{STEPS_AS_ROWS}: beside an expert's rows (sample_strategy: {MIX}) an update has"
+            f"{_STEPS_AS_ROWS}: beside an expert's rows (sample_strategy: {MIX}) an update has"
             " a fixed number of rows",
             hint="leave it out: a run whose steps are one conversation is one row",
         )
