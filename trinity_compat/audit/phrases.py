@@ -56,6 +56,12 @@ def kept(launch: LaunchAudit) -> str:
     return f"{plural(number, 'key')} {keep} meaning (--all lists them)" if number else ""
 
 
+def key_counts(launch: LaunchAudit) -> str:
+    """``12 keys: 9 mapped, 3 derived``."""
+    counts = ", ".join(f"{number} {status.value}" for status, number in launch.counts.items())
+    return f"{plural(launch.keys, 'key')}: {counts}"
+
+
 def origin(finding: Finding, launch: LaunchAudit) -> str:
     """``run.sh:12``, ``default of verl 0.5.0`` or ``default of the fork``."""
     return str(finding.where) if finding.where else default_of(launch.version, launch.fork, finding.key)

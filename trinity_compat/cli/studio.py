@@ -26,7 +26,7 @@ def command(folder: Path, port: int, host: str) -> None:
     It prints its address with a token, without which nobody gets in (TRINITY_COMPAT_STUDIO_TOKEN sets it).
     Jobs are read, not written; stopping it does not stop any run. Ctrl-C ends it.
     """
-    optional_packages.need("starlette", "uvicorn", "jinja2", "python-multipart", "SQLAlchemy", "numpy")
+    optional_packages.need("starlette", "uvicorn", "python-multipart", "SQLAlchemy", "numpy")
     from trinity_compat.studio.serving import serve
 
     serve(folder, host, port)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trinity_compat.audit.model import Audit, LaunchAudit
-from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, said_once, target
+from trinity_compat.audit.phrases import (
+    assignment,
+    kept,
+    key_counts,
+    listed,
+    origin,
+    plural,
+    said_once,
+    target,
+)
 from trinity_compat.audit.summary import OUTCOMES, AuditSummary, summarise
 from trinity_compat.translate.model import Finding
 
@@ -46,8 +55,7 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[str]:
     yield ""
     yield f"`{launch.module}`, verl {launch.version.value}: {_inline(launch.version.why)}"
     yield ""
-    sums = ", ".join(f"{number} {status.value}" for status, number in launch.counts.items())
-    yield f"{plural(launch.keys, 'key')}: {sums}"
+    yield key_counts(launch)
     yield ""
     if launch.refused is not None:
         yield f"**Cannot be translated**: {_inline(launch.refused)}"
