@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -10,7 +11,8 @@ import pytest
 from trinity_compat.cli import cli
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGE = ROOT / "trinity_compat"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def tracked():
@@ -41,3 +43,17 @@ def test_paths_of_the_project_that_are_named_exist(page):
     folders = "trinity_compat|translators|overrides|tests|scripts|benchmarks|requirements"
     named = re.findall(rf"`((?:{folders})/[\w./-]+)`", page.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_paths_of_the_package_that_the_recipes_name_exist():
+    """Without the package's folder, as a recipe names them: `compare/sources/__init__.py`."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    named = [name for name in re.findall(r"`([a-z_]+/[\w./-]+)`", page) if "NAME" not in name]
+    assert len(named) > 30
+    assert [name for name in named if not any((top / name).exists() for top in (ROOT, PACKAGE))] == []
+
+
+def test_the_diagrams_of_the_architecture_follow_the_code():
+    command = [sys.executable, ROOT / "scripts" / "make_architecture.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stderr} (scripts/make_architecture.py writes it)"
