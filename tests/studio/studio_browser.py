@@ -29,15 +29,15 @@ def chromium() -> str:
 def serving(folder: Path):
     """A studio over ``folder`` in a thread; where it listens."""
     with listening("127.0.0.1", 0) as taken:
-        door = Listener("127.0.0.1", taken.getsockname()[1])
+        listener = Listener("127.0.0.1", taken.getsockname()[1])
         server = uvicorn.Server(
-            uvicorn.Config(create_app(folder, door), log_level="warning", timeout_graceful_shutdown=1)
+            uvicorn.Config(create_app(folder, listener), log_level="warning", timeout_graceful_shutdown=1)
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.02)
-        yield door
+        yield listener
         server.should_exit = True
         thread.join(60)
 

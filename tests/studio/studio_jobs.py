@@ -26,16 +26,16 @@ GROUPS = 4  # a step
 ANSWERS = 3  # a group
 
 
-def client_of(root: Path, **door) -> TestClient:
+def client_of(root: Path, **listener) -> TestClient:
     """Asks a studio over ``root`` as a browser on its own machine does that has opened its address."""
-    client = stranger_of(root, **door)
-    assert client.get(client.app.state.studio.door.address).status_code == 303
+    client = stranger_of(root, **listener)
+    assert client.get(client.app.state.studio.listener.address).status_code == 303
     return client
 
 
-def stranger_of(root: Path, **door) -> TestClient:
+def stranger_of(root: Path, **listener) -> TestClient:
     """Asks it without its token."""
-    app = create_app(root, Listener("127.0.0.1", 8080, **door))
+    app = create_app(root, Listener("127.0.0.1", 8080, **listener))
     return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
 
 

@@ -46,7 +46,7 @@ def holding():
 
 
 def post(studio, path):
-    return studio.post(path, data={"csrf": studio.app.state.studio.door.csrf})
+    return studio.post(path, data={"csrf": studio.app.state.studio.listener.csrf})
 
 
 # -- stopping
@@ -55,7 +55,7 @@ def post(studio, path):
 def test_a_stop_is_asked_names_the_process_and_ends_it(tmp_path, holding):
     root = make_job(tmp_path / "job", state="running")
     studio = client_of(tmp_path)
-    assert "nothing to stop" in studio.get("/stop/job").text
+    assert "the studio cannot stop it" in studio.get("/stop/job").text
     process = holding(root)
     assert f"process {process.pid}" in studio.get("/stop/job").text and process.poll() is None
     assert post(studio, "/stop/job").headers["location"] == "/run/job"
@@ -68,7 +68,7 @@ def test_a_side_of_another_machine_is_not_stopped_from_here(tmp_path):
     raw.execute("UPDATE participants SET host = 'elsewhere'")
     raw.commit()
     with locked(JobDir(root), "both"):
-        assert "nothing to stop" in client_of(tmp_path).get("/stop/job").text
+        assert "the studio cannot stop it" in client_of(tmp_path).get("/stop/job").text
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -101,9 +101,9 @@ def no_signal(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (lambda pid, start, command: f"{pid} {int(start) - 1} {command}", "is not the one that wrote"),
-        (lambda pid, start, command: f"{pid} {start} {'0' * 16}", "is not the one that wrote"),
-        (lambda pid, start, command: pid, "says no more of process"),
+        (lambda pid, start, command: f"{pid} {int(start) - 1} {command}", "did not write"),
+        (lambda pid, start, command: f"{pid} {start} {'0' * 16}", "did not write"),
+        (lambda pid, start, command: pid, "does not record when process"),
     ],
 )
 def test_a_process_other_than_the_lock_s_is_not_signalled(tmp_path, holding, no_signal, words, said):
@@ -114,7 +114,7 @@ def test_a_process_other_than_the_lock_s_is_not_signalled(tmp_path, holding, no_
             path.write_text(words(*identity_of(process.pid).split()))
     studio = client_of(tmp_path)
     page = studio.get("/stop/job").text
-    assert said in page and "Stop it now" not in page
+    assert said in page and "Stop the run" not in page
     assert post(studio, "/stop/job").status_code == 409 and process.poll() is None
 
 
@@ -202,7 +202,7 @@ def refused(tmp_path, started, said):
     studio = client_of(tmp_path)
     name = next(iter(studio.app.state.studio.jobs.all()))
     assert said in studio.get(f"/resume/{name}").text
-    assert "Start it again" not in studio.get(f"/resume/{name}").text
+    assert ">Resume</button>" not in studio.get(f"/resume/{name}").text
     assert post(studio, f"/resume/{name}").status_code == 409 and not started
     return studio.get(f"/run/{name}").text
 
@@ -262,7 +262,7 @@ def test_what_others_could_have_changed_is_shown_and_not_resumed(tmp_path, start
     (root / "latest_checkpointed_iteration.txt").write_text("2")
     with locked(JobDir(root), "both"):
         pass
-    assert "Start it again" in client_of(folder).get("/resume/job").text
+    assert ">Resume</button>" in client_of(folder).get("/resume/job").text
     place = folder / WRITABLE[what]
     place.chmod(0o777 if place.is_dir() else 0o666)
     page = refused(folder, started, f"{place} can be written by other users")
@@ -286,7 +286,7 @@ def test_a_job_that_others_could_have_changed_is_not_stopped(tmp_path, holding, 
     studio = client_of(tmp_path)
     page = studio.get("/run/job").text
     assert f"{root / 'config'} can be written by other users" in page and "Stop…" not in page
-    assert "Stop it now" not in studio.get("/stop/job").text
+    assert "Stop the run" not in studio.get("/stop/job").text
     assert post(studio, "/stop/job").status_code == 409 and process.poll() is None
 
 
@@ -332,16 +332,16 @@ def test_a_resume_says_how_it_goes(tmp_path):
     (tmp_path / "job").mkdir()
     waiting = "import sys; sys.stdin.read(); import time; time.sleep(600)"
     resumed = RestartedRun([sys.executable, "-c", waiting], tmp_path, tmp_path / "a.log")
-    assert "is getting ready" in resumed.told(running=False) and resumed.told(running=True) == ""
+    assert "is starting up" in resumed.message(running=False) and resumed.message(running=True) == ""
     os.kill(resumed.pid, signal.SIGKILL)
     until(lambda: not resumed.lives)
-    assert "ended by signal 9" in resumed.told(running=False)
+    assert "ended by signal 9" in resumed.message(running=False)
     failed = RestartedRun([sys.executable, "-c", SECRET_ERROR], tmp_path, tmp_path / "b.log")
     until(lambda: not failed.lives)
-    assert "exit code 3" in failed.told(running=False) and "api_key=***" in failed.told(running=False)
+    assert "exit code 3" in failed.message(running=False) and "api_key=***" in failed.message(running=False)
     fine = RestartedRun([sys.executable, "-c", ""], tmp_path, tmp_path / "c.log")
     until(lambda: not fine.lives)
-    assert fine.told(running=False) == ""
+    assert fine.message(running=False) == ""
     assert (tmp_path / "c.log").stat().st_mode & 0o077 == 0
 
 
@@ -353,7 +353,7 @@ def test_a_resume_is_not_started_twice(tmp_path):
         [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, tmp_path / "log"
     )
     assert post(studio, "/resume/job").status_code == 409
-    assert "is getting ready" in studio.get("/run/job").text
+    assert "is starting up" in studio.get("/run/job").text
     os.kill(job.resumed.pid, signal.SIGTERM)
     until(lambda: not job.resumed.lives)
 

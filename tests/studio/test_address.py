@@ -21,7 +21,7 @@ def own_folder(tmp_path, monkeypatch):
 
 def test_the_studio_over_a_job_is_named_while_it_runs(tmp_path):
     job = make_job(tmp_path / "jobs" / "toy")
-    with address.told("http://127.0.0.1:1/", tmp_path / "jobs"):
+    with address.announced("http://127.0.0.1:1/", tmp_path / "jobs"):
         assert address.of_job(job) == "http://127.0.0.1:1/run/toy"
         assert address.of_job(tmp_path) is None
         shown = CliRunner().invoke(cli, ["status", "--once", str(job)]).output
@@ -31,7 +31,7 @@ def test_the_studio_over_a_job_is_named_while_it_runs(tmp_path):
 
 
 def test_a_studio_that_was_killed_is_not_named(tmp_path):
-    with address.told("http://127.0.0.1:1/", tmp_path):
+    with address.announced("http://127.0.0.1:1/", tmp_path):
         (file,) = (tmp_path / "run").rglob("*.json")
         gone = subprocess.run(
             [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
@@ -42,14 +42,14 @@ def test_a_studio_that_was_killed_is_not_named(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"url": "x"}', json.dumps({"url": 1, "root": None})])
 def test_a_damaged_file_names_nobody(tmp_path, text):
-    with address.told("http://127.0.0.1:1/", tmp_path / "elsewhere"):
+    with address.announced("http://127.0.0.1:1/", tmp_path / "elsewhere"):
         (file,) = (tmp_path / "run").rglob("*.json")
         file.write_text(text)
         assert address.of_job(tmp_path / "job") is None
 
 
 def test_the_file_is_for_its_user_alone(tmp_path):
-    with address.told("http://127.0.0.1:1/", tmp_path):
+    with address.announced("http://127.0.0.1:1/", tmp_path):
         (file,) = (tmp_path / "run").rglob("*.json")
         assert file.parent.stat().st_mode & 0o077 == 0 and file.stat().st_uid == os.getuid()
 
@@ -57,6 +57,6 @@ def test_the_file_is_for_its_user_alone(tmp_path):
 def test_a_folder_that_is_a_link_is_not_written_into(tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "run" / f"trinity-compat-studio-{os.getuid()}").symlink_to(tmp_path / "theirs")
-    with address.told("http://127.0.0.1:1/", tmp_path):
+    with address.announced("http://127.0.0.1:1/", tmp_path):
         assert list((tmp_path / "theirs").iterdir()) == []
         assert address.of_job(tmp_path / "job") is None

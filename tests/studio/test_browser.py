@@ -67,9 +67,9 @@ def reports(jobs, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def door(jobs):
-    with serving(jobs) as door:
-        yield door
+def listener(jobs):
+    with serving(jobs) as listener:
+        yield listener
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def browser():
 
 
 @pytest.fixture
-def opened(browser, door):
+def opened(browser, listener):
     """Opens a page; at the end, nothing was refused or failed in any."""
     contexts, said = [], []
 
@@ -94,8 +94,8 @@ def opened(browser, door):
         page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         if not path.startswith("file:"):
-            page.goto(door.address)
-            path = door.url.rstrip("/") + path
+            page.goto(listener.address)
+            path = listener.url.rstrip("/") + path
         page.goto(path)
         if page.locator("#charts[data-address]").count():
             page.wait_for_selector("#charts[data-ready]")
@@ -202,7 +202,7 @@ def test_an_answer_is_found_pinned_and_found_again(opened):
     chosen = page.locator(".answer:target")
     chosen.get_by_label("pin").check()
     chosen.get_by_placeholder("a note").fill("look at <b>this</b>")
-    chosen.get_by_role("button", name="Keep").click()
+    chosen.get_by_role("button", name="Save").click()
     expect(chosen.get_by_label("pin")).to_be_checked()
     page.goto(page.url.partition("/group")[0] + "/experiences/done?pinned=on")
     expect(page.locator(".answer")).to_have_count(1)
@@ -217,26 +217,26 @@ def test_the_configuration_is_filtered_as_one_types(opened):
     assert page.locator("#filtered tbody tr:visible").count() == 1
 
 
-def test_a_browser_without_the_token_is_told_what_to_do_and_may_give_it(browser, door):
+def test_a_browser_without_the_token_is_told_what_to_do_and_may_give_it(browser, listener):
     context = browser.new_context()
     context.set_default_timeout(WAIT_MS)
     page = context.new_page()
-    assert page.goto(f"{door.url}run/done").status == 401
+    assert page.goto(f"{listener.url}run/done").status == 401
     is_whole(page, "without-token")
-    page.get_by_label("give the token").fill("wrong")
+    page.get_by_label("enter the token").fill("wrong")
     page.get_by_role("button", name="Open").click()
-    expect(page.get_by_role("alert")).to_contain_text("is not the studio's")
-    page.get_by_label("give the token").fill(door.token)
+    expect(page.get_by_role("alert")).to_contain_text("not the studio's current token")
+    page.get_by_label("enter the token").fill(listener.token)
     page.get_by_role("button", name="Open").click()
     expect(page.locator("h1")).to_contain_text("done")
-    assert door.token not in page.url and door.token not in page.evaluate("document.referrer")
+    assert listener.token not in page.url and listener.token not in page.evaluate("document.referrer")
     assert page.evaluate("document.cookie") == ""  # not a script's to read
     context.close()
 
 
 def test_a_resume_that_fails_says_why_on_the_open_page(opened, jobs):
     page = opened("/resume/stopped")
-    page.get_by_role("button", name="Start it again").click()
+    page.get_by_role("button", name="Resume").click()
     expect(page.locator("#resumed")).to_contain_text("ended with exit code 2")
     expect(page.locator("#resumed")).to_contain_text("run.sh")
     assert accessible(page)

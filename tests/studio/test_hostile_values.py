@@ -98,7 +98,7 @@ def test_a_hostile_value_gets_a_page(studio, path):
 def test_a_hostile_form_gets_a_page(studio, path, monkeypatch):
     monkeypatch.setattr("trinity_compat.studio.control._start", lambda *_: None)
     address = path.replace("{job:path}", "one")
-    csrf = studio.app.state.studio.door.csrf
+    csrf = studio.app.state.studio.listener.csrf
     plain = {"content-type": "application/x-www-form-urlencoded"}
     for name in PARAMETERS[path]:
         for value in BYTES:

@@ -107,8 +107,8 @@ def test_another_user_gets_no_page_no_secret_and_no_resume(shared):
     make_job(shared / "private")
     (shared / "private").chmod(0o700)
     as_nobody(EVIL_JOB, shared)
-    with serving(shared) as door:
-        found = json.loads(as_nobody(ASK, door.url))
+    with serving(shared) as listener:
+        found = json.loads(as_nobody(ASK, listener.url))
     assert [status for status, _ in found] == [401] * len(found)
     assert not any("csrf" in text or "private" in text or str(shared) in text for _, text in found)
     assert not (shared / "ran").exists()
@@ -118,9 +118,9 @@ def test_a_job_of_another_user_is_shown_and_neither_resumed_nor_stopped(shared):
     as_nobody(EVIL_JOB, shared)
     studio = client_of(shared)
     page = studio.get("/resume/evil").text
-    assert f"{shared / 'evil'} belongs to nobody, not to you" in page and "Start it again" not in page
+    assert f"{shared / 'evil'} belongs to nobody, not to you" in page and ">Resume</button>" not in page
     for path in ("/resume/evil", "/stop/evil"):
-        answer = studio.post(path, data={"csrf": studio.app.state.studio.door.csrf})
+        answer = studio.post(path, data={"csrf": studio.app.state.studio.listener.csrf})
         assert answer.status_code == 409
     assert not (shared / "ran").exists()
 
@@ -132,13 +132,13 @@ CHOWNED = ["job", "job/config", "job/config/launch.json", "job/buffer/experience
 def test_a_part_of_ours_that_belongs_to_another_user_is_not_used(shared, place):
     make_job(shared / "jobs" / "job", state="stopped")
     (shared / "run.sh").write_text("")
-    assert "Start it again" in client_of(shared / "jobs").get("/resume/job").text
+    assert ">Resume</button>" in client_of(shared / "jobs").get("/resume/job").text
     place = shared / "jobs" / place
     os.chown(place, NOBODY, NOBODY)
     studio = client_of(shared / "jobs")
     page = studio.get("/resume/job").text
     assert str(place) in page and "belongs to nobody, not to you" in page
-    csrf = {"csrf": studio.app.state.studio.door.csrf}
+    csrf = {"csrf": studio.app.state.studio.listener.csrf}
     assert studio.post("/resume/job", data=csrf).status_code == 409
 
 
@@ -202,8 +202,8 @@ def test_a_lock_that_another_user_links_to_a_program_of_ours_ends_nothing(shared
             as_nobody(LINK, pid_file, lock_path(JobDir(job), side))
         assert lock_path(JobDir(job), "train").read_text() == str(program.pid)
         studio = client_of(shared)
-        assert "Stop it now" not in studio.get("/stop/theirs/job").text
-        studio.post("/stop/theirs/job", data={"csrf": studio.app.state.studio.door.csrf})
+        assert "Stop the run" not in studio.get("/stop/theirs/job").text
+        studio.post("/stop/theirs/job", data={"csrf": studio.app.state.studio.listener.csrf})
         assert program.poll() is None
     finally:
         program.kill()
@@ -220,7 +220,7 @@ PAGES = ["", "run/job", "metrics/job?name=critic/score/mean", "configuration/job
 def main(folder):
     studio = client_of(Path(folder))
     found = {page: studio.get(f"/{page}") for page in [*PAGES, "group/job?id=1"]}
-    csrf = studio.app.state.studio.door.csrf
+    csrf = studio.app.state.studio.listener.csrf
     note = studio.post("/note/job", data={"csrf": csrf, "id": "1", "group": "1", "note": "theirs"})
     refused = studio.post("/resume/job", data={"csrf": csrf})
     shown = {page: [answer.status_code, answer.text] for page, answer in found.items()}

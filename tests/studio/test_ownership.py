@@ -42,8 +42,8 @@ def test_a_sticky_folder_is_allowed_above_and_not_as_the_end(place):
 
 
 def test_what_is_not_there_is_said_so(place):
-    assert "cannot be looked at: No such file" in not_own(place.parent / "nothing" / "more")
-    assert "cannot be looked at: Not a directory" in not_own(place / "nothing")
+    assert "cannot be inspected: No such file" in not_own(place.parent / "nothing" / "more")
+    assert "cannot be inspected: Not a directory" in not_own(place / "nothing")
 
 
 def test_a_link_counts_with_all_that_it_leads_through(place, tmp_path):

@@ -98,14 +98,18 @@ def every_address(app):
 
 def test_without_the_token_there_is_no_page_and_no_form_s_secret(folder):
     stranger = stranger_of(folder)
-    door = stranger.app.state.studio.door
+    listener = stranger.app.state.studio.listener
     asked = list(every_address(stranger.app))
     assert len(asked) > 20
-    asked += [("GET", "/?token=wrong"), ("GET", "/nowhere"), ("POST", f"/stop/plain?token={door.token}")]
+    asked += [("GET", "/?token=wrong"), ("GET", "/nowhere"), ("POST", f"/stop/plain?token={listener.token}")]
     for method, path in asked:
-        answer = stranger.request(method, path, data={"csrf": door.csrf} if method == "POST" else None)
+        answer = stranger.request(method, path, data={"csrf": listener.csrf} if method == "POST" else None)
         assert answer.status_code == 401
-        assert door.csrf not in answer.text and door.token not in answer.text and "plain" not in answer.text
+        assert (
+            listener.csrf not in answer.text
+            and listener.token not in answer.text
+            and "plain" not in answer.text
+        )
         assert str(folder) not in answer.text and "set-cookie" not in answer.headers
 
 
@@ -123,36 +127,36 @@ def test_style_sheets_and_icons_hold_nothing_of_the_user_s(folder, path):
 
 def test_the_token_is_shown_once_then_a_cookie_stands_for_it(folder):
     browser = stranger_of(folder)
-    door = browser.app.state.studio.door
-    let_in = browser.get(f"/run/plain?token={door.token}&x=1")
+    listener = browser.app.state.studio.listener
+    let_in = browser.get(f"/run/plain?token={listener.token}&x=1")
     assert let_in.status_code == 303 and let_in.headers["location"] == "/run/plain?x=1"
     cookie = let_in.headers["set-cookie"]
-    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and door.token not in cookie
+    assert "HttpOnly" in cookie and "SameSite=strict" in cookie and listener.token not in cookie
     assert browser.get("/").status_code == 200
-    again = browser.get(f"/?token={door.token}")  # never stays in the browser's history
+    again = browser.get(f"/?token={listener.token}")  # never stays in the browser's history
     assert again.status_code == 303 and again.headers["location"] == "/"
 
 
 def test_the_cookie_of_an_earlier_start_or_of_another_port_opens_nothing(folder):
     earlier = stranger_of(folder)
-    door = earlier.app.state.studio.door
+    listener = earlier.app.state.studio.listener
     earlier.cookies.set(Listener("127.0.0.1", 8080).cookie, Listener("127.0.0.1", 8080).ticket)
     assert earlier.get("/").status_code == 401
-    earlier.cookies.set(door.cookie, Listener("127.0.0.1", 8081, door.token).ticket)
+    earlier.cookies.set(listener.cookie, Listener("127.0.0.1", 8081, listener.token).ticket)
     assert earlier.get("/").status_code == 401
 
 
 @pytest.mark.parametrize("cookie", ["x" * 64, "\xff", '"'])
 def test_any_other_cookie_opens_nothing(folder, cookie):
     stranger = stranger_of(folder)
-    header = f"{stranger.app.state.studio.door.cookie}={cookie}".encode("latin-1")
+    header = f"{stranger.app.state.studio.listener.cookie}={cookie}".encode("latin-1")
     assert stranger.get("/", headers={"cookie": header}).status_code == 401
 
 
 @pytest.mark.parametrize("place", ["//evil.example/", "/\\evil.example/", "//\\evil.example/"])
 def test_a_token_in_an_address_cannot_lead_elsewhere(folder, place):
     stranger = stranger_of(folder)
-    answer = stranger.get(f"http://127.0.0.1:8080{place}?token={stranger.app.state.studio.door.token}")
+    answer = stranger.get(f"http://127.0.0.1:8080{place}?token={stranger.app.state.studio.listener.token}")
     location = answer.headers["location"]
     assert location.startswith("/") and location[1:2] not in ("/", "\\") and "%5C%5C" not in location
 
@@ -160,7 +164,7 @@ def test_a_token_in_an_address_cannot_lead_elsewhere(folder, place):
 def test_a_name_with_a_question_mark_survives_the_token(tmp_path):
     make_job(tmp_path / "a?b")
     stranger = stranger_of(tmp_path)
-    answer = stranger.get(f"/run/a%3Fb?token={stranger.app.state.studio.door.token}")
+    answer = stranger.get(f"/run/a%3Fb?token={stranger.app.state.studio.listener.token}")
     assert answer.headers["location"] == "/run/a%3Fb"
     assert stranger.get(answer.headers["location"]).status_code == 200
 
@@ -181,7 +185,7 @@ def test_what_changes_something_wants_the_form_s_secret(studio):
     "sent", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}]
 )
 def test_a_form_of_another_site_is_refused_even_with_the_secret(studio, sent):
-    csrf = studio.app.state.studio.door.csrf
+    csrf = studio.app.state.studio.listener.csrf
     assert studio.post("/stop/plain", data={"csrf": csrf}, headers=sent).status_code == 403
 
 

@@ -1,4 +1,4 @@
-"""Where this user's studios listen, for ``trinity-compat status``: a file each, gone with its process."""
+"""Addresses of this user's running studios, one file each, for ``trinity-compat status``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _folder() -> Path:
 
 
 def _is_mine(folder: Path) -> bool:
-    """In a shared /tmp somebody else may have made it first, or a link of that name."""
+    """Return whether this user owns the folder: in a shared /tmp another user may have created it."""
     try:
         found = folder.lstat()
     except OSError:
@@ -27,15 +27,15 @@ def _is_mine(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def told(url: str, root: Path) -> Iterator[None]:
-    """Say for the duration that a studio over ``root`` listens at ``url`` (without its token)."""
+def announced(url: str, root: Path) -> Iterator[None]:
+    """Publish a studio's folder and ``url`` (without its token) while the block runs."""
     path = _folder() / f"{os.getpid()}.json"
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if not _is_mine(path.parent):
             raise PermissionError(path.parent)
         path.write_text(json.dumps({"url": url, "root": str(root.resolve())}))
-    except OSError:  # then nobody is told, that is all
+    except OSError:  # `status` will not show the address
         yield
         return
     try:
@@ -45,7 +45,7 @@ def told(url: str, root: Path) -> Iterator[None]:
 
 
 def of_job(job: Path) -> str | None:
-    """The job's page in a running studio whose folder has it."""
+    """Return the address of the job's page in a running studio that shows the job, else None."""
     folder = _folder()
     if not _is_mine(folder):
         return None

@@ -1,4 +1,4 @@
-"""The studio's addresses."""
+"""The studio's routes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from trinity_compat.studio.pages import HERE, Studio, page, refusal
 from trinity_compat.web import ASSETS
 
 
-def create_app(root: Path, door: Listener) -> Starlette:
-    """The application over the jobs below ``root``, behind ``door``."""
+def create_app(root: Path, listener: Listener) -> Starlette:
+    """Return the application for the jobs in ``root``, guarded by ``listener``."""
     app = Starlette(
         routes=[
             Route("/", run_pages.runs),
@@ -48,21 +48,21 @@ def create_app(root: Path, door: Listener) -> Starlette:
             Mount("/static", StaticFiles(directory=HERE / "static")),
             Mount("/shared", StaticFiles(directory=ASSETS)),
         ],
-        middleware=[Middleware(RequestGuard, door=door, refusal=refusal)],
+        middleware=[Middleware(RequestGuard, listener=listener, refusal=refusal)],
         exception_handlers={
-            HTTPException: _told,
-            UserError: _told,
-            BufferError: _told,
-            SQLAlchemyError: _told,
-            sqlite3.Error: _told,
+            HTTPException: _problem_page,
+            UserError: _problem_page,
+            BufferError: _problem_page,
+            SQLAlchemyError: _problem_page,
+            sqlite3.Error: _problem_page,
         },
     )
-    app.state.studio = Studio.over(root, door, Comparisons())
+    app.state.studio = Studio.over(root, listener, Comparisons())
     return app
 
 
-def _told(request: Request, error: Exception) -> Response:
-    """A page that says what is wrong; never a traceback."""
+def _problem_page(request: Request, error: Exception) -> Response:
+    """Return a page with the error's message, never a traceback."""
     status = error.status_code if isinstance(error, HTTPException) else 503
     text = error.detail if isinstance(error, HTTPException) else str(error)
     return page(request, "problem.html", {"problem": shown(text), "status": status}, status=status)

@@ -1,4 +1,4 @@
-"""Comparing runs: the verdict first, then curves, configurations, and answers to the same task."""
+"""The pages that compare runs: verdict, curves, configurations, answers to the same task."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _TASKS = 12
 Newest = tuple[int, float]  # step, mean reward
 
 
-def asked_of(request: Request) -> ComparisonQuery | None:
-    """None unless both sides name a job. Raises HTTPException 404 for one that is not there."""
+def query_of(request: Request) -> ComparisonQuery | None:
+    """Return the query, None unless both sides name a job. Raises HTTPException 404 for an unknown job."""
     given = request.query_params
     names = (dict.fromkeys(given.getlist(side)) for side in "ab")
     a, b = (tuple(job_named(request, name) for name in side) for side in names)
     axis = given.get("axis") or "step"
     known = next((one for one in AXES if one == axis), None)
     if known is None:
-        raise HTTPException(400, f"axis is one of {', '.join(AXES)}.")
+        raise HTTPException(400, f"axis must be one of {', '.join(AXES)}.")
     return ComparisonQuery(a, b, known) if a and b else None
 
 
 def comparison(request: Request) -> Response:
-    """Choose two sides; what became of them."""
-    studio, asked = studio_of(request), asked_of(request)
+    """Show a form to choose two sides, and their comparison."""
+    studio, asked = studio_of(request), query_of(request)
     values: dict[str, object] = {
         "rows": [studio.summaries.of(job) for job in studio.jobs.all().values()],
         "chosen": {side: request.query_params.getlist(side) for side in "ab"},
@@ -72,7 +72,7 @@ def _found(made: Comparison, asked: ComparisonQuery) -> dict[str, object]:
 
 
 def _differences(made: Comparison) -> list[dict[str, object]] | None:
-    """What differs in the configuration of the sides' first runs; None where it is not known."""
+    """Return the configuration differences of the sides' first runs, None where one is not recorded."""
     found = of_runs(*(side.runs[0].meta for side in (made.a, made.b)))
     return None if found is None else [_masked(row) for row in found]
 
@@ -83,7 +83,7 @@ def _masked(row: dict[str, object]) -> dict[str, object]:
 
 
 def _tasks(a: Job, b: Job) -> list[tuple[str, Newest, Newest]]:
-    """(task, A's newest answers, B's) of tasks that both have answered, the greatest difference first."""
+    """Return (task, A's newest, B's newest) of tasks that both answered, the largest difference first."""
     try:
         ours, theirs = (index_of(job)[0].newest_by_task("train") for job in (a, b))
     except UserError:
@@ -93,20 +93,20 @@ def _tasks(a: Job, b: Job) -> list[tuple[str, Newest, Newest]]:
 
 
 def curves(request: Request) -> Response:
-    """``?name=…``: name → the metric, with what is drawn of it."""
-    asked = asked_of(request)
+    """Return name → metric with its drawn points, for each ``?name=…``."""
+    asked = query_of(request)
     if asked is None:
-        raise HTTPException(400, "The address names no two sides.")
+        raise HTTPException(400, "The address must name two sides.")
     made = studio_of(request).comparisons.of(asked)
     wanted = set(request.query_params.getlist("name"))
     return as_json({metric.name: drawn(metric) for metric in made.metrics if metric.name in wanted})
 
 
 def report(request: Request) -> Response:
-    """The HTML report, to keep: one file without network. A download, never shown in the studio's origin."""
-    asked = asked_of(request)
+    """Return the HTML report as a download, so that it never runs in the studio's origin."""
+    asked = query_of(request)
     if asked is None:
-        raise HTTPException(400, "The address names no two sides.")
+        raise HTTPException(400, "The address must name two sides.")
     made = studio_of(request).comparisons.of(asked)
     headers = {"content-disposition": 'attachment; filename="comparison.html"'}
     text = as_html(made, config_diff=_differences(made)).encode(errors="replace")
@@ -114,11 +114,11 @@ def report(request: Request) -> Response:
 
 
 def same_task(request: Request) -> Response:
-    """The newest answers of either side to one task."""
-    asked = asked_of(request)
+    """Show the newest answers of both sides to one task."""
+    asked = query_of(request)
     task = request.query_params.get("task", "")
     if asked is None or not task:
-        raise HTTPException(400, "The address names no two sides and a task.")
+        raise HTTPException(400, "The address must name two sides and a task.")
     sides = [_of_task(job, task) for job in (asked.a[0], asked.b[0])]
     return page(request, "same_task.html", {"task": task, "sides": sides, "address": asked.address})
 

@@ -1,7 +1,7 @@
-"""Stopping a run and going on with it.
+"""Stopping and resuming a run.
 
-Both ask twice: the first page says exactly what will be done, and only its form does it. Both act on nothing
-that another user could have put in place (``ownership``).
+Both need a confirmation: the first page describes the action, and only its form performs it. Neither acts on
+a file that another user could have written (``path_ownership``).
 """
 
 from __future__ import annotations
@@ -29,32 +29,34 @@ from trinity_compat.job.checkpoints import MARKER
 from trinity_compat.run.job_dir.job_dir import lock_path, side_locks
 from trinity_compat.run.job_dir.process_identity import identity_of
 from trinity_compat.studio import job_files
-from trinity_compat.studio.guard import is_ours
+from trinity_compat.studio.guard import has_form_secret
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_of, page, page_of, studio_of
 from trinity_compat.studio.path_ownership import not_own, not_own_tree
 from trinity_compat.studio.restarted_runs import RestartedRun
 from trinity_compat.studio.run_state import state_of
 
-_SPELLED = {"profiles": "profile", "sets": "set", "mains": "main"}  # options that can be given more than once
+_OPTION_NAMES = {"profiles": "profile", "sets": "set", "mains": "main"}  # repeatable options
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """A process of this machine that holds a lock of a job. ``identity``: what its lock says of it."""
+    """A process of this machine that holds a lock of a job. ``identity`` is the text in the lock file."""
 
     pid: int
     identity: str
     lock: Path
 
-    def not_ours(self) -> str:
-        """'' where it is the process that wrote the lock, and this user's; else a sentence."""
+    def ownership_problem(self) -> str:
+        """Return '' for this user's process that wrote the lock, else a sentence with the problem."""
         if problem := not_own(self.lock):
             return problem
         if self.identity == str(self.pid):
-            return f"{self.lock} says no more of process {self.pid} than its number."
+            return (
+                f"{self.lock} does not record when process {self.pid} started, so it may be another process."
+            )
         if identity_of(self.pid) != self.identity:
-            return f"Process {self.pid} is not the one that wrote {self.lock}."
+            return f"Process {self.pid} did not write {self.lock}: its number was reused."
         try:
             owner = (Path("/proc") / str(self.pid)).stat().st_uid
         except OSError:
@@ -63,14 +65,14 @@ class LockHolder:
 
 
 async def stop(request: Request) -> Response:
-    """Ask, then send SIGTERM to the process that holds the job."""
+    """Show the confirmation page; on its form, send SIGTERM to the processes that hold the job."""
     job = job_of(request)
     found = await run_in_threadpool(holders, job)
-    why_not = await run_in_threadpool(_not_to_stop, job, found)
+    why_not = await run_in_threadpool(_stop_refusal, job, found)
     if request.method == "GET" or why_not:
         values = {"job": job, "holders": [holder.pid for holder in found], "why_not": why_not}
         return page(request, "stop.html", values, status=409 if request.method == "POST" else 200)
-    await must_be_ours(request)
+    await check_form_secret(request)
     for holder in found:
         if problem := await run_in_threadpool(_end, holder):
             raise HTTPException(409, problem)
@@ -78,9 +80,9 @@ async def stop(request: Request) -> Response:
 
 
 async def resume(request: Request) -> Response:
-    """Ask, then start the recorded command again."""
+    """Show the confirmation page; on its form, start the recorded command again."""
     job = job_of(request)
-    command, folder, why_not = await run_in_threadpool(_again, job)
+    command, folder, why_not = await run_in_threadpool(_resume_command, job)
     if request.method == "GET" or why_not:
         values = {
             "job": job,
@@ -89,33 +91,31 @@ async def resume(request: Request) -> Response:
             "why_not": why_not,
         }
         return page(request, "resume.html", values, status=409 if request.method == "POST" else 200)
-    await must_be_ours(request)
+    await check_form_secret(request)
     await run_in_threadpool(_start, command, folder, job)
     return RedirectResponse(page_of("run", job), 303)
 
 
-async def must_be_ours(request: Request) -> None:
-    """Raises HTTPException 403 for a form that this process did not make."""
-    if not await is_ours(request, studio_of(request).door):
-        raise HTTPException(
-            403, "The form is not from this studio, or from an earlier start of it: open it again."
-        )
+async def check_form_secret(request: Request) -> None:
+    """Raise HTTPException 403 for a form that this process did not make."""
+    if not await has_form_secret(request, studio_of(request).listener):
+        raise HTTPException(403, "This form was not made by this start of the studio. Open its page again.")
 
 
 # -- stopping -----------------------------------------------------------------------------------
 
 
 def holders(job: Job) -> list[LockHolder]:
-    """The processes of this machine that hold the job's locks; [] where nobody does, or another machine."""
+    """Return this machine's processes that hold the job's locks, [] if the job runs on another machine."""
     found = {one.pid: one for path in side_locks(job.dir) if (one := _holder(path)) is not None}
     return [found[pid] for pid in sorted(found)] if found and _is_here(job) else []
 
 
 def _holder(path: Path) -> LockHolder | None:
-    """The process that wrote its pid into a lock that it holds.
+    """Return the process that wrote its pid into a lock that it holds, None for a free lock.
 
-    Read off the kernel's list: trying the lock would hold it, and a run that starts at that moment would be
-    refused.
+    Read the kernel's list of locks: trying the lock would hold it, and a run that starts at that moment would
+    be refused.
     """
     try:
         with job_files.opened(path) as file:
@@ -130,26 +130,26 @@ def _holder(path: Path) -> LockHolder | None:
 
 
 def _is_here(job: Job) -> bool:
-    """Whether the job's sides run on this machine: a pid of another one means something else here."""
+    """Return whether the job's processes run on this machine, so that their pids are valid here."""
     try:
-        hosts = {who.host for who in job.buffer().participants()}
+        hosts = {one.host for one in job.buffer().participants()}
     except (UserError, BufferError):
         return False
     return hosts <= {socket.gethostname()}
 
 
-def _not_to_stop(job: Job, found: Sequence[LockHolder]) -> str:
-    problems = (job.not_own(), *(holder.not_ours() for holder in found))
+def _stop_refusal(job: Job, found: Sequence[LockHolder]) -> str:
+    problems = (job.not_own(), *(holder.ownership_problem() for holder in found))
     problem = next((problem for problem in problems if problem), "")
-    return f"It is not stopped from here: {problem}" if problem else ""
+    return f"The studio does not stop this run: {problem}" if problem else ""
 
 
 def _end(holder: LockHolder) -> str:
-    """Send SIGTERM; '' or why not. The handle keeps the process told from a later one of its pid."""
+    """Send SIGTERM through a pidfd, which no later process of that pid shares; return '' or a problem."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(holder.pid)
         try:
-            if problem := holder.not_ours():
+            if problem := holder.ownership_problem():
                 return problem
             signal.pidfd_send_signal(handle, signal.SIGTERM)
         finally:
@@ -157,47 +157,51 @@ def _end(holder: LockHolder) -> str:
     return ""
 
 
-# -- going on -----------------------------------------------------------------------------------
+# -- resuming -----------------------------------------------------------------------------------
 
 
-def why_not_offered(job: Job) -> dict[str, str]:
-    """For ``stop`` and ``resume``, each where the job's state asks for it: '' or a sentence for the page."""
-    return {"stop": _not_to_stop(job, holders(job)), "resume": _recorded(job)[2]}
+def action_refusals(job: Job) -> dict[str, str]:
+    """Return why ``stop`` and ``resume`` are not offered, '' where they are."""
+    return {"stop": _stop_refusal(job, holders(job)), "resume": _recorded(job)[2]}
 
 
-def _again(job: Job) -> tuple[list[str], Path, str]:
-    """(command, working directory, why it cannot be started or '')."""
+def _resume_command(job: Job) -> tuple[list[str], Path, str]:
+    """Return (command, working directory, why it cannot be started or '')."""
     if holders(job):
-        return [], job.dir.root, "It runs already."
+        return [], job.dir.root, "The run is already running."
     if job.resumed and job.resumed.lives:
-        return [], job.dir.root, job.resumed.told(running=False)
+        return [], job.dir.root, job.resumed.message(running=False)
     if _is_done(job):
-        return [], job.dir.root, "It has trained all its steps: there is nothing to resume."
+        return [], job.dir.root, "The run has trained all its steps, so there is nothing to resume."
     return _recorded(job)
 
 
 def _recorded(job: Job) -> tuple[list[str], Path, str]:
     root = job.dir.root
     if problem := job.not_own():
-        return [], root, f"It is not resumed from here: {problem}"
+        return [], root, f"The studio does not resume this run: {problem}"
     try:
         written_at = json.loads(job_files.text(job.dir.spec_path))["job_dir"]
         record = json.loads(job_files.text(root / "config" / "launch.json"))
         command, folder = command_of(record, root), _folder_of(record)
-        used = [problem for problem in _used(job, record, folder) if problem]
+        problems = [problem for problem in _writable_inputs(job, record, folder) if problem]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [], root, f"config/launch.json does not say how it was started ({error})."
+        return [], root, f"config/launch.json does not record how the run was started ({error})."
     if Path(written_at) != root and Path(written_at).resolve() != root:
-        return command, folder, f"This is a copy: the recorded command would go on in {written_at}."
+        return (
+            command,
+            folder,
+            f"This is a copy: the recorded command would continue the run in {written_at}.",
+        )
     if any("***" in word for word in command):
         return (
             command,
             folder,
-            "Its command line held a secret, which is not recorded: start it in a terminal.",
+            "Its command line contained a secret, which is not recorded. Resume it in a terminal.",
         )
     if not folder.is_dir():
-        return command, folder, f"Its working directory {folder} is not there any more."
-    return command, folder, f"It is not resumed from here: {used[0]}" if used else ""
+        return command, folder, f"Its working directory {folder} no longer exists."
+    return command, folder, f"The studio does not resume this run: {problems[0]}" if problems else ""
 
 
 def _is_done(job: Job) -> bool:
@@ -211,8 +215,8 @@ def _folder_of(record: dict[str, object]) -> Path:
     return Path(str(record.get("started_in") or record.get("cwd") or Path.cwd()))
 
 
-def _used(job: Job, record: dict[str, object], folder: Path) -> Iterator[str]:
-    """For each thing that a resume reads or runs, '' or a sentence on who else could change it."""
+def _writable_inputs(job: Job, record: dict[str, object], folder: Path) -> Iterator[str]:
+    """Yield '' or a sentence on who else could change it, for each path that a resume reads or runs."""
     root = job.dir.root
     checkpoint = f"global_step_{job.latest_checkpoint}"
     for place in (root / name for name in ("config", "buffer", "log", MARKER, checkpoint)):
@@ -231,9 +235,9 @@ def _used(job: Job, record: dict[str, object], folder: Path) -> Iterator[str]:
 
 
 def command_of(record: dict[str, object], root: Path) -> list[str]:
-    """The words of the ``trinity-compat run`` that config/launch.json records.
+    """Return the arguments of the ``trinity-compat run`` that config/launch.json records.
 
-    Of a YAML the working directory is not recorded, so the job is named. Raises KeyError, TypeError.
+    The record of a YAML has no working directory, so the job directory is given. Raises KeyError, TypeError.
     """
     options = record["options"]
     if not isinstance(options, dict):
@@ -244,7 +248,7 @@ def command_of(record: dict[str, object], root: Path) -> list[str]:
     # -P: no module comes from the working directory.
     words = [sys.executable, "-P", "-m", "trinity_compat", "run", source]
     for name, value in options.items():
-        words += _option(f"--{_SPELLED.get(name, name.replace('_', '-'))}", value)
+        words += _option(f"--{_OPTION_NAMES.get(name, name.replace('_', '-'))}", value)
     arguments = record.get("script_arguments")
     return [*words, "--", *map(str, arguments)] if isinstance(arguments, Sequence) and arguments else words
 
@@ -255,7 +259,7 @@ def _option(name: str, value: object) -> list[str]:
     if value is True:
         return [name]
     if isinstance(value, dict):
-        value = [f"{key}={said}" for key, said in value.items()]
+        value = [f"{key}={text}" for key, text in value.items()]
     return [word for each in (value if isinstance(value, list) else [value]) for word in (name, str(each))]
 
 
@@ -263,4 +267,4 @@ def _start(command: Sequence[str], folder: Path, job: Job) -> None:
     try:
         job.resumed = RestartedRun(command, folder, job.dir.log("studio"))
     except OSError as error:
-        raise HTTPException(409, f"It could not be started: {error}") from error
+        raise HTTPException(409, f"The command could not be started: {error}") from error

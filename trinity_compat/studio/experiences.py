@@ -20,7 +20,7 @@ from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.optional_packages import need
 from trinity_compat.common.redaction import hidden
 from trinity_compat.studio import export, images, tokens
-from trinity_compat.studio.control import must_be_ours
+from trinity_compat.studio.control import check_form_secret
 from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row, task_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
@@ -203,7 +203,7 @@ def _answers(
 async def note(request: Request) -> Response:
     """Keep a pin and a note of one answer."""
     job = job_of(request)
-    await must_be_ours(request)
+    await check_form_secret(request)
     form = await request.form()
     number, back = (whole_number(str(form.get(name, "")), name) for name in ("id", "group"))
     text = str(form.get("note", ""))[:_LONGEST_NOTE].strip()

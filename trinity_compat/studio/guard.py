@@ -1,11 +1,11 @@
-"""Who may ask, and what a page may do: an ASGI layer around every answer of the studio.
+"""Access control of the studio: an ASGI layer that checks each request and adds headers to each response.
 
-- Token: every other user of a machine reaches its loopback too. A browser has to show the token once, in
-  the address that the studio printed; then a cookie stands for it. Without it there are only style sheets,
-  scripts and icons, which hold nothing of the user's.
-- Host: where the studio listens on this machine's loopback, only names of that, so that no web site reaches
-  it by DNS rebinding. Elsewhere any name may be its own (a rebound one has no cookie of ours).
-- Whatever changes something is a POST from the studio's own pages: same origin, and the process's secret.
+- Token: every user of a machine reaches its loopback interface. A browser sends the token once, in the
+  address that the studio printed, and receives a cookie. Without it, only style sheets, scripts and icons are
+  served.
+- Host: a studio on the loopback interface accepts loopback names only, which excludes DNS rebinding. On other
+  interfaces every name is accepted (a rebound name has no cookie).
+- Every change is a POST from the studio's own pages: same origin, with the process's secret.
 - Content-Security-Policy: scripts and styles from the studio's own files, never inline; no frames.
 """
 
@@ -42,7 +42,7 @@ PUBLIC = ("/static/", "/shared/")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where the studio listens. ``token``: of who may come in. ``csrf``: this process's secret."""
+    """The studio's address and secrets. ``token`` grants access; ``csrf`` marks this process's forms."""
 
     host: str
     port: int
@@ -51,38 +51,38 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """Without the token."""
+        """The URL without the token."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/"
 
     @property
     def address(self) -> str:
-        """With the token."""
+        """The URL with the token."""
         return f"{self.url}?token={quote(self.token, safe='')}"
 
     @property
     def cookie(self) -> str:
-        """Cookies don't know ports, and two studios may run on one machine."""
+        """The cookie's name, with the port: cookies ignore ports, and a machine may run two studios."""
         return f"trinity_compat_studio_{self.port}"
 
     @property
     def ticket(self) -> str:
-        """The cookie's value: the token itself stays in no browser."""
+        """The cookie's value, a digest, so that no browser stores the token."""
         return hmac.new(self.token.encode(), self.cookie.encode(), hashlib.sha256).hexdigest()
 
-    def knows(self, host: str) -> bool:
-        """Whether a request's Host header can name this studio. The port may be a tunnel's."""
+    def accepts_host(self, host: str) -> bool:
+        """Return whether a request's Host header can name this studio. Its port may be a tunnel's."""
         name, colon, port = host.rpartition(":")
         bare = name if colon and port.isdecimal() else host
         return self.host not in LOOPBACK or bare.removeprefix("[").removesuffix("]") in LOOPBACK
 
 
 class RequestGuard:
-    """Refuses what should not come in, and gives every answer its headers."""
+    """Middleware that refuses unauthorized requests and adds security headers to every response."""
 
-    def __init__(self, app: ASGIApp, door: Listener, refusal: Refusal) -> None:
+    def __init__(self, app: ASGIApp, listener: Listener, refusal: Refusal) -> None:
         self._app = app
-        self._door = door
+        self._listener = listener
         self._page = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,27 +93,27 @@ class RequestGuard:
         await (refusal or self._app)(scope, receive, _with_headers(send))
 
     def _refusal(self, request: Request) -> Response | None:
-        if not self._door.knows(request.headers.get("host", "")):
-            return self._page(request, 421, "This name is not the studio's.")
+        if not self._listener.accepts_host(request.headers.get("host", "")):
+            return self._page(request, 421, "The studio does not answer under this host name.")
         if request.scope["path"].startswith(PUBLIC):
             return None
         given = request.query_params.get("token")
-        if request.method == "GET" and _same(given, self._door.token):
-            return self._let_in(request)
-        if not _same(request.cookies.get(self._door.cookie), self._door.ticket):
-            return self._page(request, 401, "This token is not the studio's." if given else "")
+        if request.method == "GET" and _same(given, self._listener.token):
+            return self._grant_access(request)
+        if not _same(request.cookies.get(self._listener.cookie), self._listener.ticket):
+            return self._page(request, 401, "This is not the studio's current token." if given else "")
         if request.method not in ("GET", "HEAD") and not _same_origin(request.headers):
-            return self._page(request, 403, "The form comes from another site.")
+            return self._page(request, 403, "The request came from another site.")
         return None
 
-    def _let_in(self, request: Request) -> Response:
-        """The same address without the token, which stays in no history and no Referer."""
+    def _grant_access(self, request: Request) -> Response:
+        """Redirect to the same address without the token, and set the cookie."""
         rest = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
         path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
         place = "/" + path.decode("ascii", "replace").lstrip("/\\")
         answer = RedirectResponse(f"{place}?{rest}" if rest else place, 303)
         answer.set_cookie(
-            self._door.cookie, self._door.ticket, max_age=_WEEK_S, httponly=True, samesite="strict"
+            self._listener.cookie, self._listener.ticket, max_age=_WEEK_S, httponly=True, samesite="strict"
         )
         return answer
 
@@ -140,7 +140,7 @@ def _with_headers(send: Send) -> Send:
     return guarded
 
 
-async def is_ours(request: Request, door: Listener) -> bool:
-    """Whether a form was made by this process: it carries the secret that only our pages hold."""
+async def has_form_secret(request: Request, listener: Listener) -> bool:
+    """Return whether a form carries the secret that only this process's pages contain."""
     given = (await request.form()).get("csrf")
-    return isinstance(given, str) and _same(given, door.csrf)
+    return isinstance(given, str) and _same(given, listener.csrf)

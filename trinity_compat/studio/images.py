@@ -32,7 +32,7 @@ def image(request: Request) -> Response:
     job = job_of(request)
     digest = request.query_params.get("digest", "")
     if not _DIGEST.fullmatch(digest):
-        raise HTTPException(400, "digest is the name of an image: hexadecimal digits.")
+        raise HTTPException(400, "digest must be 16 to 128 hexadecimal digits.")
     bind = {"group_id": group_of(request), "digest": digest}
 
     def read(conn: sa.Connection) -> bytes | None:
@@ -44,7 +44,7 @@ def image(request: Request) -> Response:
         raise HTTPException(404, "The group has no such image, or it was pruned.")
     kind = _type_of(data)
     if kind is None:
-        raise HTTPException(415, "It is not a PNG, JPEG, GIF or WebP file.")
+        raise HTTPException(415, "The image is not a PNG, JPEG, GIF or WebP file.")
     return Response(data, media_type=kind, headers={"cache-control": _A_DAY})
 
 

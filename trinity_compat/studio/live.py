@@ -45,7 +45,7 @@ class PageState:
                 now = run_state.now(self.job, metrics)
                 events = [("now", now), *self._rows(metrics)]
                 if self.job.resumed:
-                    events.append(("resumed", self.job.resumed.told(running=now["state"] == "running")))
+                    events.append(("resumed", self.job.resumed.message(running=now["state"] == "running")))
             self.told.pop("problem", None)
         except Exception as error:  # the next look may do better
             events = [("problem", shown(str(error)))]

@@ -1,4 +1,4 @@
-"""What every page needs: templates with all text escaped, and the job that an address names."""
+"""Shared parts of all pages: escaped templates, and the job that an address names."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 View = Callable[[Request], Response]
 HERE = Path(__file__).parent
-_LARGEST = 2**63 - 1  # that a database takes
+_LARGEST = 2**63 - 1  # of a database column
 
 
 @dataclass(frozen=True, slots=True)
 class Studio:
-    """What a page can ask: the jobs, what was read of them, where the studio listens."""
+    """The studio's state that pages use: jobs, caches, listener, templates."""
 
     jobs: Jobs
-    door: Listener
+    listener: Listener
     store: SeriesCache
     summaries: Summaries
     comparisons: Comparisons
     templates: jinja2.Environment
 
     @classmethod
-    def over(cls, root: Path, door: Listener, comparisons: Comparisons) -> Studio:
-        """A studio over the jobs below ``root``."""
-        return cls(Jobs(root), door, SeriesCache(), Summaries(), comparisons, _templates())
+    def over(cls, root: Path, listener: Listener, comparisons: Comparisons) -> Studio:
+        """Return a studio of the jobs in ``root``."""
+        return cls(Jobs(root), listener, SeriesCache(), Summaries(), comparisons, _templates())
 
 
 def _templates() -> jinja2.Environment:
@@ -61,19 +61,19 @@ def _templates() -> jinja2.Environment:
 
 
 def group_of(request: Request) -> int:
-    """The group that an address names. Raises HTTPException 400."""
+    """Return the group that an address names. Raises HTTPException 400."""
     return whole_number(request.query_params.get("id", ""), "id")
 
 
 def whole_number(text: str, name: str) -> int:
-    """A number from 0 up that a database takes. Raises HTTPException 400 naming the field."""
+    """Return a non-negative 64-bit number. Raises HTTPException 400 naming the field."""
     if text.isascii() and text.isdecimal() and len(text) <= len(str(_LARGEST)) and int(text) <= _LARGEST:
         return int(text)
     raise HTTPException(400, f"{name}: {_beginning(text)} is not a whole number from 0 to {_LARGEST}.")
 
 
 def finite_number(text: str, name: str) -> float:
-    """A finite number. Raises HTTPException 400 naming the field."""
+    """Return a finite number. Raises HTTPException 400 naming the field."""
     try:
         found = float(text)
     except ValueError:
@@ -88,7 +88,7 @@ def _beginning(text: str) -> str:
 
 
 def figure(value: object) -> str:
-    """A number as people read it: four digits, thousands apart; – for what is not known."""
+    """Format a number for reading: four digits, thousands separated, – for None."""
     if value is None:
         return "–"
     if isinstance(value, int):
@@ -102,31 +102,31 @@ def figure(value: object) -> str:
 
 
 def studio_of(request: Request) -> Studio:
-    """The studio that answers."""
+    """Return the studio that serves the request."""
     found: Studio = request.app.state.studio
     return found
 
 
 def job_of(request: Request) -> Job:
-    """The job that the address names. Raises HTTPException 404."""
+    """Return the job that the address names. Raises HTTPException 404."""
     return job_named(request, request.path_params["job"])
 
 
 def page_of(kind: str, job: Job) -> str:
-    """The address of a job's page."""
+    """Return the address of a job's page."""
     return f"/{kind}/{quote(job.name)}"
 
 
 def job_named(request: Request, name: str) -> Job:
-    """The studio's job of that name. Raises HTTPException 404."""
+    """Return the studio's job of that name. Raises HTTPException 404."""
     job = studio_of(request).jobs.get(name)
     if job is None:
-        raise HTTPException(404, f"There is no job {name!r} below the studio's folder.")
+        raise HTTPException(404, f"No job {name!r} in the studio's folder.")
     return job
 
 
 def reading(view: View) -> View:
-    """A view of a job that reads all it shows in one transaction."""
+    """Decorate a view of a job so that all its reads are in one transaction."""
 
     @wraps(view)
     def read(request: Request) -> Response:
@@ -137,25 +137,29 @@ def reading(view: View) -> View:
 
 
 def page(request: Request, template: str, values: Mapping[str, object], *, status: int = 200) -> HTMLResponse:
-    """The template with ``values``; every text in it is escaped."""
+    """Render the template with ``values``; every text in it is escaped."""
     studio = studio_of(request)
-    given = {"root": str(studio.jobs.root), "csrf": studio.door.csrf, "here": template.removesuffix(".html")}
+    given = {
+        "root": str(studio.jobs.root),
+        "csrf": studio.listener.csrf,
+        "here": template.removesuffix(".html"),
+    }
     return _html(studio.templates.get_template(template).render({**given, **values}), status)
 
 
 def refusal(request: Request, status: int, text: str) -> HTMLResponse:
-    """A page for somebody who has not shown the token: nothing of the user's is on it."""
+    """Return a page for a request without the token. It contains no data of the user's."""
     template = studio_of(request).templates.get_template("refused.html")
     return _html(template.render(status=status, text=text), status)
 
 
 def _html(text: str, status: int) -> HTMLResponse:
-    # Half a character, which JSON and file names can hold, cannot be sent.
+    # Lone surrogates, which JSON and file names can contain, cannot be encoded.
     return HTMLResponse(text.encode(errors="replace"), status)
 
 
 def as_json(value: object) -> Response:
-    """``value`` in ASCII, since a name in it may hold half a character; null for what is not finite."""
+    """Return ``value`` as ASCII JSON (names may hold lone surrogates), with null for NaN and infinities."""
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:

@@ -29,7 +29,7 @@ def not_own(path: Path, *, or_root: bool = False) -> str:
     try:
         passed = list(_passed(path))
     except OSError as error:
-        return f"{error.filename or path} cannot be looked at: {error.strerror}."
+        return f"{error.filename or path} cannot be inspected: {error.strerror}."
     last = len(passed) - 1
     for at, (place, found) in enumerate(passed):
         owners = (os.geteuid(), 0) if or_root or at < last else (os.geteuid(),)

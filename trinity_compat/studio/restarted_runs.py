@@ -1,4 +1,4 @@
-"""A run that this studio started again: reaped when it ends, and its error kept for the run's page."""
+"""A run that this studio restarted: reaped when it ends, with its last output for the run's page."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trinity_compat.studio.logs import clean
 _LINES = 12  # of what it printed last
 _BYTES = 8192
 _ENDS = (signal.SIGINT, signal.SIGTERM)
-_AS_ASKED = (0, *(-number for number in _ENDS), *(128 + number for number in _ENDS))  # exit codes
+_EXPECTED = (0, *(-number for number in _ENDS), *(128 + number for number in _ENDS))  # exit codes
 
 
 class RestartedRun:
-    """``log``: where its output goes."""
+    """A restarted run. ``log`` is the file that receives its output."""
 
     def __init__(self, command: Sequence[str], folder: Path, log: Path) -> None:
-        """Start it in a session of its own, so that the studio's end is not the run's. Raises OSError."""
+        """Start the command in its own session, so that it outlives the studio. Raises OSError."""
         self.log = log
         with job_files.appended(log) as file:
             self._from = file.seek(0, 2)
@@ -45,18 +45,18 @@ class RestartedRun:
 
     @property
     def lives(self) -> bool:
-        """Whether it has not ended."""
+        """True until the process has ended."""
         return self.took_s is None
 
-    def told(self, *, running: bool) -> str:
-        """A text for the run's page: that it is getting ready, or how it failed; '' where there is neither.
+    def message(self, *, running: bool) -> str:
+        """Return a message for the run's page: the resume is starting, or how it failed; else ''.
 
-        ``running``: whether the job is at work.
+        ``running`` is True while the job sends heartbeats.
         """
         if self.took_s is None:
-            return "" if running else f"A resume was started (pid {self.pid}) and is getting ready."
+            return "" if running else f"Resuming: process {self.pid} is starting up."
         code = self._process.returncode
-        if code in _AS_ASKED:
+        if code in _EXPECTED:
             return ""
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         return f"The resume ended {how} after {self.took_s:.0f} s.\n{self._last_lines()}".rstrip()

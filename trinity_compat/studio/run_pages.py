@@ -43,8 +43,8 @@ def runs(request: Request) -> HTMLResponse:
 def run(request: Request) -> Response:
     """One run, live."""
     job = job_of(request)
-    if problem := run_state.readable(job):
-        resumed = job.resumed.told(running=False) if job.resumed else ""
+    if problem := run_state.database_problem(job):
+        resumed = job.resumed.message(running=False) if job.resumed else ""
         return page(request, "unreadable.html", {"job": job, "problem": problem, "resumed": resumed})
     return _live(request)
 
@@ -61,8 +61,8 @@ def _live(request: Request) -> Response:
     values = {
         "job": job,
         "now": now,
-        "why_not": control.why_not_offered(job),
-        "resumed": job.resumed.told(running=now["state"] == "running") if job.resumed else "",
+        "why_not": control.action_refusals(job),
+        "resumed": job.resumed.message(running=now["state"] == "running") if job.resumed else "",
         "names": metrics.names(),
         "curves": _CURVES,
         "buffer": _BUFFER,

@@ -1,4 +1,4 @@
-"""What a job is doing now, in the words and figures of a page."""
+"""The current state of a job, in the words and figures of a page."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from trinity_compat.studio.series import Metrics, finite
 _SPARK = 120  # steps
 _LATEST = """SELECT step, CAST(metrics AS TEXT) FROM metrics
 WHERE role = 'trainer' AND voided_in IS NULL ORDER BY step DESC, history_id DESC LIMIT :limit"""
-_PACE = 60  # newest rows that the live figures are taken from
+_PACE = 60  # newest rows from which the live figures are computed
 MEANS = {
-    "running": "at work",
-    "done": "trained all its steps",
-    "failed": "a side has failed",
-    "stopped": "was stopped; a resume goes on from the last checkpoint",
-    "lost": "was working and has not been heard of for half a minute",
+    "running": "sends heartbeats",
+    "done": "has trained all its steps",
+    "failed": "explorer or trainer failed",
+    "stopped": "was stopped; resuming continues from the last checkpoint",
+    "lost": "was running and has sent no heartbeat for 30 s",
     "new": "has not started yet",
     "unreadable": "its files cannot be read",
 }
@@ -36,7 +36,7 @@ MEANS = {
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A row of the runs page. ``problem`` says why there are no figures."""
+    """A row of the runs page. ``problem`` is the reason why its figures are missing."""
 
     name: str
     state: str
@@ -52,13 +52,13 @@ class RunSummary:
 
 
 class Summaries:
-    """Of every job; one whose files have not changed, and that does not live, is not read again."""
+    """Cached summaries. A job that is not running is read again only if its files have changed."""
 
     def __init__(self) -> None:
         self._kept: dict[Path, tuple[object, RunSummary]] = {}
 
     def of(self, job: Job) -> RunSummary:
-        """Never raises: a job that cannot be read says so in its row."""
+        """Return the job's row. Never raises: an unreadable job has its problem in the row."""
         signature = job.signature()
         kept = self._kept.get(job.dir.root)
         if kept and signature is not None and kept[0] == signature and kept[1].state != "running":
@@ -85,13 +85,13 @@ def _without_figures(job: Job) -> str:
 def _summary(job: Job) -> RunSummary:
     spec, buffer = job.spec, job.buffer()
     with job.database().at_once():
-        people = buffer.participants()
+        participants = buffer.participants()
         rows = training_rows(job.database().run(_latest, write=False))
     last = rows[-1] if rows else StepFigures(0)
     rewards = tuple((row.step, value) for row in rows if (value := finite(row.reward)) is not None)
     return RunSummary(
         job.name,
-        state_of(people),
+        state_of(participants),
         last.step,
         spec.total_steps,
         rewards[-1][1] if rewards else None,
@@ -99,7 +99,7 @@ def _summary(job: Job) -> RunSummary:
         finite(last.staleness),
         finite(last.tokens_per_s),
         finite(last.step_s),
-        min((who.age_s for who in people), default=None),
+        min((one.age_s for one in participants), default=None),
     )
 
 
@@ -108,11 +108,11 @@ def _latest(conn: sa.Connection) -> list[tuple[int, dict[str, float]]]:
     return [(int(step), codec.numbers(text)) for step, text in reversed(found)]
 
 
-def state_of(people: Sequence[Participant]) -> str:
-    """One word of MEANS."""
-    if is_live(people):
+def state_of(participants: Sequence[Participant]) -> str:
+    """Return the job's state, a key of MEANS."""
+    if is_live(participants):
         return "running"
-    states = {who.state for who in people}
+    states = {one.state for one in participants}
     for word in ("failed", "stopped", "done"):
         if word in states:
             return word
@@ -120,7 +120,7 @@ def state_of(people: Sequence[Participant]) -> str:
 
 
 def spark_points(points: Sequence[tuple[int, float]], width: int = 120, height: int = 28) -> str:
-    """``points`` of an SVG polyline; '' for fewer than two."""
+    """Return the ``points`` attribute of an SVG polyline, '' for fewer than two points."""
     if len(points) < 2:
         return ""
     xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -133,7 +133,10 @@ def spark_points(points: Sequence[tuple[int, float]], width: int = 120, height: 
 
 
 def now(job: Job, metrics: Metrics) -> dict[str, object]:
-    """The live figures of one job, as JSON; ``metrics`` are up to date. Raises UserError or BufferError."""
+    """Return the live figures of one job for JSON; ``metrics`` must be up to date.
+
+    Raises UserError or BufferError.
+    """
     snapshot = snapshot_of(job.buffer(), job.spec, metrics.newest("trainer", _PACE))
     last = snapshot.rows[-1] if snapshot.rows else StepFigures(0)
     left = snapshot.left_s
@@ -153,18 +156,18 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
         "version": snapshot.version,
         "checkpoint": job.latest_checkpoint,
         "history": snapshot.history,
-        "sides": [_side(who) for who in snapshot.participants],
+        "sides": [_participant(one) for one in snapshot.participants],
     }
 
 
-def _side(who: Participant) -> dict[str, object]:
-    detail = {key: value for key, value in asdict(who)["detail"].items() if key != "reason"}
+def _participant(one: Participant) -> dict[str, object]:
+    detail = {key: value for key, value in asdict(one)["detail"].items() if key != "reason"}
     return {
-        "name": label(who),
-        "state": who.state,
-        "seen": age(who.age_s),
-        "where": f"pid {who.pid} on {who.host}",
-        "reason": shown(str(who.detail.get("reason") or "")),
+        "name": label(one),
+        "state": one.state,
+        "seen": age(one.age_s),
+        "where": f"pid {one.pid} on {one.host}",
+        "reason": shown(str(one.detail.get("reason") or "")),
         "detail": shown(" ".join(f"{key}={value}" for key, value in list(detail.items())[:4])),
     }
 
@@ -172,7 +175,7 @@ def _side(who: Participant) -> dict[str, object]:
 def evaluations(
     rows: Mapping[int, Mapping[str, float]],
 ) -> tuple[list[str], list[tuple[int, list[float | None]]]]:
-    """(names of validation scores, (step, their values) newest first), out of the trainer's rows."""
+    """Return (names of validation scores, (step, values) newest first) from the trainer's rows."""
     found = {
         step: {name: value for name, value in row.items() if name.startswith("val-")}
         for step, row in rows.items()
@@ -187,8 +190,8 @@ def evaluations(
     ]
 
 
-def readable(job: Job) -> str:
-    """'' or why the job's database cannot be read."""
+def database_problem(job: Job) -> str:
+    """Return why the job's database cannot be read, '' if it can."""
     try:
         job.database()
     except (UserError, OSError) as error:

@@ -33,8 +33,8 @@ def serve(folder: Path, host: str, port: int) -> None:
         raise UserError(f"{folder} is not a folder", hint="give a job directory, or the folder above several")
     with listening(host, port) as taken:
         at = taken.getsockname()[1]
-        door = Listener(host, at, token) if token else Listener(host, at)
-        app = create_app(folder, door)
+        listener = Listener(host, at, token) if token else Listener(host, at)
+        app = create_app(folder, listener)
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -42,10 +42,10 @@ def serve(folder: Path, host: str, port: int) -> None:
             timeout_graceful_shutdown=_GOODBYE_S,
             server_header=False,
         )
-        click.echo(f"studio     {door.address}")
+        click.echo(f"studio     {listener.address}")
         click.echo(f"           over {folder.absolute()}; Ctrl-C stops the studio; runs go on")
         click.echo("           anyone with this address can act as you: keep it private")
-        with address.told(door.url, folder.absolute()):
+        with address.announced(listener.url, folder.absolute()):
             uvicorn.Server(config).run(sockets=[taken])
 
 

@@ -42,7 +42,7 @@ addEventListener("DOMContentLoaded", async () => {
     buffer?.end();
     at("buffer").replaceChildren();
     if (series.length) buffer = new Curve(at("buffer"), "groups", series);
-    else at("buffer").append(el("p", "No depth was recorded yet.", "dim"));
+    else at("buffer").append(el("p", "No buffer depth recorded yet.", "dim"));
   };
   ({ last, history } = await load([...wanted(), ...inBuffer()]));
   wanted().forEach(draw);
