@@ -1,4 +1,4 @@
-"""What becomes of every key of every launch, for one script or for a folder of them.
+"""The audit: an account of every key of every launch, for one script or for a folder of scripts.
 
 ``audit_sources`` reads and translates, ``render`` writes the result as text, JSON, Markdown, HTML or SARIF.
 """

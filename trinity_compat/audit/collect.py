@@ -1,4 +1,4 @@
-"""From files and folders to an Audit: reading, translating, and never stopping at one bad script."""
+"""Collects an Audit from files and folders: reads and translates each, and goes on after a bad script."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from trinity_compat.verl_config.releases import check_version
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 SYNTAX_ERROR = "TP001"
 _Verdict = tuple[str, Status, str]  # code, status, reason
-_DEFAULT = "left out by a rule, so veRL's default counts"
+_DEFAULT = "left out by a rule, so veRL's default applies"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """What every launch of an audit is read and translated with.
+    """The options with which every launch of an audit is read and translated.
 
-    ``cwd`` is where bash would start (None: the current directory), ``env`` the known environment,
-    ``arguments`` the scripts' own arguments, ``environ`` the calling shell's environment, which is not used:
-    a variable of it that a script would use is a diagnostic.
+    ``cwd`` is the directory in which bash would start (None: the current one), ``env`` the known environment,
+    ``arguments`` the scripts' own arguments. ``environ``, the calling shell's environment, is not used: a
+    variable of it that a script would use is a diagnostic.
     """
 
     cwd: Path | None = None
@@ -57,31 +57,32 @@ class AuditOptions:
 def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
     """Audit every launch of every source: a script, a veRL YAML, ``-`` for stdin, a folder of scripts.
 
-    Raises OSError for a folder that cannot be read, UserError for a named file that cannot be (bash couldn't
-    either, and it launches nothing before that), a folder without scripts and an unknown veRL version; a file
-    that was found in a folder becomes a problem of the audit, and the others go on.
+    A script in a folder that cannot be read becomes a problem of the audit, and the others go on.
+
+    Raises OSError for a folder that cannot be read, and UserError for a file that the user named and that
+    cannot be read, for a folder without scripts, and for an unknown veRL version.
     """
     if request.options.verl_version is not None:
         check_version(request.options.verl_version)
     launches: list[LaunchAudit] = []
     problems: dict[str, str] = {}
     empty: dict[str, str] = {}
-    for source, given in _files(sources):
+    for source, named_by_user in _files(sources):
         try:
-            found, told = _audit_source(source, request)
+            audited, notes = _audit_source(source, request)
         except UserError as error:
-            if given:
+            if named_by_user:
                 raise
             problems[source] = str(error)
             continue
-        launches += found
-        if not found:
-            empty[source] = told
+        launches += audited
+        if not audited:
+            empty[source] = notes
     return Audit(tuple(launches), problems, empty)
 
 
 def _files(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Yield (file, whether the user named it), folders searched for scripts."""
+    """Yield pairs of a file and True if the user named it, False if it was found in a folder."""
     for source in sources:
         if not source:
             raise UserError(
@@ -108,8 +109,8 @@ def _scripts_below(folder: Path) -> list[Path]:
 
 
 def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit], str]:
-    """The launches of one source, and what reading it told that belongs to none of them."""
-    told = ""
+    """Return the launches of one source, and the notes on a source without any."""
+    notes = ""
     if is_configuration(source):
         config = config_from_yaml(
             source, request.options.verl_version, fork_config=request.options.fork_config
@@ -123,13 +124,13 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
         refuse_lost_arguments(reading)
         results = [audit_launch(x, request, source=source, reading=reading) for x in reading.launches]
         _refuse_broken(reading)
-        told = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
+        notes = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
     found = directives(text)
-    return [_with_silence(x, silenced(found, x.findings, x.where)) for x in results], told
+    return [replace(x, silenced=silenced(found, x.findings, x.where)) for x in results], notes
 
 
 def _refuse_broken(reading: Reading) -> None:
-    """Raise UserError where a syntax error may be why nothing is launched: that is no clean bill."""
+    """Raise UserError if a syntax error may be the reason why the script launches nothing."""
     broken = next((note for note in reading.diagnostics if note.code == SYNTAX_ERROR), None)
     if broken is not None and not reading.launches:
         raise UserError(f"{broken.message}, and no launch stands before it", where=broken.where)
@@ -149,14 +150,10 @@ def _how_to_read(request: AuditOptions) -> dict[str, Any]:
     return {"cwd": request.cwd, "env": request.env, "args": request.arguments, "mains": mains}
 
 
-def _with_silence(result: LaunchAudit, keys: frozenset[str]) -> LaunchAudit:
-    return replace(result, silenced=keys) if keys else result
-
-
 def audit_launch(
     launch: Launch, request: AuditOptions, *, source: str | None = None, reading: Reading | None = None
 ) -> LaunchAudit:
-    """Audit one launch. Never raises UserError: what cannot be translated is in ``refused``."""
+    """Audit one launch. Never raises UserError: ``refused`` says why a launch cannot be translated."""
     launch, options = with_assigned_keys(taught_launch(launch, request.options.rules), request.options)
     request = replace(request, options=options)
     try:
@@ -181,7 +178,7 @@ def audit_config(
     source: str | None = None,
     reading: Reading | None = None,
 ) -> LaunchAudit:
-    """Audit a launch that is composed already. Never raises UserError."""
+    """Audit a launch that has been composed. Never raises UserError."""
     why = refusal(config.launch.module, config.launch.main)
     try:
         known = as_ppo(config, root=request.cwd) if why else config
@@ -190,7 +187,7 @@ def audit_config(
         found = judged(known, request.options, root=request.cwd)
     except UserError as error:
         settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
-        verdicts = _judged_anyway(config, load_rows(request.options.rules))
+        verdicts = _verdicts_of_refused(config, load_rows(request.options.rules))
         refused = _refused(
             config.launch, source, settings, _one_line(error), reading, verdicts, config.version
         )
@@ -201,7 +198,10 @@ def audit_config(
 def _audited(
     config: EffectiveConfig, found: PartialTranslation, source: str | None, reading: Reading | None, why: str
 ) -> LaunchAudit:
-    """``config``: of the whole launch. ``why``: why its main isn't translated, empty for one that is."""
+    """Assemble the audit of a launch.
+
+    ``config`` is the whole launch's; ``why`` says why its main is not translated, "" for one that is.
+    """
     launch, translation = config.launch, found.translation
     findings = _with_left_out(config, found)
     _assert_accounted(config, {finding.key for finding in findings})
@@ -221,8 +221,8 @@ def _audited(
 
 
 def _with_left_out(config: EffectiveConfig, found: PartialTranslation) -> tuple[Finding, ...]:
-    """The findings, those of keys whose value cannot be translated among them."""
-    fates: dict[tuple[Where | None, str], _Verdict] = {
+    """Return the findings, including those of keys whose value cannot be translated."""
+    verdicts: dict[tuple[Where | None, str], _Verdict] = {
         (error.where, error.spelling): (REFUSED, Status.UNSUPPORTED, f"not translated: {_one_line(error)}")
         for error in found.refused
     } | {
@@ -231,27 +231,27 @@ def _with_left_out(config: EffectiveConfig, found: PartialTranslation) -> tuple[
     }
     left_out = []
     for key, given in _given(config).items():
-        if fate := fates.get((given.where, given.spelling)):
-            code, status, reason = fate
+        if verdict := verdicts.get((given.where, given.spelling)):
+            code, status, reason = verdict
             left_out.append(Finding(code, status, key, given.value, given.where, reason=reason))
     keys = {finding.key for finding in left_out}
-    # Without its argument a key has its default, which isn't what the launch says.
+    # Without its argument such a key has its default: that finding is not what the launch says.
     return (*left_out, *(finding for finding in found.translation.findings if finding.key not in keys))
 
 
 def _assert_accounted(config: EffectiveConfig, found: set[str]) -> None:
-    """Every key that is set and every argument has a finding, or an error says why it has none."""
+    """Raise AssertionError unless each set key and argument has a finding, or an error that replaces it."""
     missing = set(config.set_keys) - found
     blamed = {d.where for d in config.diagnostics if d.severity == "error"}
     named = {key.lstrip("~").partition("@")[0] for key in found}
     nodes = {above for key in named for above in (key, *sections_above(key))}
     arguments = read_arguments(config.launch)
-    later: set[str] = set()  # keys that are given again, or replaced with all that is around them
-    # Backwards: an argument is accounted for where a later one has replaced it or all around it.
+    later: set[str] = set()
+    # Backwards: an argument is also accounted for by a later one that sets its key again or a section above.
     for given in reversed((*arguments.hydra, *arguments.overrides)):
         key = given.override.key
-        told = key in nodes or not (named | later).isdisjoint((key, *sections_above(key)))
-        if not told and given.where not in blamed:
+        accounted = key in nodes or not (named | later).isdisjoint((key, *sections_above(key)))
+        if not accounted and given.where not in blamed:
             missing.add(given.override.line)
         later.add(key)
     if missing:
@@ -277,7 +277,7 @@ def _other_main(config: EffectiveConfig, source: str | None, reading: Reading | 
 
 
 def _given(config: EffectiveConfig) -> dict[str, Setting]:
-    """What the launch itself gives: keys, and arguments that set none."""
+    """Return the keys that the launch itself sets, and its arguments that set none, by key."""
     keys = {key: config.settings[key] for key in config.set_keys if key in config.settings}
     return keys | {other.key: other for other in config.others}
 
@@ -310,9 +310,11 @@ def _refused(
     )
 
 
-def _judged_anyway(config: EffectiveConfig, rows: MappingTable) -> dict[str, _Verdict]:
-    """The keys of a composed launch that only its fork reads, or that nothing does: that holds whether or not
-    the launch can be translated."""
+def _verdicts_of_refused(config: EffectiveConfig, rows: MappingTable) -> dict[str, _Verdict]:
+    """Return the verdicts that hold even for a launch that cannot be translated.
+
+    These are of keys that only the launch's fork reads, and of unknown keys.
+    """
     own = (key for key in config.set_keys if forks.is_fork_key(key, config, rows))
     found: dict[str, _Verdict] = {key: (forks.CODE, *forks.fate(key, config)) for key in own}
     moved = {move.old for move in upgrade(config).moves} if config.unknown else set[str]()
@@ -328,7 +330,7 @@ def _one_line(error: UserError) -> str:
 
 
 def _spelled_keys(launch: Launch) -> list[tuple[str, object]]:
-    """Keys and texts as written, for a launch that no release can compose."""
+    """Return keys and texts as written, for a launch that no release can compose."""
     texts = [word.text for word in launch.arguments]
     return [
         (_spelled(text), text.partition("=")[2]) for text in texts if "=" in text or text[:1] in ("-", "~")
@@ -336,6 +338,6 @@ def _spelled_keys(launch: Launch) -> list[tuple[str, object]]:
 
 
 def _spelled(text: str) -> str:
-    """The key of an argument as findings name it: ``~key`` and flags keep their mark."""
+    """Return the key of an argument as findings name it: ``~key`` and flags keep their mark."""
     key = text.partition("=")[0]
     return key if key.startswith(("~", "-")) else key.lstrip("+")

@@ -1,4 +1,4 @@
-"""A file of rules to start from: what an audit leaves to be decided, each with what could be written."""
+"""A draft of a rules file: the keys that an audit leaves undecided, each with the rules to choose from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ description: rules for {source}
 
 
 def rules_for(source: str, audit: Audit) -> str:
-    """The text of a rules file for what ``audit`` says of ``source``."""
+    """Return the text of a rules file for the undecided keys of ``source``."""
     parts = [_HEAD.format(source=source), *_mains(audit), *_families(audit)]
     keys = _undecided(audit)
     parts += [_rule(finding) for finding in keys.values()]
@@ -35,12 +35,12 @@ def rules_for(source: str, audit: Audit) -> str:
 
 
 def _undecided(audit: Audit) -> dict[str, Finding]:
-    """The findings that someone has to decide about, the first of each key."""
+    """Return the findings that need a decision, the first of each key."""
     found: dict[str, Finding] = {}
     for launch in audit.launches:
         for finding in launch.findings:
-            graver = finding.status.rank >= Status.UNSUPPORTED.rank and finding.code not in WHOLE_LAUNCH
-            if graver and not finding.key.startswith(("-", "~")):
+            is_open = finding.status.rank >= Status.UNSUPPORTED.rank and finding.code not in WHOLE_LAUNCH
+            if is_open and not finding.key.startswith(("-", "~")):
                 found.setdefault(finding.key, finding)
     return found
 
@@ -54,21 +54,21 @@ def _mains(audit: Audit) -> Iterator[str]:
 
 def _main(launch: LaunchAudit) -> str:
     why = refusal(launch.module)
-    said = why if launch.refused and why in launch.refused else f"{launch.module} has veRL's keys"
-    return f"#   {launch.where}: {said}\n# mains: {{{launch.module}: {PPO}}}\n"
+    reason = why if launch.refused and why in launch.refused else f"{launch.module} has veRL's keys"
+    return f"#   {launch.where}: {reason}\n# mains: {{{launch.module}: {PPO}}}\n"
 
 
 def _families(audit: Audit) -> Iterator[str]:
-    """The shipped families that speak for keys which are left to be decided."""
+    """Yield the shipped families of rules that cover undecided keys."""
     keys = list(_undecided(audit))
     for name in families():
-        said, rows = rules_of(name), load_rows(name)
-        if told := [key for key in keys if renamed(key, said) != key or by_a_rule(key, rows)]:
-            yield f"# The family {name} has rules for {listed(told, 4)}:\n# include: [{name}]\n"
+        rules, rows = rules_of(name), load_rows(name)
+        if covered := [key for key in keys if renamed(key, rules) != key or by_a_rule(key, rows)]:
+            yield f"# The family {name} has rules for {listed(covered, 4)}:\n# include: [{name}]\n"
 
 
 def _rule(finding: Finding) -> str:
-    """One key: where it is set, what an audit says of it, and rules to choose from."""
+    """Return the draft for one key: its place, its finding, and rules to choose from, commented out."""
     where = f"{finding.where}: " if finding.where else ""
     near = did_you_mean(finding.key, sorted(key_index()[FLAVOURS[0]]))
     choice = f"# {finding.key}: {{as: {near}}}\n" if near else ""

@@ -1,4 +1,4 @@
-"""Findings silenced in the source: ``# trinity-compat: ignore=TC012``, as shellcheck does it.
+"""Findings silenced by a directive in the source: ``# trinity-compat: ignore=TC012``.
 
 A directive names codes or keys, separated by commas. Above the first command of the file it holds for the
 whole file; elsewhere for the statement that it stands in or above, with its continuation lines.
@@ -24,6 +24,7 @@ class Directive:
     last: int
 
     def covers(self, line: int) -> bool:
+        """Return True if the directive applies to ``line``."""
         return self.first <= line <= self.last
 
 
@@ -54,7 +55,7 @@ def _end_of_statement(lines: list[str], number: int) -> int:
 def silenced(found: list[Directive], findings: tuple[Finding, ...], launch: Where) -> frozenset[str]:
     """Return the keys whose finding a directive silences.
 
-    A default has no place of its own: directives on the launch's first line speak for it.
+    A default has no line of its own: directives on the launch's first line apply to it.
     """
     return frozenset(
         finding.key

@@ -1,4 +1,4 @@
-"""The audit of one launch and of many: findings, what was silenced, and the sums."""
+"""The audit of one launch and of many: findings, silenced keys, and counts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WHOLE_LAUNCH = frozenset({OTHER_MAIN, REFUSED})
 
 @dataclass(frozen=True, slots=True)
 class LaunchAudit:
-    """One launch with exactly one finding per key.
+    """The audit of one launch, with exactly one finding per key.
 
-    ``refused`` is the reason why no configuration can be written for it, None when one can.
-    ``silenced`` holds the keys whose finding the source itself asks not to hear about. ``fork`` is the tree
-    that the script starts from, where its configuration is none of a release of veRL's.
+    ``refused`` is the reason why no configuration can be written for it, None when one can. ``silenced``
+    holds the keys whose findings a directive in the source suppresses. ``fork`` is the source tree that the
+    script starts from, if its configuration is not that of a veRL release.
     """
 
     source: str
@@ -47,8 +47,8 @@ class LaunchAudit:
 
     @property
     def errors(self) -> tuple[Caution, ...]:
-        """What ends veRL itself, unless the source silences the whole launch."""
-        return tuple(found for found in self.warnings if found.rank is Severity.ERROR and self.heard)
+        """The warnings that end veRL itself; none if the source silences every finding."""
+        return tuple(found for found in self.warnings if found.rank is Severity.ERROR and self.reported)
 
     @property
     def keys(self) -> int:
@@ -62,42 +62,42 @@ class LaunchAudit:
         return {status: found[status] for status in Status if found[status]}
 
     @property
-    def heard(self) -> tuple[Finding, ...]:
-        """The findings that the source doesn't silence."""
+    def reported(self) -> tuple[Finding, ...]:
+        """The findings that no directive silences."""
         return tuple(finding for finding in self.findings if finding.key not in self.silenced)
 
     @property
     def worst(self) -> Status:
-        """The gravest status among the findings that are heard; at least unsupported where it is refused."""
-        statuses = [finding.status for finding in self.heard]
+        """The worst status among the reported findings; at least unsupported for a refused launch."""
+        statuses = [finding.status for finding in self.reported]
         if self.refused is not None:
             statuses.append(Status.UNSUPPORTED)
         return max(statuses, key=lambda status: status.rank, default=Status.MAPPED)
 
     def changed(self) -> list[Finding]:
-        """Findings that change what the launch means, gravest first, then in the launch's order.
+        """Return the findings that change what the launch means, worst first, then in the launch's order.
 
         Those that only repeat for each key why the launch is ``refused`` are left out.
         """
         changed = [
             finding
-            for finding in self.heard
+            for finding in self.reported
             if finding.status.rank >= CHANGES_MEANING.rank and finding.code not in WHOLE_LAUNCH
         ]
         return sorted(changed, key=lambda finding: -finding.status.rank)
 
     def kept(self) -> list[Finding]:
-        """The findings of keys that keep their meaning, in the launch's order."""
-        return [finding for finding in self.heard if finding.status.rank < CHANGES_MEANING.rank]
+        """Return the findings of keys that keep their meaning, in the launch's order."""
+        return [finding for finding in self.reported if finding.status.rank < CHANGES_MEANING.rank]
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
     """All launches of all sources, in the order in which they were read.
 
-    ``problems`` are the sources that could not be read, with the reason; ``empty`` those that start
-    no training, with what reading them told about it. ``every``: text
-    and Markdown list the keys that keep their meaning too, as the other formats always do.
+    ``problems`` maps sources that could not be read to the reason, ``empty`` sources that start no training
+    to the notes of reading them. With ``every``, text and Markdown also list the keys that keep their
+    meaning, as the other formats always do.
     """
 
     launches: tuple[LaunchAudit, ...]
@@ -107,13 +107,15 @@ class Audit:
 
     @property
     def refused(self) -> tuple[LaunchAudit, ...]:
-        """The launches that cannot be translated, or that veRL itself would not start, but those that their
-        source silences whole."""
+        """The launches that cannot be translated or that veRL itself would not start.
+
+        Launches with every finding silenced are left out.
+        """
         launches = self.launches
-        return tuple(each for each in launches if each.errors or (each.refused is not None and each.heard))
+        return tuple(each for each in launches if each.errors or (each.refused is not None and each.reported))
 
     def reaches(self, limit: str) -> bool:
-        """Whether a launch is as bad as ``limit`` (see ``translate.model``), silenced findings left out."""
+        """Return True if a launch is as bad as ``limit`` (``translate.model``), silenced findings aside."""
         return bool(self.refused) or any(
-            reaches(limit, launch.heard, launch.warnings) for launch in self.launches
+            reaches(limit, launch.reported, launch.warnings) for launch in self.launches
         )

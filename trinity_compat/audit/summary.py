@@ -1,4 +1,4 @@
-"""Many launches at a glance: how many keep their meaning, and what changes in the others and why."""
+"""Summary of many launches: the number per outcome, and the causes of changes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TypeVar
 from trinity_compat.audit.model import Audit, LaunchAudit
 from trinity_compat.translate.model import Finding, Status
 
-# What a decision is taken on, in its order: outcome → what it means for a launch.
+# Outcome of a launch → its meaning, from the best to the worst.
 OUTCOMES: Mapping[str, str] = {
-    "same": "runs on Trinity-RFT; every key keeps its meaning, or loses it without effect",
-    "approximated": "runs on Trinity-RFT; the listed keys mean nearly, not exactly, the same",
-    "ours only": "runs on trinity-compat's runtime with its meaning kept; Trinity-RFT itself cannot do it",
-    "open": "has keys that neither can honour, or that veRL doesn't know: someone has to decide",
-    "refused": "cannot be translated, or started by veRL itself, until the named cause is removed",
+    "same": "runs on Trinity-RFT; every key keeps its meaning or has no effect",
+    "approximated": "runs on Trinity-RFT; the listed keys keep their meaning only approximately",
+    "ours only": "runs on trinity-compat's runtime with its meaning kept, but not on Trinity-RFT itself",
+    "open": "has keys that neither runtime supports, or that veRL does not have: they need a decision",
+    "refused": "cannot be translated, or veRL itself cannot start it, until the named cause is removed",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCause:
-    """One reason why launches change, and which ones.
+    """One reason why launches change, with the launches that it affects.
 
     ``set_in`` are the launches that set the key themselves, ``default_in`` those that have it by default.
     """
@@ -36,12 +36,13 @@ class ChangeCause:
 
     @property
     def launches(self) -> int:
+        """Number of affected launches."""
         return len(self.set_in) + len(self.default_in)
 
 
 @dataclass(frozen=True, slots=True)
 class AuditSummary:
-    """``outcomes`` counts launches, ``causes`` come gravest and most frequent first."""
+    """Counts over all launches: launches per outcome, and causes with the worst and most frequent first."""
 
     launches: int
     scripts: int
@@ -52,7 +53,7 @@ class AuditSummary:
 
 
 def outcome(launch: LaunchAudit) -> str:
-    """Return the key of OUTCOMES that a launch falls under."""
+    """Return the outcome of a launch, a key of OUTCOMES."""
     if launch.refused is not None or launch.errors:
         return "refused"
     if launch.worst.rank >= Status.UNSUPPORTED.rank:
@@ -78,7 +79,7 @@ def summarise(audit: Audit) -> AuditSummary:
 
 
 def name(launch: LaunchAudit) -> str:
-    """How a launch is called in lists: its script and line."""
+    """Name a launch by its script and line."""
     return str(launch.where)
 
 

@@ -72,7 +72,7 @@ def _template() -> Template:
 def _verdict(summary: AuditSummary) -> str:
     same, total = summary.outcomes["same"], summary.launches
     if total == 0:
-        return "No launch of a training was found."
+        return "No training launch was found."
     if total == 1:
         return next(f"It {OUTCOMES[label]}." for label, number in summary.outcomes.items() if number)
     needs = summary.outcomes["open"] + summary.outcomes["refused"]
@@ -81,7 +81,7 @@ def _verdict(summary: AuditSummary) -> str:
     more = f"{ours} more on trinity-compat's runtime only, " if ours else ""
     return (
         f"{runs - ours} of {total} can run on Trinity-RFT, {more}"
-        f"{needs} wait{'s' * (needs == 1)} for a decision. In {same} every key keeps its exact meaning."
+        f"{needs} need{'s' * (needs == 1)} a decision. In {same} every key keeps its exact meaning."
     )
 
 
@@ -123,4 +123,4 @@ def _unchanged(launch: LaunchAudit) -> list[Finding]:
 def _why_unchanged(findings: list[Finding]) -> str:
     if any(finding.code in WHOLE_LAUNCH for finding in findings):
         return "not translated, for the reason above"
-    return "that keep their meaning or cannot matter"
+    return "that keep their meaning or have no effect"

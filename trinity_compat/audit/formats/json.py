@@ -14,6 +14,7 @@ from trinity_compat.verl_config.model import Fork
 
 
 def render(audit: Audit) -> str:
+    """Return the audit as JSON."""
     return json.dumps(as_data(audit), indent=1, ensure_ascii=False)
 
 

@@ -20,6 +20,7 @@ from trinity_compat.translate.model import Finding
 
 
 def render(audit: Audit) -> str:
+    """Return the audit as Markdown."""
     lines = ["# Audit of veRL launches for Trinity-RFT", "", *_summary(summarise(audit), audit)]
     for launch in said_once(audit.launches):
         lines += _launch(launch, every=audit.every)
@@ -98,5 +99,5 @@ def _rows(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[st
 
 
 def _inline(text: str) -> str:
-    """One table cell: no line ends, no column marks."""
+    """Escape one table cell: line ends, column separators and tags."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

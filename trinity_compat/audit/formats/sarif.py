@@ -1,6 +1,6 @@
-"""The audit as SARIF 2.1.0, for code review tools: what changes meaning, and the warnings.
+"""The audit as SARIF 2.1.0, for code review tools: keys that change their meaning, and warnings.
 
-Keys that keep their meaning are no results: a reviewer has nothing to look at there.
+Keys that keep their meaning are left out: they need no review.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _RANK = {Severity.NOTE: "note", Severity.DECIDE: "warning", Severity.ERROR: "err
 
 
 def render(audit: Audit) -> str:
+    """Return the audit as a SARIF log."""
     return json.dumps(as_data(audit), indent=1, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""The audit in a terminal: what changes, launch by launch, then the sums over all of them."""
+"""The audit as text for a terminal: the changes launch by launch, then the summary of all."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
         place = f" ({warning.where})" if warning.where else ""
         cure = f"; {warning.hint}" if warning.hint else ""
         mark, style = _MARK[warning.rank]
-        told = f"{mark} {warning.code} {warning.message}{cure}{place}"
-        yield Padding(Text(told, style=style), (0, 0, 0, 2))
+        text = Text(f"{mark} {warning.code} {warning.message}{cure}{place}", style=style)
+        yield Padding(text, (0, 0, 0, 2))
     for diagnostic in launch.diagnostics:
         text = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
         yield Padding(Text(text, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))
