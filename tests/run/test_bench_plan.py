@@ -36,7 +36,7 @@ def made(tmp_path):
     ],
 )
 def test_the_command_line_s_checkpoints_else_the_yaml_s(made, explorer, wanted, steps):
-    assert bench.planned(made, {"explorer": explorer}, wanted).spec.checkpoints == steps
+    assert bench.with_checkpoints(made, {"explorer": explorer}, wanted).spec.checkpoints == steps
 
 
 @pytest.mark.parametrize(
@@ -45,19 +45,19 @@ def test_the_command_line_s_checkpoints_else_the_yaml_s(made, explorer, wanted, 
 )
 def test_checkpoints_that_are_not_there(made, wanted, said, hint):
     with pytest.raises(UserError, match=said) as told:
-        bench.planned(made, {}, wanted)
+        bench.with_checkpoints(made, {}, wanted)
     assert told.value.hint == hint
 
 
 def test_a_job_without_checkpoints(made, tmp_path):
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("0")
     with pytest.raises(UserError, match="has no checkpoint"):
-        bench.planned(made, {}, None)
-    assert bench.planned(made, {}, "0").spec.checkpoints == (0,)
+        bench.with_checkpoints(made, {}, None)
+    assert bench.with_checkpoints(made, {}, "0").spec.checkpoints == (0,)
 
 
 def test_the_weights_of_a_bench_lie_apart_from_the_run_s(made):
-    planned = bench.planned(made, {}, None)
+    planned = bench.with_checkpoints(made, {}, None)
     assert planned.spec.sync.directory != made.spec.sync.directory
 
 

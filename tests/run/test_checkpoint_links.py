@@ -208,5 +208,5 @@ def test_a_stage_s_job_may_fill_its_run_s_folder(tmp_path):
 )
 def test_an_explorer_s_command_has_no_checkpoints_to_show(job, tmp_path, mode, has):
     plan = SimpleNamespace(job=job, spec=SimpleNamespace(mode=mode), local_dir="out", cwd=tmp_path)
-    run._links(plan).begin()
+    run._checkpoint_links(plan).begin()
     assert (tmp_path / "out").is_symlink() == has

@@ -8,7 +8,9 @@ import pytest
 
 from trinity_compat.job import disk_full
 from trinity_compat.job.restarts import OWN_CHECKPOINT
-from trinity_compat.run import run
+from trinity_compat.run import acquire_job
+from trinity_compat.run.supervise import cluster as clusters
+from trinity_compat.run.supervise import run_end, sides
 from trinity_compat.run.supervise.supervisor import RunOutcome
 
 
@@ -57,7 +59,7 @@ CONTINUES, STARTS_OVER = (
 )  # fmt: skip
 def test_a_run_ends_with_its_reason_and_what_goes_on(capsys, disk, outcome, step, again, folder, message):
     disk.folder = folder
-    end = run._tell(made("/job", step), outcome, again=again)
+    end = run_end.report_end(made("/job", step), outcome, resume_hint=again)
     assert (end.code, end.job, end.message) == (outcome.code, "/job", message)
     said = capsys.readouterr()
     # what a signal ended is said by the caller
@@ -67,7 +69,7 @@ def test_a_run_ends_with_its_reason_and_what_goes_on(capsys, disk, outcome, step
 
 def test_a_trainer_that_is_started_again_goes_on_from_what_this_run_has_trained():
     job = SimpleNamespace(checkpoint_mark=(3, 1.0))
-    environment = run._from_own_checkpoint(job)
+    environment = sides.resume_environment(job)
     assert environment() == {}  # nothing was saved meanwhile: the launch's own resume mode holds
     job.checkpoint_mark = (4, 2.0)
     assert environment() == {OWN_CHECKPOINT: "1"}
@@ -80,12 +82,12 @@ def test_weights_outside_the_job_go_with_their_run(tmp_path, mode, inside):
     folder = (job if inside else tmp_path / "shm") / "weights"
     folder.mkdir(parents=True)
     sync = SimpleNamespace(directory=str(folder))
-    run._forget_weights(
+    acquire_job._remove_weights(
         SimpleNamespace(job=SimpleNamespace(root=job), spec=SimpleNamespace(mode=mode, sync=sync))
     )
     kept = mode == "explore" or (inside and mode in ("both", "train"))
     assert folder.exists() == kept
-    run._forget_weights(
+    acquire_job._remove_weights(
         SimpleNamespace(job=SimpleNamespace(root=job), spec=SimpleNamespace(mode=mode, sync=sync))
     )
 
@@ -99,15 +101,18 @@ def test_a_start_waits_for_an_earlier_start_s_processes_and_names_those_that_sta
     def sleep(seconds):
         clock.now += seconds
 
-    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
-    monkeypatch.setattr(run, "survivors", lambda root: [7, 8] if ends_s is None or clock.now < ends_s else [])
+    monkeypatch.setattr(acquire_job, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    alive = [7, 8]
+    monkeypatch.setattr(
+        acquire_job, "survivors", lambda root: alive if ends_s is None or clock.now < ends_s else []
+    )
     job = SimpleNamespace(root="/job")
     if ends_s is None:
-        with pytest.raises(run.RunError, match="still use /job: pids 7 8") as error:
-            run._await_survivors(job)
-        assert "kill -9 7 8" in error.value.hint and clock.now > run._SURVIVE_S
+        with pytest.raises(acquire_job.RunError, match="still use /job: pids 7 8") as error:
+            acquire_job.await_earlier_processes(job)
+        assert "kill -9 7 8" in error.value.hint and clock.now > acquire_job._GRACE_S
     else:
-        run._await_survivors(job)
+        acquire_job.await_earlier_processes(job)
         assert ends_s <= clock.now < ends_s + 1
     assert ("waits for the end of an earlier start's processes (7, 8)" in capsys.readouterr().out) == (
         ends_s != 0.0
@@ -124,28 +129,28 @@ def test_a_run_has_a_ray_of_its_own_and_leaves_nothing_behind(monkeypatch, devic
         yield "cluster"
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(run, "local_ray", local_ray)
-    monkeypatch.setattr(run, "cpus_for", lambda spec: 5)
-    monkeypatch.setattr(run, "sweep", lambda: done.append("swept"))
+    monkeypatch.setattr(clusters, "local_ray", local_ray)
+    monkeypatch.setattr(clusters, "cpus_for", lambda spec: 5)
+    monkeypatch.setattr(clusters, "sweep", lambda: done.append("swept"))
     plan = SimpleNamespace(spec=SimpleNamespace(device=device), ray={"a": 1}, job=SimpleNamespace(umask=0o77))
-    assert run._with_ray(plan, run.StopSignal(), lambda cluster: RunOutcome(0, cluster)) == RunOutcome(
-        0, "cluster"
-    )
+    assert clusters.with_ray(
+        plan, clusters.StopSignal(), lambda cluster: RunOutcome(0, cluster)
+    ) == RunOutcome(0, "cluster")
     assert done == [({"a": 1}, {"gpus": gpus, "cpus": 5, "umask": 0o77}), "swept"]
 
     def refuse(cluster):
-        raise run.RunError("Ray did not start")
+        raise clusters.RunError("Ray did not start")
 
-    assert run._with_ray(plan, run.StopSignal(), refuse) == RunOutcome(1, "Ray did not start")
-    assert run._with_ray(plan, run.StopSignal(15), refuse) == RunOutcome(143)
+    assert clusters.with_ray(plan, clusters.StopSignal(), refuse) == RunOutcome(1, "Ray did not start")
+    assert clusters.with_ray(plan, clusters.StopSignal(15), refuse) == RunOutcome(143)
     assert done[-1] == "swept"
 
 
 def test_a_ray_of_the_user_s_is_used_and_left_alone(monkeypatch, capsys):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setattr(run, "sweep", lambda: pytest.fail("swept"))
+    monkeypatch.setattr(clusters, "sweep", lambda: pytest.fail("swept"))
     assert (
-        run._with_ray(None, run.StopSignal(), lambda cluster: RunOutcome(0, cluster.address)).failure
+        clusters.with_ray(None, clusters.StopSignal(), lambda cluster: RunOutcome(0, cluster.address)).failure
         == "10.0.0.1:6379"
     )
     assert "uses the Ray at RAY_ADDRESS=10.0.0.1:6379" in capsys.readouterr().out

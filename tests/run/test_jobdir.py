@@ -11,7 +11,7 @@ import pytest
 from trinity_compat.buffer import open_buffer
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.run_spec import RunSpec, SyncSpec
-from trinity_compat.run import run
+from trinity_compat.run import acquire_job
 from trinity_compat.run.job_dir.job_dir import JobDir, locked, set_aside
 
 
@@ -43,10 +43,10 @@ def test_two_sides_that_start_at_once_start_one_after_the_other(job, monkeypatch
             fcntl.flock(start, fcntl.LOCK_EX | fcntl.LOCK_NB)
         held.append(joined)
 
-    monkeypatch.setattr(run, "_prepare", prepare)
-    monkeypatch.setattr(run, "_forget_participants", lambda made: held.append("forgot"))
+    monkeypatch.setattr(acquire_job, "_prepare", prepare)
+    monkeypatch.setattr(acquire_job, "_reset_participants", lambda made: held.append("forgot"))
     explore, train = (plan_of(job, mode) for mode in ("explore", "train"))
-    with run._acquire_job(explore, None, None, None), run._acquire_job(train, None, None, None):
+    with acquire_job.acquire_job(explore, None, None, None), acquire_job.acquire_job(train, None, None, None):
         assert held == [False, "forgot", True]
 
 
@@ -54,11 +54,11 @@ def test_two_sides_that_start_at_once_start_one_after_the_other(job, monkeypatch
 def test_weights_in_shared_memory_go_with_the_trainer_s_side_however_it_ends(
     job, tmp_path, monkeypatch, mode, left
 ):
-    for name in ("_prepare", "_forget_participants"):
-        monkeypatch.setattr(run, name, lambda *_, **__: None)
+    for name in ("_prepare", "_reset_participants"):
+        monkeypatch.setattr(acquire_job, name, lambda *_, **__: None)
     made = plan_of(job, mode)
     Path(made.spec.sync.directory).mkdir()
-    with contextlib.suppress(ZeroDivisionError), run._acquire_job(made, None, None, None):
+    with contextlib.suppress(ZeroDivisionError), acquire_job.acquire_job(made, None, None, None):
         raise ZeroDivisionError
     assert Path(made.spec.sync.directory).exists() == left
 
@@ -69,7 +69,7 @@ def test_a_trainer_s_start_takes_down_the_mark_of_the_last_end(job, mode, finish
     made = plan_of(job, mode)
     buffer = open_buffer(made.spec.database_url)
     buffer.set_state("finished", True)
-    run._forget_participants(made)
+    acquire_job._reset_participants(made)
     assert buffer.get_state("finished") == finished
     buffer.close()
 

@@ -10,7 +10,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.explorer.main import main as explore
 from trinity_compat.job import fingerprint
 from trinity_compat.job.gpus import check_gpus, engine_count
-from trinity_compat.run import run
+from trinity_compat.run import acquire_job
 from trinity_compat.run.job_dir import agreement
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.options import RunOptions
@@ -115,9 +115,11 @@ def test_the_two_files_say_what_they_like_of_their_own_side_and_the_same_of_the_
 
 def test_each_side_runs_by_its_own_file(tmp_path, monkeypatch):
     first, second = (planned(each, job=str(tmp_path), device="cpu") for each in (EXPLORE, TRAIN))
-    monkeypatch.setattr(run.config_files, "write", lambda plan, *_: plan.spec.save(plan.job.spec_path))
-    run._prepare(first, None, None, None, joined=False)
-    run._prepare(second, None, None, None, joined=True)
+    monkeypatch.setattr(
+        acquire_job.config_files, "write", lambda plan, *_: plan.spec.save(plan.job.spec_path)
+    )
+    acquire_job._prepare(first, None, None, None, joined=False)
+    acquire_job._prepare(second, None, None, None, joined=True)
     shared, own = (
         type(first.spec).load(tmp_path / "config" / name) for name in ("explore.json", "train.json")
     )

@@ -6,7 +6,7 @@ from test_plan import planned
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import shares
 from trinity_compat.run.plan.run_plan import describe
-from trinity_compat.run.supervise.commands import commands_of, lone_commands
+from trinity_compat.run.supervise.commands import commands_of, standalone_commands
 
 MODEL = "reward.reward_model"
 N, TP = "trainer.n_gpus_per_node", f"{MODEL}.rollout.tensor_model_parallel_size"
@@ -119,4 +119,4 @@ def test_each_command_with_explorers_serves_it_and_a_trainer_alone_does_not():
     assert names(commands_of(one, "ray")) == [("reward_model_1", True), ("explorer_1", False)]
     assert names(commands_of(planned(*ON, device="cpu", mode="train"), "ray")) == [("trainer", False)]
     bench = planned(*ON, device="cpu", mode="bench")
-    assert names(lone_commands(bench, "ray")) == [("reward_model_bench", True), ("bench", False)]
+    assert names(standalone_commands(bench, "ray")) == [("reward_model_bench", True), ("bench", False)]

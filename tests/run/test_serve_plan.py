@@ -16,7 +16,7 @@ from trinity_compat.run.checks import preflight
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.options import RunOptions
 from trinity_compat.run.plan.run_plan import describe
-from trinity_compat.run.supervise.commands import lone_commands
+from trinity_compat.run.supervise.commands import standalone_commands
 from trinity_compat.run.supervise.serve import ServeWatch
 
 # No taskset, no algorithm: upstream needs none to serve.
@@ -84,7 +84,7 @@ def test_a_script_s_job_is_served_too(tmp_path):
     path = tmp_path / "serve.json"
     made.spec.save(path)
     assert RunSpec.load(path).serve == made.spec.serve
-    (started,) = lone_commands(made, "ray:1")
+    (started,) = standalone_commands(made, "ray:1")
     assert (started.role, started.argv[-1]) == ("serve", "--serve")
 
 

@@ -20,7 +20,7 @@ from trinity_compat.job.fingerprint import FilesEdited, check, differences, edit
 from trinity_compat.job.fingerprint_rules import RULES, UNCLASSIFIED, rule_of, table
 from trinity_compat.job.run_spec import ReplaySpec, RunSpec, ScoringSpec, SyncSpec
 from trinity_compat.job.settings import SETTINGS
-from trinity_compat.run import run
+from trinity_compat.run import acquire_job
 from trinity_compat.run.job_dir import agreement
 from trinity_compat.verl_config import FLAVOURS, compose_pinned
 
@@ -555,8 +555,10 @@ def test_a_start_keeps_its_fingerprint_and_says_what_was_edited(tmp_path, monkey
     reward = tmp_path / "r.py"
     reward.write_text("a = 1\n")
     plan = planned(f"{REWARD}={reward}", job=str(tmp_path / "job"))
-    monkeypatch.setattr(run.config_files, "write", lambda plan, *_: plan.spec.save(plan.job.spec_path))
-    run._prepare(plan, None, None, None, joined=False)
+    monkeypatch.setattr(
+        acquire_job.config_files, "write", lambda plan, *_: plan.spec.save(plan.job.spec_path)
+    )
+    acquire_job._prepare(plan, None, None, None, joined=False)
     theirs = RunSpec.load(plan.job.spec_path)
     assert theirs.fingerprint.files["reward function"][str(reward)]
     ids, ones = np.array([1, 2], np.int32), np.ones(2, np.uint8)
@@ -566,8 +568,8 @@ def test_a_start_keeps_its_fingerprint_and_says_what_was_edited(tmp_path, monkey
         buffer.put_groups([Group("train-0", 0, {}, 1, (answer,), "train")])
     reward.write_text("a = 2\n")
     with pytest.raises(RunError, match=f"started with other settings: reward function {reward} was edited"):
-        run._prepare(plan, None, None, None, joined=True)
+        acquire_job._prepare(plan, None, None, None, joined=True)
     capsys.readouterr()
-    run._prepare(plan, None, None, None, joined=False)
+    acquire_job._prepare(plan, None, None, None, joined=False)
     told = f"reward function {reward} was edited: 1 group will be generated again"
     assert told in capsys.readouterr().out

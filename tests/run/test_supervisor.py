@@ -17,9 +17,8 @@ import psutil
 import pytest
 
 from trinity_compat.common.error_text import last_error
-from trinity_compat.run import run as run_module
 from trinity_compat.run.job_dir.heartbeats import LastHeartbeat
-from trinity_compat.run.supervise import supervisor
+from trinity_compat.run.supervise import sides, supervisor
 from trinity_compat.run.supervise.children import ProcessCommand, survivors
 from trinity_compat.run.supervise.cluster import Cluster
 from trinity_compat.run.supervise.supervisor import StopSignal, Supervision, supervise
@@ -261,14 +260,14 @@ def test_a_stopped_explorer_is_blamed_and_not_the_trainer_that_missed_it(side):
 
 def test_a_run_s_supervision_has_the_run_s_limit(monkeypatch):
     given = []
-    monkeypatch.setattr(run_module, "supervise", lambda commands, by: given.append(by.stall_s))
-    monkeypatch.setattr(run_module, "commands_of", lambda made, address: [])
-    monkeypatch.setattr(run_module, "lone_commands", lambda made, address: [])
-    monkeypatch.setattr(run_module, "Progress", MagicMock())
+    monkeypatch.setattr(sides, "supervise", lambda commands, by: given.append(by.stall_s))
+    monkeypatch.setattr(sides, "commands_of", lambda made, address: [])
+    monkeypatch.setattr(sides, "standalone_commands", lambda made, address: [])
+    monkeypatch.setattr(sides, "Progress", MagicMock())
     made, cluster = MagicMock(), Cluster("here")
     made.spec.stall_timeout_s = 45.0
-    run_module._supervised(made, MagicMock(), MagicMock(), StopSignal(), cluster)
-    run_module._supervised_alone(made, Silent(), StopSignal(), cluster)
+    sides.supervise_sides(made, MagicMock(), StopSignal(), cluster, restarts=0)
+    sides.supervise_standalone(made, Silent(), StopSignal(), cluster)
     assert given == [45.0, 45.0]
 
 
@@ -278,17 +277,16 @@ def test_a_run_prints_what_users_code_prints_in_its_sides(side, monkeypatch, cap
         "explorer", "print('noise of an engine'); print('(RewardFunction pid=7) hello', end='\\n')"
     )
     command.log.write_text("(RewardFunction pid=6) of an earlier start\n")
-    monkeypatch.setattr(run_module, "commands_of", lambda made, address: [command])
-    monkeypatch.setattr(run_module, "lone_commands", lambda made, address: [command])
+    monkeypatch.setattr(sides, "commands_of", lambda made, address: [command])
+    monkeypatch.setattr(sides, "standalone_commands", lambda made, address: [command])
     made, cluster = MagicMock(), Cluster("here")
     made.spec.stall_timeout_s = None
     monkeypatch.setattr(Cluster, "dead", lambda self: None)
-    monkeypatch.setattr(run_module, "Progress", lambda spec, opens: Shows())
-    options = MagicMock(restarts=0)
+    monkeypatch.setattr(sides, "Progress", lambda spec, opens: Shows())
     if alone:
-        outcome = run_module._supervised_alone(made, Silent(), StopSignal(), cluster)
+        outcome = sides.supervise_standalone(made, Silent(), StopSignal(), cluster)
     else:
-        outcome = run_module._supervised(made, options, MagicMock(), StopSignal(), cluster)
+        outcome = sides.supervise_sides(made, MagicMock(), StopSignal(), cluster, restarts=0)
     assert outcome.code == 0
     assert capsys.readouterr().out == "(RewardFunction pid=7) hello\n"
 

@@ -21,8 +21,8 @@ ROLE = "bench"
 _TELL_EVERY_S = 30.0
 
 
-def planned(made: RunPlan, config: Tree, wanted: str | None) -> RunPlan:
-    """``made`` with the checkpoints to evaluate, and a folder of its own for their weights.
+def with_checkpoints(made: RunPlan, config: Tree, wanted: str | None) -> RunPlan:
+    """Add to a plan the checkpoints to evaluate, and a separate folder for their weights.
 
     ``wanted``: all, latest, or steps with commas between (0: the model before training). Without it the YAML
     decides: ``explorer.bench_on_latest_checkpoint``, else all, and step 0 with ``explorer.eval_on_startup``.

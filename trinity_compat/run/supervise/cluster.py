@@ -1,4 +1,4 @@
-"""The run's own small Ray: started before its processes, gone with them."""
+"""The run's own small Ray: it starts before the run's processes and ends after them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +20,15 @@ from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.file_modes import PRIVATE
 from trinity_compat.common.network import LOOPBACK, keep_ray_here
+from trinity_compat.job.placement import cpus_for
+from trinity_compat.run.job_dir.progress import say
+from trinity_compat.run.plan.run_plan import RunPlan
+from trinity_compat.run.supervise.children import sweep
+from trinity_compat.run.supervise.supervisor import RunOutcome, StopSignal
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
 _TOO_SLOW = "timed out during startup"  # Ray's words after 30 s, a number that nobody can set
+_RAY_OF_USER = "RAY_ADDRESS"
 _PLACEMENT_CPUS = 16  # veRL asks for CPUs as slots of placement groups, not as cores
 
 
@@ -39,6 +45,23 @@ class Cluster:
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 return "Ray itself died (its raylet or control store ended)"
         return None
+
+
+def with_ray(plan: RunPlan, stop: StopSignal, work: Callable[[Cluster], RunOutcome]) -> RunOutcome:
+    """Start Ray, do ``work`` on it and end it; a Ray that the user's environment names is used as it is."""
+    if address := os.environ.get(_RAY_OF_USER):
+        say(f"uses the Ray at {_RAY_OF_USER}={address}")
+        return work(Cluster(address))
+    try:
+        # A CPU run on a machine with GPUs: Ray must not count them.
+        gpus = 0 if plan.spec.device == "cpu" else None
+        with local_ray(plan.ray, gpus=gpus, cpus=cpus_for(plan.spec), umask=plan.job.umask) as cluster:
+            outcome = work(cluster)
+    except RunError as error:
+        outcome = RunOutcome(1, str(error)) if stop.number is None else RunOutcome(128 + stop.number)
+    # Also after a signal: remaining processes of Ray would occupy the devices of the next start.
+    sweep()
+    return outcome
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ def commands_of(made: RunPlan, ray_address: str) -> list[ProcessCommand]:
     return _with_reward_model(made, out, ray_address) if spec.mode != "train" else out
 
 
-def lone_commands(made: RunPlan, ray_address: str) -> list[ProcessCommand]:
+def standalone_commands(made: RunPlan, ray_address: str) -> list[ProcessCommand]:
     """The process of a mode (bench, serve) that is an explorer without a trainer; and the reward model's."""
     mode = made.spec.mode
     alone = _command(made, mode, mode, (f"--{mode}",), ray_address)

@@ -1,0 +1,146 @@
+"""Acquire a job for a start: hold its locks, wait for earlier processes, create it or join it, and reset what
+an earlier start left in its database."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.common import file_modes
+from trinity_compat.common.errors import RunError
+from trinity_compat.job import fingerprint
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.run import config_files
+from trinity_compat.run.checks.report import StartReport
+from trinity_compat.run.job_dir import agreement, job_dir
+from trinity_compat.run.job_dir.job_dir import JobDir
+from trinity_compat.run.job_dir.progress import say
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.run_plan import RunPlan
+from trinity_compat.run.plan.source import Source
+from trinity_compat.run.supervise.children import survivors
+from trinity_compat.run.supervise.standalone import StandaloneWatch
+from trinity_compat.synchronizer import device_turns
+
+_GRACE_S = 20.0  # after SIGTERM, for processes whose supervisor was killed
+
+
+@contextlib.contextmanager
+def acquire_job(plan: RunPlan, source: Source, options: RunOptions, report: StartReport) -> Iterator[None]:
+    """Hold the job for the time of the block, after creating it or joining the run in it.
+
+    Starts are serialized: of two sides that start at once, the second finds the files of the first.
+    """
+    with contextlib.ExitStack() as held:
+        with job_dir.starting(plan.job):
+            joined = held.enter_context(job_dir.locked(plan.job, plan.spec.mode, plan.explorer))
+            # The processes and participants of a run that was joined are the other side's.
+            if not joined:
+                await_earlier_processes(plan.job)
+            _prepare(plan, source, options, report, joined=joined)
+            if not joined:
+                with file_modes.umask(plan.job.umask):
+                    _reset_participants(plan)
+        try:
+            yield
+        finally:
+            _remove_weights(plan)
+
+
+@contextlib.contextmanager
+def acquire_standalone(plan: RunPlan, watch: StandaloneWatch) -> Iterator[None]:
+    """Hold the lock of mode bench or serve, and write its own spec beside that of the run."""
+    with job_dir.locked(plan.job, plan.spec.mode):
+        plan.job.create()
+        with file_modes.umask(plan.job.umask):
+            plan.spec.save(plan.job.spec_path.with_name(f"{plan.spec.mode}.json"))
+            watch.begin()
+        try:
+            yield
+        finally:
+            _remove_weights(plan)
+
+
+def await_earlier_processes(job: JobDir) -> None:
+    """Wait for processes whose supervisor was killed: their last reports would count as this start's.
+
+    Raises RunError for those that do not end.
+    """
+    until = time.monotonic() + _GRACE_S
+    if remaining := survivors(job.root):
+        say(f"waits for the end of an earlier start's processes ({', '.join(map(str, remaining))})")
+    while remaining := survivors(job.root):
+        if time.monotonic() > until:
+            pids = " ".join(map(str, remaining))
+            raise RunError(
+                f"processes of an earlier start still use {job.root}: pids {pids}",
+                hint=f"they were asked to end; `kill -9 {pids}`, then the same command again",
+            )
+        time.sleep(0.2)
+
+
+def _prepare(
+    plan: RunPlan, source: Source, options: RunOptions, report: StartReport, *, joined: bool
+) -> None:
+    """Create the job directory, or join the run whose other side has it."""
+    job = plan.job
+    spec = replace(plan.spec, fingerprint=fingerprint.made(plan.spec, cwd=plan.run_cwd))
+    plan = replace(plan, spec=spec)
+    if joined:
+        other = agreement.check(job, plan.spec)
+        say(f"joins the run in {job.root}")
+        _save_own_spec(job, replace(spec, fingerprint=other.fingerprint))
+        return
+    if job.exists() and not plan.spec.resume:
+        say(f"continue_from_checkpoint is false: the earlier job is now {job_dir.set_aside(job)}")
+    elif job.exists():
+        step = job.latest_checkpoint
+        say(
+            f"continues {job.root} "
+            + (f"from step {step}" if step else "from the start: it has no checkpoint")
+        )
+    job.create()
+    with file_modes.umask(job.umask):
+        config_files.write(plan, source, options, report)
+        _announce_voided_groups(spec)
+    _save_own_spec(job, spec)
+
+
+def _save_own_spec(job: JobDir, spec: RunSpec) -> None:
+    """Save the file of a side on a cluster of its own (`commands.py`); ``run.json`` is the first side's."""
+    if spec.own_cluster:
+        with file_modes.umask(job.umask):
+            spec.save(job.spec_path.with_name(f"{spec.mode}.json"))
+
+
+def _announce_voided_groups(spec: RunSpec) -> None:
+    """Name what changed since the groups that wait for training were made; the trainer voids them."""
+    assert spec.fingerprint is not None
+    with closing(open_buffer(spec.database_url)) as buffer:
+        waiting = buffer.depth()["ready"]
+        for text in fingerprint.edits(buffer, spec.fingerprint) if waiting else ():
+            say(f"{text}: {waiting} group{'s' * (waiting != 1)} will be generated again")
+
+
+def _reset_participants(plan: RunPlan) -> None:
+    """Delete the states of an earlier start's processes, so that "failed" is not taken for this start's."""
+    with closing(open_buffer(plan.spec.database_url)) as buffer:
+        buffer.forget_participants()
+        device_turns.reset(buffer)
+        if plan.spec.mode != "explore":
+            buffer.set_state("finished", False)  # the mark of an earlier trainer
+
+
+def _remove_weights(plan: RunPlan) -> None:
+    """Remove published weights that nothing reads after the run: those in shared memory, and the copies that
+    mode bench or serve has written."""
+    folder = Path(plan.spec.sync.directory)
+    is_elsewhere = plan.spec.mode != "explore" and not folder.is_relative_to(plan.job.root)
+    if is_elsewhere or plan.spec.mode in ("bench", "serve"):
+        shutil.rmtree(folder, ignore_errors=True)
