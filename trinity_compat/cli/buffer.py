@@ -149,5 +149,5 @@ def prune(source: str, keep_steps: int) -> None:
     """
     with _opened(source) as report:
         pruned = report.prune(keep_steps=keep_steps)
-    freed = f", {pruned.nbytes / 1e6:.1f} MB given back" if pruned.nbytes else ""
+    freed = f", {pruned.nbytes / 1e6:.1f} MB given back" if pruned.nbytes >= 50_000 else ""
     click.echo(f"pruned {pruned.experiences} experiences{freed}")
