@@ -1,13 +1,13 @@
-"""How fast explorers take tasks while many are under way: with the note of how far they are leased, or not.
+"""How fast explorers take tasks while many are under way: with the watermark of leased tasks, or without.
 
     python benchmarks/takings.py [--under-way 16000] [--takers 4] [--seconds 5]
         [--databases sqlite postgresql] [--by-place] [--json]
 
 Real time, real databases. Eight explorers hold so many leases, another one the first task (so that nothing is
 complete), and a quarter as many groups are stored among them. ``--takers`` processes then take one task at a
-time and look for the next, as the explorer's loop does. ``full``: each looks at all that is under way, as
-before 2026-11-23; ``note``: at most one does so in a second. Both in one run, in turns. ``--by-place``: each
-explorer has a part of its own, as under ``fixed``; ``full`` reads all parts, ``note`` its own.
+time and ask for the next, as the explorer does. ``full``: each query scans all leases and groups, as before
+2026-11-23; ``watermark``: at most one does so in a second. Both in one run, in turns. ``--by-place``: each
+explorer has a part of its own, as under ``fixed``; ``full`` reads all parts, ``watermark`` its own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fill(url: str, under_way: int) -> None:
 def take(url: str, place: int, full: bool, parts: int, seconds: float, barrier, results) -> None:
     """Answers with the seconds of each taking, and with this process's CPU seconds for each."""
     if full:
-        lease_watermark.FEW, leases.everyone = UPTO, lambda *_: False
+        lease_watermark.ALWAYS_SCANNED, leases.all_places_held = UPTO, lambda *_: False
     buffer, holder = open_buffer(url), LeaseHolder(HOLDERS + place, f"t{place}")
     buffer.enter(holder, ready=True, lease_s=50.0)
     have: set[int] = set()
@@ -103,11 +103,11 @@ def measure(
 ) -> dict[str, object]:
     """Both ways, each over a database of its own."""
     found: dict[str, dict[str, float]] = {}
-    for way in ("full", "note"):
+    for way in ("full", "watermark"):
         url = url_of(f"{way}{under_way}")
         fill(url, under_way)
         found[way] = case(url, way == "full", takers, seconds, by_place=by_place)
-    ratio = round(found["note"]["per_s"] / found["full"]["per_s"], 1)
+    ratio = round(found["watermark"]["per_s"] / found["full"]["per_s"], 1)
     return {"database": name, "under_way": under_way, "takers": takers, **found, "ratio": ratio}
 
 

@@ -81,7 +81,7 @@ def work(role: str, url: str, folder: Path, name: int, point: str, after: int) -
         os.dup2(log.fileno(), 2)
     if point.startswith("inside"):
         arm(point, after)
-    lease_watermark.FEW = (
+    lease_watermark.ALWAYS_SCANNED = (
         3  # so that takers rely on their note, as they do where hundreds of tasks are under way
     )
     buffer = open_buffer(url, retry_s=120)

@@ -260,7 +260,7 @@ def test_a_lapsed_lease_gives_the_groups_to_the_next_and_fences_the_first(buffer
     second = buffer.claim_groups(2, owner="b", step=1, lease_s=10)
     assert tasks(second) == [0, 1]
     for late in (lambda: buffer.renew(first), lambda: buffer.mark_trained(first, step=1)):
-        with pytest.raises(ClaimLost, match="of a, step 1: its lease ran out"):
+        with pytest.raises(ClaimLost, match="of a, step 1: its lease lapsed"):
             late()
     buffer.release(first)  # must not free what the second one holds
     assert buffer.depth()["claimed"] == 2

@@ -20,7 +20,7 @@ TASKS = 40
 @pytest.fixture(autouse=True)
 def many(monkeypatch):
     """Four tasks are many, and two are looked at first."""
-    monkeypatch.setattr(lease_watermark, "FEW", 3)
+    monkeypatch.setattr(lease_watermark, "ALWAYS_SCANNED", 3)
     monkeypatch.setattr(leases, "CHUNK", 2)
 
 
@@ -43,13 +43,13 @@ def free(buffer, holder, limit=99, upto=TASKS, **asked):
 @pytest.fixture
 def looks(monkeypatch):
     """How many full looks there were."""
-    seen, real = [], leases.look
+    seen, real = [], leases.scan
 
     def look(*args, **more):
         seen.append(1)
         return real(*args, **more)
 
-    monkeypatch.setattr(leases, "look", look)
+    monkeypatch.setattr(leases, "scan", look)
     return seen
 
 

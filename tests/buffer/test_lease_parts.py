@@ -33,12 +33,12 @@ def states(draw):
 def test_the_own_part_holds_all_that_it_may_take(state):
     asked, held, places, live = state
     part = held
-    if leases.everyone(asked, places):  # as HELD_IN_PART reads them
+    if leases.all_places_held(asked, places):  # as HELD_IN_PART reads them
         own = asked.holder
         part = {
             no: token for no, token in held.items() if no % asked.by_place == own.place or token == own.token
         }
     found = list(leases.TaskShare(asked, part, places, live).free())
-    with mock.patch.object(leases, "everyone", return_value=False):
+    with mock.patch.object(leases, "all_places_held", return_value=False):
         assert found == list(leases.TaskShare(asked, held, places, live).free())
     assert found == sorted(set(found)), "each once, in order"

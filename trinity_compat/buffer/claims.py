@@ -1,7 +1,7 @@
 """Leasing groups to a trainer step, and entering them in the ledger.
 
-A lapsed lease stays its holder's until somebody else takes the groups: only then does the token fence
-him out. The order of locks is claims before groups, everywhere.
+A lapsed claim stays valid until another one takes its groups: only then does the token fence its owner out.
+The order of locks is claims before groups, everywhere.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from trinity_compat.buffer.queries import query
 from trinity_compat.common.crash_points import point
 from trinity_compat.job.run_spec import ReplaySpec
 
-_MADE_ANEW = "made anew"
+_REPLAY_SINCE = "made anew"  # job_state: history from which on groups may be replayed
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a claimer asks. ``request`` names the attempt, so that a repeated one finds its first claim."""
+    """Arguments of a claim. ``request`` identifies the attempt, so that a retry finds its first claim."""
 
     request: str
     count: int
@@ -35,33 +35,34 @@ class ClaimRequest:
 
 
 class TooFewGroups(Exception):
-    """Fewer groups are ready than asked: the transaction rolls back."""
+    """Fewer groups are ready than requested: the transaction rolls back."""
 
 
-def promising(conn: sa.Connection, ask: ClaimRequest, *, now: float) -> bool:
-    """Whether asking may give a claim: a trainer that polls an empty queue needs no write lock."""
-    reused = ask.replay is not None and ask.replay.max_uses > 1
+def may_succeed(conn: sa.Connection, request: ClaimRequest, *, now: float) -> bool:
+    """Check without a write lock if enough groups may be ready, for a trainer that polls an empty queue."""
+    reused = request.replay is not None and request.replay.max_uses > 1
     if reused or conn.execute(query(queries.LAPSED), {"now": now}).first():
         return True
-    bind = {"kind": ask.kind, "count": ask.count}
-    return conn.execute(query(queries.READY_UPTO), bind).scalar_one() >= ask.count
+    bind = {"kind": request.kind, "count": request.count}
+    return conn.execute(query(queries.READY_UPTO), bind).scalar_one() >= request.count
 
 
-def any_stale(conn: sa.Connection, *, kind: str, min_version: int) -> bool:
+def has_stale(conn: sa.Connection, *, kind: str, min_version: int) -> bool:
+    """Check for ready groups that ``drop_stale`` would drop."""
     bind = {"kind": kind, "min_version": min_version}
     return conn.execute(query(queries.ANY_STALE), bind).first() is not None
 
 
-def take(conn: sa.Connection, ask: ClaimRequest, *, dialect: str, history: int, now: float) -> Claim:
-    """Lease ``ask.count`` groups. Raises TooFew."""
-    token = conn.execute(query(queries.CLAIM_OF_REQUEST), {"request": ask.request}).scalar_one_or_none()
+def take(conn: sa.Connection, request: ClaimRequest, *, dialect: str, history: int, now: float) -> Claim:
+    """Lease ``request.count`` groups. Raises TooFewGroups."""
+    token = conn.execute(query(queries.CLAIM_OF_REQUEST), {"request": request.request}).scalar_one_or_none()
     if token is None:
-        give_back_lapsed(conn, dialect=dialect, now=now)
-        token = _lease(conn, ask, dialect=dialect, history=history, now=now)
-    return _read(conn, ask, token)
+        end_lapsed(conn, dialect=dialect, now=now)
+        token = _lease(conn, request, dialect=dialect, history=history, now=now)
+    return _read(conn, request, token)
 
 
-def _read(conn: sa.Connection, ask: ClaimRequest, token: int) -> Claim:
+def _read(conn: sa.Connection, request: ClaimRequest, token: int) -> Claim:
     bind = {"token": token}
     rows = conn.execute(query(queries.CLAIMED_GROUPS), bind).all()
     members = conn.execute(query(queries.CLAIMED_EXPERIENCES), bind).all()
@@ -69,45 +70,45 @@ def _read(conn: sa.Connection, ask: ClaimRequest, token: int) -> Claim:
     made = groups.assemble(rows, members)
     if data:
         made = tuple(replace(group, task=media.filled(group.task, data)) for group in made)
-    return Claim(token=token, owner=ask.owner, step=ask.step, groups=made)
+    return Claim(token=token, owner=request.owner, step=request.step, groups=made)
 
 
-def _lease(conn: sa.Connection, ask: ClaimRequest, *, dialect: str, history: int, now: float) -> int:
-    values = {"request": ask.request, "owner": ask.owner, "step": ask.step, "history": history}
-    values |= {"until": now + ask.lease_s, "now": now}
+def _lease(conn: sa.Connection, request: ClaimRequest, *, dialect: str, history: int, now: float) -> int:
+    values = {"request": request.request, "owner": request.owner, "step": request.step, "history": history}
+    values |= {"until": now + request.lease_s, "now": now}
     token = int(conn.execute(query(queries.NEW_CLAIM), values).scalar_one())
-    take_them = _take_ready if ask.replay is None else _take_replayable
-    if take_them(conn, ask, token, skip=queries.skip_locked(dialect), now=now) < ask.count:
+    take_groups = _take_ready if request.replay is None else _take_replayable
+    if take_groups(conn, request, token, skip=queries.skip_locked(dialect), now=now) < request.count:
         raise TooFewGroups
     point("inside claim")
     return token
 
 
-def _take_ready(conn: sa.Connection, ask: ClaimRequest, token: int, *, skip: str, now: float) -> int:
-    bind = {"kind": ask.kind, "token": token, "count": ask.count}
+def _take_ready(conn: sa.Connection, request: ClaimRequest, token: int, *, skip: str, now: float) -> int:
+    bind = {"kind": request.kind, "token": token, "count": request.count}
     return len(conn.execute(query(queries.TAKE_READY.format(skip_locked=skip)), bind).all())
 
 
-def _take_replayable(conn: sa.Connection, ask: ClaimRequest, token: int, *, skip: str, now: float) -> int:
-    asked = ask.replay or ReplaySpec()
-    bind = {"kind": ask.kind, "token": token, "max_uses": asked.max_uses, "now": now}
-    bind |= {"used_before": now - asked.cooldown_s, "min_version": ask.min_version or 0}
+def _take_replayable(conn: sa.Connection, request: ClaimRequest, token: int, *, skip: str, now: float) -> int:
+    spec = request.replay or ReplaySpec()
+    bind = {"kind": request.kind, "token": token, "max_uses": spec.max_uses, "now": now}
+    bind |= {"used_before": now - spec.cooldown_s, "min_version": request.min_version or 0}
     bind |= {"since": replayable_since(conn)}
-    return replay.take(conn, bind, ask.count, asked, skip=skip)
+    return replay.take(conn, bind, request.count, spec, skip=skip)
 
 
 def replayable_since(conn: sa.Connection) -> int:
-    """The history from which on groups are made as they are made now."""
-    return int(key_value.read(conn, _MADE_ANEW, 0))
+    """Id of the first history whose groups may be replayed."""
+    return int(key_value.read(conn, _REPLAY_SINCE, 0))
 
 
 def replay_from(conn: sa.Connection, history: int) -> None:
-    """Groups of earlier histories were made otherwise: none of them is trained again."""
-    key_value.write(conn, _MADE_ANEW, history)
+    """Exclude groups of histories before ``history`` from replay: other settings produced them."""
+    key_value.write(conn, _REPLAY_SINCE, history)
 
 
 def drop_stale(conn: sa.Connection, *, kind: str, min_version: int) -> int:
-    """Ready groups with an older token leave the queue; their tasks are to be made again."""
+    """Drop ready groups with a token older than ``min_version``; their tasks become missing."""
     bind = {"kind": kind, "min_version": min_version}
     tasks = conn.execute(query(queries.DROP_STALE), bind).scalars().all()
     if tasks and kind == "train":
@@ -115,7 +116,8 @@ def drop_stale(conn: sa.Connection, *, kind: str, min_version: int) -> int:
     return len(tasks)
 
 
-def give_back_lapsed(conn: sa.Connection, *, dialect: str, now: float) -> None:
+def end_lapsed(conn: sa.Connection, *, dialect: str, now: float) -> None:
+    """End claims whose lease has lapsed, and return their groups."""
     lapsed = query(queries.LAPSED + queries.skip_locked(dialect))
     for token in conn.execute(lapsed, {"now": now}).scalars().all():
         end(conn, token, state="lapsed")
@@ -123,13 +125,13 @@ def give_back_lapsed(conn: sa.Connection, *, dialect: str, now: float) -> None:
 
 
 def end(conn: sa.Connection, token: int, *, state: str, step: int | None = None) -> bool:
-    """Close an open claim; False when it isn't open any more."""
+    """End an open claim; False if it has ended already."""
     bind = {"token": token, "state": state, "step": step}
     return conn.execute(query(queries.END_CLAIM), bind).rowcount == 1
 
 
 def enter(conn: sa.Connection, claim: Claim, *, step: int, history: int, now: float) -> None:
-    """The ledger entry. A repetition of the same step is no error; anything else raises ClaimLost."""
+    """Write the ledger entries of a claim. No-op for a repetition of the same step; else ClaimLost."""
     if not end(conn, claim.token, state="trained", step=step):
         known = conn.execute(query(queries.CLAIM_STATE), {"token": claim.token}).one_or_none()
         if known is not None and tuple(known) == ("trained", step):
@@ -142,8 +144,9 @@ def enter(conn: sa.Connection, claim: Claim, *, step: int, history: int, now: fl
 
 
 def lost(claim: Claim, state: str) -> ClaimLost:
+    """Error that says why the claim is not open."""
     why = {
-        "lapsed": "its lease ran out and the groups were given to somebody else",
+        "lapsed": "its lease lapsed and another trainer claimed the groups",
         "void": "a resume started a new history",
         "released": "it was released",
         "trained": "it is in the ledger already",

@@ -1,10 +1,9 @@
-"""How far the training stream is leased: what spares a taker the look at all that is under way.
+"""Watermark of the leased training stream, which spares explorers a scan of all leases for each task.
 
-Below ``leased_below`` every task has a live group, or is leased by somebody who lived at the last full look,
-or was taken since: so the next free ones are looked for from there on. What would make that untrue lowers the
-number in the same transaction (groups that are dropped, a resume), or is seen by the next taker in what it
-reads anyway (somebody died, left or came); and once a second one taker looks at all, whatever has happened.
-A number that is too low costs time, never a task.
+Below ``leased_below`` every task has a live group, is leased by an explorer that was alive at the last
+full scan, or was leased since. The search for free tasks begins there. A transaction that frees tasks (groups
+dropped, a resume) lowers the watermark; a change of the living explorers invalidates it by a fingerprint; and
+one explorer scans all leases once a second. A watermark that is too low costs time, never a task.
 """
 
 from __future__ import annotations
@@ -20,93 +19,101 @@ from trinity_compat.buffer import live_tasks, queries
 from trinity_compat.buffer.model import TaskQuery
 from trinity_compat.buffer.queries import query
 
-LOOK_S = 1.0  # between looks at all that is under way
-FEW = 512  # tasks under way that are looked at each time: then who gets how many is exact
-_BELOW, _LOOKED, _LIVING, _STORED = "leased_below", "leases_looked_ms", "leases_living", "leases_stored"
+SCAN_INTERVAL_S = 1.0  # between full scans of leases and groups
+ALWAYS_SCANNED = 512  # tasks under way up to which every query is a full scan, and equal parts are exact
+_BELOW, _SCANNED, _LIVING, _STORED = "leased_below", "leases_looked_ms", "leases_living", "leases_stored"
 
 
 @dataclass(frozen=True, slots=True)
 class ExplorerReadiness:
-    """Who lives: whether each is ready, by place; and their tokens."""
+    """Living explorers: readiness by place, and their tokens."""
 
     ready: Mapping[int, bool]
     tokens: frozenset[str]
 
     @classmethod
     def read(cls, conn: sa.Connection, *, now: float) -> Self:
-        """At ``now``, seconds of the database's clock."""
+        """Read them at ``now``, seconds of the database's clock."""
         rows = conn.execute(query(queries.PLACES), {"now": now}).all()
         return cls({row[0]: bool(row[2]) for row in rows}, frozenset(row[1] for row in rows))
 
     @property
     def fingerprint(self) -> int:
-        """The same for the same tokens."""
+        """Integer of 56 bits that depends on the tokens alone."""
         digest = hashlib.blake2b("\n".join(sorted(self.tokens)).encode(), digest_size=7)
         return int.from_bytes(digest.digest())
 
 
 @dataclass(frozen=True, slots=True)
-class WatermarkNote:
-    """What the last full look found, and what was taken since.
+class Watermark:
+    """The stored watermark ``below``, and facts of the last full scan.
 
-    ``complete``: below it all tasks are live; ``stored``: how many were; ``looked_at``: seconds of the
-    database's clock; ``living``: a fingerprint.
+    ``complete``: below it all tasks have live groups; ``stored``: number of tasks with a live group;
+    ``scanned_at``: seconds of the database's clock; ``living``: fingerprint of the living explorers.
     """
 
     complete: int
     below: int
     stored: int
-    looked_at: float
+    scanned_at: float
     living: int
 
     @classmethod
     def read(cls, conn: sa.Connection) -> Self:
-        """Zeros where nothing was noted."""
+        """Read it; zeros where none is stored."""
         found: dict[str, int] = {row[0]: row[1] for row in conn.execute(query(queries.COUNTERS))}
-        below, looked, living, stored = (found.get(name, 0) for name in (_BELOW, _LOOKED, _LIVING, _STORED))
-        return cls(found["complete_below"], below, stored, looked / 1000, living)
+        below, scanned, living, stored = (found.get(name, 0) for name in (_BELOW, _SCANNED, _LIVING, _STORED))
+        return cls(found["complete_below"], below, stored, scanned / 1000, living)
 
     @property
     def first(self) -> int:
-        """From where to look for free tasks."""
+        """Number of the first task that may be free."""
         return max(self.complete, self.below)
 
     def serves(self, asked: TaskQuery) -> bool:
-        """Whether it is made for such a question, and so much is under way that it is worth anything."""
-        return asked.kind == live_tasks.TRAIN and not asked.by_place and self.below - self.complete > FEW
+        """Whether the query is one for which a watermark is kept, and enough tasks are under way."""
+        return (
+            asked.kind == live_tasks.TRAIN
+            and not asked.by_place
+            and self.below - self.complete > ALWAYS_SCANNED
+        )
 
     def holds(self, places: ExplorerReadiness, *, now: float) -> bool:
-        """Whether it is new enough, and nobody has died or come since."""
-        return 0 <= now - self.looked_at < LOOK_S and self.living == places.fingerprint
+        """Whether the last full scan is recent, and the living explorers are the same."""
+        return 0 <= now - self.scanned_at < SCAN_INTERVAL_S and self.living == places.fingerprint
 
 
-def write(conn: sa.Connection, note: WatermarkNote) -> None:
-    """After a full look.
+def write(conn: sa.Connection, watermark: Watermark) -> None:
+    """Store it after a full scan; the caller holds ``live_tasks.lock``, as for ``move``.
 
-    Under ``tasks.lock`` only, as ``move``. Where little is under way there is no note: each look is a full
-    one.
+    Nothing is stored while few tasks are under way, so that every query is a full scan.
     """
-    if note.below - note.complete > FEW:
-        looked = {_LOOKED: int(note.looked_at * 1000), _LIVING: note.living, _STORED: note.stored}
-        rows = [{"name": name, "value": value} for name, value in {_BELOW: note.below, **looked}.items()]
-        conn.execute(query(queries.NOTE_COUNTER), rows)
+    if watermark.below - watermark.complete > ALWAYS_SCANNED:
+        counters = {
+            _BELOW: watermark.below,
+            _SCANNED: int(watermark.scanned_at * 1000),
+            _LIVING: watermark.living,
+            _STORED: watermark.stored,
+        }
+        rows = [{"name": name, "value": value} for name, value in counters.items()]
+        conn.execute(query(queries.PUT_COUNTER), rows)
 
 
 def move(conn: sa.Connection, below: int) -> None:
-    """What lies below it was taken."""
+    """Raise it to ``below`` after the tasks below were leased."""
     conn.execute(query(queries.SET_COUNTER), {"name": _BELOW, "value": below})
 
 
 def lower(conn: sa.Connection, first: int) -> None:
-    """From ``first`` on tasks may have lost their groups.
+    """Lower it to ``first``, from which on tasks may have lost their groups.
 
-    Each row is locked, also where nothing changes: a taker that raises the number now, having seen those
-    groups, is waited for.
+    The statement locks each row even where the value stays, so that it waits for an explorer that has read
+    those groups and is about to raise the value.
     """
-    for name in ("complete_below", _BELOW):  # a taker locks them in this order
+    for name in ("complete_below", _BELOW):  # explorers lock them in this order
         conn.execute(query(queries.LOWER_COUNTER), {"name": name, "value": first})
 
 
 def forget(conn: sa.Connection) -> None:
-    """All leases have ended."""
+    """Reset it after all leases have ended."""
     conn.execute(query(queries.SET_COUNTER), {"name": _BELOW, "value": 0})

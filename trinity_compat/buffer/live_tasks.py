@@ -1,4 +1,4 @@
-"""Which tasks of a stream have a live group, inside a transaction that the caller opened."""
+"""Tasks of a stream that have a live group, read inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trinity_compat.buffer import queries, stream_position
 from trinity_compat.buffer.queries import query
 
 TRAIN = "train"
-DRAWN = "draw:"  # and the step: what filter_groups draws among several explorers
+DRAWN = "draw:"  # with the step: kind of the groups that several explorers draw for filter_groups
 
 
 @dataclass(frozen=True, slots=True)
 class LiveTasks:
     """Tasks with a live group: all below ``below``, and those in ``beyond``.
 
-    ``known``: the database's own note of the first, which may lag behind.
+    ``known``: the watermark ``below`` as the database stores it, which may lag behind.
     """
 
     below: int
@@ -27,17 +27,17 @@ class LiveTasks:
     known: int
 
     def missing(self, upto: int) -> Iterator[int]:
-        """Those below ``upto`` that have none, in order."""
+        """Tasks below ``upto`` without a live group, in order."""
         return filterfalse(self.beyond.__contains__, range(self.below, upto))
 
     @property
     def count(self) -> int:
-        """How many have one."""
+        """Number of tasks with a live group."""
         return self.below + len(self.beyond)
 
 
 def live(conn: sa.Connection, kind: str, *, first: int, upto: int) -> LiveTasks:
-    """Of the training stream, or of a drawing that begins at ``first``."""
+    """Read those of the training stream, or of a drawing that begins at ``first``."""
     if kind == TRAIN:
         before, adopted = stream_position.adopted(conn)
         known = int(conn.execute(query(queries.COMPLETE_BELOW)).scalar_one())
@@ -53,13 +53,13 @@ def live(conn: sa.Connection, kind: str, *, first: int, upto: int) -> LiveTasks:
 
 
 def between(conn: sa.Connection, adopted: frozenset[int], *, first: int, upto: int) -> LiveTasks:
-    """Of the training stream those of a range alone: ``below`` is where it begins."""
+    """Read those of a range of the training stream; ``below`` is its begin."""
     bind = {"kind": TRAIN, "first": first, "upto": upto}
     return LiveTasks(first, adopted.union(conn.execute(query(queries.LIVE_TASKS), bind).scalars()), first)
 
 
 def count(conn: sa.Connection, *, upto: int) -> int:
-    """How many of the training stream have one."""
+    """Number of training tasks below ``upto`` with a live group."""
     before, adopted = stream_position.adopted(conn)
     first = max(before, int(conn.execute(query(queries.COMPLETE_BELOW)).scalar_one()))
     if any(number >= first for number in adopted):
@@ -69,18 +69,18 @@ def count(conn: sa.Connection, *, upto: int) -> int:
 
 
 def lock(conn: sa.Connection, dialect: str) -> None:
-    """From here to the transaction's end nobody else takes tasks, nor moves the note of how far all are live.
+    """Lock leasing and the watermark ``complete_below`` until the transaction ends.
 
-    (SQLite has one writer anyway.)
+    On SQLite this is a read: it has one writer anyway.
     """
     conn.execute(query(queries.COMPLETE_BELOW + queries.for_update(dialect)))
 
 
 def advance(conn: sa.Connection, found: LiveTasks) -> None:
-    """Note how far the training stream is complete.
+    """Store the watermark ``complete_below``.
 
-    Under ``lock`` only, taken before the look: else a group that was dropped meanwhile would be passed over
-    for ever.
+    The caller has taken ``lock`` before it read ``found``; else the task of a group dropped in between would
+    never be sampled again.
     """
     if found.below > found.known:
         conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": found.below})

@@ -1,11 +1,11 @@
-"""Every statement that the buffer runs, by name.
+"""SQL statements of the buffer, by name.
 
-``:name`` binds; states are literals, because the partial indexes match literals only. Statements that differ
-between databases are built in ``lock``.
+``:name`` is a bound value; states are literals, because partial indexes match literals only. Locking clauses
+that differ between databases are functions.
 
 States of a group: ready → claimed → trained; ``stale`` was dropped by the staleness limit, ``void`` was
-made by weights that a resume took back. A group that comes back from a claim is ready if it was never
-used and trained if it was (it then waits for its next use).
+built with weights that a resume voided. A group returned by a claim is ready if it was never used, else
+trained (and may be replayed).
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from sqlalchemy import TextClause, bindparam, text
 
 @cache
 def query(statement: str) -> TextClause:
-    """The parsed statement; SQLAlchemy caches its compiled form under it."""
+    """Parse a statement once; SQLAlchemy caches its compiled form by this object."""
     return text(statement)
 
 
 @cache
 def of_ids(statement: str) -> TextClause:
-    """As ``query``, where ``:ids`` is a list."""
+    """Parse a statement in which ``:ids`` is a list."""
     return query(statement).bindparams(bindparam("ids", expanding=True))
 
 
 def skip_locked(dialect: str) -> str:
-    """PostgreSQL's claimers pass each other's rows; SQLite has one writer at a time."""
+    """Clause by which concurrent claims on PostgreSQL skip each other's rows; SQLite has one writer."""
     return " FOR UPDATE SKIP LOCKED" if dialect == "postgresql" else ""
 
 
 def for_update(dialect: str) -> str:
+    """Clause that locks rows exclusively; SQLite locks the whole database."""
     return " FOR UPDATE" if dialect == "postgresql" else ""
 
 
 def for_share(dialect: str) -> str:
+    """Clause that locks rows against updates; SQLite locks the whole database."""
     return " FOR SHARE" if dialect == "postgresql" else ""
 
 
@@ -47,7 +49,7 @@ SET_COUNTER = "UPDATE counters SET value = :value WHERE name = :name"
 LOWER_COUNTER = """UPDATE counters SET value = CASE WHEN value > :value THEN :value ELSE value END
 WHERE name = :name"""
 COUNTERS = "SELECT name, value FROM counters"
-NOTE_COUNTER = """INSERT INTO counters (name, value) VALUES (:name, :value)
+PUT_COUNTER = """INSERT INTO counters (name, value) VALUES (:name, :value)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
 NEW_HISTORY = "INSERT INTO histories (from_step, started_at) VALUES (:step, :now) RETURNING id"
 
@@ -109,8 +111,8 @@ ON CONFLICT (place) DO UPDATE SET token = excluded.token, ready = excluded.ready
 KEEP_PLACE = "UPDATE task_places SET held_until = :until WHERE token = :token"
 LEAVE_PLACE = "DELETE FROM task_places WHERE token = :token"
 HAS_PLACE = "SELECT 1 FROM task_places WHERE token = :token"
-# Renewed every second, for seconds: what ends later than in a minute was written before the clock was put
-# back, and its holder, if he lives, writes it anew in a moment.
+# Leases on places are renewed every second, for seconds: one that ends later than in a minute was written
+# before the clock was set back, and a living holder renews it within a second.
 _IS_HELD = "p.held_until >= :now AND p.held_until <= :now + 60"
 PLACES = f"SELECT place, token, ready FROM task_places p WHERE {_IS_HELD}"
 HELD = f"""SELECT l.task_no, l.token, l.version FROM task_leases l JOIN task_places p ON p.token = l.token
@@ -231,13 +233,13 @@ TRAINED_TO_READY = """UPDATE task_groups SET state = 'ready', last_used_at = NUL
 WHERE state = 'trained' AND use_count = 0"""
 VOID_GROUPS = """UPDATE task_groups SET state = 'void' WHERE kind = 'train' AND state = 'ready'
 AND (max_model_version > :step OR pruned_at IS NOT NULL) RETURNING task_no"""
-# They follow from their file: what is not trained is made again, under the settings of now.
+# Expert groups follow from their file: untrained ones are built again, with the current settings.
 VOID_EXPERTS = "UPDATE task_groups SET state = 'void' WHERE kind = 'expert' AND state = 'ready'"
 VOID_VERSIONS = "UPDATE weight_versions SET voided_in = :history WHERE version > :step AND voided_in IS NULL"
-# What an explorer measured stays true of the groups that stay; a redone step replaces it.
+# Metrics of explorers stay valid for the groups that stay; a repeated step replaces them.
 VOID_METRICS = """UPDATE metrics SET voided_in = :history
 WHERE step > :step AND voided_in IS NULL AND role NOT LIKE 'explorer%'"""
-# Two parts, as each has an index of its own: what is ready, and what is in somebody's hands.
+# Two parts, one for each index: ready groups and claimed groups.
 FIRST_UNTRAINED = """SELECT min(task_no) FROM (
     SELECT task_no FROM task_groups WHERE kind = 'train' AND state = 'ready'
     UNION ALL SELECT task_no FROM task_groups
@@ -251,7 +253,7 @@ VOID_ALL_METRICS = "UPDATE metrics SET voided_in = :history WHERE voided_in IS N
 COUNT_READY = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'ready'"
 COUNT_TRAINED = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'trained'"
 
-# -- looking and pruning ------------------------------------------------------------------------
+# -- reports and pruning ------------------------------------------------------------------------
 SCHEMA = "SELECT max(number) FROM schema_migrations"
 STATES = "SELECT kind, state, count(*) FROM task_groups GROUP BY kind, state ORDER BY kind, state"
 COUNT_EXPERIENCES = "SELECT count(*) FROM experiences"
@@ -267,7 +269,7 @@ RECENT = """SELECT id, key, task_no, state, explorer_step, min_model_version, ma
 WHERE kind = :kind AND (:state = '' OR state = :state) ORDER BY id DESC LIMIT :limit"""
 ONE_GROUP = f"""SELECT {_EXPERIENCE}, e.response_tokens FROM experiences e
 WHERE e.group_id = :group_id ORDER BY e.run"""
-# What nothing needs any more (retention.py). The condition on ``dead`` is that of its index.
+# Content that may be dropped (retention.py). The condition on void and stale groups is that of their index.
 DROPPABLE_USED = """SELECT g.id FROM task_groups g WHERE g.id IN (
     SELECT l.group_id FROM ledger_entries l
     WHERE l.voided_in IS NULL AND l.trainer_step > :above AND l.trainer_step <= :upto)
@@ -287,7 +289,7 @@ DROP_CONTENT = """UPDATE experiences SET prompt_tokens = length(prompt_ids) / 4,
     response_tokens = length(response_ids) / 4, prompt_text = NULL, response_text = NULL, prompt_ids = NULL,
     response_ids = NULL, response_mask = NULL, logprobs = NULL
 WHERE response_ids IS NOT NULL AND group_id IN :ids"""
-# SQLite updates a row where it stands, and the pages of small ones stay as empty as that leaves them.
+# SQLite updates rows in place, which would leave many pages nearly empty: rows are moved instead.
 _KEPT = """id, group_id, run, reward, min_model_version, max_model_version, num_turns, metrics, info,
     prompt_tokens, response_tokens"""
 TAKE_OUT = f"""INSERT INTO temp.kept ({_KEPT}) SELECT id, group_id, run, reward, min_model_version,
@@ -308,7 +310,7 @@ DROP_MEDIA = (
 
 
 def size_of(dialect: str) -> str:
-    """Bytes that the database takes."""
+    """Statement for the size of the database, in bytes."""
     if dialect == "postgresql":
         return "SELECT pg_database_size(current_database())"
     return "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"

@@ -1,4 +1,4 @@
-"""The buffer over SQL: each method of the interface is one transaction of named queries."""
+"""``Buffer`` over SQL: each method is one transaction of statements from ``queries``."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from trinity_compat.job.run_spec import ReplaySpec
 
 T = TypeVar("T")
 _ALL = 2**62
-_WORTH_NOTING = 64  # tasks by which the note of how far all are live may lag behind
+_MAX_LAG = 64  # tasks by which the stored watermark may lag behind
 
 
 class SqlBuffer:
-    """``Buffer`` over one database. ``clock`` (seconds) stands in for the database's, in tests."""
+    """``Buffer`` over one database. ``clock`` (seconds) replaces the database's in tests."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] | None = None) -> None:
         self._db = database
@@ -61,13 +61,14 @@ class SqlBuffer:
     def put_groups(
         self, groups_: Sequence[Group], *, history: int | None = None, holder: LeaseHolder | None = None
     ) -> int:
+        """Insert the groups whose keys are not live yet."""
         prepared = groups.prepare(groups_)
 
         def work(conn: sa.Connection) -> int:
-            current = self._still(conn, history)
+            current = self._current_history(conn, history)
             new = groups.insert(conn, prepared, history=current, now=self._now(conn))
             if holder:
-                leases.served(conn, holder, groups_)
+                leases.end_leases(conn, holder, groups_)
             return new
 
         stored = self._db.run(work) if prepared else 0
@@ -85,15 +86,17 @@ class SqlBuffer:
         lease_s: float = 60.0,
         replay: ReplaySpec | None = None,
     ) -> Claim | None:
-        ask = claims.ClaimRequest(uuid.uuid4().hex, count, owner, step, kind, min_version, lease_s, replay)
+        """Lease groups after dropping stale ones; without a write lock while too few are ready."""
+        attempt = uuid.uuid4().hex
+        request = claims.ClaimRequest(attempt, count, owner, step, kind, min_version, lease_s, replay)
         if min_version is not None:
             self._drop_stale(kind, min_version)
-        if not self._read(lambda conn: claims.promising(conn, ask, now=self._now(conn))):
+        if not self._read(lambda conn: claims.may_succeed(conn, request, now=self._now(conn))):
             return None
 
         def work(conn: sa.Connection) -> Claim:
-            history = self._hold_history(conn, queries.for_share)
-            return claims.take(conn, ask, dialect=self._db.dialect, history=history, now=self._now(conn))
+            history = self._lock_history(conn, queries.for_share)
+            return claims.take(conn, request, dialect=self._db.dialect, history=history, now=self._now(conn))
 
         try:
             claim = self._db.run(work)
@@ -103,10 +106,12 @@ class SqlBuffer:
         return claim
 
     def _drop_stale(self, kind: str, min_version: int) -> None:
-        if self._read(lambda conn: claims.any_stale(conn, kind=kind, min_version=min_version)):
+        if self._read(lambda conn: claims.has_stale(conn, kind=kind, min_version=min_version)):
             self._db.run(lambda conn: claims.drop_stale(conn, kind=kind, min_version=min_version))
 
     def renew(self, claim: Claim, *, lease_s: float = 60.0) -> None:
+        """Move the lease's end. Raises ClaimLost."""
+
         def work(conn: sa.Connection) -> None:
             bind = {"token": claim.token, "until": self._now(conn) + lease_s}
             if conn.execute(query(queries.RENEW), bind).rowcount == 0:
@@ -116,14 +121,18 @@ class SqlBuffer:
         self._db.run(work)
 
     def mark_trained(self, claim: Claim, *, step: int) -> None:
+        """Enter the claim in the ledger of the current history. Raises ClaimLost."""
+
         def work(conn: sa.Connection) -> None:
-            history = self._hold_history(conn, queries.for_share)
+            history = self._lock_history(conn, queries.for_share)
             claims.enter(conn, claim, step=step, history=history, now=self._now(conn))
 
         self._db.run(work)
         point("after ledger")
 
     def release(self, claim: Claim) -> None:
+        """Return the groups of an open claim."""
+
         def work(conn: sa.Connection) -> None:
             if claims.end(conn, claim.token, state="released"):
                 conn.execute(query(queries.GIVE_BACK), {"token": claim.token})
@@ -131,6 +140,7 @@ class SqlBuffer:
         self._db.run(work)
 
     def groups(self, kind: str, *, limit: int | None = None) -> list[Group]:
+        """Read live groups of ``kind`` with their experiences."""
         bind = {"kind": kind, "limit": _ALL if limit is None else limit}
 
         def work(conn: sa.Connection) -> list[Group]:
@@ -141,11 +151,13 @@ class SqlBuffer:
         return self._read(work)
 
     def experiences(self, *, limit: int | None = None, after_id: int = 0) -> list[tuple[int, Experience]]:
+        """Read experiences whose tokens are stored, by id."""
         bind = {"after_id": after_id, "limit": _ALL if limit is None else limit}
         rows = self._rows(queries.EXPERIENCES, bind)
         return [(row[1], groups.experience(row)) for row in rows]
 
     def depth(self, kind: str = "train") -> Mapping[str, int]:
+        """Count groups by state; those of lapsed claims as ready or trained."""
         found = dict.fromkeys(("ready", "claimed", "trained", "stale", "void"), 0)
 
         def work(conn: sa.Connection) -> None:
@@ -159,8 +171,9 @@ class SqlBuffer:
     # -- the task stream ----------------------------------------------------------------------
 
     def missing_tasks(self, *, upto: int, limit: int) -> list[int]:
+        """List tasks without a live group, and store the watermark where it lags far behind."""
         found = self._read(lambda conn: live_tasks.live(conn, live_tasks.TRAIN, first=0, upto=upto))
-        if found.below - found.known >= _WORTH_NOTING:
+        if found.below - found.known >= _MAX_LAG:
             self._db.run(self._advance)
         return list(itertools.islice(found.missing(upto), limit))
 
@@ -171,32 +184,41 @@ class SqlBuffer:
         return found
 
     def enter(self, holder: LeaseHolder, *, ready: bool, lease_s: float) -> None:
+        """Store ``holder``'s token at its place."""
         self._db.run(lambda conn: leases.enter(conn, holder, ready=ready, until=self._now(conn) + lease_s))
 
     def keep(self, holder: LeaseHolder, *, lease_s: float) -> bool:
+        """Move the end of the lease on the place; False if the token is not there any more."""
         return self._db.run(lambda conn: leases.keep(conn, holder, until=self._now(conn) + lease_s))
 
     def leave(self, holder: LeaseHolder) -> None:
+        """Delete the place, by which its task leases end."""
         self._db.run(lambda conn: leases.leave(conn, holder))
 
     def places(self) -> Mapping[int, bool]:
+        """Read the places with a holder."""
         return self._read(lambda conn: leases.places(conn, now=self._now(conn)))
 
     def free_tasks(self, asked: TaskQuery, *, limit: int) -> list[int]:
+        """List free tasks, from the watermark on where one is stored and recent."""
         found = self._read(lambda conn: leases.free(conn, asked, limit=limit, now=self._now(conn)))
-        return self._db.run(lambda conn: self._refreshed(conn, asked, limit)) if found is None else found
+        if found is not None:
+            return found
 
-    def _refreshed(self, conn: sa.Connection, asked: TaskQuery, limit: int) -> list[int]:
-        self._still(conn, None)  # a resume ends all leases: not between the look and its note
-        live_tasks.lock(conn, self._db.dialect)
-        return leases.refreshed(conn, asked, limit=limit, now=self._now(conn))
+        def scan(conn: sa.Connection) -> list[int]:
+            self._current_history(conn, None)  # a resume, which ends all leases, waits for this transaction
+            live_tasks.lock(conn, self._db.dialect)
+            return leases.free_after_scan(conn, asked, limit=limit, now=self._now(conn))
+
+        return self._db.run(scan)
 
     def lease_tasks(self, asked: TaskQuery, *, limit: int, version: int, history: int) -> list[int]:
+        """Choose free tasks and store their leases under the lock of all takers."""
         attempts = itertools.count()
 
         def work(conn: sa.Connection) -> list[int]:
-            fully = next(attempts) > 0  # the first one may have taken tasks, and its answer was lost
-            self._still(conn, history)
+            fully = next(attempts) > 0  # a first attempt may have been committed, its response lost
+            self._current_history(conn, history)
             live_tasks.lock(conn, self._db.dialect)
             now = self._now(conn)
             return leases.take(conn, asked, limit=limit, version=version, now=now, fully=fully)
@@ -206,20 +228,25 @@ class SqlBuffer:
         return taken
 
     def pending(self, holder: LeaseHolder, *, upto: int) -> PendingTasks:
+        """Count stored tasks and leases of other holders."""
         return self._read(lambda conn: leases.pending(conn, holder, upto=upto, now=self._now(conn)))
 
     def settle_drawing(
         self, kept: Sequence[Group], *, kind: str, then: Mapping[str, object], history: int
     ) -> bool:
+        """Turn the kept groups of a drawing into training groups, and void the others."""
+
         def work(conn: sa.Connection) -> bool:
-            self._still(conn, history)
+            self._current_history(conn, history)
             return groups.settle(conn, kept, drawn=kind, then=then)
 
         return self._db.run(work)
 
     def position(self, *, step: int) -> StreamPosition:
+        """Read the position, after moving the watermark."""
+
         def work(conn: sa.Connection) -> StreamPosition:
-            history = self._hold_history(conn, queries.for_share)
+            history = self._lock_history(conn, queries.for_share)
             return positions.take(conn, step=step, history=history, missing=self._advance(conn).below)
 
         return self._db.run(work)
@@ -227,8 +254,10 @@ class SqlBuffer:
     # -- weights --------------------------------------------------------------------------------
 
     def publish_version(self, version: WeightVersion) -> None:
+        """Store the version under the current history. Raises ValueError for an older one."""
+
         def work(conn: sa.Connection) -> None:
-            history = self._hold_history(conn, queries.for_update)
+            history = self._lock_history(conn, queries.for_update)
             newest = conn.execute(query(queries.NEWEST_HERE), {"history": history}).scalar_one()
             if newest is not None and version.version < newest:
                 raise ValueError(f"version {version.version} after {newest}: versions grow within a history")
@@ -240,14 +269,17 @@ class SqlBuffer:
         point("after publish")
 
     def latest_version(self) -> WeightVersion | None:
+        """Read the newest version that is not void."""
         rows = self._rows(queries.LATEST_VERSION)
         return WeightVersion(*rows[0]) if rows else None
 
     def get_version(self, version: int) -> WeightVersion | None:
+        """Read one version that is not void."""
         rows = self._rows(queries.ONE_VERSION, {"version": version})
         return WeightVersion(*rows[0]) if rows else None
 
     def glance(self) -> BufferState:
+        """Read the state that explorers poll, in one statement."""
         history, finished, *others = self._rows(queries.GLANCE)[0]
         return BufferState(
             history=history,
@@ -259,14 +291,18 @@ class SqlBuffer:
     # -- evaluation -----------------------------------------------------------------------------
 
     def request_eval(self, *, step: int, version: int) -> EvalRequest:
+        """Store the request, or read that of the same history and step."""
+
         def work(conn: sa.Connection) -> EvalRequest:
-            bind = {"history": self._hold_history(conn, queries.for_share), "step": step}
+            bind = {"history": self._lock_history(conn, queries.for_share), "step": step}
             conn.execute(query(queries.ASK_EVAL), {**bind, "version": version, "now": self._now(conn)})
             return EvalRequest(*conn.execute(query(queries.EVAL_AT), bind).one())
 
         return self._db.run(work)
 
     def next_eval(self) -> EvalRequest | None:
+        """Read the oldest open request."""
+
         def work(conn: sa.Connection) -> EvalRequest | None:
             bind = {"history": self._history(conn)}
             row = conn.execute(query(queries.NEXT_EVAL), bind).one_or_none()
@@ -275,18 +311,22 @@ class SqlBuffer:
         return self._read(work)
 
     def finish_eval(self, request: EvalRequest) -> None:
+        """Store the time at which the request was done."""
+
         def work(conn: sa.Connection) -> None:
             conn.execute(query(queries.FINISH_EVAL), {"id": request.request_id, "now": self._now(conn)})
 
         self._db.run(work)
 
     def eval_done(self, request: EvalRequest) -> bool:
+        """Read whether the request is done."""
         rows = self._rows(queries.EVAL_DONE, {"id": request.request_id})
         return bool(rows and rows[0][0])
 
     # -- liveness, state, metrics ---------------------------------------------------------------
 
     def beat(self, role: str, name: str, *, state: str, detail: Mapping[str, object] | None = None) -> None:
+        """Write the heartbeat under the current history, with process id and host name."""
         values: dict[str, object] = {"role": role, "name": name, "state": state}
         values |= {"detail": codec.to_json(detail or {}), "pid": os.getpid(), "host": socket.gethostname()}
 
@@ -297,6 +337,8 @@ class SqlBuffer:
         self._db.run(work)
 
     def participants(self) -> list[Participant]:
+        """Read the heartbeats of the current history."""
+
         def work(conn: sa.Connection) -> list[Participant]:
             bind = {"history": self._history(conn), "now": self._now(conn)}
             rows: Iterable[Row] = conn.execute(query(queries.PARTICIPANTS), bind)
@@ -305,18 +347,23 @@ class SqlBuffer:
         return self._read(work)
 
     def forget_participants(self) -> None:
+        """Delete all heartbeats."""
+
         def work(conn: sa.Connection) -> None:
             conn.execute(query(queries.FORGET_PARTICIPANTS))
 
         self._db.run(work)
 
     def set_state(self, key: str, value: object) -> None:
+        """Write one JSON value."""
         self._db.run(lambda conn: key_value.write(conn, key, value))
 
     def get_state(self, key: str, default: object = None) -> Any:
+        """Read one JSON value."""
         return self._read(lambda conn: key_value.read(conn, key, default))
 
     def log_metrics(self, role: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the step's metrics under the current history."""
         values = {"role": role, "step": step, "metrics": codec.metrics_json(metrics, f"{role}'s step {step}")}
 
         def work(conn: sa.Connection) -> None:
@@ -325,24 +372,29 @@ class SqlBuffer:
         self._db.run(work)
 
     def read_metrics(self, role: str, *, after_step: int = -1) -> list[tuple[int, dict[str, float]]]:
+        """Read metrics that are not void; of several histories the newest one's."""
         rows = self._rows(queries.READ_METRICS, {"role": role, "after_step": after_step})
         return list({step: codec.numbers(text) for step, text in rows}.items())
 
     # -- resume ---------------------------------------------------------------------------------
 
     def history(self) -> int:
+        """Read the current history's id."""
         return self._read(self._history)
 
     def reconcile(
         self, *, step: int, position: StreamPosition | None = None, remake: bool = False
     ) -> ResumeResult:
+        """Start a new history under an exclusive lock."""
+
         def work(conn: sa.Connection) -> ResumeResult:
-            self._hold_history(conn, queries.for_update)
+            self._lock_history(conn, queries.for_update)
             return resume.reconcile(conn, step=step, position=position, remake=remake, now=self._now(conn))
 
         return self._db.run(work)
 
     def close(self) -> None:
+        """Close the database."""
         self._db.close()
 
     # -- inside -----------------------------------------------------------------------------------
@@ -359,15 +411,15 @@ class SqlBuffer:
     def _history(self, conn: sa.Connection) -> int:
         return int(conn.execute(query(queries.HISTORY)).scalar_one())
 
-    def _still(self, conn: sa.Connection, history: int | None) -> int:
-        """The current history, held. Raises HistoryChanged if it isn't ``history``."""
-        current = self._hold_history(conn, queries.for_share)
+    def _current_history(self, conn: sa.Connection, history: int | None) -> int:
+        """Id of the current history, locked. Raises HistoryChanged if it is not ``history``."""
+        current = self._lock_history(conn, queries.for_share)
         if history is not None and history != current:
-            raise HistoryChanged(f"made in history {history}; a resume has started history {current}")
+            raise HistoryChanged(f"built in history {history}; a resume has started history {current}")
         return current
 
-    def _hold_history(self, conn: sa.Connection, lock: Callable[[str], str]) -> int:
-        """The current history, which stays so until this transaction ends."""
+    def _lock_history(self, conn: sa.Connection, lock: Callable[[str], str]) -> int:
+        """Id of the current history, which does not change until this transaction ends."""
         return int(conn.execute(query(queries.HISTORY + lock(self._db.dialect))).scalar_one())
 
 
@@ -379,10 +431,10 @@ def _participant(row: Row) -> Participant:
 def open_buffer(
     url: str, *, create: bool = True, retry_s: float = 60.0, clock: Callable[[], float] | None = None
 ) -> Buffer:
-    """The buffer at ``sqlite:////abs/path.db`` or ``postgresql+psycopg://user@host/db``.
+    """Open the buffer at ``sqlite:////abs/path.db`` or ``postgresql+psycopg://user@host/db``.
 
-    Creates and migrates the schema (``create=False``: the buffer must be there). A lost connection or a
-    locked database is tried again for ``retry_s`` seconds. Raises UserError for a URL that can't be, a
-    foreign or a newer database; BufferError when it stays out of reach, BufferFull on a full disk.
+    Creates and migrates the schema (``create=False``: the buffer must exist). A transaction on a lost
+    connection or a locked database is retried for ``retry_s`` seconds. Raises UserError for an invalid URL, a
+    foreign or a newer database; BufferError when it stays unreachable; BufferFull on a full disk.
     """
     return SqlBuffer(Database(url, create=create, retry_s=retry_s), clock=clock)
