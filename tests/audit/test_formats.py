@@ -144,7 +144,8 @@ def test_a_file_without_a_launch_says_why(form):
 
 
 def test_html_of_one_launch_says_its_outcome_in_words():
-    assert "It runs on Trinity-RFT; the listed keys keep their meaning only approximately" in render(Audit((TWO,)), "html")
+    page = render(Audit((TWO,)), "html")
+    assert "It runs on Trinity-RFT; the listed keys keep their meaning only approximately" in page
 
 
 @pytest.mark.parametrize("form", ["text", "md"])
