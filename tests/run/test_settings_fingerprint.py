@@ -571,5 +571,9 @@ def test_a_start_keeps_its_fingerprint_and_says_what_was_edited(tmp_path, monkey
         acquire_job._prepare(plan, None, None, None, joined=True)
     capsys.readouterr()
     acquire_job._prepare(plan, None, None, None, joined=False)
-    told = f"reward function {reward} was edited: 1 group will be generated again"
-    assert told in capsys.readouterr().out
+    announced = f"reward function {reward} was edited: 1 group will be generated again"
+    assert announced in capsys.readouterr().out
+    with closing(open_buffer(theirs.database_url)) as buffer:
+        assert buffer.claim_groups(1, owner="a trainer that was killed", step=1)
+    acquire_job._prepare(plan, None, None, None, joined=False)
+    assert announced in capsys.readouterr().out

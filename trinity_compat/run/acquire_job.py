@@ -123,7 +123,8 @@ def _announce_voided_groups(spec: RunSpec) -> None:
     """Name what changed since the groups that wait for training were made; the trainer voids them."""
     assert spec.fingerprint is not None
     with closing(open_buffer(spec.database_url)) as buffer:
-        waiting = buffer.depth()["ready"]
+        depth = buffer.depth()
+        waiting = depth["ready"] + depth["claimed"]  # by a killed trainer, until its lease lapses
         for text in fingerprint.edits(buffer, spec.fingerprint) if waiting else ():
             say(f"{text}: {waiting} group{'s' * (waiting != 1)} will be generated again")
 
