@@ -131,22 +131,22 @@ class Trainer:
 Explore = Callable[[sim.MemoryBuffer, Scheduler, sim.Maker], Coroutine[Any, Any, None]]
 
 
-async def explore(buffer: sim.MemoryBuffer, plan: Scheduler, maker: sim.Maker) -> None:
+async def explore(buffer: sim.MemoryBuffer, scheduler: Scheduler, maker: sim.Maker) -> None:
     """The explorer's own loop."""
     silent: Any = sim.Silent()
-    await Explorer(buffer, plan, maker, silent, silent).explore()  # type: ignore[arg-type]
+    await Explorer(buffer, scheduler, maker, silent, silent).explore()  # type: ignore[arg-type]
 
 
-async def one_step_at_a_time(buffer: sim.MemoryBuffer, plan: Scheduler, maker: sim.Maker) -> None:
+async def one_step_at_a_time(buffer: sim.MemoryBuffer, scheduler: Scheduler, maker: sim.Maker) -> None:
     """The loop before the pool (explorer/loop.py at 0271f11), without the parts that play no role here."""
     loaded = sim.version_of(0)
 
     async def make(work: Any, version: int) -> list[Any]:
         return [group async for group in maker.groups(work, version, 1)]
 
-    while not plan.finished():
-        work = plan.next_work(1)
-        version = plan.version_for(work, loaded) if work else None
+    while not scheduler.is_finished():
+        work = scheduler.next_work(1)
+        version = scheduler.versions.version_for(work, loaded) if work else None
         if not (work and version):
             await asyncio.sleep(0.03)
             continue
@@ -155,12 +155,12 @@ async def one_step_at_a_time(buffer: sim.MemoryBuffer, plan: Scheduler, maker: s
         making = asyncio.ensure_future(make(work, version.version))
         while not making.done():
             newest = buffer.latest_version()
-            if plan.follows and newest and newest.version > loaded.version:
+            if scheduler.versions.follows and newest and newest.version > loaded.version:
                 await maker.load(newest)
                 loaded = newest
             await asyncio.wait({making}, timeout=0.03)
         buffer.put_groups(sorted(making.result(), key=lambda group: group.task_no), history=1)
-        plan.dropped()
+        scheduler.reset()
 
 
 def simulate(case: Case, explorer: Explore, share: float, *, by_load: bool, pooled: bool = False) -> float:
@@ -173,7 +173,7 @@ def simulate(case: Case, explorer: Explore, share: float, *, by_load: bool, pool
         trainer = Trainer(case, buffer, engines)
         async with asyncio.TaskGroup() as tasks:
             exploring = [
-                tasks.create_task(explorer(buffer, _plan(spec, buffer, case, index), sim.Maker(each)))
+                tasks.create_task(explorer(buffer, _scheduler(spec, buffer, case, index), sim.Maker(each)))
                 for index, each in enumerate(engines)
             ]
             await trainer.train(share)
@@ -186,7 +186,7 @@ def simulate(case: Case, explorer: Explore, share: float, *, by_load: bool, pool
     return sim.run(main)
 
 
-def _plan(spec: Any, buffer: Any, case: Case, index: int) -> Scheduler:
+def _scheduler(spec: Any, buffer: Any, case: Case, index: int) -> Scheduler:
     return Scheduler(spec, buffer, sim.Stream(case.batch), None, index=index)  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ import itertools
 import selectors
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -34,7 +34,15 @@ from trinity_compat.buffer.model import (
 from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask
 from trinity_compat.explorer.engine.weights import INITIAL
 from trinity_compat.explorer.rollout.routing import EngineLoads
-from trinity_compat.explorer.scheduling import loop, report, scheduler, task_allocation
+from trinity_compat.explorer.scheduling import (
+    loop,
+    report,
+    run_end,
+    scheduler,
+    step_work,
+    task_allocation,
+    version_selector,
+)
 from trinity_compat.job.run_spec import RunSpec, SyncSpec
 
 T = TypeVar("T")
@@ -66,11 +74,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def _patched(clock: Callable[[], float]) -> Iterator[None]:
-    with mock.patch.multiple(loop, time=SimpleNamespace(monotonic=clock)):  # noqa: SIM117
-        with mock.patch.multiple(scheduler, time=SimpleNamespace(monotonic=clock)):
-            with mock.patch.multiple(report, time=SimpleNamespace(monotonic=clock)):
-                with mock.patch.multiple(task_allocation, time=SimpleNamespace(monotonic=clock)):
-                    yield
+    with ExitStack() as patches:
+        for module in (loop, report, run_end, scheduler, task_allocation, version_selector):
+            patches.enter_context(mock.patch.multiple(module, time=SimpleNamespace(monotonic=clock)))
+        yield
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -242,7 +249,7 @@ class Maker:
     async def load(self, version: WeightVersion) -> None:
         await self._engines.load(version)
 
-    async def groups(self, work: scheduler.StepWork, version: int, history: int) -> AsyncIterator[Group]:
+    async def groups(self, work: step_work.StepWork, version: int, history: int) -> AsyncIterator[Group]:
         jobs = {job.task_no: job for job in work.jobs}
         async for rollout in self._engines.run(work.jobs):
             number = rollout.task_no
@@ -468,13 +475,8 @@ class MemoryBuffer:
 class Stream:
     """In the place of ``TaskStream``."""
 
-    changes = False
-
     def __init__(self, batch: int) -> None:
         self.order = SimpleNamespace(batch_size=batch, steps=lambda epochs: 10**6 * epochs)
-
-    def has(self, step: int) -> bool:
-        return True
 
     def task(self, number: int) -> dict[str, Any]:
         return {}
@@ -491,7 +493,7 @@ class Stream:
 
 
 def make_spec(batch: int, n: int, steps: int, sync: SyncSpec, **fields: Any) -> RunSpec:
-    """As much of a run as an explorer's plan reads."""
+    """As much of a run as an explorer's scheduler reads."""
     sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "n": n}
     verl = {
         "actor_rollout_ref": {"rollout": {**sampling, "val_kwargs": {**sampling, "n": 1}}, "model": {}},

@@ -68,14 +68,14 @@ class Maker(FakeMaker):
 
 def explore(spec, device):
     buffer, config, tokenizer = open_buffer(spec.database_url), OmegaConf.create(spec.verl), make_tokenizer()
-    plan = Scheduler(
+    scheduler = Scheduler(
         spec, buffer, train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None)
     )
     shared = SharedDevice(DeviceTurn(buffer, "explorer"), Engines(device))
     heart = SimpleNamespace(check=lambda: None, state="")
     maker = Maker(device)
     asyncio.run(
-        Explorer(buffer, plan, maker, StepReporter(buffer, "explorer"), heart, device=shared).explore()
+        Explorer(buffer, scheduler, maker, StepReporter(buffer, "explorer"), heart, device=shared).explore()
     )
 
 

@@ -25,6 +25,7 @@ from trinity_compat.explorer.scheduling import loop
 from trinity_compat.explorer.scheduling.loop import Explorer
 from trinity_compat.explorer.scheduling.report import StepReporter
 from trinity_compat.explorer.scheduling.scheduler import Scheduler
+from trinity_compat.explorer.scheduling.version_selector import VersionSelector
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.run.toy import make_tokenizer
 from trinity_compat.synchronizer.transports.files import write_file
@@ -91,8 +92,8 @@ def group(one, step, history, versions):
     return Group(f"h{history}/train/{one.task_no}", one.task_no, {}, step, parts)
 
 
-class PacedPlan(Scheduler):
-    """Begins no step too early, and counts the looks that found nothing."""
+class PacedVersions(VersionSelector):
+    """Selects no version too early, and counts the calls that found none."""
 
     pace: Pace
 
@@ -103,6 +104,15 @@ class PacedPlan(Scheduler):
         found = None if self.pace.held or begins else super().version_for(work, loaded)
         self.pace.idle = self.pace.idle + 1 if found is None else 0
         return found
+
+
+class PacedScheduler(Scheduler):
+    """Paces versions, and counts the calls that found no work."""
+
+    def __init__(self, spec, buffer, train, pace):
+        super().__init__(spec, buffer, train, None)
+        self.versions = PacedVersions(spec, buffer, train.order.batch_size, 0)
+        self.versions.pace = self.pace = pace
 
     def next_work(self, history):
         work = super().next_work(history)
@@ -155,14 +165,13 @@ class RankZero:
 def explore(spec, pace):
     buffer = open_buffer(spec.database_url)
     train = train_stream(OmegaConf.create(spec.verl), make_tokenizer(), None)
-    plan = PacedPlan(spec, buffer, train, None)
-    plan.pace = pace
-    maker = PacedMaker(pace, buffer, plan.follows)
+    scheduler = PacedScheduler(spec, buffer, train, pace)
+    maker = PacedMaker(pace, buffer, scheduler.versions.follows)
     heart = SimpleNamespace(check=lambda: None, state="")
     receiver = Receiver(OfferReceiver(buffer, 0, 1), Rank(maker), heart.check, timeout_s=600)
-    explorer = Explorer(
-        buffer, plan, maker, StepReporter(buffer, "explorer"), heart, receiver if plan.takes_over else None
-    )
+    report = StepReporter(buffer, "explorer")
+    given = receiver if scheduler.versions.takes_over else None
+    explorer = Explorer(buffer, scheduler, maker, report, heart, given)
     asyncio.run(explorer.explore())
 
 

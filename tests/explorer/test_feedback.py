@@ -71,7 +71,7 @@ def make(tmp_path, toy):
         newest = buffer.latest_version()
         publish(spec, buffer, toy, *range(newest.version + 1 if newest else 0, STEPS + 1))
         run = Run(spec, buffer, ByRow())
-        run.explorer._pipeline = pipeline_of(spec.verl, run.plan._train)
+        run.explorer._pipeline = pipeline_of(spec.verl, run.train)
         return run
 
     return start
@@ -121,15 +121,15 @@ def test_steps_that_a_resume_has_ended_are_forgotten(make):
     assert run.buffer.depth()["ready"] < 4 * BATCH
     run = make()
     run.buffer.set_state("feedback/2", {"history": 1, "told": [[0, [0, 4, 8], [1.0, 1.0, 0.0]]]})
-    run.plan._feedback.tell(2, 2)
+    run.scheduler._sole_draws._feedback.tell(2, 2)
     assert rows_of(until(run, STEPS)) == expected(SyncSpec())
 
 
 def test_a_step_that_is_made_again_changes_what_later_ones_know(make):
     run = make()
-    feedback, order = run.plan._feedback, run.plan._train.order
+    feedback, order = run.scheduler._sole_draws._feedback, run.train.order
     for rates in ([0.0, 0.0], [1.0, 1.0]):  # groups that got too old are made anew, beside later steps
-        feedback.keep(FilterDraw(run.plan._filter, 1, 4, feedback=[(0, [0, 1], rates)]), 1)
+        feedback.keep(FilterDraw(run.scheduler._filter, 1, 4, feedback=[(0, [0, 1], rates)]), 1)
         feedback.tell(2, 1)
         assert (order.selectors[0].estimator.rates()[0] > 0.5) == (rates[0] == 1.0)
 
@@ -139,9 +139,9 @@ def test_what_another_run_brought_back_does_not_count(make, capsys):
     run = until(make(), 3)
     run.buffer.reconcile(step=2, position=StreamPosition(2 * BATCH, buffer="elsewhere", stream=2 * BATCH))
     again = make()
-    again.plan._feedback.tell(3, again.buffer.history())
+    again.scheduler._sole_draws._feedback.tell(3, again.buffer.history())
     assert "what came back of 2 steps up to 2 is not in this database" in capsys.readouterr().out
-    order, fresh = again.plan._train.order, selector_of(SELECTOR, ROWS, COLUMNS, "tasksets.0")
+    order, fresh = again.train.order, selector_of(SELECTOR, ROWS, COLUMNS, "tasksets.0")
     assert [order.row(number) for number in range(8, 12)] == fresh.rows(8, 4)
 
 

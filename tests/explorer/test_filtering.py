@@ -58,7 +58,7 @@ def finish(run, steps=2):
 
 
 def indices(run, numbers):
-    return [run.plan._train.task(number)["index"] for number in numbers]
+    return [run.train.task(number)["index"] for number in numbers]
 
 
 def stored(run):
@@ -111,14 +111,14 @@ def test_what_is_under_way_of_a_draw_is_not_begun_again(tmp_path, toy):
     spec, buffer = job(tmp_path / "two", toy, *FILTER, steps=2, explorers=2)
     publish(spec, buffer, toy, 0, 1)
     now = buffer.history()
-    one, other = (again(spec, index=index).plan for index in (0, 1))
-    for plan in (one, other):
-        plan.sharing.begin()
-    assert one._drawing.take(1, 0, now) == [0, 2, 4]
-    assert one._drawing.take(1, 0, now) == []  # answered, and not stored yet
-    assert not one._drawing.needs(1, now) and other._drawing.needs(1, now)
-    one.sharing.begin()  # as a successor does
-    assert one._drawing.take(1, 0, now) == [0, 2, 4]
+    one, other = (again(spec, index=index).scheduler for index in (0, 1))
+    for scheduler in (one, other):
+        scheduler.reset()
+    assert one._shared_draws.take(1, 0, now) == [0, 2, 4]
+    assert one._shared_draws.take(1, 0, now) == []  # answered, and not stored yet
+    assert not one._shared_draws.needs(1, now) and other._shared_draws.needs(1, now)
+    one.reset()  # as a successor does
+    assert one._shared_draws.take(1, 0, now) == [0, 2, 4]
 
 
 def recorded(numbers):
@@ -134,7 +134,7 @@ def test_a_draw_whose_explorer_is_gone_is_finished_by_the_other(make, tmp_path, 
     with pytest.raises(AssertionError, match="never got there"):
         first.until(ready(buffer, 1), limit_s=0.7)
     assert buffer.depth("draw:1")["ready"] == 3
-    buffer.leave(gone.plan.sharing.holder)
+    buffer.leave(gone.scheduler.holder)
     assert stored(finish(first)) == alone
 
 

@@ -17,10 +17,11 @@ from trinity_compat.explorer.data.tasks import eval_stream, train_stream
 from trinity_compat.explorer.engine.weights import INITIAL
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone, trainer_trouble
 from trinity_compat.explorer.scheduling import loop as loop_module
-from trinity_compat.explorer.scheduling import scheduler as plan_module
+from trinity_compat.explorer.scheduling import run_end, version_selector
 from trinity_compat.explorer.scheduling.loop import Explorer
 from trinity_compat.explorer.scheduling.report import StepReporter
-from trinity_compat.explorer.scheduling.scheduler import Scheduler, StepWork
+from trinity_compat.explorer.scheduling.scheduler import Scheduler
+from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.run.toy import make_tokenizer
 from trinity_compat.synchronizer.await_version import SyncTimeout
@@ -34,9 +35,10 @@ class Run:
         train, evaluation = train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None)
         self.buffer, self.maker, self.steps = buffer, maker, spec.total_steps
         self.heart = Heartbeat(lambda: open_buffer(spec.database_url), "explorer")
-        self.plan = Scheduler(spec, buffer, train, evaluation, index=index)
+        self.train = train
+        self.scheduler = Scheduler(spec, buffer, train, evaluation, index=index)
         report = StepReporter(buffer, "explorer")
-        self.explorer = Explorer(buffer, self.plan, maker, report, self.heart, test=test)
+        self.explorer = Explorer(buffer, self.scheduler, maker, report, self.heart, sync_check=test)
 
     def until(self, condition, limit_s=120):
         async def watch():
@@ -97,7 +99,7 @@ def test_waiting_too_long_is_an_error(tmp_path, toy):
 
 
 def test_weights_on_another_machine_are_an_error_that_says_so(tmp_path, toy, monkeypatch):
-    monkeypatch.setattr(plan_module, "ELSEWHERE_S", 0.2)
+    monkeypatch.setattr(version_selector, "ELSEWHERE_S", 0.2)
     spec, buffer = job(tmp_path, toy)
     publish(spec, buffer, toy, 0)
     shutil.rmtree(buffer.get_version(0).path)
@@ -113,43 +115,43 @@ def test_weights_on_another_machine_are_an_error_that_says_so(tmp_path, toy, mon
 def clock(monkeypatch):
     """Seconds that pass for the explorer only when a test says so: ``clock[0] += 60``."""
     now = [1000.0]
-    for module in (loop_module, plan_module):
+    for module in (loop_module, run_end, version_selector):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
 def test_a_published_file_has_time_to_come_into_sight_however_long_it_was_waited_for(tmp_path, toy, clock):
     spec, buffer = job(tmp_path, toy, sync=SyncSpec(directory=str(tmp_path / "w")))
-    plan = Run(spec, buffer, FakeMaker()).plan
+    scheduler = Run(spec, buffer, FakeMaker()).scheduler
     publish(spec, buffer, toy, 0)
     shutil.rmtree(buffer.get_version(0).path)
     buffer.beat("trainer", "t", state="waiting")
-    plan.check_wait(2, 600.0)
-    clock[0] += plan_module.ELSEWHERE_S + 1
+    scheduler.versions.check_wait(2, 600.0)
+    clock[0] += version_selector.ELSEWHERE_S + 1
     with pytest.raises(SyncTimeout, match="version 0"):
-        plan.check_wait(2, 620.0)
+        scheduler.versions.check_wait(2, 620.0)
 
 
 def test_the_model_path_is_not_loaded_again_once_an_evaluation_has_put_a_version_in_place(tmp_path, toy):
     sync = SyncSpec(style="explorer_driven", offset=1, directory=str(tmp_path / "w"))
     spec, buffer = job(tmp_path, toy, sync=sync)
-    plan = Run(spec, buffer, FakeMaker()).plan
-    assert not plan.finished()
-    assert plan.version_for(StepWork(1, "train", ()), INITIAL) is INITIAL
+    scheduler = Run(spec, buffer, FakeMaker()).scheduler
+    assert not scheduler.is_finished()
+    assert scheduler.versions.version_for(StepWork(1, "train", ()), INITIAL) is INITIAL
     publish(spec, buffer, toy, 0)
     zero = buffer.get_version(0)
-    assert not plan.finished()
-    assert plan.version_for(StepWork(2, "train", ()), zero) == zero
+    assert not scheduler.is_finished()
+    assert scheduler.versions.version_for(StepWork(2, "train", ()), zero) == zero
 
 
 def test_an_explorer_may_be_as_far_ahead_as_the_trainer_s_own_interval_makes_it(tmp_path, toy):
     sync = SyncSpec(style="trainer_driven", trainer_interval=3, directory=str(tmp_path / "w"))
     spec, buffer = job(tmp_path, toy, steps=9, sync=sync)
-    plan = Run(spec, buffer, FakeMaker()).plan
+    scheduler = Run(spec, buffer, FakeMaker()).scheduler
     publish(spec, buffer, toy, 0)
     zero = buffer.get_version(0)
-    assert not plan.finished()
-    found = [plan.version_for(StepWork(step, "train", ()), zero) for step in (1, 2, 3, 4, 5)]
+    assert not scheduler.is_finished()
+    found = [scheduler.versions.version_for(StepWork(step, "train", ()), zero) for step in (1, 2, 3, 4, 5)]
     assert found == [zero, zero, zero, zero, None]
 
 
@@ -157,7 +159,7 @@ def test_time_without_work_is_not_time_waited_for_weights(tmp_path, toy, clock):
     spec, buffer = job(tmp_path, toy, steps=2)
     publish(spec, buffer, toy, 0, 1)
     run, pauses = Run(spec, buffer, FakeMaker()), []
-    run.plan.ask_if_missed = pauses.append
+    run.scheduler.versions.request_if_missed = pauses.append
     run.until(ready(buffer, 2 * BATCH))
     clock[0] += 10 * spec.sync.timeout_s
     pauses.clear()
@@ -308,7 +310,7 @@ def test_an_explorer_that_is_gone_leaves_its_tasks_to_the_others(tmp_path, toy):
     publish(spec, buffer, toy, 0)
     made = [[], [], []]
     runs = [Run(spec, buffer, recording(numbers), index) for index, numbers in enumerate(made)]
-    buffer.leave(runs[1].plan.sharing.holder)
+    buffer.leave(runs[1].scheduler.holder)
     runs[0].until(ready(buffer, 3))
     runs[2].until(ready(buffer, BATCH))
     assert made == [[0, 1, 3], [], [2]]
@@ -356,21 +358,21 @@ def test_the_mark_of_an_earlier_run_does_not_end_this_one(tmp_path, toy, monkeyp
     publish(spec, buffer, toy, 0, 1, 2)
     buffer.set_state("finished", True)
     run = Run(spec, buffer, FakeMaker()).until(ready(buffer, 3 * BATCH))
-    monkeypatch.setattr(plan_module, "GRACE_S", 0.0)
+    monkeypatch.setattr(run_end, "GRACE_S", 0.0)
     run.until(lambda: False)  # nobody takes it down: it does count in the end
 
 
 def test_an_earlier_run_s_mark_counts_from_the_first_look_not_from_the_engine_s_start(tmp_path, toy, clock):
-    ended = plan_module.TrainerFinished()
-    clock[0] += 2 * plan_module.GRACE_S
-    assert not ended.seen(True)
-    clock[0] += 2 * plan_module.GRACE_S
-    assert ended.seen(True)
+    ended = run_end.TrainerFinished()
+    clock[0] += 2 * run_end.GRACE_S
+    assert not ended.is_confirmed(True)
+    clock[0] += 2 * run_end.GRACE_S
+    assert ended.is_confirmed(True)
 
 
 def test_a_trainer_that_ends_while_the_engines_start_has_ended_this_run(tmp_path, toy):
-    assert not plan_module.TrainerFinished().seen(True)
-    assert plan_module.TrainerFinished(fresh=True).seen(True)
+    assert not run_end.TrainerFinished().is_confirmed(True)
+    assert run_end.TrainerFinished(fresh=True).is_confirmed(True)
 
 
 def test_an_explorer_that_has_seen_a_trainer_is_not_alone_while_that_one_is_hidden(tmp_path, toy):
@@ -378,10 +380,10 @@ def test_an_explorer_that_has_seen_a_trainer_is_not_alone_while_that_one_is_hidd
     publish(spec, buffer, toy, 0)
     buffer.beat("trainer", "t", state="running")
     run = Run(spec, buffer, FakeMaker()).until(ready(buffer, BATCH))
-    assert not run.plan.finished()
+    assert not run.scheduler.is_finished()
     buffer.reconcile(step=0)
     assert not buffer.participants()
-    assert not run.plan.finished()
+    assert not run.scheduler.is_finished()
 
 
 def test_exploring_alone_ends_with_the_tasks(tmp_path, toy):

@@ -13,7 +13,7 @@ from trinity_compat.explorer.rollout.worker import RolloutWorker
 from trinity_compat.explorer.scheduling.filtering import GroupFilter
 from trinity_compat.explorer.scheduling.group_builder import GroupBuilder
 from trinity_compat.explorer.scheduling.report import StepTimes, step_metrics
-from trinity_compat.explorer.scheduling.scheduler import StepWork
+from trinity_compat.explorer.scheduling.step_work import StepWork
 
 pytestmark = pytest.mark.verl  # verl's reward managers are imported along the way
 

@@ -16,18 +16,18 @@ def test_explorers_that_look_at_the_same_time_leave_room_for_the_groups_that_are
     may = []
     for explorer in range(explorers):
         late, *finished = range(explorer * (BATCH + 1), (explorer + 1) * (BATCH + 1))
-        slack = StalenessGate(0, BATCH, 100, lambda: others if explorers > 1 else None, explorers=explorers)
-        slack.begin([late], version=0)
-        slack.begin(finished, version=1)
-        may += slack.allowed(finished)
+        gate = StalenessGate(0, BATCH, 100, lambda: others if explorers > 1 else None, explorers=explorers)
+        gate.begin([late], version=0)
+        gate.begin(finished, version=1)
+        may += gate.allowed(finished)
     assert len(may) + explorers <= BATCH
     assert len(may) >= explorers  # and none of them has to wait where there is room
 
 
 def test_a_late_group_may_always_go_and_lets_the_next_ones_go():
-    slack = StalenessGate(0, BATCH, 100, lambda: None, explorers=1)
-    slack.begin([0], version=0)
-    slack.begin(range(1, 1 + BATCH), version=1)
-    assert list(slack.allowed([0])) == [0]
-    slack.stored(0)
-    assert list(slack.allowed(range(1, 1 + BATCH))) == list(range(1, 1 + BATCH))
+    gate = StalenessGate(0, BATCH, 100, lambda: None, explorers=1)
+    gate.begin([0], version=0)
+    gate.begin(range(1, 1 + BATCH), version=1)
+    assert list(gate.allowed([0])) == [0]
+    gate.remove(0)
+    assert list(gate.allowed(range(1, 1 + BATCH))) == list(range(1, 1 + BATCH))

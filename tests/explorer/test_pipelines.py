@@ -86,7 +86,7 @@ def make(tmp_path, toy):
         spec.verl["data"]["experience_pipeline"] = {"operators": operators(*named)}
         publish(spec, buffer, toy, 0, 1)
         run = Run(spec, open_buffer(spec.database_url), maker or Rewarding(), 0)
-        run.explorer._pipeline = pipeline_of(spec.verl, run.plan._train)
+        run.explorer._pipeline = pipeline_of(spec.verl, run.train)
         return run
 
     return start
@@ -108,7 +108,7 @@ def even(number, run):
 def test_a_step_is_drawn_until_enough_groups_have_passed_and_the_others_are_kept(make):
     run = finish(make(("reward_std_filter", {}), maker=Rewarding(even)))
     trained, dropped = run.groups(), run.buffer.groups(DROPPED_KIND)
-    row = run.plan._train.task
+    row = run.train.task
     assert [group.task["index"] for group in trained] == [row(n)["index"] for n in range(0, 16, 2)]
     assert [group.task["index"] for group in dropped] == [row(n)["index"] for n in range(1, 16, 2)]
     assert {part.info["dropped_by"] for group in dropped for part in group.experiences} == {
@@ -213,7 +213,7 @@ def test_a_cut_answer_trains_no_token(make):
 
 
 async def some(run):
-    work = run.plan.draw_work(run.plan.draw(run.plan.next_work(1)))
+    work = run.scheduler.draw_work(run.scheduler.start_draw(run.scheduler.next_work(1)))
     return [group async for group in Rewarding().groups(work, 0, 1)]
 
 

@@ -21,7 +21,7 @@ def crew(style="fully_async", *, buffer=None, explorers=2, own=(), **more):
         for index in range(explorers)
     ]
     for world in worlds:
-        world.plan.sharing.begin()  # all are ready before the first one looks for tasks
+        world.scheduler.reset()  # all are ready before the first one looks for tasks
     return buffer, worlds
 
 

@@ -36,12 +36,12 @@ class World:
         self.engines = sim.Engines(
             engines, length, by_load=style != "fixed", slots=slots, step_s=lambda batch: STEP_S
         )
-        self.plan, self.silent = (
+        self.scheduler, self.silent = (
             Scheduler(spec, self.buffer, sim.Stream(BATCH), validation, index=index),
             sim.Silent(),
         )
         self.maker = sim.Maker(self.engines, score)
-        self.explorer = Explorer(self.buffer, self.plan, self.maker, self.silent, self.silent)
+        self.explorer = Explorer(self.buffer, self.scheduler, self.maker, self.silent, self.silent)
 
     async def for_(self, seconds):
         """Explore so long, then be ended as by Ctrl-C."""
@@ -522,9 +522,9 @@ class Counted:
 def test_a_round_reads_the_database_once(style):
     world = World(style, steps=30, slots=16, length=lambda job, place: 60 + 13 * (job.task_no % 7))
     counted = Counted(world.buffer)
-    world.plan = Scheduler(world.plan._spec, counted, sim.Stream(BATCH), None)
+    world.scheduler = Scheduler(world.scheduler._spec, counted, sim.Stream(BATCH), None)
     rest = world.explorer._rest
-    explorer = Explorer(counted, world.plan, world.maker, world.silent, world.silent)
+    explorer = Explorer(counted, world.scheduler, world.maker, world.silent, world.silent)
     world.explorer, rounds, rest = explorer, [], explorer._rest
     explorer._rest = lambda history: rounds.append(1) or rest(history)
     explore(world, 100.0, lambda: train(world.buffer, 30, train_s=0.2))

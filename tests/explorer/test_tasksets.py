@@ -186,11 +186,11 @@ def test_a_task_is_sampled_as_its_own_taskset_says(config, tmp_path):
     spec = replace(spec, verl={**spec.verl, "data": data})
     train, evaluation = train_stream(config, None, None), eval_stream(config, None, None)
     buffer = open_buffer(f"sqlite:///{tmp_path}/buffer.db")
-    plan = Scheduler(spec, buffer, train, evaluation)
+    scheduler = Scheduler(spec, buffer, train, evaluation)
     buffer.publish_version(WeightVersion(0, "", "", 0, "memory"))
     jobs = []
-    while (work := plan.next_work(1)) and len(jobs) < 4:
-        for begun in plan.begin(work, INITIAL, 2):
+    while (work := scheduler.next_work(1)) and len(jobs) < 4:
+        for begun in scheduler.begin(work, INITIAL, 2):
             jobs += begun.jobs
     kinds = {job.task["raw_prompt"][0]["content"].split()[0]: job.sampling for job in jobs}
     assert (kinds["train"]["temperature"], kinds["train"]["top_k"]) == (1.0, -1)

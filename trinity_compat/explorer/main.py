@@ -45,7 +45,8 @@ from trinity_compat.explorer.rollout.worker_group import EnginePlacement, Rollou
 from trinity_compat.explorer.scheduling.group_builder import GroupBuilder
 from trinity_compat.explorer.scheduling.loop import Explorer
 from trinity_compat.explorer.scheduling.report import StepReporter
-from trinity_compat.explorer.scheduling.scheduler import Scheduler, TrainerFinished
+from trinity_compat.explorer.scheduling.run_end import TrainerFinished
+from trinity_compat.explorer.scheduling.scheduler import Scheduler
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.job import disk_full, dynamic_dataset, fingerprint, placement
 from trinity_compat.job.fingerprint import SCORING, fingerprint_of, sign
@@ -189,17 +190,17 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         report = given_back.enter_context(closing(StepReporter(buffer, name, Trackers(spec.verl, name))))
         workers = given_back.enter_context(closing(_workers(spec, index, heart.engines)))
         device = SharedDevice(DeviceTurn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
-        plan = Scheduler(spec, buffer, train, evaluation, index=index, ended=ended)
-        heart.holder = lambda: plan.sharing.holder
+        scheduler = Scheduler(spec, buffer, train, evaluation, index=index, ended=ended)
+        heart.holder = lambda: scheduler.holder
         await _start(spec, workers, device, heart)
         fingerprint.check(spec.fingerprint)  # the data and the model are loaded
-        receiver = _receiver(spec, buffer, workers, heart, index) if plan.takes_over else None
+        receiver = _receiver(spec, buffer, workers, heart, index) if scheduler.versions.takes_over else None
         test = HandoverTest(buffer, workers, weight_sync_check.bound())
         routers = await _served(spec, buffer, workers, heart)
         scorer = given_back.enter_context(closing(_scorer(spec, config, routers)))
         maker = _maker(spec, workers, scorer, tokenizer, processor)
         pipeline = pipeline_of(spec.verl, train)
-        explorer = Explorer(buffer, plan, maker, report, heart, receiver, device, test, pipeline)
+        explorer = Explorer(buffer, scheduler, maker, report, heart, receiver, device, test, pipeline)
         async with prepared(pipeline, spec.verl, routers):
             heart.main.now("the explorer's event loop")
             await explorer.explore()

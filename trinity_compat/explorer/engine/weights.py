@@ -82,7 +82,7 @@ class EngineWeights:
         await self._tested()
         return self.in_place is not None
 
-    def lost(self, *, made: bool) -> None:
+    def invalidate(self, *, made: bool) -> None:
         """A resume has ended the history that they are of, under whose numbers others may come; ``made``: or
         what they were making is dropped. What has a file is compared with what it names, in any case."""
         if made or (self._receiver and self.in_place is not INITIAL):

@@ -28,7 +28,7 @@ from trinity_compat.explorer.engine.trajectory import RolloutTask
 from trinity_compat.explorer.engine.weights import INITIAL
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.scheduling.loop import BuildsGroups
-from trinity_compat.explorer.scheduling.scheduler import StepWork
+from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.job.checkpoints import actor_of
 from trinity_compat.job.run_spec import RunSpec

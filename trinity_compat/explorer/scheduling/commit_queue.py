@@ -1,4 +1,4 @@
-"""Finished groups on their way into the buffer: which go now, which wait for others."""
+"""Queue of finished groups on their way into the buffer: some are stored at once, others wait."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from trinity_compat.explorer.engine.trajectory import RolloutTask
 from trinity_compat.explorer.scheduling.filtering import FilterDraw
 from trinity_compat.explorer.scheduling.report import StepTimes
 
-LINGER_S = 0.2  # a group waits so long for others to share its transaction
+LINGER_S = 0.2  # a group waits this long for others to share its transaction
 BATCH = 64  # groups of one transaction
 
 
 @dataclass(slots=True, eq=False)
 class StepInProgress:
-    """A step under way, or an evaluation (``request``).
+    """A step in progress, or an evaluation (``request``).
 
-    ``tasks`` make a group each; ``version`` began it. ``grows``: more of the step may come.
+    Each of ``tasks`` makes one group; ``version`` is the one it began with. ``grows``: more tasks of the step
+    may come.
     """
 
     step: int
@@ -32,26 +33,26 @@ class StepInProgress:
     grows: bool = False
     groups: list[Group] = field(default_factory=list)
     stored: int = 0
-    ended: int = 0  # how often one of its tasks was ended before it was finished
+    cancelled: int = 0  # how often one of its tasks was cancelled before it was finished
 
     @property
-    def finished(self) -> bool:
-        """Whether all its groups are there."""
+    def is_finished(self) -> bool:
+        """Whether all its groups are finished."""
         return len(self.groups) == len(self.tasks)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether some of its groups are not stored."""
         return self.stored < len(self.tasks)
 
 
 class StalenessGate:
-    """Which finished groups may be stored, where what is too old is dropped.
+    """Delays finished groups where the trainer drops what is too old.
 
-    A group that was begun with version v is of use to a step up to v + 1 + ``limit``, its deadline; a claim
-    takes the earliest tasks that are ready. So as long as a group with deadline d is not stored, fewer groups
-    may be than the steps up to d take: else the trainer could pass it. The group with the earliest deadline
-    may always go, so nothing waits for ever.
+    A group that began with version v is of use to steps up to v + 1 + ``limit``, its deadline; a claim takes
+    the earliest tasks that are ready. So while a group with deadline d is not stored, fewer groups may be
+    than the steps up to d take: otherwise the trainer could pass it. The group with the earliest deadline may
+    always be stored, so nothing waits forever.
     """
 
     def __init__(
@@ -63,58 +64,58 @@ class StalenessGate:
         *,
         explorers: int,
     ) -> None:
-        """``tasks``: how many the run has.
+        """``tasks``: the run's total.
 
-        ``others``: what is stored, and what the other ``explorers`` have under way; None where there are
-        none.
+        ``others``: what is stored, and what the other ``explorers`` have in flight; None without others.
         """
-        self._limit, self._batch, self._tasks = limit, batch_size, tasks
+        self._limit, self._batch_size, self._tasks = limit, batch_size, tasks
         self._others, self._explorers = others, explorers
         self._deadline: dict[int, int] = {}
         self._open: Counter[int] = Counter()  # groups that are not stored, by deadline
         self._below = 0
 
     def begin(self, tasks: Sequence[int], version: int) -> None:
-        """They are being made, ``version`` being in place."""
+        """Add tasks that begin with ``version``."""
         deadline = version + 1 + self._limit
         if not self._below:  # a former start may have stored any task that might begin by now
-            self._below = min(deadline * self._batch, self._tasks)
+            self._below = min(deadline * self._batch_size, self._tasks)
         self._below = max(self._below, *(task + 1 for task in tasks))
         self._deadline |= dict.fromkeys(tasks, deadline)
         self._open[deadline] += len(tasks)
 
-    def began(self, task: int, version: int) -> None:
-        """Not with the version that was in place when its turn had not come yet, but with this one."""
+    def restart(self, task: int, version: int) -> None:
+        """Note that a task, which waited for room, begins with ``version`` instead."""
         self._close(task)
         self._deadline[task] = version + 1 + self._limit
         self._open[self._deadline[task]] += 1
 
     def allowed(self, tasks: Iterable[int]) -> Iterator[int]:
-        """Of these finished ones those that may be stored now, the earliest deadlines first."""
+        """Yield those of the finished tasks that may be stored now, the earliest deadlines first."""
         finished: dict[int, list[int]] = {}
         for task in sorted(tasks):
             finished.setdefault(self._deadline[task], []).append(task)
-        stored, open_ = self._elsewhere()
-        upto, left = 0, self._tasks
+        stored, open_ = self._stored_and_open()
+        upto, room = 0, self._tasks
         for deadline in sorted(open_):
-            # What goes counts for the deadlines before; for the others one more is stored and one less open.
-            going = finished.get(deadline, [])[: max(0, left)]
-            yield from going
+            # What is stored now counts for the deadlines before; for the others one more is stored and one
+            # less is open.
+            storing = finished.get(deadline, [])[: max(0, room)]
+            yield from storing
             upto += open_[deadline]
-            # The others read the same numbers at the same time: each explorer uses its part of what is left.
-            spare = (deadline * self._batch - stored - upto) // self._explorers
-            left = min(left - len(going), spare)
+            # The others read the same numbers at the same time: each explorer uses its part of the room.
+            spare = (deadline * self._batch_size - stored - upto) // self._explorers
+            room = min(room - len(storing), spare)
 
-    def _elsewhere(self) -> tuple[int, Counter[int]]:
-        """What is stored, and all that is not but is being made, by deadline."""
+    def _stored_and_open(self) -> tuple[int, Counter[int]]:
+        """Count the stored groups, and those of all explorers that are not, by deadline."""
         others = self._others()
         if others is None:
             return self._below - self._open.total(), self._open
         theirs = {version + 1 + self._limit: count for version, count in others.others.items()}
         return others.stored, self._open + Counter(theirs)
 
-    def stored(self, task: int) -> None:
-        """It is."""
+    def remove(self, task: int) -> None:
+        """Remove a task that is stored, or cancelled."""
         self._close(task)
         del self._deadline[task]
 
@@ -124,118 +125,123 @@ class StalenessGate:
 
 
 class CommitQueue:
-    """``whole``: a step is one transaction, and none goes before an earlier one; so neither the trainer's
-    claims nor what a kill leaves to be made depend on which answer was the shortest. Else groups go as they
-    are finished, several together, as ``slack`` allows. An evaluation is one transaction anyway. ``grows``: a
-    step's tasks come bit by bit."""
+    """Collects finished groups and forms transactions of them.
 
-    def __init__(self, *, whole: bool, slack: StalenessGate | None = None, grows: bool = False) -> None:
-        self._whole, self._slack, self._grows = whole, slack, grows
-        self._makings: list[StepInProgress] = []
-        self._of: dict[tuple[str, int], StepInProgress] = {}  # by kind and task
-        self._loose: dict[int, Group] = {}  # finished and not stored, by task
-        self._fresh, self._due = 0, 0.0  # of those, how many came since the last look; when the next one is
+    ``whole``: a step is one transaction, and none is stored before an earlier one; so neither the trainer's
+    claims nor what a kill leaves to be made depend on which answer was the shortest. Else groups are stored
+    as they finish, several together, as ``gate`` allows. An evaluation is one transaction in any case.
+    ``grows``: a step's tasks come bit by bit.
+    """
 
-    def begin(self, making: StepInProgress) -> None:
-        """Its groups will come."""
-        growing = self._growing(making)
-        if growing is making:
-            self._makings.append(making)
+    def __init__(self, *, whole: bool, gate: StalenessGate | None = None, grows: bool = False) -> None:
+        self._whole, self._gate, self._grows = whole, gate, grows
+        self._steps: list[StepInProgress] = []
+        self._by_task: dict[tuple[str, int], StepInProgress] = {}  # by kind and task
+        self._finished: dict[int, Group] = {}  # not stored, by task; without those of whole steps
+        self._new, self._due = 0, 0.0  # of those, how many came since the last transaction; when one is due
+
+    def begin(self, step: StepInProgress) -> None:
+        """Expect the groups of a step."""
+        step.grows = self._grows and not step.request
+        same = (each for each in self._steps if each.grows and step.grows and each.step == step.step)
+        growing = next(same, step)
+        if growing is step:
+            self._steps.append(step)
         else:
-            growing.tasks += making.tasks
-        self._of |= {(making.kind, task): growing for task in making.tasks}
-        if self._slack and not making.request:
-            self._slack.begin(making.tasks, making.version)
+            growing.tasks += step.tasks
+        self._by_task |= {(step.kind, task): growing for task in step.tasks}
+        if self._gate and not step.request:
+            self._gate.begin(step.tasks, step.version)
 
-    def _growing(self, making: StepInProgress) -> StepInProgress:
-        """What stands for it: the same step's that has begun before, where steps grow."""
-        making.grows = self._grows and not making.request
-        same = (each for each in self._makings if each.grows and making.grows and each.step == making.step)
-        return next(same, making)
-
-    def began(self, jobs: Sequence[RolloutTask], version: int) -> None:
-        """The turn of these training tasks has come, ``version`` being in place."""
-        if slack := self._slack:
+    def restart(self, jobs: Sequence[RolloutTask], version: int) -> None:
+        """Note that training tasks, which waited for room, begin with ``version``."""
+        if gate := self._gate:
             for job in jobs:
-                slack.began(job.task_no, version)
+                gate.restart(job.task_no, version)
 
     def add(self, group: Group, now: float) -> None:
-        """It is finished; ``now`` in seconds."""
-        making = self._of[group.kind, group.task_no]
-        making.groups.append(group)
-        if making.finished:
-            making.times.reach("rollout")
-        if not (self._whole or making.request):
-            self._due = self._due if self._loose else now + LINGER_S
-            self._fresh += 1
-            self._loose[group.task_no] = group
+        """Add a finished group; ``now`` in seconds."""
+        step = self._by_task[group.kind, group.task_no]
+        step.groups.append(group)
+        if step.is_finished:
+            step.times.reach("rollout")
+        if not (self._whole or step.request):
+            self._due = self._due if self._finished else now + LINGER_S
+            self._new += 1
+            self._finished[group.task_no] = group
 
     def take(self, now: float, *, flush: bool) -> Iterator[list[Group]]:
-        """What is to be stored now, a transaction each. ``flush``: there is nobody left to share it with."""
-        for making in self._whole_ones():
-            yield sorted(making.groups, key=lambda group: group.task_no)
-        if self._loose and (flush or self._fresh >= BATCH or now >= self._due):
-            self._fresh, self._due = 0, now + LINGER_S
-            tasks = [*self._slack.allowed(self._loose)] if self._slack else sorted(self._loose)
-            for first in range(0, len(tasks), BATCH):
-                yield [self._go(task) for task in tasks[first : first + BATCH]]
+        """Yield the groups to store now, by transaction.
 
-    def _whole_ones(self) -> Iterator[StepInProgress]:
-        for making in sorted(self._makings, key=lambda making: (making.kind, making.step)):
-            if self._whole or making.request:
-                if making.finished:
-                    yield making
-                elif not making.request:
+        ``flush``: nothing else is in flight that could share a transaction.
+        """
+        for step in self._finished_steps():
+            yield sorted(step.groups, key=lambda group: group.task_no)
+        if self._finished and (flush or self._new >= BATCH or now >= self._due):
+            self._new, self._due = 0, now + LINGER_S
+            tasks = [*self._gate.allowed(self._finished)] if self._gate else sorted(self._finished)
+            for first in range(0, len(tasks), BATCH):
+                yield [self._take_group(task) for task in tasks[first : first + BATCH]]
+
+    def _finished_steps(self) -> Iterator[StepInProgress]:
+        """Yield steps and evaluations that are stored as a whole, none before an earlier step."""
+        for step in sorted(self._steps, key=lambda step: (step.kind, step.step)):
+            if self._whole or step.request:
+                if step.is_finished:
+                    yield step
+                elif not step.request:
                     return
 
-    def _go(self, task: int) -> Group:
-        if self._slack:
-            self._slack.stored(task)
-        return self._loose.pop(task)
+    def _take_group(self, task: int) -> Group:
+        if self._gate:
+            self._gate.remove(task)
+        return self._finished.pop(task)
 
     def draws(self, groups: Sequence[Group]) -> Iterator[FilterDraw]:
-        """The drawings that ``groups`` come from."""
-        makings = dict.fromkeys(self._of[group.kind, group.task_no] for group in groups)
-        return (making.draw for making in makings if making.draw)
+        """Yield the draws that ``groups`` come from."""
+        steps = dict.fromkeys(self._by_task[group.kind, group.task_no] for group in groups)
+        return (step.draw for step in steps if step.draw)
 
-    def stored(self, groups: Sequence[Group]) -> Iterator[StepInProgress]:
-        """They are; gives the steps and evaluations that have ended with them."""
+    def mark_stored(self, groups: Sequence[Group]) -> Iterator[StepInProgress]:
+        """Mark groups stored; yield the steps and evaluations that are completed by them."""
         for group in groups:
-            making = self._of.pop((group.kind, group.task_no))
-            making.stored += 1
-            if not (making.open or making.grows):
-                self._makings.remove(making)
-                yield making
+            step = self._by_task.pop((group.kind, group.task_no))
+            step.stored += 1
+            if not (step.is_open or step.grows):
+                self._steps.remove(step)
+                yield step
 
     def stragglers(self, rate: float, before: int | None) -> list[int]:
-        """Of the steps before that one (None: of all), the tasks that are not finished when all but this part
-        of the step's are (veRL's ``rollout.over_sample_rate``)."""
-        steps = [each for each in self._makings if before is None or each.step < before]
+        """Return the unfinished tasks of steps of which all but the part ``rate`` is finished.
+
+        Of the steps before ``before`` (None: of all). See veRL's ``rollout.over_sample_rate``.
+        """
+        steps = [each for each in self._steps if before is None or each.step < before]
         return [
             task
-            for making in steps
-            if making.open and not making.request and len(making.groups) >= (1 - rate) * len(making.tasks)
-            for task in {*making.tasks}.difference(group.task_no for group in making.groups)
+            for step in steps
+            if step.is_open and not step.request and len(step.groups) >= (1 - rate) * len(step.tasks)
+            for task in {*step.tasks}.difference(group.task_no for group in step.groups)
         ]
 
-    def forget(self, tasks: Iterable[int]) -> None:
-        """They were ended; they will be begun again."""
+    def remove(self, tasks: Iterable[int]) -> None:
+        """Remove cancelled training tasks, which will begin again."""
         for task in tasks:
-            making = self._of.pop(("train", task))
-            making.tasks.remove(task)
-            making.ended, making.grows = making.ended + 1, self._grows
-            if self._slack:
-                self._slack.stored(task)
+            step = self._by_task.pop(("train", task))
+            step.tasks.remove(task)
+            step.cancelled, step.grows = step.cancelled + 1, self._grows
+            if self._gate:
+                self._gate.remove(task)
 
     def close(self, before: int | None) -> list[StepInProgress]:
-        """No more tasks come of the steps before that one (None: of any); gives those that have ended."""
-        grown = [each for each in self._makings if each.grows and (before is None or each.step < before)]
-        for making in grown:
-            making.grows = False
-        ended = [making for making in grown if not making.open]
-        self._makings = [making for making in self._makings if making not in ended]
-        return ended
+        """Expect no more tasks of the steps before ``before`` (None: of any); return completed steps."""
+        grown = [each for each in self._steps if each.grows and (before is None or each.step < before)]
+        for step in grown:
+            step.grows = False
+        completed = [step for step in grown if not step.is_open]
+        self._steps = [step for step in self._steps if step not in completed]
+        return completed
 
     def __len__(self) -> int:
-        """Steps and evaluations under way."""
-        return sum(making.open for making in self._makings)
+        """Count the steps and evaluations in flight."""
+        return sum(step.is_open for step in self._steps)

@@ -1,14 +1,14 @@
-"""veRL's ``algorithm.filter_groups`` (DAPO): groups without a difference teach nothing and are drawn again.
+"""veRL's ``algorithm.filter_groups`` (DAPO): groups without a difference are replaced by further draws.
 
 A step draws ``data.gen_batch_size`` tasks at a time from the task stream until ``data.train_batch_size``
-groups differ in the metric, and keeps the first of them. The next step goes on in the stream after the last
-draw; what a draw made too much is left out, as in veRL's main_dapo (recipe/dapo/dapo_ray_trainer.py, 0.7).
+groups differ in the metric, and keeps the first of them. The next step continues in the stream after the last
+draw; a draw's surplus is left out, as in veRL's main_dapo (recipe/dapo/dapo_ray_trainer.py, 0.7).
 
 With an experience pipeline (``trinity/pipelines``) a step is drawn in the same way, until as many groups
-have passed its operators; what it drops, and what a draw made too much, then stays in the buffer as dropped.
+have passed its operators; what it drops, and the surplus, then stays in the buffer as dropped.
 
 In the buffer a task's number is its place in the training stream, dense as without a filter; the stream's
-position at which each step begins is kept in the buffer's state, so that a step made again draws the same.
+position at which each step starts is kept in the buffer's state, so that a repeated step draws the same.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ _REWARD = ("reward", "score", "seq_reward", "seq_final_reward")
 
 @dataclass(frozen=True, slots=True)
 class GroupFilter:
-    """``metric``: the reward by one of veRL's names for it, or a field of reward_extra_info; "" where the
-    operators of a pipeline alone decide. ``max_draws`` 0 knows no bound. ``threshold``: a standard deviation
-    up to this is no difference (trinity-rft: ``std_threshold`` of grpo_advantage.py). ``by_run``: of a run
-    only its last response counts (multi_step_grpo_advantage.py)."""
+    """Filter of a step's groups.
+
+    ``metric``: the reward by one of veRL's names for it, or a field of reward_extra_info; "" where the
+    operators of a pipeline alone decide. ``max_draws``: 0 for no bound. ``threshold``: groups with a standard
+    deviation up to this do not differ (trinity-rft: ``std_threshold`` of grpo_advantage.py). ``by_run``: only
+    the last response of a run counts (multi_step_grpo_advantage.py).
+    """
 
     metric: str
     draw_size: int
@@ -46,21 +49,23 @@ class GroupFilter:
 
     @classmethod
     def of(cls, verl: Mapping[str, Any]) -> GroupFilter | None:
-        """What a veRL configuration asks for; None without filter_groups and without a pipeline."""
-        asked = verl["algorithm"].get("filter_groups") or {}
+        """Read it from a veRL configuration; None without filter_groups and without a pipeline."""
+        section = verl["algorithm"].get("filter_groups") or {}
         data = verl["data"]
         batch = int(data["train_batch_size"])
         drawn = int(data.get("gen_batch_size") or batch)
-        if not asked.get("enable"):
+        if not section.get("enable"):
             return cls("", drawn, batch) if value_at(verl, PIPELINE) else None
-        bound = max(0, int(asked.get("max_num_gen_batches") or 0))
+        bound = max(0, int(section.get("max_num_gen_batches") or 0))
         threshold = float(verl["algorithm"].get("trinity_std_threshold") or 0.0)
         by_run = verl["algorithm"].get("adv_estimator") == f"{PREFIX}step_wise_grpo"
-        return cls(str(asked.get("metric") or "reward"), drawn, batch, bound, threshold, by_run)
+        return cls(str(section.get("metric") or "reward"), drawn, batch, bound, threshold, by_run)
 
     def differs(self, group: Group) -> bool:
-        """Whether the responses differ in the metric, those that a pipeline dropped left out; a group of one
-        always does. Raises RunError."""
+        """Return whether the responses differ in the metric, without those that a pipeline dropped.
+
+        A group of one always differs. Raises RunError for a metric that is not a number.
+        """
         if not self.metric:
             return True
         last = {
@@ -78,7 +83,7 @@ class GroupFilter:
             return part.reward
         try:
             value = float(part.info[self.metric])
-            if math.isfinite(value):  # no order knows NaN, and no difference two infinities
+            if math.isfinite(value):  # NaN has no order, and two infinities have no difference
                 return value
             raise ValueError(value)
         except (KeyError, TypeError, ValueError, OverflowError):
@@ -91,7 +96,7 @@ class GroupFilter:
 
 @dataclass(slots=True)
 class FilterDraw:
-    """One step's drawing. ``position``: the next task of the stream."""
+    """One step's draws. ``position``: the next task of the stream."""
 
     filter: GroupFilter
     step: int
@@ -103,13 +108,13 @@ class FilterDraw:
     feedback: list[Feedback] = field(default_factory=list)  # of its operators to selectors
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the step has its groups."""
         return len(self.kept) >= self.filter.batch_size
 
     @property
-    def told(self) -> str:
-        """How far it is, for the log: without a bound a drawing may go on for long."""
+    def progress(self) -> str:
+        """Its progress, for the log: without a bound draws may go on for long."""
         metric = self.filter.metric
         return (
             f"step:{self.step} - {len(self.kept)} of {self.filter.batch_size} groups"
@@ -118,19 +123,19 @@ class FilterDraw:
         )
 
     @property
-    def told_metrics(self) -> dict[str, float]:
-        """For the step's."""
+    def step_metrics(self) -> dict[str, float]:
+        """Its part of the step's metrics."""
         return {"train/num_gen_batches": float(self.draws)} | self.metrics
 
     def tasks(self) -> Iterator[int]:
-        """The next tasks of the stream. Raises RunError after ``max_draws``."""
+        """Draw the next tasks of the stream. Raises RunError after ``max_draws``."""
         self.check()
         self.draws += 1
         self.position += self.filter.draw_size
         yield from range(self.position - self.filter.draw_size, self.position)
 
     def check(self) -> None:
-        """Raises RunError when it may draw no more."""
+        """Raise RunError when it may draw no more."""
         bound = self.filter.max_draws
         if bound and self.draws >= bound:
             raise RunError(
@@ -141,11 +146,11 @@ class FilterDraw:
             )
 
     def add(self, groups: Sequence[Group]) -> None:
-        """Groups of one draw, in the stream's order."""
+        """Add the groups of one draw, in the stream's order."""
         self.kept += [group for group in groups if self.filter.differs(group)]
 
     def add_processed(self, outcome: PipelineOutcome) -> None:
-        """Groups of one draw that a pipeline took."""
+        """Add the groups of one draw that went through a pipeline."""
         self.metrics = summed(self.metrics, outcome.metrics)
         self.feedback += outcome.feedback
         self.dropped += outcome.dropped
@@ -154,11 +159,11 @@ class FilterDraw:
                 self.kept.append(group)
             else:
                 self.dropped.append(dropped(group, "filter_groups"))
-        if self.full:
+        if self.is_full:
             self.dropped += [dropped(group, "surplus") for group in self.kept[self.filter.batch_size :]]
 
     def groups(self, history: int) -> list[Group]:
-        """The step's groups, numbered by their place in the training stream."""
+        """Return the step's groups, numbered by their place in the training stream."""
         first = (self.step - 1) * self.filter.batch_size
         kept = enumerate(self.kept[: self.filter.batch_size], first)
         return [replace(group, task_no=slot, key=f"h{history}/train/{slot}") for slot, group in kept]

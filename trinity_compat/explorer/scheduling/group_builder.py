@@ -14,7 +14,7 @@ from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask, Trajectory
 from trinity_compat.explorer.rewards.scoring import Score, Scorer, name_task, of_failures
 from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
-from trinity_compat.explorer.scheduling.scheduler import StepWork
+from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.job.run_spec import OnAgentFailure
 from trinity_compat.trinity.pipelines.runner import TRUNCATED
 

@@ -1,8 +1,8 @@
-"""What an explorer has under way: units of work that make groups, each a task of one TaskGroup.
+"""Pool of an explorer's units of work in flight, each a task of one TaskGroup.
 
-A unit is what is begun at once: all steps that the weights in place may make (``fixed``), a single task
-(the other styles), a step's drawing (filter_groups), an evaluation. Units wait here in task order until the
-engines have room, so that a style that takes the newest weights begins each group as late as it can.
+A unit begins as one: all steps that the loaded weights may make (``fixed``), a single task (the other
+styles), a step's draw (filter_groups), an evaluation. Units wait here in task order until the engines have
+room, so that a style that takes the newest weights begins each group as late as it can.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ from trinity_compat.buffer.model import EvalRequest, Group
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WorkUnit:
-    """``make`` gives its groups as they are scored, ``answers`` in all; ``request``: the evaluation that it
-    answers; ``task``: the training task, where it is a single one, which may be ended by itself."""
+    """Work that begins as one.
 
-    make: Callable[[], AsyncIterator[Group]]
+    ``build`` yields its groups as they are scored, ``answers`` in all; ``request``: the evaluation that it
+    answers; ``task``: its training task, if it is a single one, which may be cancelled by itself.
+    """
+
+    build: Callable[[], AsyncIterator[Group]]
     answers: int
     request: EvalRequest | None = None
     task: int | None = None
 
 
 class WorkPool:
-    """Entered as a context: what a unit raises ends the block, and nothing outlives it."""
+    """Runs units within a context: what a unit raises ends the block, and nothing outlives it."""
 
     def __init__(self, room: Callable[[], int]) -> None:
-        """``room``: answers that the engines could begin now."""
+        """Run units as ``room``, the number of answers that the engines could begin now, allows."""
         self._room = room
         self._tasks = asyncio.TaskGroup()
         self._running: dict[asyncio.Task[None], WorkUnit] = {}
         self._waiting: deque[WorkUnit] = deque()
         self._finished: list[Group] = []
-        self._starting = 0  # answers that the engines have not been given yet, in tasks that are about to run
-        self._news = asyncio.Event()
+        self._starting = 0  # answers of tasks that are about to run, which the engines do not count yet
+        self._progress = asyncio.Event()
         self._evaluations = 0
-        self._single: dict[int, tuple[asyncio.Task[None], float]] = {}  # by training task; since when
+        self._single: dict[int, tuple[asyncio.Task[None], float]] = {}  # and its start, by training task
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -57,7 +60,7 @@ class WorkPool:
             raise _first(several) from None
 
     def begin(self, units: Sequence[WorkUnit], *, at_once: bool = False) -> None:
-        """Put them under way, in their order: as room allows, or ``at_once``."""
+        """Begin units in their order: as room allows, or ``at_once``."""
         if at_once:
             for unit in units:
                 self._start(unit)
@@ -66,7 +69,7 @@ class WorkPool:
         self.refill()
 
     def refill(self) -> None:
-        """Start what waits, as far as there is room."""
+        """Start waiting units while there is room."""
         while self._waiting and self.room > 0:
             self._start(self._waiting.popleft())
 
@@ -81,39 +84,39 @@ class WorkPool:
         self._starting -= unit.answers
         if unit.task is not None and (task := asyncio.current_task()):
             self._single[unit.task] = task, asyncio.get_running_loop().time()
-        async for group in unit.make():
+        async for group in unit.build():
             if asyncio.current_task() not in self._running:
-                return  # dropped meanwhile
+                return  # dropped in the meantime
             self._single.pop(group.task_no, None)
             self._finished.append(group)
-            self._news.set()
+            self._progress.set()
 
     def _end(self, task: asyncio.Task[None]) -> None:
         if unit := self._running.pop(task, None):
             self._evaluations -= unit.request is not None
-        self._news.set()
+        self._progress.set()
 
     def longer_than(self, seconds: float) -> list[int]:
-        """Single training tasks that have been under way for so long."""
+        """Return single training tasks that have been in flight for more than ``seconds``."""
         now = asyncio.get_running_loop().time()
         return [number for number, (_, since) in self._single.items() if now - since > seconds]
 
-    def end(self, tasks: Iterable[int]) -> list[int]:
-        """End these single tasks, as far as they are under way: their answers are aborted. Gives them."""
-        ended = [number for number in tasks if number in self._single]
-        for number in ended:
+    def cancel(self, tasks: Iterable[int]) -> list[int]:
+        """Cancel those of the single tasks that are in flight, and return them: their answers are aborted."""
+        cancelled = [number for number in tasks if number in self._single]
+        for number in cancelled:
             task, _ = self._single.pop(number)
             self._running.pop(task, None)
             task.cancel()
-        return ended
+        return cancelled
 
     def collect(self) -> list[Group]:
-        """Groups that have been finished since the last call."""
-        found, self._finished = self._finished, []
-        return found
+        """Return the groups that were finished since the last call."""
+        groups, self._finished = self._finished, []
+        return groups
 
     def drop(self) -> None:
-        """Forget all that is under way: what is finished later counts for nobody."""
+        """Discard all that is in flight: groups that finish later are ignored."""
         for task in self._running:
             task.cancel()
         self._starting = self._evaluations = 0
@@ -122,37 +125,37 @@ class WorkPool:
         self._waiting.clear()
         self._finished.clear()
 
-    async def news(self, timeout_s: float) -> None:
-        """Until a group is finished or a unit has ended, no longer than that."""
+    async def wait_for_progress(self, timeout_s: float) -> None:
+        """Wait until a group is finished or a unit has ended, or the time is up."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+                await self._progress.wait()
         except TimeoutError:
             pass
-        self._news.clear()
+        self._progress.clear()
 
     @property
     def room(self) -> int:
-        """Answers that could be begun now."""
+        """Number of answers that could begin now."""
         return self._room() - self._starting
 
     @property
     def busy(self) -> bool:
-        """Whether the engines have work of ours, or will have it, or some of theirs is not collected."""
+        """Whether a unit runs or waits, or a finished group is not collected."""
         return bool(self._running or self._waiting or self._finished)
 
     @property
     def full(self) -> bool:
-        """Whether something waits for room."""
+        """Whether a unit waits for room."""
         return bool(self._waiting)
 
     @property
     def evaluating(self) -> bool:
-        """Whether an evaluation is under way."""
+        """Whether an evaluation is in flight."""
         return self._evaluations > 0
 
 
 def _first(several: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first thing that went wrong: the others are of what it cancelled, or come after it."""
+    """Return the first error: the others are of what it cancelled, or came after it."""
     error = several.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

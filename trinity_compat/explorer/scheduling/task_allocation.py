@@ -1,4 +1,4 @@
-"""Which tasks an explorer may make: all that lack a group where it is alone, else what it leases."""
+"""Allocation of tasks to an explorer: all that lack a group where it is alone, else those it leases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import LeaseHolder, PendingTasks, TaskQuery
 from trinity_compat.explorer.heartbeat import LEASE_S
 
-PLACES_S = 1.0  # between looks at who lives
+PLACES_S = 1.0  # between reads of which explorers are alive
 
 
 class TaskAllocation(Protocol):
@@ -21,30 +21,29 @@ class TaskAllocation(Protocol):
 
     @property
     def holder(self) -> LeaseHolder | None:
-        """Who it is in the buffer; None where it is alone."""
+        """Its name in the buffer; None where it is alone."""
 
     def begin(self) -> None:
-        """It takes tasks from now on, and has none."""
+        """Start to take tasks, having none."""
 
-    def free(self, upto: int, limit: int, have: Set[int]) -> list[int]:
-        """The first tasks below ``upto`` that it may begin (one, where others may take them); ``have`` are
-        under way."""
+    def free(self, upto: int, limit: int, in_flight: Set[int]) -> list[int]:
+        """Return the first tasks below ``upto`` that it may begin, one where others may take them."""
 
-    def take(self, upto: int, limit: int, have: Set[int], version: int, history: int) -> list[int]:
-        """Have up to ``limit`` of them for itself; ``version`` of the weights will make them."""
+    def take(self, upto: int, limit: int, in_flight: Set[int], version: int, history: int) -> list[int]:
+        """Reserve up to ``limit`` free tasks, to be made with ``version`` of the weights."""
 
-    def ended(self, tasks: Iterable[int]) -> None:
-        """It has ended some that it had, and will begin them again."""
+    def requeue(self, tasks: Iterable[int]) -> None:
+        """Make tasks that it reserved and cancelled available to it again."""
 
     def pending(self, upto: int) -> PendingTasks | None:
-        """How far the others are with the tasks below ``upto``; None where there are none."""
+        """Return the progress of the others with the tasks below ``upto``; None without others."""
 
     def evaluates(self) -> bool:
-        """Whether it serves evaluations: the first explorer that lives does."""
+        """Return whether it serves evaluations: the first living explorer does."""
 
 
 class SoleExplorer:
-    """There is nobody else."""
+    """Allocation of a single explorer: every task without a group."""
 
     holder = None
 
@@ -52,75 +51,88 @@ class SoleExplorer:
         self._buffer = buffer
 
     def begin(self) -> None:
-        """Nobody needs to know."""
+        """No-op."""
 
-    def free(self, upto: int, limit: int, have: Set[int]) -> list[int]:
-        missing = self._buffer.missing_tasks(upto=upto, limit=limit + len(have))
-        return [number for number in missing if number not in have]
+    def free(self, upto: int, limit: int, in_flight: Set[int]) -> list[int]:
+        """Return up to ``limit`` tasks without a group."""
+        missing = self._buffer.missing_tasks(upto=upto, limit=limit + len(in_flight))
+        return [number for number in missing if number not in in_flight]
 
-    def take(self, upto: int, limit: int, have: Set[int], version: int, history: int) -> list[int]:
-        return self.free(upto, limit, have)
+    def take(self, upto: int, limit: int, in_flight: Set[int], version: int, history: int) -> list[int]:
+        """Return the same as ``free``."""
+        return self.free(upto, limit, in_flight)
 
-    def ended(self, tasks: Iterable[int]) -> None:
-        """They are missing."""
+    def requeue(self, tasks: Iterable[int]) -> None:
+        """No-op: the tasks have no group."""
 
     def pending(self, upto: int) -> PendingTasks | None:
+        """Return None."""
         return None
 
     def evaluates(self) -> bool:
+        """Return True."""
         return True
 
 
-class Queue:
-    """One queue for all explorers, by leases in the buffer (see ``keep_alive``).
+class LeasedAllocation:
+    """Allocation of one of several explorers, by leases in the buffer (see ``keep_alive``).
 
-    ``by_place``, the number of explorers: each has a part of its own, so that the same run makes the same
-    batches, and takes another's when that one is gone; 0: who has room takes the next tasks.
+    ``by_place``, the number of explorers: each has a fixed part, so that a repeated run makes the same
+    batches, and takes over another's part when that one is gone; 0: an explorer that has room takes the next
+    tasks.
     """
 
     def __init__(self, buffer: Buffer, place: int, *, by_place: int) -> None:
         self._buffer, self._place, self._by_place = buffer, place, by_place
-        self._looked, self._first = -math.inf, False
-        self._again: set[int] = set()  # leased, ended unfinished
+        self._checked, self._is_first = -math.inf, False
+        self._requeued: set[int] = set()  # leased, cancelled before they were finished
         self.holder = self._enter(ready=False)
 
     def _enter(self, *, ready: bool) -> LeaseHolder:
-        """With a token that no task has."""
+        """Register with a token that no lease has yet."""
         holder = LeaseHolder(self._place, uuid.uuid4().hex)
         self._buffer.enter(holder, ready=ready, lease_s=LEASE_S)
         return holder
 
     def begin(self) -> None:
-        self._again.clear()
+        """Register as ready, without tasks."""
+        self._requeued.clear()
         self.holder = self._enter(ready=True)
 
-    def asked(self, upto: int, have: Set[int] = frozenset()) -> TaskQuery:
-        return TaskQuery(self.holder, upto, by_place=self._by_place, have=have, again=self._again)
+    def query(self, upto: int, in_flight: Set[int] = frozenset()) -> TaskQuery:
+        """Query for the tasks below ``upto`` that this explorer may take."""
+        return TaskQuery(self.holder, upto, by_place=self._by_place, have=in_flight, again=self._requeued)
 
-    def free(self, upto: int, limit: int, have: Set[int]) -> list[int]:
-        return self._buffer.free_tasks(self.asked(upto, have), limit=min(limit, 1))
+    def free(self, upto: int, limit: int, in_flight: Set[int]) -> list[int]:
+        """Return the first task that it may lease."""
+        return self._buffer.free_tasks(self.query(upto, in_flight), limit=min(limit, 1))
 
-    def take(self, upto: int, limit: int, have: Set[int], version: int, history: int) -> list[int]:
-        taken = self.lease(self.asked(upto, have), limit, version, history)
-        self._again.difference_update(taken)
+    def take(self, upto: int, limit: int, in_flight: Set[int], version: int, history: int) -> list[int]:
+        """Lease up to ``limit`` tasks."""
+        taken = self.lease(self.query(upto, in_flight), limit, version, history)
+        self._requeued.difference_update(taken)
         return taken
 
-    def ended(self, tasks: Iterable[int]) -> None:
-        self._again.update(tasks)
+    def requeue(self, tasks: Iterable[int]) -> None:
+        """Keep the leases of cancelled tasks, and offer them to this explorer again."""
+        self._requeued.update(tasks)
 
-    def lease(self, asked: TaskQuery, limit: int, version: int, history: int) -> list[int]:
-        """Of any kind; none of an ended history."""
+    def lease(self, query: TaskQuery, limit: int, version: int, history: int) -> list[int]:
+        """Lease tasks of any kind; none of a history that has ended."""
         if limit < 1:
             return []
         try:
-            return self._buffer.lease_tasks(asked, limit=limit, version=version, history=history)
+            return self._buffer.lease_tasks(query, limit=limit, version=version, history=history)
         except HistoryChanged:
             return []
 
     def pending(self, upto: int) -> PendingTasks | None:
+        """Return what is stored below ``upto``, and what the others have in flight."""
         return self._buffer.pending(self.holder, upto=upto)
 
     def evaluates(self) -> bool:
-        if (now := time.monotonic()) - self._looked > PLACES_S:
-            self._looked, self._first = now, min(self._buffer.places(), default=self._place) >= self._place
-        return self._first
+        """Return whether no living explorer has a lower place, as read within the last PLACES_S."""
+        if (now := time.monotonic()) - self._checked > PLACES_S:
+            self._checked = now
+            self._is_first = min(self._buffer.places(), default=self._place) >= self._place
+        return self._is_first
