@@ -33,18 +33,18 @@ def test_it_ends_with_an_explorer_that_is_killed_while_it_imports(tmp_path):
 
 SETTLES = """
 import gc, os
-from trinity_compat.explorer.sandbox.child_setup import settle
+from trinity_compat.explorer.sandbox.child_setup import Surroundings, settle
 
 def main(channel, output, cwd):
     before = gc.isenabled()
-    settle(output, cwd, None)
+    settle(output, Surroundings(cwd, None))
     os.write(1, f"{before} {gc.isenabled()} {gc.get_freeze_count() > 1000}".encode())  # in one piece
 """
 STARTS = """
 import os, settles
 from trinity_compat.explorer.sandbox import process
 process.warm(["settles"])
-child, _, output = process._started(settles.main, os.getcwd())
+child, _, output = process._fork(settles.main, os.getcwd())
 print(os.read(output, 100).decode())
 """
 

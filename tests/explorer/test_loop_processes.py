@@ -243,7 +243,7 @@ def test_groups_nobody_wants_and_processes_of_a_closed_pool_are_gone(config):
         while len(engine.requests) < 4:
             await asyncio.sleep(0.05)
         pids = [each._process.pid for each in pool._processes]
-        answers = [task for each in pool._processes for task in each._asked.values()]
+        answers = [task for each in pool._processes for task in each._requests.values()]
         for group in groups:
             group.cancel()
         await asyncio.wait(groups)

@@ -1,2 +1,5 @@
-"""Processes for users' code that may hang, crash or print for ever: forked from a server that has imported
-veRL, killed with all that they started. docs/decisions/scoring-processes.md"""
+"""Killable processes for users' code that may hang, crash or print without end.
+
+They are forked from a server that has imported veRL, and killed with all that they started.
+docs/decisions/scoring-processes.md
+"""

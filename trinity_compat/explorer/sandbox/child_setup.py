@@ -1,4 +1,4 @@
-"""What a killable process does first: nothing but the socket to its starter keeps it alive."""
+"""Body of a killable process: its setup, and its half of the channel to the process that started it."""
 
 from __future__ import annotations
 
@@ -11,92 +11,89 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from trinity_compat.common.parent_watch import die_with_parent
 from trinity_compat.explorer.sandbox import wire
 
-Say = Callable[[Any], None]
-Hear = Callable[[Any], None]
+Send = Callable[[Any], None]
+Receive = Callable[[Any], None]
+Start = Callable[[Any, Send], tuple[wire.Ready, Receive]]
 
 
-def settle(output: Connection, cwd: str, ray: str | None) -> None:
-    """What is printed goes to ``output``; ``ray``: the cluster that the starter belongs to."""
-    gc.freeze()  # what the server imported: walking through it would also copy its pages
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Working directory and Ray cluster (its address, or None) of the process that starts one."""
+
+    cwd: str
+    ray: str | None
+
+
+def main(
+    channel: socket.socket, output: Connection, surroundings: Surroundings, start: Start, setup: Any
+) -> None:
+    """Serve the starter until it is gone.
+
+    ``start`` returns the first message and the receiver of the starter's messages. Where it raises, the first
+    message says why.
+    """
+    settle(output, surroundings)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(channel, start, setup))
+    os._exit(0)
+
+
+def settle(output: Connection, surroundings: Surroundings) -> None:
+    """Set the process up, with its prints going to ``output``."""
+    gc.freeze()  # a collection would walk through, and so copy, the pages that the server has imported
     gc.enable()
-    os.setsid()  # a group of its own: killed with all that it started
+    os.setsid()  # a process group: killed with all that it started
     die_with_parent(signal.SIGKILL)
-    _leave_server()
-    with contextlib.suppress(OSError):  # out of memory, the kernel takes this one and not its starter
+    # Python gives each process the descriptor that keeps the fork server alive. Only the starter should hold
+    # it: the server ends with the starter, and this process, by the signal set above, with the server.
+    server: Any = forkserver._forkserver
+    os.close(server._forkserver_alive_fd)
+    server.__init__()  # users' code that wants a fork server starts another one
+    with contextlib.suppress(OSError):  # out of memory, the kernel kills this process and not its starter
         Path("/proc/self/oom_score_adj").write_text("1000")
     for number in (1, 2):
         os.dup2(output.fileno(), number)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # Users' code may start processes, and by the method that it would find under veRL.
+    # Users' code may start processes, by the method that it finds under veRL.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     multiprocessing.set_start_method(None, force=True)
-    os.chdir(cwd)
-    if ray:
-        os.environ["RAY_ADDRESS"] = ray
+    os.chdir(surroundings.cwd)
+    if surroundings.ray:
+        os.environ["RAY_ADDRESS"] = surroundings.ray
 
 
-def _leave_server() -> None:
-    """Python hands each process what keeps the fork server alive.
-
-    The starter alone should: the server ends with it, and with the server, by the signal asked for above,
-    this process, whatever it is doing.
-    """
-    server: Any = forkserver._forkserver
-    os.close(server._forkserver_alive_fd)
-    server.__init__()  # users' code that wants a fork server starts its own
-
-
-def serve(
-    channel: socket.socket,
-    begin: Callable[[Say], Hear],
-    broken: Callable[[str], object],
-    pack: Callable[[Any], bytes] = wire.packed,
-) -> NoReturn:
-    """Until the starter is gone.
-
-    ``begin`` says that all is ready and returns who hears the starter's messages; where it raises, ``broken``
-    is the message that says why.
-    """
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(channel, begin, broken, pack))
-    os._exit(0)
-
-
-async def _serve(
-    channel: socket.socket,
-    begin: Callable[[Say], Hear],
-    broken: Callable[[str], object],
-    pack: Callable[[Any], bytes],
-) -> None:
+async def _serve(channel: socket.socket, start: Start, setup: Any) -> None:
     stream, writer = await asyncio.open_connection(sock=channel)
     home = os.getpid()
 
-    def say(message: Any) -> None:
+    def send(message: Any) -> None:
         if os.getpid() != home:  # a copy that users' code forked and forgot
             os._exit(0)
-        writer.write(pack(message))
+        writer.write(wire.packed(message))
 
     try:
-        hear = begin(say)
+        ready, receive = start(setup, send)
     except BaseException as error:  # whatever the user's modules do when they are imported
-        say(broken(f"{type(error).__name__}: {error}"))
+        send(wire.Ready(broken=f"{type(error).__name__}: {error}"))
         await writer.drain()
         return
-    await heard(stream, hear)
+    send(ready)
+    await receive_all(stream, receive)
 
 
-async def heard(stream: asyncio.StreamReader, hear: Hear) -> None:
-    """Hand on each message, until the starter is gone."""
+async def receive_all(stream: asyncio.StreamReader, receive: Receive) -> None:
+    """Pass on each message until the other process is gone."""
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:
-            hear(await wire.read(stream))
+            receive(await wire.read(stream))

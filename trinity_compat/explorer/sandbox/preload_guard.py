@@ -1,8 +1,8 @@
-"""What the fork server imports first: it ends with the process that started it, and its collector rests, as
-common/gc_pause.py says, until a process that was forked from it begins. For nobody else to import.
+"""First import of the fork server: it ends the server with its starter, and pauses garbage collection.
 
-By itself it looks for that only between two forks: one whose explorer is killed meanwhile would first import
-all of veRL, for minutes on a busy machine.
+Collection is paused, as in common/gc_pause.py, until a process that was forked from the server begins. The
+server itself checks for its starter only between two forks: with a starter killed meanwhile it would first
+import all of veRL, for minutes on a busy machine. Only the fork server may import this module.
 """
 
 import gc

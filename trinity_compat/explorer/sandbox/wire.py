@@ -1,26 +1,40 @@
-"""Messages between a process of ours and those it starts: pickles, each after its length in four bytes."""
+"""Wire format of killable processes and their starters: pickles, each after its length in four bytes."""
 
 from __future__ import annotations
 
 import asyncio
 import pickle
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 _LENGTH = struct.Struct("!I")
 
 
-def framed(data: bytes) -> bytes:
-    """A pickle, ready to be written."""
-    return _LENGTH.pack(len(data)) + data
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """First message of a process. ``broken``: why it cannot work."""
+
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pickled:
+    """A message that its sender has pickled."""
+
+    data: bytes
 
 
 def packed(message: object) -> bytes:
-    """As bytes. Raises what pickle raises."""
-    return framed(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+    """Encode a message. Raises what pickle raises."""
+    if isinstance(message, Pickled):
+        data = message.data
+    else:
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(data)) + data
 
 
 async def read(stream: asyncio.StreamReader) -> Any:
-    """The next message. Raises asyncio.IncompleteReadError when the other side is gone."""
+    """Read the next message. Raises asyncio.IncompleteReadError when the other process is gone."""
     (length,) = _LENGTH.unpack(await stream.readexactly(_LENGTH.size))
     return pickle.loads(await stream.readexactly(length))  # noqa: S301 - between our own processes

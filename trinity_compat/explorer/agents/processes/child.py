@@ -1,20 +1,16 @@
-"""Body of a process of agent loops: veRL's, or the workflows of plugins, with an engine at the other end of a
-socket."""
+"""Body of a process of agent loops, veRL's or the workflows of plugins; the engine is in another process."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import os
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from multiprocessing.connection import Connection
 from typing import Any
 
 from trinity_compat.common.user_frames import place_of
 from trinity_compat.explorer.agents.processes.wire import (
-    AgentProcessReady,
     AgentProcessSetup,
     AnswerEnded,
     CancelRequest,
@@ -29,57 +25,52 @@ from trinity_compat.explorer.agents.user_workflows import UserWorkflows
 from trinity_compat.explorer.agents.verl_loops import AgentLoops
 from trinity_compat.explorer.engine.trajectory import RolloutTask, Trajectory
 from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest
-from trinity_compat.explorer.sandbox.child_setup import Hear, Say, serve, settle
+from trinity_compat.explorer.sandbox.child_setup import Receive, Send
+from trinity_compat.explorer.sandbox.wire import Ready
 from trinity_compat.trinity.workflows.plugins import VARIABLE
 
-_run: ContextVar[int] = ContextVar("run")  # of which group a loop, and all that it starts, is
+_group: ContextVar[int] = ContextVar(
+    "group"
+)  # number of the group that a loop, and all that it starts, belongs to
 
 
 class EngineFailed(Exception):
-    """The engine refused a request, for the reason that it gave."""
+    """The engine refused a request: the text is its reason."""
 
 
-def main(channel: socket.socket, output: Connection, setup: AgentProcessSetup) -> None:
-    """Run groups until the engine's process is gone."""
-    settle(output, setup.cwd, setup.ray)
-    serve(channel, lambda say: _begun(setup, say), lambda why: AgentProcessReady(broken=why))
-
-
-def _begun(setup: AgentProcessSetup, say: Say) -> Hear:
-    loops = _Loops(setup, say)
-    say(AgentProcessReady())
-    return loops.hear
+def start(setup: AgentProcessSetup, send: Send) -> tuple[Ready, Receive]:
+    """Load the loops; return the first message and the receiver of the engine process's messages."""
+    return Ready(), _Loops(setup, send).receive
 
 
 class _Loops:
-    """The groups under way."""
+    """The groups in flight."""
 
-    def __init__(self, setup: AgentProcessSetup, say: Say) -> None:
+    def __init__(self, setup: AgentProcessSetup, send: Send) -> None:
         from verl.utils.config import omega_conf_to_dataclass
 
-        self._say, self._engine = say, EngineProxy(say)
+        self._send, self._engine = send, EngineProxy(send)
         model = omega_conf_to_dataclass(setup.config.actor_rollout_ref.model)
         if setup.workflows:
-            self._made = _of_workflows(setup, self._engine, model)
+            self._run = _workflow_runner(setup, self._engine, model)
         else:
-            self._made = _of_loops(setup, self._engine, model)
+            self._run = _loop_runner(setup, self._engine, model)
         self._running: dict[int, asyncio.Task[None]] = {}
 
-    def hear(self, message: MakeGroup | StopGroup | EngineAnswer) -> None:
-        """What the engine's process says."""
+    def receive(self, message: MakeGroup | StopGroup | EngineAnswer) -> None:
+        """Process a message of the engine's process."""
         if isinstance(message, MakeGroup):
-            self._running[message.number] = asyncio.ensure_future(self._group(message))
+            self._running[message.number] = asyncio.ensure_future(self._make(message))
         elif isinstance(message, EngineAnswer):
-            self._engine.answered(message)
+            self._engine.deliver(message)
         elif running := self._running.get(message.number):
             running.cancel()
 
-    async def _group(self, run: MakeGroup) -> None:
-        _run.set(number := run.number)
+    async def _make(self, order: MakeGroup) -> None:
+        _group.set(number := order.number)
         try:
-            made = GroupMade(
-                number, await self._made(run.job, run.version, lambda: self._say(AnswerEnded(number)))
-            )
+            parts = await self._run(order.job, order.version, lambda: self._send(AnswerEnded(number)))
+            made = GroupMade(number, parts)
         except EngineFailed as error:
             made = GroupMade(number, error=str(error))
         except AgentTimeout as error:
@@ -88,49 +79,49 @@ class _Loops:
             made = GroupMade(number, error=f"{type(error).__name__}: {error}{place_of(error)}")
         finally:
             del self._running[number]
-        self._say(made)
+        self._send(made)
 
 
-Make = Callable[[RolloutTask, int, Callable[[], None]], Awaitable[list[Trajectory]]]
+Run = Callable[[RolloutTask, int, Callable[[], None]], Awaitable[list[Trajectory]]]
 
 
-def _of_loops(setup: AgentProcessSetup, engine: EngineProxy, model: Any) -> Make:
+def _loop_runner(setup: AgentProcessSetup, engine: EngineProxy, model: Any) -> Run:
     loops = AgentLoops(setup.config, engine, model.processor, limit_s=setup.limit_s)
     return lambda job, version, ended: loops.run(job, ended)
 
 
-def _of_workflows(setup: AgentProcessSetup, engine: EngineProxy, model: Any) -> Make:
+def _workflow_runner(setup: AgentProcessSetup, engine: EngineProxy, model: Any) -> Run:
     os.environ[VARIABLE] = setup.plugins  # the process that it was forked from may be older
     workflows = UserWorkflows(setup.config, model, engine, setup.auxiliary)
     return lambda job, version, ended: limited(workflows.run(job, version, ended), setup.limit_s)
 
 
 class EngineProxy:
-    """Stands for ``interruption.Asked``: the engine's process has the real one."""
+    """Proxy of ``InflightRequests`` in the engine's process."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[list[Completion]]] = {}
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
         """As ``Engine.submit``."""
-        return [self._asked(request) for request in requests]
+        return [self._request(request) for request in requests]
 
-    def _asked(self, request: GenerationRequest) -> asyncio.Future[list[Completion]]:
+    def _request(self, request: GenerationRequest) -> asyncio.Future[list[Completion]]:
         number = next(self._numbers)
         answer: asyncio.Future[list[Completion]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        answer.add_done_callback(lambda _: self._left(number))
-        self._say(EngineRequest(number, _run.get(), request))
+        answer.add_done_callback(lambda _: self._cancel(number))
+        self._send(EngineRequest(number, _group.get(), request))
         return answer
 
-    def _left(self, number: int) -> None:
+    def _cancel(self, number: int) -> None:
         if self._waiting.pop(number, None):
-            self._say(CancelRequest(number))
+            self._send(CancelRequest(number))
 
-    def answered(self, message: EngineAnswer) -> None:
-        """Hand the answer to who waits for it."""
+    def deliver(self, message: EngineAnswer) -> None:
+        """Set the result of the request that a message answers."""
         answer = self._waiting.pop(message.number, None)
         if answer is None or answer.done():
             return

@@ -1,8 +1,7 @@
-"""``rollout.agent.num_workers`` processes of agent loops, or of plugins' workflows, and what becomes of
-groups whose process ends.
+"""Pool of ``rollout.agent.num_workers`` processes of agent loops, or of plugins' workflows.
 
-Invariant: a process that ends fails one group at most. Of several that were under way in it nobody knows
-which one it was: each is run again in a process of its own, and the one that ends that too has failed.
+Invariant: a process that ends fails one group at most. Of several in flight the guilty one is unknown: each
+is run again in a separate process, and the one that ends that too has failed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from trinity_compat.common.user_output import LOOP, WORKFLOW
@@ -25,12 +23,10 @@ from trinity_compat.explorer.sandbox.output import RateLimitedOutput
 from trinity_compat.job.fingerprint import FilesEdited
 from trinity_compat.trinity.workflows.plugins import VARIABLE
 
-START_S = 600.0  # for a process: it imports the user's modules
-
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A process, or one that is starting, and how many groups it was given."""
+    """A process, running or starting, and the number of its groups."""
 
     process: asyncio.Task[AgentProcess]
     groups: int = 0
@@ -45,7 +41,7 @@ class _Place:
 
 
 class AgentProcessPool:
-    """At most ``size`` processes, started as they are needed, and as many again for suspects."""
+    """At most ``size`` processes, started as needed, and as many again for groups that are run alone."""
 
     def __init__(
         self,
@@ -58,18 +54,16 @@ class AgentProcessPool:
         auxiliary: Sequence[str] = (),
         loaded: Callable[[], None] = lambda: None,
     ) -> None:
-        """``limit_s``, ``workflows`` and ``auxiliary``: as in Setup.
+        """Start the fork server; ``limit_s``, ``workflows`` and ``auxiliary`` as in AgentProcessSetup.
 
         ``loaded``: called when a process has loaded its files; raises FilesEdited where they were edited.
         """
         process.warm(["verl.experimental.agent_loop.agent_loop", child.__name__])
         plugins = os.environ.get(VARIABLE, "")
-        self._setup = AgentProcessSetup(
-            config, limit_s, str(Path.cwd()), process.cluster(), workflows, plugins, tuple(auxiliary)
-        )
+        self._setup = AgentProcessSetup(config, limit_s, workflows, plugins, tuple(auxiliary))
         self._engine, self._size, self._limit_s = engine, size, limit_s
         self._loaded = loaded
-        self._printed = RateLimitedOutput(WORKFLOW if workflows else LOOP, lambda data: os.write(1, data))
+        self._printed = RateLimitedOutput(WORKFLOW if workflows else LOOP)
         self._places: list[_Place] = []
         self._processes: set[AgentProcess] = set()
         self._alone = asyncio.Semaphore(size)
@@ -77,9 +71,9 @@ class AgentProcessPool:
     async def run(
         self, job: RolloutTask, version: int = 0, ended: Callable[[], None] = lambda: None
     ) -> list[Trajectory]:
-        """n trajectories, then the baseline; ``ended`` as LoopProcess tells it.
+        """Return n trajectories, then the baseline; ``ended`` as in AgentProcess.run.
 
-        Raises LoopFailed with what the loop or a tool raised, or how it ended its process; EngineDied,
+        Raises AgentLoopFailed with what the loop or a tool raised, or how it ended its process; EngineDied,
         FilesEdited.
         """
         place = self._place()
@@ -91,50 +85,43 @@ class AgentProcessPool:
                 raise self._failed(error) from error
         finally:
             place.groups -= 1
-        return await self._by_itself(job, version)
+        return await self._run_alone(job, version)
 
-    async def _by_itself(self, job: RolloutTask, version: int) -> list[Trajectory]:
+    async def _run_alone(self, job: RolloutTask, version: int) -> list[Trajectory]:
         async with self._alone:
-            own = await self._started()
+            separate = await self._start()
             try:
-                return await own.run(job, version)
+                return await separate.run(job, version)
             except AgentProcessDied as error:
                 raise self._failed(error) from error
             finally:
-                own.kill()
+                separate.kill()
 
     def _place(self) -> _Place:
-        """The one with the fewest groups; another one where all have some."""
+        """Return the place with the fewest groups, a new one where all have some."""
         self._places = [place for place in self._places if place.usable]
         if len(self._places) < self._size and all(place.groups for place in self._places):
-            self._places.append(_Place(asyncio.ensure_future(self._started())))
+            self._places.append(_Place(asyncio.ensure_future(self._start())))
         return min(self._places, key=lambda place: place.groups)
 
-    async def _started(self) -> AgentProcess:
+    async def _start(self) -> AgentProcess:
         started = AgentProcess(self._printed, self._engine, self._processes.discard, limit_s=self._limit_s)
         self._processes.add(started)
+        await started.start(self._setup)
         try:
-            async with asyncio.timeout(START_S):
-                await started.start(self._setup)
             self._loaded()
         except FilesEdited:
             started.kill()
             raise
-        except (asyncio.IncompleteReadError, TimeoutError) as error:
-            how = "ended" if isinstance(error, asyncio.IncompleteReadError) else "hung"
-            raise AgentLoopFailed(f"a process of agent loops {how} at its start") from error
-        finally:
-            if not started.ready:
-                started.kill()
         return started
 
     def close(self) -> None:
-        """End them all."""
+        """Kill all processes."""
         for place in self._places:
             place.process.cancel()
         for each in list(self._processes):
             each.kill()
-        self._printed.told()
+        self._printed.report_dropped()
 
     def _failed(self, error: AgentProcessDied) -> AgentLoopFailed:
         what = "workflow" if self._setup.workflows else "agent loop"

@@ -1,4 +1,4 @@
-"""The engine's end of one process of agent loops: groups go in, requests to the engine come out."""
+"""The engine's end of one process of agent loops: it sends groups, and answers their requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from trinity_compat.explorer.agents.processes import child
 from trinity_compat.explorer.agents.processes.wire import (
     AgentLoopFailed,
-    AgentProcessReady,
     AgentProcessSetup,
     AnswerEnded,
     CancelRequest,
@@ -24,16 +23,15 @@ from trinity_compat.explorer.agents.time_limit import END_S, AgentTime, AgentTim
 from trinity_compat.explorer.engine.inflight_requests import AnsweringEngine
 from trinity_compat.explorer.engine.trajectory import RolloutTask, Trajectory
 from trinity_compat.explorer.engine.vllm import EngineDied
-from trinity_compat.explorer.sandbox import wire
 from trinity_compat.explorer.sandbox.output import RateLimitedOutput
-from trinity_compat.explorer.sandbox.process import Process
+from trinity_compat.explorer.sandbox.process import Process, StartFailed
 
 _names = itertools.count()  # each process counts its requests from 1
-GRACE_S = END_S + 5.0  # a process ends a loop itself; one that cannot is killed so much later
+GRACE_S = END_S + 5.0  # a process ends a late loop; one that cannot is killed this much later
 
 
 class AgentProcessDied(Exception):
-    """The process ended. ``crowd``: groups that were under way in it."""
+    """The process ended, with ``crowd`` groups in flight."""
 
     def __init__(self, how: str, crowd: int) -> None:
         super().__init__(how)
@@ -48,7 +46,10 @@ class _Group:
 
 
 class AgentProcess(Process):
-    """Runs groups. ``engine`` answers for its loops. ``spoilt``: it takes no more, and ends with its last."""
+    """Process that runs groups, for whose loops ``engine`` answers.
+
+    ``spoilt``: it takes no more groups, and is killed after its last.
+    """
 
     def __init__(
         self,
@@ -63,32 +64,33 @@ class AgentProcess(Process):
         self._limit_s = None if limit_s is None else limit_s + GRACE_S
         self._numbers, self._name = itertools.count(), f"loops-{next(_names)}"
         self._groups: dict[int, _Group] = {}
-        self._asked: dict[int, asyncio.Task[None]] = {}
-        self.ready = self.spoilt = False
+        self._requests: dict[int, asyncio.Task[None]] = {}
+        self.spoilt = False
         self._crowd = 0
 
     async def start(self, setup: AgentProcessSetup) -> None:
-        """Until it can run groups. Raises LoopFailed, or asyncio.IncompleteReadError when it ended before."""
-        ready: AgentProcessReady = await self.begin(child.main, setup)
-        if ready.broken:
-            raise AgentLoopFailed(ready.broken)
-        self.ready = True
+        """Start it. Raises AgentLoopFailed."""
+        try:
+            await self.begin(child.start, setup)
+        except StartFailed as error:
+            why = str(error) if error.broken else f"a process of agent loops {error}"
+            raise AgentLoopFailed(why) from error
 
     async def run(
         self, job: RolloutTask, version: int = 0, ended: Callable[[], None] = lambda: None
     ) -> list[Trajectory]:
-        """The group's trajectories; ``ended`` is called as each is there.
+        """Return the group's trajectories; ``ended`` is called as each is finished.
 
-        Raises LoopFailed, EngineDied; LoopDied where the process ended, or let more time pass than a loop may
-        take, without a question to the engine, and was killed.
+        Raises AgentLoopFailed, EngineDied; AgentProcessDied where the process ended, or exceeded a loop's
+        time limit without a request to the engine, and was killed.
         """
         if self.dead:
             raise AgentProcessDied("", crowd=2)
         number, group = next(self._numbers), _Group(asyncio.get_running_loop().create_future(), ended)
         self._groups[number] = group
-        self.say(wire.packed(MakeGroup(number, job, version)))
+        self.send(MakeGroup(number, job, version))
         try:
-            return await limited(_of(group.made), self._limit_s, group.own)
+            return await limited(_result(group.made), self._limit_s, group.own)
         except AgentTimeout as error:
             self.kill()
             raise AgentProcessDied(
@@ -96,17 +98,17 @@ class AgentProcess(Process):
             ) from error
         finally:
             del self._groups[number]
-            self.say(wire.packed(StopGroup(number)))
+            self.send(StopGroup(number))
             if self.spoilt and not self._groups:
                 self.kill()
 
-    def hear(self, message: GroupMade | AnswerEnded | EngineRequest | CancelRequest) -> None:
-        """See Process."""
+    def receive(self, message: GroupMade | AnswerEnded | EngineRequest | CancelRequest) -> None:
+        """Process a message of the process."""
         if isinstance(message, EngineRequest):
-            self._asked[message.number] = asyncio.ensure_future(self._answer(message))
+            self._requests[message.number] = asyncio.ensure_future(self._answer(message))
         elif isinstance(message, CancelRequest):
-            if asked := self._asked.get(message.number):
-                asked.cancel()
+            if request := self._requests.get(message.number):
+                request.cancel()
         elif isinstance(message, AnswerEnded):
             if message.number in self._groups:
                 self._groups[message.number].ended()
@@ -117,42 +119,42 @@ class AgentProcess(Process):
             else:
                 group.made.set_result(list(message.parts))
 
-    async def _answer(self, ask: EngineRequest) -> None:
-        group = self._groups.get(ask.run)
+    async def _answer(self, request: EngineRequest) -> None:
+        group = self._groups.get(request.run)
         try:
             if group:
                 with group.own.waiting():
-                    self.say(wire.packed(await self._answered(ask)))
+                    self.send(await self._answered(request))
         except EngineDied as error:
             if group and not group.made.done():
                 group.made.set_exception(error)
         finally:
-            self._asked.pop(ask.number, None)
+            self._requests.pop(request.number, None)
 
-    async def _answered(self, ask: EngineRequest) -> EngineAnswer:
+    async def _answered(self, request: EngineRequest) -> EngineAnswer:
         try:
-            named = replace(ask.request, request_id=f"{self._name}-{ask.request.request_id}")
+            named = replace(request.request, request_id=f"{self._name}-{request.request.request_id}")
             (answer,) = await self._engine.submit([named])
-            return EngineAnswer(ask.number, await answer)
+            return EngineAnswer(request.number, await answer)
         except EngineDied:
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling():  # nobody waits for it; else weights have changed
+            if task is None or task.cancelling():  # the request is cancelled; else the weights have changed
                 raise
-            return EngineAnswer(ask.number)
+            return EngineAnswer(request.number)
         except Exception as error:
-            return EngineAnswer(ask.number, error=f"{type(error).__name__}: {error}")
+            return EngineAnswer(request.number, error=f"{type(error).__name__}: {error}")
 
-    def died(self, last_words: str) -> None:
-        """See Process."""
-        self._crowd = len(self._groups)  # now: those that it blocked run out of time one after the other
-        for asked in list(self._asked.values()):
-            asked.cancel()
+    def on_death(self, cause: str) -> None:
+        """Fail the groups in flight."""
+        self._crowd = len(self._groups)  # now: the groups that it blocked time out one after the other
+        for request in list(self._requests.values()):
+            request.cancel()
         for group in self._groups.values():
             if not group.made.done():
-                group.made.set_exception(AgentProcessDied(last_words, self._crowd))
+                group.made.set_exception(AgentProcessDied(cause, self._crowd))
 
 
-async def _of(made: asyncio.Future[list[Trajectory]]) -> list[Trajectory]:
+async def _result(made: asyncio.Future[list[Trajectory]]) -> list[Trajectory]:
     return await made

@@ -1,4 +1,4 @@
-"""What the engine's process and those of its agent loops say to each other."""
+"""Messages between the engine's process and its processes of agent loops."""
 
 from __future__ import annotations
 
@@ -11,34 +11,28 @@ from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest
 
 
 class AgentLoopFailed(Exception):
-    """The loop or a tool raised, or ended its process; the text says all."""
+    """The loop or a tool raised, or ended its process: the text names the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentProcessSetup:
-    """``config``: veRL's, composed; ``limit_s`` as in AgentLoops, of a workflow for its group; ``ray``: the
-    cluster of the engine. ``workflows``: it runs those of ``plugins`` (as TRINITY_PLUGIN_DIRS has them), and
-    veRL's agent loops else; ``auxiliary`` as in UserWorkflows."""
+    """Configuration of a process of agent loops.
+
+    ``config``: veRL's, composed; ``limit_s`` as in AgentLoops, for a workflow that of its group.
+    ``workflows``: it runs those of ``plugins`` (as TRINITY_PLUGIN_DIRS has them) instead of veRL's agent
+    loops; ``auxiliary`` as in UserWorkflows.
+    """
 
     config: Any
     limit_s: float | None
-    cwd: str
-    ray: str | None
     workflows: bool = False
     plugins: str = ""
     auxiliary: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class AgentProcessReady:
-    """First word of a process. ``broken``: why it can run nothing."""
-
-    broken: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class MakeGroup:
-    """To the process: make a group. ``version``: the weights that are in place."""
+    """To the process: make a group with ``version``, the loaded weights."""
 
     number: int
     job: RolloutTask
@@ -47,7 +41,7 @@ class MakeGroup:
 
 @dataclass(frozen=True, slots=True)
 class StopGroup:
-    """To the process: nobody wants group ``number`` any more."""
+    """To the process: cancel group ``number``."""
 
     number: int
 
@@ -56,7 +50,7 @@ class StopGroup:
 class GroupMade:
     """From the process: a group's trajectories, or what its loop or a tool raised.
 
-    ``spoilt``: it may have left a thread behind that computes for ever.
+    ``spoilt``: it may have left a thread behind that computes without end.
     """
 
     number: int
@@ -67,7 +61,7 @@ class GroupMade:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnded:
-    """From the process: one more answer of group ``number`` is there, its place on the engine is free."""
+    """From the process: one more answer of group ``number`` is finished, its slot on the engine free."""
 
     number: int
 
@@ -83,16 +77,16 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """From the process: nobody waits for the answer to ``Ask`` ``number`` any more."""
+    """From the process: the answer to request ``number`` is not needed any more."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """To the process: the answer to an ``Ask``.
+    """To the process: the answer to a request.
 
-    Neither parts nor error: it was cut off by a change of weights, and is to be asked again.
+    Neither parts nor error: a change of weights has cut it off, and it is to be sent again.
     """
 
     number: int

@@ -1,2 +1,5 @@
-"""Scoring in processes that can be killed: a reward function may hang, crash or print for ever, and costs its
-own answer at most. docs/rewards.md"""
+"""Scoring in killable processes.
+
+A reward function may hang, crash or print without end, and costs the answer that it scores at most.
+docs/rewards.md
+"""

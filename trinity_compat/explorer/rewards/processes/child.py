@@ -1,77 +1,64 @@
 """Body of a scoring process: veRL's reward loop, and a time limit on each call.
 
-Invariants: nothing but the explorer's pipe keeps it alive; what a reward function does (raise, exit, fork,
-print) is an answer's failure, said in a reply, as long as the process itself stands.
+Invariants: only the explorer's channel keeps it alive; what a reward function does (raise, exit, fork, print)
+is an answer's failure, reported in a reply, while the process itself lives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from trinity_compat.common.errors import RunError
-from trinity_compat.explorer.rewards.processes import wire
 from trinity_compat.explorer.rewards.processes.wire import RewardProcessReady, ScoreCall, ScoreReply
 from trinity_compat.explorer.rewards.scoring import LocalScorer
-from trinity_compat.explorer.sandbox.child_setup import Hear, Say, serve, settle
+from trinity_compat.explorer.sandbox.child_setup import Receive, Send
 
-MANY = 1000  # calls at once of what waits for others to answer; as many as a Ray actor takes under veRL
+MANY = 1000  # concurrent calls where scoring waits for a service; as many as a Ray actor takes under veRL
 _THREADS = min(32, (os.cpu_count() or 1) + 4)  # Python's own default, and so veRL's, for plain functions
-# As in veRL: prime and remote call the function in the main thread of a process, batch in the trainer's.
+# As in veRL: prime and remote call the function in a process's main thread, batch in the trainer's.
 _IN_MAIN_THREAD = ("prime", "batch", "remote")
 
 
 @dataclass(frozen=True, slots=True)
 class RewardProcessSetup:
-    """What a scoring process needs.
+    """Configuration of a scoring process.
 
     ``config``: veRL's, composed; ``router``: as in LocalScorer; ``timeout_s``: for a call, None for no limit;
-    ``memory_gb``: what it may allocate beyond what it has when it is ready; ``ray``: the cluster that the
-    explorer belongs to.
+    ``memory_gb``: the limit of its allocations beyond those that it has when it is ready.
     """
 
     config: Any
     router: str | None
     timeout_s: float | None
     memory_gb: float | None
-    cwd: str
-    ray: str | None
 
 
 class FunctionExited(Exception):
     """A reward function called sys.exit."""
 
 
-def main(channel: socket.socket, output: Connection, setup: RewardProcessSetup) -> None:
-    """Serve calls until the explorer is gone."""
-    settle(output, setup.cwd, setup.ray)
-    serve(channel, lambda say: _begun(setup, say), lambda why: RewardProcessReady(broken=why), wire.packed)
-
-
-def _begun(setup: RewardProcessSetup, say: Say) -> Hear:
+def start(setup: RewardProcessSetup, send: Send) -> tuple[RewardProcessReady, Receive]:
+    """Load the reward function; return the first message and the receiver of calls."""
     scoring = _Scoring(setup)
     _limit_memory(setup.memory_gb)
-    say(scoring.ready)
     running: set[asyncio.Task[None]] = set()
 
-    def hear(call: ScoreCall) -> None:
-        task = asyncio.ensure_future(_answered(scoring, call, say))
+    async def answer(call: ScoreCall) -> None:
+        send((await scoring.reply(call)).pickled())
+
+    def receive(call: ScoreCall) -> None:
+        task = asyncio.ensure_future(answer(call))
         running.add(task)
         task.add_done_callback(running.discard)
 
-    return hear
-
-
-async def _answered(scoring: _Scoring, call: ScoreCall, say: Say) -> None:
-    say(await scoring.reply(call))
+    return scoring.ready, receive
 
 
 class _Scoring:
@@ -83,14 +70,16 @@ class _Scoring:
         manager = setup.config.reward.reward_manager
         inline = manager.source == "register" and manager.name in _IN_MAIN_THREAD and not waits
         lanes = 1 if inline else MANY if waits else _THREADS
-        self.ready = RewardProcessReady(lanes, self._scorer.whole, self._scorer.has_limit)
-        # Nothing in a main thread that computes can look at a clock: there the explorer does.
+        self.ready = RewardProcessReady(
+            lanes=lanes, whole=self._scorer.whole, has_limit=self._scorer.has_limit
+        )
+        # A main thread that computes cannot check a time limit: there the explorer does.
         self._timeout_s = None if inline or self._scorer.has_limit else setup.timeout_s
         executor = _Inline() if inline else _Threads(2 * _THREADS)
         asyncio.get_running_loop().set_default_executor(executor)
 
     async def reply(self, call: ScoreCall) -> ScoreReply:
-        """Scores, or what went wrong."""
+        """Return the scores of a call, or its failure."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return ScoreReply(call.number, await self._scorer.group(call.task, call.parts))
@@ -103,7 +92,7 @@ class _Scoring:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads in which sys.exit and fork do no harm."""
+    """Threads in which sys.exit and fork are an answer's failure."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ThreadPoolExecutor."""
@@ -111,7 +100,7 @@ class _Threads(ThreadPoolExecutor):
 
 
 class _Inline(ThreadPoolExecutor):
-    """The caller's own thread: signals work there, as math-verify's time limits want."""
+    """The caller's thread: signals work there, as math-verify's time limits need."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ThreadPoolExecutor."""
@@ -124,7 +113,7 @@ class _Inline(ThreadPoolExecutor):
 
 
 def _guarded(home: int, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What ``fn`` returns, in the process that called it. Raises what it raises, and FunctionExited."""
+    """Call ``fn``, and end any copy of the process that it forked. Raises also FunctionExited."""
     try:
         return fn(*args, **kwargs)
     except (SystemExit, KeyboardInterrupt) as error:

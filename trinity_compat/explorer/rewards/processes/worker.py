@@ -1,29 +1,29 @@
-"""The explorer's end of one scoring process: calls, and what becomes of them when it dies."""
+"""The explorer's end of one scoring process: its calls, and their replies when it dies."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from trinity_compat.explorer.rewards.processes import child, wire
+from trinity_compat.explorer.rewards.processes import child
 from trinity_compat.explorer.rewards.processes.wire import RewardProcessReady, ScoreCall, ScoreReply
 from trinity_compat.explorer.sandbox import process
 from trinity_compat.explorer.sandbox.output import RateLimitedOutput
 from trinity_compat.explorer.sandbox.process import Process
 
-GRACE_S = 5.0  # a process says itself that a call took too long; one that cannot is killed so much later
+GRACE_S = 5.0  # a process reports a call that took too long; one that cannot is killed this much later
 
 
 def warm() -> None:
-    """Import veRL, while engines load, in the process that the others are forked from."""
+    """Import veRL, while engines load, in the fork server."""
     process.warm(["verl.experimental.reward_loop.reward_loop", child.__name__])
 
 
 class Worker(Process):
-    """``taken``: calls that it was given a place for; ``spoilt``: it is to end once they have ended.
+    """A scoring process.
 
-    ``alone``: kept for a call that may have ended another process. ``crowd``: calls that were under way when
-    it died.
+    ``taken``: calls that it was assigned; ``spoilt``: it is killed once they have ended. ``alone``: reserved
+    for a call that may have ended another process. ``crowd``: calls in flight when it died.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class Worker(Process):
         self.crowd = 0
 
     async def start(self, setup: child.RewardProcessSetup) -> None:
-        """Until it can be called. Raises asyncio.IncompleteReadError when it ended before."""
-        self.ready = await self.begin(child.main, setup)
+        """Start it. Raises StartFailed."""
+        self.ready = await self.begin(child.start, setup)
 
     async def call(self, call: ScoreCall) -> ScoreReply:
-        """Its reply; ``died`` where the process ended, or said nothing in time and was killed."""
-        if self.dead:  # it died while this call was on its way here, or by it
+        """Return the reply; ``died`` where the process ended, ``timeout`` where it was killed for silence."""
+        if self.dead:  # it died before this call reached it
             return ScoreReply(call.number, kind="died")
         waiting = asyncio.get_running_loop().create_future()
         self._calls[call.number] = waiting
-        self.say(wire.packed(call))
+        self.send(call)
         try:
             async with asyncio.timeout(self._limit()):
                 reply: ScoreReply = await waiting
@@ -61,18 +61,18 @@ class Worker(Process):
     def _limit(self) -> float | None:
         if self._timeout_s is None or self.ready.has_limit:
             return None
-        # A function in the main thread leaves its process no time to look at a clock.
+        # A function in the main thread keeps its process from checking the time.
         return self._timeout_s + (GRACE_S if self.ready.lanes > 1 else 0.0)
 
-    def hear(self, message: ScoreReply) -> None:
-        """See Process."""
+    def receive(self, message: ScoreReply) -> None:
+        """Deliver a reply."""
         waiting = self._calls.get(message.number)
         if waiting and not waiting.done():
             waiting.set_result(message)
 
-    def died(self, last_words: str) -> None:
-        """See Process."""
+    def on_death(self, cause: str) -> None:
+        """Reply ``died`` to the calls in flight."""
         self.crowd = len(self._calls)
         for number, waiting in list(self._calls.items()):
             if not waiting.done():
-                waiting.set_result(ScoreReply(number, kind="died", message=last_words))
+                waiting.set_result(ScoreReply(number, kind="died", message=cause))
