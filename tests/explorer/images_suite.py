@@ -21,7 +21,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.explorer.agents.verl_loops import AgentLoops
 from trinity_compat.explorer.data.tasks import train_stream
 from trinity_compat.explorer.engine import media_tokens
-from trinity_compat.explorer.engine.media_tokens import hears, placeholders
+from trinity_compat.explorer.engine.media_tokens import placeholders, takes_audio
 from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask
 from trinity_compat.explorer.engine.vllm import AsyncEngine, Completion, EngineConfig, InProcessEngine
 from trinity_compat.explorer.rewards.scoring import Score
@@ -219,7 +219,7 @@ def test_a_sound_goes_the_way_that_it_goes_under_verl(hearing, tmp_path):
     for (ids, media), request in zip(asked, requests, strict=True):
         assert ids.count(sound) == 8  # a token for 40 ms
         first = ids.index(begin)
-        # vLLM writes the run and its ends itself; veRL hands it all of them (media_tokens.asked)
+        # vLLM writes the run and its ends; veRL passes all of them on (media_tokens.collapse_placeholders)
         mine = request.prompt["prompt_token_ids"]
         assert mine == [*ids[:first], sound, *ids[ids.index(end) + 1 :]]
         assert request.prompt["multi_modal_data"] == {"audio": media["audio_data"]}
@@ -351,15 +351,15 @@ def test_each_image_and_sound_is_asked_as_one_token_of_a_model_that_marks_where_
         ("eoa boa boa A eoa eoa", "eoa boa A eoa"),
         ("x x", "x x"),
     ):
-        assert media_tokens.asked(given(text), processor) == given(one), text
-        assert media_tokens.asked(given(text), None) == given(text)
+        assert media_tokens.collapse_placeholders(given(text), processor) == given(one), text
+        assert media_tokens.collapse_placeholders(given(text), None) == given(text)
 
 
 def test_only_a_model_with_a_part_for_sounds_hears(hearing, made):
-    assert not hears(made.processor) and not hears(None)
+    assert not takes_audio(made.processor) and not takes_audio(None)
     processor = SimpleNamespace(audio_token_id=7, config=SimpleNamespace(audio_config=None))
-    assert not hears(processor)  # as the larger ones of Gemma 4
-    assert hears(hearing.processor)
+    assert not takes_audio(processor)  # as the larger ones of Gemma 4
+    assert takes_audio(hearing.processor)
 
 
 def test_sounds_of_several_lengths_become_one_tensor_and_are_heard_as_alone():

@@ -28,7 +28,7 @@ def worker(tmp_path, edit):
 
     one = RolloutWorker.__new__(RolloutWorker)
     one._config, one._version, one._agent_timeout_s = OmegaConf.create(verl), 0, None
-    one._have_ended = lambda count: None
+    one._count_ended = lambda count: None
     one._programs = lambda: SimpleNamespace(run=run)
     one._fingerprint = made(RunSpec("", "", verl, 1, None, SyncSpec()), cwd=tmp_path)
     return one

@@ -11,7 +11,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.stream_position import StreamPosition
 from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.data.operators import pipeline_of
-from trinity_compat.explorer.scheduling.difficulty_feedback import known_before
+from trinity_compat.explorer.scheduling.difficulty_feedback import last_known_step
 from trinity_compat.explorer.scheduling.filtering import FilterDraw
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.trinity.pipelines.runner import _feedback
@@ -90,7 +90,7 @@ def expected(sync, steps=STEPS, since=0):
     drawn = []
     for step in range(1, steps + 1):
         selector = selector_of(SELECTOR, ROWS, COLUMNS, "tasksets.0")
-        for each in range(since, known_before(sync, step)):
+        for each in range(since, last_known_step(sync, step)):
             rows = drawn[each * BATCH : (each + 1) * BATCH]
             selector.learn(rows, [(reward(row, 0) + reward(row, 1)) / 2 for row in rows])
         drawn += selector.rows((step - 1) * BATCH, BATCH)
@@ -121,7 +121,7 @@ def test_steps_that_a_resume_has_ended_are_forgotten(make):
     assert run.buffer.depth()["ready"] < 4 * BATCH
     run = make()
     run.buffer.set_state("feedback/2", {"history": 1, "told": [[0, [0, 4, 8], [1.0, 1.0, 0.0]]]})
-    run.scheduler._sole_draws._feedback.tell(2, 2)
+    run.scheduler._sole_draws._feedback.update_order(2, 2)
     assert rows_of(until(run, STEPS)) == expected(SyncSpec())
 
 
@@ -129,8 +129,8 @@ def test_a_step_that_is_made_again_changes_what_later_ones_know(make):
     run = make()
     feedback, order = run.scheduler._sole_draws._feedback, run.train.order
     for rates in ([0.0, 0.0], [1.0, 1.0]):  # groups that got too old are made anew, beside later steps
-        feedback.keep(FilterDraw(run.scheduler._filter, 1, 4, feedback=[(0, [0, 1], rates)]), 1)
-        feedback.tell(2, 1)
+        feedback.save(FilterDraw(run.scheduler._filter, 1, 4, feedback=[(0, [0, 1], rates)]), 1)
+        feedback.update_order(2, 1)
         assert (order.selectors[0].estimator.rates()[0] > 0.5) == (rates[0] == 1.0)
 
 
@@ -139,8 +139,8 @@ def test_what_another_run_brought_back_does_not_count(make, capsys):
     run = until(make(), 3)
     run.buffer.reconcile(step=2, position=StreamPosition(2 * BATCH, buffer="elsewhere", stream=2 * BATCH))
     again = make()
-    again.scheduler._sole_draws._feedback.tell(3, again.buffer.history())
-    assert "what came back of 2 steps up to 2 is not in this database" in capsys.readouterr().out
+    again.scheduler._sole_draws._feedback.update_order(3, again.buffer.history())
+    assert "the results of 2 steps up to 2 are not in this database" in capsys.readouterr().out
     order, fresh = again.train.order, selector_of(SELECTOR, ROWS, COLUMNS, "tasksets.0")
     assert [order.row(number) for number in range(8, 12)] == fresh.rows(8, 4)
 

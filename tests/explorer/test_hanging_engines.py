@@ -51,7 +51,7 @@ class Actor:
 
     def __init__(self, index):
         self.index, self.go, self.tokens = index, asyncio.Event(), asyncio.Queue()
-        for name in ("load", "score", "sleep", "wake", "know", "receive", "write"):
+        for name in ("load", "score", "sleep", "wake", "set_auxiliary_models", "receive", "write"):
             setattr(self, name, Remote(self.answer))
         self.run, self.progress = Remote(self.rollouts, True), Remote(self.ticks, True)
         self.abort = SimpleNamespace(remote=lambda name: None)
@@ -81,7 +81,9 @@ class Engines:
             {"actor_rollout_ref": {"rollout": given}}, "cuda", {}, watchdog=self.watchdog
         )
         self.actors = self.workers._actors = [Actor(index) for index in range(2)]
-        self.workers._where = {index: HungProcess(f"engine {index}", 1, host="here") for index in range(2)}
+        self.workers._processes = {
+            index: HungProcess(f"engine {index}", 1, host="here") for index in range(2)
+        }
         self.follows = [asyncio.ensure_future(self.workers._follow(*pair)) for pair in enumerate(self.actors)]
 
     async def passes(self, seconds, *gives_tokens):
@@ -156,7 +158,7 @@ def test_many_groups_of_one_engine_are_judged_by_its_progress_and_not_by_theirs(
         ("sleep", (), "taking the engines off the device"),
         ("wake", (), "bringing the engines back to the device"),
         ("score", ([1, 2],), "scoring an answer by the engines"),
-        ("know", (["host:1"],), "telling the engines of other models"),
+        ("set_auxiliary_models", (["host:1"],), "sending the engines the other models' addresses"),
     ],
 )
 def test_whatever_is_asked_of_all_engines_has_a_limit(method, arguments, what):
@@ -209,7 +211,7 @@ def test_a_worker_tells_of_progress_while_its_engine_steps_and_while_it_owes_not
         real = asyncio.sleep
         monkeypatch.setattr(worker.asyncio, "sleep", lambda _: passed.get())
         made = object.__new__(RolloutWorker)
-        made._engine, made._asked = Steps(), InflightRequests(None)
+        made._engine, made._requests_in_flight = Steps(), InflightRequests(None)
         told, stream = [], made.progress()
 
         async def follow():
@@ -229,7 +231,7 @@ def test_a_worker_tells_of_progress_while_its_engine_steps_and_while_it_owes_not
         assert [await look() for _ in range(3)] == [3, 3, 3]
         made._engine.steps += 7
         assert [await look() for _ in range(2)] == [4, 4]
-        async with made._asked.changing():
+        async with made._requests_in_flight.changing():
             assert [await look() for _ in range(2)] == [5, 6]  # a load has a limit of its own
         assert await look() == 6
         following.cancel()
@@ -372,7 +374,7 @@ def test_the_reason_of_an_explorer_is_what_hung_and_not_what_was_killed(tmp_path
         raise RunError("the actor died")
 
     monkeypatch.setattr(main, "WatchdogThread", Found)
-    assert main._ended(spec(tmp_path), heart, work) == main.FAILED
+    assert main._run_to_end(spec(tmp_path), heart, work) == main.FAILED
     with contextlib.closing(open_buffer(f"sqlite:///{tmp_path}/b.db")) as buffer:
         (explorer,) = buffer.participants()
     assert (explorer.state, explorer.detail["reason"]) == ("failed", "no progress for 61 s: engine 0")
@@ -383,7 +385,7 @@ def test_the_run_s_limit_is_that_of_its_watchdogs(tmp_path):
     rollout = {"nnodes": 1, "n_gpus_per_node": 1, "tensor_model_parallel_size": 1}
     verl = {"actor_rollout_ref": {"rollout": rollout}, "trainer": {"nnodes": 1, "n_gpus_per_node": 1}}
     given = replace(spec(tmp_path), stall_timeout_s=45.0, verl=verl)
-    heart = main._heart(given, "explorer", "explorer")
+    heart = main._heartbeat(given, "explorer", "explorer")
     assert (heart.watchdog.limit_s, heart.engines.limit_s) == (45.0, 45.0)
     assert main._workers(given, 0, heart.engines)._watchdog is heart.engines
 
@@ -401,7 +403,7 @@ def test_time_passes_for_engines_while_the_event_loop_goes_round(tmp_path, heart
         time.sleep(0.05)  # the loop stands still
         assert len(passed) == told
 
-    asyncio.run(main._in_time(work(), heart))
+    asyncio.run(main._with_ticks(work(), heart))
 
 
 def test_what_an_explorer_is_busy_with_is_told_and_that_its_loop_goes_round_is_not(heart):

@@ -427,7 +427,7 @@ def test_a_silent_trainer_ends_the_exploring(tmp_path, toy):
     now[0] += 11
     seen = [0.0]
     heart = Heartbeat(lambda: buffer, "explorer", silence_s=0.5)
-    heart._sight = SilenceDetector(clock=lambda: seen[0])
+    heart._detector = SilenceDetector(clock=lambda: seen[0])
     heart.beside(buffer)
     heart.check()  # the database was in sight for too short a time to judge by
     seen[0] = 0.6

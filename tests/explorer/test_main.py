@@ -30,7 +30,7 @@ class Engines:
         check()
         self.done.append(f"started in {timeout_s:.0f} s")
 
-    async def know(self, routers):
+    async def set_auxiliary_models(self, routers):
         self.done.append(routers)
 
     def close(self):
@@ -45,7 +45,7 @@ def engines(monkeypatch):
     monkeypatch.setattr(main, "warm", lambda: None)
     monkeypatch.setattr(main, "_workers", lambda *_: made)
     monkeypatch.setattr(main, "_scorer", lambda *_: SimpleNamespace(close=lambda: made.done.append("scored")))
-    monkeypatch.setattr(main, "_maker", lambda *_: FakeMaker())
+    monkeypatch.setattr(main, "_group_builder", lambda *_: FakeMaker())
     monkeypatch.setattr(main.fingerprint, "check", lambda *_: None)
     monkeypatch.setattr(main, "sign", lambda *_: None)
     monkeypatch.setattr(main, "fingerprint_of", lambda spec: "f")
@@ -169,8 +169,8 @@ def test_its_words_choose_the_work_and_the_file_that_describes_it(monkeypatch, t
     monkeypatch.setattr(RunSpec, "load", lambda path: path.relative_to(tmp_path).as_posix())
     monkeypatch.setattr(main, "run", lambda spec, index: done.append((spec, ("run", index))) or 0)
     monkeypatch.setattr(main, "_serve", serve)
-    monkeypatch.setattr(main, "_heart", lambda spec, name, role: (name, role))
-    monkeypatch.setattr(main, "_ended", lambda spec, heart, work: asyncio.run(work()) or 0)
+    monkeypatch.setattr(main, "_heartbeat", lambda spec, name, role: (name, role))
+    monkeypatch.setattr(main, "_run_to_end", lambda spec, heart, work: asyncio.run(work()) or 0)
     assert main.main([str(tmp_path), *words]) == 0
     assert done == [(f"config/{file}.json", work)]
     with pytest.raises(KeyboardInterrupt):
@@ -204,8 +204,8 @@ def test_what_loads_checkpoints_takes_whole_models(tmp_path, toy, monkeypatch, f
 
     for each in ("_async_run", "_bench", "_answer_clients"):
         monkeypatch.setattr(main, each, work)
-    monkeypatch.setattr(main, "_ended", lambda spec, heart, work: asyncio.run(work()) or heart)
-    monkeypatch.setattr(main, "_heart", lambda spec, name, role: (name, role))
+    monkeypatch.setattr(main, "_run_to_end", lambda spec, heart, work: asyncio.run(work()) or heart)
+    monkeypatch.setattr(main, "_heartbeat", lambda spec, name, role: (name, role))
     assert main.run(spec, 1) == (name, name if alone else "explorer")
     assert done == [rank > 0 and not alone]
 
@@ -234,15 +234,15 @@ def test_engines_learn_where_the_models_beside_them_answer(tmp_path, monkeypatch
 
     engines = Engines()
     monkeypatch.setattr(main, "served_models", lambda verl: ["m"] * models)
-    monkeypatch.setattr(main.address, "awaited", awaited)
+    monkeypatch.setattr(main.address, "wait_for_address", awaited)
     spec = SimpleNamespace(verl={}, sync=SimpleNamespace(timeout_s=900.0))
-    found = asyncio.run(main._served(spec, None, engines, SimpleNamespace(check=None)))
+    found = asyncio.run(main._auxiliary_models(spec, None, engines, SimpleNamespace(check=None)))
     assert found == [f"router {place} within 900 s" for place in range(models)]
     assert engines.done == ([found] if models else [])
 
 
 def test_whether_the_trainer_had_finished_is_looked_at_first(tmp_path, toy):
     spec, buffer = job(tmp_path / "job", toy)
-    assert main._look(spec).seen(True)
+    assert main._trainer_finished(spec).is_confirmed(True)
     buffer.set_state("finished", True)
-    assert not main._look(spec).seen(True)  # the mark may be an earlier run's
+    assert not main._trainer_finished(spec).is_confirmed(True)  # the mark may be an earlier run's

@@ -167,7 +167,7 @@ def test_an_answer_that_cannot_be_trained_is_its_agent_loop_s_failure(name):
     async def made_by(job, places):
         return [GOOD, part]
 
-    worker._made_by = made_by
+    worker._run_agent = made_by
     rollout = asyncio.run(worker._by_agent(RolloutTask(3, {}, 2, {})))
     assert (rollout.task_no, rollout.trajectories, rollout.hopeless) == (3, (), False)
     assert rollout.error.startswith(f"answer 1 cannot be trained: {message}")

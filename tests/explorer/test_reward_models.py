@@ -29,14 +29,14 @@ def config(toy, *words):
 def test_an_explorer_reads_the_address_of_its_own_start_only(tmp_path, toy, monkeypatch):
     _, buffer = job(tmp_path / "job", toy)
     monkeypatch.setenv(address.TOKEN, "an earlier start")
-    address.tell(buffer, "127.0.0.1:1")
+    address.store_address(buffer, "127.0.0.1:1")
     monkeypatch.setenv(address.TOKEN, "this start")
-    assert address.told(buffer) is None
+    assert address.load_address(buffer) is None
 
     async def both():
-        waiting = asyncio.ensure_future(address.awaited(buffer, lambda: None, timeout_s=300))
+        waiting = asyncio.ensure_future(address.wait_for_address(buffer, lambda: None, timeout_s=300))
         await asyncio.sleep(0.2)
-        address.tell(buffer, "127.0.0.1:2")
+        address.store_address(buffer, "127.0.0.1:2")
         return await waiting
 
     assert asyncio.run(both()) == "127.0.0.1:2"
@@ -46,10 +46,10 @@ def test_an_explorer_reads_the_address_of_its_own_start_only(tmp_path, toy, monk
 def test_a_server_that_never_comes_is_not_waited_for_without_end(tmp_path, toy, monkeypatch):
     _, buffer = job(tmp_path / "job", toy)
     with pytest.raises(UserError, match="served by `trinity-compat run`"):
-        asyncio.run(address.awaited(buffer, lambda: None, timeout_s=300))
+        asyncio.run(address.wait_for_address(buffer, lambda: None, timeout_s=300))
     monkeypatch.setenv(address.TOKEN, "this start")
     with pytest.raises(RunError, match=r"not served after 0\.1 s"):
-        asyncio.run(address.awaited(buffer, lambda: None, timeout_s=0.1))
+        asyncio.run(address.wait_for_address(buffer, lambda: None, timeout_s=0.1))
     buffer.close()
 
 
@@ -141,11 +141,11 @@ async def post(where, payload):
 def test_several_servers_stand_behind_one_address_that_a_restart_keeps():
     async def go():
         (one, end_one), (two, end_two) = await echoing("one"), await echoing("two")
-        async with serving._in_front_of([one, two], None) as router:
+        async with serving._one_address([one, two], None) as router:
             answers = await asyncio.gather(*(post(router, {"input": str(n)}) for n in range(8)))
-        async with serving._in_front_of([one, two], router) as again:
+        async with serving._one_address([one, two], router) as again:
             assert again == router
-        async with serving._in_front_of([one], None) as alone:
+        async with serving._one_address([one], None) as alone:
             assert alone == one
         await end_one()
         await end_two()
@@ -179,6 +179,6 @@ def test_a_server_that_ends_is_told_with_its_last_words():
         return ServerState(ready=False, code=-9, why="out of memory")
 
     servers = serving.RewardServers(None, 1)
-    servers._actors = [types.SimpleNamespace(look=types.SimpleNamespace(remote=seen))]
+    servers._actors = [types.SimpleNamespace(state=types.SimpleNamespace(remote=seen))]
     with pytest.raises(RunError, match="server ended with exit code -9: out of memory"):
-        asyncio.run(servers.look())
+        asyncio.run(servers.states())

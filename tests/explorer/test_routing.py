@@ -108,7 +108,7 @@ def worker(engine, *, partial=True):
     rollout = {"agent": {"default_agent_loop": "single_turn_agent"}, "response_length": 9}
     made._config = OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})
     made._model, made._engine = SimpleNamespace(processor=None), engine
-    made._asked, made._runs = InflightRequests(engine, partial=partial), {}
+    made._requests_in_flight, made._runs = InflightRequests(engine, partial=partial), {}
     made._count = made._version = made._ended = 0
     made._prompt = lambda task: [1] if task["raw_prompt"] else truncate([1, 2], 1, "error")
     return made
@@ -144,9 +144,9 @@ def test_a_groups_places_on_the_engine_become_free_once_each():
     told = []
     places = EngineSlots(3, told.append)
     for _ in range(2):
-        places.one_free()
-    places.all_free()
-    places.one_free()  # of the same group, made again in a process of its own
+        places.free_one()
+    places.free_all()
+    places.free_one()  # of the same group, made again in a process of its own
     assert told == [1, 1, 1]
 
 
@@ -187,7 +187,7 @@ def test_answers_in_flight_go_on_over_new_weights_or_begin_again_with_them(parti
         engine.asked[-1][1].set_result(answering(1))
         (rollout,) = await rollouts
         assert one._ended == 2 and len(engine.asked) == (2 if partial else 3)
-        assert one._asked.interrupted == (0 if partial else 1)
+        assert one._requests_in_flight.interrupted == (0 if partial else 1)
         return [part.versions for part in rollout.trajectories]
 
     assert asyncio.run(main()) == [(0, 0), (0, 1) if partial else (1, 1)]

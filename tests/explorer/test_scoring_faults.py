@@ -21,7 +21,7 @@ from trinity_compat.common.errors import RunError
 from trinity_compat.common.user_output import REWARD
 from trinity_compat.explorer.rewards.processes import pool as pools
 from trinity_compat.explorer.rewards.processes.pool import make_scorer
-from trinity_compat.explorer.rewards.scoring import of_failures
+from trinity_compat.explorer.rewards.scoring import failure_metrics
 from trinity_compat.explorer.sandbox.output import RateLimitedOutput
 from trinity_compat.job.fingerprint import SCORING, FilesEdited, check, made
 from trinity_compat.job.run_spec import RunSpec, ScoringSpec, SyncSpec
@@ -69,8 +69,8 @@ def test_a_fault_costs_its_own_answer(toy, tmp_path, name, manager):
     limits = LIMITS if kind == "timeout" else replace(LIMITS, timeout_s=300.0)
     scores = score(toy, [GOOD, BAD, GOOD], *words, limits=limits)
     assert [(each.reward, each.failure) for each in scores] == [(0.5, ""), (0.0, kind), (0.5, "")]
-    assert of_failures(scores[1])["reward/failed"] == 1.0
-    assert of_failures(scores[0]) == {}
+    assert failure_metrics(scores[1])["reward/failed"] == 1.0
+    assert failure_metrics(scores[0]) == {}
 
 
 def test_an_answer_that_hangs_is_waited_for_once(toy, tmp_path):
@@ -113,7 +113,7 @@ def test_a_fault_that_passes_is_tried_again(toy, tmp_path):
     limits = ScoringSpec(timeout_s=300.0, on_hang="retry")
     (bad,) = score(toy, [BAD], *faulty(tmp_path, fault), limits=limits)
     assert (bad.reward, bad.failure, bad.retries) == (0.25, "", 1)
-    assert of_failures(bad) == {"reward/retries": 1.0}
+    assert failure_metrics(bad) == {"reward/retries": 1.0}
 
 
 def test_retries_have_an_end(toy, tmp_path):

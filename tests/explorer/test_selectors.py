@@ -8,7 +8,7 @@ import pytest
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.explorer.data.taskset_order import TasksetOrder
-from trinity_compat.explorer.scheduling.difficulty_feedback import known_before
+from trinity_compat.explorer.scheduling.difficulty_feedback import last_known_step
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.trinity.selectors import Estimator, columns_of, selector_of
 
@@ -147,7 +147,7 @@ def test_a_column_that_a_selector_cannot_compare_is_named_with_its_row():
     ],
 )
 def test_what_came_back_counts_from_the_next_sync_on(sync, known):
-    assert [known_before(sync, step) for step in range(1, 7)] == known
+    assert [last_known_step(sync, step) for step in range(1, 7)] == known
 
 
 def cases():

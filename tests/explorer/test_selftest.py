@@ -10,7 +10,7 @@ from explorer_job import BATCH, FakeMaker, experience, job
 
 from trinity_compat.buffer.model import Group
 from trinity_compat.common.errors import RunError, UserError
-from trinity_compat.explorer.engine.weight_sync_check import HandoverTest
+from trinity_compat.explorer.engine.weight_sync_check import WeightSyncCheck
 from trinity_compat.synchronizer import weight_sync_check
 from trinity_compat.synchronizer.transports.files import write_file
 from trinity_compat.synchronizer.weight_sync_check import Probe
@@ -37,7 +37,7 @@ def buffer(tmp_path, toy):
 
 
 def check(buffer, engines, version=1, bound=0.5):
-    asyncio.run(HandoverTest(buffer, engines, bound).check(version))
+    asyncio.run(WeightSyncCheck(buffer, engines, bound).check(version))
 
 
 def test_engines_that_agree_are_told_with_both_numbers(buffer, capsys):
@@ -64,7 +64,7 @@ def test_other_versions_and_a_bound_of_zero_are_not_tested(buffer, version, boun
 
 def test_a_version_is_checked_once(buffer):
     engines = Engines(LEFT.logprobs)
-    test = HandoverTest(buffer, engines, 0.5)
+    test = WeightSyncCheck(buffer, engines, 0.5)
     asyncio.run(test.check(1))
     asyncio.run(test.check(1))
     assert len(engines.asked) == 1

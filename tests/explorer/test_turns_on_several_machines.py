@@ -206,4 +206,4 @@ def test_a_place_is_told_by_its_machine_and_the_first_gpu_that_it_sees(monkeypat
 
     seen = SimpleNamespace(get_node_id=lambda: "machine", get_accelerator_ids=lambda: {"GPU": [5, 6]})
     monkeypatch.setattr(ray, "get_runtime_context", lambda: seen)
-    assert trainer_devices._look() == ("machine", "5")
+    assert trainer_devices._own_device() == ("machine", "5")

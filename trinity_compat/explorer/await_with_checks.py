@@ -1,4 +1,4 @@
-"""Waiting for work that may never come back."""
+"""Await with liveness checks and a timeout."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 LOOK_S = 0.5
 
 
-async def attended(
+async def await_with_checks(
     work: Awaitable[T], check: Callable[[], None], *, limit_s: float, late: Callable[[], Exception]
 ) -> T:
-    """What ``work`` gives.
+    """Return the result of ``work``.
 
-    Twice a second ``check`` is called, and what it raises ends the wait; after ``limit_s`` seconds raises
-    ``late()``. Either way the work is cancelled.
+    ``check`` is called twice a second, and what it raises ends the wait; after ``limit_s`` seconds ``late()``
+    is raised. Either way the work is cancelled.
     """
     until = time.monotonic() + limit_s
     task = asyncio.ensure_future(work)

@@ -11,7 +11,7 @@ from trinity_compat.job.run_spec import RunSpec
 
 
 def configuration(spec: RunSpec) -> tuple[Any, Any, Any]:
-    """veRL's configuration, tokenizer and processor, as its main_ppo makes them."""
+    """Load veRL's configuration, tokenizer and processor as its main_ppo does."""
     with gc_paused():
         from omegaconf import OmegaConf
         from verl.utils import hf_processor, hf_tokenizer

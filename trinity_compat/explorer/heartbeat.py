@@ -1,4 +1,4 @@
-"""Says every second that this explorer lives, and notices when the trainer no longer does."""
+"""The explorer's heartbeat, every second, and its check of the trainer's."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LEASE_S = 10.0  # without a renewal for this long an explorer loses its tasks
 
 
 class TrainerGone(RuntimeError):
-    """The trainer was there and has not been heard of for SILENCE_S seconds, or says that it failed."""
+    """The trainer was silent for SILENCE_S seconds, or reported its failure."""
 
 
 class Heartbeat(HeartbeatThread):
-    """A pulse with a buffer of its own.
+    """Heartbeat with a separate connection to the buffer.
 
-    Only an explorer needs a trainer that lives, and tells it when its own death would not be the end:
-    ``check`` raises TrainerGone with the reason.
+    Only an explorer needs a living trainer: ``check`` raises TrainerGone with the reason. It also reports
+    whether it would be restarted after its death.
     """
 
     def __init__(
@@ -41,19 +41,17 @@ class Heartbeat(HeartbeatThread):
         super().__init__(
             lambda: closing(open_own()), role, name, period_s=period_s, always=always, limit_s=limit_s
         )
-        self.engines = Watchdog(limit_s)  # what is asked of them
-        self.holder: Callable[[], LeaseHolder | None] = lambda: (
-            None
-        )  # whose tasks are kept as long as it beats
-        self._silence, self._sight = silence_s, SilenceDetector()
+        self.engines = Watchdog(limit_s)  # requests to them
+        self.holder: Callable[[], LeaseHolder | None] = lambda: None  # its leases are renewed
+        self._silence, self._detector = silence_s, SilenceDetector()
 
     def progress(self) -> tuple[int, list[str]]:
-        """The engines' alone, once it has started: that its event loop goes round is no progress."""
+        """Return the engines' progress, once it has started: that of its event loop does not count."""
         starts = [self.main.what] if self.state == "starting" else []
         return self.engines.count, [*starts, *self.engines.told()]
 
     def beside(self, buffer: Buffer) -> None:
-        """Keep this explorer's tasks, look after the trainer. The beats go on, whatever is found."""
+        """Renew this explorer's leases and check the trainer. The heartbeat continues in any case."""
         if holder := self.holder():
             buffer.keep(holder, lease_s=LEASE_S)
         reason = self._trainer_trouble(buffer)
@@ -61,26 +59,28 @@ class Heartbeat(HeartbeatThread):
             self._trouble = TrainerGone(reason)
 
     def at_the_end(self, buffer: Buffer) -> None:
-        """Leave its tasks to the others."""
+        """Leave its tasks to the other explorers."""
         if holder := self.holder():
             buffer.leave(holder)
 
     def _trainer_trouble(self, buffer: Buffer) -> str | None:
         if self._role != "explorer":
             return None
-        return trainer_trouble(buffer, self._sight, silence_s=self._silence)
+        return trainer_trouble(buffer, self._detector, silence_s=self._silence)
 
 
-def trainer_trouble(buffer: Buffer, sight: SilenceDetector, *, silence_s: float = SILENCE_S) -> str | None:
-    """Why the trainer can't be waited for any longer; None while it lives, is done, never came, or will be
-    started again."""
+def trainer_trouble(buffer: Buffer, detector: SilenceDetector, *, silence_s: float = SILENCE_S) -> str | None:
+    """Return why a longer wait for the trainer is of no use.
+
+    None while it lives, is done, never came, or will be restarted.
+    """
     trainers = [p for p in buffer.participants() if p.role == "trainer"]
-    sight.look()
+    detector.look()
     if not trainers:
         return None
-    # One that was started again stands beside its predecessor until it begins a history.
-    trainer = min(trainers, key=sight.silent_s)
-    return _trouble_of(trainer, sight.silent_s(trainer), silence_s)
+    # A restarted trainer is listed beside its predecessor until it begins a history.
+    trainer = min(trainers, key=detector.silent_s)
+    return _trouble_of(trainer, detector.silent_s(trainer), silence_s)
 
 
 def _trouble_of(trainer: Participant, silent_s: float, limit_s: float) -> str | None:

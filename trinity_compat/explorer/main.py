@@ -1,4 +1,4 @@
-"""One explorer process: put the parts together, explore, end with a reason."""
+"""Body of an explorer process: assemble the parts, explore, end with a reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trinity_compat.explorer.engine.colocate import SharedDevice
 from trinity_compat.explorer.engine.media_tokens import placeholders
 from trinity_compat.explorer.engine.process_environment import START_S
 from trinity_compat.explorer.engine.sampling import eval_jobs
-from trinity_compat.explorer.engine.weight_sync_check import HandoverTest
+from trinity_compat.explorer.engine.weight_sync_check import WeightSyncCheck
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.modes.bench import ROLE, Bench
 from trinity_compat.explorer.modes.serve import ROLE as SERVE
@@ -62,13 +62,13 @@ DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3
 STOPPED = 128 + signal.SIGTERM
 TICK_S = 1.0
 USAGE = "python -m trinity_compat.explorer JOB_DIR [--index I] [--explore | --bench | --serve]"
-EXPLORE = "explore"  # an explorer with a file of its own
+EXPLORE = "explore"  # an explorer with a separate specification
 
 
 def main(argv: list[str]) -> int:
-    """`USAGE`; with ``--reward-model NAME --parts N`` it is the process that serves the reward model.
+    """Run the explorer of `USAGE`; return the exit code.
 
-    Returns the exit code.
+    With ``--reward-model NAME --parts N`` it is the process that serves the reward model.
     """
     if not argv or argv[0].startswith("-"):
         print(f"usage: {USAGE}", file=sys.stderr)
@@ -82,41 +82,46 @@ def main(argv: list[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    if name := _after("--reward-model", argv):
-        heart = _heart(spec, name, REWARD_MODEL)
-        return _ended(spec, heart, lambda: _serve(spec, heart, parts=int(_after("--parts", argv) or 1)))
-    return run(spec, int(_after("--index", argv) or 0))
+    if name := _option_value("--reward-model", argv):
+        heart = _heartbeat(spec, name, REWARD_MODEL)
+        return _run_to_end(
+            spec, heart, lambda: _serve(spec, heart, parts=int(_option_value("--parts", argv) or 1))
+        )
+    return run(spec, int(_option_value("--index", argv) or 0))
 
 
-def _after(option: str, argv: list[str]) -> str | None:
+def _option_value(option: str, argv: list[str]) -> str | None:
     return argv[argv.index(option) + 1] if option in argv else None
 
 
 def run(spec: RunSpec, index: int = 0) -> int:
-    """Explore until the run is finished. 0 done, 1 failed, 2 bad input, 3 the trainer died, 143 stopped."""
-    alone = {ROLE: _bench, SERVE: _answer_clients}.get(spec.mode)
-    role = spec.mode if alone else "explorer"
-    name = role if spec.explorers == 1 or alone else f"explorer_{index}"
-    heart = _heart(spec, name, role)
-    if alone:  # what it loads are checkpoints, which are read as whole models
+    """Explore until the run is finished.
+
+    Returns 0 done, 1 failed, 2 bad input, 3 the trainer died, 143 stopped.
+    """
+    other_mode = {ROLE: _bench, SERVE: _answer_clients}.get(spec.mode)
+    role = spec.mode if other_mode else "explorer"
+    name = role if spec.explorers == 1 or other_mode else f"explorer_{index}"
+    heart = _heartbeat(spec, name, role)
+    if other_mode:  # it loads checkpoints, which are read as whole models
         whole = replace(spec, verl=merged(spec.verl)) if lora_rank(spec.verl) else spec
-        return _ended(spec, heart, lambda: alone(whole, heart))
-    return _ended(spec, heart, lambda: _async_run(spec, index, name, heart))
+        return _run_to_end(spec, heart, lambda: other_mode(whole, heart))
+    return _run_to_end(spec, heart, lambda: _async_run(spec, index, name, heart))
 
 
-def _heart(spec: RunSpec, name: str, role: str) -> Heartbeat:
+def _heartbeat(spec: RunSpec, name: str, role: str) -> Heartbeat:
     return Heartbeat(lambda: open_buffer(spec.database_url), name, role=role, limit_s=spec.stall_timeout_s)
 
 
-def _ended(spec: RunSpec, heart: Heartbeat, work: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """Do the work to its end, and say in the database and in the log how it ended; the exit code."""
+def _run_to_end(spec: RunSpec, heart: Heartbeat, work: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """Run the work, report its end in the database and the log, and return the exit code."""
     heart.start()
     guard = WatchdogThread(
         heart.watchdog, heart.engines, last_word=lambda reason: heart.stop("failed", reason=reason)
     )
     with guard:
-        code, reason = _outcome(spec, lambda: _in_time(work(), heart))
-    if guard.reason:  # else it would be what was ended that is blamed
+        code, reason = _outcome(spec, lambda: _with_ticks(work(), heart))
+    if guard.reason:  # else the error of what the watchdog ended would be reported
         code, reason = FAILED, guard.reason
     state = {DONE: "done", STOPPED: "stopped"}.get(code, "failed")
     heart.stop(state, **({"reason": reason} if reason else {}))
@@ -125,9 +130,11 @@ def _ended(spec: RunSpec, heart: Heartbeat, work: Callable[[], Coroutine[Any, An
     return code
 
 
-async def _in_time(work: Coroutine[Any, Any, None], heart: Heartbeat) -> None:
-    """Time passes for the engines as far as this event loop goes round: else it could not see their progress,
-    and it is the loop that is late."""
+async def _with_ticks(work: Coroutine[Any, Any, None], heart: Heartbeat) -> None:
+    """Run the work, and advance the engines' watchdog with this event loop.
+
+    While the loop is blocked it sees no progress of the engines, and the loop is what is late.
+    """
 
     async def tick() -> None:
         while True:
@@ -154,15 +161,15 @@ def _outcome(spec: RunSpec, work: Callable[[], Coroutine[Any, Any, None]]) -> tu
     except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
         return STOPPED, "by a signal"
     except Exception as error:
-        if told := disk_full.explained(error, spec):
-            return FAILED, str(told)
+        if explanation := disk_full.explained(error, spec):
+            return FAILED, str(explanation)
         traceback.print_exc()
         return FAILED, f"{type(error).__name__}: {error}"
     return DONE, ""
 
 
 async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """SIGTERM cancels, so that engines and connections are given back."""
+    """Run the work; SIGTERM cancels it, so that engines and connections are released."""
     task = asyncio.ensure_future(work)
     _cancel_on_sigterm(task)
     await task
@@ -178,29 +185,29 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> None:
-    ended = _look(spec)
+    finished = _trainer_finished(spec)
     warm()
     config, tokenizer, processor = configuration(spec)
     train, evaluation = _streams(config, tokenizer, processor)
     dynamic_dataset.check_instance(train.dataset)
     _join(spec)
-    with ExitStack() as given_back:
-        buffer = given_back.enter_context(closing(open_buffer(spec.database_url)))
+    with ExitStack() as closed_at_end:
+        buffer = closed_at_end.enter_context(closing(open_buffer(spec.database_url)))
         sign(buffer, fingerprint_of(spec))
-        report = given_back.enter_context(closing(StepReporter(buffer, name, Trackers(spec.verl, name))))
-        workers = given_back.enter_context(closing(_workers(spec, index, heart.engines)))
+        report = closed_at_end.enter_context(closing(StepReporter(buffer, name, Trackers(spec.verl, name))))
+        workers = closed_at_end.enter_context(closing(_workers(spec, index, heart.engines)))
         device = SharedDevice(DeviceTurn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
-        scheduler = Scheduler(spec, buffer, train, evaluation, index=index, ended=ended)
+        scheduler = Scheduler(spec, buffer, train, evaluation, index=index, ended=finished)
         heart.holder = lambda: scheduler.holder
         await _start(spec, workers, device, heart)
         fingerprint.check(spec.fingerprint)  # the data and the model are loaded
         receiver = _receiver(spec, buffer, workers, heart, index) if scheduler.versions.takes_over else None
-        test = HandoverTest(buffer, workers, weight_sync_check.bound())
-        routers = await _served(spec, buffer, workers, heart)
-        scorer = given_back.enter_context(closing(_scorer(spec, config, routers)))
-        maker = _maker(spec, workers, scorer, tokenizer, processor)
+        sync_check = WeightSyncCheck(buffer, workers, weight_sync_check.bound())
+        routers = await _auxiliary_models(spec, buffer, workers, heart)
+        scorer = closed_at_end.enter_context(closing(_scorer(spec, config, routers)))
+        builder = _group_builder(spec, workers, scorer, tokenizer, processor)
         pipeline = pipeline_of(spec.verl, train)
-        explorer = Explorer(buffer, scheduler, maker, report, heart, receiver, device, test, pipeline)
+        explorer = Explorer(buffer, scheduler, builder, report, heart, receiver, device, sync_check, pipeline)
         async with prepared(pipeline, spec.verl, routers):
             heart.main.now("the explorer's event loop")
             await explorer.explore()
@@ -230,7 +237,7 @@ async def _start(
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
 
 
-def _maker(
+def _group_builder(
     spec: RunSpec, workers: RolloutWorkers, scorer: Scorer, tokenizer: Any, processor: Any
 ) -> GroupBuilder:
     return GroupBuilder(
@@ -243,8 +250,8 @@ def _maker(
     )
 
 
-def _look(spec: RunSpec) -> TrainerFinished:
-    """Before anything is loaded: whether the trainer has finished already."""
+def _trainer_finished(spec: RunSpec) -> TrainerFinished:
+    """Read, before anything is loaded, whether the trainer has finished."""
     with closing(open_buffer(spec.database_url)) as buffer:
         return TrainerFinished(fresh=not buffer.glance().finished)
 
@@ -271,16 +278,16 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     )
     try:
         await workers.start(heart.check, timeout_s=spec.sync.timeout_s)
-        routers = await _served(spec, buffer, workers, heart)
+        routers = await _auxiliary_models(spec, buffer, workers, heart)
         with closing(_scorer(spec, config, routers)) as scorer:
-            maker = GroupBuilder(
+            builder = GroupBuilder(
                 workers,
                 scorer,
                 tokenizer,
                 placeholders=placeholders(processor),
                 retries=spec.agent_retries,
             )
-            await Bench(spec, buffer, maker, jobs, trackers, heart).run()
+            await Bench(spec, buffer, builder, jobs, trackers, heart).run()
     finally:
         workers.close()
         trackers.close()
@@ -300,16 +307,20 @@ async def _answer_clients(spec: RunSpec, heart: Heartbeat) -> None:
         buffer.close()
 
 
-async def _served(spec: RunSpec, buffer: Buffer, workers: RolloutWorkers, heart: Heartbeat) -> list[str]:
-    """Where the models answer that the run serves beside its policy, the reward model first; the workers know
-    it too."""
+async def _auxiliary_models(
+    spec: RunSpec, buffer: Buffer, workers: RolloutWorkers, heart: Heartbeat
+) -> list[str]:
+    """Return the addresses of the models that the run serves beside its policy, the reward model first.
+
+    The workers get them too.
+    """
     limit_s = max(spec.sync.timeout_s, START_S)
     routers = [
-        await address.awaited(buffer, heart.check, timeout_s=limit_s, place=place)
+        await address.wait_for_address(buffer, heart.check, timeout_s=limit_s, place=place)
         for place in range(len(served_models(spec.verl)))
     ]
     if routers:
-        await workers.know(routers)
+        await workers.set_auxiliary_models(routers)
     return routers
 
 
@@ -339,13 +350,13 @@ def _streams(config: Any, tokenizer: Any, processor: Any) -> tuple[TaskStream, T
 
 
 def _join(spec: RunSpec) -> None:
-    """The supervisor's Ray, and let SIGTERM cancel again: Ray puts a handler of its own in place."""
+    """Join Ray, and let SIGTERM cancel again: Ray replaces the handler."""
     _join_ray(spec)
     _cancel_on_sigterm(asyncio.current_task())
 
 
 def _join_ray(spec: RunSpec) -> None:
-    """The supervisor's Ray ($RAY_ADDRESS), else one of our own that ends with this process.
+    """Join the supervisor's Ray ($RAY_ADDRESS), else start one that ends with this process.
 
     Raises UserError when it has too few GPUs.
     """

@@ -1,7 +1,7 @@
 """The launch's loggers, for an explorer: veRL's own Tracking, under the run's name with a suffix.
 
-The trainer logs a run of its own (``_trainer``). The console is left out: an explorer's log has a line per
-step already. TensorBoard is written whenever $TENSORBOARD_DIR says where.
+The trainer logs a separate run (``_trainer``). The console is left out: an explorer's log has a line per step
+anyway. TensorBoard is written whenever $TENSORBOARD_DIR is set.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trinity_compat.common.redaction import hidden
 
 
 class Trackers:
-    """Every logger of ``trainer.logger`` at once."""
+    """All loggers of ``trainer.logger``."""
 
     def __init__(self, verl: Mapping[str, Any], suffix: str) -> None:
         self._tracking: Any = None
@@ -26,7 +26,7 @@ class Trackers:
             self._tracking = Tracking(trainer["project_name"], name, backends, config=hidden("", verl))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One step's metrics, to all of them."""
+        """Log one step's metrics."""
         if self._tracking:
             self._tracking.log(data=dict(metrics), step=step)
 
@@ -37,9 +37,9 @@ class Trackers:
 
 
 def backends_of(logger: Any) -> list[str]:
-    """``trainer.logger`` without the console, with TensorBoard where the job has a place for it."""
-    asked = [logger] if isinstance(logger, str) else list(logger or ())
-    wanted = dict.fromkeys(name for name in asked if name != "console")
+    """Return ``trainer.logger`` without the console, with TensorBoard where the job has a folder for it."""
+    names = [logger] if isinstance(logger, str) else list(logger or ())
+    wanted = dict.fromkeys(name for name in names if name != "console")
     if os.environ.get("TENSORBOARD_DIR"):
         wanted["tensorboard"] = None
     return list(wanted)

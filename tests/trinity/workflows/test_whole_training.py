@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import DROPPED, DROPPED_KIND
-from trinity_compat.explorer.scheduling.difficulty_feedback import known_before
+from trinity_compat.explorer.scheduling.difficulty_feedback import last_known_step
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.trinity.selectors import selector_of
 
@@ -178,7 +178,7 @@ def expected(columns, found, rates):
     drawn = []
     for step in range(12):
         selector = selector_of(asked, len(columns["weak"]), columns, "")
-        for each in range(known_before(SyncSpec(interval=2), step + 1)):
+        for each in range(last_known_step(SyncSpec(interval=2), step + 1)):
             batch = slice(each * 16, (each + 1) * 16)
             selector.learn(found[batch], rates[batch])
         drawn += selector.rows(step * 16, 16)

@@ -46,7 +46,7 @@ class EngineClient:
         sampling = self._turn(sampling_params, len(prompt_ids))
         request = GenerationRequest(
             f"turn-{self._count}",
-            media_tokens.asked(prompt_ids, self._processor),
+            media_tokens.collapse_placeholders(prompt_ids, self._processor),
             sampling,
             {kind: media[f"{kind}_data"] for kind in _KINDS if media.get(f"{kind}_data")},
             media.get("mm_processor_kwargs") or {},

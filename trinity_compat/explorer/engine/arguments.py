@@ -1,20 +1,20 @@
-"""What a run gives to vLLM, as a pure function of veRL's configuration: no vLLM, torch or veRL is imported.
+"""vLLM's arguments, as a pure function of veRL's configuration: no vLLM, torch or veRL is imported.
 
 Source: verl 0.9.1, workers/rollout/vllm_rollout/vllm_async_server.py (``__init__``, ``_validate_configs``,
-``launch_server``). Differences from what stock veRL gives:
+``launch_server``). Differences from stock veRL:
 
 - ``load_format``: the engine reads the model path, where stock's starts with random weights ("dummy") and
   waits for the trainer's: the model path is version 0 here.
 - ``enable_sleep_mode`` only where the trainer uses the same device.
-- ``max_model_len``, where the launch gives none: prompt + response instead of all that the model can; veRL
-  asks for no more tokens than those.
+- ``max_model_len``, where the launch sets none: prompt + response instead of the model's maximum; veRL
+  requests no more tokens than those.
 - ``hf_overrides`` has the ``max_position_embeddings`` of ``model.override_config``: stock's vLLM would read
   the model's own, and refuse the longer ``max_model_len`` that the launch makes possible.
 - no LoRA arguments where versions are whole models (``lora.py``).
-- with ``rollout.quantization=fp8`` ``load_format`` is stock's "dummy": what lies in the model's files is not
-  what such an engine holds. ``WeightReceiver.receive_model`` puts version 0 in place as it does every other.
-- no ``data_parallel_size``: such ranks are engines of their own, or a wider one (run/plan/engine.py).
-- on a CPU no chunked prefill (vLLM 0.28 cannot rewind a request's own random generator there: "CPU Generator
+- with ``rollout.quantization=fp8`` ``load_format`` is stock's "dummy": such an engine's weights differ from
+  the model's files. ``WeightReceiver.receive_model`` loads version 0 as it does every other.
+- no ``data_parallel_size``: such ranks are separate engines, or one wider engine (run/plan/engine.py).
+- on a CPU no chunked prefill (vLLM 0.28 cannot rewind a request's random generator there: "CPU Generator
   does not use offset"), no tensor parallelism, and no batch-invariant kernels, which are Triton's.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 from trinity_compat.job.lora import engine_settings
 from trinity_compat.job.vllm_arguments import carried, given_in, release_for, section_of
 
-# As they are, under the same name; a key that is not there or null is vLLM's default, as on its command line.
+# Passed on under the same name; a key that is absent or null is vLLM's default, as on its command line.
 _SAME = (
     "dtype",
     "max_num_seqs",
@@ -38,7 +38,7 @@ _SAME = (
     "scheduling_policy",
 )
 
-# Of veRL 0.9.1's MtpConfig, where a launch gives rollout.mtp some fields only.
+# Defaults of veRL 0.9.1's MtpConfig, where a launch sets only some fields of rollout.mtp.
 _DRAFTS = {"method": "mtp", "num_speculative_tokens": 1}
 
 
@@ -52,10 +52,10 @@ def engine_arguments(
     positions: int | None = None,
     layers: int = 0,
 ) -> dict[str, Any]:
-    """Arguments of vLLM's AsyncEngineArgs for engine ``index``, plain containers only.
+    """Return the arguments of vLLM's AsyncEngineArgs for engine ``index``, in plain containers.
 
     ``model_path``: the model's folder; ``shared``: the trainer uses the same device in turns; ``positions``:
-    the model's max_position_embeddings where they are known; ``layers``: its num_hidden_layers. Raises
+    the model's max_position_embeddings, None if unknown; ``layers``: its num_hidden_layers. Raises
     UserError for an argument of ``engine_kwargs.vllm`` that the device's vLLM lacks.
     """
     rollout = verl["actor_rollout_ref"]["rollout"]
@@ -74,25 +74,25 @@ def engine_arguments(
         "override_generation_config": _generation(rollout),
         **({"enable_sleep_mode": True} if shared and device != "cpu" else {}),
         **({"enable_expert_parallel": True} if _spreads_experts(rollout) and device != "cpu" else {}),
-        **({"quantization": rollout["quantization"]} if quantized(rollout) else {}),
+        **({"quantization": rollout["quantization"]} if is_quantized(rollout) else {}),
         **_overrides(verl, layers),
         **engine_settings(verl),
     }
-    own = carried(_own(verl), release_for(device))
-    arguments["compilation_config"] = _compilation(rollout, own)
+    user = carried(_user_arguments(verl), release_for(device))
+    arguments["compilation_config"] = _compilation(rollout, user)
     if drafts := _speculation(rollout):
-        own["speculative_config"] = drafts | section_of("speculative_config", own.get("speculative_config"))
-    return arguments | own
+        user["speculative_config"] = drafts | section_of("speculative_config", user.get("speculative_config"))
+    return arguments | user
 
 
 def engine_environment(verl: Mapping[str, Any], device: str, index: int = 0) -> dict[str, str]:
-    """Variables of engine ``index``'s processes that the configuration asks for.
+    """Return the environment variables of engine ``index``'s processes that the configuration needs.
 
     ``full_determinism``: our vLLM plugin reads the two of veRL's (plugins/vllm_entry.py), vLLM itself the
     third.
     """
     rollout = verl["actor_rollout_ref"]["rollout"]
-    fp8 = {"VERL_VLLM_FP8_QUANT_ENABLED": "1"} if quantized(rollout) else {}
+    fp8 = {"VERL_VLLM_FP8_QUANT_ENABLED": "1"} if is_quantized(rollout) else {}
     if not rollout.get("full_determinism"):
         return fp8
     seed = str((rollout.get("seed") or 0) + index)
@@ -101,8 +101,8 @@ def engine_environment(verl: Mapping[str, Any], device: str, index: int = 0) -> 
     return seeds | invariant | fp8
 
 
-def quantized(rollout: Mapping[str, Any]) -> bool:
-    """Whether the engine's layers are of another type than the weights that it is given."""
+def is_quantized(rollout: Mapping[str, Any]) -> bool:
+    """Return whether the engine's layers have another type than the weights that it receives."""
     return bool(rollout.get("quantization"))
 
 
@@ -113,17 +113,17 @@ def _length(rollout: Mapping[str, Any], positions: int | None) -> int:
 
 
 def _overrides(verl: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """What differs from the model's own configuration.
+    """Return the differences from the model's configuration.
 
-    The trainer's model takes model.override_config; of that, the engine gets how long a text may be. And with
-    FP8 what its layers are, as veRL's server has it (``_apply_quantization``): blocks of 128 × 128 with a
-    scale each, all but the routers of experts.
+    The trainer's model takes model.override_config; of that, the engine gets the maximal length of a text.
+    With FP8 it gets the layers' format, as in veRL's server (``_apply_quantization``): blocks of 128 × 128
+    with a scale each, in all layers but the routers of experts.
     """
     override = verl["actor_rollout_ref"]["model"].get("override_config") or {}
-    found = (override.get("model_config") or override).get("max_position_embeddings")
-    out: dict[str, Any] = {"max_position_embeddings": found} if found else {}
+    positions = (override.get("model_config") or override).get("max_position_embeddings")
+    out: dict[str, Any] = {"max_position_embeddings": positions} if positions else {}
     rollout = verl["actor_rollout_ref"]["rollout"]
-    if quantized(rollout):
+    if is_quantized(rollout):
         out["quantization_config"] = {
             "activation_scheme": "dynamic",
             "fmt": "e4m3",
@@ -141,8 +141,10 @@ def _spreads_experts(rollout: Mapping[str, Any]) -> bool:
 
 
 def _speculation(rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """Drafts by the model's own layers for several tokens at once, where model.mtp asks the rollout for them.
-    veRL's update hands each version to the drafting layers as well (``_iter_all_models``)."""
+    """Return the drafts of several tokens by the model's MTP layers, where model.mtp enables them in rollout.
+
+    veRL's update sends each version to the drafting layers as well (``_iter_all_models``).
+    """
     mtp = rollout.get("mtp") or {}
     if not (mtp.get("enable") and mtp.get("enable_rollout")):
         return {}
@@ -151,19 +153,19 @@ def _speculation(rollout: Mapping[str, Any]) -> dict[str, Any]:
 
 def _load_format(rollout: Mapping[str, Any]) -> str:
     name = str(rollout.get("load_format") or "auto")
-    if quantized(rollout):
+    if is_quantized(rollout):
         return "dummy"
     return "auto" if name.startswith("dummy") else name
 
 
 def _batched_tokens(rollout: Mapping[str, Any], length: int, chunked: bool) -> int:
-    """Without chunks a prompt has to fit as a whole."""
+    """Return the limit of a step's tokens: without chunks a whole prompt has to fit."""
     given = int(rollout["max_num_batched_tokens"])
     return given if chunked else max(given, length)
 
 
 def _generation(rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request that says nothing samples with, instead of the model's generation_config.json."""
+    """Return the sampling defaults of requests, in place of the model's generation_config.json."""
     return {
         "temperature": rollout["temperature"],
         "top_k": rollout["top_k"],
@@ -173,17 +175,19 @@ def _generation(rollout: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _own(verl: Mapping[str, Any]) -> dict[str, Any]:
-    """The launch's own arguments, engine_kwargs.vllm and limit_images."""
+def _user_arguments(verl: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the launch's arguments: engine_kwargs.vllm and limit_images."""
     images = verl["actor_rollout_ref"]["rollout"].get("limit_images")
     return {**given_in(verl), **({"limit_mm_per_prompt": {"image": images}} if images else {})}
 
 
-def _compilation(rollout: Mapping[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """compilation_config, taken out of ``own``: full CUDA graphs unless it says otherwise, or the context is
-    split for decoding, which has none."""
-    given = section_of("compilation_config", own.pop("compilation_config", None))
-    split = int(own.get("decode_context_parallel_size") or 1) > 1
+def _compilation(rollout: Mapping[str, Any], user: dict[str, Any]) -> dict[str, Any]:
+    """Remove compilation_config from ``user`` and complete it.
+
+    CUDA graphs are full unless it sets them, or the context is split for decoding, which supports none.
+    """
+    given = section_of("compilation_config", user.pop("compilation_config", None))
+    split = int(user.get("decode_context_parallel_size") or 1) > 1
     out = {"cudagraph_mode": "FULL_AND_PIECEWISE", **given}
     if split and out["cudagraph_mode"] == "FULL_AND_PIECEWISE":
         out["cudagraph_mode"] = "PIECEWISE"

@@ -18,17 +18,17 @@ class AnsweringEngine(Protocol):
 
 
 class GenerationClient(AnsweringEngine, Protocol):
-    """``Asked``, or what stands for it in another process."""
+    """``InflightRequests``, or its proxy in another process."""
 
     async def again(self) -> None:
-        """As ``Asked.again``."""
+        """Wait until a cancelled request may be sent again; see ``InflightRequests``."""
 
 
 class InflightRequests:
-    """Requests to an engine.
+    """Requests in flight on an engine.
 
     Without ``partial`` (veRL's ``async_training.partial_rollout``) no answer outlives the weights that began
-    it: a change cancels it, which makes vLLM abort the request, and whoever waits for it asks again after
+    it: a change cancels it, which makes vLLM abort the request, and its caller sends it again after
     ``again``.
     """
 
@@ -37,15 +37,15 @@ class InflightRequests:
         self._in_flight: set[asyncio.Future[list[Completion]]] = set()
         self._settled = asyncio.Event()
         self._settled.set()
-        self.interrupted = 0  # answers that had to begin again
+        self.interrupted = 0  # answers that were restarted
 
     @property
     def changes(self) -> bool:
-        """Whether the weights are being changed."""
+        """Whether the weights are being replaced."""
         return not self._settled.is_set()
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
-        """As ``Engine.submit``."""
+        """Submit requests once no change of weights is going on; see ``Engine.submit``."""
         await self._settled.wait()
         answers = await self._engine.submit(requests)
         self._in_flight.update(answers)
@@ -55,7 +55,7 @@ class InflightRequests:
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Around a change of weights."""
+        """Context of a change of weights."""
         ending = [] if self._partial else [*self._in_flight]
         self._settled.clear()
         try:
@@ -69,9 +69,9 @@ class InflightRequests:
             self._settled.set()
 
     async def again(self) -> None:
-        """Call when an answer was cancelled: comes back when it may be asked for again.
+        """Wait, after an answer was cancelled, until its request may be sent again.
 
-        Raises CancelledError where not the answer was cancelled but who waits for it.
+        Raises CancelledError where the caller was cancelled, not the answer.
         """
         task = asyncio.current_task()
         if task is None or task.cancelling():

@@ -18,7 +18,7 @@ CPU_ENV = {
 
 
 def worker_env(device: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Environment of an engine's process: ours on a CPU, then this process's, then the run's own."""
+    """Build an engine process's environment: our defaults, this process's variables, the run's."""
     base = {"VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1", **optional_packages.vllm_plugins()}
     if device == "cpu":
         base |= CPU_ENV | {"OMP_NUM_THREADS": str(os.cpu_count() or 1)}

@@ -1,4 +1,4 @@
-"""Tasks with the sampling that veRL's configuration gives them."""
+"""Rollout tasks with the sampling of veRL's configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trinity_compat.job.run_spec import RunSpec, has_baseline, seed_of
 
 
 def seeds_requests(spec: RunSpec) -> bool:
-    """Whether each training answer has a seed of its own (vLLM then samples row by row); not so in veRL."""
+    """Return whether each training answer has a seed, unlike in veRL; vLLM then samples row by row."""
     rollout = spec.verl["actor_rollout_ref"]["rollout"]
     return spec.sync.style == "fixed" or bool(rollout.get("full_determinism")) or spec.seeded_requests
 
@@ -25,26 +25,29 @@ def make_job(
     taskset: int = 0,
     seeded: bool = True,
 ) -> RolloutTask:
-    """``kind`` train samples by ``rollout.*``, eval by ``rollout.val_kwargs.*``, and by what a YAML's
-    ``taskset`` (its place among those of the kind) says itself. The seed, if it is to have
-    one, depends on kind, number and the run's own seed."""
+    """Build a rollout task.
+
+    ``kind`` train samples by ``rollout.*``, eval by ``rollout.val_kwargs.*``, and by the settings of a YAML's
+    ``taskset`` (its place among those of the kind). If ``seeded``, its seed depends on kind, number and the
+    run's seed.
+    """
     rollout = verl["actor_rollout_ref"]["rollout"]
     values = rollout["val_kwargs"] if kind == "eval" else rollout
-    own = (verl["data"].get("taskset_sampling") or {}).get(f"{kind}/{taskset}", {})
-    asked = {name: values[name] for name in ("temperature", "top_p", "top_k", "n")} | dict(own)
-    answers, sampling = int(asked.pop("n")), asked
+    of_taskset = (verl["data"].get("taskset_sampling") or {}).get(f"{kind}/{taskset}", {})
+    sampling = {name: values[name] for name in ("temperature", "top_p", "top_k", "n")} | dict(of_taskset)
+    answers = int(sampling.pop("n"))
     sampling["repetition_penalty"] = rollout.get("repetition_penalty", 1.0)
     sampling["ignore_eos"] = rollout.get("ignore_eos", False)
-    if least := verl["data"].get("min_response_length"):  # Trinity's model.min_response_tokens
-        sampling["min_tokens"] = int(least)
-    if seeded and sampling["temperature"]:  # a seed beside temperature 0 would only slow the sampler
+    if minimum := verl["data"].get("min_response_length"):  # Trinity's model.min_response_tokens
+        sampling["min_tokens"] = int(minimum)
+    if seeded and sampling["temperature"]:  # with temperature 0 a seed would only slow the sampler
         sampling["seed"] = sampling_seed(seed_of(verl), kind, number)
     baseline = kind != "eval" and has_baseline(verl)
     return RolloutTask(number, task, answers, sampling, validate=kind == "eval", baseline=baseline)
 
 
 def eval_jobs(verl: Mapping[str, Any], rows: TaskStream | None) -> list[RolloutTask]:
-    """Every validation row, in order; none without validation data."""
+    """Build the tasks of all validation rows, in order; none without validation data."""
     if not rows:
         return []
     return [make_job(verl, "eval", i, rows.row(i), taskset=rows.taskset_of(i)[0]) for i in range(len(rows))]

@@ -1,9 +1,9 @@
-"""JSON that an answer is bound to, without free whitespace.
+"""JSON schemas of answers as grammars without free whitespace.
 
 vLLM's grammar of a JSON schema takes any whitespace between two tokens of JSON. A policy that is sampled, or
 an untrained one, may write it until its answer is cut (seen on the CPU engine, vLLM 0.28: newlines to the
-limit, greedy too). vLLM forbids it for a whole engine only (``structured_outputs_config``); of a request it
-ignores the field.
+limit, greedy too). vLLM can forbid it for a whole engine only (``structured_outputs_config``); it ignores the
+field of a request.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 
 
 def compact(bound: Mapping[str, Any]) -> dict[str, Any]:
-    """vLLM's ``structured_outputs`` of one request, whose ``disable_any_whitespace`` holds: the schema as a
-    grammar with ``json.dumps``'s spaces alone. A schema that xgrammar has no grammar for stays as it is, for
-    the backend that vLLM takes then."""
+    """Apply ``disable_any_whitespace`` of a request's ``structured_outputs``.
+
+    The schema becomes a grammar with only ``json.dumps``'s spaces. A schema without a grammar in xgrammar
+    stays, for the backend that vLLM then uses.
+    """
     if not bound.get("disable_any_whitespace") or not isinstance(bound.get("json"), Mapping):
         return dict(bound)
     grammar = _grammar(json.dumps(bound["json"]))
@@ -33,5 +35,5 @@ def _grammar(schema: str) -> str | None:
         return None
     try:
         return str(xgrammar.Grammar.from_json_schema(schema, any_whitespace=False))
-    except RuntimeError:  # of schemas that it does not read
+    except RuntimeError:  # a schema that it cannot read
         return None

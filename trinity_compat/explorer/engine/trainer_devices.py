@@ -1,9 +1,9 @@
 """The devices of a trainer on several machines, for engines that use them in turns with it.
 
 veRL's trainer has a placement group for each of its machines, with a bundle for each of its GPUs
-(``RayResourcePool``, verl 0.9.1). Which machines these are is Ray's choice, and so is which of their GPUs a
-bundle has: a task in each bundle tells. The trainer takes its places before its first turn
-(``trainer/training_processes.py``), under a name with the run's tag.
+(``RayResourcePool``, verl 0.9.1). Ray chooses the machines, and the GPU of each bundle: a task in each bundle
+reports it. The trainer places its processes before its first turn (``trainer/training_processes.py``), under
+a name with the run's tag.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trinity_compat.common.errors import RunError
 from trinity_compat.job import placement
 
 _POLL_S = 0.5
-_NO_SHARE = 0.0001  # the least that Ray counts: a trainer's processes leave so much of their GPU
+_NO_SHARE = 0.0001  # the least that Ray counts: a trainer's processes leave this much of their GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class Devices:
     numbers: tuple[str, ...]
 
     def options(self) -> dict[str, Any]:
-        """Ray's for an actor that finds them by its environment: to Ray they are the trainer's."""
+        """Return Ray's options for an actor that finds these GPUs by its environment."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return {"num_gpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(self.node, soft=False)}
 
 
 def environment(numbers: Sequence[str]) -> dict[str, str]:
-    """By which an actor without GPUs of its own sees those of ``numbers``."""
+    """Return the variables by which an actor without GPUs in Ray sees those of ``numbers``."""
     return {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "CUDA_VISIBLE_DEVICES": ",".join(numbers)}
 
 
 def engines_on(machines: Sequence[Devices], width: int) -> list[Devices]:
-    """The devices of each engine of ``width``: whole engines, each on one machine, one beside the other."""
+    """Return the devices of each engine of ``width``: whole engines, each on one machine, in order."""
     return [
         Devices(each.node, each.numbers[first : first + width])
         for each in machines
@@ -50,10 +50,10 @@ def engines_on(machines: Sequence[Devices], width: int) -> list[Devices]:
     ]
 
 
-async def awaited(
+async def wait_for_devices(
     tag: str, processes: int, check: Callable[[], None], *, limit_s: float
 ) -> Sequence[Devices]:
-    """The devices of the trainer of the run ``tag``, once it has a place for each of its ``processes``.
+    """Return the devices of run ``tag``'s trainer, once all of its ``processes`` are placed.
 
     Raises RunError after ``limit_s`` seconds, and what ``check`` raises.
     """
@@ -61,14 +61,14 @@ async def awaited(
     while len(places := await asyncio.to_thread(_places, tag)) < processes:
         check()
         if time.monotonic() > until:
-            found = placement.waiting(tag) or f"{len(places)} of {processes} are there"
-            raise RunError(f"the trainer has no place for all of its processes after {limit_s:g} s: {found}")
+            status = placement.waiting(tag) or f"{len(places)} of {processes} are there"
+            raise RunError(f"the trainer has no place for all of its processes after {limit_s:g} s: {status}")
         await asyncio.sleep(_POLL_S)
-    return await asyncio.to_thread(_seen, places)
+    return await asyncio.to_thread(_devices, places)
 
 
 def _places(tag: str) -> list[tuple[str, int]]:
-    """(placement group's id, bundle) of each process of the trainer that Ray has placed."""
+    """Return (placement group's id, bundle) of each process of the trainer that Ray has placed."""
     return [
         (identity, bundle)
         for identity, group in sorted(placement.trainer_groups(tag).items())
@@ -76,20 +76,20 @@ def _places(tag: str) -> list[tuple[str, int]]:
     ]
 
 
-def _seen(places: Sequence[tuple[str, int]]) -> list[Devices]:
-    """What a task in each place sees: the devices of each machine, in their own order."""
+def _devices(places: Sequence[tuple[str, int]]) -> list[Devices]:
+    """Run a task in each place to read its device; return each machine's devices in order."""
     import ray
 
-    task, share = ray.remote(_look), {"num_cpus": 0, "num_gpus": _NO_SHARE}
-    asked = [task.options(scheduling_strategy=_in_bundle(*place), **share).remote() for place in places]
-    found: list[tuple[str, str]] = ray.get(asked)
-    ordered = sorted(found, key=lambda pair: (pair[0], len(pair[1]), pair[1]))  # 9 before 10
+    task, share = ray.remote(_own_device), {"num_cpus": 0, "num_gpus": _NO_SHARE}
+    tasks = [task.options(scheduling_strategy=_in_bundle(*place), **share).remote() for place in places]
+    devices: list[tuple[str, str]] = ray.get(tasks)
+    ordered = sorted(devices, key=lambda pair: (pair[0], len(pair[1]), pair[1]))  # 9 before 10
     by_node = groupby(ordered, key=lambda pair: pair[0])
     return [Devices(node, tuple(number for _, number in pairs)) for node, pairs in by_node]
 
 
-def _look() -> tuple[str, str]:
-    """(machine, GPU) of the place that this runs in."""
+def _own_device() -> tuple[str, str]:
+    """Return (machine, GPU) of the bundle that this runs in."""
     import ray
 
     context = ray.get_runtime_context()

@@ -1,4 +1,4 @@
-"""A task to answer, and what became of it."""
+"""Rollout tasks and their results."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class RolloutTask:
 
     @property
     def answers(self) -> int:
-        """All that are made."""
+        """Number of answers, the baseline included."""
         return self.n + self.baseline
 
     def sampling_of(self, run: int) -> Mapping[str, Any]:
-        """What answer ``run`` is sampled with by itself. Greedy as veRL 0.9.1's agent loop has it."""
+        """Return the sampling of answer ``run``. The greedy one is as in veRL 0.9.1's agent loop."""
         if run == self.n:
             greedy = {name: value for name, value in self.sampling.items() if name != "seed"}
             return greedy | {"temperature": 0, "top_p": 1.0, "top_k": -1}
@@ -46,8 +46,8 @@ class RolloutTask:
 class Trajectory:
     """One response: ``response_mask`` [R] is 1 where the policy wrote; ``logprobs`` [R], 0.0 elsewhere.
 
-    ``truncated``: its last answer was cut. ``versions``: the weights in place when the engine got it, and
-    when it was done.
+    ``truncated``: its last answer was cut. ``versions``: the weights that were loaded when the engine
+    received it, and when it finished.
     """
 
     prompt_ids: list[int]
@@ -63,25 +63,25 @@ class Trajectory:
 
 
 def fault_of(part: Trajectory, vocabulary: int) -> str:
-    """Why an agent loop's or a workflow's answer cannot be trained; "" where it can.
+    """Return why an agent loop's or a workflow's answer cannot be trained; "" where it can.
 
-    ``vocabulary``: how many tokens the model has embeddings for.
+    ``vocabulary``: number of tokens with embeddings.
     """
     for name in ("prompt_ids", "response_ids"):
         if fault := id_fault(getattr(part, name), vocabulary):
             return f"{fault} of {name}"
     length = len(part.response_ids)
     if not length == len(part.response_mask) == len(part.logprobs):
-        told = f"{len(part.response_mask)} in response_mask and {len(part.logprobs)} log-probabilities"
-        return f"{length} tokens in response_ids, {told}"
+        others = f"{len(part.response_mask)} in response_mask and {len(part.logprobs)} log-probabilities"
+        return f"{length} tokens in response_ids, {others}"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutResult:
-    """A finished job: n trajectories, or why there are none (``hopeless``: trying again won't help).
+    """A finished job: n trajectories, or an error (``hopeless``: a retry would fail too).
 
-    ``instead``: what may stand for each of them where the run is to go on without: nothing to learn from.
+    ``instead``: a masked substitute for each of them, where the run is to go on without.
     """
 
     task_no: int

@@ -1,4 +1,4 @@
-"""The inference engine, behind one small interface: answer requests, take new weights.
+"""The inference engine behind one small interface: answer requests, load weights.
 
 ``InProcessEngine`` runs vLLM inside its caller's process (CPU: no spawned interpreters, starts in two
 seconds); ``AsyncEngine`` is vLLM's own asynchronous engine (GPU: overlapped scheduling, tensor
@@ -26,12 +26,14 @@ _T = TypeVar("_T")
 
 
 class EngineDied(RuntimeError):
-    """vLLM gave up; nothing that was asked of it will be answered."""
+    """vLLM has stopped; its pending requests will not be answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """``prompt_ids`` int [P]; ``sampling`` holds vLLM's SamplingParams by name (n, seed, max_tokens, …).
+    """A request.
+
+    ``prompt_ids`` int [P]; ``sampling`` holds vLLM's SamplingParams by name (n, seed, max_tokens, …).
 
     ``media`` is vLLM's ``multi_modal_data``; ``prompt_ids`` then have one placeholder for each image. Its
     processor gets ``processor_kwargs``.
@@ -45,7 +47,7 @@ class GenerationRequest:
 
     @property
     def prompt(self) -> dict[str, Any]:
-        """As vLLM takes it (veRL's vllm_async_server.py: ``generate``, 0.9.1)."""
+        """Prompt in vLLM's form (veRL's vllm_async_server.py: ``generate``, 0.9.1)."""
         prompt: dict[str, Any] = {"prompt_token_ids": list(self.prompt_ids)}
         if self.media:
             prompt["multi_modal_data"] = dict(self.media)
@@ -58,7 +60,7 @@ class GenerationRequest:
 class Completion:
     """``token_ids`` int [R] and ``logprobs`` float [R] of one response; ``reason``: stop, length or abort.
 
-    ``prompt_logprobs`` float [P - 1], of every prompt token after the first, where they were asked for.
+    ``prompt_logprobs`` float [P - 1], of every prompt token after the first, where they were requested.
     """
 
     token_ids: list[int]
@@ -69,7 +71,11 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """``arguments`` are vLLM's EngineArgs by name; ``vocabulary`` the number of tokens that exist."""
+    """Settings of an engine.
+
+    ``arguments`` are vLLM's EngineArgs by name; ``vocabulary`` the number of tokens that exist; ``banned``
+    those that are never sampled.
+    """
 
     arguments: Mapping[str, Any]
     vocabulary: int
@@ -77,7 +83,7 @@ class EngineConfig:
 
     @property
     def begins_empty(self) -> bool:
-        """Whether vLLM starts with random weights, and the model's own are handed to it then."""
+        """Whether vLLM starts with random weights, and the model's are loaded afterwards."""
         return self.arguments.get("load_format") == "dummy"
 
     @property
@@ -87,7 +93,7 @@ class EngineConfig:
 
     @property
     def adapter(self) -> dict[str, Any]:
-        """vLLM's argument that has a request answered with the adapter in place; none without adapters."""
+        """vLLM's argument for answering a request with the loaded adapter; empty without adapters."""
         if not self.adapts:
             return {}
         from trinity_compat.plugins.vllm_weights import adapter_request
@@ -96,7 +102,7 @@ class EngineConfig:
 
 
 class Engine(Protocol):
-    """All methods run on one asyncio loop."""
+    """An inference engine; all methods run on one asyncio loop."""
 
     async def start(self) -> None:
         """Build the engine, with the weights of the model path."""
@@ -105,14 +111,14 @@ class Engine(Protocol):
         """Admit all requests before the next decoding step, so that the same requests make the same batches.
 
         Each future gives a request's n completions, in order, or raises EngineDied. Cancelling it aborts the
-        request: its places are free at the next step.
+        request: its slots are free at the next step.
         """
 
     async def load(self, file: WeightFile) -> None:
-        """Put a version's weights in place.
+        """Load a version's weights.
 
-        Requests in flight go on with them: their caches are computed again, the tokens they have stay. Raises
-        WeightsDamaged for a file that is not what was published, RunError when vLLM can't load it.
+        Requests in flight continue with them: their caches are recomputed, their tokens stay. Raises
+        WeightsDamaged for a file that differs from what was published, RunError when vLLM can't load it.
         """
 
     async def close(self) -> None:
@@ -120,7 +126,7 @@ class Engine(Protocol):
 
 
 class LocalEngine(Engine, Protocol):
-    """An engine in processes of this run: it can take weights straight from the trainer.
+    """An engine in processes of this run, which can receive weights directly from the trainer.
 
     ``steps`` grows with each step that gives tokens; ``owed``: requests without an answer.
     """
@@ -128,23 +134,24 @@ class LocalEngine(Engine, Protocol):
     steps: int
 
     @property
-    def owed(self) -> int: ...
+    def owed(self) -> int:
+        """Number of requests without an answer."""
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
-        """Take weights at a ``Meeting`` (as a dict), with ranks from ``first_rank``.
+        """Receive weights at a ``Rendezvous`` (as a dict), with ranks from ``first_rank``.
 
-        As ``load``; each worker's answer is that of ``WeightReceiver.receive_broadcast``.
+        Otherwise as ``load``. Returns each worker's answer, that of ``WeightReceiver.receive_broadcast``.
         """
 
     async def sleep(self) -> None:
-        """Free the device's memory, the weights kept in the host's; nothing may be in flight."""
+        """Free the device's memory, keeping the weights in the host's; nothing may be in flight."""
 
     async def wake(self) -> None:
         """Undo ``sleep``."""
 
 
 class InProcessEngine:
-    """vLLM's synchronous engine; one thread of its own builds it, steps it and loads its weights."""
+    """vLLM's synchronous engine, in a thread that builds it, steps it and loads its weights."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm")
@@ -156,10 +163,11 @@ class InProcessEngine:
 
     @property
     def owed(self) -> int:
+        """Number of requests without an answer."""
         return len(self._waiting)
 
     async def start(self) -> None:
-        """Build the engine and load the model's own weights."""
+        """Build the engine with the model's weights."""
         self._engine = await self._call(self._build)
 
     def _build(self) -> Any:
@@ -175,6 +183,7 @@ class InProcessEngine:
         return engine
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
+        """Admit all requests before the next step; see Engine."""
         loop = asyncio.get_running_loop()
         futures = {request.request_id: loop.create_future() for request in requests}
         self._waiting |= futures
@@ -201,7 +210,6 @@ class InProcessEngine:
                 outputs = await self._call(self._engine.step)
                 self.steps += 1
                 for output in outputs:
-                    # One that was cancelled during the step has nobody who waits for it.
                     waiting = self._waiting.pop(output.request_id, None) if output.finished else None
                     if waiting and not waiting.done():
                         waiting.set_result(completions(output))
@@ -211,33 +219,36 @@ class InProcessEngine:
             self._waiting.clear()
 
     async def load(self, file: WeightFile) -> None:
+        """Load a file between two steps; see Engine."""
         await self._call(self._load, file)
 
     def _load(self, file: WeightFile) -> None:
         answers = self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
-        self._forget()
+        self._reset_caches()
         check_loaded(answers)
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        """Receive weights between two steps; see LocalEngine."""
         return await self._call(self._receive, meeting, first_rank)
 
     def _receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         answers = self._engine.collective_rpc("receive_broadcast", args=(meeting, first_rank))
-        self._forget()
+        self._reset_caches()
         return list(answers)
 
-    def _forget(self) -> None:
-        """What former weights computed: keys and values, and what the vision tower made of images."""
+    def _reset_caches(self) -> None:
+        """Discard what former weights computed: keys and values, and the vision tower's outputs."""
         self._engine.reset_prefix_cache(reset_running_requests=True)
         self._engine.reset_encoder_cache()
 
     async def sleep(self) -> None:
-        """vLLM has no sleep mode on a CPU, where there is no memory to hand over."""
+        """No-op: vLLM has no sleep mode on a CPU, where there is no device memory to free."""
 
     async def wake(self) -> None:
-        """As ``sleep``."""
+        """No-op, as ``sleep``."""
 
     async def close(self) -> None:
+        """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _call(self, function: Callable[..., _T], *args: Any) -> _T:
@@ -253,7 +264,7 @@ class AsyncEngine:
         self.steps = self.owed = 0
 
     async def start(self) -> None:
-        """Start vLLM's processes and load the model's own weights."""
+        """Start vLLM's processes with the model's weights."""
         with gc_paused():
             from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -268,10 +279,11 @@ class AsyncEngine:
             await self._engine.collective_rpc("begin_unadapted")
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
+        """Admit requests; see Engine."""
         return [asyncio.ensure_future(self._answer(request)) for request in requests]
 
     def _count_steps(self, outputs: Any) -> None:
-        """vLLM hands whole answers out; what each step of its processes gives passes here."""
+        """Count the steps of vLLM's processes, whose outputs are whole answers only."""
         process = outputs.process_outputs
 
         def counted(found: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
@@ -299,9 +311,11 @@ class AsyncEngine:
         return completions(final)
 
     async def load(self, file: WeightFile) -> None:
+        """Load a file with generation paused; see Engine."""
         check_loaded(await self._exchange("receive_file", file.path, file.digest, file.nbytes))
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
+        """Receive weights with generation paused; see LocalEngine."""
         return list(await self._exchange("receive_broadcast", meeting, first_rank))
 
     async def _exchange(self, method: str, *args: Any) -> Any:
@@ -309,24 +323,30 @@ class AsyncEngine:
         try:
             answers = await self._engine.collective_rpc(method, args=args)
             await self._engine.reset_prefix_cache(reset_running_requests=True)
-            await self._engine.reset_encoder_cache()  # what the vision tower made of images
-        finally:  # else what is in flight would never be answered, nor fail
+            await self._engine.reset_encoder_cache()  # the vision tower's outputs
+        finally:  # else requests in flight would never be answered, nor fail
             await self._engine.resume_generation()
         return answers
 
     async def sleep(self) -> None:
+        """Free the device's memory (vLLM's level 1)."""
         await self._engine.sleep(level=1)
 
     async def wake(self) -> None:
+        """Undo ``sleep``."""
         await self._engine.wake_up()
 
     async def close(self) -> None:
+        """End vLLM's processes."""
         self._engine.shutdown()
 
 
 def engine_args(arguments: Mapping[str, Any], executor: str) -> Any:
-    """vLLM's AsyncEngineArgs, read as from the command line that veRL's server writes: texts, numbers and
-    JSON mean what they mean there. Raises UserError for a value that vLLM's parser refuses."""
+    """Build vLLM's AsyncEngineArgs as from the command line that veRL's server writes.
+
+    Texts, numbers and JSON mean what they mean there. Raises UserError for a value that vLLM's parser
+    refuses.
+    """
     from verl.workers.rollout.vllm_rollout.utils import build_cli_args_from_config
     from vllm import AsyncEngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -347,7 +367,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def check_loaded(answers: Sequence[Mapping[str, Any]]) -> None:
-    """Raise for the first of the workers' answers to ``receive_file`` that tells of no loaded weights."""
+    """Raise for the first of the workers' answers to ``receive_file`` that reports a failure."""
     for answer in answers:
         if "damaged" in answer:
             raise WeightsDamaged(answer["damaged"])
@@ -356,8 +376,10 @@ def check_loaded(answers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def sampling_params(values: Mapping[str, Any]) -> Any:
-    """vLLM's SamplingParams: whole answers only (else n children come one by one), chosen log-probs;
-    the model's own also where ``structured_outputs`` leaves it only some tokens."""
+    """Build vLLM's SamplingParams: whole answers only (else n children come one by one), chosen log-probs.
+
+    The log-probs are the model's also where ``structured_outputs`` allows only some tokens.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -368,20 +390,20 @@ def sampling_params(values: Mapping[str, Any]) -> Any:
 
 
 def completions(output: Any) -> list[Completion]:
-    """A finished RequestOutput's completions, ordered by index."""
+    """Convert a finished RequestOutput to its completions, ordered by index."""
     return [
         Completion(
             token_ids=list(part.token_ids),
             logprobs=[part.logprobs.logprobs[start] for start in part.logprobs.start_indices],
             reason=part.finish_reason or "abort",
-            prompt_logprobs=_of_prompt(output.prompt_logprobs),
+            prompt_logprobs=_prompt_logprobs(output.prompt_logprobs),
         )
         for part in sorted(output.outputs, key=lambda part: part.index)
     ]
 
 
-def _of_prompt(found: Any) -> list[float]:
-    """Of vLLM's FlatLogprobs each token's own; the first token has none."""
-    if found is None:
+def _prompt_logprobs(flat: Any) -> list[float]:
+    """Read the prompt tokens' log-probs from vLLM's FlatLogprobs; the first token has none."""
+    if flat is None:
         return []
-    return [found.logprobs[start] for start in found.start_indices[1:]]
+    return [flat.logprobs[start] for start in flat.start_indices[1:]]

@@ -10,25 +10,33 @@ from trinity_compat.synchronizer import weight_sync_check
 
 
 class ScoringEngine(Protocol):
-    """Engines that tell what they think of a text."""
+    """Engines that score a text."""
 
     async def score(self, token_ids: Sequence[int]) -> list[list[float]]:
-        """For each engine the log-probability of every token after the first, at temperature 1."""
+        """Return, for each engine, the log-probability of every token after the first, at temperature 1."""
 
 
-class HandoverTest:
-    """``bound``: nats a token, in the mean; 0 leaves the test out."""
+class WeightSyncCheck:
+    """Compares the engines' log-probabilities with the trainer's, once.
+
+    ``bound``: of the mean difference, in nats a token; 0 disables the check.
+    """
 
     def __init__(self, buffer: Buffer, engines: ScoringEngine, bound: float) -> None:
         self._buffer, self._engines, self._bound = buffer, engines, bound
 
     async def check(self, version: int) -> None:
-        """Call when ``version`` is in place. Raises RunError when an engine holds other weights."""
-        if not self._bound or not version or (left := weight_sync_check.find(self._buffer, version)) is None:
+        """Check a version that was loaded. Raises RunError when an engine holds other weights."""
+        if (
+            not self._bound
+            or not version
+            or (sample := weight_sync_check.find(self._buffer, version)) is None
+        ):
             return
         bound, self._bound = self._bound, 0.0
-        scored = await self._engines.score([*left.prompt_ids, *left.response_ids])
-        for answered in scored:
+        scored = await self._engines.score([*sample.prompt_ids, *sample.response_ids])
+        for logprobs in scored:
             print(
-                f"self-test of the handover: {left.check(answered[-len(left.logprobs) :], bound)}", flush=True
+                f"self-test of the handover: {sample.check(logprobs[-len(sample.logprobs) :], bound)}",
+                flush=True,
             )

@@ -1,4 +1,4 @@
-"""The weights that an explorer's engines hold, and how others get there."""
+"""The weights that an explorer's engines hold, and their replacement."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.engine.colocate import SharedDevice
-from trinity_compat.explorer.engine.weight_sync_check import HandoverTest
+from trinity_compat.explorer.engine.weight_sync_check import WeightSyncCheck
 from trinity_compat.synchronizer.await_version import is_there
 from trinity_compat.synchronizer.transports.nccl_rendezvous import WeightOffer
 
@@ -15,38 +15,38 @@ INITIAL = WeightVersion(version=0, path="", digest="", nbytes=0, method="model p
 
 
 class WeightLoader(Protocol):
-    """Engines."""
+    """Engines that load weights."""
 
     async def load(self, version: WeightVersion) -> None:
-        """Put a version in place."""
+        """Load a version."""
 
 
-class Receives(Protocol):
-    """What takes weights over from the trainer; see ``receiving``."""
+class ReceivesWeights(Protocol):
+    """Receiver of weights from the trainer's memory; see rollout/nccl_receiver.py."""
 
     def look(self) -> WeightOffer | None:
-        """What the trainer offers."""
+        """Return the trainer's offer, if it is new."""
 
     async def take(self, offer: WeightOffer) -> WeightVersion | None:
-        """Take it; None when that failed and the engines hold nothing of use."""
+        """Accept an offer; None when that failed and the engines hold no usable weights."""
 
 
 class EngineWeights:
-    """``in_place``: the version that all engines hold; None while they may hold anything."""
+    """Loads weights into all engines. ``in_place``: their version; None while it is unknown."""
 
     def __init__(
         self,
         engines: WeightLoader,
-        receiver: Receives | None,
+        receiver: ReceivesWeights | None,
         device: SharedDevice | None,
-        test: HandoverTest | None,
+        sync_check: WeightSyncCheck | None,
     ) -> None:
-        """As ``Explorer``'s."""
-        self._engines, self._receiver, self._device, self._test = engines, receiver, device, test
+        """Take the arguments of the same names of ``Explorer``."""
+        self._engines, self._receiver, self._device, self._sync_check = engines, receiver, device, sync_check
         self.in_place: WeightVersion | None = INITIAL
 
     async def load(self, version: WeightVersion) -> bool:
-        """Put it in place. False when the trainer, two versions ahead by now, has deleted it meanwhile."""
+        """Load a version. False when the trainer, by now two versions ahead, has deleted it."""
         if self._device:
             await self._device.use()
         if version != self.in_place:
@@ -58,11 +58,11 @@ class EngineWeights:
                     raise
                 return False
             self.in_place = version
-            await self._tested()
+            await self._check()
         return True
 
     async def follow(self, newest: WeightVersion | None) -> bool:
-        """Put it in place if it is newer than what is. Where weights are taken over, that is all there is."""
+        """Load a version if it is newer than the present one; no-op where weights have no files."""
         before = self.in_place
         if self._receiver or not (newest and before and newest.version > before.version):
             return False
@@ -71,23 +71,26 @@ class EngineWeights:
         return True
 
     def offer(self) -> WeightOffer | None:
-        """What the trainer offers to hand over."""
+        """Return the trainer's offer."""
         return self._receiver.look() if self._receiver else None
 
     async def take(self, offer: WeightOffer) -> bool:
-        """Take it over. False when that came to nothing: the engines may hold a mixture then."""
+        """Accept an offer. False when that failed: the engines may then hold a mixture of versions."""
         assert self._receiver is not None
         self.in_place = None
         self.in_place = await self._receiver.take(offer)
-        await self._tested()
+        await self._check()
         return self.in_place is not None
 
     def invalidate(self, *, made: bool) -> None:
-        """A resume has ended the history that they are of, under whose numbers others may come; ``made``: or
-        what they were making is dropped. What has a file is compared with what it names, in any case."""
+        """Mark the weights unknown where a resume may give their version number to others.
+
+        ``made``: groups that they were making are discarded, too. A version with a file is compared with the
+        file that it names in any case.
+        """
         if made or (self._receiver and self.in_place is not INITIAL):
             self.in_place = None
 
-    async def _tested(self) -> None:
-        if self._test and self.in_place:
-            await self._test.check(self.in_place.version)
+    async def _check(self) -> None:
+        if self._sync_check and self.in_place:
+            await self._sync_check.check(self.in_place.version)

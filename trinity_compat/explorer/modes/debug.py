@@ -69,12 +69,12 @@ class _Worker(RolloutWorker):
 
     def __init__(self, verl: Mapping[str, Any], device: str, engine: HttpEngine) -> None:
         super().__init__(verl, device)
-        self._engine, self._asked = engine, InflightRequests(engine)
+        self._engine, self._requests_in_flight = engine, InflightRequests(engine)
 
     async def _by_agent(self, job: RolloutTask) -> RolloutResult:
         try:
             return RolloutResult(
-                job.task_no, tuple(await self._made_by(job, EngineSlots(job.answers, self._have_ended)))
+                job.task_no, tuple(await self._run_agent(job, EngineSlots(job.answers, self._count_ended)))
             )
         finally:
             if self._workflows:

@@ -1,5 +1,8 @@
-"""Reward managers that older veRL releases have and 0.9.1's reward loop hasn't, or has in processes of Ray's
-where ours are processes already: prime, batch and remote. verl 0.7.0, 0.9.1."""
+"""Reward managers of older veRL releases: prime, batch and remote (verl 0.7.0, 0.9.1).
+
+The reward loop of 0.9.1 lacks the first two, and runs remote in Ray processes, where ours are processes
+already.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,11 @@ class ScoresGroups(Protocol):
     """A manager whose function scores several answers in one call."""
 
     async def run_group(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        """One result per row (DataProto of one answer), as ``run_single`` gives."""
+        """Return one result per row (DataProto of one answer), as ``run_single`` does."""
 
 
 def register_legacy() -> None:
-    """Add ``prime`` and ``batch`` to veRL's registry, and put ours for ``remote``; a second call changes
-    nothing."""
+    """Add ``prime`` and ``batch`` to veRL's registry, and replace ``remote``; no-op the second time."""
     from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
 
     if "batch" not in REWARD_MANAGER:
@@ -28,29 +30,35 @@ def _managers() -> dict[str, type[Any]]:
     from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
     class PrimeRewardManager(NaiveRewardManager):
-        """prime: each answer in a process (scorers.child), the function called by position.
+        """prime: each answer in a process (processes/child.py), the function called by position.
 
-        It takes a list or tuple by its first element (veRL 0.7.0, workers/reward_manager/prime.py).
+        Of a list or tuple that it returns, the first element is the score (veRL 0.7.0,
+        workers/reward_manager/prime.py).
         """
 
         def __init__(self, config: Any, tokenizer: Any, compute_score: Any, **kwargs: Any) -> None:
             super().__init__(config, tokenizer, by_position(compute_score), **kwargs)
 
     class RemoteRewardManager(NaiveRewardManager):
-        """remote: naive's rule in processes of its own, by scorers.child instead of Ray."""
+        """remote: naive's rule in separate processes, those of processes/child.py instead of Ray's."""
 
     class BatchRewardManager(NaiveRewardManager):
-        """batch: compute_score takes arrays and lists (data_sources, solution_strs, ground_truths,
-        extra_infos): here the answers of a group (veRL 0.7.0, workers/reward_manager/batch.py: of a step)."""
+        """batch: compute_score takes arrays and lists.
+
+        They are data_sources, solution_strs, ground_truths and extra_infos, here of a group's answers (veRL
+        0.7.0, workers/reward_manager/batch.py: of a step's).
+        """
 
         async def run_single(self, data: Any) -> Any:
+            """Score a single answer."""
             return (await self.run_group([data]))[0]
 
         async def run_group(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
+            """Score several answers in one call."""
             items = [row[-1] for row in rows]
             texts = [self._text(item) for item in items]
-            given = batch_arguments([item.non_tensor_batch for item in items], texts)
-            scores = await self.loop.run_in_executor(None, lambda: self.compute_score(**given))
+            arguments = batch_arguments([item.non_tensor_batch for item in items], texts)
+            scores = await self.loop.run_in_executor(None, lambda: self.compute_score(**arguments))
             if len(scores) != len(rows):
                 raise ValueError(f"{len(scores)} scores for {len(rows)} answers")
             return [as_result(score) for score in scores]
@@ -64,19 +72,17 @@ def _managers() -> dict[str, type[Any]]:
 
 
 def by_position(compute_score: Callable[..., Any]) -> Callable[..., Any]:
-    """prime's way to call a reward function: its parameters may have any names."""
+    """Wrap a reward function as prime calls it: its parameters may have any names."""
 
-    def called(
-        *, data_source: Any, solution_str: Any, ground_truth: Any, extra_info: Any, **more: Any
-    ) -> Any:
+    def call(*, data_source: Any, solution_str: Any, ground_truth: Any, extra_info: Any, **more: Any) -> Any:
         result = compute_score(data_source, solution_str, ground_truth, extra_info, **more)
         return result[0] if isinstance(result, list | tuple) else result
 
-    return called
+    return call
 
 
 def batch_arguments(rows: Sequence[Any], texts: Sequence[str]) -> dict[str, Any]:
-    """What veRL's batch manager calls its function with."""
+    """Return the arguments with which veRL's batch manager calls its function."""
     import numpy as np
 
     sources, extras = np.empty(len(rows), dtype=object), np.empty(len(rows), dtype=object)
@@ -94,7 +100,7 @@ def batch_arguments(rows: Sequence[Any], texts: Sequence[str]) -> dict[str, Any]
 
 
 def as_result(score: Any) -> dict[str, Any]:
-    """A function's answer as a manager's: a number, or a dict with ``score``."""
+    """Convert a function's result, a number or a dict with ``score``, to a manager's."""
     if isinstance(score, dict):
         return {"reward_score": score["score"], "reward_extra_info": dict(score)}
     return {"reward_score": score, "reward_extra_info": {"acc": score}}

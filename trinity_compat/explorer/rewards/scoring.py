@@ -25,10 +25,9 @@ from trinity_compat.trinity.workflows.tasksets import TOKENS
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """``reward`` of one response; ``info`` is veRL's reward_extra_info.
+    """``reward`` and ``info`` (veRL's reward_extra_info) of one response.
 
-    ``failure``: why there is none (error, timeout, died), and the reward is 0; ``retries``: how often it was
-    tried again.
+    ``failure``: error, timeout or died, with reward 0; ``retries``: how often scoring was retried.
     """
 
     reward: float
@@ -37,32 +36,32 @@ class Score:
     retries: int = 0
 
 
-# In an experience's metrics, and summed over a step's.
+# Metrics of an experience, summed over a step.
 FAILED, TIMED_OUT, RETRIES = "reward/failed", "reward/timeouts", "reward/retries"
 
 
-def of_failures(score: Score) -> dict[str, float]:
-    """What an experience's metrics say of a score that was not had at once; none of one that was."""
-    told = {FAILED: score.failure != "", TIMED_OUT: score.failure == "timeout", RETRIES: score.retries}
-    return {name: float(count) for name, count in told.items() if count}
+def failure_metrics(score: Score) -> dict[str, float]:
+    """Return an experience's metrics of failures and retries; empty without any."""
+    counts = {FAILED: score.failure != "", TIMED_OUT: score.failure == "timeout", RETRIES: score.retries}
+    return {name: float(count) for name, count in counts.items() if count}
 
 
 class Scorer(Protocol):
     """Scores whole groups."""
 
     async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
-        """One score per trajectory, in order. Raises RunError when the reward function fails."""
+        """Return one score per trajectory, in order. Raises RunError when the reward function fails."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
 
 
 class LocalScorer:
     """veRL's RewardLoopWorker inside this process.
 
-    ``router``: where the launch's reward model answers (host:port), None where it has none. ``whole``: the
-    function wants a group at once; ``waits``: scoring is mostly waiting for others, many calls at once are no
-    burden; ``has_limit``: the manager has its own.
+    ``router``: the reward model's address (host:port), None without one. ``whole``: the function takes a
+    group at once; ``waits``: scoring mostly waits for a service, so many calls may run at once;
+    ``has_limit``: the manager has a time limit.
     """
 
     def __init__(self, config: Any, router: str | None = None) -> None:
@@ -80,6 +79,7 @@ class LocalScorer:
         self.waits = bool(by_model or getattr(manager, "is_async_reward_score", not self.whole))
 
     async def group(self, task: Mapping[str, Any], parts: Sequence[Trajectory]) -> list[Score]:
+        """Score a group; see Scorer."""
         seen = opened(task)
         if self.whole and all(part.reward is None for part in parts):
             return await self._whole(seen, parts)
@@ -94,11 +94,11 @@ class LocalScorer:
         return [checked(result, self._where, task) for result in results]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No-op."""
 
     async def _one(self, task: Mapping[str, Any], part: Trajectory) -> Score:
         if part.reward is not None:
-            return given(part, task)
+            return score_by_agent(part, task)
         try:
             result = await self._worker.compute_score(to_dataproto(task, part))
         except Exception as error:
@@ -106,17 +106,17 @@ class LocalScorer:
         return checked(result, self._where, task)
 
 
-def given(part: Trajectory, task: Mapping[str, Any]) -> Score:
-    """The score of an answer whose agent loop, or workflow, has scored it, with what it says beside that.
+def score_by_agent(part: Trajectory, task: Mapping[str, Any]) -> Score:
+    """Return the score that an agent loop or workflow has given its answer, with its extra information.
 
-    Raises RunError for what is not a number.
+    Raises RunError for a reward that is not a number.
     """
-    told = {"reward_score": part.reward, "reward_extra_info": part.extra.get("reward_extra_info")}
-    return checked(told, "the agent loop", task)
+    result = {"reward_score": part.reward, "reward_extra_info": part.extra.get("reward_extra_info")}
+    return checked(result, "the agent loop", task)
 
 
 def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
-    """One trajectory as veRL's agent loop hands it to a reward manager (``_compute_score``, 0.9.1)."""
+    """Convert a trajectory as veRL's agent loop does for a reward manager (``_compute_score``, 0.9.1)."""
     import torch
     from verl.protocol import DataProto
 
@@ -124,7 +124,7 @@ def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
     ids = torch.cat([prompt, response], dim=1)
     length = {TOKENS: len(part.response_ids)} if task.get("agent_name") == WORKFLOW else {}
     fields = {
-        **opened(task),  # a copy: a reward function may change what it is given
+        **opened(task),  # a copy: a reward function may change it
         "__num_turns__": part.num_turns,
         "tool_extra_fields": {**part.extra, **length},
     }
@@ -141,9 +141,11 @@ def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
 
 
 def _column(value: Any) -> np.ndarray[Any, Any]:
-    """As the agent loop makes it, ``np.array([value])``: a number at the top of a row is numpy's for a reward
-    manager, a list an array. What numpy refuses (lists of unlike lengths) or would shorten (zeros at the end
-    of bytes) stays an object."""
+    """Make a column as the agent loop does, by ``np.array([value])``.
+
+    For a reward manager a number at the top of a row is numpy's, a list an array. A value that numpy refuses
+    (lists of different lengths) or would shorten (zeros at the end of bytes) stays an object.
+    """
     try:
         array: np.ndarray[Any, Any] = np.array([value])
     except ValueError:
@@ -153,8 +155,10 @@ def _column(value: Any) -> np.ndarray[Any, Any]:
 
 
 def checked(result: Mapping[str, Any], where: str, task: Mapping[str, Any]) -> Score:
-    """Raises RunError for what is not a finite number: an advantage of an infinite one is NaN, and so is all
-    that is trained on it. The same for a value beside it that cannot be stored."""
+    """Validate a result. Raises RunError for a reward that is not finite or values that cannot be stored.
+
+    The advantage of an infinite reward is NaN, and so are the weights that are trained on it.
+    """
     value = result["reward_score"]
     try:
         reward = float(value)
@@ -172,13 +176,13 @@ def checked(result: Mapping[str, Any], where: str, task: Mapping[str, Any]) -> S
 
 
 def reward_failed(error: Exception, where: str, task: Mapping[str, Any]) -> RunError:
-    """Name the function, the line of it that raised, the task and the error."""
-    told = f"{type(error).__name__}: {error}{place_of(error)}"
-    return RunError(f"{where} failed on {name_task(task)}: {told}")
+    """Return an error that names the function, its line that raised, the task and the error."""
+    cause = f"{type(error).__name__}: {error}{place_of(error)}"
+    return RunError(f"{where} failed on {name_task(task)}: {cause}")
 
 
 def describe(config: Any) -> str:
-    """Which reward function or model a configuration names."""
+    """Name the reward function or model of a configuration."""
     custom = config.reward.get("custom_reward_function") or {}
     if custom.get("path"):
         return f"reward function {custom.get('name')} of {custom.get('path')}"
@@ -188,5 +192,5 @@ def describe(config: Any) -> str:
 
 
 def name_task(task: Mapping[str, Any]) -> str:
-    """A task as its author knows it."""
+    """Name a task by its index and data source."""
     return f"the task with index {task.get('index')} of data_source {task.get('data_source')!r}"

@@ -1,6 +1,6 @@
 """Weights by a collective (``sync_method: nccl``): the explorer's side.
 
-Nothing of a version is kept: what is loaded is all there is, so versions are taken in the order in which the
+No version is stored: the loaded weights are the only copy, so versions are accepted in the order in which the
 trainer offers them.
 """
 
@@ -13,18 +13,18 @@ from collections.abc import Callable
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.hung_process import describe, kill
-from trinity_compat.explorer.await_with_checks import attended
+from trinity_compat.explorer.await_with_checks import await_with_checks
 from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
 from trinity_compat.synchronizer.await_version import SyncTimeout
 from trinity_compat.synchronizer.transports.nccl import HandoverFailed, Rendezvous
 from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferReceiver, WeightOffer
 
 _POLL_S = 0.01
-ENDS_S = 60.0  # beside a bucket's limit: for engines to come back from a handover that has ended
+ENDS_S = 60.0  # after a bucket's time limit, for engines to return from a transfer that has ended
 
 
 class Receiver:
-    """``check`` raises when the trainer is gone."""
+    """Receives offered weights into all engines; ``check`` raises when the trainer is gone."""
 
     def __init__(
         self, offered: OfferReceiver, workers: RolloutWorkers, check: Callable[[], None], *, timeout_s: float
@@ -33,21 +33,21 @@ class Receiver:
         self._last: WeightOffer | None = None
 
     def look(self) -> WeightOffer | None:
-        """What the trainer offers and was not taken yet: an offer stands until all have it."""
+        """Return the trainer's offer if it is new: an offer stays open until all explorers have it."""
         offer = self._offered.look()
         return None if offer == self._last else offer
 
     async def take(self, offer: WeightOffer) -> WeightVersion | None:
-        """Take part in the handover.
+        """Take part in the transfer.
 
-        None when it came to nothing: the engines may hold a mixture then, and the trainer will offer again.
-        Raises SyncTimeout, WeightsDamaged, RunError for engines that don't come back from it, and what
-        ``check`` raises.
+        None when it failed: the engines may then hold a mixture of versions, and the trainer offers again.
+        Raises SyncTimeout, WeightsDamaged, RunError for engines that don't return from it, and what ``check``
+        raises.
         """
         self._last = offer
         self._offered.accept(offer)
         until = time.monotonic() + self._limit
-        while (found := self._offered.meeting(offer)) is None:
+        while (rendezvous := self._offered.meeting(offer)) is None:
             self._check()
             if self._offered.look() != offer:
                 return None
@@ -57,27 +57,29 @@ class Receiver:
                 )
             await asyncio.sleep(_POLL_S)
         try:
-            return await self._received(offer, *found)
+            return await self._receive(offer, *rendezvous)
         except HandoverFailed as error:
             print(f"version {offer.version}: {error}; waits for another offer", flush=True)
             return None
 
-    async def _received(self, offer: WeightOffer, meeting: Rendezvous, first_rank: int) -> WeightVersion:
-        taking, over = self._workers.receive(meeting, first_rank), list[float]()
+    async def _receive(self, offer: WeightOffer, meeting: Rendezvous, first_rank: int) -> WeightVersion:
+        receiving, ended = self._workers.receive(meeting, first_rank), list[float]()
 
         def check() -> None:
             self._check()
             if self._offered.look() != offer:  # the trainer has ended it; the engines end with it
-                over.append(time.monotonic())
-            if over and time.monotonic() - over[0] > meeting.timeout_s + ENDS_S:
+                ended.append(time.monotonic())
+            if ended and time.monotonic() - ended[0] > meeting.timeout_s + ENDS_S:
                 raise self._hang(meeting)
 
-        return await attended(taking, check, limit_s=meeting.over_s, late=lambda: self._hang(meeting))
+        return await await_with_checks(
+            receiving, check, limit_s=meeting.over_s, late=lambda: self._hang(meeting)
+        )
 
     def _hang(self, meeting: Rendezvous) -> RunError:
-        """Not HandoverFailed: another offer would find the engines as they are.
+        """Kill the engines that hang, and return the error: Ray's request to end would wait for them too.
 
-        Those that hang are killed: Ray's own request to end would wait for them too.
+        The error is not HandoverFailed, since another offer would find the same engines.
         """
         late = self._workers.late()
         named = f": {'; '.join(map(describe, late))}" if late else ""

@@ -1,7 +1,7 @@
-"""A rollout worker: one engine, and what turns tasks into token sequences.
+"""Rollout worker, a Ray actor: one engine, and the code that turns tasks into token sequences.
 
-Lives in a Ray actor. Single-turn text tasks go to the engine as one request per group; everything else
-runs through veRL's own agent loops (``agents``).
+Single-turn text tasks are sent to the engine as one request per group; everything else runs through veRL's
+agent loops (``agents``).
 """
 
 from __future__ import annotations
@@ -51,37 +51,37 @@ if TYPE_CHECKING:
     from trinity_compat.trinity.workflows.model import GeneratedAnswer
 
 SINGLE_TURN = "single_turn_agent"
-TELL_S = 0.05  # between two words on how many answers have ended
-PROGRESS_S = 2.0  # between two words on progress
+ENDED_S = 0.05  # interval of reports on how many answers have ended
+PROGRESS_S = 2.0  # progress-report interval
 
 
 class PromptTooLong(ValueError):
-    """data.truncation=error and a prompt over data.max_prompt_length."""
+    """A prompt exceeds data.max_prompt_length under data.truncation=error."""
 
 
 Future = asyncio.Future[RolloutResult]
 
 
 class EngineSlots:
-    """Those of a group's answers on the engine: each becomes free once, at the latest with the group."""
+    """Engine slots of one group: each becomes free once, at the latest with the group."""
 
     def __init__(self, answers: int, free: Callable[[int], None]) -> None:
         self._taken, self._free = answers, free
 
-    def one_free(self) -> None:
-        """An answer is there. One of a group that is made again was told of before."""
+    def free_one(self) -> None:
+        """Free the slot of a finished answer; no-op for a repeated group's, whose slots are free already."""
         if self._taken:
             self._taken -= 1
             self._free(1)
 
-    def all_free(self) -> None:
-        """Nothing of the group is under way any more."""
+    def free_all(self) -> None:
+        """Free the remaining slots."""
         self._free(self._taken)
         self._taken = 0
 
 
 class RolloutWorker:
-    """Answers jobs with the weights loaded last."""
+    """Answers jobs with the weights that were loaded last."""
 
     def __init__(
         self,
@@ -95,10 +95,11 @@ class RolloutWorker:
         agent_workers: int = 1,
         fingerprint: Fingerprint | None = None,
     ) -> None:
-        """``partial``: answers in flight go on when the weights change; else they begin again.
+        """Configure a worker.
 
-        ``agent_timeout_s``: as AgentLoops' limit; ``agent_workers``: processes that they run in.
-        ``fingerprint``: of the run, whose files agents are to be made of.
+        ``partial``: answers in flight continue when the weights change; else they are restarted.
+        ``agent_timeout_s``: as AgentLoops' limit; ``agent_workers``: number of agent loops' processes.
+        ``fingerprint``: the run's, against which the files of agents are checked.
         """
         with gc_paused():
             from omegaconf import OmegaConf
@@ -109,7 +110,7 @@ class RolloutWorker:
         self._tokenizer = self._model.tokenizer
         self._vocabulary = _vocabulary(self._model)
         self._engine: Engine = make_engine(self._config, self._model, device, index, shared=shared)
-        self._asked = InflightRequests(self._engine, partial=partial)
+        self._requests_in_flight = InflightRequests(self._engine, partial=partial)
         self._agent_timeout_s, self._agent_workers = agent_timeout_s, agent_workers
         self._fingerprint = fingerprint
         self._runs: dict[int, list[Future]] = {}
@@ -123,57 +124,62 @@ class RolloutWorker:
         self._ended = 0
 
     async def start(self) -> None:
-        """Build the engine; it then holds the weights of actor_rollout_ref.model.path."""
+        """Build the engine, with the weights of actor_rollout_ref.model.path."""
         await self._engine.start()
 
     async def identity(self) -> Mapping[str, object]:
-        """This process, for whoever has to end it when it hangs."""
+        """Return this process's identity, needed to end it when it hangs."""
         import ray
 
         node = ray.get_runtime_context().get_node_id()
         return {**identity(), "node": node, "host": socket.gethostname()}
 
     async def progress(self) -> AsyncIterator[int]:
-        """A number that grows while this process does what it is asked: with each step of an engine that owes
-        answers; else, while weights change or agent loops work by themselves, with time. For ever."""
+        """Yield a growing number, without end, while this process makes progress.
+
+        It grows with each step of an engine that owes answers; else, while weights change or agent loops
+        compute, with time.
+        """
         count, steps, engine = 0, -1, cast(LocalEngine, self._engine)
         while True:
-            if not engine.owed or self._asked.changes or engine.steps != steps:
+            if not engine.owed or self._requests_in_flight.changes or engine.steps != steps:
                 count, steps = count + 1, engine.steps
                 yield count
             await asyncio.sleep(PROGRESS_S)
 
-    async def know(self, auxiliary: Sequence[str]) -> None:
-        """Where the auxiliary models answer (host:port), for workflows. Before the first job."""
+    async def set_auxiliary_models(self, auxiliary: Sequence[str]) -> None:
+        """Set the auxiliary models' addresses (host:port), for workflows. Call before the first job."""
         self._auxiliary = auxiliary
 
     async def load(self, file: WeightFile, version: int) -> None:
-        """Put published weights in place."""
-        async with self._asked.changing():
+        """Load published weights."""
+        async with self._requests_in_flight.changing():
             await self._engine.load(file)
             self._version = version
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
-        """Take weights at a meeting; as ``Engine.receive``."""
-        async with self._asked.changing():
+        """Receive weights at a rendezvous; see ``LocalEngine.receive``."""
+        async with self._requests_in_flight.changing():
             answers = await cast(LocalEngine, self._engine).receive(meeting, first_rank)
             self._version = int(meeting["version"])
         return answers
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
-        """Answers to a prompt, as ``workflows.model.Writer``'s. Raises ValueError for what vLLM refuses."""
+        """Answer a prompt, as ``workflows.model.Writer`` does. Raises ValueError for what vLLM refuses."""
         from trinity_compat.explorer.agents.user_workflows import EngineWriter
         from trinity_compat.trinity.workflows.run_rows import Limits
 
         if self._writer is None:
-            self._writer = EngineWriter(self._asked, Limits.of(self._config.actor_rollout_ref.rollout))
+            self._writer = EngineWriter(
+                self._requests_in_flight, Limits.of(self._config.actor_rollout_ref.rollout)
+            )
         return await self._writer.write(prompt_ids, sampling)
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """Log-probability of every token after the first, by the weights in place, at temperature 1."""
+        """Return the log-probability of every token after the first, at temperature 1."""
         self._count += 1
-        asked = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0}
-        request = GenerationRequest(f"score-{self._count}", list(token_ids), asked)
+        sampling = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0}
+        request = GenerationRequest(f"score-{self._count}", list(token_ids), sampling)
         (answer,) = await self._engine.submit([request])
         return (await answer)[0].prompt_logprobs
 
@@ -182,11 +188,11 @@ class RolloutWorker:
         await cast(LocalEngine, self._engine).sleep()
 
     async def wake(self) -> None:
-        """Back on the device, with the weights that were there."""
+        """Return to the device, with the weights that were there."""
         await cast(LocalEngine, self._engine).wake()
 
     async def close(self) -> None:
-        """Release the engine, and end the agent loops and what agents of the user's still run."""
+        """Release the engine; end the agent loops and the user's agent programs."""
         for pool in (self._agents, self._classes):
             if pool:
                 pool.close()
@@ -195,19 +201,19 @@ class RolloutWorker:
         await self._engine.close()
 
     async def ended(self) -> AsyncIterator[int]:
-        """Answers that have ended since the start, whenever that number has changed; for ever."""
-        told = 0
+        """Yield the number of answers that have ended, whenever it has changed; without end."""
+        reported = 0
         while True:
-            if self._ended != told:
-                told = self._ended
-                yield told
-            await asyncio.sleep(TELL_S)
+            if self._ended != reported:
+                reported = self._ended
+                yield reported
+            await asyncio.sleep(ENDED_S)
 
-    def _have_ended(self, answers: int) -> None:
+    def _count_ended(self, answers: int) -> None:
         self._ended += answers
 
     async def run(self, jobs: Sequence[RolloutTask], name: int = 0) -> AsyncIterator[RolloutResult]:
-        """Rollouts in the order in which they finish; no more of them after ``abort(name)``."""
+        """Yield rollouts in the order in which they finish; none after ``abort(name)``."""
         self._runs[name] = []
         if all(self._is_single_turn(job) for job in jobs):
             futures = await self._single_turns(jobs)
@@ -226,7 +232,7 @@ class RolloutWorker:
             _cancel(self._runs.pop(name, ()))
 
     async def abort(self, name: int) -> None:
-        """End what ``run`` began under that name; the engine drops its requests."""
+        """Cancel the run of that name; the engine drops its requests."""
         _cancel(self._runs.pop(name, ()))
 
     def _is_single_turn(self, job: RolloutTask) -> bool:
@@ -243,32 +249,36 @@ class RolloutWorker:
                 prompts[job.task_no] = self._prompt(job.task)
             except PromptTooLong as error:
                 self._ended += job.answers
-                hopeless.append(_now(RolloutResult(job.task_no, (), str(error), hopeless=True)))
-        asked = [(job, self._requests(job, prompts[job.task_no])) for job in jobs if job.task_no in prompts]
-        every = [request for _, requests in asked for request, _ in requests]
-        answers = iter(await self._asked.submit(every))
+                hopeless.append(_finished(RolloutResult(job.task_no, (), str(error), hopeless=True)))
+        by_job = [(job, self._requests(job, prompts[job.task_no])) for job in jobs if job.task_no in prompts]
+        every = [request for _, requests in by_job for request, _ in requests]
+        answers = iter(await self._requests_in_flight.submit(every))
         first = self._version
         return hopeless + [
             asyncio.ensure_future(
                 self._gather(job, [(request, next(answers), count) for request, count in requests], first)
             )
-            for job, requests in asked
+            for job, requests in by_job
         ]
 
     def _requests(self, job: RolloutTask, prompt: list[int]) -> list[tuple[GenerationRequest, int]]:
-        """With the number of the job's answers that each makes: one for all n answers; or one for each, with
-        the seed that vLLM would give it. The baseline's comes last."""
-        asked: list[tuple[Mapping[str, Any], int]]
-        if job.sampling.get("temperature") == 0:  # n equal answers: ask once
-            asked = [({**job.sampling, "n": 1}, job.n)]
+        """Build a job's requests, each with the number of answers that it makes; the baseline's comes last.
+
+        One request makes all n answers; or one each, with the seed that vLLM would give it.
+        """
+        samplings: list[tuple[Mapping[str, Any], int]]
+        if job.sampling.get("temperature") == 0:  # n equal answers: one request
+            samplings = [({**job.sampling, "n": 1}, job.n)]
         elif not job.apart:
-            asked = [({**job.sampling, "n": job.n}, job.n)]
+            samplings = [({**job.sampling, "n": job.n}, job.n)]
         else:
-            asked = [({**job.sampling_of(run), "n": 1}, 1) for run in range(job.n)]
+            samplings = [({**job.sampling_of(run), "n": 1}, 1) for run in range(job.n)]
         if job.baseline:
-            asked.append(({**job.sampling_of(job.n), "n": 1}, 1))
+            samplings.append(({**job.sampling_of(job.n), "n": 1}, 1))
         length = self._config.actor_rollout_ref.rollout.response_length
-        return [(self._request(job, prompt, {**own, "max_tokens": length}), count) for own, count in asked]
+        return [
+            (self._request(job, prompt, {**each, "max_tokens": length}), count) for each, count in samplings
+        ]
 
     def _request(self, job: RolloutTask, prompt: list[int], sampling: Mapping[str, Any]) -> GenerationRequest:
         self._count += 1
@@ -286,29 +296,29 @@ class RolloutWorker:
     async def _answer(
         self, request: GenerationRequest, answer: asyncio.Future[list[Completion]], count: int, first: int
     ) -> list[Trajectory]:
-        """``count`` of them; a request that made one stands for as many equal ones."""
+        """Return ``count`` answers of a request; a single answer stands for equal ones."""
         try:
             while (parts := await self._unless_interrupted(answer)) is None:
-                (answer,) = await self._asked.submit([self._named_anew(request)])
+                (answer,) = await self._requests_in_flight.submit([self._renamed(request)])
                 first = self._version
         finally:
             self._ended += count
-        made = [_trajectory([*request.prompt_ids], part, (first, self._version)) for part in parts]
-        return made if len(made) == count else made * count
+        runs = [_trajectory([*request.prompt_ids], part, (first, self._version)) for part in parts]
+        return runs if len(runs) == count else runs * count
 
     async def _unless_interrupted(self, answer: asyncio.Future[list[Completion]]) -> list[Completion] | None:
         try:
             return await answer
         except asyncio.CancelledError:
-            await self._asked.again()
+            await self._requests_in_flight.again()
             return None
 
-    def _named_anew(self, request: GenerationRequest) -> GenerationRequest:
+    def _renamed(self, request: GenerationRequest) -> GenerationRequest:
         self._count += 1
         return replace(request, request_id=f"{request.request_id}-{self._count}")
 
     def _prompt(self, task: Mapping[str, Any]) -> list[int]:
-        """A workflow's prompt stands as text in its task (``prompt_text``), a launch's as a chat."""
+        """Tokenize a task's prompt: a workflow's is a text (``prompt_text``), a launch's a chat."""
         if task.get("agent_name") == WORKFLOW:
             return self._truncated(self._tokenizer(task["prompt_text"]).input_ids)
         from verl.utils.tokenizer import normalize_token_ids
@@ -324,41 +334,43 @@ class RolloutWorker:
         rollout = self._config.actor_rollout_ref.rollout
         return truncate(ids, rollout.prompt_length, self._config.data.truncation)
 
-    async def _made_by(self, job: RolloutTask, places: EngineSlots) -> list[Trajectory]:
+    async def _run_agent(self, job: RolloutTask, slots: EngineSlots) -> list[Trajectory]:
         if job.task.get("agent_name") == PLUGIN:
             if self._config.data.workflows[job.task["taskset"]].get("program"):
-                made = self._programs().run(job, self._version, places.one_free)
-                parts = await limited(made, self._agent_timeout_s)
-                self._check_files()  # a program is started again and again
+                running = self._programs().run(job, self._version, slots.free_one)
+                parts = await limited(running, self._agent_timeout_s)
+                self._check_files()  # each group starts the program again
                 return parts
             self._classes = self._classes or self._pool(workflows=True, auxiliary=self._auxiliary)
-            return await self._classes.run(job, self._version, places.one_free)
+            return await self._classes.run(job, self._version, slots.free_one)
         self._agents = self._agents or self._pool()
-        return await self._agents.run(job, ended=places.one_free)
+        return await self._agents.run(job, ended=slots.free_one)
 
-    def _pool(self, **what: Any) -> AgentProcessPool:
+    def _pool(self, **kind: Any) -> AgentProcessPool:
         from trinity_compat.explorer.agents.processes.pool import AgentProcessPool
 
         size, limit_s = self._agent_workers, self._agent_timeout_s
         loaded = self._check_files
-        return AgentProcessPool(self._config, self._asked, size=size, limit_s=limit_s, loaded=loaded, **what)
+        return AgentProcessPool(
+            self._config, self._requests_in_flight, size=size, limit_s=limit_s, loaded=loaded, **kind
+        )
 
     def _check_files(self) -> None:
         check(self._fingerprint, ANSWERING)
 
     def _programs(self) -> UserWorkflows:
-        """Of programs, which run in processes of their own already."""
+        """Return the runner of programs, which are separate processes anyway."""
         from trinity_compat.explorer.agents.user_workflows import UserWorkflows
 
         self._workflows = self._workflows or UserWorkflows(
-            self._config, self._model, self._asked, self._auxiliary
+            self._config, self._model, self._requests_in_flight, self._auxiliary
         )
         return self._workflows
 
     async def _by_agent(self, job: RolloutTask) -> RolloutResult:
-        first, places = self._version, EngineSlots(job.answers, self._have_ended)
+        first, slots = self._version, EngineSlots(job.answers, self._count_ended)
         try:
-            parts = await self._made_by(job, places)
+            parts = await self._run_agent(job, slots)
             for run, part in enumerate(parts):
                 if fault := fault_of(part, self._vocabulary):
                     raise AgentLoopFailed(f"answer {run} cannot be trained: {fault}")
@@ -368,24 +380,24 @@ class RolloutWorker:
         except (EngineDied, FilesEdited):
             raise
         except AgentLoopFailed as error:
-            return RolloutResult(job.task_no, (), str(error), instead=self._nothing(job, first))
+            return RolloutResult(job.task_no, (), str(error), instead=self._empty_answer(job, first))
         except Exception as error:
             return RolloutResult(job.task_no, (), f"{type(error).__name__}: {error}")
         finally:
-            places.all_free()
+            slots.free_all()
 
-    def _nothing(self, job: RolloutTask, first: int) -> Trajectory | None:
-        """The prompt and an end, masked. None for images: their tokens are the processor's."""
+    def _empty_answer(self, job: RolloutTask, first: int) -> Trajectory | None:
+        """Return the prompt and an end token, masked; None with images, whose tokens the processor makes."""
         if self._model.processor is not None:
             return None
         try:
             prompt = self._prompt(job.task)
         except (PromptTooLong, KeyError):
             return None
-        counted = {AGENT_FAILED: 1.0}
+        metrics = {AGENT_FAILED: 1.0}
         end = [self._tokenizer.eos_token_id]
         return Trajectory(
-            prompt, end, [0], [0.0], reward=0.0, metrics=counted, versions=(first, self._version)
+            prompt, end, [0], [0.0], reward=0.0, metrics=metrics, versions=(first, self._version)
         )
 
 
@@ -394,14 +406,14 @@ def _cancel(futures: Iterable[Future]) -> None:
         future.cancel()
 
 
-def _now(rollout: RolloutResult) -> Future:
+def _finished(rollout: RolloutResult) -> Future:
     future: Future = asyncio.get_running_loop().create_future()
     future.set_result(rollout)
     return future
 
 
 def _trajectory(prompt: list[int], part: Completion, versions: tuple[int, int]) -> Trajectory:
-    extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": []}  # as veRL's single-turn loop leaves them
+    extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": []}  # as veRL's single-turn loop does
     mask = [1] * len(part.token_ids)
     cut = part.reason == "length"
     return Trajectory(
@@ -410,14 +422,14 @@ def _trajectory(prompt: list[int], part: Completion, versions: tuple[int, int]) 
 
 
 def _vocabulary(model: Any) -> int:
-    """Tokens that a veRL HFModelConfig's model has embeddings for: some have more than their tokenizer."""
+    """Return the number of a model's embeddings: some models have more than their tokenizer has tokens."""
     config = model.hf_config
     sizes = [getattr(each, "vocab_size", None) for each in (config, getattr(config, "text_config", None))]
     return max(len(model.tokenizer), *(size or 0 for size in sizes))
 
 
 def truncate(ids: list[int], limit: int, how: str) -> list[int]:
-    """data.truncation: error, left (keep the end), right (keep the start) or middle (keep both)."""
+    """Apply data.truncation: error, left (keep the end), right (keep the start) or middle (keep both)."""
     if len(ids) <= limit:
         return ids
     if how == "left":
@@ -433,8 +445,10 @@ def truncate(ids: list[int], limit: int, how: str) -> list[int]:
 
 
 def make_engine(config: Any, model: Any, device: str, index: int, *, shared: bool = False) -> LocalEngine:
-    """The engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it; one that
-    can sleep where the device is ``shared`` and vLLM can (not on a CPU)."""
+    """Create the engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it.
+
+    It can sleep where the device is ``shared`` and vLLM supports that (not on a CPU).
+    """
     rollout = config.actor_rollout_ref.rollout
     if rollout.name != "vllm":
         raise UserError(
@@ -450,7 +464,7 @@ def make_engine(config: Any, model: Any, device: str, index: int, *, shared: boo
 def arguments_for(
     config: Any, model: Any, device: str, index: int, *, shared: bool = False
 ) -> dict[str, Any]:
-    """``engine_arguments`` of an OmegaConf configuration and its veRL HFModelConfig."""
+    """Return ``engine_arguments`` for an OmegaConf configuration and its veRL HFModelConfig."""
     from omegaconf import OmegaConf
     from verl.workers.rollout.utils import get_max_position_embeddings
 

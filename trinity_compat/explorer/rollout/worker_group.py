@@ -1,4 +1,4 @@
-"""The explorer's engines as Ray actors: the same weights in each, jobs spread over them."""
+"""The explorer's engines as Ray actors, with the same weights and jobs spread over them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.hung_process import HungProcess, describe, suspect
 from trinity_compat.common.watchdog import Activity, Watchdog
-from trinity_compat.explorer.await_with_checks import attended
+from trinity_compat.explorer.await_with_checks import await_with_checks
 from trinity_compat.explorer.engine import trainer_devices
 from trinity_compat.explorer.engine.arguments import engine_environment
 from trinity_compat.explorer.engine.process_environment import START_S, worker_env
@@ -34,14 +34,17 @@ if TYPE_CHECKING:
     from trinity_compat.trinity.workflows.model import GeneratedAnswer
 
 SLOTS = 1024  # veRL's rollout.max_num_seqs
-SLOWEST_LOAD = 100e6  # bytes per second of weights: beside the watchdog's limit
+SLOWEST_LOAD = 100e6  # bytes of weights per second: this time is added to the watchdog's limit
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePlacement:
-    """``trainer``: its nodes and the GPUs of each, (0, 0) for none on this Ray; of ``explorers`` that place
-    as many engines each this is number ``index``. ``tag``: that of the trainer's places where the engines are
-    on its devices, on several machines."""
+    """Placement of an explorer's engines beside the trainer's and other explorers'.
+
+    ``trainer``: its nodes and the GPUs of each, (0, 0) for none on this Ray; this is number ``index`` of
+    ``explorers``, each of which places as many engines. ``tag``: of the trainer's placement group, where the
+    engines use its devices on several machines.
+    """
 
     trainer: tuple[int, int] = (0, 0)
     explorers: int = 1
@@ -50,7 +53,7 @@ class EnginePlacement:
 
     @classmethod
     def of(cls, spec: RunSpec, index: int) -> Self:
-        """Of an explorer of a run: each command of a split one has a Ray of its own."""
+        """Placement of a run's explorer; each command of a split run has a separate Ray."""
         trainer = spec.verl["trainer"]
         sizes = int(trainer["nnodes"]), int(trainer["n_gpus_per_node"])
         if spec.mode == "colocate" and spec.device != "cpu" and sizes[0] > 1:
@@ -75,19 +78,19 @@ class RolloutWorkers:
         fingerprint: Fingerprint | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
-        """``shared``: the trainer uses the same device, in turns.
+        """Configure the workers.
 
-        ``place``: among whom the engines are placed; None where there is nobody else. ``by_load``: a job goes
-        to the engine with the fewest tokens outstanding, else to each in turn. ``partial``,
-        ``agent_timeout_s``, ``fingerprint``: as ``RolloutWorker``'s. ``watchdog`` gets what is asked of the
-        engines.
+        ``shared``: the trainer uses the same device, in turns. ``place``: None for the only user of Ray.
+        ``by_load``: a job goes to the engine with the fewest outstanding tokens, else to each in turn.
+        ``partial``, ``agent_timeout_s``, ``fingerprint``: as ``RolloutWorker``'s. ``watchdog`` observes the
+        requests to the engines.
         """
         self._watchdog = watchdog or Watchdog()
-        self._where: dict[int, HungProcess] = {}  # engine → its process
+        self._processes: dict[int, HungProcess] = {}  # by engine
         self._late: Collection[int] = ()
         self._started = set[int]()
         self._answering: dict[int, Activity] = {}
-        self._asked: Counter[int] = Counter()  # engine → answers that it owes
+        self._owed: Counter[int] = Counter()  # answers, by engine
         self._names = itertools.count()
         self._own: dict[str, Any] = {"shared": shared, "partial": partial, "fingerprint": fingerprint}
         self._own["agent_timeout_s"] = agent_timeout_s
@@ -96,26 +99,25 @@ class RolloutWorkers:
         self._actors: list[Any] = []
         self._groups: list[Any] = []
         rollout = verl["actor_rollout_ref"]["rollout"]
-        self._own["agent_workers"] = _share(rollout, engine_count(rollout, device))
+        self._own["agent_workers"] = _agent_workers(rollout, engine_count(rollout, device))
         self._width = engine_width(rollout, device)
         slots = int(rollout.get("max_num_seqs") or SLOTS)
         self._loads = EngineLoads(engine_count(rollout, device), slots, by_load=by_load)
         self._watches: list[asyncio.Task[None]] = []
-        self._writing: Counter[int] = Counter()  # engine → answers that ``write`` waits for
+        self._writing: Counter[int] = Counter()  # answers that ``write`` waits for, by engine
 
     async def start(self, check: Callable[[], None] = lambda: None, *, timeout_s: float = START_S) -> None:
         """Start the actors and their engines, within ``timeout_s`` or START_S, whichever is longer.
 
-        Raises RunError with vLLM's reason, or when Ray or vLLM does not come to it; and what ``check``
-        raises.
+        Raises RunError with vLLM's reason, or when the time is up; and what ``check`` raises.
         """
         count = engine_count(self._verl["actor_rollout_ref"]["rollout"], self._device)
         limit_s = max(timeout_s, START_S)
-        beside = await self._beside(check, limit_s)
-        options = await asyncio.to_thread(lambda: list(self._options(count, beside)))
+        devices = await self._trainer_devices(check, limit_s)
+        options = await asyncio.to_thread(lambda: list(self._options(count, devices)))
         self._actors = [self._actor(index, each) for index, each in enumerate(options)]
         starting = self._start_all()
-        await attended(starting, check, limit_s=limit_s, late=lambda: self._not_started(limit_s))
+        await await_with_checks(starting, check, limit_s=limit_s, late=lambda: self._not_started(limit_s))
         pairs = list(enumerate(self._actors))
         self._watches = [asyncio.ensure_future(self._watch(*pair)) for pair in pairs]
         self._watches += [asyncio.ensure_future(self._follow(*pair)) for pair in pairs]
@@ -126,12 +128,14 @@ class RolloutWorkers:
         node = ray.get_runtime_context().get_node_id()
 
         async def start(index: int, actor: Any) -> None:
-            where = await actor.identity.remote()
-            self._where[index] = suspect(f"engine {index}", where, node=node, kill=lambda: ray.kill(actor))
+            process = await actor.identity.remote()
+            self._processes[index] = suspect(
+                f"engine {index}", process, node=node, kill=lambda: ray.kill(actor)
+            )
             await actor.start.remote()
             self._started.add(index)
 
-        with self._watchdog.doing("starting the engines", times=None):  # whose limit is the caller's
+        with self._watchdog.doing("starting the engines", times=None):  # the caller sets the limit
             try:
                 await asyncio.gather(*(start(*pair) for pair in enumerate(self._actors)))
             except Exception as error:
@@ -146,51 +150,51 @@ class RolloutWorkers:
 
     @contextlib.contextmanager
     def _answers_of(self, index: int, answers: int) -> Iterator[None]:
-        """While an engine owes answers, its progress is what it tells of itself (``progress``)."""
-        if not self._asked[index]:
+        """Observe an engine while it owes answers: its progress is what it reports (``progress``)."""
+        if not self._owed[index]:
             self._answering[index] = self._watchdog.begin(
-                lambda: f"engine {index} owes {self._asked[index]} answers and gives no token",
+                lambda: f"engine {index} owes {self._owed[index]} answers and gives no token",
                 suspects=lambda: self._suspects([index]),
             )
-        self._asked[index] += answers
+        self._owed[index] += answers
         try:
             yield
         finally:
-            self._asked[index] -= answers
-            if not self._asked[index]:
+            self._owed[index] -= answers
+            if not self._owed[index]:
                 self._watchdog.end(self._answering.pop(index))
 
     def _suspects(self, engines: Collection[int]) -> list[HungProcess]:
-        return [self._where[index] for index in sorted(engines) if index in self._where]
+        return [self._processes[index] for index in sorted(engines) if index in self._processes]
 
     async def _watch(self, index: int, actor: Any) -> None:
-        with contextlib.suppress(Exception):  # an engine that died says so to those who wait for answers
+        with contextlib.suppress(Exception):  # requests to a dead engine raise the error
             async for reference in actor.ended.options(num_returns="streaming").remote():
                 self._loads.ended(index, await reference)
 
     def room(self) -> int:
-        """Answers that the engines could begin now."""
+        """Return the number of answers that the engines could begin now."""
         return self._loads.room()
 
-    async def _beside(self, check: Callable[[], None], limit_s: float) -> list[Devices]:
-        """The devices of each engine, where these are a trainer's on several machines; else none."""
+    async def _trainer_devices(self, check: Callable[[], None], limit_s: float) -> list[Devices]:
+        """Return the devices of each engine, where these are a trainer's on several machines; else none."""
         if not (tag := self._place.tag):
             return []
         nodes, each = self._place.trainer
-        machines = await trainer_devices.awaited(tag, nodes * each, check, limit_s=limit_s)
+        machines = await trainer_devices.wait_for_devices(tag, nodes * each, check, limit_s=limit_s)
         return trainer_devices.engines_on(machines, self._width)
 
-    def _options(self, count: int, beside: Sequence[Devices]) -> Iterator[dict[str, Any]]:
-        """Ray's options for each engine's actor.
+    def _options(self, count: int, devices: Sequence[Devices]) -> Iterator[dict[str, Any]]:
+        """Yield Ray's options for each engine's actor.
 
-        A shared device is the trainer's as far as Ray knows: the engine finds it by its environment.
-        ``beside``: the devices of each, where they are not this machine's.
+        Ray counts a shared device as the trainer's: the engine finds it by its environment. ``devices``: of
+        each engine, where they are not this machine's.
         """
         env = worker_env(self._device, self._env)
         for index in range(count):
             own = _shared_env(index, self._width) if self._shared else {}
-            where = beside[index].options() if beside else self._gpus(index, count)
-            own |= trainer_devices.environment(beside[index].numbers) if beside else {}
+            where = devices[index].options() if devices else self._gpus(index, count)
+            own |= trainer_devices.environment(devices[index].numbers) if devices else {}
             own |= engine_environment(self._verl, self._device, index)
             yield {"num_cpus": 0, "runtime_env": {"env_vars": env | own}, **where}
 
@@ -217,49 +221,49 @@ class RolloutWorkers:
         slow = self._suspects(set(range(len(self._actors))) - self._started)
         named = f" ({'; '.join(map(describe, slow))})" if slow else ""
         return RunError(
-            f"the explorer's engines have not started in {limit_s:g} s{named}{self._places()}",
+            f"the explorer's engines have not started in {limit_s:g} s{named}{self._gpu_shortage()}",
             hint=f"see log/explorer.log; synchronizer.sync_timeout sets the limit above {START_S:g} s",
         )
 
-    def _places(self) -> str:
-        """On another's cluster, or beside another explorer, what they wait for may be taken."""
+    def _gpu_shortage(self) -> str:
+        """Describe the GPUs that the engines wait for: on a shared cluster others may use them."""
         import ray
 
         if self._device != "cuda" or self._shared:
             return ""
-        have, free = (found.get("GPU", 0.0) for found in (ray.cluster_resources(), ray.available_resources()))
-        found = placement.waiting(placement.ENGINES)
-        numbers = f"they want {self.ranks} GPUs, and of Ray's {have:g} are {free:g} free now"
-        return f": {numbers}{f' (one {found})' if found else ''}"
+        total, free = (each.get("GPU", 0.0) for each in (ray.cluster_resources(), ray.available_resources()))
+        pending = placement.waiting(placement.ENGINES)
+        numbers = f"they want {self.ranks} GPUs, and of Ray's {total:g} are {free:g} free now"
+        return f": {numbers}{f' (one {pending})' if pending else ''}"
 
-    async def know(self, auxiliary: Sequence[str]) -> None:
-        """Tell all where the auxiliary models answer (host:port)."""
-        await self._all("know", "telling the engines of other models", auxiliary)
+    async def set_auxiliary_models(self, auxiliary: Sequence[str]) -> None:
+        """Send the auxiliary models' addresses (host:port) to all engines."""
+        await self._all("set_auxiliary_models", "sending the engines the other models' addresses", auxiliary)
 
     async def load(self, version: WeightVersion) -> None:
-        """Put a version in place everywhere."""
+        """Load a version into every engine."""
         file = WeightFile(version.path, version.digest, version.nbytes)
         what, extra_s = f"loading version {version.version} of the weights", version.nbytes / SLOWEST_LOAD
         await self._all("load", what, file, version.version, extra_s=extra_s)
 
     @property
     def ranks(self) -> int:
-        """Workers of all engines together: the places that a handover of weights needs."""
+        """Number of workers of all engines: the ranks that a transfer of weights needs."""
         return len(self._actors) * self._width
 
     async def receive(self, meeting: Rendezvous, first_rank: int) -> WeightVersion:
-        """Take a version over everywhere.
+        """Receive a version in every engine.
 
-        Raises HandoverFailed (some engine may hold a mixture then), WeightsDamaged, RunError.
+        Raises HandoverFailed (some engine may then hold a mixture of versions), WeightsDamaged, RunError.
         """
         ranks = [first_rank + index * self._width for index in range(len(self._actors))]
         what = f"taking version {meeting.version} of the weights over"
-        asked = [(asdict(meeting), rank) for rank in ranks]
-        parts = await self._each("receive", what, asked, times=None)  # whose limits are the meeting's
-        return _taken(meeting.version, [answer for part in parts for answer in part])
+        arguments = [(asdict(meeting), rank) for rank in ranks]
+        parts = await self._each("receive", what, arguments, times=None)  # the rendezvous sets the limits
+        return _received_version(meeting.version, [answer for part in parts for answer in part])
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
-        """Answers to a prompt, by the engine that is asked least now.
+        """Answer a prompt by the engine with the fewest such requests.
 
         Raises ValueError for what cannot be answered, RunError when the engine died.
         """
@@ -276,49 +280,48 @@ class RolloutWorkers:
             self._writing[index] -= 1
 
     async def score(self, token_ids: Sequence[int]) -> list[list[float]]:
-        """For each engine the log-probability of every token after the first."""
+        """Return, for each engine, the log-probability of every token after the first."""
         return await self._all("score", "scoring an answer by the engines", list(token_ids))
 
     async def sleep(self) -> None:
-        """Free the device everywhere, weights kept aside."""
+        """Free every device; the weights are kept in the host's memory."""
         await self._all("sleep", "taking the engines off the device")
 
     async def wake(self) -> None:
-        """Back to what ``sleep`` found."""
+        """Undo ``sleep``."""
         await self._all("wake", "bringing the engines back to the device")
 
     async def _all(self, method: str, what: str, *args: Any, extra_s: float = 0.0) -> list[Any]:
-        """The answers of all engines."""
+        """Call a method of all engines; return their answers."""
         return await self._each(method, what, [args] * len(self._actors), extra_s=extra_s)
 
     async def _each(self, method: str, what: str, args: Sequence[tuple[Any, ...]], **limit: Any) -> list[Any]:
-        """The engines' answers to ``args``.
+        """Call a method of each engine with its arguments; return their answers.
 
-        Those that have not answered are what the watchdog names; ``limit`` as ``Watchdog.begin`` has it.
+        The watchdog names the engines that have not answered; ``limit`` as in ``Watchdog.begin``.
         """
-        self._late = waits = set(range(len(self._actors)))
+        self._late = waiting = set(range(len(self._actors)))
 
-        async def ask(index: int, own: tuple[Any, ...]) -> Any:
-            answer = await getattr(self._actors[index], method).remote(*own)
-            waits.discard(index)
+        async def call(index: int, arguments: tuple[Any, ...]) -> Any:
+            answer = await getattr(self._actors[index], method).remote(*arguments)
+            waiting.discard(index)
             activity.progress()
             return answer
 
-        with self._watchdog.doing(what, suspects=lambda: self._suspects(waits), **limit) as activity:
+        with self._watchdog.doing(what, suspects=lambda: self._suspects(waiting), **limit) as activity:
             try:
-                return await asyncio.gather(*(ask(*pair) for pair in enumerate(args)))
+                return await asyncio.gather(*(call(*pair) for pair in enumerate(args)))
             except Exception as error:
                 raise engine_failed(error) from error
 
     def late(self) -> list[HungProcess]:
-        """The engines that have not answered what was asked of all of them last."""
+        """Return the engines that have not answered the latest call of all engines."""
         return self._suspects(self._late)
 
     async def run(self, jobs: Sequence[RolloutTask]) -> AsyncIterator[RolloutResult]:
-        """Rollouts of all jobs, as they finish.
+        """Yield the rollouts of all jobs as they finish.
 
-        Raises RunError when an engine died. Whoever wants no more of them closes it: the engines then drop
-        the rest.
+        Raises RunError when an engine died. Closing the iterator makes the engines drop the rest.
         """
         queue: asyncio.Queue[RolloutResult | Exception] = asyncio.Queue()
         shares = enumerate(self._loads.share(jobs))
@@ -368,13 +371,13 @@ class RolloutWorkers:
         self._actors, self._groups = [], []
 
 
-def _share(rollout: Mapping[str, Any], engines: int) -> int:
-    """How many of ``rollout.agent.num_workers`` processes of agent loops an engine has."""
-    asked = int((rollout.get("agent") or {}).get("num_workers") or 1)
-    return max(1, -(-asked // engines))
+def _agent_workers(rollout: Mapping[str, Any], engines: int) -> int:
+    """Return an engine's share of ``rollout.agent.num_workers`` processes of agent loops, at least 1."""
+    workers = int((rollout.get("agent") or {}).get("num_workers") or 1)
+    return max(1, -(-workers // engines))
 
 
-def _taken(version: int, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
+def _received_version(version: int, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
     for answer in answers:
         if "damaged" in answer:
             raise WeightsDamaged(answer["damaged"])
@@ -388,17 +391,17 @@ def _taken(version: int, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
 
 
 def _shared_env(index: int, width: int) -> dict[str, str]:
-    """An actor without GPUs of its own sees ``width`` of this process's, those of engine ``index``."""
+    """Show ``width`` of this process's GPUs to the actor of engine ``index``, which has none by Ray."""
     first = index * width
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    seen = named.split(",") if named else [str(number) for number in range(first + width)]
-    return trainer_devices.environment(seen[first : first + width])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible else [str(number) for number in range(first + width)]
+    return trainer_devices.environment(devices[first : first + width])
 
 
 def engine_failed(error: Exception) -> RunError | FilesEdited:
-    """What happened in the engine's process, in its own words; FilesEdited as it is."""
+    """Return the error of the engine's process, by its last line; FilesEdited unchanged."""
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, FilesEdited):
         return cause
     lines = [line for line in str(cause).splitlines() if line.strip()] or [repr(cause)]
-    return RunError(f"the explorer's engine failed: {lines[-1].strip()}", hint="its log has the whole story")
+    return RunError(f"the explorer's engine failed: {lines[-1].strip()}", hint="its log has the whole error")

@@ -51,7 +51,7 @@ class SoleFilterDraws:
 
     def start(self, step: int, history: int) -> FilterDraw:
         """Start a step's draw, from the rewards that count by then."""
-        self._feedback.tell(step, history)
+        self._feedback.update_order(step, history)
         return FilterDraw(self._filter, step, stream_start(self._buffer, step))
 
     def finish(self, draw: FilterDraw, history: int) -> None:
@@ -60,7 +60,7 @@ class SoleFilterDraws:
         Call before the step's groups are stored: a crash between the two makes the step again, from its own
         start.
         """
-        self._feedback.keep(draw, history)
+        self._feedback.save(draw, history)
         self._buffer.set_state(stream_key(draw.step + 1), draw.position)
 
 

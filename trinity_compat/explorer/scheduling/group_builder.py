@@ -1,4 +1,4 @@
-"""Makes groups: rollouts by the workers, scores by the scorer, both at once."""
+"""Builder of groups: rollouts by the workers and scores by the scorer, concurrently."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ import numpy as np
 from trinity_compat.buffer.model import Experience, Group, WeightVersion
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask, Trajectory
-from trinity_compat.explorer.rewards.scoring import Score, Scorer, name_task, of_failures
+from trinity_compat.explorer.rewards.scoring import Score, Scorer, failure_metrics, name_task
 from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
 from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.job.run_spec import OnAgentFailure
 from trinity_compat.trinity.pipelines.runner import TRUNCATED
 
-IN_A_ROW = 16  # so many groups that failed and none that didn't: the loop, or a tool, is broken
+IN_A_ROW = 16  # consecutive failures before aborting: the agent loop, or a tool, is broken
 
 
 class GroupBuilder:
-    """``retries``: how often a task whose rollout failed is tried again before the run ends, or goes on
-    without it (``agent_failure``: of an agent loop). ``placeholders``: tokens that stand for an image,
-    hundreds in a row; the prompt's text shows one of them."""
+    """Builds the groups of work that the scheduler gives out.
+
+    ``retries``: how often a failed rollout is retried before the run ends, or goes on without it
+    (``agent_failure``, for agent loops). ``placeholders``: tokens that stand for an image, hundreds in a row;
+    the prompt's text shows one of them.
+    """
 
     def __init__(
         self,
@@ -43,15 +46,15 @@ class GroupBuilder:
         self._in_a_row = 0
 
     async def load(self, version: WeightVersion) -> None:
-        """Put a version in place on every worker."""
+        """Load a version into every worker."""
         await self._workers.load(version)
 
     def room(self) -> int:
-        """Answers that the workers could begin now."""
+        """Return the number of answers that the workers could begin now."""
         return self._workers.room()
 
     async def groups(self, work: StepWork, version: int, history: int) -> AsyncIterator[Group]:
-        """Complete groups in the order in which they are scored.
+        """Yield complete groups in the order in which they are scored.
 
         Raises RunError when an engine answered with weights older than ``version``.
         """
@@ -59,16 +62,16 @@ class GroupBuilder:
         scoring: list[asyncio.Future[Group]] = []
         failed: list[asyncio.Future[Group]] = []
 
-        def note(done: asyncio.Future[Group]) -> None:
+        def note_failure(done: asyncio.Future[Group]) -> None:
             if not done.cancelled() and done.exception():
                 failed.append(done)
 
         try:
             async for rollout in self._rollouts(jobs):
                 job = jobs[rollout.task_no]
-                made = self._score(work, job, rollout, version, history)
-                scoring.append(asyncio.ensure_future(made))
-                scoring[-1].add_done_callback(note)
+                group = self._score(work, job, rollout, version, history)
+                scoring.append(asyncio.ensure_future(group))
+                scoring[-1].add_done_callback(note_failure)
                 if failed:  # a reward function that raises ends the step now, not after its last rollout
                     failed[0].result()
             for finished in asyncio.as_completed(scoring):
@@ -78,7 +81,7 @@ class GroupBuilder:
                 future.cancel()
 
     async def _rollouts(self, jobs: Mapping[int, RolloutTask]) -> AsyncIterator[RolloutResult]:
-        """Tries failed tasks again; a task that keeps failing ends the run, or is counted."""
+        """Yield rollouts; retry failed tasks. A task that keeps failing ends the run, or is counted."""
         todo: Sequence[RolloutTask] = list(jobs.values())
         for attempt in range(1, self._retries + 2):
             failed: list[RolloutResult] = []
@@ -89,7 +92,7 @@ class GroupBuilder:
                     continue
                 job = jobs[rollout.task_no]
                 if rollout.hopeless or attempt > self._retries:
-                    yield self._instead(rollout, job, attempt)
+                    yield self._empty_answers(rollout, job, attempt)
                 else:
                     failed.append(rollout)
             if not failed:
@@ -97,8 +100,8 @@ class GroupBuilder:
             todo = [jobs[rollout.task_no] for rollout in failed]
             print(f"{len(failed)} rollouts failed (attempt {attempt}): {failed[0].error}", flush=True)
 
-    def _instead(self, rollout: RolloutResult, job: RolloutTask, attempt: int) -> RolloutResult:
-        """What stands for a group whose agent loop failed. Raises where the run is to end."""
+    def _empty_answers(self, rollout: RolloutResult, job: RolloutTask, attempt: int) -> RolloutResult:
+        """Return a substitute for a group whose agent loop failed. Raises where the run is to end."""
         error = rollout_failed(rollout, job, attempt)
         self._in_a_row += 1
         if rollout.instead is None or not self._goes_on or self._in_a_row >= IN_A_ROW:
@@ -110,8 +113,8 @@ class GroupBuilder:
         self, work: StepWork, job: RolloutTask, rollout: RolloutResult, version: int, history: int
     ) -> Group:
         scores = await self._scorer.group(job.task, rollout.trajectories)
-        pairs = zip(rollout.trajectories, scores, strict=True)
-        parts = tuple(self._experience(run, part, score, version) for run, (part, score) in enumerate(pairs))
+        scored = zip(rollout.trajectories, scores, strict=True)
+        parts = tuple(self._experience(run, part, score, version) for run, (part, score) in enumerate(scored))
         key = f"h{history}/{work.kind}/{job.task_no}"
         step = work.step_of(job.task_no)
         group = Group(key, job.task_no, job.task, step, parts, kind=work.kind)
@@ -125,21 +128,21 @@ class GroupBuilder:
             raise RunError(f"an engine answered with version {first} of the weights, not {version}")
         return replace(
             experience_of(run, part, score),
-            prompt_text=self._tokenizer.decode(self._shown(part.prompt_ids)),
+            prompt_text=self._tokenizer.decode(self._without_repeats(part.prompt_ids)),
             response_text=self._tokenizer.decode(part.response_ids, skip_special_tokens=True),
         )
 
-    def _shown(self, ids: Sequence[int]) -> list[int]:
-        before = [None, *ids]
+    def _without_repeats(self, ids: Sequence[int]) -> list[int]:
+        """Return a prompt with one placeholder for each run of them."""
         return [
-            own
-            for own, last in zip(ids, before, strict=False)
-            if own != last or own not in self._placeholders
+            token
+            for token, before in zip(ids, [None, *ids], strict=False)
+            if token != before or token not in self._placeholders
         ]
 
 
 def experience_of(run: int, part: Trajectory, score: Score) -> Experience:
-    """A scored trajectory as the buffer has it, without its texts."""
+    """Convert a scored trajectory to the buffer's form, without its texts."""
     first, last = part.versions
     return Experience(
         run=run,
@@ -151,14 +154,14 @@ def experience_of(run: int, part: Trajectory, score: Score) -> Experience:
         min_model_version=first,
         max_model_version=last,
         num_turns=part.num_turns,
-        metrics={**part.metrics, **of_failures(score), **({TRUNCATED: 1.0} if part.truncated else {})},
+        metrics={**part.metrics, **failure_metrics(score), **({TRUNCATED: 1.0} if part.truncated else {})},
         info=score.info,
     )
 
 
 def rollout_failed(rollout: RolloutResult, job: RolloutTask, attempts: int) -> Exception:
-    """UserError for what the input makes impossible, else RunError."""
-    who = name_task(job.task)
+    """Return a UserError where the input makes the rollout impossible, else a RunError."""
+    task = name_task(job.task)
     if rollout.hopeless:
-        return UserError(f"{who}: {rollout.error}")
-    return RunError(f"the rollout of {who} failed {attempts} times: {rollout.error}")
+        return UserError(f"{task}: {rollout.error}")
+    return RunError(f"the rollout of {task} failed {attempts} times: {rollout.error}")

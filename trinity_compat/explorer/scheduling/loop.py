@@ -19,8 +19,8 @@ from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.model import EvalRequest, Group, WeightVersion
 from trinity_compat.explorer.engine.colocate import SharedDevice
-from trinity_compat.explorer.engine.weight_sync_check import HandoverTest
-from trinity_compat.explorer.engine.weights import EngineWeights, Receives
+from trinity_compat.explorer.engine.weight_sync_check import WeightSyncCheck
+from trinity_compat.explorer.engine.weights import EngineWeights, ReceivesWeights
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.scheduling.commit_queue import StepInProgress
 from trinity_compat.explorer.scheduling.filtering import FilterDraw
@@ -63,9 +63,9 @@ class Explorer:
         builder: BuildsConcurrently,
         report: StepReporter,
         heartbeat: Heartbeat,
-        receiver: Receives | None = None,
+        receiver: ReceivesWeights | None = None,
         device: SharedDevice | None = None,
-        sync_check: HandoverTest | None = None,
+        sync_check: WeightSyncCheck | None = None,
         pipeline: OperatorPipeline | None = None,
     ) -> None:
         """Explore for one buffer.

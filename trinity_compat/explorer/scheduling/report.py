@@ -1,4 +1,4 @@
-"""What an explorer step reports: veRL's names where veRL has one, Trinity's otherwise."""
+"""Report of an explorer step: metrics by veRL's names where it has one, else by Trinity's."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ class StepTimes:
         self.seconds[phase] = time.monotonic() - begin
 
     def copy(self) -> StepTimes:
-        """For another step that began together with this one."""
+        """Copy them for another step that began together with this one."""
         other = StepTimes(0.0)
         other.seconds, other._begin = dict(self.seconds), self._begin
         return other
 
     def reach(self, phase: str) -> None:
-        """A phase that began with the step, or with the end of those measured so far, ends now."""
+        """End a phase that began with the step, or at the end of the phases measured so far."""
         before = sum(seconds for name, seconds in self.seconds.items() if name not in ("wait", phase))
         self.seconds[phase] = time.monotonic() - self._begin - before
 
     def add(self, phase: str, seconds: float) -> None:
-        """``phase`` took so long once more."""
+        """Add seconds to a phase."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
     def total(self) -> float:
-        """Since the step's begin, waiting left out."""
+        """Return the seconds since the step began, without waiting."""
         return time.monotonic() - self._begin
 
 
 class StepReporter:
-    """Metrics to the buffer, to the launch's loggers and, as a line, to the log."""
+    """Writes metrics to the buffer, to the launch's loggers and, as a line, to the log."""
 
     def __init__(self, buffer: Buffer, role: str, trackers: Trackers | None = None) -> None:
         self._buffer, self._role, self._trackers = buffer, role, trackers
@@ -75,13 +75,13 @@ class StepReporter:
         print(_line(step, metrics), flush=True)
 
     def close(self) -> None:
-        """Flush."""
+        """Flush the loggers."""
         if self._trackers:
             self._trackers.close()
 
 
 def step_metrics(step: int, version: int, groups: Sequence[Group], times: StepTimes) -> dict[str, float]:
-    """Means over the step's responses; seconds; tokens per second of rollout."""
+    """Compute a step's metrics: means over its responses; seconds; tokens per second of rollout."""
     parts: list[Experience] = [part for group in groups for part in group.experiences]
     rewards = np.array([part.reward for part in parts])
     lengths = np.array([len(part.response_ids) for part in parts])
@@ -99,7 +99,7 @@ def step_metrics(step: int, version: int, groups: Sequence[Group], times: StepTi
         "rollout/lag": float(step - 1 - version),
         "rollout/solved_none_or_all": float((spread == 0).mean()),
         "experience_count": float(len(parts)),
-        **_of_runs(groups),
+        **_run_metrics(groups),
         **{name: sum(part.metrics.get(name, 0.0) for part in parts) for name in COUNTED},
         "perf/rollout_tokens_per_second": tokens / max(times.seconds.get("rollout", 0.0), 1e-9),
         **{f"time/{phase}": seconds for phase, seconds in times.seconds.items()},
@@ -107,9 +107,11 @@ def step_metrics(step: int, version: int, groups: Sequence[Group], times: StepTi
     }
 
 
-def _of_runs(groups: Sequence[Group]) -> dict[str, float]:
-    """Where a run may be several responses (the steps of a workflow): how many, and what its last one's
-    reward is; the other figures are of each."""
+def _run_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Compute metrics by run, where a run may be several responses (the steps of a workflow).
+
+    The reward of a run is that of its last response; the other metrics count each response.
+    """
     if not any(OF_RUN in part.info for group in groups for part in group.experiences):
         return {}
     last = {

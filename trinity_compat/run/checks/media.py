@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from verl.workers.config import HFModelConfig
 
-from trinity_compat.explorer.engine.media_tokens import hears
+from trinity_compat.explorer.engine.media_tokens import takes_audio
 from trinity_compat.run.checks.trainer_side import Stage
 from trinity_compat.run.plan.media import Kind, held
 
@@ -31,7 +31,7 @@ def _check(kind: Kind, where: str, model: HFModelConfig) -> None:
             f"{where}, and {model.path} does not {_DOES[kind]}: veRL's hf_processor finds no processor of it"
             " that it knows"
         )
-    if kind == "audios" and not hears(model.processor):
+    if kind == "audios" and not takes_audio(model.processor):
         raise ValueError(
             f"{where}, and {model.path} does not hear: of the processors that veRL knows only Gemma 4's takes"
             " sounds, of a model with an audio_config"

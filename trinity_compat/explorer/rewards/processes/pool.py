@@ -20,7 +20,7 @@ from trinity_compat.explorer.engine.trajectory import Trajectory
 from trinity_compat.explorer.rewards.processes.child import RewardProcessSetup
 from trinity_compat.explorer.rewards.processes.wire import ScoreCall, ScoreReply
 from trinity_compat.explorer.rewards.processes.worker import Worker, warm
-from trinity_compat.explorer.rewards.scoring import Score, describe, given, name_task
+from trinity_compat.explorer.rewards.scoring import Score, describe, name_task, score_by_agent
 from trinity_compat.explorer.sandbox.output import RateLimitedOutput
 from trinity_compat.explorer.sandbox.process import StartFailed
 from trinity_compat.job.fingerprint import FilesEdited
@@ -70,7 +70,7 @@ class ScoringPool:
         open_ = [part for part in parts if part.reward is None]
         calls = [open_] if open_ and await self._is_whole() else [[part] for part in open_]
         scores = iter(itertools.chain(*await asyncio.gather(*(self._scored(task, each) for each in calls))))
-        return [next(scores) if part.reward is None else given(part, task) for part in parts]
+        return [next(scores) if part.reward is None else score_by_agent(part, task) for part in parts]
 
     async def _is_whole(self) -> bool:
         """Return whether a call is a group, as the first process reports."""

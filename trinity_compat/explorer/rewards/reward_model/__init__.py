@@ -1,7 +1,7 @@
-"""The reward model of a run: a process that serves it with vLLM over HTTP, and how the explorers find it.
+"""The reward model of a run: a process that serves it with vLLM over HTTP, and its address.
 
-``serving`` is that process (role ``reward_model``): it places as many servers as the plan says, each vLLM's
-own API server with GPUs of its own, puts veRL's router in front of several, and tells the address in the
-run's database. ``scoring`` hands it to veRL's RewardLoopWorker, which asks ``/classify`` for a score where
-the launch has no custom_reward_function, and hands the address to that function where it has one.
+``serving`` is that process (role ``reward_model``): it places as many servers as planned, each vLLM's API
+server with separate GPUs, puts veRL's router in front of several, and stores the address in the run's
+database. ``scoring`` passes it to veRL's RewardLoopWorker, which requests a score from ``/classify`` where
+the launch has no custom_reward_function, and else passes the address to that function.
 """

@@ -1,5 +1,7 @@
-"""How an explorer finds the reward model's server: both have a token from their supervisor, and the server
-leaves its address under it in the run's database."""
+"""Address of the reward model's server.
+
+The server stores it in the run's database, under a token that it and the explorers get from the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +12,41 @@ from typing import TYPE_CHECKING, Any
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import value_at
-from trinity_compat.explorer.await_with_checks import LOOK_S, attended
+from trinity_compat.explorer.await_with_checks import LOOK_S, await_with_checks
 
 if TYPE_CHECKING:  # a dry run works without the packages of a run
     from trinity_compat.buffer.api import Buffer
 
 ROLE = "reward_model"
-TOKEN = "TRINITY_COMPAT_REWARD_MODEL"  # of one start of a run: what an earlier one left is not meant
+TOKEN = "TRINITY_COMPAT_REWARD_MODEL"  # of one start of a run, to ignore addresses of earlier starts
 _KEY = f"{ROLE}/address"
 
 
 def is_served(verl: Mapping[str, Any]) -> bool:
-    """Whether the launch has a reward model."""
+    """Return whether the launch has a reward model."""
     return bool(value_at(verl, "reward.reward_model.enable"))
 
 
-def tell(buffer: Buffer, address: str, place: int = 0) -> None:
-    """Leave ``address`` (host:port) for the explorers of this start.
+def store_address(buffer: Buffer, address: str, place: int = 0) -> None:
+    """Store ``address`` (host:port) for the explorers of this start.
 
-    ``place``: of the model among those that the run serves.
+    ``place``: the model's position among those that the run serves.
     """
     buffer.set_state(_key(place), address)
 
 
-def told(buffer: Buffer, place: int = 0) -> str | None:
-    """The address that this start has, None before there is one."""
-    found = buffer.get_state(_key(place))
-    return None if found is None else str(found)
+def load_address(buffer: Buffer, place: int = 0) -> str | None:
+    """Return the address of this start, None before it is stored."""
+    address = buffer.get_state(_key(place))
+    return None if address is None else str(address)
 
 
-async def awaited(buffer: Buffer, check: Callable[[], None], *, timeout_s: float, place: int = 0) -> str:
-    """The address, once the model is served; ``check`` is called meanwhile.
+async def wait_for_address(
+    buffer: Buffer, check: Callable[[], None], *, timeout_s: float, place: int = 0
+) -> str:
+    """Wait for the address; ``check`` is called in the meantime.
 
-    Raises UserError where nobody serves it, RunError after ``timeout_s`` seconds, and what ``check`` raises.
+    Raises UserError for an explorer alone, RunError after ``timeout_s`` seconds, and what ``check`` raises.
     """
     if TOKEN not in os.environ:
         raise UserError(
@@ -51,13 +55,14 @@ async def awaited(buffer: Buffer, check: Callable[[], None], *, timeout_s: float
             hint="start the explorer with `trinity-compat run --mode explore`",
         )
     late = RunError(
-        f"the reward model is not served after {timeout_s:g} s", hint=f"see log/{ROLE}.log; it starts beside"
+        f"the reward model is not served after {timeout_s:g} s",
+        hint=f"see log/{ROLE}.log; it starts at the same time",
     )
-    return await attended(_until_told(buffer, place), check, limit_s=timeout_s, late=lambda: late)
+    return await await_with_checks(_until_stored(buffer, place), check, limit_s=timeout_s, late=lambda: late)
 
 
-async def _until_told(buffer: Buffer, place: int) -> str:
-    while (address := told(buffer, place)) is None:
+async def _until_stored(buffer: Buffer, place: int) -> str:
+    while (address := load_address(buffer, place)) is None:
         await asyncio.sleep(LOOK_S)
     return address
 

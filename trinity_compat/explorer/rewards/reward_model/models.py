@@ -1,8 +1,8 @@
-"""What a reward model is: one that gives a text a number, or one that a reward function asks in words.
+"""Kinds of reward models: with a head that scores a text, or generating, for a reward function.
 
 veRL up to 0.7 scored with a training worker, ``AutoModelForTokenClassification`` with one label: a causal
-model got a head of random weights there (veRL's own tests do that). vLLM wants the head among the weights, so
-that such a model is served from a folder that has one, drawn in the same way from a seed.
+model got a head of random weights there (as in veRL's tests). vLLM needs the head among the weights, so such
+a model is served from a folder with one, drawn in the same way from a seed.
 """
 
 from __future__ import annotations
@@ -22,43 +22,45 @@ NO_HEAD = (
     "it generates text and has no head that scores: it gets one of random weights, as veRL up to 0.7 gave it,"
     " so that its rewards mean nothing"
 )
-_SPEAKS, _SCORES = "ForCausalLM", "ForSequenceClassification"
+_GENERATES, _SCORES = "ForCausalLM", "ForSequenceClassification"
 _INDEX = "model.safetensors.index.json"
 
 
 def asks_function(verl: Mapping[str, Any]) -> bool:
-    """Whether the launch's own function asks the model, so that it may be of any kind; else veRL asks it for
-    a score (verl 0.9.1, reward_loop.py: compute_score)."""
+    """Return whether the launch's reward function uses the model, which may then be of any kind.
+
+    Else veRL requests a score from it (verl 0.9.1, reward_loop.py: compute_score).
+    """
     return bool(value_at(verl, "reward.custom_reward_function.path"))
 
 
 def needs_head(verl: Mapping[str, Any], architectures: Sequence[str]) -> bool:
-    """Whether veRL would ask a model of these classes for a score that it has no head for."""
-    return not asks_function(verl) and bool(architectures) and all(map(_speaks, architectures))
+    """Return whether veRL would request a score from a model without a head (these are its classes)."""
+    return not asks_function(verl) and bool(architectures) and all(map(_generates, architectures))
 
 
 def architectures_in(folder: Path) -> Sequence[str]:
-    """The classes that a model's folder names; none for a name on a hub, or what is not a model."""
+    """Return the classes that a model's folder names; none for a name on a hub, or another folder."""
     try:
         return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures") or ()
     except (OSError, ValueError):
         return ()
 
 
-def _speaks(architecture: str) -> bool:
-    return architecture.endswith(_SPEAKS)
+def _generates(architecture: str) -> bool:
+    return architecture.endswith(_GENERATES)
 
 
 def scoring_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` of a causal model as that of the same one with a head of one number."""
-    names = [str(name).replace(_SPEAKS, _SCORES) for name in config.get("architectures") or ()]
+    """Convert a causal model's ``config`` to that of the same model with a head of one number."""
+    names = [str(name).replace(_GENERATES, _SCORES) for name in config.get("architectures") or ()]
     return {**config, "architectures": names, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 
 
-def served_model(verl: Mapping[str, Any], made_in: Path) -> tuple[str, int | None]:
-    """(the folder or hub name to serve, its max_position_embeddings).
+def served_model(verl: Mapping[str, Any], target: Path) -> tuple[str, int | None]:
+    """Return the folder or hub name to serve, and its max_position_embeddings.
 
-    A model that needs a head is linked to ``made_in``, with one. Raises RunError for one that cannot be read.
+    A model that needs a head is linked into ``target``, with one. Raises RunError for an unreadable model.
     """
     from transformers import AutoConfig
 
@@ -68,14 +70,14 @@ def served_model(verl: Mapping[str, Any], made_in: Path) -> tuple[str, int | Non
         config = AutoConfig.from_pretrained(path)
         if needs_head(verl, config.architectures or ()):
             seed = int(value_at(verl, "reward.reward_model.rollout.seed") or 0)
-            path = str(with_head(_downloaded(path), made_in, config, seed=seed))
+            path = str(with_head(_downloaded(path), target, config, seed=seed))
         return path, getattr(config.get_text_config(), "max_position_embeddings", None)
     except (OSError, ValueError) as error:
         raise RunError(f"{MODEL}={name}: {error}") from error
 
 
 def _here(name: str) -> str:
-    """A folder as its server finds it, wherever that runs; a name on a hub as it is."""
+    """Return a folder as an absolute path; a name on a hub unchanged."""
     if "://" in name:
         from verl.utils.fs import copy_to_local
 
@@ -85,7 +87,7 @@ def _here(name: str) -> str:
 
 
 def _downloaded(path: str) -> Path:
-    """The folder itself, or that of a name on a hub."""
+    """Return the folder, downloading a name on a hub."""
     if Path(path).is_dir():
         return Path(path)
     from huggingface_hub import snapshot_download
@@ -94,17 +96,20 @@ def _downloaded(path: str) -> Path:
 
 
 def with_head(model: Path, target: Path, config: Any, *, seed: int) -> Path:
-    """A folder ``target`` with what lies in ``model``, linked, and a head: float32 [1, hidden size], normal
-    with the model's own ``initializer_range``. ``config``: the model's, as transformers reads it."""
+    """Create ``target`` with links to the files in ``model``, and a head.
+
+    The head is float32 [1, hidden size], normal with the model's ``initializer_range``. ``config``: the
+    model's, as transformers reads it.
+    """
     import torch
     from safetensors.torch import save_file
 
     if not list(model.glob("*.safetensors")):
-        raise ValueError("its weights are not in safetensors files, so no head can be put beside them")
+        raise ValueError("its weights are not in safetensors files, so a head cannot be added")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for file in model.iterdir():
-        # transformers takes a model.safetensors for the whole, whatever stands in an index.
+        # transformers reads a model.safetensors as the whole model, in spite of an index.
         part = "part-" if file.suffix == ".safetensors" else ""
         (target / f"{part}{file.name}").symlink_to(file.resolve())
     text = config.get_text_config()
@@ -118,7 +123,7 @@ def with_head(model: Path, target: Path, config: Any, *, seed: int) -> Path:
 
 
 def _places(folder: Path) -> Iterator[tuple[str, str]]:
-    """(name of a tensor, its file): what vLLM and transformers go by where there are several files."""
+    """Yield (name of a tensor, its file), which vLLM and transformers read where there are several files."""
     from safetensors import safe_open
 
     for file in sorted(folder.glob("*.safetensors")):

@@ -21,13 +21,13 @@ from trinity_compat.common.network import LOOPBACK
 from trinity_compat.common.parent_watch import SUPERVISOR, die_with_parent
 
 _MODULE = "trinity_compat.explorer.rewards.reward_model.vllm_server"
-_KEPT = 200  # lines of output, for the reason of its death
+_KEPT = 200  # lines of output, to report its last error
 _HEALTH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What a look at a server showed. ``why``: its last words, where it has ended."""
+    """State of a server. ``why``: its last error, where it has ended."""
 
     ready: bool
     code: int | None = None  # None while it runs
@@ -43,14 +43,14 @@ class RewardServer:
         self._address = ""
 
     def start(self, arguments: Mapping[str, Any], device: str, port: int = 0) -> str:
-        """Start the server; its address (host:port), at which nobody listens yet.
+        """Start the server; return its address (host:port), at which it does not listen yet.
 
-        ``port``: taken where it is free, as after a restart its clients still know it.
+        ``port``: used if it is free, since after a restart its clients have that address.
         """
         host = _host()
         self._address = f"{host}:{free_port(host, port)}"
-        # With this actor's environment, in which Ray has put its GPUs. SUPERVISOR: a server that is killed
-        # would leave vLLM's own processes behind, did they not watch it (plugins/vllm_entry.py).
+        # With this actor's environment, in which Ray has set its GPUs. SUPERVISOR: vLLM's processes watch the
+        # server by it, and would else survive its kill (plugins/vllm_entry.py).
         self._process = subprocess.Popen(
             python_command.of_module(_MODULE, json.dumps(arguments), device, *self._address.rsplit(":", 1)),
             stdin=subprocess.DEVNULL,
@@ -69,8 +69,8 @@ class RewardServer:
             self._output.append(line)
             print(line, end="", flush=True)
 
-    def look(self) -> ServerState:
-        """Whether it answers, and how it ended if it did."""
+    def state(self) -> ServerState:
+        """Return whether it answers, and how it ended if it did."""
         if self._process is None:
             raise RunError("the reward model's server was not started")
         code = self._process.poll()
@@ -80,7 +80,7 @@ class RewardServer:
 
 
 def _host() -> str:
-    """Where the explorers reach this machine: by the loopback address where Ray has no other one."""
+    """Return this machine's address for the explorers: loopback where Ray has no other machine."""
     import ray
 
     alone = sum(bool(node["Alive"]) for node in ray.nodes()) == 1
@@ -96,7 +96,7 @@ def _healthy(address: str) -> bool:
 
 
 def free_port(host: str, wanted: int = 0) -> int:
-    """``wanted`` where nobody listens at it, else one that is free now."""
+    """Return ``wanted`` if it is free, else another free port."""
     for port in dict.fromkeys((wanted, 0)):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

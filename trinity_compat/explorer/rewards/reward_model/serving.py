@@ -1,6 +1,6 @@
-"""The process that serves the reward model: places its servers, watches them, tells their address.
+"""The process that serves the reward model: it places servers, watches them, stores their address.
 
-Invariants: the address is told once every server answers; a server that ends, or whose actor is lost, ends
+Invariants: the address is stored once every server answers; a server that ends, or whose actor is lost, ends
 this process with the reason, and the run with it (or ``--restarts`` starts it again at the same address).
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.nested import value_at
-from trinity_compat.explorer.await_with_checks import attended
+from trinity_compat.explorer.await_with_checks import await_with_checks
 from trinity_compat.explorer.engine.process_environment import START_S, worker_env
 from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.rewards.reward_model import address
@@ -32,9 +32,9 @@ _LOOK_S = 1.0
 
 
 class RewardServers:
-    """As many servers as ``count`` says, behind one address.
+    """``count`` servers behind one address.
 
-    ``beside``: (engines, GPUs of each) of other models that have their places already.
+    ``beside``: (engines, GPUs of each) of other models that are placed already.
     """
 
     def __init__(self, spec: RunSpec, count: int, beside: Sequence[tuple[int, int]] = ()) -> None:
@@ -42,12 +42,12 @@ class RewardServers:
         self._actors: list[Any] = []
 
     async def start(self, heart: Heartbeat, before: str | None) -> list[str]:
-        """Addresses of the servers, all of which answer.
+        """Start the servers; return their addresses once all answer.
 
-        ``before``: where an earlier one of this run was. Raises RunError with vLLM's reason.
+        ``before``: the address of an earlier server of this run. Raises RunError with vLLM's reason.
         """
-        made_in = Path(self._spec.job_dir) / "reward_model"
-        path, positions = await asyncio.to_thread(served_model, self._spec.verl, made_in)
+        folder = Path(self._spec.job_dir) / "reward_model"
+        path, positions = await asyncio.to_thread(served_model, self._spec.verl, folder)
         options = await asyncio.to_thread(lambda: list(self._options()))
         port = int(before.rpartition(":")[2]) if before and self._count == 1 else 0
         starting = []
@@ -64,31 +64,31 @@ class RewardServers:
         limit_s = max(self._spec.sync.timeout_s, START_S)
         with placement.told_when_pending(placement.ENGINES, heart.note):
             ready = self._until_ready(starting)
-            return await attended(ready, heart.check, limit_s=limit_s, late=lambda: _late(limit_s))
+            return await await_with_checks(ready, heart.check, limit_s=limit_s, late=lambda: _late(limit_s))
 
     async def _until_ready(self, starting: Sequence[Any]) -> list[str]:
         addresses = [await each for each in starting]
-        while not all(seen.ready for seen in await self.look()):
+        while not all(state.ready for state in await self.states()):
             await asyncio.sleep(_LOOK_S)
         return addresses
 
-    async def look(self) -> list[ServerState]:
-        """One look at each server. Raises RunError for one that has ended."""
-        seen = [await _answer(actor.look.remote()) for actor in self._actors]
-        for one in seen:
-            if one.code is not None:
-                raise RunError(f"the reward model's server ended with exit code {one.code}: {one.why}")
-        return seen
+    async def states(self) -> list[ServerState]:
+        """Return the state of each server. Raises RunError for one that has ended."""
+        states = [await _answer(actor.state.remote()) for actor in self._actors]
+        for state in states:
+            if state.code is not None:
+                raise RunError(f"the reward model's server ended with exit code {state.code}: {state.why}")
+        return states
 
     def _options(self) -> list[dict[str, Any]]:
-        """Ray's options of each server's actor."""
+        """Return Ray's options of each server's actor."""
         env = {"num_cpus": 0, "runtime_env": {"env_vars": worker_env(self._spec.device, self._spec.env)}}
         if self._spec.device == "cpu":
             return [{**env, "num_gpus": 0} for _ in range(self._count)]
-        return [{**env, **each} for each in self._placed()]
+        return [{**env, **each} for each in self._placements()]
 
-    def _placed(self) -> list[dict[str, Any]]:
-        """On machines that trainer and engines can spare; each on one machine."""
+    def _placements(self) -> list[dict[str, Any]]:
+        """Place each server on one machine, on those that trainer and engines leave."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         width = reward_model_width(self._spec.verl, self._spec.device)
@@ -103,7 +103,7 @@ class RewardServers:
 async def serve(spec: RunSpec, buffer: Buffer, heart: Heartbeat, *, parts: int) -> None:
     """Serve until cancelled.
 
-    ``parts``: of so many commands that start explorers each serves its part. Raises RunError when a server
+    ``parts``: number of commands that start explorers; each serves a part. Raises RunError when a server
     cannot start, or ends.
     """
     served: list[RewardServers] = []
@@ -112,24 +112,24 @@ async def serve(spec: RunSpec, buffer: Buffer, heart: Heartbeat, *, parts: int) 
         for place, verl in enumerate(configurations(spec.verl)):
             count = max(1, reward_model_engines(verl, spec.device) // parts)
             servers = RewardServers(replace(spec, verl=verl), count, sizes)
-            before = address.told(buffer, place)
-            found = await servers.start(heart, before)
-            one = await fronts.enter_async_context(_in_front_of(found, before))
-            address.tell(buffer, one, place)
+            before = address.load_address(buffer, place)
+            addresses = await servers.start(heart, before)
+            front = await fronts.enter_async_context(_one_address(addresses, before))
+            address.store_address(buffer, front, place)
             model = value_at(verl, f"{SECTION}.model_path")
-            print(f"serves {model} at {one}, with {len(found)} server(s)", flush=True)
+            print(f"serves {model} at {front}, with {len(addresses)} server(s)", flush=True)
             served.append(servers)
             sizes = [*sizes, (count, reward_model_width(verl, spec.device))]
         heart.state = "running"
         while True:
             for servers in served:
-                await servers.look()
+                await servers.states()
             await asyncio.sleep(_LOOK_S)
 
 
 @contextlib.asynccontextmanager
-async def _in_front_of(servers: Sequence[str], before: str | None) -> AsyncIterator[str]:
-    """One address for all servers: veRL's router, where there are several."""
+async def _one_address(servers: Sequence[str], before: str | None) -> AsyncIterator[str]:
+    """Yield one address for all servers: veRL's router, where there are several."""
     if len(servers) == 1:
         yield servers[0]
         return
@@ -140,7 +140,7 @@ async def _in_front_of(servers: Sequence[str], before: str | None) -> AsyncItera
     port = free_port(host, int(before.rpartition(":")[2]) if before else 0)
     app = NaiveRouter(worker_urls=[f"http://{each}" for each in servers]).app
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
-    # In a thread of its own: in the main one it would keep SIGTERM from this process.
+    # In another thread: in the main one it would intercept SIGTERM.
     routing = asyncio.ensure_future(asyncio.to_thread(server.run))
     try:
         while not server.started:
@@ -155,7 +155,7 @@ async def _in_front_of(servers: Sequence[str], before: str | None) -> AsyncItera
 
 
 def _nodes(spec: RunSpec, count: int, width: int, beside: Sequence[tuple[int, int]]) -> list[str | None]:
-    """A machine for each server, as far as that is known: those that the engines and the trainer leave."""
+    """Return a machine for each server (None: any), of those that the engines and the trainer leave."""
     room, placed = placement.gpus_by_node()
     sizes = spec.verl["trainer"]
     trainer = (0, 0) if placed or spec.mode != "both" else (sizes["nnodes"], sizes["n_gpus_per_node"])

@@ -1,6 +1,6 @@
-"""``python -m … ARGUMENTS DEVICE HOST PORT``: vLLM's own API server with arguments given as one JSON text.
+"""``python -m … ARGUMENTS DEVICE HOST PORT``: vLLM's API server, with its arguments as one JSON text.
 
-A process of its own, so that only the server pays for importing vLLM, and its end is seen as an exit code.
+A separate process, so that only the server imports vLLM, and its end is an exit code.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def main(arguments: str, device: str, host: str, port: str) -> None:
     from verl.workers.rollout.vllm_rollout.utils import build_cli_args_from_config
 
     end_with_parent()
-    given = {
+    settings = {
         **json.loads(arguments),
         "distributed_executor_backend": "uni" if device == "cpu" else "mp",
         "host": host,
         "port": int(port),
     }
-    sys.argv = [MODULE, *build_cli_args_from_config(given)]
+    sys.argv = [MODULE, *build_cli_args_from_config(settings)]
     runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
 
 
