@@ -1,31 +1,40 @@
-"""The files of a job's config folder: what was asked, what it became, what each side is given."""
+"""The files of a job's config folder: the request, the resulting configurations, the input of each side."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import yaml
 
-from trinity_compat.common.redaction import hidden
+from trinity_compat.common.redaction import hidden, shown, without_passwords
 from trinity_compat.run.checks import start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.plan.options import RunOptions
-from trinity_compat.run.plan.run_plan import RunPlan, as_record
+from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import Source
 
 
-def write(made: RunPlan, source: Source, options: RunOptions, report: StartReport) -> None:
-    """Write them, each whole or not at all.
+def write(plan: RunPlan, source: Source, options: RunOptions, report: StartReport) -> None:
+    """Write the files, each atomically.
 
-    ``run.json`` is the one that both sides read; ``engine.json`` holds vLLM's arguments; the others are for
-    people and for the next start.
+    Both sides read ``run.json``; ``engine.json`` holds vLLM's arguments; the others are for people and for
+    the next start.
     """
-    record = {**source.record, **as_record(made, options)}
+    record = {**source.record, **as_record(plan, options)}
     texts = {
         "launch.json": json.dumps(record, indent=1, default=str) + "\n",
         "trinity.yaml": source.yaml_text,
-        "verl.yaml": yaml.safe_dump(hidden("", made.spec.verl), sort_keys=True, allow_unicode=True),
+        "verl.yaml": yaml.safe_dump(hidden("", plan.spec.verl), sort_keys=True, allow_unicode=True),
         **start_check.texts(report),
     }
-    made.spec.save(made.job.spec_path)
-    made.job.write_config({**texts, "audit.json": source.audit} if source.audit else texts)
+    plan.spec.save(plan.job.spec_path)
+    plan.job.write_config({**texts, "audit.json": source.audit} if source.audit else texts)
+
+
+def as_record(plan: RunPlan, options: RunOptions) -> dict[str, object]:
+    """The options and notes of a run, for ``config/launch.json``, without passwords."""
+    recorded = {**asdict(options), "database": options.database and without_passwords(options.database)}
+    for name in ("sets", "joined"):
+        recorded[name] = [shown(text) for text in getattr(options, name)]
+    return {"options": recorded, "notes": list(plan.notes)}

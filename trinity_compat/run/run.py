@@ -43,9 +43,9 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
         preflight.check(plan)
         disk_space.check_shared_memory(plan.spec)
         links.check()
-    for line in task_pipeline.run(plan.spec.verl):
-        say(line)
-    report = _start_check(plan, source)
+        for line in task_pipeline.run(plan.spec.verl):
+            say(line)
+        report = _start_check(plan, source)
     try:
         with catch_signals() as stop, acquire_job(plan, source, options, report):
             links.begin()
@@ -85,7 +85,7 @@ def _run_standalone(
     _announce(plan, source, lines)
     with error_locations.relocate_errors(source):
         preflight.check(plan)
-    _start_check(plan, source)
+        _start_check(plan, source)
     with catch_signals() as stop, acquire_standalone(plan, watch):
         return with_ray(plan, stop, lambda cluster: supervise_standalone(plan, watch, stop, cluster))
 
@@ -104,8 +104,7 @@ def _checkpoint_links(plan: RunPlan) -> CheckpointLinks:
 def _start_check(plan: RunPlan, source: Source) -> StartReport:
     """Let veRL and vLLM take the configuration. Raises UserError."""
     say("checks the configuration on veRL's and vLLM's own objects …")
-    with error_locations.relocate_errors(source):
-        report = start_check.check(plan, source.record, execute=True)
+    report = start_check.check(plan, source.record, execute=True)
     for line in start_check.lines(report):
         say(line)
     return report

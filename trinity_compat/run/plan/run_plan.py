@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.nested import value_at
-from trinity_compat.common.redaction import shown, without_passwords
+from trinity_compat.common.redaction import without_passwords
 from trinity_compat.job.gpus import engine_count, reward_model_engines
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.served_models import served_models
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.plan import file_rows
-from trinity_compat.run.plan.options import RunOptions
 from trinity_compat.synchronizer.policy import explorer_interval, trainer_interval
 from trinity_compat.translate.sections.teacher import TEACHER
 
@@ -113,11 +112,3 @@ def _transport(spec: RunSpec) -> str:
 
 def _both(steps: int, r: int) -> str:
     return f"{steps} veRL step{'s' * (steps != 1)} = {steps * r} Trinity steps (optimizer updates)"
-
-
-def as_record(plan: RunPlan, options: RunOptions) -> dict[str, object]:
-    """What ``config/launch.json`` says of the options."""
-    told = {**asdict(options), "database": options.database and without_passwords(options.database)}
-    for name in ("sets", "joined"):
-        told[name] = [shown(text) for text in getattr(options, name)]
-    return {"options": told, "notes": list(plan.notes)}
