@@ -643,7 +643,7 @@ def test_one_explorer_of_several_is_a_command_of_its_own():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "explore", "explorer": 2, "explorers": 2}, "counted from 0"),
+        ({"mode": "explore", "explorer": 2, "explorers": 2}, "numbers start at 0"),
         ({"explorer": 0}, "--mode explore"),
     ],
 )

@@ -75,7 +75,7 @@ def test_gpus_that_the_file_leaves_open_are_the_machine_s(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     assert verl("trainer.n_gpus_per_node", base=base) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(UserError, match=r"cluster\.gpu_per_node is not given"):
+    with pytest.raises(UserError, match=r"cluster\.gpu_per_node is not set"):
         planned(base=base)
 
 

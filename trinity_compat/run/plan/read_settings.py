@@ -8,6 +8,7 @@ from trinity_compat.common.nested import value_at
 from trinity_compat.job.run_spec import ScoringSpec, SyncSpec
 from trinity_compat.job.settings import SETTINGS, Setting, SettingValue
 from trinity_compat.run.plan import pipelines
+from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import verl_from_trinity
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.trinity.pipelines import SECTION as PIPELINE
@@ -93,3 +94,41 @@ def scoring_of(config: Tree, verl: Tree) -> ScoringSpec:
         on_hang=on_failure or ("raise" if by_model else "zero"),
         memory_gb=setting_of(config, "reward_memory"),
     )
+
+
+def retries(config: Tree) -> int:
+    """The number of further attempts at a task whose rollout failed. Raises UserError."""
+    path = "explorer.max_retry_times"
+    times = None if verl_from_trinity.from_launch(config) else TrinityReader(config).get(path)
+    if times is None:
+        return 2
+    if isinstance(times, bool) or not isinstance(times, int) or times < 0:
+        raise UserError(f"{path} is {times!r}: write a number of times, 0 or more")
+    return times
+
+
+def max_staleness(config: Tree, sync: SyncSpec, r: int) -> int | None:
+    """The limit in veRL steps, None for none. Raises UserError for one that the sync style always exceeds."""
+    limit = verl_from_trinity.max_staleness_of(config)
+    lag = least_staleness(sync)
+    if limit is not None and lag > limit:
+        raise UserError(
+            f"algorithm.sample_strategy_args.max_staleness allows {limit} veRL steps; under sync_style"
+            f" {sync.style} its intervals and offset make it {lag}",
+            hint=f"write at least {lag * r} (optimizer updates), or a smaller sync_interval or sync_offset",
+        )
+    return limit
+
+
+def least_staleness(sync: SyncSpec) -> int:
+    """The staleness in veRL steps that the sync style causes, however fast both sides are.
+
+    Under ``fixed`` its rule decides, under ``explorer_driven`` it is 0, else the trainer's interval.
+    """
+    if sync.style == "explorer_driven":
+        return 0
+    if sync.style != "fixed":
+        return trainer_interval(sync) - 1
+    # The rule repeats with both intervals; this range includes its maximum.
+    steps = range(1, 2 * (sync.offset + sync.interval + explorer_interval(sync)) + 2)
+    return max(expected_lag(sync, step) or 0 for step in steps)

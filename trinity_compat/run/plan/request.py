@@ -1,0 +1,128 @@
+"""The request of a run: its configuration in full, the command line, and the overlays of both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trinity_compat.common.containers import Tree
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import copied
+from trinity_compat.common.paths import from_home
+from trinity_compat.run.plan import (
+    attention,
+    environment,
+    paths,
+    profiles,
+    run_length,
+)
+from trinity_compat.run.plan.devices import gpus_here, is_elsewhere
+from trinity_compat.run.plan.options import RunOptions
+from trinity_compat.run.plan.overlay import Overlay, apply
+from trinity_compat.run.plan.read_settings import check_values
+from trinity_compat.translate import verl_from_trinity
+from trinity_compat.trinity.config.complete import CompletedConfig
+from trinity_compat.trinity.config.read_tracking import plain, values_of, watched
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """The configuration and the command line of a run, taken together."""
+
+    options: RunOptions
+    device: str
+    cwd: Path
+    written: Tree  # the Trinity configuration, with the sets that name its paths
+    full: CompletedConfig  # what trinity-rft makes of it, watched
+    read: set[str]  # its paths that were read, growing as that happens
+    overlays: Sequence[Overlay]  # in the order in which they act
+    verl_values: Tree  # dotted veRL key → value, from the configuration and the overlays
+    r: int  # optimizer updates of one veRL step, as the configuration says
+    r_source: str  # where r comes from; "" where that is obvious
+
+    @property
+    def trinity(self) -> Tree:
+        """The complete Trinity configuration; reading it is tracked."""
+        return self.full.config
+
+    @property
+    def unread(self) -> dict[str, object]:
+        """Path → value of the fields that were not read, neither at their place nor where they moved to."""
+        read = self.read | {source for path, source in self.full.sources.items() if path in self.read}
+        return {path: value for path, value in values_of(self.written).items() if path not in read}
+
+
+def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> RunRequest:
+    """Complete the configuration as trinity-rft does, and lay the overlays over it. Raises UserError."""
+    wanted = _overlays(options, device)
+    written = _with_trinity_sets(config, wanted)
+    full = verl_from_trinity.in_full(environment.filled(written, os.environ), options.target)
+    if not verl_from_trinity.from_launch(full.config):
+        _count_gpus(full, options, device)
+        _read_template(full, cwd)
+    check_values(full.config)
+    trinity, read = watched(full.config)
+    full = replace(full, config=trinity)
+    r, r_source = verl_from_trinity.updates_per_step(trinity)
+    values = plain(verl_from_trinity.told_by(full)) | run_length.steps_of(trinity, options.sets)
+    # The profile that replaces flash-attn comes first, so that another profile or a --set wins over it.
+    elsewhere = is_elsewhere(device, dry_run=options.dry_run)
+    stand_in = [] if elsewhere else attention.overlay(_laid_over(values, wanted), device)
+    overlays = [*stand_in, *wanted]
+    return RunRequest(
+        options, device, cwd, written, full, read, overlays, _laid_over(values, overlays), r, r_source
+    )
+
+
+def _count_gpus(full: CompletedConfig, options: RunOptions, device: str) -> None:
+    """Fill in the GPUs and nodes that the file leaves to the machine, as trinity-rft does.
+
+    Raises UserError where the machine has no GPU.
+    """
+    if full.at("cluster.gpu_per_node") is None:
+        found = options.gpus or gpus_here(device)
+        if not found:
+            raise UserError(
+                "cluster.gpu_per_node is not set, and no GPU is visible on this machine",
+                hint="write it, or add --gpus N to --dry-run",
+            )
+        full.put("cluster.gpu_per_node", found)
+    if full.at("cluster.node_num") is None:
+        full.put("cluster.node_num", 1)
+
+
+def _read_template(full: CompletedConfig, cwd: Path) -> None:
+    """Read the chat template that the file names by its path. Raises UserError."""
+    path = full.at("model.chat_template_path")
+    if path is None or full.at("model.custom_chat_template") is not None:
+        return
+    try:
+        text = (cwd / from_home(str(path))).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"model.chat_template_path={path} cannot be read ({error})") from error
+    full.put("model.custom_chat_template", text, "model.chat_template_path")
+
+
+def _overlays(options: RunOptions, device: str) -> list[Overlay]:
+    """The overlays in the order in which they apply: the device's profile, the user's profiles, ``--set``."""
+    wanted = list(dict.fromkeys([*(["cpu"] if device == "cpu" else []), *options.profiles]))
+    return [*(Overlay.of_profile(profiles.load(name)) for name in wanted), Overlay.of_sets(options.sets)]
+
+
+def _with_trinity_sets(config: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
+    out = copied(config)
+    for overlay in overlays:
+        apply(paths.named_by(overlay.verl) | dict(overlay.trinity), out)
+    return out
+
+
+def _laid_over(values: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
+    """Put the overlays' values last, so that they win and interpolations follow them."""
+    out = dict(values)
+    for overlay in overlays:
+        for key, value in overlay.verl.items():
+            out.pop(key, None)
+            out[key] = value
+    return out
