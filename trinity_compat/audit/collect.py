@@ -20,10 +20,10 @@ from trinity_compat.launch.environment import unused_variables
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.translate import forks
-from trinity_compat.translate.apply_user_rules import taught_launch
+from trinity_compat.translate.apply_user_rules import apply_rules
 from trinity_compat.translate.model import Finding, Status
 from trinity_compat.translate.options import TranslateOptions
-from trinity_compat.translate.partial_findings import PartialTranslation, as_ppo, judged
+from trinity_compat.translate.partial_findings import PartialTranslation, as_ppo, translate_partially
 from trinity_compat.translate.rows import MappingTable, load_rows
 from trinity_compat.translate.set_overrides import with_assigned_keys
 from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of, reason_without_release
@@ -154,7 +154,7 @@ def audit_launch(
     launch: Launch, request: AuditOptions, *, source: str | None = None, reading: Reading | None = None
 ) -> LaunchAudit:
     """Audit one launch. Never raises UserError: ``refused`` says why a launch cannot be translated."""
-    launch, options = with_assigned_keys(taught_launch(launch, request.options.rules), request.options)
+    launch, options = with_assigned_keys(apply_rules(launch, request.options.rules), request.options)
     request = replace(request, options=options)
     try:
         config = effective_config(
@@ -184,7 +184,7 @@ def audit_config(
         known = as_ppo(config, root=request.cwd) if why else config
         if known is None:
             return _other_main(config, source, reading)
-        found = judged(known, request.options, root=request.cwd)
+        found = translate_partially(known, request.options, root=request.cwd)
     except UserError as error:
         settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
         verdicts = _verdicts_of_refused(config, load_rows(request.options.rules))

@@ -23,7 +23,7 @@ STATUS_MEANS: Mapping[Status, str] = {
 }
 
 
-def said_once(launches: Sequence[LaunchAudit]) -> list[LaunchAudit]:
+def without_repeated_notes(launches: Sequence[LaunchAudit]) -> list[LaunchAudit]:
     """Return the launches without repeated notes.
 
     A note or warning of an earlier launch of the same source is dropped, and diagnostics that differ in
@@ -45,7 +45,7 @@ def errors(audit: Audit) -> list[str]:
     These are files that cannot be read, errors of the script, errors that end veRL itself, and refusals.
     """
     lines = [f"{source}: {problem}" for source, problem in audit.problems.items()]
-    for launch in said_once(audit.launches):
+    for launch in without_repeated_notes(audit.launches):
         notes = [note for note in launch.diagnostics if note.severity == "error"]
         lines += [str(note) for note in notes]
         lines += [f"{found.where}: {found.code} {found.message}" for found in launch.errors]

@@ -19,7 +19,7 @@ from trinity_compat.verl_config.upgrade import is_well_known
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)(?==)")
 
 
-def taught_launch(launch: Launch, rules: str | None) -> Launch:
+def apply_rules(launch: Launch, rules: str | None) -> Launch:
     """``launch`` with the keys that rules rename under veRL's names, and with ``++`` before those that only a
     rule knows, or that are well known from forks: Hydra's configuration has no place for them, the rule says
     what becomes of them."""

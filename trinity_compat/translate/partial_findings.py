@@ -32,7 +32,7 @@ class PartialTranslation:
     dropped: tuple[tuple[KeyRefused, MappingRow], ...] = ()
 
 
-def judged(
+def translate_partially(
     effective: EffectiveConfig, options: TranslateOptions, *, root: Path | None = None
 ) -> PartialTranslation:
     """Translate ``effective``, leaving out the arguments whose value cannot be translated.

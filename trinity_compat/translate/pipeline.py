@@ -7,12 +7,12 @@ from pathlib import Path
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import referred, shown
 from trinity_compat.launch.model import Launch
-from trinity_compat.translate.apply_user_rules import taught_launch
+from trinity_compat.translate.apply_user_rules import apply_rules
 from trinity_compat.translate.env_references import resolved_launch
 from trinity_compat.translate.minimal import minimal
 from trinity_compat.translate.model import Severity, Translation
 from trinity_compat.translate.options import TranslateOptions
-from trinity_compat.translate.partial_findings import judged, refusal_of_all
+from trinity_compat.translate.partial_findings import refusal_of_all, translate_partially
 from trinity_compat.translate.set_overrides import with_assigned_keys
 from trinity_compat.translate.translator import refuse_other_mains
 from trinity_compat.trinity.config import dump
@@ -41,7 +41,7 @@ def translate_launch(
     _refuse_idle(launch)
     if options.resolve:
         launch = resolved_launch(launch, {**options.environ, **options.env})
-    launch, options = with_assigned_keys(taught_launch(launch, options.rules), options)
+    launch, options = with_assigned_keys(apply_rules(launch, options.rules), options)
     effective = effective_config(
         launch, version=options.verl_version, root=root, fork_config=options.fork_config
     )
@@ -68,7 +68,7 @@ def translate_config(
     """As ``translate_launch`` for a configuration that is composed already (a veRL YAML)."""
     refuse_other_mains(effective)
     refuse_errors(effective)
-    found = judged(effective, options, root=root)
+    found = translate_partially(effective, options, root=root)
     if found.refused:
         raise refusal_of_all(found.refused)
     translation = minimal(found.translation) if options.minimal else found.translation

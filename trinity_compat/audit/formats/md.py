@@ -12,8 +12,8 @@ from trinity_compat.audit.phrases import (
     listed,
     origin,
     plural,
-    said_once,
     target,
+    without_repeated_notes,
 )
 from trinity_compat.audit.summary import OUTCOMES, AuditSummary, summarise
 from trinity_compat.translate.model import Finding
@@ -22,7 +22,7 @@ from trinity_compat.translate.model import Finding
 def render(audit: Audit) -> str:
     """Return the audit as Markdown."""
     lines = ["# Audit of veRL launches for Trinity-RFT", "", *_summary(summarise(audit), audit)]
-    for launch in said_once(audit.launches):
+    for launch in without_repeated_notes(audit.launches):
         lines += _launch(launch, every=audit.every)
     return "\n".join(lines)
 

@@ -13,7 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from trinity_compat.audit.model import Audit, LaunchAudit
-from trinity_compat.audit.phrases import assignment, kept, listed, origin, plural, said_once, target
+from trinity_compat.audit.phrases import (
+    assignment,
+    kept,
+    listed,
+    origin,
+    plural,
+    target,
+    without_repeated_notes,
+)
 from trinity_compat.audit.summary import OUTCOMES, AuditSummary, summarise
 from trinity_compat.translate.model import Finding, Severity, Status
 
@@ -37,7 +45,7 @@ def render(audit: Audit) -> str:
     terminal = sys.stdout.isatty()
     width = None if terminal else _WIDTH_OF_A_FILE
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, emoji=False)
-    for launch in said_once(audit.launches):
+    for launch in without_repeated_notes(audit.launches):
         for piece in _launch(launch, every=audit.every):
             console.print(piece)
         console.print()
@@ -61,8 +69,8 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
         place = f" ({warning.where})" if warning.where else ""
         cure = f"; {warning.hint}" if warning.hint else ""
         mark, style = _MARK[warning.rank]
-        text = Text(f"{mark} {warning.code} {warning.message}{cure}{place}", style=style)
-        yield Padding(text, (0, 0, 0, 2))
+        line = Text(f"{mark} {warning.code} {warning.message}{cure}{place}", style=style)
+        yield Padding(line, (0, 0, 0, 2))
     for diagnostic in launch.diagnostics:
         line = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
         yield Padding(Text(line, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))
