@@ -166,7 +166,7 @@ def test_what_changes_no_answer_is_left_out_by_name(tmp_path, word):
 def test_remax_runs_without_a_filter_alone(tmp_path):
     remax = "algorithm.adv_estimator=remax"
     assert planned(tmp_path, remax)
-    with pytest.raises(UserError, match="not filtered by what its answers differ in"):
+    with pytest.raises(UserError, match="cannot be filtered by the spread"):
         planned(tmp_path, f"{remax} algorithm.filter_groups.enable=True")
 
 

@@ -1,8 +1,9 @@
-"""Keys that only the fork of veRL knows which a script starts from, and how far that fork is from veRL.
+"""Keys that only the script's fork of veRL has, and the differences of that fork from veRL.
 
-Keys that veRL's own tree had between two releases, and no release has, are data:
-translators/verl/between_releases.json. Each stands for those ``with`` it, and is one of the values ``off``
-where the feature does nothing. They are all such keys of its history until 2026-08 whose default is off.
+Keys that veRL's own tree had between two releases, and that no release has, are data:
+translators/verl/between_releases.json. Each stands for those ``with`` it, and has one of the values ``off``
+where the feature is switched off. The file holds all such keys of veRL's history until 2026-08 whose default
+is off.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SHOWN = 4
 
 
 def is_fork_key(key: str, config: EffectiveConfig, rows: MappingTable) -> bool:
-    """Whether only ``config``'s fork knows ``key``, and no rule of the user's speaks for it."""
+    """Return True if only ``config``'s fork has ``key``, and no rule of the user's covers it."""
     if _is_misfit(key, config):
         row = rows.find(key)
         return row is None or row.code != USER_RULE
@@ -36,13 +37,13 @@ def is_fork_key(key: str, config: EffectiveConfig, rows: MappingTable) -> bool:
 
 
 def _is_misfit(key: str, config: EffectiveConfig) -> bool:
-    """Whether the value of ``key`` is a default of the fork's that veRL cannot take."""
+    """Return True if the value of ``key`` is a default of the fork's that veRL cannot take."""
     setting = config.settings.get(key)
     return bool(config.fork and setting and setting.where is None and key in config.fork.misfits)
 
 
 def by_default(config: EffectiveConfig) -> Iterator[str]:
-    """The fork's keys that the launch doesn't set and whose default says something."""
+    """Return the fork's keys that the launch doesn't set and whose default switches something on."""
     for key in (*config.fork.keys, *config.fork.misfits) if config.fork else ():
         setting = config.settings.get(key)
         if setting is None or setting.where is not None or says_nothing(setting.value):
@@ -52,7 +53,7 @@ def by_default(config: EffectiveConfig) -> Iterator[str]:
 
 
 def _is_off(key: str, config: EffectiveConfig) -> bool:
-    """Whether ``key`` belongs to what veRL's own tree had between two releases, and that is off."""
+    """Return True if ``key`` belongs to a feature between two releases that is off."""
     switches = _between_releases()
     found = (switches.get(name) for name in (key, *(f"{above}.*" for above in sections_above(key))))
     switch, off = next(filter(None, found), ("", ()))
@@ -61,19 +62,24 @@ def _is_off(key: str, config: EffectiveConfig) -> bool:
 
 @lru_cache(maxsize=1)
 def _between_releases() -> Mapping[str, tuple[str, Sequence[object]]]:
-    """Key, or ``section.*`` → (the key that switches it on, its values that don't)."""
+    """Return a key, or ``section.*`` → (the key that switches it on, its values that leave it off)."""
     stored = json.loads(data_path("translators/verl/between_releases.json").read_text(encoding="utf-8"))
     return {key: (switch, row["off"]) for switch, row in stored.items() for key in (switch, *row["with"])}
 
 
 def says_nothing(value: object) -> bool:
-    """Whether a value switches nothing on. False may: ``shuffle_train_dataloader``. ``???`` is not given."""
+    """Return True if a value switches nothing on.
+
+    False is not such a value (``shuffle_train_dataloader``); ``???`` is not given.
+    """
     return value is None or value in ("", MISSING, {}, [])
 
 
 def idle(view: LaunchView, key: str) -> bool:
-    """Whether ``key`` is a fork's that the YAML does not carry: a default, or one that the pinned veRL would
-    hand to a dataclass without that field."""
+    """Return True if ``key`` is a fork's that the YAML does not carry.
+
+    It is a default, or a key that the pinned veRL would pass to a dataclass without that field.
+    """
     fork = view.origin.fork
     if fork is None or fork.key(key) is None:
         return False
@@ -81,7 +87,7 @@ def idle(view: LaunchView, key: str) -> bool:
 
 
 def fate(key: str, config: EffectiveConfig) -> tuple[Status, str]:
-    """(status, reason) of a fork key."""
+    """Return (status, reason) of a fork key."""
     setting = config.settings.get(key)
     if setting is not None and says_nothing(setting.value):
         return Status.NO_EFFECT, f"null or empty; {_reason(key, config)}"
@@ -89,22 +95,21 @@ def fate(key: str, config: EffectiveConfig) -> tuple[Status, str]:
 
 
 def _reason(key: str, config: EffectiveConfig) -> str:
-    """Where the fork defines ``key``, and what it says of it there."""
+    """Return the place where the fork defines ``key``, and the comment there."""
     assert config.fork is not None
     misfits = _is_misfit(key, config)
     place = config.fork.misfits[key] if misfits else config.fork.key(key)
     assert place is not None
-    told = f" (\u201c{place.comment}\u201d)" if place.comment else ""
+    comment = f" (\u201c{place.comment}\u201d)" if place.comment else ""
     if misfits:
         kinds = misfit_of(key, config.get(key), config.flavour)
-        return f"the fork's default is {kinds}, defined at {place.where}{told}; {VERL}'s own counts"
-    return (
-        f"only the fork knows it, {'defined' if key in config.fork.added else 'found'} at {place.where}{told}"
-    )
+        return f"the fork's default is {kinds}, defined at {place.where}{comment}; {VERL}'s own applies"
+    verb = "defined" if key in config.fork.added else "found"
+    return f"only the fork knows it, {verb} at {place.where}{comment}"
 
 
 def caution(config: EffectiveConfig) -> Iterator[Caution]:
-    """How far the fork is from veRL."""
+    """Warn that the script starts from a fork, and name the differences of its configuration from veRL's."""
     fork = config.fork
     if fork is None:
         return
@@ -117,7 +122,7 @@ def caution(config: EffectiveConfig) -> Iterator[Caution]:
             "--rules FILE says what becomes of them",
         )
         return
-    told = [
+    differences = [
         _listed("adds", list(fork.added)),
         _listed("lacks", list(fork.removed)),
         _listed("has other defaults for", [_changed(fork, key) for key in fork.changed]),
@@ -125,8 +130,8 @@ def caution(config: EffectiveConfig) -> Iterator[Caution]:
     yield Caution(
         "TW019",
         f"the script starts from a fork of veRL, whose configuration in {fork.folder} is composed; against "
-        f"{config.version.value}, the nearest release, it {'; '.join(filter(None, told))}. What the fork's "
-        "code does otherwise is not seen",
+        f"{config.version.value}, the nearest release, it {'; '.join(filter(None, differences))}. Only the "
+        "fork's configuration is read, not its code",
         config.launch.where,
         "audit lists the fork's own keys; --no-fork-config or --verl-version X composes a release's instead",
     )

@@ -1,7 +1,7 @@
-"""Launches that cannot start under veRL, or do not do what they say, as far as their own values tell.
+"""Checks of a launch's own values: it cannot start under veRL, or does something else than it says.
 
-An error is what ends veRL itself: ``translate`` writes no YAML then. A run has its own checks, of its plan: a
-profile or ``--set`` may give a size, and its engines have their own share of the GPUs.
+An error is something that ends veRL itself: ``translate`` then writes no YAML. A run checks its plan instead,
+since a profile or ``--set`` may give a size, and its engines have their own share of the GPUs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDS = ("grpo_passk",)
 
 
 def launch_checks(view: LaunchView) -> Iterator[Caution]:
-    """Everything of the kind that the launch's values tell."""
+    """Yield a warning or an error for each check that the launch fails."""
     yield from _engines(view)
     yield from _groups(view)
     yield from _sizes(view)
@@ -38,24 +38,28 @@ def launch_checks(view: LaunchView) -> Iterator[Caution]:
 
 
 def _engines(view: LaunchView) -> Iterator[Caution]:
-    """Source: ``_build_rollout`` of workers/fsdp_workers.py (0.2 to 0.7), workers/engine_workers.py since."""
+    """Check that the GPUs divide into whole engines.
+
+    Source: ``_build_rollout`` of workers/fsdp_workers.py (0.2 to 0.7), workers/engine_workers.py since.
+    """
     gpus, width = math.prod(view.cluster), view.size(TP) * view.size(DP) * view.size(PP)
     if own_gpus(view) or gpus % width == 0:  # on GPUs of their own the engines leave some unused
         return
     sizes = [key for key in (TP, DP, PP) if view.size(key) > 1]
-    told = " × ".join(view.written(key) for key in sizes)
-    given = any(map(view.is_set, sizes))
-    default = "" if given else f" ({view.default_of(*sizes)})"
+    product = " × ".join(view.written(key) for key in sizes)
+    is_set = any(map(view.is_set, sizes))
+    default = "" if is_set else f" ({view.default_of(*sizes)})"
     count = " × ".join(view.written(key) for key in (NODES, PER_NODE))
     rest = width // view.size(TP)
     able = [str(size) for size in range(1, view.cluster[1] + 1) if gpus % (size * rest) == 0]
     yield Caution(
         "TW022",
-        f"{told}{default}: {gpus} GPUs ({count}) are not whole engines of {width}, and veRL's workers end",
+        f"{product}{default}: {gpus} GPUs ({count}) do not divide into engines of {width} GPUs, and veRL's "
+        "workers fail",
         next(filter(None, map(view.where, (*sizes, PER_NODE, NODES))), view.launch.where),
         f"{TP} may be {', '.join(able)}" if able else f"{' × '.join(sizes)} should divide {gpus}",
-        # In place of a default the YAML says a size that fits.
-        Severity.ERROR if given else Severity.DECIDE,
+        # In place of a default the YAML has a size that fits.
+        Severity.ERROR if is_set else Severity.DECIDE,
     )
 
 
@@ -70,7 +74,7 @@ def _groups(view: LaunchView) -> Iterator[Caution]:
         does = "stops at its first step"
     yield Caution(
         "TW023",
-        f"{view.written(ESTIMATOR)} compares the answers of a prompt, and {view.written(N)} makes one: "
+        f"{view.written(ESTIMATOR)} compares the answers to a prompt, and {view.written(N)} generates one: "
         f"veRL {does}",
         view.where(N) or view.where(ESTIMATOR) or view.launch.where,
         f"write {view.spelling(N)}=8, or another estimator",
@@ -79,20 +83,22 @@ def _groups(view: LaunchView) -> Iterator[Caution]:
 
 
 def _sizes(view: LaunchView) -> Iterator[Caution]:
-    """No error: the YAML says a size, with which it starts on Trinity-RFT."""
+    """Warn of missing micro-batch sizes; no error, since the YAML has a size that Trinity-RFT starts with."""
     for found in micro_batch_sizes.missing(view.value, view.written):
-        message = f"{found.message}, and so does a run here; the YAML says one for Trinity-RFT"
+        message = f"{found.message}, and so does trinity-compat run; the YAML has one for Trinity-RFT"
         yield Caution("TW024", message, view.where(found.key) or view.launch.where, found.hint)
 
 
 def _is_seen(folder: Path) -> bool:
-    """Whether the folder of another machine's path is here: the root is everywhere."""
+    """Return True if the folder exists on this machine; the root exists on every one, and doesn't count."""
     return folder.is_dir() and folder != folder.parent
 
 
 def _reward_file(view: LaunchView) -> Iterator[Caution]:
-    """A file that is not in a folder which is here, where no variable and nothing that the script does has a
-    say."""
+    """Warn of a missing reward file whose folder exists.
+
+    Not of a path that a variable decides, nor of a file that the script may create.
+    """
     key = f"{FUNCTION}.path"
     setting = view.config.settings.get(key)
     if setting is None or setting.word is None or any(part.source for part in setting.word.parts):
@@ -107,5 +113,5 @@ def _reward_file(view: LaunchView) -> Iterator[Caution]:
             "TW025",
             f"{view.written(key)}: no such file in {file.parent}",
             view.where(key),
-            "correct the path, or say with --cwd in which folder bash would start",
+            "correct the path, or give --cwd, the folder in which bash would start",
         )

@@ -1,4 +1,4 @@
-"""What is known to hurt and concerns the launch as a whole."""
+"""Warnings that concern a launch as a whole, not one of its keys."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trinity_compat.translate.trainer_config import trainer_config
 
 
 def launch_cautions(view: LaunchView) -> Iterator[Caution]:
-    """Cautions that no single derivation can give."""
-    yield from _main_of_ones_own(view)
+    """Yield the warnings of a launch that no single derivation can give."""
+    yield from _unknown_main(view)
     yield from _ignored(view)
     yield from _open(view)
     yield from release_caution(view)
@@ -27,41 +27,41 @@ def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     yield from launch_checks(view)
 
 
-def _main_of_ones_own(view: LaunchView) -> Iterator[Caution]:
+def _unknown_main(view: LaunchView) -> Iterator[Caution]:
     launch = view.launch
     if launch.main:
         why = "--main or a rule says so" if launch.module in view.options.mains else "its keys are veRL's"
         yield Caution(
             "TW020",
-            f"{launch.module} is not veRL's own main; it is taken for {launch.main}: {why}. What its trainer "
-            "does otherwise is not in the YAML",
+            f"{launch.module} is not a main of veRL's; it is translated as {launch.main}: {why}. Differences "
+            "of its trainer are not in the YAML",
             launch.where,
             hint=_misspelt(launch.module),
         )
 
 
 def _lost_by_stock(view: LaunchView) -> Iterator[Caution]:
-    """Keys that count here and that a run of the same script on stock veRL would lose."""
+    """Warn of keys that are honoured here and ignored by stock veRL."""
     lost = list(stock_verl.lost_keys(view.origin))
     if lost:
         shown = ", ".join(lost[:4]) + (f" and {len(lost) - 4} more" if len(lost) > 4 else "")
         yield notice(
             "TW021",
-            f"stock veRL {VERL} does not read the reward keys of before 0.8, and would train with another"
-            f" reward; here they count as {shown}",
+            f"stock veRL {VERL} ignores the reward keys of releases before 0.8 and would train with another"
+            f" reward; here they are read as {shown}",
             view.launch.where,
             "for a baseline on stock veRL: trinity-compat profile NAME --as-overrides --for SCRIPT",
         )
 
 
 def _misspelt(module: str) -> str | None:
-    """A question where a main's name in a package of veRL's resembles that of one which is there."""
+    """Suggest the translated main whose name resembles ``module``, a name in one of veRL's packages."""
     near = nearest(module, entrypoints.TRANSLATED, cutoff=0.95) if module.startswith("verl.") else []
     return f"did you mean {near[0]}?" if near else None
 
 
 def _ignored(view: LaunchView) -> Iterator[Caution]:
-    """Keys that a reader would put under trainer_config, where upstream overwrites them."""
+    """Warn of keys that upstream would overwrite under trainer_config."""
     takes = trainer_config(view.options.trinity, "megatron" if view.megatron else "fsdp")
     keys = [key for key in view.config.set_keys if _dead(key, takes.ignored)]
     if keys:
@@ -93,7 +93,7 @@ def _open(view: LaunchView) -> Iterator[Caution]:
             if isinstance(part.source, UnknownPiece) and not part.text:
                 yield Caution(
                     "TW013",
-                    f"{part.source.expression} is kept as it is: only running the script tells its value",
+                    f"{part.source.expression} is kept as written: only a run of the script gives its value",
                     part.source.where,
-                    "edit the YAML, or use trinity-compat run, where bash tells it",
+                    "edit the YAML, or use trinity-compat run, where bash computes it",
                 )

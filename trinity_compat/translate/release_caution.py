@@ -1,7 +1,7 @@
-"""What depends on the veRL release where a launch's keys leave several possible.
+"""The warning for a launch whose keys fit several veRL releases with different defaults.
 
-``translators/verl/changed_defaults.json`` holds the defaults that differ between releases in meaning
-(scripts/make_changed_defaults.py writes it), so that nothing is composed a second time.
+``translators/verl/changed_defaults.json``, written by scripts/make_changed_defaults.py, holds the defaults
+whose meaning differs between releases, so that nothing is composed a second time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _BOUNDS = (f"{_ACTOR}.clip_ratio_low", f"{_ACTOR}.clip_ratio_high")
 
 
 def release_caution(view: LaunchView) -> Iterator[Caution]:
-    """Say which defaults of this launch differ between the releases that its keys fit equally well."""
+    """Name the defaults of this launch that differ between the releases that its keys fit equally well."""
     able = view.origin.version.candidates
     if len(able) < 2:
         return
-    told = {key: _by_release(view, key, able) for key in (*_changed(view.config.flavour), *_BOUNDS)}
-    differing = {key: values for key, values in told.items() if _differ(values)}
+    defaults = {key: _by_release(view, key, able) for key in (*_changed(view.config.flavour), *_BOUNDS)}
+    differing = {key: values for key, values in defaults.items() if _differ(values)}
     if not differing:
         return
     shown = [f"{_short(key)} {_spelled(values)}" for key, values in differing.items()]
@@ -57,7 +57,7 @@ def _changed(flavour: str) -> Mapping[str, list[object]]:
 
 
 def _by_release(view: LaunchView, key: str, able: tuple[str, ...]) -> dict[str, object]:
-    """The default of ``key`` under each release; empty where the launch doesn't rely on it."""
+    """Return the default of ``key`` per release; empty if the launch doesn't rely on it."""
     if view.is_set(key) or (key.startswith("critic.") and not view.critic):
         return {}
     values = _changed(view.config.flavour).get(key) or [view.value(key)] * len(VERL_RELEASES)
@@ -65,7 +65,7 @@ def _by_release(view: LaunchView, key: str, able: tuple[str, ...]) -> dict[str, 
 
 
 def _implied(view: LaunchView, key: str, version: str, default: object) -> object:
-    """What an early release took from another key, which the launch may set."""
+    """Return the default that an early release derived from another key, which the launch may set."""
     if VERL_RELEASES.index(version) > VERL_RELEASES.index(_NO_LOW_AND_HIGH):
         return default
     if key == _KL:
@@ -79,7 +79,7 @@ def _differ(values: Mapping[str, object]) -> bool:
 
 
 def _spelled(values: Mapping[str, object]) -> str:
-    """``0.001 (0.2.0–0.3.0), 0 (0.4.1–0.9.1)``."""
+    """Format values per span of releases: ``0.001 (0.2.0–0.3.0), 0 (0.4.1–0.9.1)``."""
     runs = []
     for value, group in itertools.groupby(values.items(), key=lambda item: item[1]):
         versions = [version for version, _ in group]

@@ -1,6 +1,6 @@
-"""What veRL can and our own decoupled run cannot: said by the audit, refused before a run starts.
+"""Settings that veRL supports and our decoupled run does not: the audit names them, a run refuses them.
 
-Each entry names the key, the values that mean "off", why the run cannot do it, and what to write instead.
+Each entry names the key, the values that mean "off", the reason, and what to write instead.
 """
 
 from __future__ import annotations
@@ -18,13 +18,10 @@ STOCK = "leave it out, or run on stock veRL"
 ENGINES, ENGINES_HINT = "the trainer has FSDP and Megatron", "write model_engine=dp or model_engine=megatron"
 ESTIMATOR = "algorithm.adv_estimator"
 _ORDER = (
-    f"the explorer draws the dataset's rows in veRL's default order, and veRL {VERL} has no such key any more"
+    f"the explorer draws the dataset's rows in veRL's default order, and veRL {VERL} no longer has such a key"
 )
-_TURNS = (
-    f"veRL {VERL} has no such classes any more; an agent loop of your own (rollout.agent.*) takes their place"
-)
-# Keys of older releases that the pinned veRL has no more, with the reason: their values stand only in the
-# launch.
+_TURNS = f"veRL {VERL} no longer has such classes; an agent loop of your own (rollout.agent.*) replaces them"
+# Keys that older releases have and the pinned veRL lacks, with the reason; only the launch has their values.
 GONE = {
     "data.sampler.class_path": _ORDER,
     "data.datagen.path": _ORDER,
@@ -49,9 +46,10 @@ Value = Callable[[str], object]  # the value of a key of the pinned veRL, None w
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """``off``: the values that ask for nothing.
+    """One setting that a run refuses.
 
-    ``also``: how older veRL releases spell the key. ``below``: the section that serves nothing else.
+    ``off``: the values that leave the feature off. ``also``: the key's names in older veRL releases.
+    ``below``: the section that only this feature uses.
     """
 
     key: str
@@ -64,15 +62,15 @@ class Refusal:
 
 # Arguments of vLLM that the explorer gives itself.
 _ENGINE_OWN = (
-    (("model", "tokenizer"), "the engine has the policy's model", "write actor_rollout_ref.model.path"),
+    (("model", "tokenizer"), "the engine serves the policy's model", "write actor_rollout_ref.model.path"),
     (
         ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes"),
-        "the GPUs are shared out before the engine starts",
+        "the GPUs are allocated before the engine starts",
         f"write {_ROLLOUT}.tensor_model_parallel_size",
     ),
     (
         ("worker_cls", "worker_extension_cls", "distributed_executor_backend"),
-        "weights are taken over by a worker of the explorer's",
+        "a worker class of the explorer's receives the weights",
         STOCK,
     ),
     (
@@ -80,7 +78,7 @@ _ENGINE_OWN = (
         "the explorer's engines take adapters where the trainer trains one",
         "write actor_rollout_ref.model.lora_rank",
     ),
-    (("quantization",), "the explorer's weights come in the trainer's precision", STOCK),
+    (("quantization",), "the explorer receives its weights in the trainer's precision", STOCK),
 )
 _ALWAYS = (
     Refusal(
@@ -120,20 +118,20 @@ _ALWAYS = (
 
 
 def refusals(value: Value) -> Iterator[Refusal]:
-    """What a launch with these values asks for and a run of ours refuses."""
+    """Yield what a run refuses of a launch with these values."""
     for refusal in (*_ALWAYS, *_conditional(value)):
         if value(refusal.key) not in refusal.off:
             yield refusal
 
 
 def why_refused(value: Value, key: str) -> str | None:
-    """Why our run refuses the value of ``key``; None where it takes it."""
+    """Return the reason why a run refuses the value of ``key``; None if it accepts it."""
     return next((refusal.why for refusal in refusals(value) if refusal.key == key), None)
 
 
 def _conditional(value: Value) -> Iterator[Refusal]:
     if value(ESTIMATOR) == "remax" and value("algorithm.filter_groups.enable"):
-        why = "a group with a greedy answer in it is not filtered by what its answers differ in"
+        why = "a group that holds a greedy answer cannot be filtered by the spread of its rewards"
         yield Refusal(ESTIMATOR, why, "leave out algorithm.filter_groups, or write another estimator")
     if unknown_manager(value):
         why = f"veRL {VERL}'s reward loop has no reward manager of that name"
@@ -154,8 +152,10 @@ def _conditional(value: Value) -> Iterator[Refusal]:
 
 
 def _ranks(value: Value) -> int | None:
-    """Workers of veRL's engine, over all of which its experts are spread; None where sizes are no numbers, or
-    the engine splits experts in other ways too."""
+    """Return the number of workers that an engine's experts are spread over.
+
+    None if a size is not a number, or for an engine that can split experts in other ways.
+    """
     sizes = [value(key) or 1 for key in (_TENSOR_PARALLEL, DATA_PARALLEL)]
     if value(f"{_ROLLOUT}.name") == "trtllm" or not all(isinstance(size, int) for size in sizes):
         return None
@@ -163,7 +163,10 @@ def _ranks(value: Value) -> int | None:
 
 
 def unknown_manager(value: Value) -> bool:
-    """A manager that nothing registers; the custom reward function's file may (preflight reads it)."""
+    """Return True for a manager that nothing registers.
+
+    The custom reward function's file may register one: the preflight check reads it.
+    """
     name = value(_MANAGER)
     if name in (None, *REWARD_MANAGERS) or value("reward.reward_manager.source") not in (None, "register"):
         return False
