@@ -26,7 +26,7 @@ _IN_FULL = ("critic.optim.lr", "critic.optim.weight_decay", "critic.optim.min_lr
 
 @dataclass
 class Draft:
-    """A translation in the making. ``sources`` and ``paths`` say which key wrote which path."""
+    """A translation in progress. ``sources`` and ``paths`` say which key wrote which path."""
 
     config: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Draft:
     cautions: list[Caution] = field(default_factory=list)
 
     def put(self, path: str, value: object, note: str | None, sources: Iterable[str] = ()) -> None:
-        """Write one value; sections on the way are made."""
+        """Write one value, creating the sections above it."""
         put(self.config, path, value)
         if note:
             self.provenance[path] = note
@@ -43,7 +43,7 @@ class Draft:
             self.paths.setdefault(key, []).append(path)
 
     def at(self, path: str) -> object:
-        """The value at a dotted path (list positions as numbers); None when nothing is there."""
+        """Return the value at a dotted path (list positions as numbers); None if there is none."""
         return value_at(self.config, path)
 
 
@@ -65,7 +65,7 @@ def apply_rows(view: LaunchView, rows: MappingTable) -> Draft:
 
 
 def _derivations(view: LaunchView, rows: MappingTable) -> list[str]:
-    """The derivations that run: those that a row names, then those that no key asks for."""
+    """Yield the derivations to run: those that a row names, then those that no key requests."""
     named = dict.fromkeys(row.by for row in rows.all() if row.by)
     # What the script exports is no key, so that no row can name it.
     return [*named, *(name for name in ("environment",) if name not in named)]
@@ -86,7 +86,7 @@ def _take(view: LaunchView, draft: Draft, said: PathValue | Verdict | Caution, r
 
 
 def _is_free(rows: MappingTable, key: str, path: str, view: LaunchView) -> bool:
-    """Whether ``path`` takes the text of ``key`` as it is, a variable included."""
+    """Return True if ``path`` takes the text of ``key`` as it is, a variable included."""
     row = rows.find(key)
     return row is not None and row.free and path in row.paths(view.options.trinity)
 
@@ -137,12 +137,12 @@ def _pass(view: LaunchView, draft: Draft, key: str) -> None:
 
 
 def spelled(target: str, key: str) -> str:
-    """A key of today's veRL as the veRL of trinity-rft ``target`` spells it."""
+    """Return the name of a pinned veRL key in the veRL of trinity-rft ``target``."""
     return key.replace("critic.fsdp.", "critic.model.fsdp_config.") if target == TRINITY_OLD else key
 
 
 def _says_something(view: LaunchView, takes: TrainerConfig, key: str, name: str, value: object) -> bool:
-    """Whether upstream would do something else without ``key``, or the launch gives it."""
+    """Return True if the launch sets ``key``, or upstream would behave otherwise without it."""
     if view.is_set(key) or key in _IN_FULL:
         return True
     if name not in takes.defaults:  # inside a dictionary that is empty upstream
@@ -179,14 +179,14 @@ def _refuse_wrong_kind(view: LaunchView, path: str, value: object, keys: Iterabl
 
 
 def _texts(value: object) -> bool:
-    """Free text: a string with marks, or a list that holds one."""
+    """Yield free texts: a string with marks, or a list that holds one."""
     if isinstance(value, list):
         return any(map(_texts, value))
     return isinstance(value, str) and "TCmark" in value and ("/" in value or not value.startswith("TCmark"))
 
 
 def _note(view: LaunchView, keys: Iterable[str], join: str) -> str | None:
-    """``data.train_batch_size=1024 ÷ actor.ppo_mini_batch_size=256 (run.sh:12,18)``."""
+    """Format a comment: ``data.train_batch_size=1024 ÷ actor.ppo_mini_batch_size=256 (run.sh:12,18)``."""
     keys = [key for key in keys if key in view.config.settings]
     if not keys:
         return None

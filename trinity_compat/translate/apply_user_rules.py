@@ -20,9 +20,11 @@ _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)(?==)")
 
 
 def apply_rules(launch: Launch, rules: str | None) -> Launch:
-    """``launch`` with the keys that rules rename under veRL's names, and with ``++`` before those that only a
-    rule knows, or that are well known from forks: Hydra's configuration has no place for them, the rule says
-    what becomes of them."""
+    """Return ``launch`` with the user's rules applied to its keys.
+
+    Keys that rules rename get veRL's names. Keys that only a rule covers, or that are well known from forks,
+    get ``++``: Hydra's configuration has no such keys, and the rule says what becomes of them.
+    """
     said, rows = rules_of(rules), load_rows(rules)
     return replace(launch, arguments=tuple(_word(word, said, rows) for word in launch.arguments))
 
@@ -41,7 +43,7 @@ def _word(word: Word, said: Rules, rows: MappingTable) -> Word:
 
 
 def renamed(key: str, said: Rules) -> str:
-    """``key`` under veRL's name; of sections in each other the innermost that a rule names."""
+    """Return veRL's name of ``key``; of nested sections the innermost that a rule names counts."""
     if key in said.renamed:
         return said.renamed[key]
     above = max((name for name in said.sections if key.startswith(f"{name}.")), key=len, default=None)
@@ -49,7 +51,7 @@ def renamed(key: str, said: Rules) -> str:
 
 
 def by_a_rule(key: str, rows: MappingTable) -> bool:
-    """Whether a rule of the user's says what becomes of ``key``."""
+    """Return True if a rule of the user's decides what becomes of ``key``."""
     row = rows.find(key)
     return row is not None and row.code == USER_RULE
 

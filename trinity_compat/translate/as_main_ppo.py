@@ -23,7 +23,7 @@ class Words:
     verdicts: list[Verdict] = field(default_factory=list)
 
     def put(self, key: str, value: object, *sources: str, join: str = " × ") -> None:
-        """``key`` has ``value``, made of ``sources``: it has the place of the first that the launch gives."""
+        """Set ``key`` to ``value``, from ``sources``; the first one in the launch gives its place."""
         view = self.origin
         known = [source for source in sources if view.has(source)]
         given = next((source for source in known if view.is_set(source)), key)
@@ -32,13 +32,13 @@ class Words:
         self.reworded[key] = join.join(f"{source}={view.value(source)}" for source in known)
 
     def move(self, old: str, new: str, why: str) -> None:
-        """A key that main_ppo has under another name."""
+        """Rename a key to the one that main_ppo has in its place."""
         if self.origin.has(old):
             self.put(new, self.origin.value(old), old)
             self.moves.append(KeyMove(old, (new,), why, self.origin.is_set(old)))
 
     def every(self, key: str, source: str, times: int, unit: str) -> None:
-        """An interval ``source`` that counts units of ``times`` steps each, as the key ``unit`` says."""
+        """Set the interval ``source``, which counts units of ``times`` steps each, as ``unit`` says."""
         count = self.origin.integer(source, -1)
         if count > 0:
             self.put(key, count * times, source, unit)
@@ -46,11 +46,11 @@ class Words:
             self.put(key, -1, source)
 
     def idle(self, key: str, reason: str) -> None:
-        """A key of main_ppo's that the launch's main doesn't read, or demands one value of."""
+        """Record a key of main_ppo's that the launch's main doesn't read or accepts one value of only."""
         self.verdicts.append(Verdict(key, Status.NO_EFFECT, reason))
 
     def view(self, ahead: AsyncLead | None = None) -> LaunchView:
-        """The launch in these words."""
+        """Return the launch in main_ppo's keys."""
         origin = self.origin
         return replace(
             origin,

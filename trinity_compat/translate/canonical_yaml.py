@@ -18,11 +18,11 @@ _MODEL = "explorer.rollout_model"
 
 
 def as_translated(config: Mapping[str, object], target: str | None = None) -> Mapping[str, object]:
-    """The way back and forth again: what a run makes of ``config``, in Trinity's words.
+    """Return the Trinity configuration that ``translate`` would write for a run of ``config``.
 
-    ``target``: the trinity-rft that it is for; told by its keys where none is given.
+    ``target``: the trinity-rft release that it is for; None infers it from the keys.
 
-    Raises UserError where the way back or the translation does.
+    Raises UserError if the way back or the translation does.
     """
     full = verl_from_trinity.in_full(config, target)
     verl = compose_pinned(verl_from_trinity.told_by(full), verl_from_trinity.flavour_of(full.config))
@@ -34,7 +34,7 @@ def as_translated(config: Mapping[str, object], target: str | None = None) -> Ma
 
 
 def _options_of(config: Mapping[str, object]) -> TranslateOptions:
-    """The options under which translate wrote the file; the defaults where it did not."""
+    """Return the options under which translate wrote the file; the defaults for another file."""
     compat = verl_from_trinity.compat_of(config)
     if not compat:
         return TranslateOptions()

@@ -37,7 +37,7 @@ class EnvReferences:
     """The pieces behind the marks, in the order of their numbers.
 
     ``frozen``: variables whose known text is written everywhere, since some value needs it (a number, r, a
-    list, the choice of a configuration's file). In their defaults what nobody knows here (``$HOME``) stays.
+    list, the choice of a configuration's file). Unknown parts of their defaults (``$HOME``) stay symbolic.
     """
 
     pieces: list[tuple[WordPart, Where]] = field(default_factory=list)
@@ -49,49 +49,50 @@ class EnvReferences:
         return f"TCmark{len(self.pieces) - 1}x"
 
     def marks(self, part: WordPart) -> bool:
-        """Whether ``part`` stays symbolic."""
+        """Return True if ``part`` stays symbolic."""
         frozen = isinstance(part.source, EnvRef) and part.source.name in self.frozen
         return part.source is not None and not frozen
 
     def variables(self, value: object) -> set[str]:
-        """The names of the variables whose marks ``value`` holds."""
+        """Return the names of the variables whose marks ``value`` holds."""
         sources = (part.source for part, _ in self.within(value))
         return {source.name for source in sources if isinstance(source, EnvRef)}
 
     def within(self, value: object) -> list[tuple[WordPart, Where]]:
-        """The pieces whose marks ``value`` holds."""
+        """Return the pieces whose marks ``value`` holds."""
         return [self.pieces[int(number)] for number in _MARK.findall(str(value))]
 
     def written(self, value: object) -> Any:
-        """``value`` with each mark as the YAML writes it: ``${oc.env:NAME,default}``."""
+        """Return ``value`` with each mark as the YAML writes it: ``${oc.env:NAME,default}``."""
         return _replaced(value, lambda number: _spell(self.pieces[number][0]))
 
     def plain(self, value: object) -> Any:
-        """``value`` with each mark as its text under the known environment."""
+        """Return ``value`` with each mark as its text under the known environment."""
         return _replaced(value, lambda number: self.pieces[number][0].text)
 
     def in_effect(self, value: object) -> object:
-        """``value`` with each mark as its text; a variable that nobody sets stands there by its name."""
+        """Return ``value`` with each mark as its text; an unset variable stays as its name."""
         return _replaced(
             value, lambda number: self.pieces[number][0].text or named(_spell(self.pieces[number][0]))
         )
 
     def is_known(self, value: object) -> bool:
-        """Whether every mark in ``value`` has a text."""
+        """Return True if every mark in ``value`` has a text."""
         return all(part.text for part, _ in self.within(value))
 
 
 def named(value: object) -> Any:
-    """``value`` of a YAML with ``${oc.env:NAME}`` for each variable whose default is bash's empty text."""
+    """Return a YAML's ``value`` with ``${oc.env:NAME}`` for each variable whose default is the empty text."""
     return _mapped(value, lambda text: _EMPTY_DEFAULT.sub(r"\1}", text))
 
 
 def recomposed(
     effective: EffectiveConfig, symbols: EnvReferences, root: Path | None
 ) -> EffectiveConfig | None:
-    """The launch composed with marks; None when nothing in it is symbolic, or a mark can't stand.
+    """Return the launch composed with marks; None if nothing in it is symbolic, or marks cannot be placed.
 
-    Where a word's mark can't stand (``optim=$BACKEND`` chooses a file by it) its variables are frozen.
+    Where a mark cannot replace a word (``optim=$BACKEND`` chooses a file by it), the word's variables are
+    frozen.
     """
     launch = effective.launch
     while (marked := marked_launch(launch, symbols)) is not None:
@@ -120,7 +121,7 @@ def marked_launch(launch: Launch, symbols: EnvReferences) -> Launch | None:
 
 
 def marked_text(word: Word, symbols: EnvReferences) -> str:
-    """The text of one word with marks."""
+    """Return the text of one word with marks."""
     return _marked(word, symbols).text
 
 
@@ -129,8 +130,8 @@ def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
 
     What it exports under a secret's name stays as it is: no YAML holds it.
 
-    Raises UserError naming a variable that has neither a value nor a default, and any piece that
-    only running the script would tell.
+    Raises UserError for a variable that has neither a value nor a default, and for any piece that only a run
+    of the script would give.
     """
     arguments = tuple(_resolved(word, env) for word in launch.arguments)
     return replace(
@@ -146,7 +147,7 @@ def _marked(word: Word, symbols: EnvReferences) -> Word:
 
 
 def _marked_pieces(part: WordPart, where: Where, symbols: EnvReferences) -> Iterator[WordPart]:
-    """A mark for the part; of a frozen one the text, with marks for what has no text in its default."""
+    """Return a mark for the part; for a frozen one its text, with marks for unknown parts of its default."""
     source = part.source
     if symbols.marks(part):
         yield WordPart(symbols.mark(part, where), source)
@@ -158,7 +159,7 @@ def _marked_pieces(part: WordPart, where: Where, symbols: EnvReferences) -> Iter
 
 
 def is_unknown(part: WordPart) -> bool:
-    """Whether the part has no text here, or is its default and something in that has none."""
+    """Return True if the part has no text here, or is a default that holds such a part."""
     source = part.source
     if isinstance(source, EnvRef) and source.parts:
         is_default = part.text == "".join(piece.text for piece in source.parts)
@@ -184,7 +185,7 @@ def _filled(part: WordPart, where: Where, env: Mapping[str, str]) -> WordPart:
 
 
 def _variable(source: EnvRef, known: str, where: Where, env: Mapping[str, str]) -> str:
-    """The value of a variable: given, else its default (whose own pieces are filled in too)."""
+    """Return a variable's value: the given one, else its default (its own pieces filled in too)."""
     if source.name in env:
         return env[source.name]
     if source.parts:
@@ -207,7 +208,7 @@ def _replaced(value: object, text_of: Callable[[int], str]) -> object:
 
 
 def _mapped(value: object, change: Callable[[str], str]) -> object:
-    """``value`` with every text in it changed, those of keys too."""
+    """Return ``value`` with every text in it changed, those of keys too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -231,15 +232,17 @@ def _spell(part: WordPart) -> str:
 
 
 def _quoted(default: str) -> str:
-    """A default as OmegaConf's grammar reads it back as the same text."""
+    """Return a default quoted so that OmegaConf's grammar reads back the same text."""
     if re.fullmatch(r"[\w/.@+-]+(?: [\w/.@+-]+)*", default) and _as_omegaconf_reads(default) == default:
         return default
     return "'" + default.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _as_omegaconf_reads(text: str) -> str:
-    """A default without quotes as oc.env returns it: by way of a number or a truth value, so that 1e-6 comes
-    back as 1e-06 and false as False."""
+    """Return a default without quotes as oc.env returns it.
+
+    OmegaConf reads numbers and truth values: 1e-6 comes back as 1e-06 and false as False.
+    """
     if text.lower() in ("true", "false", "null"):
         return text.lower().title()
     for read in (int, float):

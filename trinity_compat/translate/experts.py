@@ -22,9 +22,9 @@ _SIZES = "algorithm.policy_loss_fn_args"
 
 
 def experts_of(config: Mapping[str, object]) -> ExpertSpec | None:
-    """What each update takes of an expert's rows, paths as the YAML writes them; None for another strategy.
+    """Return an update's share of an expert's rows, paths as the YAML has them; None for other strategies.
 
-    Raises UserError for a buffer that is not there, and for arguments that count other rows.
+    Raises UserError for a buffer that does not exist, and for arguments that count other rows.
     """
     reading = TrinityReader(config)
     each_step = expert_rows(config)
@@ -51,9 +51,9 @@ def experts_of(config: Mapping[str, object]) -> ExpertSpec | None:
 
 
 def _miscounted(reading: TrinityReader, experts: int) -> Iterator[tuple[str, int, int]]:
-    """Sizes that the loss is told and that are not the update's: Trinity would weigh a half by the quotient.
+    """Yield loss arguments whose sizes are not the update's: Trinity would weigh a half by the quotient.
 
-    Its default of 1 is taken as not told.
+    Trinity's default of 1 counts as not given.
     """
     for kind, right in (("expert", experts), ("usual", _fresh(reading, experts))):
         path = f"{_SIZES}.train_batch_size_{kind}"

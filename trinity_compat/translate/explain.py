@@ -1,4 +1,4 @@
-"""What a row says, for ``explain`` and for the generated reference."""
+"""The text of ``explain`` and of the generated reference for a row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HANDED_ON = re.compile(r"kwargs\b|\boverride_config\b")
 
 @functools.cache
 def codes() -> Mapping[str, Mapping[str, str]]:
-    """Every code of a finding or a caution: title, text, hint."""
+    """Return every code of a finding or a warning: title, text, hint."""
     found: Mapping[str, Mapping[str, str]] = json.loads(
         data_path("translators/codes.json").read_text(encoding="utf-8")
     )
@@ -45,7 +45,7 @@ def codes() -> Mapping[str, Mapping[str, str]]:
 
 @functools.cache
 def all_keys() -> tuple[str, ...]:
-    """The union of all releases' keys, both flavours, sorted; sections left out."""
+    """Return the keys of all releases, both flavours, sorted; sections left out."""
     index = key_index()
     keys = {key for flavour in FLAVOURS for key in index[flavour]}
     sections = {key.rpartition(".")[0] for key in keys}
@@ -53,14 +53,14 @@ def all_keys() -> tuple[str, ...]:
 
 
 def releases_with(key: str) -> list[str]:
-    """The veRL releases that have ``key``, oldest first."""
+    """Return the veRL releases that have ``key``, oldest first."""
     masks = [key_index()[flavour].get(key, (0, 0))[0] for flavour in FLAVOURS]
     return [version for bit, version in enumerate(VERL_RELEASES) if any(mask >> bit & 1 for mask in masks)]
 
 
 @functools.cache
 def reading_codes() -> Mapping[str, str]:
-    """Every code of reading and composing a launch (TP…), with its text."""
+    """Return every code of reading and composing a launch (TP…), with its text."""
     found: Mapping[str, str] = json.loads(
         data_path("translators/reading_codes.json").read_text(encoding="utf-8")
     )
@@ -68,11 +68,12 @@ def reading_codes() -> Mapping[str, str]:
 
 
 def explain(name: str, rows: MappingTable) -> str:
-    """The text of ``name``: a veRL key, a path of the Trinity configuration, a short form of either as our
-    own messages and comments print it (``rollout.n``, ``sync_interval``), or a code.
+    """Return the explanation of ``name``: a veRL key, a path of the Trinity configuration, or a code.
 
-    Raises UserError with the nearest spelling when it is none of these, also where a rule would cover the
-    misspelled key; a key that the launch adds (``+``) is explained by its rule, with a word of that.
+    A key or path may be shortened as messages and comments do (``rollout.n``, ``sync_interval``).
+
+    Raises UserError with the nearest spelling for anything else, also where a rule would cover the misspelled
+    key; a key that the launch adds (``+``) is explained by its rule, which the text says.
     """
     if name in codes():
         return _code_text(name)
@@ -92,7 +93,7 @@ def explain(name: str, rows: MappingTable) -> str:
 
 
 def _full_names(name: str, rows: MappingTable) -> list[str]:
-    """The names that ``name`` is the end of, where it is no full name itself."""
+    """Return the full names that end in ``name``; none if it is a full name itself."""
     key = name.lstrip("+~").partition("=")[0]
     if key in all_keys() or not key:
         return []
@@ -105,7 +106,7 @@ def _full_names(name: str, rows: MappingTable) -> list[str]:
 
 
 def _explained(name: str, rows: MappingTable) -> str:
-    """As ``explain``, of a full name."""
+    """Explain a full name."""
     key = name.lstrip("+~").partition("=")[0]
     row = rows.find(key)
     unread = None if is_well_known(key) else _unread(key, row, rows)
@@ -138,8 +139,11 @@ def _words(key: str) -> set[str]:
 
 
 def _unread(key: str, row: MappingRow | None, rows: MappingTable) -> str | None:
-    """That no release has ``key``, with the nearest one; None where one may read it, where the rule is the
-    user's own or about any section, and for what is no key (then ``row`` is None)."""
+    """Return the text for a key that no release has, with the nearest key.
+
+    None if a release may read it, if the rule is the user's own or about any section, and for a name that is
+    not a key (then ``row`` is None).
+    """
     if row is None or row.key.startswith("*.") or row != load_rows().find(key):
         return None
     section = key.rpartition(".")[0]
@@ -152,7 +156,7 @@ def _unread(key: str, row: MappingRow | None, rows: MappingTable) -> str | None:
 
 @functools.cache
 def derived() -> Mapping[str, Mapping[str, Any]]:
-    """Paths that a derivation writes though no single key stands for them: by, why, from."""
+    """Return the paths that a derivation writes although no single key stands for them: by, why, from."""
     found: Mapping[str, Mapping[str, object]] = json.loads(
         data_path("translators/derived.json").read_text(encoding="utf-8")
     )
@@ -195,7 +199,7 @@ def _key_lines(key: str, row: MappingRow) -> Iterator[str]:
 
 
 def _with_successors(key: str, rows: MappingTable) -> Iterator[str]:
-    """The row of ``key``, or of the keys that took its place in the pinned veRL."""
+    """Return the row of ``key``, or of the keys that replaced it in the pinned veRL."""
     found, row = _successors(key), rows.find(key)
     if row is not None and (found is None or key in rows.exact):
         yield from _key_lines(key, row)
@@ -210,7 +214,7 @@ def _with_successors(key: str, rows: MappingTable) -> Iterator[str]:
 
 
 def _successors(key: str) -> tuple[tuple[str, ...], str] | None:
-    """(today's keys, why) of a key of an older release; None when it kept its name."""
+    """Return (today's keys, why) of a key of an older release; None if it kept its name."""
     for flavour in FLAVOURS:
         row = row_for(key, flavour)
         if row is not None and row.targets(key) != (key,):
@@ -219,7 +223,7 @@ def _successors(key: str) -> tuple[tuple[str, ...], str] | None:
 
 
 def spans(versions: list[str]) -> str:
-    """``0.4.1–0.9.1`` for neighbours, commas between spans."""
+    """Format releases: ``0.4.1–0.9.1`` for neighbours, commas between spans."""
     order = {version: position for position, version in enumerate(VERL_RELEASES)}
     groups: list[list[str]] = []
     for version in versions:
@@ -235,6 +239,6 @@ def _all_paths(row: MappingRow) -> list[str]:
 
 
 def _concerns(path: str, name: str) -> bool:
-    """Whether ``name`` is ``path``, list positions written either way."""
+    """Return True if ``name`` is ``path``, list positions written either way."""
     plain = name.replace("[", ".").replace("]", "")
     return plain in (path, path.replace(".0.", ".")) or plain.startswith(path + ".")

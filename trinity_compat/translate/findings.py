@@ -1,4 +1,4 @@
-"""One finding per effective key: what became of it, where it went, and why."""
+"""Findings: one per effective key, with what became of it, its target and the reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TC = "trainer.trainer_config."
 
 @dataclass(frozen=True)
 class FindingBuilder:
-    """Knows all that a finding is made of."""
+    """Builds the findings of one translation."""
 
     view: LaunchView
     rows: MappingTable
@@ -35,8 +35,10 @@ class FindingBuilder:
     gone: Mapping[str, str]  # old key → why it means nothing today
 
     def effective_keys(self) -> list[str]:
-        """The launch's own keys, those that its fork gives a value to, then the defaults of its release that
-        change something in Trinity."""
+        """The launch's own keys, those that its fork sets, and the defaults that matter in Trinity.
+
+        Defaults are those of the launch's release that change something in Trinity.
+        """
         own = list(dict.fromkeys((*self.view.origin.set_keys, *forks.by_default(self.view.origin))))
         given = set(own)
         return own + [
@@ -44,7 +46,7 @@ class FindingBuilder:
         ]
 
     def findings(self) -> tuple[Finding, ...]:
-        """One finding per effective key, in their order, then one per argument that sets no key."""
+        """Return one finding per effective key, in order, then one per argument that sets no key."""
         keys = self.effective_keys()
         found = tuple(self._finding(key) for key in keys)
         # The promise of the audit: no key is lost, none is told twice.
@@ -63,7 +65,7 @@ class FindingBuilder:
         return Finding(code, status, key, value, where, target, at, reason)
 
     def _shown(self, key: str, setting: Setting | None) -> object:
-        """The value; a variable in it that nobody sets stands there by name, as in the YAML."""
+        """Return the value to show; an unset variable in it stays as its name, as in the YAML."""
         marked = self.view.symbolic.get(key)
         if marked is not None and not self.view.symbols.is_known(marked.value):
             return self.view.symbols.in_effect(marked.value)
@@ -72,7 +74,7 @@ class FindingBuilder:
         return {k: s.value for k, s in self.view.origin.settings.items() if k.startswith(key + ".")}
 
     def _fate(self, key: str) -> tuple[Status, str, str, str | None]:
-        """(status, reason, code, target) of one key of the launch."""
+        """Return (status, reason, code, target) of one key of the launch."""
         if forks.is_fork_key(key, self.view.origin, self.rows):
             return *forks.fate(key, self.view.origin), forks.CODE, self._carried_at(key)
         if self._is_unknown(key):
@@ -93,7 +95,7 @@ class FindingBuilder:
         return found if found is not None and found.code == USER_RULE else None
 
     def _is_unknown(self, key: str) -> bool:
-        """No release reads it, and neither a row of its own nor a user's rule speaks for it."""
+        """Return True if no release reads the key, and neither a row nor a user's rule covers it."""
         return key not in self.successors and is_unknown(key, self.view.origin.unknown, self.rows)
 
     def _unknown(self, key: str) -> tuple[Status, str, str, str | None]:
@@ -111,7 +113,7 @@ class FindingBuilder:
         return status, f"{reason}; our own runtime refuses it: {why}", code, target
 
     def _refused_by_us(self, key: str) -> str | None:
-        """Why a run of ours refuses ``key`` with its value, or the section that it belongs to."""
+        """Return the reason why a run refuses the value of ``key``, or of the section above it."""
         for refusal in self.refusals:
             if key == refusal.key or (refusal.below and key.startswith(refusal.below)):
                 return refusal.why
@@ -119,6 +121,7 @@ class FindingBuilder:
 
     @cached_property
     def refusals(self) -> tuple[Refusal, ...]:
+        """What a run refuses of this launch, by key."""
         return tuple(found for found in refusals(self.view.value) if self.view.is_set(found.key))
 
     def _fate_upstream(self, key: str) -> tuple[Status, str, str, str | None]:
@@ -160,7 +163,7 @@ class FindingBuilder:
         )
 
     def _target(self, row: MappingRow, key: str) -> str | None:
-        """Where the key's value stands: its row's first path that was written, else what it wrote."""
+        """Return the path of the key's value: its row's first written path, else any path that it wrote."""
         for path in row.paths(self.view.options.trinity):
             if self.draft.at(path) is not None:
                 return path
@@ -172,7 +175,7 @@ class FindingBuilder:
         return next(iter(self.draft.paths.get(key, ())), None)
 
     def _differs_from_trinity(self, key: str) -> bool:
-        """Whether a default of the launch's release means something else than Trinity's default there."""
+        """Return True if a default of the launch's release differs from Trinity's default."""
         if key.endswith("_target_") or key in self.gone or means_nothing(key):
             return False
         new = self.successors.get(key, ((key,), ""))[0][0]
@@ -229,12 +232,12 @@ def _fate_of_other(key: str) -> tuple[Status, str, str]:
 
 
 def judge(view: LaunchView, rows: MappingTable, draft: Draft, upgraded: UpgradeResult) -> FindingBuilder:
-    """Bring together what a finding is made of."""
+    """Return the builder of the findings of a translation."""
     successors = {move.old: (move.new, move.why) for move in upgraded.moves if move.old}
     return FindingBuilder(view, rows, draft, successors, {drop.key: drop.why for drop in upgraded.dropped})
 
 
 def place_of(finding: Finding, version: str) -> str:
-    """``run.sh:12``, or ``default of verl 0.5.0``."""
+    """Format an origin: ``run.sh:12``, or ``default of verl 0.5.0``."""
     where: Where | None = finding.where
     return str(where) if where else f"default of verl {version}"

@@ -1,4 +1,4 @@
-"""What a derivation sees of the launch: values, texts that may be symbolic, r, the options."""
+"""The launch as derivations read it: values, texts that may be symbolic, r, the options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PathValue:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of ``key`` in this launch, where it isn't what its row says."""
+    """The treatment of ``key`` in this launch, if it differs from its row's."""
 
     key: str
     status: Status
@@ -55,10 +55,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class AsyncLead:
-    """How far the explorer runs ahead of the trainer, where the launch's main says it.
+    """The lead of the explorer over the trainer, as the launch's main defines it.
 
     ``interval`` and ``offset`` count steps: what the trainer takes at once. ``staleness`` and ``partial`` are
-    trinity_compat's staleness_threshold and partial_rollout, None where the style has no use for them.
+    trinity_compat's staleness_threshold and partial_rollout, None where the style does not use them.
     ``sources``: the launch's keys for the interval, for ``staleness`` and for ``partial``.
     """
 
@@ -71,9 +71,9 @@ class AsyncLead:
 
 
 class KeyRefused(UserError):
-    """The value of one key keeps a launch from being translated: without that argument the rest could be.
+    """The value of one key prevents the translation; without that argument the rest could be translated.
 
-    ``spelling`` is the user's, of the key.
+    ``spelling`` is the user's spelling of the key.
     """
 
     def __init__(self, spelling: str, message: str, *, where: Where | None, hint: str | None) -> None:
@@ -101,15 +101,16 @@ class LaunchView:
 
     @property
     def launch(self) -> Launch:
+        """The launch that the configuration was composed from."""
         return self.origin.launch
 
     def value(self, key: str, default: object = None) -> Any:
-        """The real value of ``key``; ``default`` where veRL has no such key or it is null."""
+        """Return the real value of ``key``; ``default`` if veRL has no such key or it is null."""
         value = self.config.get(key)
         return default if value is None else value
 
     def text(self, key: str, default: object = None) -> Any:
-        """As ``value``, but a text keeps its environment variables as marks."""
+        """Return the value of ``key`` like ``value``, but keep environment variables in texts as marks."""
         setting = self.symbolic.get(key)
         real = self.value(key, default)
         if setting is None or type(setting.value) is not type(real):
@@ -117,9 +118,9 @@ class LaunchView:
         return setting.value
 
     def variable(self, key: str) -> str | None:
-        """``${oc.env:NAME}`` where the launch gives ``key`` as one variable that nobody sets, nothing else.
+        """Return ``${oc.env:NAME}`` if the launch gives ``key`` as one unset variable and nothing else.
 
-        OmegaConf makes of its text whatever the field is.
+        OmegaConf converts its text to the field's type.
         """
         setting = self.config.settings.get(key)
         parts = setting.word.parts if setting is not None and setting.word is not None else ()
@@ -129,11 +130,11 @@ class LaunchView:
         return None
 
     def refused(self, key: str, message: str, hint: str | None = None) -> KeyRefused:
-        """The error for the value of ``key``, at its place in the launch."""
+        """Return the error for the value of ``key``, at its place in the launch."""
         return KeyRefused(self.spelling(key), message, where=self.where(key), hint=hint)
 
     def demand_known(self, key: str) -> None:
-        """Raise UserError when ``key`` depends on something that is not known here."""
+        """Raise UserError if ``key`` depends on a value that is not known here."""
         setting = self.config.settings.get(key)
         for part in setting.word.parts if setting and setting.word else ():
             source = part.source
@@ -151,7 +152,7 @@ class LaunchView:
         self._demand_resolved(key)
 
     def _demand_resolved(self, key: str) -> None:
-        """Raise UserError where the value is still ``${…}``: of a variable, or a resolver of the user's."""
+        """Raise UserError if the value is still ``${…}``: of a variable, or a resolver of the user's."""
         value = self.config.get(key)
         if not isinstance(value, str) or not is_interpolated(value):
             return
@@ -163,7 +164,7 @@ class LaunchView:
         )
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """The value of ``key`` as an int. Raises UserError naming the place and the spelling."""
+        """Return the value of ``key`` as an int. Raises UserError naming the place and the spelling."""
         self.demand_known(key)
         value = self.value(key, default)
         if value is False:  # veRL compares it with numbers: test_freq=False is off
@@ -173,7 +174,7 @@ class LaunchView:
         return int(value)
 
     def size(self, key: str, default: int = 1, *, least: int = 1) -> int:
-        """How many there are of something, ``default`` where veRL has no such key.
+        """Return the value of ``key`` as a count, ``default`` if veRL has no such key.
 
         Raises UserError below ``least``.
         """
@@ -183,7 +184,7 @@ class LaunchView:
         return size
 
     def number(self, key: str, default: float | None = None) -> float:
-        """The value of ``key`` as a number. Raises UserError naming the place and the spelling."""
+        """Return the value of ``key`` as a number. Raises UserError naming the place and the spelling."""
         self.demand_known(key)
         value = self.value(key, default)
         if not is_finite(value):
@@ -191,7 +192,7 @@ class LaunchView:
         return float(value) if isinstance(value, float) else int(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """The value of ``key`` as a bool. Raises UserError naming the place and the spelling."""
+        """Return the value of ``key`` as a bool. Raises UserError naming the place and the spelling."""
         self.demand_known(key)
         value = self.value(key, default)
         if isinstance(value, str) and value.lower() in ("true", "false", ""):
@@ -201,9 +202,9 @@ class LaunchView:
         return bool(value)
 
     def choice(self, key: str, among: Sequence[str]) -> str:
-        """The value of ``key``, one of the words that veRL itself takes; the first where it is null.
+        """Return the value of ``key``, one of the words that veRL accepts; the first one for null.
 
-        Raises UserError naming the place and the spelling for another, which would end veRL too.
+        Raises UserError naming the place and the spelling for another, which veRL refuses too.
         """
         self.demand_known(key)
         value = str(self.value(key, among[0]))
@@ -212,7 +213,7 @@ class LaunchView:
         return value
 
     def texts(self, key: str) -> list[str]:
-        """The text of ``key``, or its list of texts, symbols kept; empty where it is null or empty.
+        """Return the text or texts of ``key``, symbols kept; empty if it is null or empty.
 
         Raises UserError for numbers, dictionaries and lists in a list.
         """
@@ -225,24 +226,26 @@ class LaunchView:
         return items
 
     def has(self, key: str) -> bool:
+        """Return True if the composed configuration has ``key``."""
         return key in self.config.settings
 
     def is_set(self, key: str) -> bool:
-        """Whether the launch itself gives ``key`` (perhaps under an older name)."""
+        """Return True if the launch itself sets ``key`` (perhaps under an older name)."""
         setting = self.config.settings.get(key)
         return setting is not None and setting.where is not None
 
     def where(self, key: str) -> Where | None:
+        """Return the place where the launch sets ``key``, None for a default."""
         setting = self.config.settings.get(key)
         return setting.where if setting else None
 
     def spelling(self, key: str) -> str:
-        """The key as the user wrote it."""
+        """Return the key as the user wrote it."""
         setting = self.config.settings.get(key)
         return (setting.spelling if setting else "") or key
 
     def written(self, key: str) -> str:
-        """``key=value`` as the user wrote both; as Hydra writes a value that stands in no launch."""
+        """Return ``key=value`` as the user wrote both; for a default, as Hydra writes the value."""
         setting = self.config.settings.get(key)
         if setting is not None and setting.word is not None:
             return f"{self.spelling(key)}={setting.word.text}"
@@ -252,42 +255,45 @@ class LaunchView:
         return f"{self.spelling(key)}={shown}"
 
     def default_of(self, *keys: str) -> str:
-        """Whose default ``keys`` have, which the launch does not give: its own release's, where that has one
-        of them, else the pinned one's."""
+        """Name the release whose defaults apply to ``keys``, which the launch does not set.
+
+        It is the launch's own release if that has one of them, else the pinned one.
+        """
         own = self.told_by_release.union(self.reworded)
         return self.origin.default_of(*keys) if own.intersection(keys) else f"default of verl {VERL}"
 
     def told(self, key: str, value: object) -> str:
-        """``key=value`` for a note: of a value that was made of other keys these."""
+        """Format ``key=value`` for a note; for a value made of other keys, these keys."""
         return self.reworded.get(key) or f"{key}={value}"
 
     def below(self, prefix: str) -> dict[str, object]:
-        """Everything below ``prefix``: relative key → text."""
+        """Return everything below ``prefix``: relative key → text."""
         keys = [key for key in self.config.settings if key.startswith(prefix + ".")]
         return {key[len(prefix) + 1 :]: self.text(key) for key in keys if not key.endswith("_target_")}
 
     @property
     def published(self) -> bool:
-        """Write values as the published guide prints them."""
+        """True if values are written as the published guide prints them."""
         return self.options.as_published
 
     @property
     def megatron(self) -> bool:
+        """True if the launch trains with Megatron."""
         return str(self.value(f"{ARR}.actor.strategy", "fsdp")) == "megatron"
 
     @property
     def critic(self) -> bool:
-        """Whether Trinity's algorithm for this launch trains a critic."""
+        """True if Trinity's algorithm for this launch trains a critic."""
         return str(self.value("algorithm.adv_estimator", "gae")) == "gae"
 
     @property
     def old_trinity(self) -> bool:
-        """Whether the YAML is for trinity-rft 0.4.1, which lacks some fields and has others elsewhere."""
+        """True for a YAML for trinity-rft 0.4.1, which lacks some fields and has others elsewhere."""
         return self.options.trinity == TRINITY_OLD
 
     @cached_property
     def cluster(self) -> tuple[int, int]:
-        """(nodes, GPUs per node). Raises UserError for more than anyone has: each split is tried."""
+        """(nodes, GPUs per node). Raises UserError for absurdly large numbers: each split is tried."""
         nodes, per_node = self.size(NODES), GPUS_OF_A_NODE
         if self.value(PER_NODE) is not None:
             per_node = self.size(PER_NODE)
@@ -298,10 +304,10 @@ class LaunchView:
 
     @cached_property
     def updates(self) -> UpdatesPerStep:
-        """How one veRL step is cut into optimizer updates.
+        """The optimizer updates of one veRL step.
 
-        Raises UserError where train_batch_size ÷ ppo_mini_batch_size leaves a rest that the launch's veRL
-        refuses, or where no cut into equal parts comes near.
+        Raises UserError where train_batch_size ÷ ppo_mini_batch_size leaves a remainder that the launch's
+        veRL refuses, or where no cut into equal parts comes near.
         """
         batch, mini = self.integer(BATCH), self.integer(MINI)
         if batch < 1 or mini < 1:
@@ -313,15 +319,15 @@ class LaunchView:
 
     @property
     def forked(self) -> bool:
-        """Whether the launch's trainer may be another than any release's."""
+        """True if the launch's trainer may differ from that of every release."""
         return bool(self.origin.unknown or self.origin.fork)
 
     def _cuts_unevenly(self, batch: int, mini: int) -> bool:
-        """Whether the launch's veRL takes a train batch that its mini-batches don't divide.
+        """Return True if the launch's veRL accepts mini-batches that don't divide the train batch.
 
-        Up to 0.7 no release checks that it divides (Megatron's workers do); from 0.3 on a mini-batch larger
+        Up to 0.7 no release checks that they divide (Megatron's workers do); from 0.3 on a mini-batch larger
         than the train batch is refused without use_dynamic_bsz (``_validate_config`` in ray_trainer.py, later
-        ``ActorConfig.validate``). What a fork's trainer takes isn't known: it may multiply its samples.
+        ``ActorConfig.validate``). The trainer of a fork is unknown: it may multiply its samples.
         """
         if self.forked:
             return True
@@ -346,12 +352,12 @@ class LaunchView:
 
     @property
     def step(self) -> int:
-        """What one veRL step counts in the YAML: r, or 1 in the published guide's way."""
+        """The length of one veRL step in the YAML's steps: r, or 1 in the published guide's way."""
         return 1 if self.published else self.r
 
 
 def is_finite(value: object) -> bool:
-    """Whether ``value`` is a number that can be counted with: no bool, no inf, no nan, within 64 bits."""
+    """Return True for a number that can be counted with: no bool, no inf, no nan, within 64 bits."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)

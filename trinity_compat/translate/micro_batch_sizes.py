@@ -26,8 +26,11 @@ _KL = (f"{_ARR}.actor.use_kl_loss", "algorithm.use_kl_in_reward")
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchSize:
-    """One size: ``all_gpus`` is the deprecated spelling, without dynamic batches (``dynamic``) it is needed,
-    ``because`` of a key that asks for the model."""
+    """One size that veRL demands without dynamic batches.
+
+    ``all_gpus`` is the deprecated key; ``dynamic`` are the keys that switch dynamic batches on; ``because``
+    is the key that requires the model.
+    """
 
     all_gpus: str
     dynamic: tuple[str, ...] = (DYNAMIC,)
@@ -35,21 +38,22 @@ class MicroBatchSize:
 
     @property
     def role(self) -> str:
-        """Whose ranks share it: the actor computes the old log-probabilities."""
+        """The section of the ranks that share the size: the actor computes the old log-probabilities."""
         return self.all_gpus.rpartition(".")[0].replace(".rollout", ".actor")
 
     @property
     def per_gpu(self) -> str:
+        """The key of the size of one GPU's micro-batch."""
         return f"{self.all_gpus}_per_gpu"
 
     def is_dynamic(self, value: Value) -> bool:
-        """Whether batches are cut by tokens, so that the size has no say."""
+        """Return True if batches are cut by tokens, so that the size has no effect."""
         return all(value(key) for key in self.dynamic)
 
 
 @dataclass(frozen=True, slots=True)
 class MissingSize:
-    """A size that the launch does not give. ``key``: of the value that asks for it."""
+    """A size that the launch does not give. ``key``: the setting that requires it."""
 
     key: str
     message: str
@@ -57,7 +61,7 @@ class MissingSize:
 
 
 def sizes(value: Value) -> Iterator[MicroBatchSize]:
-    """The sizes that veRL asks a launch with these values for."""
+    """Yield the sizes that veRL demands of a launch with these values."""
     yield MicroBatchSize(ACTOR)
     yield MicroBatchSize(ROLLOUT)
     if (kl := next((key for key in _KL if value(key)), None)) is not None:
@@ -67,13 +71,16 @@ def sizes(value: Value) -> Iterator[MicroBatchSize]:
 
 
 def has_critic(value: Value) -> bool:
-    """As verl.trainer.ppo.utils.need_critic."""
+    """Return True if veRL trains a critic, like verl.trainer.ppo.utils.need_critic."""
     enabled = value("critic.enable")
     return value("algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
 
 
 def missing(value: Value, written: Callable[[str], str]) -> Iterator[MissingSize]:
-    """The sizes without which veRL refuses to start. ``written`` gives ``key=value`` as the user wrote it."""
+    """Yield the sizes without which veRL refuses to start.
+
+    ``written`` gives ``key=value`` as the user wrote it.
+    """
     for size in sizes(value):
         given = value(size.all_gpus) is not None or value(size.per_gpu) is not None
         if not given and not size.is_dynamic(value):
