@@ -428,10 +428,10 @@ def test_a_silent_trainer_ends_the_exploring(tmp_path, toy):
     seen = [0.0]
     heart = Heartbeat(lambda: buffer, "explorer", silence_s=0.5)
     heart._detector = SilenceDetector(clock=lambda: seen[0])
-    heart.beside(buffer)
+    heart.after_beat(buffer)
     heart.check()  # the database was in sight for too short a time to judge by
     seen[0] = 0.6
-    heart.beside(buffer)
+    heart.after_beat(buffer)
     with pytest.raises(TrainerGone, match="silent for 11 s"):
         heart.check()
 

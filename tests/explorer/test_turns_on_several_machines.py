@@ -27,10 +27,10 @@ TRAINER = """
 import sys, ray
 from omegaconf import OmegaConf
 from trinity_compat.job import placement
-from trinity_compat.trainer.training_processes import placed
+from trinity_compat.trainer.training_processes import reserve_pool
 ray.init(address=sys.argv[1], logging_level="ERROR")
 sizes = {"nnodes": int(sys.argv[2]), "n_gpus_per_node": int(sys.argv[3]), "device": "cuda"}
-placed(OmegaConf.create({"trainer": sizes}), placement.tag_of(sys.argv[4]))
+reserve_pool(OmegaConf.create({"trainer": sizes}), placement.tag_of(sys.argv[4]))
 print("placed", flush=True)
 sys.stdin.read()
 """

@@ -46,7 +46,7 @@ def test_each_call_is_told_with_where_its_processes_are(monkeypatch):
     )
     monkeypatch.setattr(training_processes, "ray", fake)
     calls = []
-    kind = training_processes.told_of_calls(Group, lambda method, suspects: calls.append((method, suspects)))
+    kind = training_processes.observe_calls(Group, lambda method, suspects: calls.append((method, suspects)))
     here, there = Worker(os.getpid(), "a"), Worker(12, "b")
     made = kind([here, there]).execute_all("update_actor", 7)
     assert made == [(here, "update_actor", (7,), {}), (there, "update_actor", (7,), {})]
@@ -66,9 +66,9 @@ def test_a_run_s_trainer_tells_its_heart(monkeypatch):
 
     given = []
     monkeypatch.setattr(main, "build", lambda *arguments: given.append(arguments[-1]))
-    heart = SimpleNamespace(note=lambda text: None, asks=lambda method, suspects: None)
+    heart = SimpleNamespace(note=lambda text: None, record_call=lambda method, suspects: None)
     main._build(None, None, None, SimpleNamespace(device="cpu"), heart)
-    assert given == [heart.asks]
+    assert given == [heart.record_call]
 
 
 def test_a_trainer_fails_for_what_hung_and_not_for_what_was_killed(tmp_path, monkeypatch):

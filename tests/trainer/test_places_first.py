@@ -47,7 +47,7 @@ def order(monkeypatch):
     monkeypatch.setattr(main, "_ray", nothing)
     monkeypatch.setattr(main, "RetentionThread", nothing)
     monkeypatch.setattr(main.placement, "told_when_pending", lambda *_: nullcontext())
-    monkeypatch.setattr(main, "placed", lambda _, tag: done.append("placed") or f"pool of {tag}")
+    monkeypatch.setattr(main, "reserve_pool", lambda _, tag: done.append("placed") or f"pool of {tag}")
     monkeypatch.setattr(main, "build", built)
     return done
 
@@ -59,7 +59,7 @@ def trained(given):
 
     rest = {"data": {"train_batch_size": 4}, "actor_rollout_ref": {"rollout": {"n": 2}}}
     config = OmegaConf.create({"trainer": given.verl["trainer"], **rest})
-    main._train_on_answers(given, config, None, SimpleNamespace(note=None, asks=None))
+    main._train_on_answers(given, config, None, SimpleNamespace(note=None, record_call=None))
 
 
 def test_places_come_before_the_turn_and_the_trainer_is_built_in_them(order):

@@ -6,9 +6,9 @@ from omegaconf import OmegaConf
 from trinity_compat.trainer.checkpoints import (
     CheckpointRetention,
     HeldMarker,
-    mend_marker,
     read_state,
     release_marker,
+    repair_marker,
     write_state,
 )
 
@@ -32,13 +32,13 @@ def test_a_whole_marker_is_left_alone(tmp_path, text):
     folder(tmp_path, 4)
     folder(tmp_path, 6)
     marker(tmp_path).write_text(text)
-    mend_marker(tmp_path)
+    repair_marker(tmp_path)
     assert marker(tmp_path).read_text() == text
 
 
 def test_no_marker_stays_none_though_a_folder_is_there(tmp_path):
     folder(tmp_path, 2)
-    mend_marker(tmp_path)
+    repair_marker(tmp_path)
     assert not marker(tmp_path).exists()
 
 
@@ -47,7 +47,7 @@ def test_a_marker_cut_off_by_a_crash_names_the_newest_whole_folder(tmp_path):
         os.utime(folder(tmp_path, step) / "data.pt", (1, 1))  # all of one age: the number decides
     folder(tmp_path, 12, whole=False)
     marker(tmp_path).write_text("")
-    mend_marker(tmp_path)
+    repair_marker(tmp_path)
     assert marker(tmp_path).read_text() == "10"
 
 
@@ -56,14 +56,14 @@ def test_a_branch_that_a_resume_left_does_not_win_by_its_number(tmp_path):
     os.utime(left / "data.pt", (1, 1))
     folder(tmp_path, 4)
     marker(tmp_path).write_text("")
-    mend_marker(tmp_path)
+    repair_marker(tmp_path)
     assert marker(tmp_path).read_text() == "4"
 
 
 def test_an_empty_marker_without_a_whole_folder_goes(tmp_path):
     folder(tmp_path, 2, whole=False)
     marker(tmp_path).write_text("")
-    mend_marker(tmp_path)
+    repair_marker(tmp_path)
     assert not marker(tmp_path).exists()
 
 
@@ -77,7 +77,7 @@ def test_a_checkpoint_that_is_written_over_is_not_what_the_marker_names_meanwhil
     release_marker(tmp_path, 6)
     assert marker(tmp_path).read_text() == "2", "4 is what retention left of a checkpoint"
     marker(tmp_path).write_text("")
-    mend_marker(tmp_path)
+    repair_marker(tmp_path)
     assert marker(tmp_path).read_text() == "2"
 
 
@@ -97,9 +97,9 @@ def test_a_held_marker_counts_once_it_is_let_go_and_other_files_are_written_as_e
         file.write("x")
     assert (marker(tmp_path).read_text(), (tmp_path / "other.jsonl").read_text()) == ("2", "x")
     assert held.open(str(marker(tmp_path))).read() == "2"
-    held.let_go()
+    held.publish()
     assert marker(tmp_path).read_text() == "4"
-    held.let_go()
+    held.publish()
     assert marker(tmp_path).read_text() == "4"
 
 

@@ -89,7 +89,7 @@ def test_a_replay_ends_when_the_explorer_dies(buffer, make, monkeypatch):
     from trinity_compat.trainer import explorer_liveness
     from trinity_compat.trainer.errors import PeerGone
 
-    monkeypatch.setattr(explorer_liveness, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(explorer_liveness, "POLL_S", 0.0)
     exchange = make(replay=ReplaySpec(max_uses=9))
     put(buffer, 0, 1)
     exchange.claim(1)
@@ -596,12 +596,12 @@ def test_a_trainer_that_waits_goes_on_and_one_in_a_call_must_come_back(buffer):
         heart.check()
     heart.say("running", step=3)
     assert passes(300) is None
-    heart.asks("actor_update_actor", lambda: [HungProcess("training process 0", 1, host="node7")])
+    heart.record_call("actor_update_actor", lambda: [HungProcess("training process 0", 1, host="node7")])
     assert passes(360) is None
     found = passes(1)
     assert found.what == "running step 3, actor_update_actor in the training processes"
     assert [each.name for each in found.suspects] == ["training process 0"]
-    heart.asks("actor_save_checkpoint", list)
+    heart.record_call("actor_save_checkpoint", list)
     assert passes(360) is None
     assert heart.progress()[1] == ["running step 3, actor_save_checkpoint in the training processes"]
 

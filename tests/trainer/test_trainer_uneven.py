@@ -55,7 +55,7 @@ class Trainer:
     def widths(self, experiences):
         return BatchShape(4, 4, 0)
 
-    def takes(self, rows):
+    def set_rows_per_task(self, rows):
         self.taken = rows
 
 

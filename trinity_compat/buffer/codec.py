@@ -54,10 +54,10 @@ def unpack_mask(data: bytes | None, length: int) -> npt.NDArray[np.uint8]:
 
 
 def to_json(value: object) -> str:
-    """JSON of our own state and of metrics, for both databases: NaN becomes {"__float__": "nan"}, infinities
-    likewise, numpy becomes Python. Values of users keep their types: ``typed_json``.
+    """JSON text of state and metrics, for both databases.
 
-    Raises TypeError for what JSON has no place for.
+    NaN becomes {"__float__": "nan"}, infinities likewise, and numpy values become Python's. Values of users
+    keep their types: ``typed_json``. Raises TypeError for values that JSON lacks.
     """
     if not value and isinstance(value, Mapping):
         return "{}"
@@ -134,8 +134,11 @@ def to_text(text: str) -> str:
 
 
 def check(experience: Experience, key: str) -> None:
-    """Raises InvalidGroup where an array's length does not fit the response, for a token id that is not an
-    int32 ≥ 0, and for a reward that is not a finite number. ``key``: the group's, and its task's name."""
+    """Raise InvalidGroup for an experience that cannot be stored.
+
+    The reasons: an array's length that does not fit the response, a token id that is not an int32 ≥ 0, a
+    reward that is not a finite number. ``key``: the group's key and its task's name.
+    """
     who, length = f"{key}, run {experience.run}", len(experience.response_ids)
     for name in ("response_mask", "logprobs"):
         if len(getattr(experience, name)) != length:

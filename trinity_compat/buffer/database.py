@@ -105,6 +105,7 @@ class Database:
         return float(conn.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
 
     def close(self) -> None:
+        """Close all connections."""
         self.engine.dispose()
 
     # -- opening ----------------------------------------------------------------------------

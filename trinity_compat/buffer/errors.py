@@ -1,4 +1,4 @@
-"""What the buffer raises besides ``UserError`` and ``ClaimLost``."""
+"""Errors of the buffer besides ``UserError`` and ``ClaimLost``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trinity_compat.common.errors import RunError
 
 
 class BufferError(RunError):
-    """The database stayed out of reach, or answered what it must not."""
+    """The database stayed unreachable, or returned an unexpected result."""
 
 
 class BufferFull(BufferError):
@@ -18,9 +18,8 @@ class InvalidGroup(BufferError, ValueError):
 
 
 class BufferGone(BufferError):
-    """The database's file was deleted, moved or replaced while it was used: nothing can be stored for the
-    run."""
+    """The database's file was deleted, moved or replaced during use, so that nothing can be stored."""
 
 
 class HistoryChanged(BufferError):
-    """A resume started a new history: what was made in the old one must not be stored."""
+    """A resume started a new history: groups built in the old one must not be stored."""

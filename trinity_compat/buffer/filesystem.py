@@ -1,5 +1,8 @@
-"""Where an SQLite database may lie: WAL needs memory that its processes share and locks that hold, which
-network file systems don't give (https://www.sqlite.org/wal.html)."""
+"""Check of the file system under an SQLite database.
+
+WAL needs memory shared between processes and working locks, which network file systems lack
+(https://www.sqlite.org/wal.html).
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def experience_values(experience: Experience) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRows:
-    """Column values of a group, of its experiences, and of what its task holds besides JSON."""
+    """Column values of a group, its experiences and its media."""
 
     group: Columns
     experiences: list[Columns]
@@ -73,7 +73,7 @@ class PreparedRows:
 
 
 def prepare(groups: Iterable[Group]) -> list[PreparedRows]:
-    """Everything that needs no database, done before the transaction takes the write lock."""
+    """Encode groups before the transaction takes the write lock."""
     return [
         PreparedRows(group_values(g), [experience_values(e) for e in g.experiences], media_values(g))
         for g in groups
@@ -87,7 +87,7 @@ def media_values(group: Group) -> list[Columns]:
 
 
 def insert(conn: sa.Connection, prepared: Sequence[PreparedRows], *, history: int, now: float) -> int:
-    """Store what isn't there yet; returns how many groups were new."""
+    """Insert groups whose keys are not live; returns their number."""
     new = 0
     rows: list[Columns] = []
     held: list[Columns] = []
@@ -110,7 +110,7 @@ def insert(conn: sa.Connection, prepared: Sequence[PreparedRows], *, history: in
 
 
 def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str, then: Mapping[str, object]) -> bool:
-    """End a drawing; False when it has been."""
+    """End a drawing; False if it was ended before."""
     rows = [{"id": g.group_id, "task_no": g.task_no, "key": g.key, "drawn": drawn} for g in kept]
     if not sum(conn.execute(query(queries.KEEP_DRAWN), row).rowcount for row in rows):
         return False

@@ -1,4 +1,4 @@
-"""A thread that says every second that this process lives, and what else is to be done as long as it does."""
+"""Thread that writes a heartbeat every second, and does further periodic work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _TOLD = 4  # activities in a report's detail
 
 
 class HeartbeatThread:
-    """``state`` and ``detail`` are what it reports. ``beside`` and ``at_the_end`` are for subclasses."""
+    """Heartbeat of this process, with ``state`` and ``detail``.
+
+    Subclasses override ``after_beat`` and ``before_last_beat``.
+    """
 
     def __init__(
         self,
@@ -27,8 +30,11 @@ class HeartbeatThread:
         always: Mapping[str, object] | None = None,
         limit_s: float | None = None,
     ) -> None:
-        """``opened`` gives the thread its buffer; ``prefix`` is what notes begin with on the screen;
-        ``always`` goes with every report's detail. ``limit_s``: the watchdog's, None for none."""
+        """Create the thread; ``start`` starts it.
+
+        ``opened`` opens the thread's buffer; ``prefix`` precedes notes on the terminal; ``always`` is part of
+        every heartbeat's detail; ``limit_s`` is the watchdog's, None for none.
+        """
         self.state, self.name = "starting", name
         self.detail: dict[str, Any] = {}
         self._always = dict(always or {})
@@ -39,34 +45,34 @@ class HeartbeatThread:
         self.main = self.watchdog.begin("starts", times=LONG)  # what its main thread does
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
-    def beside(self, buffer: Buffer) -> None:
-        """Done after each beat. What it raises ends the thread, and ``check`` raises it."""
+    def after_beat(self, buffer: Buffer) -> None:
+        """Work after each heartbeat. An exception ends the thread, and ``check`` raises it."""
 
-    def at_the_end(self, buffer: Buffer) -> None:
-        """Done before the last beat of a thread that was stopped."""
+    def before_last_beat(self, buffer: Buffer) -> None:
+        """Work before the last heartbeat of a stopped thread."""
 
     def start(self) -> None:
-        """Begin beating."""
+        """Start the thread."""
         self._thread.start()
 
     def progress(self) -> tuple[int, list[str]]:
-        """A count that grows with whatever is achieved, and what is under way with a limit of its own."""
+        """Count of progress, and activities that have a limit of their own."""
         return self.watchdog.count, self.watchdog.told()
 
     def check(self) -> None:
-        """Raise in the caller what went wrong in the thread."""
+        """Raise an exception of the thread in the caller."""
         if self._trouble is not None:
             raise self._trouble
 
     def note(self, text: str) -> None:
-        """Something that the user should hear, while the state stays; "" when it is over."""
+        """Print ``text`` and report it in the detail, until a note "" removes it."""
         if text:
             print(f"{self._prefix}{text}", flush=True)
         self.detail = {key: value for key, value in self.detail.items() if key != "note"}
         self.detail |= {"note": text} if text else {}
 
     def stop(self, state: str | None = None, **detail: object) -> None:
-        """Report a last state (None: as it is) and end the thread."""
+        """Write a last heartbeat (``state`` None: unchanged) and end the thread."""
         self.state = state or self.state
         self.detail |= detail
         self._stop.set()
@@ -77,9 +83,9 @@ class HeartbeatThread:
             with self._opened() as buffer:
                 while not self._stop.is_set():
                     self._beat(buffer)
-                    self.beside(buffer)
+                    self.after_beat(buffer)
                     self._stop.wait(self._period)
-                self.at_the_end(buffer)
+                self.before_last_beat(buffer)
                 self._beat(buffer)
         except BaseException as error:  # shown to the caller by check()
             self._trouble = error

@@ -1,5 +1,4 @@
-"""Images, videos and sounds of a task: out of veRL's dataset row into ``Media``, and back for agent loops,
-rewards and trainer.
+"""Images, videos and sounds of a task, between veRL's dataset row and ``Media``.
 
 veRL 0.9.1's ``RLHFDataset._build_messages`` puts them into ``raw_prompt``. An image is a PIL image, a
 dictionary with the file's bytes and the image opened from them, a data URL or a path; a video a list of such
@@ -26,9 +25,12 @@ _PNG = {"1", "L", "LA", "I", "I;16", "P", "RGB", "RGBA"}  # the modes that a PNG
 
 
 def kept(value: Any) -> Any:
-    """A dataset's value with ``Media`` for images, bytes, data URLs, large arrays, arrays in a chat's parts,
-    and a sound's list of samples. An image that is its file's bytes beside it is kept as that file, any other
-    one as a PNG, which loses nothing."""
+    """Copy of a dataset's value with ``Media`` in place of media.
+
+    These are images, bytes, data URLs, large arrays, arrays in parts of a chat, and lists of a sound's
+    samples. An image that still has its file's bytes is stored as that file, any other one as a PNG
+    (lossless).
+    """
     if isinstance(value, Image.Image):
         return Media(_png(value), "image")
     if type(value) is str and value.startswith(_URLS) and "base64," in value:
@@ -45,8 +47,7 @@ def kept(value: Any) -> Any:
 
 
 def _kept_array(value: Any, kind: str) -> Any:
-    """``value`` of a chat's part of ``kind``: an array, or the samples of a sound as a Parquet file has them,
-    is kept as one."""
+    """``Media`` for an array in a chat's part of ``kind``, or for a list of a sound's samples."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         return Media(_npy(value), "array")
     if isinstance(value, torch.Tensor):

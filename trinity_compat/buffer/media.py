@@ -20,8 +20,11 @@ _DIGEST = 64  # hexadecimal digits
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """``data``: an image file as it is (``kind`` image), what the row holds (bytes, text), or an array in
-    numpy's own format (array, tensor, numbers: what it was in the row)."""
+    """Bytes that a task's JSON replaces by their digest.
+
+    ``data``: an image file as it is (``kind`` image), the row's own value (bytes, text), or an array in
+    numpy's format (array, tensor, numbers: its type in the row).
+    """
 
     data: bytes = field(repr=False)
     kind: str = "bytes"
@@ -68,8 +71,11 @@ def filled(value: Any, data: Mapping[str, bytes]) -> Any:
 
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of a dictionary, list, tuple or array of objects with each of its parts changed; of a set or
-    another array a copy; anything else as it is."""
+    """Copy of a container with each of its parts changed.
+
+    Containers are dictionaries, lists, tuples and arrays of objects. Sets and other arrays are copied, other
+    values returned.
+    """
     if isinstance(value, Mapping):
         return {key: change(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -95,8 +101,11 @@ def image_count(messages: object) -> int:
 
 
 def media_counts(messages: object) -> dict[str, int]:
-    """How many ``images``, ``videos`` and ``audios`` a chat names: of vision as qwen_vl_utils'
-    ``extract_vision_info`` counts (0.0.14), of sounds as veRL's ``_extract_audio_info`` (0.9.1)."""
+    """Number of ``images``, ``videos`` and ``audios`` in a chat.
+
+    Images and videos as in qwen_vl_utils' ``extract_vision_info`` (0.0.14), sounds as in veRL's
+    ``_extract_audio_info`` (0.9.1).
+    """
     whole = messages if isinstance(messages, list | tuple) else ()
     contents = [message.get("content") for message in whole if isinstance(message, Mapping)]
     parts = [part for content in contents if isinstance(content, list | tuple) for part in content]

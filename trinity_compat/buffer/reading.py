@@ -82,8 +82,10 @@ def can_be_written(file: Path) -> bool:
 
 
 def opened_to_look(url: str) -> Database:
-    """The database at ``url`` for those who only look: read-only where it cannot be written, else brought up
-    to date. Raises UserError where there is none."""
+    """Open the database at ``url`` for reports.
+
+    Read-only where it cannot be written, else migrated. Raises UserError where there is none.
+    """
     file = database_url.file_of(url)
     if file is not None and file.exists() and not can_be_written(file):
         return UnwritableDatabase(url)

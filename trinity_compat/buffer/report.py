@@ -125,11 +125,13 @@ class BufferReport:
         return self._db.run(lambda conn: _rows(conn, queries.EXPERIENCES, bind), write=False)
 
     def prune(self, *, keep_steps: int) -> PruneResult:
-        """Empty texts and tokens of what was last trained ``keep_steps`` trainer steps ago or earlier, of
-        evaluations as old, and of void and stale groups, in small transactions: a run may go on meanwhile.
-        Images that no other task names go too. Rewards, versions and the ledger stay. A later resume from
-        before the pruned steps has their tasks made again. Raises UserError where the database cannot be
-        written."""
+        """Delete texts and tokens of old groups, in small transactions beside a live run.
+
+        These are groups last trained ``keep_steps`` trainer steps ago or earlier, evaluations as old, void
+        and stale groups, and images that no other task has. Rewards, versions and the ledger stay. A later
+        resume from before the pruned steps generates their groups again. Raises UserError where the database
+        cannot be written.
+        """
         last = self._db.run(last_trained, write=False)
         retention = TextRetention(self._db)
         dropped = retention.drop(Droppable(last - keep_steps))

@@ -1,4 +1,4 @@
-"""Starting a new history from a checkpoint: the ledger and the queue are made to agree with it."""
+"""Start of a new history from a checkpoint, with which ledger and queue are made to agree."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Drops texts and tokens that nothing needs any more, beside a live run: rewards, lengths, versions and the
-ledger stay.
+"""Deletion of texts and tokens that are not needed any more, beside a live run.
 
-Invariants: a transaction takes a few groups, as many as BATCH_S bears, so that no writer waits long for the
-lock; what is dropped is never a group that a claim may still take.
+Rewards, lengths, versions and the ledger stay. Invariants: a transaction takes as many groups as BATCH_S
+allows, so that no writer waits long for the lock; a group that a claim may take is never emptied.
 """
 
 from __future__ import annotations
@@ -26,9 +25,12 @@ ALL_TAKEN = 0  # uses after which a trained group is free: any number
 
 @dataclass(frozen=True, slots=True)
 class Droppable:
-    """What may be dropped: groups whose last use was at trainer step ``upto`` or before, evaluations as
-    old and groups that a pipeline dropped for such a step, void and stale groups. Where groups are used again
-    (replay) only those used ``max_uses`` times, or made by weights older than ``min_version``."""
+    """Limits of the content that may be deleted.
+
+    These are groups whose last use was at trainer step ``upto`` or before, evaluations as old, groups that a
+    pipeline dropped for such a step, void and stale groups. With replay only groups used ``max_uses`` times,
+    or built with weights older than ``min_version``.
+    """
 
     upto: int
     max_uses: int = ALL_TAKEN
@@ -36,7 +38,7 @@ class Droppable:
 
 
 class TextRetention:
-    """Drops in small transactions. ``pause`` is called between two of them."""
+    """Deletion in small transactions, with ``pause`` called between two of them."""
 
     def __init__(self, db: Database, *, pause: Callable[[float], object] = time.sleep) -> None:
         self._db, self._pause = db, pause
@@ -44,8 +46,11 @@ class TextRetention:
         self._done = 0  # steps up to here hold nothing more to drop
 
     def drop(self, what: Droppable, *, until: Callable[[], bool] = lambda: False) -> int:
-        """All of it, or what was done when ``until`` says so, between two transactions; how many experiences
-        that were. A group that comes to be droppable later is found by the next call."""
+        """Delete until nothing is left or ``until()`` is true; returns the number of experiences.
+
+        ``until`` is called between transactions. Groups that become droppable later are left to the next
+        call.
+        """
         bind = {"above": self._done, "upto": what.upto, "uses": what.max_uses, "min": what.min_version}
         dropped = sum(
             emptied
@@ -66,8 +71,10 @@ class TextRetention:
             self._pause(took)  # half of the time belongs to the writers
 
     def _batch(self, conn: sa.Connection, statement: str, bind: dict[str, int]) -> tuple[int, int, float]:
-        """Groups found, experiences emptied, and the seconds since the lock was had: the wait for it says
-        nothing of how large a transaction may be."""
+        """Empty a batch; returns groups, experiences, and seconds since the lock was acquired.
+
+        The wait for the lock does not count, as it says nothing about the right size of a transaction.
+        """
         began = time.monotonic()
         if conn.execute(query(queries.HOLDS_MEDIA)).scalar_one():
             # Writers hold it shared: none of them counts on an image that goes now.

@@ -160,8 +160,10 @@ _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 
 def simple(value: Any) -> Any:
-    """What a reward function says beside its score, as training makes columns of it: numbers and texts of
-    numpy's as Python's, arrays of them and tuples as lists; all else as it is."""
+    """Copy of a reward function's extra results, with the types of training's columns.
+
+    numpy's numbers and texts become Python's, arrays of them and tuples become lists; other values stay.
+    """
     kind = type(value)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufU":
         return value if value.dtype == np.longdouble else value.tolist()

@@ -21,6 +21,8 @@ from trinity_compat.buffer.model import Experience
 
 
 class Base(DeclarativeBase):
+    """Base class of the models."""
+
     type_annotation_map = {dict[str, Any]: JSON}  # noqa: RUF012
 
 

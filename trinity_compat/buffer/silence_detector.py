@@ -1,4 +1,4 @@
-"""For how long another process has been silent, by one's own clock."""
+"""Duration of other processes' silence, measured by this process's clock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trinity_compat.buffer.model import Participant
 
 
 class SilenceDetector:
-    """Whoever judges another's silence looks through this.
+    """Measures for how long heartbeats of others have not changed.
 
-    While the database is away nobody's heartbeat arrives, and whoever is back first would find all others
-    silent. So silence counts only as far as one's own looks followed each other by less than ``gap_s``. And
-    the database's clock may be set: what counts is for how long a heartbeat has stayed the same.
+    During an outage of the database no heartbeat arrives, and the first process to reconnect would find all
+    others silent. So silence counts only while this process's own reads follow each other by less than
+    ``gap_s``. The database's clock may be set, so the age of a heartbeat is not used after its first read.
     """
 
     def __init__(self, *, gap_s: float = 3.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -22,7 +22,7 @@ class SilenceDetector:
         self._beats: dict[tuple[str, str], tuple[float, float]] = {}  # the beat, and when it was first seen
 
     def look(self) -> float:
-        """Note a look that reached the database; seconds since the first one of this unbroken row."""
+        """Record a successful read; returns seconds since the first one of an unbroken series."""
         now = self._clock()
         if now - self._last > self._gap_s:
             self._since = now
@@ -30,7 +30,7 @@ class SilenceDetector:
         return now - self._since
 
     def silent_s(self, other: Participant) -> float:
-        """Seconds for which ``other``, as it was found at this look, has said nothing."""
+        """Seconds of silence of ``other``, as read last."""
         who = other.role, other.name
         beat, first_seen = self._beats.get(who, (None, 0.0))
         if beat != other.beat_at:  # its age counts as far as this look could not see it before

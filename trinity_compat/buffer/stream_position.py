@@ -1,8 +1,7 @@
-"""What a checkpoint keeps of the task stream, and whether this database knows the line it stands on.
+"""Position in the task stream that a checkpoint keeps, and its relation to this database.
 
-A checkpoint's own database has it all: groups, uses, the tasks that are missing. Another one (a new
-``--database``, another job's checkpoint, a branch that a resume left) has nothing that counts for it, and
-goes on at the position alone.
+A checkpoint's own database has groups, uses and missing tasks. Another one (a new ``--database``, another
+job's checkpoint, a branch that a resume has left) has nothing valid for it, and goes on at the position.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ class StreamPosition:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:
-        """From JSON."""
+        """Decode from JSON."""
         return cls(**{**data, "beyond": tuple(data.get("beyond", ()))})
 
     def as_json(self) -> dict[str, object]:
-        """To JSON."""
+        """Encode as JSON."""
         return {**asdict(self), "beyond": list(self.beyond)}
 
 
@@ -85,11 +84,11 @@ def adopt(conn: sa.Connection, *, step: int, history: int, position: StreamPosit
 
 
 def adopted(conn: sa.Connection) -> tuple[int, set[int]]:
-    """What was trained before this database came in: all tasks below the first, and the others."""
+    """Tasks trained before this database was used: all below the first value, and the others."""
     kept = key_value.read(conn, ADOPTED, {"below": 0, "beyond": ()})
     return kept["below"], set(kept["beyond"])
 
 
 def stream_key(step: int) -> str:
-    """The state that holds where ``step`` begins to draw tasks."""
+    """Key of the state with the first task that ``step`` draws."""
     return f"stream/{step}"

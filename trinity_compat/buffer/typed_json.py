@@ -139,8 +139,11 @@ def _unordered(value: Any, depth: int) -> list[object]:
 
 
 def _of_zone(zone: dt.tzinfo | None) -> object:
-    """None, ``["offset", µs, name]`` of datetime.timezone (its own name, else None), ``["zone", key]`` of
-    zoneinfo. Raises TypeError for another class."""
+    """Encode a zone: None, ``["offset", µs, name]`` or ``["zone", key]``.
+
+    The first is datetime.timezone's (with its own name, else None), the second zoneinfo's. Raises TypeError
+    for other classes.
+    """
     if zone is None:
         return None
     if type(zone) is dt.timezone:
@@ -248,6 +251,7 @@ def _of_a_library(value: Any) -> tuple[str, object]:
 
 
 def type_name(kind: type) -> str:
+    """Name of a type as messages have it: without module for builtins."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -263,8 +267,11 @@ def loads(text: str) -> Any:
 
 
 def readable(text: str) -> Any:
-    """As ``loads``, for people and for programs that take plain JSON: each tagged value as text, number or
-    list. Needs neither torch nor pandas. What is damaged stays as it is stored."""
+    """Decode for people and for programs that take plain JSON.
+
+    Each tagged value becomes a text, number or list; neither torch nor pandas is imported. Damaged values
+    stay as they are stored.
+    """
     return _loaded(text, _SHOWN)
 
 

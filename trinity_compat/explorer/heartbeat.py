@@ -50,7 +50,7 @@ class Heartbeat(HeartbeatThread):
         starts = [self.main.what] if self.state == "starting" else []
         return self.engines.count, [*starts, *self.engines.told()]
 
-    def beside(self, buffer: Buffer) -> None:
+    def after_beat(self, buffer: Buffer) -> None:
         """Renew this explorer's leases and check the trainer. The heartbeat continues in any case."""
         if holder := self.holder():
             buffer.keep(holder, lease_s=LEASE_S)
@@ -58,7 +58,7 @@ class Heartbeat(HeartbeatThread):
         if reason and not self._trouble:
             self._trouble = TrainerGone(reason)
 
-    def at_the_end(self, buffer: Buffer) -> None:
+    def before_last_beat(self, buffer: Buffer) -> None:
         """Leave its tasks to the other explorers."""
         if holder := self.holder():
             buffer.leave(holder)

@@ -17,6 +17,7 @@ _OWN_FILE = "--train"  # a trainer whose configuration is not the explorer's
 
 
 def main(argv: list[str]) -> int:
+    """Run the trainer of JOB_DIR; returns the exit code."""
     if not argv or argv[0].startswith("-") or argv[1:] not in ([], [_OWN_FILE]):
         print(f"usage: python -m trinity_compat.trainer JOB_DIR [{_OWN_FILE}]", file=sys.stderr)
         return 2

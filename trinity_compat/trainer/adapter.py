@@ -1,7 +1,7 @@
-"""The line between a veRL trainer and the rest of the run.
+"""Interface between a veRL trainer and the rest of the run.
 
-A veRL trainer (``verl_v0`` today; v1 is drawn for too) talks to the run through ``Exchange`` alone and
-shows itself to ``main`` as ``Adapter``. Where each base calls:
+A veRL trainer calls the run through ``Exchange`` alone, and ``main`` calls it as ``TrainerAdapter``. The
+table shows where the adapter ``verl_v0`` calls, and where one for veRL's v1 trainer would:
 
 | Exchange | v0: RayPPOTrainer.fit | v1: PPOTrainer |
 |---|---|---|
@@ -26,14 +26,15 @@ from trinity_compat.synchronizer.transports.nccl import Rendezvous
 
 
 class SendWeights(Protocol):
-    """Writes the current policy as ``version``, or hands it over at ``meeting``.
+    """Write the current policy as ``version``, or broadcast it at ``meeting``.
 
-    A collective call: all ranks take part. ``check`` is called while it lasts; what it raises ends it.
+    A collective call of all ranks. ``check`` is called meanwhile; an exception of it ends the call.
     """
 
     def __call__(
         self, version: int, meeting: Rendezvous | None = None, check: Callable[[], None] = lambda: None
-    ) -> WeightFile: ...
+    ) -> WeightFile:
+        """Send the weights. Raises HandoverFailed."""
 
 
 class LogProbScorer(Protocol):
@@ -42,13 +43,16 @@ class LogProbScorer(Protocol):
     A collective call: one forward pass on every rank.
     """
 
-    def __call__(self, experience: Experience) -> list[float]: ...
+    def __call__(self, experience: Experience) -> list[float]:
+        """Compute them for one experience."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What one step trains on: whole groups, first in first out, and how long they were waited for;
-    ``experts``: an expert's rows beside them, a group each."""
+    """The train batch of one step: whole groups in task order, and the time of the wait for them.
+
+    ``experts``: rows of an expert to train with them, a group each.
+    """
 
     groups: tuple[Group, ...]
     waited_s: float
@@ -56,40 +60,45 @@ class Claimed:
 
 
 class Exchange(Protocol):
-    """What a veRL trainer may ask of the run. Steps are veRL's, counted from 1."""
+    """Operations of the run that a veRL trainer calls. Steps are veRL's, counted from 1."""
 
     def started(self, total_steps: int) -> None:
-        """The trainer knows how many steps it will make; the explorer may plan."""
+        """Report the number of steps, by which the explorer plans."""
 
     def position(self, step: int) -> Tree:
-        """What the checkpoint of ``step`` has to keep for ``resumed``, as JSON. After ``commit``."""
+        """State that the checkpoint of ``step`` keeps for ``resumed``, as JSON. Call after ``commit``."""
 
     def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
-        """The checkpoint of ``step`` is loaded (0: there was none), and ``position`` lay in it (None: it is
-        stock veRL's). ``afresh``: whatever the buffer holds is to be left. Before the first ``publish``."""
+        """Continue the run from the checkpoint of ``step`` (0: from the start). Call before ``publish``.
+
+        ``position``: the state that the checkpoint keeps, None for one of stock veRL. ``afresh``: use no
+        earlier content of the buffer.
+        """
 
     def publish(self, step: int, send: SendWeights, scores: LogProbScorer | None = None) -> None:
-        """Version ``step`` is complete: send it if the style says so.
+        """Send version ``step``, which is complete, if the synchronization style requires it.
 
-        With the first update ``scores`` is asked for what the explorers' engines must answer too
-        (``synchronizer.probe``).
+        After the first update ``scores`` computes the values that the explorers' engines must reproduce
+        (``synchronizer.weight_sync_check``).
         """
 
     def before_leaving(self, leave_device: Callable[[], None]) -> None:
-        """``leave_device`` empties the training processes' caches: called before others use the device."""
+        """Register ``leave_device``, called before others use the device: it empties the caches."""
 
     def claim(self, step: int) -> Claimed:
-        """Wait for the train batch of ``step``. Raises PeerGone when nobody is left to make it."""
+        """Wait for the train batch of ``step``. Raises PeerGone when no explorer is left to generate it."""
 
     def commit(self, step: int) -> None:
-        """The claimed groups took effect in ``step``: enter them in the ledger; a second call changes
-        nothing. Call before the checkpoint of ``step``. Raises ClaimLost."""
+        """Enter the claimed groups in the ledger under ``step``; a second call is a no-op.
+
+        Call after the update and before the checkpoint of ``step``. Raises ClaimLost.
+        """
 
     def evaluate(self, step: int, send: SendWeights) -> list[Group]:
-        """Validation with the weights after ``step``: the groups by position in the validation set."""
+        """Validate with the weights after ``step``; returns groups by position in the validation set."""
 
     def log(self, step: int, metrics: Tree) -> dict[str, object]:
-        """Keep the metrics of ``step``; returns them with what the run itself knows added."""
+        """Store the metrics of ``step``; returns them with the run's own metrics added."""
 
 
 class TrainerAdapter(Protocol):

@@ -49,8 +49,10 @@ LossFunction = Callable[..., tuple[torch.Tensor, Metrics]]
 
 @dataclass
 class Algo(AlgoConfig):
-    """veRL's ``algorithm`` with the arguments of an estimator of ours, and the deviation of a group's rewards
-    that the explorer's filter takes for none."""
+    """Configuration ``algorithm`` with arguments of Trinity's estimators.
+
+    It also has the deviation of a group's rewards that the explorer's filter regards as zero.
+    """
 
     trinity_args: dict[str, Any] = field(default_factory=dict)
     trinity_std_threshold: float = 0.0
@@ -58,9 +60,11 @@ class Algo(AlgoConfig):
 
 @dataclass
 class PolicyLoss(PolicyLossConfig):
-    """veRL's ``actor.policy_loss`` with the arguments of a loss of ours, a KL estimate that veRL lacks, and
-    whose entropy counts (``usual``: that of fresh answers; all rows'), and the model that is the reference in
-    place of the policy's first one."""
+    """Configuration ``actor.policy_loss`` with arguments of Trinity's losses.
+
+    It also has a KL estimate that veRL lacks, the rows whose entropy counts (``usual``: fresh answers; or
+    all), and the model that replaces the initial policy as the reference.
+    """
 
     trinity_args: dict[str, Any] = field(default_factory=dict)
     trinity_kl: str | None = None
@@ -77,8 +81,11 @@ def estimate(
     index: np.ndarray,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """An estimator as veRL calls it: float [N, T] twice, the advantages and, as for veRL's own of one
-    reward per answer, the same as returns. ``index``: [N], equal for the answers to one task."""
+    """Estimator with veRL's signature.
+
+    Returns float [N, T] twice: the advantages, also as returns, as veRL's estimators of one reward per answer
+    do. ``index``: [N], equal for the answers to one task.
+    """
     assert function.call is not None
     if function.columns:  # veRL hands them to no estimator: with_advantages does it
         return torch.zeros_like(token_level_rewards), torch.zeros_like(token_level_rewards)
@@ -117,9 +124,11 @@ def _estimator(config: Mapping[str, Any]) -> RegisteredFunction | None:
 
 
 def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> tuple[DataProto, Metrics]:
-    """The batch of an update, with the advantages of an estimator that reads more than veRL hands it, and
-    its figures; as it is for every other. Rows that were dropped have none. ``config``: veRL's ``algorithm``
-    section."""
+    """Add the advantages of an estimator that reads more columns than veRL passes, and its metrics.
+
+    Other batches are returned unchanged. Dropped rows get no advantage. ``config``: veRL's ``algorithm``
+    section.
+    """
     function = _estimator(config)
     if function is None or not function.columns:
         return batch, {}
@@ -191,8 +200,10 @@ def policy_loss(
 def _share(
     config: ActorConfig, mask: torch.Tensor, rows: torch.Tensor | None, counts: torch.Tensor | None
 ) -> dict[str, Any]:
-    """What a mini-batch counts, as veRL says it; of a part of its rows, as ``counts`` says it for each row
-    (trainer/experts): [N, 2], tokens and rows of its kind."""
+    """Counts of a mini-batch by which veRL normalises a loss.
+
+    For rows of one kind the counts of each row (trainer/experts): [N, 2], tokens and rows of its kind.
+    """
     whole = dict(config.global_batch_info)
     if rows is None:
         return whole
@@ -234,12 +245,12 @@ def aggregate(
     global_batch_size: int | None = None,
     loss_scale_factor: int | None = None,
 ) -> torch.Tensor:
-    """Trinity's aggregate_loss (algorithm/utils.py) of [N, T], over a mini-batch of which this may be a part:
-    ``batch_num_tokens`` and ``global_batch_size`` count the whole, and the gradients of all parts and ranks
-    add up. Of [N], a value for each row, the mean.
+    """Trinity's aggregate_loss (algorithm/utils.py) of [N, T]; of [N], a value for each row, the mean.
 
-    Against veRL's ``agg_loss``: 0 where no token counts, what masked places hold counts for nothing, and
-    ``seq-mean-token-sum-norm`` is the sum by the length alone, not by the number of answers too.
+    The rows may be a part of a mini-batch: ``batch_num_tokens`` and ``global_batch_size`` count the whole,
+    and the gradients of all parts and ranks add up. Unlike veRL's ``agg_loss`` it is 0 where no token counts,
+    ignores the values of masked positions, and ``seq-mean-token-sum-norm`` divides the sum by the length
+    alone, not by the number of answers too.
     """
     if values.dim() == 1:
         return values.sum() / (global_batch_size or len(values)) * dp_size
@@ -260,8 +271,10 @@ def aggregate(
 
 
 def loss_function(inner: LossFunction, config: ActorConfig) -> LossFunction:
-    """``inner``, veRL's loss, with the columns that a loss of ours reads and Trinity's estimate of KL in
-    place of veRL's; itself where the configuration asks for neither."""
+    """Wrap veRL's loss ``inner``, for further columns and for Trinity's KL estimate.
+
+    Returns ``inner`` itself where the configuration needs neither.
+    """
     chosen = config.policy_loss
     own = FUNCTIONS["policy_loss_fn"].get(chosen.loss_mode.removeprefix(PREFIX))
     columns = own.columns if own and chosen.loss_mode.startswith(PREFIX) else ()
@@ -281,7 +294,7 @@ def _with_columns(
     data: Any,
     dp_group: Any = None,
 ) -> tuple[torch.Tensor, Metrics]:
-    """veRL's loss, which hands its policy loss four columns; the others go with the configuration."""
+    """Compute veRL's loss. It passes four columns to the policy loss; others go with the configuration."""
     wanted = (*columns, *([COUNTS] if COUNTS in data else []))
     padded = data.select(*wanted).to_padded_tensor()
     seen = _changed(config, {COLUMNS: {name: padded[name] for name in wanted}})
@@ -318,7 +331,7 @@ def _with_kl(
     data: Any,
     dp_group: Any = None,
 ) -> tuple[torch.Tensor, Metrics]:
-    """veRL's loss without its own KL term, plus ours."""
+    """Compute veRL's loss without its own KL term, plus Trinity's."""
     assert function.call is not None
     loss, metrics = inner(_changed(config, {"use_kl_loss": False}), model_output, data, dp_group)
     log_prob = no_padding_2_padding(model_output["log_probs"], data)

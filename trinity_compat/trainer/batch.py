@@ -118,7 +118,7 @@ def _objects(values: Sequence[object]) -> np.ndarray:
 
 
 def _metrics(experience: Experience) -> dict[str, object]:
-    """veRL's per-sample timings (seconds), with its own defaults for those the explorer did not take."""
+    """Timings of a sample (seconds), with veRL's defaults for those that the explorer did not take."""
     known: Mapping[str, float] = experience.metrics
     taken = {key: known[key] for key in AgentLoopMetrics.model_fields if key in known}
     return dict(AgentLoopMetrics(**taken).model_dump())
@@ -141,8 +141,10 @@ def _opened(task: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def lag_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
-    """Steps between the policy that ``step`` starts from and the oldest one in each experience, and the
-    same under the names that veRL's v1 trainer has for it (v1/trainer_base.py: _compute_metrics, 0.9.1)."""
+    """Staleness of the batch: steps between the policy of ``step`` and each experience's oldest one.
+
+    The same values have the names of veRL's v1 trainer too (v1/trainer_base.py: _compute_metrics, 0.9.1).
+    """
     experiences = [experience for group in groups for experience in group.experiences]
     oldest = np.array([e.min_model_version for e in experiences])
     newest = np.array([e.max_model_version for e in experiences])

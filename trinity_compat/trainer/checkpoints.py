@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the marker names a whole one at any moment, whenever the process dies."""
+"""Checkpoints on disk. The marker names a complete one at any moment, whenever the process dies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trinity_compat.common.containers import Tree
 
 STATE = "trinity.json"
 MARKER = "latest_checkpointed_iteration.txt"
-_LAST = "data.pt"  # of a checkpoint's files, the last that veRL writes
+_LAST = "data.pt"  # the last file of a checkpoint that veRL writes
 _STEP = re.compile(r"global_step_(\d+)")
 
 
@@ -25,43 +25,47 @@ Mode = Literal["r", "w"]
 
 
 class CheckpointState(TypedDict, total=False):
-    """What lies beside a checkpoint of ours: its step, the adaptive KL coefficient, the task stream's
-    position (``buffer.position``)."""
+    """State stored beside a checkpoint, in ``trinity.json``.
+
+    Its step, the adaptive KL coefficient, and the position in the task stream (``Buffer.position``).
+    """
 
     step: int
     kl_coef: float | None
     position: Tree
 
 
-def mend_marker(directory: Path) -> None:
-    """Rewrite a marker that was being written when the process died.
+def repair_marker(directory: Path) -> None:
+    """Rewrite a marker whose write was interrupted by the process's death.
 
     veRL truncates the file and then writes the step, after ``data.pt``, the checkpoint's last file. So an
-    empty marker means that the folder with the youngest ``data.pt`` is whole: a higher number may be left
-    over from steps that a resume took back.
+    empty marker means that the folder with the newest ``data.pt`` is complete; a folder of a higher step may
+    be one that a resume has voided.
     """
     marker = directory / MARKER
     if marker.exists() and not marker.read_text().strip().isdigit():
-        _name_youngest(marker)
+        _write_newest(marker)
 
 
 def release_marker(directory: Path, step: int) -> None:
-    """Before ``step`` is written: where the marker names it already, by a branch that a resume left, that
-    checkpoint is about to be no whole one. The youngest other one takes its place."""
+    """Point the marker to the newest other checkpoint before ``step`` is written over.
+
+    The marker names ``step`` already where a resume has left a branch with a checkpoint of that step.
+    """
     marker = directory / MARKER
     if marker.exists() and marker.read_text().strip() == str(step):
         (directory / f"global_step_{step}" / _LAST).unlink(missing_ok=True)
-        _name_youngest(marker)
+        _write_newest(marker)
 
 
 def marked_step(directory: Path) -> int:
-    """The step of the checkpoint that a resume would start from, 0 for none."""
+    """Step of the checkpoint from which a resume would start, 0 for none."""
     marker = directory / MARKER
     text = marker.read_text().strip() if marker.exists() else ""
     return int(text) if text.isdigit() else 0
 
 
-def _name_youngest(marker: Path) -> None:
+def _write_newest(marker: Path) -> None:
     ages = {
         step: (folder / _LAST).stat().st_mtime_ns
         for step, folder in _folders(marker.parent).items()
@@ -74,9 +78,9 @@ def _name_youngest(marker: Path) -> None:
 
 
 class HeldMarker:
-    """The marker of a checkpoint that is written but not counted yet: first its step's metrics are logged.
+    """Marker of a checkpoint that is written but does not count until its step's metrics are logged.
 
-    A process that dies between the two then makes the step again, instead of leaving it without metrics.
+    After a death between the two the step is repeated, instead of being left without metrics.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -84,12 +88,12 @@ class HeldMarker:
         self._held = self._marker.with_suffix(".held")
 
     def open(self, path: str | Path, mode: Mode = "r") -> TextIO:
-        """The builtin, for veRL to write with: what it writes into the marker is held."""
+        """Open a file as the builtin does, but write the marker to a held file. veRL calls it."""
         held = Path(path).name == MARKER and "w" in mode
         return (self._held if held else Path(path)).open(mode)
 
-    def let_go(self) -> None:
-        """Now it counts, at once and whole. veRL writes none where checkpoints are saved asynchronously."""
+    def publish(self) -> None:
+        """Put the held marker in place atomically. No-op where veRL wrote none (asynchronous checkpoints)."""
         if self._held.exists():
             self._held.replace(self._marker)
 
@@ -100,13 +104,13 @@ def _folders(directory: Path) -> dict[int, Path]:
 
 
 def write_state(folder: Path, state: CheckpointState) -> None:
-    """Keep ``state`` beside the checkpoint that will be written in ``folder``."""
+    """Write ``state`` beside the checkpoint that will be written in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / STATE, json.dumps(state) + "\n")
 
 
 def read_state(folder: Path) -> CheckpointState:
-    """What ``write_state`` kept; empty beside a checkpoint of stock veRL."""
+    """Read the state of a checkpoint; empty for one of stock veRL."""
     path = folder / STATE
     kept: CheckpointState = json.loads(path.read_text()) if path.exists() else {}
     return kept
@@ -114,11 +118,11 @@ def read_state(folder: Path) -> CheckpointState:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRetention:
-    """``max_actor_ckpt_to_keep`` and ``max_critic_ckpt_to_keep``, applied once the marker stands.
+    """``max_actor_ckpt_to_keep`` and ``max_critic_ckpt_to_keep``, applied after the marker is written.
 
     veRL's own manager deletes the previous actor as soon as the new one is written, before the critic,
-    ``data.pt`` and the marker: a process that dies between leaves a marker without its checkpoint.
-    ``keep``: newest checkpoints to keep by role, None for all; ``spared`` is never deleted.
+    ``data.pt`` and the marker: after a death in between the marker would name a deleted checkpoint.
+    ``keep``: number of newest checkpoints to keep by role, None for all; ``spared`` is never deleted.
     """
 
     keep: Mapping[str, int | None]
@@ -126,21 +130,21 @@ class CheckpointRetention:
 
     @classmethod
     def take_over(cls, trainer: DictConfig) -> Self:
-        """Read veRL's ``trainer`` section and tell veRL to delete nothing itself."""
+        """Read veRL's ``trainer`` section, and set it so that veRL deletes nothing itself."""
         one = trainer.get("remove_previous_ckpt_in_save", False)
         keep = {role: 1 if one else trainer.get(f"max_{role}_ckpt_to_keep") for role in ("actor", "critic")}
         with open_dict(trainer):
             trainer.remove_previous_ckpt_in_save = False
             trainer.max_actor_ckpt_to_keep = trainer.max_critic_ckpt_to_keep = None
-        # Whatever the mode: a trainer that was started again goes on from its own checkpoint, and the next
-        # command from this one.
+        # Whatever the mode: a restarted trainer resumes from its own checkpoint, but the next command from
+        # this one.
         named = trainer.get("resume_from_path")
         return cls(keep, Path(named).resolve() if named else None)
 
     def prune(self, directory: Path, step: int) -> None:
-        """Delete what lies before the newest ones up to ``step``, also those that an earlier start wrote.
+        """Delete models of checkpoints up to ``step`` but the newest, also those of earlier starts.
 
-        Folders keep their small files, as veRL leaves them.
+        Small files stay in the folders, as with veRL.
         """
         older = [folder for number, folder in sorted(_folders(directory).items()) if number <= step]
         for role, keep in self.keep.items():

@@ -59,8 +59,11 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
 
 
 def _shared(config: DictConfig, spec: RunSpec) -> bool:
-    """Whether every rank may write some of a version: FSDP's get all tensors, in one order, and see the
-    folder, unless that is in the memory of one of several nodes."""
+    """Whether every rank may write a part of a version.
+
+    All ranks of FSDP get all tensors in one order, and see the folder, unless it is in the memory of one of
+    several nodes.
+    """
     one_node = int(config.trainer.nnodes) == 1
     return config.actor_rollout_ref.actor.strategy in ("fsdp", "fsdp2") and (
         one_node or spec.sync.method == "checkpoint"
@@ -68,8 +71,7 @@ def _shared(config: DictConfig, spec: RunSpec) -> bool:
 
 
 def _leave_the_device_between_steps(config: DictConfig) -> None:
-    """veRL's own offloading, whatever trains: models and optimizers lie in the host's memory while others use
-    the device."""
+    """Turn on veRL's offloading: models and optimizers are in host memory while others use the device."""
     for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"):
         for engine in _ENGINES:
             section = OmegaConf.select(config, f"{role}.{engine}")
@@ -78,7 +80,7 @@ def _leave_the_device_between_steps(config: DictConfig) -> None:
 
 
 def _dtype(name: object) -> str:
-    """torch's name of the rollout's dtype: both sides then hold the same numbers."""
+    """Name in torch of the rollout's dtype, by which both sides have the same numbers."""
     return {
         "auto": "bfloat16",
         "half": "float16",
@@ -89,7 +91,7 @@ def _dtype(name: object) -> str:
 
 
 def hand_over_whole(config: DictConfig) -> None:
-    """veRL merges the adapter into what it adapts: the explorer's engine loads a version like any other."""
+    """Let veRL merge the adapter, so that the explorer's engine loads whole models."""
     model = config.actor_rollout_ref.model
     with open_dict(config):
         model.lora = OmegaConf.merge(model.get("lora") or {}, {"merge": True})

@@ -39,8 +39,8 @@ _T = TypeVar("_T")
 class BufferExchange:
     """The trainer's side of one run.
 
-    ``batch_size`` groups of ``group_size`` experiences, a greedy baseline among them if there is one, make a
-    step.
+    A step trains ``batch_size`` groups of ``group_size`` answers, which include a greedy baseline if the
+    algorithm has one.
     """
 
     def __init__(
@@ -56,32 +56,34 @@ class BufferExchange:
     ) -> None:
         self._buffer, self._spec, self._heart, self._experts = buffer, spec, heart, experts
         self._batch_size, self._group_size, self._val_size = batch_size, group_size, val_size
-        # A handover takes them all; a file waits for whoever is left.
-        together = spec.sync.method == "nccl"
+        uses_nccl = spec.sync.method == "nccl"  # NCCL needs every explorer; files don't
         self._watch = ExplorerWatch(
-            buffer, start_s=spec.sync.timeout_s, all_needed=together, stall_s=spec.stall_timeout_s
+            buffer, start_s=spec.sync.timeout_s, all_needed=uses_nccl, stall_s=spec.stall_timeout_s
         )
-        self._handover = NcclSender(buffer, spec, self._alive) if spec.sync.method == "nccl" else None
-        asked = self._handover or spec.sync.style == "explorer_driven"
-        self._asked = WeightRequests(buffer, spec.explorers if asked else 0)
+        self._nccl = NcclSender(buffer, spec, self._check_alive) if uses_nccl else None
+        on_request = uses_nccl or spec.sync.style == "explorer_driven"
+        self._requests = WeightRequests(buffer, spec.explorers if on_request else 0)
         self._turn = DeviceTurn(buffer, "trainer") if spec.mode == "colocate" else None
         self._policy: tuple[int, SendWeights] | None = None
-        self._claims: tuple[Claim, ...] = ()  # of answers; of an expert's rows
+        self._claims: tuple[Claim, ...] = ()  # one of answers, and one of an expert's rows
         self._published: int | None = None
-        self._example: Experience | None = None  # what the self-test of the handover scores
+        self._example: Experience | None = None  # scored on both sides by the weight synchronization check
         self._scores: LogProbScorer | None = None
         self._probed = False
         self._leave_device: Callable[[], None] = lambda: None
         self._metrics: dict[str, float] = {}
 
     def started(self, total_steps: int) -> None:
+        """Store the number of steps, and that the run is not finished."""
         self._buffer.set_state("total_steps", total_steps)
         self._buffer.set_state("finished", False)
 
     def position(self, step: int) -> Tree:
+        """Read the position in the task stream."""
         return self._buffer.position(step=step).as_json()
 
     def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
+        """Start a new history where the buffer holds anything, and report what becomes of its groups."""
         check(self._spec.fingerprint, (DATA,))
         made_with = fingerprint_of(self._spec)
         edited = edits(self._buffer, made_with)
@@ -98,59 +100,62 @@ class BufferExchange:
                     f"[trinity] {text}: {done.voided} group{'s' * (done.voided != 1)} will be generated again"
                 )
             sign_anew(self._buffer, made_with)
-        weight_sync_check.leave(
-            self._buffer, None
-        )  # an earlier start's: its versions may be made again, and differ
+        # A probe of an earlier start is invalid: its versions may be trained again, and differ.
+        weight_sync_check.leave(self._buffer, None)
         self._heart.say("running", step=step)
 
     def _position_of(self, step: int, kept: Tree | None, afresh: bool) -> StreamPosition:
-        """A checkpoint that says nothing is stock veRL's: it has trained its steps' tasks in order."""
+        """Position of a checkpoint; one without is stock veRL's, which has trained the tasks in order."""
         if kept is None:
             return StreamPosition(below=step * self._batch_size, buffer=NOBODYS if afresh else None)
         position = StreamPosition.of(kept)
         trained = position.below + len(position.beyond)
-        fewer = self._spec.replay is not None and trained < step * self._batch_size  # some more than once
-        if trained != step * self._batch_size and not fewer:  # explorer and trainer would count differently
+        replayed = self._spec.replay is not None and trained < step * self._batch_size
+        if (
+            trained != step * self._batch_size and not replayed
+        ):  # explorer and trainer would count differently
             raise UserError(
                 f"the checkpoint of step {step} has trained {trained} tasks;"
                 f" data.train_batch_size={self._batch_size} makes {step * self._batch_size} of {step} steps",
                 hint=f"go on with data.train_batch_size={trained // step if step else trained},"
-                " or begin a run of its own with --job DIR",
+                " or start a new run with --job DIR",
             )
         return position
 
     def wait_for_device(self) -> None:
-        """Where the explorer uses it too: until it is the trainer's turn. Raises PeerGone."""
+        """Wait for the trainer's turn on a device shared with the explorer. Raises PeerGone."""
         if self._turn:
             self._wait(lambda: True, "the device")
 
     def before_leaving(self, leave_device: Callable[[], None]) -> None:
-        """What is called each time before the explorer has the device."""
+        """Register the function that is called each time before the explorer gets the device."""
         self._leave_device = leave_device
 
     # -- weights ------------------------------------------------------------------------------
 
     def publish(self, step: int, send: SendWeights, scores: LogProbScorer | None = None) -> None:
+        """Commit the step, then send its version if the style requires it or an explorer requests it."""
         self.commit(step)
         self._policy, self._scores = (step, send), scores
         if self._published is None or publishes(self._spec.sync, step):
             self._send(step, send)
-        self._answer(self._asked.open())
+        self._serve_requests(self._requests.open())
 
-    def _answer(self, asks: Mapping[int, WeightRequest]) -> None:
-        """Publish the policy as it is now for the explorers that ask."""
-        if asks and self._policy:
-            missed = self._handover and any(ask.has < (self._published or 0) for ask in asks.values())
-            self._send(*self._policy, again=bool(missed))
-            self._asked.answer(asks)
+    def _serve_requests(self, requests: Mapping[int, WeightRequest]) -> None:
+        """Publish the current policy for the explorers that request it."""
+        if requests and self._policy:
+            newest = self._published or 0
+            missed = self._nccl is not None and any(each.has < newest for each in requests.values())
+            self._send(*self._policy, again=missed)
+            self._requests.answer(requests)
 
     def _send(self, step: int, send: SendWeights, *, again: bool = False) -> None:
         if self._published == step and not again:
             return
         began = time.monotonic()
-        self._leave_probe(step)
-        if self._handover:
-            version = self._handover.send(step, send)
+        self._store_probe(step)
+        if self._nccl:
+            version = self._nccl.send(step, send)
         else:
             version = as_version(step, send(step), self._spec.sync.method)
         self._buffer.publish_version(version)
@@ -159,8 +164,8 @@ class BufferExchange:
         self._published = step
         self._metrics["timing_s/publish_weights"] = time.monotonic() - began
 
-    def _leave_probe(self, step: int) -> None:
-        """With the first version that this process has trained, before any explorer can hold it."""
+    def _store_probe(self, step: int) -> None:
+        """Store the probe of the first version trained by this process, before an explorer can load it."""
         example = self._example
         if self._probed or example is None or self._scores is None or not weight_sync_check.bound():
             return
@@ -171,16 +176,17 @@ class BufferExchange:
         )
 
     def _oldest_needed(self, step: int) -> int:
-        """Of several explorers one may be behind: its next step may ask for an older version."""
+        """Oldest version that an explorer may still load, since one of several may be behind."""
         sync = self._spec.sync
         needed = oldest_needed(sync, step, self._published or 0)
         behind = self._buffer.missing_tasks(upto=step * self._batch_size, limit=1)
-        asks = required_version(sync, behind[0] // self._batch_size + 1) if behind else None
-        return needed if asks is None else min(needed, asks)
+        required = required_version(sync, behind[0] // self._batch_size + 1) if behind else None
+        return needed if required is None else min(needed, required)
 
     # -- the train batch ------------------------------------------------------------------------
 
     def claim(self, step: int) -> Claimed:
+        """Wait for the groups of the step, and renew their leases from then on. Raises PeerGone."""
         self._heart.say("waiting", step=step)
         began = time.monotonic()
         claim = self._wait(lambda: self._try_claim(step), f"the {self._batch_size} groups of step {step}")
@@ -191,7 +197,9 @@ class BufferExchange:
         if self._experts:
             self._claims += (self._experts.claim(step, self._heart),)
         self._heart.keep(*self._claims)
-        if any(group.uses for group in claim.groups):  # it did not wait, so that nobody has looked
+        if any(
+            group.uses for group in claim.groups
+        ):  # replayed groups need no wait, in which liveness is checked
             self._heart.check()
             self._watch.check_alive(f"new groups for step {step}")
         self._heart.say("running", step=step)
@@ -222,6 +230,7 @@ class BufferExchange:
                 )
 
     def commit(self, step: int) -> None:
+        """Enter the claims in the ledger, after their renewal has stopped. Raises ClaimLost."""
         claims, self._claims = self._claims, ()
         if claims:
             point("after step")
@@ -230,7 +239,7 @@ class BufferExchange:
             self._buffer.mark_trained(claim, step=step)
 
     def release(self) -> None:
-        """Give untrained claims back, so that a restart finds them at once."""
+        """Return untrained claims, so that a restart finds their groups at once."""
         claims, self._claims = self._claims, ()
         self._heart.keep()
         for claim in claims:
@@ -239,6 +248,7 @@ class BufferExchange:
     # -- validation -----------------------------------------------------------------------------
 
     def evaluate(self, step: int, send: SendWeights) -> list[Group]:
+        """Send the version, request its evaluation and wait for all groups. Raises PeerGone."""
         self._send(step, send)
         request = self._buffer.request_eval(step=step, version=step)
         self._heart.say("waiting", step=step, evaluation=request.request_id)
@@ -250,29 +260,31 @@ class BufferExchange:
             raise RunError(f"the evaluation of step {step} has {len(found)} of {self._val_size} tasks")
         return groups
 
-    def _alive(self, what: str) -> None:
-        """Raise when nobody is left to wait for."""
+    def _check_alive(self, what: str) -> None:
+        """Raise PeerGone when no explorer is left that could provide ``what``."""
         self._heart.check()
         if gone := self._watch.verdict(what):
             raise gone
 
     # -- waiting, metrics -----------------------------------------------------------------------
 
-    def _wait(self, look: Callable[[], _T | None], what: str) -> _T:
+    def _wait(self, poll: Callable[[], _T | None], what: str) -> _T:
         pause = FIRST_POLL_S
         while True:
             if self._turn is None or self._turn.mine():
-                asks = self._asked.open()  # first: who asks has stored what it had, and the look finds it
-                if (found := look()) is not None:
+                requests = (
+                    self._requests.open()
+                )  # before the poll: an explorer stores its groups, then requests
+                if (found := poll()) is not None:
                     return found
-                self._answer(asks)
+                self._serve_requests(requests)
                 if self._turn:
                     self._leave_device()
                     self._turn.give()
             self._heart.check()
             gone = self._watch.verdict(what)
             if gone is not None:
-                found = look()  # it may have finished its work between the two looks
+                found = poll()  # the explorer may have finished between poll and verdict
                 if found is None:
                     raise gone
                 return found
@@ -280,6 +292,7 @@ class BufferExchange:
             pause = min(pause * 1.2, SLOWEST_POLL_S)
 
     def log(self, step: int, metrics: Tree) -> dict[str, object]:
+        """Store the metrics with those of the buffer and of this exchange."""
         depth = {f"buffer/{state}": count for state, count in self._buffer.depth().items()}
         out: dict[str, object] = {
             **metrics,
@@ -293,7 +306,7 @@ class BufferExchange:
 
 
 def _example(groups: Sequence[Group]) -> Experience | None:
-    """The longest answer's beginning, shorter than the answer by a token: vLLM wants room for one more."""
+    """Beginning of the longest answer, at least a token shorter than it: vLLM needs room for one more."""
     every = (experience for group in groups for experience in group.experiences)
     longest = max(every, key=lambda experience: len(experience.response_ids))
     length = min(len(longest.response_ids) - 1, _EXAMPLE_TOKENS)

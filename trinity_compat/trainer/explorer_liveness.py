@@ -1,4 +1,4 @@
-"""Whether anybody is left to make what the trainer waits for."""
+"""Liveness of the explorers for which the trainer waits."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from trinity_compat.common.watchdog import Watchdog
 from trinity_compat.job.restarts import RESTART_S
 from trinity_compat.trainer.errors import PeerGone
 
-SILENT_S = 9.0  # with the look below, a death is known within 10 s
-LOOK_EVERY_S = 0.5
+SILENT_S = 9.0  # with the poll below, a death is detected within 10 s
+POLL_S = 0.5
 
 
 class ExplorerWatch:
-    """Looks at the explorers' heartbeats, at most twice a second.
+    """Reads the explorers' heartbeats, at most twice a second.
 
-    While none is seen, ``start_s`` seconds are allowed: it may be started by hand, later. The tasks of one
-    that dies go to the others, so the wait ends with the last of them, or with the first where
-    ``all_needed``; one that says that it has ``restarts`` left is waited for. An outage of the database is
-    nobody's silence (``Sight``). Explorers that live and wait, all of them, while the trainer waits for them,
-    wait for ever: after twice ``stall_s`` without progress of any that ends too. What one of them does
-    meanwhile has a limit of its own.
+    An explorer may be started by hand, so ``start_s`` seconds pass before a missing one counts as gone. The
+    others take the tasks of a dead explorer, so the wait ends with the death of the last one, or of the first
+    with ``all_needed``; one that has ``restarts`` left is waited for. Outages of the database do not count as
+    silence (``SilenceDetector``). Explorers that all wait while the trainer waits for them are deadlocked:
+    the wait ends after twice ``stall_s`` without progress of any. Other activities have their own limits.
     """
 
     def __init__(
@@ -37,20 +36,20 @@ class ExplorerWatch:
     ) -> None:
         self._buffer, self._start_s, self._silent_s = buffer, start_s, silent_s
         self._all_needed = all_needed
-        self._since = self._looked = time.monotonic()
-        self._sight = SilenceDetector()
+        self._since = self._polled = time.monotonic()
+        self._silence = SilenceDetector()
         self._watchdog = Watchdog(stall_s, clock=lambda: time.monotonic())
         self._progress = self._watchdog.begin("")
         self._seen: object = None
 
     def verdict(self, what: str) -> PeerGone | None:
-        """Why ``what`` will not come: an explorer failed or fell silent, or all have ended. None: it may."""
+        """Error if ``what`` cannot come: an explorer failed or is silent, or all have ended; else None."""
         now = time.monotonic()
-        if now - self._looked < LOOK_EVERY_S:
+        if now - self._polled < POLL_S:
             return None
-        self._looked = now
+        self._polled = now
         explorers = self._explorers()
-        self._sight.look()
+        self._silence.look()
         if explorers:
             self._since = now
             dead = [explorer for explorer in explorers if self._is_dead(explorer)]
@@ -65,7 +64,7 @@ class ExplorerWatch:
         return None
 
     def _stalled(self, what: str, explorers: list[Participant]) -> PeerGone | None:
-        """Why explorers that live will never make it."""
+        """Error if living explorers are deadlocked with the trainer; else None."""
         self._watchdog.tick()
         seen = what, [(one.name, one.detail.get("progress")) for one in explorers]
         idle = all(one.state == "waiting" and not one.detail.get("doing") for one in explorers)
@@ -81,9 +80,9 @@ class ExplorerWatch:
         )
 
     def check_alive(self, what: str) -> None:
-        """Raises PeerGone once none is left that lives.
+        """Raise PeerGone if an explorer has died and none is left.
 
-        One that ended, or never came, is no trouble to a trainer that has groups to go on with.
+        Explorers that are done, or have not started, do not stop a trainer that has groups to train.
         """
         found = self.verdict(what)
         if found and any(self._is_dead(one) for one in self._explorers()):
@@ -95,7 +94,7 @@ class ExplorerWatch:
     def _is_dead(self, explorer: Participant) -> bool:
         if explorer.state in ("done", "stopped"):
             return explorer.state == "stopped"
-        silent_s = self._sight.silent_s(explorer)
+        silent_s = self._silence.silent_s(explorer)
         if explorer.detail.get("restarts"):
             return silent_s > RESTART_S
         return explorer.state == "failed" or silent_s > self._silent_s

@@ -1,4 +1,4 @@
-"""The trainer's pulse: it also keeps the leases of the claims in hand."""
+"""Heartbeat of the trainer, which also renews the leases of its claims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEASE_S = 60.0
 
 
 class LeaseHeartbeat(HeartbeatThread):
-    """Use as a context manager. ``check`` raises a lost claim, or that the database is gone."""
+    """Heartbeat thread, a context manager. ``check`` raises ClaimLost, and errors of the database."""
 
     def __init__(
         self,
@@ -53,33 +53,33 @@ class LeaseHeartbeat(HeartbeatThread):
         self.stop()
 
     def say(self, state: str, **detail: object) -> None:
-        """Change the state at once, not with the next beat."""
+        """Write a new state at once, not with the next heartbeat."""
         self.state, self.detail = state, detail
         self._doing = " ".join([state, *(f"{name} {value}" for name, value in detail.items())])
         self.main.now(self._doing, times=LONG)
         self._beat(self._buffer)
 
     def check(self) -> None:
-        """As a pulse's. Whoever waits calls it between looks: the main thread goes on."""
+        """Raise errors of the thread, and report progress. The main thread calls it while it polls."""
         self.main.progress()
         super().check()
 
-    def asks(self, method: str, suspects: Suspects) -> None:
-        """The main thread calls a method of the training processes."""
+    def record_call(self, method: str, suspects: Suspects) -> None:
+        """Record that the main thread calls ``method`` of the training processes."""
         self.main.now(f"{self._doing}, {method} in the training processes", times=LONG, suspects=suspects)
 
     def note(self, text: str) -> None:
-        """As a pulse's, and at once."""
+        """Report ``text`` as the base class does, with a heartbeat at once."""
         super().note(text)
         self._beat(self._buffer)
 
     def keep(self, *claims: Claim) -> None:
-        """Renew ``claims`` from now on, or nothing."""
+        """Renew ``claims``, and no others, from now on."""
         with self._lock:
             self._claims, self._renewed = claims, time.monotonic()
 
-    def beside(self, buffer: Buffer) -> None:
-        """Renew the claims in time."""
+    def after_beat(self, buffer: Buffer) -> None:
+        """Renew the claims after a quarter of their lease."""
         # Under the lock, so that keep() after mark_trained never meets a renewal of the same claim.
         with self._lock:
             if self._claims and time.monotonic() - self._renewed > self.lease_s / 4:

@@ -1,4 +1,4 @@
-"""The trainer's process: connects, asserts, builds, trains, and says how it ended."""
+"""The trainer's process: connect, check, build, train, and report the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trinity_compat.trainer.experts.trainer import MixTrainer
 from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 from trinity_compat.trainer.retention import RetentionThread
 from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
-from trinity_compat.trainer.training_processes import placed
+from trinity_compat.trainer.training_processes import reserve_pool
 from trinity_compat.trainer.verl_v0.adapter import Datasets, TrainerData, TrinityRayPPOTrainer, build
 
 
@@ -57,7 +57,7 @@ def run(spec: RunSpec) -> None:
         except BaseException as error:
             stopped = _is_stop(error)
             told: RunError | None = None if stopped else disk_full.explained(error, spec)
-            if guard.reason:  # else what it has ended would be blamed
+            if guard.reason:  # the watchdog ended a process; its reason is the cause
                 told = RunError(guard.reason)
             reason = "by a signal" if stopped else _reason(told or error)
             with suppress(BufferError):  # the disk may be full there too
@@ -99,7 +99,7 @@ def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: 
     )
     with _ray(spec, config):
         try:
-            pool = _places_first(config, spec, heart)
+            pool = _reserve_shared_devices(config, spec, heart)
             exchange.wait_for_device()
             kind = MixTrainer if experts else TrinityRayPPOTrainer
             trainer = _build(config, exchange, datasets, spec, heart, kind, pool)
@@ -119,20 +119,22 @@ def _build(
     pool: RayResourcePool | None = None,
 ) -> TrainerAdapter:
     with placement.told_when_pending(placement.TRAINER, heart.note):
-        return build(config, exchange, datasets, spec.device, kind, pool, heart.asks)
+        return build(config, exchange, datasets, spec.device, kind, pool, heart.record_call)
 
 
-def _places_first(config: DictConfig, spec: RunSpec, heart: LeaseHeartbeat) -> RayResourcePool | None:
-    """The trainer's places, before its first turn, where engines on several machines look for its devices."""
+def _reserve_shared_devices(
+    config: DictConfig, spec: RunSpec, heart: LeaseHeartbeat
+) -> RayResourcePool | None:
+    """Reserve the pool before the first turn, where engines on several machines share its devices."""
     if spec.mode != "colocate" or spec.device == "cpu" or int(config.trainer.nnodes) == 1:
         return None
     with placement.told_when_pending(placement.TRAINER, heart.note):
-        return placed(config, placement.tag_of(spec.job_dir))
+        return reserve_pool(config, placement.tag_of(spec.job_dir))
 
 
 @contextmanager
 def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
-    """The supervisor's Ray (RAY_ADDRESS), or one of our own that ends with us.
+    """Connect to the supervisor's Ray (RAY_ADDRESS), or start one that ends with this process.
 
     Raises UserError when it has too few GPUs.
     """
@@ -154,7 +156,7 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
         )
     try:
         check_gpus(spec, "trainer", ray.cluster_resources().get("GPU", 0.0))
-        with _on_sigterm():  # ray.init has put a handler of its own in place of ours
+        with _on_sigterm():  # ray.init has replaced the handler
             yield
     finally:
         ray.shutdown()
@@ -173,7 +175,7 @@ def _on_sigterm() -> Iterator[None]:
 
 
 def _is_stop(error: BaseException) -> bool:
-    """Whether a signal asked for the end. Ray replaces our handler of SIGTERM by one that exits with 15."""
+    """Whether a signal ended the process. Ray replaces our handler of SIGTERM by one that exits with 15."""
     if isinstance(error, SystemExit):
         return error.code in (signal.SIGTERM, 128 + signal.SIGTERM)
     return isinstance(error, KeyboardInterrupt)

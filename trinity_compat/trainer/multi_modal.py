@@ -1,9 +1,8 @@
-"""Pixels, sounds and positions of stored answers whose prompts have images, videos or audio: computed by
-veRL's own functions.
+"""Inputs of the model for prompts with images, videos or audio, computed by veRL's functions.
 
-The buffer holds them as the data had them. What veRL's agent loop would have handed over beside the
-tokens (``multi_modal_inputs``, and position ids in the model's own dimensions) follows from them, the tokens
-and the processor, so it is computed here and never stored. verl 0.9.1.
+The buffer stores the media of the data. What veRL's agent loop would add to the tokens
+(``multi_modal_inputs``, and position ids in the model's own dimensions) follows from media, tokens and the
+processor, so it is computed here and never stored. verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -42,11 +41,13 @@ class MultiModal:
         self._worker = None if processor is None else _Worker(config.data, tokenizer, processor)
 
     def add(self, batch: DataProto, tasks: Sequence[Mapping[str, Any]]) -> None:
-        """Give each row of ``batch`` what its task's media make of it: ``multi_modal_inputs`` as the
-        processor has them (pixel_values float32 [patches, …], image_grid_thw int64 [images, 3],
-        images_seqlens int64 [images], pixel_values_videos and video_grid_thw likewise, input_features of
-        sounds), and ``position_ids`` (int64 [N, 4, P+R] where the model counts text, time, height and width,
-        else [N, P+R])."""
+        """Add to each row of ``batch`` the inputs that its task's media yield.
+
+        ``multi_modal_inputs`` as the processor returns them (pixel_values float32 [patches, …],
+        image_grid_thw int64 [images, 3], images_seqlens int64 [images], pixel_values_videos and
+        video_grid_thw likewise, input_features of sounds), and ``position_ids`` (int64 [N, 4, P+R] where the
+        model counts text, time, height and width, else [N, P+R]).
+        """
         worker = self._worker
         if worker is None:
             return
@@ -63,11 +64,13 @@ class MultiModal:
 
 
 def level(rows: Iterable[Inputs]) -> None:
-    """Sounds of one length, that of the longest: veRL's engine puts those of a micro-batch into one tensor
-    (``extract_multi_modal_inputs``, verl 0.9.1), which pads the last dimension alone. Frames behind a
-    sound's own are masked, as the processor masks them where it is given several at once; the model makes no
-    token of them. Changes the dictionaries of ``rows`` in place: input_features float32 [sounds, frames, mel
-    bins] and input_features_mask bool [sounds, frames]."""
+    """Pad all sounds to the length of the longest, in place.
+
+    veRL's engine puts the sounds of a micro-batch into one tensor (``extract_multi_modal_inputs``, verl
+    0.9.1), and pads the last dimension alone. Added frames are masked, as the processor masks them for
+    several sounds; the model makes no token of them. Changes the dictionaries of ``rows``: input_features
+    float32 [sounds, frames, mel bins] and input_features_mask bool [sounds, frames].
+    """
     heard = [inputs for inputs in rows if _SOUND_MASK in inputs]
     frames = max((inputs[_SOUND_MASK].shape[1] for inputs in heard), default=0)
     for inputs in heard:
@@ -88,8 +91,10 @@ class _Worker(AgentLoopWorker):
         self.taken_out = {"mm_token_type_ids"} if hasattr(processor, "get_rope_index") else set[str]()
 
     def media(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """As the agent loop took them from the prompt, resized as it did: ``images``, ``videos`` (each with
-        its metadata), ``audios``."""
+        """Media of a prompt as the agent loop reads and resizes them.
+
+        These are ``images``, ``videos`` (each with its metadata) and ``audios``.
+        """
         made: dict[str, Any] = asyncio.run(AgentLoopBase.process_multi_modal_info(self, list(messages)))
         return made
 

@@ -111,8 +111,11 @@ def store_at(address: str) -> dist.TCPStore:
 
 
 def _address(*, apart: bool) -> str:
-    """Where the explorers reach this process: where its Ray is, which has the loopback address if it is the
-    run's own. ``apart``: they are another command's, maybe on another machine."""
+    """Address at which the explorers reach this process.
+
+    It is that of this process's Ray: the loopback address if the run started it. ``apart``: the explorers
+    belong to another command, maybe on another machine.
+    """
     address = str(ray.util.get_node_ip_address())
     return outward_address() if apart and is_loopback(address) else address
 

@@ -88,8 +88,10 @@ def spread(values: torch.Tensor, kept: Mask) -> torch.Tensor:
 
 
 def with_dropped_apart(compute: Callable[..., DataProto]) -> Callable[..., DataProto]:
-    """veRL's ``compute_advantage`` (ray_trainer.py) of the rows that count: what was dropped, and fillers,
-    are part of no baseline and no deviation, and get no advantage."""
+    """Wrap ``compute_advantage`` (veRL's ray_trainer.py) so that it sees only rows that count.
+
+    Dropped rows and fillers are part of no baseline and no deviation, and get no advantage.
+    """
 
     def computed(data: DataProto, *args: Any, **kwargs: Any) -> DataProto:
         _part_tasks(data)
@@ -113,7 +115,7 @@ def _part_tasks(data: DataProto) -> None:
 
 
 def of_rows_made(compute: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
-    """veRL's ``compute_data_metrics`` (metric_utils.py) without fillers."""
+    """Wrap ``compute_data_metrics`` (veRL's metric_utils.py) so that it leaves out fillers."""
 
     def computed(batch: DataProto, *args: Any, **kwargs: Any) -> Mapping[str, Any]:
         kept = without(FILLER, batch)

@@ -1,5 +1,4 @@
-"""Beside the training: texts and tokens that no checkpoint needs any more are dropped from the buffer
-(``trinity_compat.keep_steps``)."""
+"""Removal of old steps' texts and tokens from the buffer during training (``keep_steps``)."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.trainer.checkpoints import marked_step
 
 PERIOD_S = 10.0
-SPARE = 0.25  # of the file: free pages that the next steps fill again
+SPARE = 0.25  # part of the file kept as free pages, which the next steps fill
 
 
 class RetentionThread:
-    """A thread for as long as the block lasts; nothing where ``keep_steps`` is not set."""
+    """Thread that runs while the ``with`` block lasts; no-op where ``keep_steps`` is not set."""
 
     def __init__(self, spec: RunSpec, *, period_s: float = PERIOD_S) -> None:
         self._spec, self._period = spec, period_s
@@ -39,7 +38,7 @@ class RetentionThread:
             self._thread.join(timeout=self._period)
 
     def _run(self) -> None:
-        """Room is worth less than the run: what goes wrong here is said and ends the dropping alone."""
+        """Drop until stopped. An error is printed and ends this thread only, not the run."""
         try:
             db = Database(self._spec.database_url, create=False)
             try:
@@ -58,8 +57,11 @@ class RetentionThread:
 
 
 def unneeded(spec: RunSpec, last: int) -> Droppable | None:
-    """What may go after trainer step ``last``: what is ``keep_steps`` old, and behind the checkpoint that a
-    resume would start from. An older checkpoint can be resumed from too: what lacks is made again."""
+    """Content that may be dropped after trainer step ``last``; None for nothing.
+
+    It is ``keep_steps`` old, and older than the checkpoint from which a resume would start. A resume from an
+    older checkpoint is possible: the missing groups are generated again.
+    """
     if spec.keep_steps is None:
         return None
     upto = last - max(1, spec.keep_steps)  # the last step's evaluation may not have been read

@@ -23,7 +23,7 @@ EACH_EPOCH = "after_each_epoch"  # veRL's word in its SFT trainers (trainer/sft_
 
 
 def set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
-    """veRL's loop is given epochs enough; a number of steps that the configuration names stands.
+    """Set enough epochs for veRL's loop; a configured number of steps stays.
 
     A ``test_freq`` of an epoch becomes its steps: veRL's PPO trainer counts steps only.
     """
@@ -35,8 +35,11 @@ def set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
 
 
 def of_tasksets(config: DictConfig, rows: int) -> PlaceholderDataset:
-    """In the place of the ``rows`` of Trinity's tasksets, whose run has as many steps as there are whole
-    batches in all epochs together (trinity-rft 0.6.0, buffer/task_scheduler.py). Changes ``config``."""
+    """Replacement for the ``rows`` of Trinity's tasksets. Changes ``config``.
+
+    Such a run has as many steps as all epochs together have whole batches (trinity-rft 0.6.0,
+    buffer/task_scheduler.py).
+    """
     batch = int(config.data.train_batch_size)
     loaded = int(config.data.get("gen_batch_size") or batch)
     set_length(config, rows * int(config.trainer.total_epochs) // batch, max(1, rows // loaded))

@@ -20,8 +20,10 @@ Log = Callable[[int, Tree], dict[str, object]]
 
 @contextmanager
 def logged_through(log: Log, suffix: str = "_trainer") -> Iterator[None]:
-    """Every ``Tracking.log(data, step)`` logs what ``log(step, data)`` returns, under the run's name
-    with ``suffix`` (the explorer logs a run of its own)."""
+    """Let every ``Tracking.log(data, step)`` log what ``log(step, data)`` returns.
+
+    The run's name gets ``suffix``, since the explorer logs a run of its own.
+    """
 
     class Recorded(target.Tracking):
         def __init__(self, project_name: str, experiment_name: str, *args: object, **kwargs: object) -> None:

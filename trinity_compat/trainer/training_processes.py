@@ -1,4 +1,4 @@
-"""What runs in the training processes, and where those processes get their place."""
+"""Workers of the training processes, and their resource pools."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from trinity_compat.trainer.algorithms import loss_function
 
 
 class TrainingOnlyWorker(ActorRolloutRefWorker):
-    """veRL's actor (and reference) worker without the rollout engine beside it: the explorer has that.
+    """veRL's actor (and reference) worker without a rollout engine, which the explorer has.
 
-    Its transport (``checkpoint_engine``) stays, and so does every method that veRL's trainer calls.
+    Its transport (``checkpoint_engine``) and all methods that veRL's trainer calls stay.
     """
 
     role: str
@@ -41,10 +41,10 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """veRL's own; then the loss may read more columns, and its KL term may be Trinity's."""
+        """Load the models as veRL does; then wrap the loss, for further columns and Trinity's KL terms."""
         teacher = self.config.actor.policy_loss.get("trinity_teacher")
         if teacher:
-            self.ref_worker_cls = partial(_taught, self.ref_worker_cls, self.config.model, teacher)
+            self.ref_worker_cls = partial(_teacher_worker, self.ref_worker_cls, self.config.model, teacher)
         lora_merge.apply()
         super().init_model()
         if self.actor is not None:
@@ -52,7 +52,7 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
     async def update_weights(self, global_steps: int = 0, mode: str = "auto") -> object:
-        """veRL's own, which hands a transport whole models; an adapter only to a rollout in its process."""
+        """Send the weights as veRL does, but the adapter alone where the explorer's engines apply it."""
         if not is_handed_over({"actor_rollout_ref": OmegaConf.to_container(self.config)}):
             return await super().update_weights(global_steps=global_steps, mode=mode)
         adapter, peft = self.actor.engine.get_per_tensor_param(
@@ -63,27 +63,28 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def leave_device(self) -> None:
-        """Give what torch keeps for later back to the device: another process is about to use it."""
+        """Free the memory that torch caches, before another process uses the device."""
         aggressive_empty_cache(force_sync=True)
 
 
-def _taught(
+def _teacher_worker(
     kind: Callable[..., TrainingWorker], model: DictConfig, teacher: str, config: TrainingWorkerConfig
 ) -> TrainingWorker:
-    """A reference's worker with the teacher's weights."""
+    """Worker of the reference policy with the teacher's weights."""
     named = OmegaConf.merge(model, {"path": teacher, "hf_config_path": None})
     return kind(config=replace(config, model_config=omega_conf_to_dataclass(named)))
 
 
 class CallObserver(Protocol):
-    """Whoever is told of each call to the training processes, and how to find these."""
+    """Function called with each method that the trainer calls, and a way to find hung processes."""
 
-    def __call__(self, method: str, suspects: Suspects) -> object: ...
+    def __call__(self, method: str, suspects: Suspects) -> object:
+        """Observe a call of ``method``."""
 
 
-def told_of_calls(kind: type[RayWorkerGroup], asks: CallObserver) -> type[RayWorkerGroup]:
-    """``kind``, with ``asks`` told of each call: veRL's trainer waits for its end without a limit."""
-    processes: dict[Any, ray.ObjectRef] = {}  # of each actor where it is, once it has said so
+def observe_calls(kind: type[RayWorkerGroup], observer: CallObserver) -> type[RayWorkerGroup]:
+    """Subclass of ``kind`` that reports each call to ``observer``: veRL waits for calls without a limit."""
+    processes: dict[Any, ray.ObjectRef] = {}  # by actor, its identity and host, once it has answered
     node = ray.get_runtime_context().get_node_id()
 
     def suspects() -> list[HungProcess]:
@@ -93,16 +94,16 @@ def told_of_calls(kind: type[RayWorkerGroup], asks: CallObserver) -> type[RayWor
             for rank, (actor, where) in known
         )
 
-    class Told(kind):
+    class ObservedGroup(kind):
         def _execute_remote_single_worker(
             self, worker: Any, method_name: str, *args: Any, **kwargs: Any
         ) -> Any:
             if worker not in processes:
                 processes[worker] = worker.__ray_call__.remote(_where)
-            asks(method_name, suspects)
+            observer(method_name, suspects)
             return super()._execute_remote_single_worker(worker, method_name, *args, **kwargs)
 
-    return Told
+    return ObservedGroup
 
 
 def _is_known(where: ray.ObjectRef) -> bool:
@@ -114,9 +115,12 @@ def _where(worker: object) -> Mapping[str, object]:
     return {**identity(), "node": node, "host": socket.gethostname()}
 
 
-def placed(config: DictConfig, tag: str) -> RayResourcePool:
-    """The trainer's places, taken before it starts any process: engines that use its devices in turns look
-    for them by ``tag`` (``explorer/engine/trainer_devices.py``), and start first. Waits for Ray."""
+def reserve_pool(config: DictConfig, tag: str) -> RayResourcePool:
+    """Reserve the trainer's resource pool before any process of it starts. Waits for Ray.
+
+    Engines that share its devices start first, and find them by ``tag``
+    (``explorer/engine/trainer_devices.py``).
+    """
     sizes = [int(config.trainer.n_gpus_per_node)] * int(config.trainer.nnodes)
     pool = RayResourcePool(sizes, name_prefix=f"{tag}pool", max_colocate_count=placement.CPUS_PER_GPU)
     pool.get_placement_groups(device_name=config.trainer.device)
@@ -124,16 +128,17 @@ def placed(config: DictConfig, tag: str) -> RayResourcePool:
 
 
 class PresetPools(ResourcePoolManager):
-    """Pools that have their places already, in ``resource_pool_dict``."""
+    """Pools that are reserved already, in ``resource_pool_dict``."""
 
     def create_resource_pool(self) -> None:
-        """Nothing is left to do."""
+        """No-op: the pools exist."""
 
 
 class CpuPools(ResourcePoolManager):
-    """One process per "GPU" that the configuration counts, without asking Ray for GPUs."""
+    """Pools of one process for each configured "GPU", without GPUs of Ray."""
 
     def create_resource_pool(self) -> None:
+        """Create the pools without GPUs."""
         for name, processes in self.resource_pool_spec.items():
             self.resource_pool_dict[name] = RayResourcePool(
                 processes, use_gpu=False, max_colocate_count=1, name_prefix=name

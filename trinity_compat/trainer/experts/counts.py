@@ -1,5 +1,7 @@
-"""What an update holds of answers and of an expert's rows, told to each of its rows: however the update is
-cut, a loss of one kind is then normalised over that kind."""
+"""Counts of answers and expert rows in an update, attached to each row.
+
+By them the loss of one kind is normalised over that kind, however the update is split.
+"""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ class MixTrainer(TrinityRayPPOTrainer):
             raise UserError("sample_strategy mix trains text alone, and this model takes images too")
 
     def claimed(self, step: int) -> Claimed:
+        """Train batch of ``step``, whose expert rows are kept for the update."""
         claimed = super().claimed(step)
         self._rows = [each for group in claimed.experts for each in group.experiences]
         self._experts = None
@@ -119,7 +120,7 @@ class MixTrainer(TrinityRayPPOTrainer):
 
 @contextmanager
 def _update_of(config: DictConfig, rows: int) -> Iterator[None]:
-    """veRL counts a mini-batch in tasks of n answers: for as long as this lasts it is one of ``rows``."""
+    """Set the mini-batch to ``rows`` inside the block; veRL counts it in tasks of n answers."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     before = actor.ppo_mini_batch_size, rollout.n
     with open_dict(config):

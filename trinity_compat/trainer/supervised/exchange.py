@@ -1,5 +1,7 @@
-"""``Exchange`` over rows of files: which rows a step takes follows from its number, so nothing is claimed,
-and nothing but metrics lies in the database."""
+"""``Exchange`` over rows of files.
+
+The rows of a step follow from its number, so nothing is claimed, and the database holds metrics only.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,7 @@ class RowsExchange:
         self._rows, self._formatter, self._order, self._validation = rows, formatter, order, validation
 
     def started(self, total_steps: int) -> None:
+        """Store the number of steps, and that the run is not finished."""
         self._buffer.set_state("total_steps", total_steps)
         self._buffer.set_state("finished", False)
 
@@ -68,6 +71,7 @@ class RowsExchange:
         """The device is the trainer's alone."""
 
     def claim(self, step: int) -> Claimed:
+        """The step's rows, without a wait."""
         self._heart.say("running", step=step)
         return Claimed(tuple(self.group(number) for number in self._order.rows_of(step)), waited_s=0.0)
 
@@ -77,8 +81,10 @@ class RowsExchange:
         return Group(f"row-{number}", number, {}, 0, made, kind="rows")
 
     def validation(self, ranks: int) -> Iterator[list[Experience]]:
-        """The validation rows, as many at a time as a step trains on; the last ones that the ranks cannot
-        share evenly are left out."""
+        """The validation rows, in batches of the training batch's size.
+
+        The last rows that the ranks cannot share evenly are left out.
+        """
         made = [
             experience
             for number in range(len(self._validation))
@@ -95,9 +101,11 @@ class RowsExchange:
         """Nothing is claimed."""
 
     def evaluate(self, step: int, send: SendWeights) -> list[Group]:
+        """Raise NotImplementedError: rows of files have no answers."""
         raise NotImplementedError("a run on rows measures the loss of its validation rows, no answers")
 
     def log(self, step: int, metrics: Tree) -> dict[str, object]:
+        """Store the metrics without those of answers, with the loss under Trinity's name."""
         out = {name: value for name, value in metrics.items() if not name.startswith(_OF_ANSWERS)}
         if "actor/pg_loss" in metrics:
             out["train/loss"] = metrics["actor/pg_loss"]

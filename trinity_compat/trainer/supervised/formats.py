@@ -148,8 +148,11 @@ class Formatter:
         return ids
 
     def _masked(self, messages: Sequence[Message], tools: object) -> tuple[list[int], list[int]]:
-        """All tokens, and 1 for those of the assistant's messages: of a template that thinks, from the last
-        question on. Rests on each round's tokens being the beginning of the next one's."""
+        """All tokens, and a mask that is 1 for tokens of the assistant's messages.
+
+        For a template with thoughts only those after the last question. Requires that each round's tokens are
+        the beginning of the next round's.
+        """
         ids = self._templated(messages, tools=tools)
         mask = [0] * len(ids)
         for place in range(self._first_counted(messages), len(messages)):

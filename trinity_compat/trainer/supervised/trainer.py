@@ -44,6 +44,7 @@ class RowsData:
         set_length(config, self.order.steps, len(self.rows) // batch)
 
     def exchange(self, buffer: Buffer, heart: LeaseHeartbeat) -> RowsExchange:
+        """Exchange over these rows."""
         return RowsExchange(buffer, heart, self.rows, self.formatter, self.order, self.validation)
 
 

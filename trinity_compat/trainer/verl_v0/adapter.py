@@ -1,7 +1,7 @@
-"""The adapter that faces ``RayPPOTrainer`` (veRL's v0 trainer) of verl 0.9.1.
+"""Adapter of ``RayPPOTrainer`` (veRL's v0 trainer) of verl 0.9.1.
 
-``fit`` stays as veRL wrote it. Three objects in its hands are ours: ``StepPlaces`` (the dataloader),
-``StoredRollouts`` (the rollout manager) and ``VersionPublisher`` (the checkpoint manager).
+``fit`` stays as veRL wrote it. Three objects that it uses are ours: ``PlaceholderDataLoader`` (the
+dataloader), ``StoredRollouts`` (the rollout manager) and ``VersionPublisher`` (the checkpoint manager).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from trinity_compat.trainer.checkpoints import (
     CheckpointRetention,
     CheckpointState,
     HeldMarker,
-    mend_marker,
     read_state,
     release_marker,
+    repair_marker,
     write_state,
 )
 from trinity_compat.trainer.config import hand_over_whole
@@ -63,7 +63,7 @@ from trinity_compat.trainer.training_processes import (
     CpuPools,
     PresetPools,
     TrainingOnlyWorker,
-    told_of_calls,
+    observe_calls,
 )
 from trinity_compat.trinity.workflows.tasksets import SECTION, have_classes
 
@@ -71,9 +71,9 @@ TASK_NO = "trinity_task_no"
 
 
 class PlaceholderDataLoader:
-    """Stands for the train dataloader: a place for each group of a step.
+    """Replacement for the train dataloader, with a placeholder row for each group of a step.
 
-    Which tasks those are is known when the groups are claimed, inside veRL's timer for generation.
+    The tasks are known once the groups are claimed, inside veRL's timer for generation.
     """
 
     def __init__(self, trainer: TrinityRayPPOTrainer, length: int) -> None:
@@ -85,24 +85,24 @@ class PlaceholderDataLoader:
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         done = self._trainer.global_steps - 1
-        # A run that was trained to its end and is started again: veRL would begin one step more, for which
-        # no explorer has tasks.
-        left = max(0, self._trainer.total_training_steps - done)
-        for _ in range(min(left, self._length - done % self._length)):
+        # A run that was trained to its end and is started again makes no step: veRL would begin one more, for
+        # which no explorer has tasks.
+        remaining = max(0, self._trainer.total_training_steps - done)
+        for _ in range(min(remaining, self._length - done % self._length)):
             size = self._trainer.config.data.train_batch_size
             yield {"dummy_tensor": torch.zeros(size, 1, dtype=torch.uint8)}
 
     def state_dict(self) -> dict[str, int]:
-        """Nothing to keep: the position in the task stream is the buffer's, the step is veRL's own."""
-        point("inside checkpoint")  # veRL asks between the models and its last file, data.pt
+        """Empty state: the buffer has the position in the task stream, and veRL the step."""
+        point("inside checkpoint")  # veRL calls it after it has written the models, before data.pt
         return {}
 
     def load_state_dict(self, state: object) -> None:
-        """A checkpoint of stock veRL may hold its sampler's state; the step says the same."""
+        """No-op: the sampler's state in a checkpoint of stock veRL follows from the step."""
 
 
 class NumberedRows(Dataset):
-    """The validation set, each row with its position, by which stored answers are found."""
+    """Validation set with the position of each row, by which stored answers are found."""
 
     def __init__(self, rows: Dataset) -> None:
         self._rows = rows
@@ -115,27 +115,30 @@ class NumberedRows(Dataset):
 
 
 class NoServers:
-    """Stands for LLMServerManager: there is no rollout engine among the trainer's processes."""
+    """Replacement for LLMServerManager, since the trainer's processes have no rollout engine."""
 
     @classmethod
     def create(cls, *_: object, **__: object) -> Self:
+        """An instance, whatever the arguments."""
         return cls()
 
     def get_client(self) -> None:
-        return None
+        """None: there is no server."""
+        return
 
     def get_replicas(self) -> list[object]:
+        """Empty list: there is no server."""
         return []
 
     def start_profile(self) -> None:
-        pass
+        """No-op."""
 
     def stop_profile(self) -> None:
-        pass
+        """No-op."""
 
 
 class NoRewardLoop:
-    """Stands for RewardLoopManager: the explorer has scored."""
+    """Replacement for RewardLoopManager, since the explorer has scored the answers."""
 
     reward_loop_workers = None
 
@@ -144,36 +147,39 @@ class NoRewardLoop:
 
 
 class StoredRollouts:
-    """The rollout manager: hands over what the explorer stored."""
+    """Replacement for the rollout manager, which returns stored answers."""
 
     trainer: TrinityRayPPOTrainer
 
     @classmethod
     def create(cls, *_: object, **__: object) -> Self:
+        """An instance, whatever the arguments."""
         return cls()
 
     def generate_sequences(self, batch: DataProto) -> DataProto:
-        """The claimed groups in the order of ``batch``'s places, or the stored validation answers to its
-        rows (each place for a task gets that task's next answer)."""
+        """Answers of the claimed groups, in the order of ``batch``'s placeholders.
+
+        For validation the stored answers to its rows; each row of a task gets that task's next answer.
+        """
         if batch.meta_info.get("validate"):
             return self._validation(batch)
         groups = self.trainer.claimed(int(batch.meta_info["global_steps"])).groups
         n = self.trainer.runs
         if is_uneven(groups):
             experiences, n = levelled(groups, n)
-            self.trainer.takes(n)
+            self.trainer.set_rows_per_task(n)
             return PaddedGroups.of(self._batch(experiences, _repeated(groups, n)))
-        self.trainer.takes(n)
+        self.trainer.set_rows_per_task(n)
         sampled = [e for group in groups for e in group.experiences[:n]]
-        # remax: fit asks for the greedy baselines behind all sampled answers, one for each task
+        # remax: fit expects the greedy baselines after all sampled answers, one for each task
         greedy = [e for group in groups for e in group.experiences[n:]]
         return self._batch([*sampled, *greedy], [*_repeated(groups, n), *(groups if greedy else ())])
 
-    def _batch(self, experiences: Sequence[Experience], answered: Sequence[Group]) -> DataProto:
-        """``answered``: the group of each."""
+    def _batch(self, experiences: Sequence[Experience], groups: Sequence[Group]) -> DataProto:
+        """Batch of experiences; ``groups`` has the group of each."""
         out = to_dataproto(experiences, self.trainer.widths(experiences))
-        self.trainer.multi_modal.add(out, [group.task for group in answered])
-        out.non_tensor_batch |= task_columns(answered)
+        self.trainer.multi_modal.add(out, [group.task for group in groups])
+        out.non_tensor_batch |= task_columns(groups)
         return out
 
     def _validation(self, batch: DataProto) -> DataProto:
@@ -194,7 +200,7 @@ def _repeated(groups: Sequence[Group], times: int) -> list[Group]:
 
 
 class VersionPublisher:
-    """The checkpoint manager: "update the rollout's weights" means a version is complete."""
+    """Replacement for the checkpoint manager; publishes a version where veRL updates rollouts."""
 
     trainer: TrinityRayPPOTrainer
 
@@ -202,17 +208,17 @@ class VersionPublisher:
         self._actors = actor_wg
 
     def sleep_replicas(self) -> None:
-        """There are none."""
+        """No-op: there are no replicas."""
 
     def update_weights(self, step: int) -> None:
-        # A forward pass of an example by itself lacks what else the model takes beside tokens.
-        alone = self.trainer.processor is None and not _replays_routing(self.trainer.config)
-        self.trainer.exchange.publish(step, self.send, self.trainer.response_logprobs if alone else None)
+        """Publish version ``step``, with log-probabilities for a check where tokens are the only input."""
+        can_score = self.trainer.processor is None and not _replays_routing(self.trainer.config)
+        self.trainer.exchange.publish(step, self.send, self.trainer.response_logprobs if can_score else None)
 
     def send(
         self, version: int, meeting: Rendezvous | None = None, check: Callable[[], None] = lambda: None
     ) -> WeightFile:
-        """All ranks gather and write, or rank 0 broadcasts at ``meeting``. Raises HandoverFailed."""
+        """Let all ranks write their shares, or rank 0 broadcast at ``meeting``. Raises HandoverFailed."""
         ranks, until = self._actors.world_size, math.inf
         if meeting is not None:
             until = time.monotonic() + meeting.over_s
@@ -221,18 +227,16 @@ class VersionPublisher:
         waiting = self._actors.update_weights(global_steps=version, mode="auto")
         done = [answer for answer in _answers(waiting, check, until) if answer]
         if meeting is None:
-            return self._written(version, [answer["share"] for answer in done])
+            shares = [answer["share"] for answer in done]
+            options = self.trainer.config.actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs[FILE]
+            return assemble(options.directory, version, shares, recycle=options.recycle)
         if len(done) != 1:
             raise RunError(f"{len(done)} of {ranks} training processes sent version {version}, not one")
         return WeightFile(done[0]["path"], done[0]["digest"], done[0]["nbytes"])
 
-    def _written(self, version: int, shares: Sequence[WriterShare]) -> WeightFile:
-        told = self.trainer.config.actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs[FILE]
-        return assemble(told.directory, version, shares, recycle=told.recycle)
-
 
 class _Answer(TypedDict, total=False):
-    """Of a training process that was asked for weights: its share of the files, or what was broadcast."""
+    """Result of one training process: its share of the files, or the broadcast version."""
 
     share: WriterShare
     path: str
@@ -241,28 +245,28 @@ class _Answer(TypedDict, total=False):
 
 
 def _replays_routing(config: DictConfig) -> bool:
-    """Whether a forward pass wants to be told which experts the rollout took: nobody knows of other texts."""
+    """Whether a forward pass needs the routing of the rollout, which a single example lacks."""
     actor = config.actor_rollout_ref.actor
     mode = OmegaConf.select(actor, f"{actor.strategy}.router_replay.mode")
     return mode not in (None, "disabled")
 
 
 def _answers(waiting: list[ray.ObjectRef], check: Callable[[], None], until: float) -> list[_Answer]:
-    """What all ranks answer. Raises HandoverFailed when some don't: they hang past their own limits."""
+    """Results of all ranks. Raises HandoverFailed when some hang past their own limits."""
     while len(done := ray.wait(waiting, num_returns=len(waiting), timeout=0.5)[0]) < len(waiting):
         check()
         if time.monotonic() > until:
             missing = f"{len(waiting) - len(done)} of {len(waiting)} training processes"
-            raise HandoverFailed(f"{missing} never came back from handing the weights over")
+            raise HandoverFailed(f"{missing} did not finish sending the weights")
     answers: list[_Answer] = ray.get(waiting)
     return answers
 
 
 class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
-    """veRL's trainer on stored rollouts. ``exchange`` is all it knows of the run."""
+    """veRL's trainer on stored rollouts. ``exchange`` is its only access to the run."""
 
     train_dataloader: Sized
-    longer = False  # whether a row may be several answers, and longer than one
+    longer = False  # whether a row may join several answers, and be longer than one
 
     def __init__(self, *args: object, exchange: Exchange, **kwargs: object) -> None:
         self.exchange = exchange
@@ -282,11 +286,11 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         super()._create_dataloader(*args)
         steps = len(self.train_dataloader)
         self.train_dataloader = PlaceholderDataLoader(self, steps)
-        # fit ends with its epochs, also where total_training_steps, which schedules go by, says more.
+        # fit ends with its epochs, even where total_training_steps, which sets the schedules, is larger.
         self.exchange.started(min(self.total_training_steps, steps * self.config.trainer.total_epochs))
 
     def init_workers(self) -> None:
-        """veRL's own, with two names replaced: no rollout servers, no reward workers."""
+        """Start the workers as veRL does, but without rollout servers and reward workers."""
         with (
             patch.object(ray_trainer, "LLMServerManager", NoServers),
             patch("verl.experimental.reward_loop.RewardLoopManager", NoRewardLoop),
@@ -296,7 +300,9 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.exchange.before_leaving(self.actor_rollout_wg.leave_device)
 
     def _update_actor(self, batch: DataProto) -> DataProto:
-        if reads_entropy(self.config.algorithm) and ENTROPY not in batch.batch:  # nothing was recomputed
+        if (
+            reads_entropy(self.config.algorithm) and ENTROPY not in batch.batch
+        ):  # log-probs were not recomputed
             batch.batch[ENTROPY] = self._compute_old_log_prob(batch)[0].batch[ENTROPY]
         batch, metrics = with_advantages(batch, self.config.algorithm)
         updated = self._updated(batch)
@@ -304,43 +310,47 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         return updated
 
     def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
-        """veRL's own, with the entropies under a name that it doesn't drop where an estimator reads them."""
+        """Compute as veRL does, and store entropies for estimators under a name that veRL keeps."""
         output, mfu = super()._compute_old_log_prob(batch)
         if reads_entropy(self.config.algorithm):
             output.batch[ENTROPY] = output.batch["entropys"]
         return output, mfu
 
     def _updated(self, batch: DataProto) -> DataProto:
-        """veRL's update of the policy on a batch that has its advantages."""
+        """Update the policy on a batch with advantages, as veRL does."""
         return super()._update_actor(batch)
 
     def fit(self) -> None:
-        apart = with_dropped_apart(ray_trainer.compute_advantage)
-        figures = of_rows_made(ray_trainer.compute_data_metrics)
+        """Run veRL's ``fit``, with its logger and two of its functions wrapped."""
+        compute_advantage = with_dropped_apart(ray_trainer.compute_advantage)
+        compute_data_metrics = of_rows_made(ray_trainer.compute_data_metrics)
         with (
             logged_through(self._log),
-            patch.object(ray_trainer, "compute_advantage", apart),
-            patch.object(ray_trainer, "compute_data_metrics", figures),
+            patch.object(ray_trainer, "compute_advantage", compute_advantage),
+            patch.object(ray_trainer, "compute_data_metrics", compute_data_metrics),
         ):
             super().fit()
 
-    def takes(self, rows: int) -> None:
-        """So many rows of each task in this step: veRL asks its configuration, whenever it counts them."""
+    def set_rows_per_task(self, rows: int) -> None:
+        """Write the number of rows of each task in this step to the configuration, where veRL reads it."""
         with open_dict(self.config):
             self.config.actor_rollout_ref.rollout.n = rows
 
     def _log(self, step: int, metrics: Tree) -> dict[str, object]:
         logged = self.exchange.log(step, metrics)
-        self._count_checkpoint()
+        self._publish_marker()
         return logged
 
     def claimed(self, step: int) -> Claimed:
-        """What ``step`` trains on."""
+        """Train batch of ``step``."""
         return self.exchange.claim(step)
 
     def widths(self, experiences: Sequence[Experience]) -> BatchShape:
-        """Of a batch of them: veRL's own, whatever they hold; where a row may be several answers
-        (max_model_len is its limit) as wide as the longest, as in trinity-rft (trainer/verl/utils.py)."""
+        """Shape of a batch of experiences.
+
+        veRL's configured widths; where a row may join several answers (up to max_model_len), at least those
+        of the longest, as in trinity-rft (trainer/verl/utils.py).
+        """
         if not self.longer:
             return self.shape
         prompt = max((len(each.prompt_ids) for each in experiences), default=0)
@@ -349,14 +359,14 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         return BatchShape(max(own.prompt, prompt), max(own.response, response), own.pad_id)
 
     def validation_answers(self) -> list[Group]:
-        """Groups of this step's evaluation, by position; asked for once per step."""
+        """Groups of this step's evaluation, by position; requested once per step."""
         if self._validated is None or self._validated[0] != self.global_steps:
             groups = self.exchange.evaluate(self.global_steps, self.checkpoint_manager.send)
             self._validated = self.global_steps, groups
         return self._validated[1]
 
     def response_logprobs(self, experience: Experience) -> list[float]:
-        """Of the current policy, float [R]; a row for every rank, one at a time."""
+        """Log-probabilities of the current policy, float [R], computed on one row for each rank."""
         copies = [experience] * self.actor_rollout_wg.world_size
         rows = to_dataproto(copies, self.widths(copies))
         rows.meta_info = {
@@ -380,16 +390,16 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
             super()._save_checkpoint()
         self._saved = self.global_steps
 
-    def _count_checkpoint(self) -> None:
-        """Of the step whose metrics are logged now; the older ones go."""
+    def _publish_marker(self) -> None:
+        """Publish the marker of a checkpoint whose step was logged now, and delete older checkpoints."""
         if self._saved:
-            self._marker.let_go()
+            self._marker.publish()
             point("after checkpoint")
             self._retention.prune(self._directory, self._saved)
             self._saved = 0
 
     def _load_checkpoint(self) -> None:
-        mend_marker(self._directory)
+        repair_marker(self._directory)
         with patch.object(ray_trainer.torch, "load", _no_state):
             super()._load_checkpoint()
         own = self._load_own_state() if self.global_steps else {}
@@ -397,7 +407,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
 
     def _save_own_state(self) -> None:
-        """What veRL's checkpoint lacks: the adaptive KL coefficient, and the position in the task stream."""
+        """Write the adaptive KL coefficient and the position in the task stream, which veRL does not save."""
         kl = getattr(self, "kl_ctrl_in_reward", None)
         state: CheckpointState = {
             "step": self.global_steps,
@@ -414,7 +424,7 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
         return own
 
     def _checkpoint_folder(self) -> Path:
-        """Where veRL has just loaded from."""
+        """Folder from which veRL has just loaded."""
         trainer = self.config.trainer
         if trainer.resume_mode == "resume_path":
             return Path(trainer.resume_from_path)
@@ -422,17 +432,20 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
 
 
 def _no_state(path: str, **_: object) -> dict[str, object]:
-    """For ``data.pt``, the dataloader's state: not opened, since veRL would unpickle whatever lies there and
-    ``StepPlaces`` needs nothing of it."""
+    """Replacement for ``torch.load`` of ``data.pt``, the dataloader's state, which veRL would unpickle.
+
+    ``PlaceholderDataLoader`` has no state.
+    """
     return {}
 
 
 class _Roles(BaseTaskRunner):
-    """veRL's choice of roles and pools, with our worker in the actor's place."""
+    """veRL's choice of roles and resource pools, with ``TrainingOnlyWorker`` as the actor."""
 
     def build(
         self, config: DictConfig, device: str, pool: RayResourcePool | None = None
     ) -> tuple[dict[Role, type], ResourcePoolManager, type[RayWorkerGroup]]:
+        """Workers by role, resource pools, and the class of worker groups."""
         _, group_class = self.add_actor_rollout_worker(config)
         self.add_critic_worker(config)
         for role in (Role.ActorRollout, Role.ActorRolloutRef):
@@ -449,7 +462,7 @@ class _Roles(BaseTaskRunner):
 
 
 class TrainerData(Protocol):
-    """What a trainer is built with."""
+    """Data, tokenizer and processor of a trainer."""
 
     tokenizer: Any
     processor: Any
@@ -464,14 +477,15 @@ def build(
     device: str,
     kind: type[TrinityRayPPOTrainer] = TrinityRayPPOTrainer,
     pool: RayResourcePool | None = None,
-    asks: CallObserver = lambda method, suspects: None,
+    observer: CallObserver = lambda method, suspects: None,
 ) -> TrinityRayPPOTrainer:
-    """A trainer with its workers started and its models loaded.
+    """Build a trainer, start its workers and load its models.
 
-    ``pool``: its places, where it has them already. ``asks`` is told of each call to its processes.
+    ``pool``: its resource pool, where it is reserved already. ``observer`` is called before each call to its
+    processes.
     """
     if datasets.processor is not None:
-        _hand_over_what_vllm_adapts(config)
+        _send_whole_where_needed(config)
     roles, pools, group_class = _Roles().build(config, device, pool)
     trainer = kind(
         config=config,
@@ -479,7 +493,7 @@ def build(
         processor=datasets.processor,
         role_worker_mapping=roles,
         resource_pool_manager=pools,
-        ray_worker_group_cls=told_of_calls(group_class, asks),
+        ray_worker_group_cls=observe_calls(group_class, observer),
         train_dataset=datasets.train,
         val_dataset=datasets.val,
         collate_fn=collate_fn,
@@ -489,8 +503,8 @@ def build(
     return trainer
 
 
-def _hand_over_what_vllm_adapts(config: DictConfig) -> None:
-    """Whole models in place of an adapter of which the explorer's engines would leave out a part."""
+def _send_whole_where_needed(config: DictConfig) -> None:
+    """Send whole models instead of an adapter where the explorer's engines would ignore a part of it."""
     if not is_handed_over(dict(OmegaConf.to_container(config))):
         return
     if beside := beside_language_model(omega_conf_to_dataclass(config.actor_rollout_ref.model)):
@@ -499,7 +513,7 @@ def _hand_over_what_vllm_adapts(config: DictConfig) -> None:
 
 
 class Datasets:
-    """Tokenizer and data as veRL's task runner opens them."""
+    """Tokenizer, processor and data, opened as veRL's task runner does."""
 
     def __init__(self, config: DictConfig) -> None:
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
