@@ -72,8 +72,8 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
         line = Text(f"{mark} {warning.code} {warning.message}{cure}{place}", style=style)
         yield Padding(line, (0, 0, 0, 2))
     for diagnostic in launch.diagnostics:
-        line = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
-        yield Padding(Text(line, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))
+        found = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
+        yield Padding(Text(found, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))
     listed_here = [*launch.changed(), *(launch.kept() if every else ())]
     if listed_here:
         yield _table(listed_here, launch)
