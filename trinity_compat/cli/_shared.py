@@ -1,4 +1,4 @@
-"""What several commands take and do the same way."""
+"""Options and output that several commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's checkpoints as veRL leaves them: ``global_step_N/actor``, and a marker that names the last one."""
+"""A job's checkpoints as veRL writes them: ``global_step_N/actor``, and a marker with the last step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STEP = re.compile(r"global_step_(\d+)")
 
 
 def last_step(job: Path) -> int | None:
-    """The veRL step that the marker names, from which a resume continues; None without one."""
+    """Return the step of the marker, from which a resume continues; None without a marker."""
     try:
         return int((job / MARKER).read_text().strip())
     except (OSError, ValueError):
@@ -18,13 +18,15 @@ def last_step(job: Path) -> int | None:
 
 
 def actor_of(job: Path, step: int) -> Path:
-    """Where the actor of a step lies."""
+    """Return the folder of a step's actor."""
     return job / f"global_step_{step}" / "actor"
 
 
 def whole_steps(job: Path) -> tuple[int, ...]:
-    """Steps whose actor lies in the job, up to the marker's: veRL writes the marker last, so a folder of a
-    later step is half a checkpoint."""
+    """Return the steps whose checkpoint is complete.
+
+    veRL writes the marker last, so a folder of a later step is half a checkpoint.
+    """
     last = last_step(job)
     found = [int(m[1]) for path in job.glob("global_step_*") if (m := _STEP.fullmatch(path.name))]
     whole = [step for step in found if any(actor_of(job, step).glob("*"))]

@@ -1,4 +1,4 @@
-"""A full disk, told in one message: whoever could not write, and in whatever words its library says so."""
+"""Detection of a full disk, and the one message that names the folder."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ _FULL = 1 << 20  # bytes: with fewer a disk counts as full
 
 
 class DiskFull(RunError):
-    """What was written there stays; a half-written version or checkpoint does not count."""
+    """A disk is full. What was written stays; half-written versions and checkpoints do not count."""
 
 
 def explained(error: BaseException, spec: RunSpec) -> DiskFull | None:
-    """``error`` as a message with the folder, where a full disk under one of the run's folders is the reason;
-    None for others, and for what has its message already."""
+    """Return ``error`` as a message that names the full folder, or None for another error.
+
+    Libraries report a full disk in their own words, or only by a failed write; then the run's folders are
+    checked. An error that has a message of ours already is not replaced.
+    """
     chain = [*_chain(error)]
     if any(isinstance(each, RunError | UserError) for each in chain):
         return None
@@ -39,17 +42,17 @@ def explained(error: BaseException, spec: RunSpec) -> DiskFull | None:
 
 
 def told(folder: Path) -> str:
-    """Of a full folder."""
+    """Return the message for a full folder."""
     return f"{TOLD} in {folder} ({_free(folder) / 2**20:.0f} MiB free)"
 
 
 def full_folder(spec: RunSpec) -> Path | None:
-    """The first of the run's folders whose disk is full."""
+    """Return the first of the run's folders whose disk is full."""
     return next((folder for folder in _folders(spec) if _free(folder) < _FULL), None)
 
 
 def _folders(spec: RunSpec) -> Iterator[Path]:
-    """Where the processes of a run write: checkpoints, logs and metrics; weights; the database; Ray."""
+    """Yield the folders that processes of the run write: job, weights, database, temporary files."""
     file = database_url.file_of(spec.database_url)
     places = [spec.job_dir, spec.sync.directory, str(file.parent) if file else ""]
     yield from (Path(place) for place in (*places, tempfile.gettempdir()) if place and Path(place).is_dir())
@@ -72,6 +75,6 @@ def _says_so(error: BaseException) -> bool:
 
 
 def _last_line(error: BaseException) -> str:
-    """Ray's errors begin with a traceback."""
+    """Return the last line; Ray's errors begin with a traceback."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]

@@ -1,9 +1,9 @@
-"""Fingerprint of everything that a stored answer depends on: groups of another one are not trained on.
+"""Fingerprint of everything on which a stored answer depends.
 
-``fingerprint_rules`` says which settings those are. A run's fingerprint is made once, by the command that
-starts it, and stands in its ``run.json`` (``RunSpec.fingerprint``): both sides go by that one, whenever they
-are started again. What loads a user's file later than that checks that it is still the same file (``check``).
-The buffer keeps the fingerprints that its groups were made with.
+Groups of another fingerprint are not trained. ``fingerprint_rules`` lists the settings. The command that
+starts a run computes its fingerprint once and writes it to ``run.json`` (``RunSpec.fingerprint``); both sides
+use that one at every restart. A process that loads a user's file later checks that the file is unchanged
+(``check``). The buffer keeps the fingerprints of its groups.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ _NOT_IN_ROWS = ("place", "limit_s", "workflow_args.directory")  # of a taskset: 
 
 
 def fingerprint_of(spec: RunSpec, *, cwd: Path | None = None) -> Fingerprint:
-    """The run's own where it has one; else made of the files as they are now.
+    """Return the run's fingerprint, or compute it from the files as they are now.
 
-    ``cwd``: where the run's processes run.
+    ``cwd``: the working directory of the run's processes.
     """
     return spec.fingerprint or made(spec, cwd=cwd or Path.cwd())
 
 
 def made(spec: RunSpec, *, cwd: Path) -> Fingerprint:
-    """Made of ``spec`` and of the files that it names as they are now. Secrets are left out."""
+    """Compute the fingerprint of ``spec`` and of the files that it names; secrets are left out."""
     saved = spec.as_saved()[0]
     env = section_at(saved, "env")
     reading = _Reading(cwd, str(env.get("PYTHONPATH") or os.environ.get("PYTHONPATH", "")))
@@ -68,7 +68,7 @@ def made(spec: RunSpec, *, cwd: Path) -> Fingerprint:
 
 
 def _nodes(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """As ``leaves``; a section that is read as one comes whole."""
+    """Yield leaves; a section that is read as one is yielded whole."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and not is_whole(key):
@@ -78,7 +78,7 @@ def _nodes(tree: Tree, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _own(spec: RunSpec) -> Iterator[tuple[str, object]]:
-    """The run's own settings that an answer depends on."""
+    """Yield the run's own settings on which an answer depends."""
     scoring = spec.scoring
     yield "trinity_compat.reward_timeout", scoring.timeout_s
     yield "trinity_compat.reward_failure", [scoring.on_error, scoring.on_hang]
@@ -94,9 +94,9 @@ def _environment(env: Tree) -> Iterator[tuple[str, object]]:
 
 
 class _Reading:
-    """Collects items, and the files behind them.
+    """Collects items and the files behind them.
 
-    Relative paths are of ``cwd``; modules are looked for there and in the folders of ``python_path``.
+    Relative paths start at ``cwd``; modules are searched there and in the folders of ``python_path``.
     """
 
     def __init__(self, cwd: Path, python_path: str) -> None:
@@ -107,7 +107,7 @@ class _Reading:
         self._left: dict[str, int] = {}  # bytes that may still be read of whole files
 
     def add(self, rule: Rule, key: str, value: object) -> None:
-        """What ``rule`` makes of a setting. One that is null or empty is like one that is not there."""
+        """Add a setting by its rule. A null or empty one counts as missing."""
         if not rule.part or value is None or value in ("", [], {}):
             return
         getattr(self, f"_{rule.read}")(rule.part, key, value)
@@ -145,7 +145,7 @@ class _Reading:
                 self._value(part, item, text)
 
     def _entries(self, text: str) -> dict[str, Path]:
-        """Files that a path, a folder of plugins or a module's name stands for; none for what is not here."""
+        """Return the files of a path, a folder of plugins or a module; empty for what is not here."""
         path = self._path(text.removeprefix("file://"))
         if path is not None and path.is_dir():
             return {file.name: file for file in sorted(path.glob("*.py"))}
@@ -173,7 +173,7 @@ class _Reading:
             self._folder(part, f"{key}.{number}", text, weights=True)
 
     def _config(self, part: str, key: str, value: object) -> None:
-        """A YAML or JSON file, the classes that it names, and the files."""
+        """Add a YAML or JSON file with the classes and files that it names."""
         path = self._path(str(value))
         if path is None or not path.is_file():
             self._value(part, key, value)
@@ -202,7 +202,7 @@ class _Reading:
     _workflows = _tasksets
 
     def _taskset(self, part: str, key: str, taskset: Tree) -> None:
-        """Its rows by content, the program that it names too, the rest by value."""
+        """Add a taskset: rows by content, its program too, all else by value."""
         for name, value in leaves(taskset):
             if name == "path":
                 self._data(DATA, f"{key}.{name}", value)
@@ -227,14 +227,14 @@ class _Reading:
                     self._value(part, f"{key}.{number}.{name}", setting)
 
     def _path(self, text: str) -> Path | None:
-        """None for a text that cannot be a path."""
+        """Return the path, None for a text that cannot be one."""
         if not text or len(text) > 1024 or "\n" in text or "\0" in text or "://" in text:
             return None
         return self._cwd / from_home(text)
 
 
 def _plain(value: object) -> object:
-    """1.0 is 1, as YAML files and command lines write either."""
+    """Write 1.0 as 1: YAML files and command lines use either."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
@@ -243,7 +243,7 @@ def _plain(value: object) -> object:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Every text in nested containers."""
+    """Yield every text in nested containers."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -265,7 +265,7 @@ def _read(path: Path) -> object:
 
 
 def differences(before: Mapping[str, Mapping[str, str]], now: Fingerprint) -> list[str]:
-    """Sentences without an end: which parts of ``before`` (a fingerprint's parts) are not those of now."""
+    """Describe each part of ``before`` (the parts of a fingerprint) that differs from ``now``."""
     return [
         text
         for part in dict.fromkeys((*now.parts, *before))
@@ -307,9 +307,9 @@ class StateStore(Protocol):
 
 
 def sign(buffer: StateStore, mine: Fingerprint) -> None:
-    """Say in the buffer that groups are made with ``mine`` from now on.
+    """Record in the buffer that groups are made with ``mine`` from now on.
 
-    What it says already stays: groups may wait that were made with another one.
+    Earlier records stay: groups of them may still wait.
     """
     known = buffer.get_state(_KEY)
     parts = _stored(mine)
@@ -320,12 +320,12 @@ def sign(buffer: StateStore, mine: Fingerprint) -> None:
 
 
 def sign_anew(buffer: StateStore, mine: Fingerprint) -> None:
-    """All groups that count are made with ``mine``. Call after the others are void."""
+    """Record ``mine`` as the only fingerprint; call after the groups of others are void."""
     buffer.set_state(_KEY, [_stored(mine)])
 
 
 def edits(buffer: StateStore, mine: Fingerprint) -> list[str]:
-    """Why groups that wait may not be trained with ``mine``; none where they may."""
+    """Return the reasons why waiting groups cannot be trained with ``mine``; none where they can."""
     known = buffer.get_state(_KEY)
     if known is None:
         return []
@@ -345,13 +345,13 @@ def _stored(mine: Fingerprint) -> dict[str, dict[str, str]]:
 
 
 class FilesEdited(UserError):
-    """A process has loaded a file that is not what it was when the run started."""
+    """A process has loaded a file that changed since the run started."""
 
 
 def check(mine: Fingerprint | None, parts: Collection[str] | None = None) -> None:
-    """Raises FilesEdited where a file of ``parts`` (None: of all) is not what it was when the run started.
+    """Raise FilesEdited where a file of ``parts`` (None: of all) changed since the run started.
 
-    Call when it has been loaded.
+    Call after loading the file.
     """
     for part, paths in (mine.files if mine else {}).items():
         for path, digest in paths.items():

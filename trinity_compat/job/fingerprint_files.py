@@ -1,8 +1,8 @@
 """Identity of files by content: users' code with the modules beside it, model folders, data files.
 
-Nothing is imported or executed. Bounded: a file of up to ``WHOLE_BYTES`` is read whole; of a larger one count
-its size, ``SAMPLES`` samples spread over it and a Parquet file's footer. Modification times and the folder do
-not count, so that a copied or rewritten identical file is the same one.
+Nothing is imported or executed. Reading is bounded: up to ``WHOLE_BYTES`` a file is read whole; of a larger
+one its size, ``SAMPLES`` samples and a Parquet file's footer count. Modification time and folder do not
+count, so a copy is the same file.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _SAMPLED = "~"  # before the digest of a file that was read in part
 
 
 def digest(data: bytes) -> str:
-    """Short, for comparison only."""
+    """Return a short digest, for comparison only."""
     return blake2b(data, digest_size=8).hexdigest()
 
 
 def of_file(path: Path, *, whole: int | None = None) -> str:
-    """Digest of a file's content; UNREADABLE for what is not a regular file that this user can read.
+    """Return the digest of a file's content, UNREADABLE for what is not a readable regular file.
 
     ``whole``: a smaller limit than WHOLE_BYTES.
     """
@@ -54,7 +54,7 @@ def of_file(path: Path, *, whole: int | None = None) -> str:
 
 
 def size_of(path: Path) -> int:
-    """In bytes; 0 for a file that cannot be looked at."""
+    """Return the size in bytes, 0 for a file that cannot be read."""
     try:
         return path.stat().st_size
     except OSError:
@@ -62,7 +62,7 @@ def size_of(path: Path) -> int:
 
 
 def is_as_before(path: Path, before: str) -> bool:
-    """Whether ``of_file``, asked in the same way, still says ``before``."""
+    """Return True while ``of_file`` with the same limit gives ``before``."""
     return of_file(path, whole=0 if before.startswith(_SAMPLED) else None) == before
 
 
@@ -78,7 +78,7 @@ def _digest_of(file: BinaryIO, size: int, limit: int) -> str:
 
 
 def _footer(file: BinaryIO, size: int) -> bytes:
-    """A Parquet file's footer, which has the place, the size and the extremes of each column chunk."""
+    """Return a Parquet file's footer: place, size and extremes of each column chunk."""
     file.seek(size - 8)
     end = file.read(8)
     if end[4:] != b"PAR1":
@@ -89,7 +89,7 @@ def _footer(file: BinaryIO, size: int) -> bytes:
 
 
 def in_folder(folder: Path, *, weights: bool = True) -> dict[str, Path]:
-    """Files below ``folder`` by their names in it, hidden ones and texts about it left out."""
+    """Return the files below ``folder`` by relative name, without hidden files and READMEs."""
     found: dict[str, Path] = {}
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
@@ -105,8 +105,11 @@ def in_folder(folder: Path, *, weights: bool = True) -> dict[str, Path]:
 
 
 def of_code(entries: Mapping[str, Path], roots: Sequence[Path]) -> dict[str, Path]:
-    """``entries`` (name → file), and the modules that they import from beside them or from ``roots``, and so
-    on. Read off ``import`` statements: a module that is imported by a computed name is not found."""
+    """Return ``entries`` (name → file) with the modules that they import, transitively.
+
+    Modules beside them or in ``roots``, found by ``import`` statements; one imported by a computed name is
+    not found.
+    """
     found = dict(entries)
     waiting = deque((path, path.parent) for path in entries.values())
     known = {path.resolve() for path in entries.values()}
@@ -122,8 +125,10 @@ def of_code(entries: Mapping[str, Path], roots: Sequence[Path]) -> dict[str, Pat
 
 
 def of_module(name: str, roots: Sequence[Path]) -> dict[str, Path]:
-    """The files of a module that lies in ``roots``, the packages above it first; none of one that is
-    installed."""
+    """Return the files of a module in ``roots``, the packages above it first.
+
+    Empty for an installed module.
+    """
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts) or parts[0] in _INSTALLED | sys.stdlib_module_names:
         return {}
@@ -153,7 +158,7 @@ def _name(file: Path, roots: Sequence[Path]) -> str:
 
 
 def _imports(path: Path, roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """(name, file) of the modules that a file imports."""
+    """Yield (name, file) of the modules that a file imports."""
     try:
         if not path.is_file() or path.stat().st_size > _SOURCE_BYTES:
             return

@@ -1,7 +1,8 @@
-"""Which settings a stored answer depends on: one declaration, for the fingerprint, its test and its table.
+"""The settings on which a stored answer depends, one row each.
 
-A rule takes settings by their last names in one section, or all of a section (``*``). The nearest rule
-counts: a setting's own before that of a section above it. A setting without a rule voids (``UNCLASSIFIED``).
+The fingerprint, its test and its table in the documentation read them. A rule names settings by their last
+names in one section, or all of a section (``*``). The nearest rule counts: a setting's own before that of a
+section above it. A setting without a rule voids stored answers (``UNCLASSIFIED``).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ WHOLE = ("tasksets", "workflows", "operators", "served")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``part``: of the fingerprint, as messages name it; "" where the settings do not void.
+    """Settings, and the ``part`` of the fingerprint to which they belong ("" where they do not void).
 
     ``names``: last names, separated by spaces, of settings in the section ``above``; ``*`` for all below it.
     """
@@ -49,7 +50,7 @@ class Rule:
 
     @property
     def keys(self) -> Iterator[str]:
-        """Dotted keys; for ``*`` the section's own."""
+        """Yield dotted keys; for ``*`` the section's own."""
         for name in self.names.split():
             yield self.above if name == "*" else f"{self.above}.{name}".lstrip(".")
 

@@ -1,10 +1,11 @@
-"""How many GPUs each side of a run has, by its veRL configuration; and whether a Ray has them: one that
-hasn't leaves an actor pending for ever, without a word.
+"""Number of GPUs of each side of a run, read from its veRL configuration, and the check against Ray.
 
-The trainer's are ``trainer.nnodes`` × ``trainer.n_gpus_per_node``. An explorer's are ``rollout.nnodes`` ×
-``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. A reward model's are
-``reward.reward_model``'s, in the same way, for all explorers together. Nothing else reads or writes them.
-How a launch's GPUs are divided: ``translate/sections/gpus.py``, which ``run/plan/gpu_split.py`` asks.
+Ray keeps an actor pending without a message if its GPUs do not exist.
+
+The trainer has ``trainer.nnodes`` × ``trainer.n_gpus_per_node``. An explorer has ``rollout.nnodes`` ×
+``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. A reward model has those of
+``reward.reward_model`` in the same way, for all explorers together. No other module reads or writes these
+keys; ``translate/sections/gpus.py`` divides a launch's GPUs, called by ``run/plan/gpu_split.py``.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ ENGINES = "explorer.rollout_model.engine_num"
 
 
 def trainer_gpus(verl: Tree) -> int:
-    """GPUs of the trainer, all nodes together; of the whole launch, while it isn't split yet."""
+    """Return the GPUs of the trainer on all nodes; before the split, those of the whole launch."""
     return int(value_at(verl, "trainer.nnodes")) * int(value_at(verl, "trainer.n_gpus_per_node"))
 
 
 def shares(verl: Tree, *, device: str, mode: str, explorers: int) -> dict[Side, int]:
-    """GPUs of each side of a run, whichever commands start the sides; processes where ``device`` is ``cpu``.
+    """Return the GPUs of each side of a run (processes where ``device`` is ``cpu``).
 
-    In mode colocate the engine uses the trainer's and has no share; without a reward model there is none of
-    it.
+    In mode colocate the engines use the trainer's devices and have no share. Without a reward model its side
+    is missing.
     """
     found: dict[Side, int] = {"trainer": trainer_gpus(verl)}
     if mode != "colocate":
@@ -43,13 +44,15 @@ def shares(verl: Tree, *, device: str, mode: str, explorers: int) -> dict[Side, 
 
 
 def engine_places(count: int, width: int) -> dict[str, int]:
-    """veRL key → value that gives one explorer ``count`` engines of ``width`` GPUs: what ``engine_count``
-    reads."""
+    """Return veRL key → value for ``count`` engines of ``width`` GPUs in one explorer.
+
+    ``engine_count`` reads them.
+    """
     return {f"{_ROLLOUT}.nnodes": 1, f"{_ROLLOUT}.n_gpus_per_node": count * width}
 
 
 def engine_count(rollout: Tree, device: str) -> int:
-    """Engines of one explorer: rollout.nnodes × rollout.n_gpus_per_node ÷ tensor parallel size.
+    """Return the engines of one explorer: rollout.nnodes × n_gpus_per_node ÷ tensor parallel size.
 
     ``nnodes`` 0 (veRL's default: rollout shares the trainer's devices) gives one.
     """
@@ -58,12 +61,12 @@ def engine_count(rollout: Tree, device: str) -> int:
 
 
 def engine_width(rollout: Tree, device: str) -> int:
-    """Workers of one engine, with a GPU each."""
+    """Return the workers of one engine, with a GPU each."""
     return 1 if device == "cpu" else int(value_at(rollout, "tensor_model_parallel_size"))
 
 
 def reward_model_places(engines: int, width: int) -> dict[str, int]:
-    """veRL key → value that gives the reward model ``engines`` of ``width`` GPUs on one machine's count."""
+    """Return veRL key → value for a reward model of ``engines`` of ``width`` GPUs, on one node."""
     return {
         f"{_REWARD}.nnodes": 1,
         f"{_REWARD}.n_gpus_per_node": engines * width,
@@ -72,7 +75,7 @@ def reward_model_places(engines: int, width: int) -> dict[str, int]:
 
 
 def reward_model_engines(verl: Tree, device: str) -> int:
-    """Engines that serve the reward model of a planned run, 0 where it has none."""
+    """Return the number of engines that serve the reward model; 0 without one."""
     if not value_at(verl, f"{_REWARD}.enable"):
         return 0
     nodes, each = (int(value_at(verl, f"{_REWARD}.{name}") or 1) for name in ("nnodes", "n_gpus_per_node"))
@@ -80,12 +83,12 @@ def reward_model_engines(verl: Tree, device: str) -> int:
 
 
 def reward_model_width(verl: Tree, device: str) -> int:
-    """Workers of one of those engines, with a GPU each."""
+    """Return the workers of one engine of the reward model, with a GPU each."""
     return engine_width(section_at(verl, f"{_REWARD}.rollout"), device)
 
 
 def _of_reward_model(verl: Tree, device: str) -> dict[Side, int]:
-    """With the further models beside it."""
+    """Return the GPUs of all served models together."""
     if not reward_model_engines(verl, device):
         return {}
     every = configurations(verl)
@@ -97,8 +100,11 @@ def _of_reward_model(verl: Tree, device: str) -> dict[Side, int]:
 
 
 def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
-    """Whether the Ray that ``side`` has joined holds the run, or its own part where the other side is a
-    command of its own. ``have``: the GPUs of that Ray, free or not. Raises UserError with both numbers."""
+    """Check that the Ray that ``side`` has joined has the GPUs of the run.
+
+    Where the other side is a command of its own, only this side's count. ``have``: the GPUs of that Ray, free
+    or not. Raises UserError with both numbers.
+    """
     if spec.device != "cuda":
         return
     wanted = _wanted(spec, side)

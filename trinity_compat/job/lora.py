@@ -21,18 +21,18 @@ _STRATEGIES = ("fsdp", "fsdp2")
 
 
 def lora_rank(verl: Tree) -> int:
-    """Of the adapter that is trained; 0 where the whole model is."""
+    """Return the rank of the trained adapter; 0 where the whole model is trained."""
     named = (value_at(verl, f"{MODEL}.{key}") for key in ("lora.rank", "lora_rank"))
     return next((int(rank) for rank in named if rank), 0)
 
 
 def is_handed_over(verl: Tree) -> bool:
-    """Whether versions hold the adapter alone."""
+    """Return True where weight versions hold the adapter alone."""
     return lora_rank(verl) > 0 and why_whole(verl) is None
 
 
 def why_whole(verl: Tree) -> str | None:
-    """Why an adapter is merged into what it adapts before the explorer gets it; None where it isn't."""
+    """Return the reason for merging the adapter before the explorer gets it; None where it is not."""
     strategy = value_at(verl, "actor_rollout_ref.actor.strategy", "fsdp")
     rank = lora_rank(verl)
     reasons = {
@@ -48,25 +48,27 @@ def why_whole(verl: Tree) -> str | None:
 
 
 def merged(verl: Tree) -> dict[str, object]:
-    """A copy of the configuration in which versions are whole models."""
+    """Return a copy of the configuration in which versions are whole models."""
     tree = copy.deepcopy(dict(verl))
     put(tree, MERGE, True)
     return tree
 
 
 def for_model(verl: Tree, beside: Callable[[], str]) -> Tree:
-    """The configuration for the model that it names.
+    """Return the configuration for the model that it names.
 
-    ``beside``: a module that is adapted and lies outside of a language model, where there is one
-    (``adapters.beside_language_model``): vLLM leaves it out in silence, so that model's versions are whole.
-    Not asked where they are anyway.
+    ``beside``: returns a module that is adapted and lies outside of the language model, or ""
+    (``adapters.beside_language_model``). vLLM ignores the adapter of such a module without an error, so the
+    versions of this model are whole. Not called where they are whole anyway.
     """
     return merged(verl) if is_handed_over(verl) and beside() else verl
 
 
 def engine_settings(verl: Tree) -> dict[str, object]:
-    """vLLM's arguments for adapters, as veRL's server gives them (vllm_async_server.py, 0.9.1); none where
-    versions are whole models."""
+    """Return the arguments for adapters that vLLM gets, none where versions are whole models.
+
+    Source: veRL 0.9.1, vllm_async_server.py.
+    """
     if not is_handed_over(verl):
         return {}
     sharded = {"fully_sharded_loras": True} if value_at(verl, f"{MODEL}.lora.fully_sharded_loras") else {}

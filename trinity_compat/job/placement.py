@@ -1,8 +1,8 @@
-"""Where Ray puts engines and training processes, and what is said while it finds no place for them.
+"""Placement of engines and training processes by Ray, and reports while it is pending.
 
 veRL's trainer asks for whole machines: a placement group for each of its nodes, all on one machine
-(STRICT_PACK), three CPUs beside each GPU. An explorer that took a GPU here and there could leave it none, so
-engines get groups of their own on machines that the trainer can spare.
+(STRICT_PACK), three CPUs beside each GPU. Engines that took single GPUs anywhere could leave it none, so each
+engine gets a group of its own on a machine that the trainer can spare.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPARE_CPUS = 8  # for tasks and actors that belong to no group
 
 
 class _Group(TypedDict):
-    """What is read of a row of Ray's placement_group_table."""
+    """The fields that are read of a row of Ray's placement_group_table."""
 
     name: str
     state: str
@@ -39,7 +39,7 @@ class _Group(TypedDict):
 
 
 def cpus_for(spec: RunSpec) -> int:
-    """CPU slots that a Ray of the run's own must have; slots of placement groups, not cores."""
+    """Return the CPU slots that a Ray of the run's own needs: slots of placement groups, not cores."""
     trainer = spec.verl["trainer"]
     processes = int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"])
     return processes * (CPUS_PER_GPU if spec.device != "cpu" else 1) + _SPARE_CPUS
@@ -48,11 +48,11 @@ def cpus_for(spec: RunSpec) -> int:
 def engine_nodes(
     gpus: Mapping[str, float], trainer: tuple[int, int], engines: int, width: int
 ) -> list[str] | None:
-    """A machine for each of ``engines`` that need ``width`` GPUs on one, so that the ``trainer`` (nodes, GPUs
-    of each) still fits. None where all of it doesn't. ``gpus``: by machine, in all.
+    """Choose a machine for each engine such that the trainer still fits; None where it does not.
 
-    The same everywhere for the same machines, so that explorers choose without asking each other. Each takes
-    the machine with the least room that is enough.
+    Each of ``engines`` needs ``width`` GPUs on one machine, the ``trainer`` (nodes, GPUs of each) whole
+    nodes. ``gpus``: all GPUs by machine. The choice is the same for the same machines, so that explorers
+    choose without communicating. Each takes the machine with the least room that suffices.
     """
     left = dict(gpus)
     try:
@@ -77,8 +77,10 @@ def _tightest(left: Mapping[str, float], wanted: int) -> str:
 
 
 def gpus_by_node() -> tuple[dict[str, float], bool]:
-    """GPUs of each living machine of the Ray that this process has joined, by node id, and whether the
-    trainer has its place already: its GPUs are not among them then."""
+    """Return the GPUs of each living machine by node id, and whether the trainer is placed already.
+
+    The GPUs of a placed trainer are not among them. Of the Ray that this process has joined.
+    """
     import ray
 
     every = ((node["NodeID"], node["Resources"].get("GPU", 0.0)) for node in ray.nodes() if node["Alive"])
@@ -91,7 +93,7 @@ def gpus_by_node() -> tuple[dict[str, float], bool]:
 
 
 def place_engine(width: int, node: str | None) -> PlacementGroup:
-    """A placement group for one engine, on ``node`` if that is known and still has room."""
+    """Create a placement group for one engine, on ``node`` if that is given and still has room."""
     from ray.util import remove_placement_group
 
     group = _engine_group(width, node)
@@ -110,12 +112,12 @@ def _engine_group(width: int, node: str | None) -> PlacementGroup:
 
 
 def tag_of(job_dir: str) -> str:
-    """What stands in the names of a run's groups on a cluster that others use too."""
+    """Return the part of a name by which the groups of one run are found on a shared cluster."""
     return f"tc_{hashlib.sha256(job_dir.encode()).hexdigest()[:12]}_"
 
 
 def trainer_groups(tag: str) -> dict[str, _Group]:
-    """Placement group's id → group, of the trainer of the run ``tag``: those that Ray has placed."""
+    """Return the placed groups of the trainer of the run ``tag``, by id."""
     from ray.util import placement_group_table
 
     groups: Mapping[str, _Group] = placement_group_table()
@@ -127,7 +129,7 @@ def trainer_groups(tag: str) -> dict[str, _Group]:
 
 
 def waiting(name: str) -> str:
-    """The groups whose name has ``name`` in it that Ray has not placed, and what is free; "" for none."""
+    """Describe the groups named ``name`` that Ray has not placed, and the free resources; "" for none."""
     pending = _groups(name, "PENDING", "RESCHEDULING")
     if not pending:
         return ""
@@ -163,8 +165,10 @@ def _free() -> Iterator[str]:
 def told_when_pending(
     name: str, tell: Callable[[str], None], *, after_s: float = PENDING_S
 ) -> Iterator[None]:
-    """While the block lasts: ``tell`` what waits for a place longer than ``after_s``, each time it changes,
-    and "" once nothing does."""
+    """Report through ``tell`` while groups stay pending for longer than ``after_s``.
+
+    Called when the report changes, and with "" once nothing is pending.
+    """
     over = threading.Event()
 
     def look() -> None:

@@ -1,4 +1,4 @@
-"""What the supervisor tells a process about being started again, in its environment (``--restarts``)."""
+"""Environment variables by which the supervisor tells a process about restarts (``--restarts``)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ RESTART_S = 120.0  # for a process that is started again, until its first heartb
 
 
 def promised() -> dict[str, int]:
-    """As part of a heartbeat's detail: empty where a death would be the end of the run."""
+    """Return the restarts left as a detail of the heartbeat; empty where a death ends the run."""
     left = int(os.environ.get(RESTARTS) or 0)
     return {"restarts": left} if left else {}
 
 
 def from_own_checkpoint() -> bool:
-    """Whether this start goes on from the newest checkpoint that its own run has written."""
+    """Return True where this start resumes from the newest checkpoint of its own run."""
     return bool(os.environ.get(OWN_CHECKPOINT))

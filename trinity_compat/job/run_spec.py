@@ -1,4 +1,4 @@
-"""What a process of a run needs to know, as plain JSON: written once, read by each side."""
+"""The facts that each process of a run needs, as JSON: written once, read by each side."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ class SyncSpec:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySpec:
-    """A step is trained on the groups of the highest priority: the version of their weights, in optimizer
-    updates (``updates_per_version`` to a veRL step), less ``decay`` for each use, plus normal noise of
-    standard deviation ``sigma``. A group comes back ``cooldown_s`` seconds after its last use, and is
-    trained ``max_uses`` times in all."""
+    """Replay: a step is trained on the groups of the highest priority.
+
+    The priority is the version of a group's weights in optimizer updates (``updates_per_version`` to a veRL
+    step), less ``decay`` for each use, plus normal noise of standard deviation ``sigma``. A group can be used
+    again ``cooldown_s`` seconds after its last use, ``max_uses`` times in all.
+    """
 
     max_uses: int = 1
     cooldown_s: float = 0.0
@@ -56,11 +58,11 @@ class ReplaySpec:
 
 @dataclass(frozen=True, slots=True)
 class ScoringSpec:
-    """``timeout_s``: for one answer, None for no limit.
+    """Limits of scoring, and the treatment of failures.
 
-    ``memory_gb``: what a scoring process may allocate. What becomes of an answer whose reward function raises
-    or returns no number (``on_error``), takes longer or ends its process (``on_hang``): ``zero`` is a reward
-    of 0, counted; ``retry`` tries twice more, then ends the run; ``raise`` ends it.
+    ``timeout_s``: for one answer, None for no limit. ``memory_gb``: limit of a scoring process. ``on_error``:
+    the reward function raises or returns no number; ``on_hang``: it takes longer or ends its process.
+    ``zero`` is a reward of 0, counted; ``retry`` tries twice more, then ends the run; ``raise`` ends it.
     """
 
     timeout_s: float | None = 300.0
@@ -71,8 +73,11 @@ class ScoringSpec:
 
 @dataclass(frozen=True, slots=True)
 class RowFormat:
-    """The columns of a file's rows, and how they become a conversation: the fields of trinity-rft's
-    ``format`` (common/config.py: FormatConfig) that rows of files use, with its defaults."""
+    """The columns of a file's rows, and how they become a conversation.
+
+    The fields of trinity-rft's ``format`` (common/config.py: FormatConfig) that apply to rows of files, with
+    its defaults.
+    """
 
     prompt_type: str = "messages"  # or plaintext
     prompt_key: str = "prompt"
@@ -124,8 +129,10 @@ class RowsSpec:
 
 @dataclass(frozen=True, slots=True)
 class ExpertSpec:
-    """Rows of an expert's that each step trains beside fresh answers: ``each_step`` of ``rows``, which begin
-    again when they are used up."""
+    """An expert's rows that each step trains beside fresh answers.
+
+    ``each_step`` of ``rows``, which repeat when they are used up.
+    """
 
     rows: RowsSpec
     each_step: int
@@ -188,14 +195,16 @@ class RunSpec:
     fingerprint: Fingerprint | None = None  # of the files as the run started; None before that
 
     def as_saved(self) -> tuple[dict[str, object], dict[str, str]]:
-        """As JSON, with references to the environment for what looks like a secret; and the variables that a
-        process needs to resolve them."""
+        """Return the specification as JSON, and the variables that resolve its secrets.
+
+        A value that looks like a secret becomes a reference to the environment.
+        """
         plain = json.loads(json.dumps(asdict(self)))
         saved, variables = referred({name: plain.pop(name) for name in ("verl", "env")}, named="path")
         return {**plain, **saved}, variables
 
     def save(self, path: Path) -> None:
-        """For this user's eyes alone where the database's URL holds a password.
+        """Write the file, private to this user where the database's URL holds a password.
 
         A database inside the job is named relative to it.
         """
@@ -261,8 +270,10 @@ def _experts(data: Mapping[str, Any] | None) -> ExpertSpec | None:
 
 
 def has_baseline(verl: Mapping[str, Any]) -> bool:
-    """Whether each group ends with a greedy answer that its others are compared with (veRL 0.9.1,
-    ray_trainer.py: fit)."""
+    """Return True where each group ends with a greedy answer, the baseline of its others.
+
+    Source: veRL 0.9.1, ray_trainer.py: fit.
+    """
     return bool(verl["algorithm"].get("adv_estimator") == "remax")
 
 

@@ -1,5 +1,7 @@
-"""The models that a run serves beside its policy: ``reward.reward_model``, and the further ones of a YAML's
-``explorer.auxiliary_models``, for which veRL has no place: ``data.auxiliary_models`` lists all, in order.
+"""The models that a run serves beside its policy.
+
+``reward.reward_model`` is the first. Further ones come from a YAML's ``explorer.auxiliary_models``, for which
+veRL has no key: ``data.auxiliary_models`` lists all in order.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ _REWARD = "reward.reward_model"
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """``path``: its folder, or its name on a hub, under which requests name it too.
+    """A served model at ``path``, a folder or a name on a hub, which requests may use too.
 
-    ``name``: the YAML's. It has ``engines`` of ``width`` GPUs, ``settings`` are its engine's: keys of veRL's
-    rollout section.
+    ``name``: the one in the YAML. ``engines`` of ``width`` GPUs each; ``settings``: keys of veRL's rollout
+    section for them.
     """
 
     path: str
@@ -30,7 +32,7 @@ class ServedModel:
 
 
 def served_models(verl: Tree) -> list[ServedModel]:
-    """In the YAML's order; none where the run serves none."""
+    """Return the served models in the YAML's order; none where the run serves none."""
     if not value_at(verl, f"{_REWARD}.enable"):
         return []
     listed = value_at(verl, SECTION)
@@ -42,14 +44,19 @@ def served_models(verl: Tree) -> list[ServedModel]:
 
 
 def entry(models: Sequence[ServedModel]) -> Mapping[str, object]:
-    """veRL key → value that lists them; nothing where ``reward.reward_model`` says all there is to say."""
+    """Return veRL key → value that lists ``models``.
+
+    Empty where ``reward.reward_model`` describes the only one.
+    """
     says_all = len(models) == 1 and models[0].name is None
     return {} if says_all else {SECTION: [asdict(each) for each in models]}
 
 
 def configurations(verl: Tree) -> list[Tree]:
-    """One for each model that is served, in which it is the reward model: the first as the run has it, the
-    others with its settings, of a size of their own."""
+    """Return a configuration per served model, in which it is the reward model.
+
+    The first is the run's own, the others differ by their settings and size.
+    """
     return [verl, *(_with(verl, model) for model in served_models(verl)[1:])]
 
 

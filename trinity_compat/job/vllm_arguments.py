@@ -43,8 +43,11 @@ class _Row(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ArgumentTranslation:
-    """What a release gets of one argument: ``written``, dotted names with values, empty where it says nothing
-    there. ``why`` is "" where the release has the argument itself. ``refused``: what to write instead."""
+    """One argument under another release of vLLM.
+
+    ``written``: dotted names with values, empty where the release gets nothing. ``why``: "" where the release
+    has the argument itself. ``refused``: what to write instead.
+    """
 
     written: Mapping[str, object] = field(default_factory=dict)
     why: str = ""
@@ -52,12 +55,12 @@ class ArgumentTranslation:
 
 
 def release_for(device: str) -> str:
-    """The vLLM that a run's engines are on ``device``."""
+    """Return the vLLM release of a run's engines on ``device``."""
     return CPU if device == "cpu" else GPU
 
 
 def given_in(verl: Mapping[str, Any]) -> Mapping[str, object]:
-    """The arguments that a veRL configuration hands to vLLM as they are."""
+    """Return the arguments that a veRL configuration passes to vLLM unchanged."""
     kwargs = verl["actor_rollout_ref"]["rollout"].get("engine_kwargs") or {}
     found: Mapping[str, object] = kwargs.get("vllm") or {}
     return found
@@ -65,7 +68,7 @@ def given_in(verl: Mapping[str, Any]) -> Mapping[str, object]:
 
 @cache
 def arguments_of(release: str) -> frozenset[str]:
-    """The arguments that vLLM ``release`` takes, one of the releases of arguments.json."""
+    """Return the arguments that vLLM ``release`` takes, one of the releases in arguments.json."""
     taken = _arguments()
     order = taken["releases"]
     at = order.index(release)
@@ -77,7 +80,7 @@ def arguments_of(release: str) -> frozenset[str]:
 
 
 def fate(name: str, value: object, release: str) -> ArgumentTranslation:
-    """What becomes of the argument ``name`` with ``value`` under ``release``."""
+    """Translate the argument ``name`` with ``value`` to ``release``."""
     if value is None:
         return ArgumentTranslation(why="null says nothing")
     if name in arguments_of(release):
@@ -96,9 +99,10 @@ def fate(name: str, value: object, release: str) -> ArgumentTranslation:
 
 
 def carried(given: Mapping[str, object], release: str) -> dict[str, object]:
-    """``given`` as ``release`` takes it; what became part of a section joins what is given of it, which wins.
+    """Translate ``given`` to ``release``.
 
-    Raises UserError for the first argument that the release lacks and nothing replaces.
+    A value that became part of a section joins what is given of that section, which wins. Raises UserError
+    for the first argument that the release lacks and nothing replaces.
     """
     written: dict[str, object] = {}
     for name, value in given.items():
@@ -114,7 +118,7 @@ def carried(given: Mapping[str, object], release: str) -> dict[str, object]:
 
 
 def section_of(name: str, value: object) -> dict[str, object]:
-    """The argument ``name``, which vLLM takes as a dictionary or as JSON text; empty for null.
+    """Return the argument ``name``, a dictionary or JSON text for vLLM; empty for null.
 
     Raises UserError for another value.
     """
@@ -132,13 +136,13 @@ def section_of(name: str, value: object) -> dict[str, object]:
 def refusal(
     name: str, value: object, release: str, found: ArgumentTranslation, where: Where | None = None
 ) -> UserError:
-    """The error for an argument that ``release`` cannot take."""
+    """Return the error for an argument that ``release`` cannot take."""
     message = f"{SECTION}.{name}={value}: vLLM {release} has no argument {name}"
     return UserError(f"{message} ({found.why})" if found.why else message, where=where, hint=found.refused)
 
 
 def changes(given: Mapping[str, object], release: str) -> Iterator[str]:
-    """A line for each argument that ``release`` gets under another name, or not at all."""
+    """Yield a line for each argument that ``release`` gets under another name, or not at all."""
     for name, value in given.items():
         found = fate(name, value, release)
         if found.refused or name in found.written or value is None:

@@ -1,0 +1,38 @@
+"""Names and first lines of the package: one meaning each, and readable at first sight."""
+
+import ast
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "trinity_compat"
+# A public class name that exists more than once, and why.
+TWICE = {"Experience": "trinity_stubs has trinity-rft's own name of it"}
+# A docstring that begins so says what it is about and not what it is or does.
+RIDDLES = ("What", "Which", "Whether", "Where", "Who", "Whose", "Whoever", "How", "When", "It", "They")
+
+
+@cache
+def trees():
+    return {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+
+def test_a_public_class_name_exists_once():
+    places = defaultdict(list)
+    for path, tree in trees().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert twice.keys() == TWICE.keys(), twice
+
+
+def test_a_docstring_begins_with_what_the_thing_is_or_does():
+    found = []
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                if text.split(None, 1)[:1] and text.split(None, 1)[0] in RIDDLES:
+                    found.append(f"{path}:{getattr(node, 'lineno', 1)} {text.splitlines()[0][:60]}")
+    assert found == []
