@@ -25,7 +25,7 @@ subprocess.run(command, check=True)
 def main(n):
     go([sys.executable, "-m", "verl.trainer.main_ppo", f"n.a={n}", *["a.b=2"]])
     os.system("python3 -m verl.trainer.main_ppo c.d=3 && echo done")
-    subprocess.run("python3 -m verl.trainer.main_ppo \\\\\\n c.d=%d" % n, shell=True)
+    subprocess.run("python3 -m verl.trainer.main_ppo \\\\\\n c.d=" + str(n), shell=True)
     subprocess.run(["ls", "-l"])
 """
 

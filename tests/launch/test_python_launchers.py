@@ -1,9 +1,12 @@
 """Python launchers and notebooks that put their words together: dictionaries, loops, functions, options."""
 
 import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from trinity_compat.cli import cli
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_script
 
@@ -40,13 +43,6 @@ c["b.c"] = None
 c.update({"d": 2})
 subprocess.run([*M, *(f"{k}={c[k]}" for k in c)])
 
-# b=2
-for k, v in {"a": 1, "b": 2}.items():
-    if v == 1:
-        continue
-    M.append("{}={}".format(k, v))
-subprocess.run(M)
-
 # a.b=1
 # a.c.d=2
 c = {"a": {"b": 1, "c": {"d": 2}}}
@@ -60,20 +56,12 @@ def flat(t, p=""):
     return out
 subprocess.run(M + flat(c))
 
-# a=1
-# 2
-# b=3
-def word(n):
-    return f"b={n + 1}"
-subprocess.run([*M, *map(str, ["a=1", 2]), *map(word, [2])])
-
 # a=8
 # b=1e-06
 # c=1
 # d=x
-# e=4
 n = 4
-subprocess.run(M + [f"a={n * 2}", f"b={1e-6:.0e}", f"c={n // 3}", f"d={n > 3 and 'x'}", "e=%d" % n])
+subprocess.run(M + [f"a={n * 2}", f"b={1e-6:.0e}", f"c={n // 3}", f"d={n > 3 and 'x'}"])
 
 # a=['console', 'wandb']
 # b=console,wandb
@@ -86,33 +74,6 @@ subprocess.run(M + [f"a={l}", "b=" + ",".join(l), f"c={str(len(l) == 2).lower()}
 from pathlib import Path
 d = Path("/data") / "x"
 subprocess.run(M + [f"a={d / 't.parquet'}", f"b={os.path.join('/m', 'q')}"])
-
-# a=0.1
-# b=16
-# c=8
-from dataclasses import dataclass
-@dataclass
-class C:
-    lr: float = 0.1
-    n: int = 8
-c = C(n=16)
-subprocess.run(M + [f"a={c.lr}", f"b={c.n}", f"c={C.n}"])
-
-# n=3
-class L:
-    def __init__(self, n):
-        self.n = n
-    def words(self):
-        return [f"n={self.n}"]
-    def run(self):
-        subprocess.run(M + self.words())
-L(3).run()
-
-# a=1
-# b=2
-def words(**more):
-    return [f"{k}={v}" for k, v in sorted(more.items())]
-subprocess.run(M + words(b=2, a=1))
 
 # a=1
 # b=2
@@ -129,22 +90,6 @@ os.system(c)
 # a=3
 os.environ["N"] = "3"
 subprocess.run(" ".join(M) + " a=$N", shell=True)
-
-# a=1
-try:
-    M.append("a=1")
-except OSError:
-    M.append("b=1")
-finally:
-    subprocess.run(M)
-
-# a0=1
-# a1=1
-i = 0
-while i < 2:
-    M.append(f"a{i}=1")
-    i += 1
-subprocess.run(M)
 '''
 
 
@@ -152,6 +97,57 @@ subprocess.run(M)
 def test_what_a_launcher_puts_together_is_read_as_python_would(tmp_path, case):
     expected = [line[2:] for line in case.splitlines() if line.startswith("# ")]
     assert words(tmp_path, case) == [expected]
+
+
+# Code that is not computed, and the words of the launch: what is open stands in angle brackets.
+NOT_COMPUTED = [
+    ("for k in ['a']:\n    if k == 'b':\n        continue\n    M.append(k)", ["<M (depends on k in ['a'])>"]),
+    ("i = 0\nwhile i < 2:\n    M.append(f'a{i}=1')\n    i += 1", ["<M (depends on i < 2)>"]),
+    ("M += map(str, ['a=1', 2])", ["<map(str, ['a=1', 2])>"]),
+    ("n = 2\nM.append('e=%d' % n)", ["<'e=%d' % n>"]),
+    ("M.append('{}={}'.format('a', 1))", ["<'{}={}'.format('a', 1)>"]),
+    ("class C:\n    lr = 0.1\nM.append(f'a={C.lr}')", ["a=<C.lr>"]),
+    ("M += sorted(['b=1', 'a=2'])", ["<sorted(['b=1', 'a=2'])>"]),
+    ("def words(**more):\n    return [*more]\nM += words(a=1)", ["<more>"]),
+    ("import json\nM += json.load(open('a'))", ["<json.load(open('a'))>"]),
+    ("n = 1\nif probe():\n    n = 2\nM.append(f'a={n}')", ["a=<n (depends on probe())>"]),
+    ("try:\n    n = 1\nexcept OSError:\n    n = 2\nM.append(f'a={n}')", ["a=<n (depends on an exception)>"]),
+    ("n = 1\ndef f():\n    global n\n    n = 2\nf()\nM.append(f'a={n}')", ["a=<n>"]),
+    ("c = {'a': 1}\nif probe():\n    c['a'] = 2\nM.append(f'a={c[chr(97)]}')", ["a=<c[chr(97)]>"]),
+    ("c = {'a': 1, 'b': 2}\nif probe():\n    c['a'] = 2\nM += [f'{k}={v}' for k, v in c.items()]",
+     ["a=<c['a'] (depends on probe())>", "b=2"]),
+    ("def f(c):\n    if probe():\n        return\n    c.append('a=1')\nf(M)", ["<M>"]),
+    ("def f():\n    if probe():\n        return 'a=1'\n    return 'a=2'\nM.append(f())", ["<f()>"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), NOT_COMPUTED)
+def test_a_value_that_is_not_computed_is_open_under_its_own_text(tmp_path, text, expected):
+    assert words(tmp_path, f"{text}\nsubprocess.run(M)\n") == [expected]
+
+
+def test_a_command_that_is_open_as_a_whole_is_named_at_its_line(tmp_path):
+    reading = read(tmp_path, "import subprocess\nsubprocess.run('python3 -m x a=%d' % 1, shell=True)\n")
+    assert [str(d) for d in reading.diagnostics if d.code == "TP124"] == [
+        "launch.py:2: warning TP124 this command cannot be read: 'python3 -m x a=%d' % 1 is not computed from"
+        " the text; a training main in it is not found"
+    ]
+
+
+def test_translate_refuses_an_open_argument_with_its_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("launch.py").write_text(f"{MAIN}M.append('data.train_batch_size=%d' % 4)\nsubprocess.run(M)\n")
+    result = CliRunner().invoke(cli, ["translate", "launch.py"])
+    assert isinstance(result.exception, UserError) and "launch.py:3: " in str(result.exception)
+
+
+def test_an_option_that_the_parser_lacks_is_refused_with_the_line_of_parse_args(tmp_path):
+    text = "import argparse\np = argparse.ArgumentParser()\n"
+    text += "p.add_argument('--n', type=int)\na = p.parse_args()\n"
+    with pytest.raises(UserError, match=r"launch.py:6: the launcher has no option --m=1"):
+        read(tmp_path, MAIN + text, "--m=1")
+    with pytest.raises(UserError, match=r"launch.py:6: .*argument --n: invalid int value: 'x'"):
+        read(tmp_path, MAIN + text, "--n", "x")
 
 
 OPTIONS = """
@@ -191,7 +187,7 @@ def test_the_words_of_the_command_line_go_where_the_launcher_puts_them(tmp_path)
 
 def test_a_variable_of_the_environment_has_the_value_that_is_given(tmp_path):
     text = 'n = int(os.environ.get("N", "8"))\nsubprocess.run(M + [f"a={n}", f"b={n * 2}"])'
-    assert words(tmp_path, text) == [["a=8", "b=16"]]
+    assert words(tmp_path, text) == [["a=8", "b=<n * 2>"]]
     assert words(tmp_path, text, env={"N": "4"}) == [["a=4", "b=8"]]
     (ref,) = read(tmp_path, MAIN + text).launches[0].arguments[0].env_refs
     assert (ref.name, ref.default) == ("N", "8")
@@ -205,13 +201,18 @@ def test_what_a_launcher_sets_for_what_it_starts_is_the_launchs(tmp_path):
         {"A": "1"}, {"B": "2"}]  # fmt: skip
 
 
-def test_a_condition_that_cannot_be_known_is_taken_as_false_and_named_at_its_line(tmp_path):
+def test_what_an_undecided_condition_adds_is_one_open_word(tmp_path):
     text = "if probe() > 4:\n    M.append('big=1')\nif not probe():\n    sys.exit(1)\nsubprocess.run(M)\n"
-    assert words(tmp_path, text) == [[]]
-    told = [str(d) for d in read(tmp_path, MAIN + text).diagnostics if d.code == "TP101"]
-    assert told == [
-        "launch.py:3: warning TP101 this depends on probe() > 4, which cannot be known here; taken as false",
-        "launch.py:5: warning TP101 this depends on not probe(), which cannot be known here; taken as false",
+    assert words(tmp_path, text) == [["<M (depends on probe() > 4)>"]]
+
+
+def test_a_launch_in_an_undecided_branch_names_the_condition(tmp_path):
+    text = "if probe() > 4:\n    subprocess.run(M + ['big=1'])\nelse:\n    subprocess.run(M)\n"
+    reading = read(tmp_path, MAIN + text)
+    assert words(tmp_path, text) == [["big=1"], []]
+    assert [str(d) for d in reading.diagnostics if d.code == "TP101"] == [
+        f"launch.py:{line}: warning TP101 this launch depends on probe() > 4, which cannot be known here"
+        for line in (4, 6)
     ]
 
 

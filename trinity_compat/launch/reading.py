@@ -26,7 +26,7 @@ from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, l
 from trinity_compat.launch.bash.tree import ParsedText
 from trinity_compat.launch.bash.wrappers import external
 from trinity_compat.launch.entrypoints import NOTHING_TAUGHT
-from trinity_compat.launch.model import Reading
+from trinity_compat.launch.model import Reading, UnknownPiece
 
 LOST_ARGUMENTS = "TP118"
 BESIDE = "TP120"
@@ -101,16 +101,29 @@ def _read_contents(start: Callable[[], Shell], contents: job_files.Contents) -> 
             if command.cwd:
                 child.cwd = literal(absolute(text_of(child.cwd), command.cwd), command.where)
             for name, value in command.env.items():
-                child.put(name, Variable(value=literal(value, command.where), exported=True))
+                child.put(name, Variable(value=value, exported=True))
+            before = len(shell.log.launches)
+            if (first := command.words[0] if command.words else command.code) and isinstance(
+                first[0].source, UnknownPiece
+            ):
+                shell.warn(
+                    "TP124",
+                    f"this command cannot be read: {first[0].source.expression} is not computed from the"
+                    " text; a training main in it is not found",
+                    command.where,
+                )
             if command.words:
                 external.run(child, list(command.words), {})
             else:
                 code.run_script_unit(child, code.unit_of(command.code, command.where))
+            if command.condition and len(shell.log.launches) > before:
+                shell.warn(
+                    "TP101",
+                    f"this launch depends on {command.condition}, which cannot be known here",
+                    command.where,
+                )
     if contents.stopped:
         shell.warn("TP112", contents.stopped, Where(shell.unit.name, 0), "error")
-    if shell.log.launches:
-        for place, told in contents.guesses:
-            shell.warn("TP101", told, place)
     shell.warn("TP116", contents.note, Where(shell.unit.name, 1))
     return _reading(shell.unit.name, shell)
 

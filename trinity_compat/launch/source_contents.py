@@ -1,4 +1,4 @@
-"""What a file that is not a shell script starts."""
+"""Contents of a source that is not a shell script: the commands that it starts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from trinity_compat.launch.bash.traced_text import Value
 
 @dataclass(frozen=True, slots=True)
 class SourceCommand:
-    """Shell ``code``, or the ``words`` of one program; ``env`` are variables that it is given, ``cwd`` the
-    folder that it starts in, as it is written, empty for that of the whole."""
+    """Shell ``code``, or the ``words`` of one program.
+
+    ``env`` are variables that it gets, ``cwd`` the folder that it starts in, as written, empty for the
+    source's own. ``condition`` is an undecided condition that it depends on, or empty.
+    """
 
     where: Where
     code: Value = ()
     words: tuple[Value, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, Value] = field(default_factory=dict)
     cwd: str = ""
+    condition: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """``note``: in one sentence, what the file is and how it is read; ``guesses``: how conditions that cannot
-    be known were taken, each with its place; ``stopped``: why reading ended early, or empty."""
+    """The commands of a source, in order.
+
+    ``note`` says in one sentence what the file is and how it is read; ``stopped`` why reading ended early, or
+    is empty.
+    """
 
     commands: tuple[SourceCommand, ...]
     note: str
-    guesses: tuple[tuple[Where, str], ...] = ()
     stopped: str = ""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.launch.bash.traced_text import Value, lines_of
+from trinity_compat.launch.bash.traced_text import Value, lines_of, literal
 from trinity_compat.launch.source_contents import Contents, SourceCommand
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def _of_skypilot(items: dict[str, Node]) -> dict[str, str]:
 def _code(node: Node | None, name: str, env: dict[str, str]) -> Iterator[SourceCommand]:
     if isinstance(node, _scalar()):
         code = _placed(node, name)
-        yield SourceCommand(code[0].where if code else Where(name), code, env=env)
+        where = code[0].where if code else Where(name)
+        yield SourceCommand(where, code, env={key: literal(value, where) for key, value in env.items()})
 
 
 def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
@@ -117,7 +118,9 @@ def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
         yield from _code(nodes[-1], name, env)
     elif nodes:
         words = tuple(_placed(item, name) for item in nodes)
-        yield SourceCommand(Where(name, nodes[0].start_mark.line + 1), words=words, env=env)
+        where = Where(name, nodes[0].start_mark.line + 1)
+        variables = {key: literal(value, where) for key, value in env.items()}
+        yield SourceCommand(where, words=words, env=variables)
 
 
 def _below(node: Node) -> Iterator[Node]:

@@ -1,165 +1,207 @@
-"""Expressions of a launcher: what each is, as far as the text around it says."""
+"""Expressions of a Python launcher: the value of each, or an open piece under its own text.
+
+Computed are literals, f-strings, ``+`` and ``join`` of texts and lists, paths, numbers, conditions of known
+values, comprehensions over known lists, and calls of the launcher's own functions. All others are open.
+"""
 
 from __future__ import annotations
 
 import ast
+import operator
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.common.errors import Where
-from trinity_compat.launch.bash.limits import Budget
+from trinity_compat.launch.bash.limits import FIELDS, Budget
 from trinity_compat.launch.bash.traced_text import Value, literal, text_of
-from trinity_compat.launch.python import operators
-from trinity_compat.launch.python.items import (
-    Code,
-    DictValue,
+from trinity_compat.launch.python.values import (
+    Function,
     Item,
     Items,
     Known,
-    Namespace,
     NotKnown,
+    Parser,
     Scalar,
+    Table,
     Text,
-    is_open,
-    made,
-    of_environment,
-    opened,
-    place,
+    environment_text,
+    formatted,
+    guarded,
+    item_of,
+    joined,
+    open_text,
     plain,
+    shell_words,
     text,
 )
 from trinity_compat.launch.source_contents import SourceCommand
 
-# What pathlib has of a path.
-_OF_PATHS: dict[str, Callable[[str], str]] = {
+SHELL_LINE = "__shell_line__"  # the call that a notebook's `!command` becomes
+ENVIRON = "os.environ"
+_SUBPROCESS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")}
+_SHELL = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
+_REPLACED = {"os.execv", "os.execvp", "os.execvpe"}  # the program, then the list of its words
+EXIT = {"sys.exit", "exit", "quit", "os._exit"}
+_TEXT_METHODS = ("lower", "upper", "strip", "split", "replace", "startswith", "endswith", "removesuffix")
+_PATHS: dict[str, Callable[[str], str]] = {
     "parent": lambda path: posixpath.dirname(path) or ".",
     "name": posixpath.basename,
     "stem": lambda path: posixpath.splitext(posixpath.basename(path))[0],
-    "suffix": lambda path: posixpath.splitext(path)[1],
 }
-ROUNDS = 1000  # of one loop or comprehension
+_TYPES: dict[str, type] = {"str": str, "bool": bool, "int": int, "float": float, "list": list, "dict": dict}
+_BINARY: dict[type[ast.operator], Callable[..., object]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
+_COMPARE: dict[type[ast.cmpop], Callable[..., object]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.eq, ast.IsNot: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
+}  # fmt: skip
+
+
+class ProgramExit(Exception):
+    """The program ends."""
 
 
 @dataclass
 class File:
-    """One file, or notebook, that is gone through: what it was given, and what it starts.
+    """The state of reading one file, or one notebook.
 
-    ``args`` are the words after the script's name, ``env`` the environment that is known, ``environ`` what
-    the code itself puts there. ``defaults`` are the options of argparse whose default was taken, ``guesses``
-    the conditions that cannot be known: their place and how they were taken.
+    ``args`` are the words after the script's name, ``env`` the known environment. ``defaults`` are the
+    options of argparse that took their default, ``shared`` the names that a function declares global.
+    ``condition`` is the undecided condition around the statement that is read.
     """
 
     name: str
-    aliases: dict[str, str] = field(default_factory=dict)
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    environ: dict[str, Value] = field(default_factory=dict)
+    invoke: Callable[[Evaluator, Function, list[Item], dict[str, Item]], Item] = field(kw_only=True)
+    aliases: dict[str, str] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)
     commands: list[SourceCommand] = field(default_factory=list)
     defaults: list[str] = field(default_factory=list)
-    guesses: list[tuple[Where, str]] = field(default_factory=list)
+    defined: list[Function] = field(default_factory=list)
+    entered: set[ast.AST] = field(default_factory=set)
+    condition: str = ""
     stopped: str = ""  # why reading ended before the code did
-    guesses_before_last: int = 0  # how many of them stand before the last command
-    entered: set[ast.AST] = field(default_factory=set)  # functions that the code called itself
-    budget: Budget = field(default_factory=Budget)
-    defined: list[Code] = field(default_factory=list)
-    run: Callable[[Evaluator, ast.AST], Item] = field(kw_only=True)
     depth: int = 0
     cwd: str = ""
+    budget: Budget = field(default_factory=Budget)
 
 
 class Evaluator:
-    """Expressions under the names of one function, a module or a class. ``calls`` knows what a call makes."""
+    """Evaluate expressions under the names of one function or module."""
 
-    def __init__(
-        self, file: File, names: dict[str, Item], calls: Callable[[Evaluator, ast.Call], Item]
-    ) -> None:
+    def __init__(self, file: File, names: dict[str, Item]) -> None:
         self.file = file
         self.names = names
-        self._calls = calls
+        self.may_have_returned = False
 
     def where(self, node: ast.AST) -> Where:
-        """The line of a node."""
+        """Return the line of a node."""
         return Where(self.file.name, getattr(node, "lineno", 0))
 
     def text(self, node: ast.expr) -> Value:
-        """What ``str`` makes of an expression, with its open pieces."""
+        """Return ``str`` of an expression, with its open pieces."""
         return text(self.item(node), node, self.where(node))
 
     def plain(self, node: ast.expr) -> object:
-        """The expression's value. Raises NotKnown."""
+        """Return the Python value of an expression. Raises NotKnown."""
         return plain(self.item(node))
 
     def item(self, node: ast.expr) -> Item:
-        """What an expression is."""
+        """Return the value of an expression, open under its own text where it is not known."""
         self.file.budget.step()
         reader = _READERS.get(type(node))
         try:
-            if reader is not None:
-                return self._paid(reader(self, node), node)
+            if reader is None:
+                for child in ast.iter_child_nodes(node):  # a command may be started in it
+                    if isinstance(child, ast.expr):
+                        self.item(child)
+                raise NotKnown
+            item = reader(self, node)
         except NotKnown:
-            pass
-        return opened(node, self.where(node))
-
-    def _paid(self, item: Item, node: ast.expr) -> Item:
-        """A new text or list is paid for; a name's is there already."""
+            return open_text(node, self.where(node))
         if isinstance(item, Text) and not isinstance(node, ast.Name):
             self.file.budget.make(sum(len(bit.text) + 1 for bit in item.value))
         elif isinstance(item, Items):
             self.file.budget.fields(len(item.members))
         return item
 
-    def many(self, node: ast.expr) -> list[Item]:
-        """The members of a list, a range, the keys of a dictionary. Raises NotKnown."""
-        return members(self.item(node), self.where(node))
+    def members(self, node: ast.expr) -> list[Item]:
+        """Return what a loop over an expression goes through. Raises NotKnown."""
+        item = self.item(node)
+        if isinstance(item, Table) and not item.environment:
+            return [item_of(key, self.where(node)) for key in item.entries]
+        if not isinstance(item, Items):
+            raise NotKnown
+        return list(item.members)
 
     def bind(self, target: ast.expr, item: Item) -> None:
-        """``target = item``, for names, tuples of them, ``a[key]`` and ``a.b``."""
+        """Do ``target = item``, for names, tuples of them, ``table[key]`` and ``options.name``."""
         if isinstance(target, ast.Name):
-            self.names[target.id] = item
+            shared = target.id in self.file.shared
+            self.names[target.id] = open_text(target, self.where(target)) if shared else item
         elif isinstance(target, ast.Tuple | ast.List):
-            self._unpack(target, item)
+            parts = item.members if isinstance(item, Items) else []
+            known = len(parts) == len(target.elts)
+            for i, inner in enumerate(target.elts):
+                self.bind(inner, parts[i] if known else open_text(inner, self.where(inner)))
         elif isinstance(target, ast.Subscript):
-            self._set_key(target, item)
-        elif isinstance(target, ast.Attribute):
             owner = self.item(target.value)
-            if isinstance(owner, Namespace):
-                owner.names[target.attr] = item
-
-    def _unpack(self, target: ast.Tuple | ast.List, item: Item) -> None:
-        try:
-            parts: Sequence[Item] = members(item, self.where(target))
-        except NotKnown:
-            parts = ()
-        known = len(parts) == len(target.elts)
-        for i, name in enumerate(target.elts):
-            inner = name.value if isinstance(name, ast.Starred) else name
-            self.bind(inner, parts[i] if known else opened(inner, self.where(inner)))
-
-    def _set_key(self, target: ast.Subscript, item: Item) -> None:
-        key = self.item(target.slice)
-        if self.dotted(target.value) == "os.environ" and isinstance(key, Known):
-            self.file.environ[str(key.value)] = text(item, target, self.where(target))
-            return
-        owner = self.item(target.value)
-        if isinstance(owner, DictValue) and isinstance(key, Known):
-            owner.entries[key.value] = item
-        elif isinstance(owner, Items) and isinstance(key, Known):
-            owner.members[_index(key.value, owner)] = item
+            try:
+                key = self.plain(target.slice)
+            except NotKnown:
+                key = None
+            if isinstance(owner, Table) and isinstance(key, str | int):
+                owner.entries[key] = item
+            else:
+                forget(owner, target, self.where(target))
+        elif isinstance(target, ast.Attribute) and isinstance(owner := self.item(target.value), Table):
+            owner.entries[target.attr] = item
 
     def dotted(self, node: ast.expr) -> str:
-        """``subprocess.run`` for a name of it, whatever it is imported as; empty for what is no such name."""
+        """Return ``subprocess.run`` for a name of it, whatever it is imported as; empty for other values."""
         if isinstance(node, ast.Name):
             return "" if node.id in self.names else self.file.aliases.get(node.id, node.id)
         if isinstance(node, ast.Attribute) and (head := self.dotted(node.value)):
             return f"{head}.{node.attr}"
         return ""
 
-    # Each kind of expression. All raise NotKnown where they can't say more than the expression's own text.
+    def words(self, node: ast.expr) -> tuple[Value, ...]:
+        """Return the words of a command; a list that is not known is one open piece."""
+        item = self.item(node)
+        if not isinstance(item, Items):
+            return (open_text(node, self.where(node)).value,)
+        return tuple(text(member, node, self.where(node)) for member in item.members)
+
+    def record(
+        self,
+        where: Where,
+        *,
+        code: Value = (),
+        words: tuple[Value, ...] = (),
+        env: Table | None = None,
+        cwd: str = "",
+    ) -> None:
+        """Add a command that the launcher starts, by default with the environment that it has set so far."""
+        environ = env or self.names[ENVIRON]
+        assert isinstance(environ, Table)
+        variables = {
+            str(name): text(item, ast.Name(str(name)), where) for name, item in environ.entries.items()
+        }
+        if len(self.file.commands) < FIELDS:
+            command = SourceCommand(where, code, words, variables, cwd or self.file.cwd, self.file.condition)
+            self.file.commands.append(command)
+
+    # Each kind of expression. All raise NotKnown for a value that is not computed.
 
     def _constant(self, node: ast.Constant) -> Item:
-        return made(node.value, self.where(node))
+        return item_of(node.value, self.where(node))
 
     def _name(self, node: ast.Name) -> Item:
         if node.id not in self.names:
@@ -170,149 +212,119 @@ class Evaluator:
         return Text(tuple(bit for part in node.values for bit in self.text(part)))
 
     def _formatted(self, node: ast.FormattedValue) -> Item:
-        item = self.item(node.value)
         if node.format_spec is None and node.conversion in (-1, ord("s")):
-            return Text(text(item, node.value, self.where(node.value)))
+            return Text(self.text(node.value))
         spec = text_of(self.text(node.format_spec)) if node.format_spec is not None else ""
         try:
-            return Known(operators.formatted(plain(item), spec, node.conversion), self.where(node))
+            return Known(formatted(self.plain(node.value), spec, node.conversion), self.where(node))
         except NotKnown:
-            return opened(node.value, self.where(node))
+            return open_text(node.value, self.where(node))
 
-    def _sequence(self, node: ast.List | ast.Tuple | ast.Set) -> Item:
-        return Items([item for element in node.elts for item in self._element(element)])
+    def _sequence(self, node: ast.List | ast.Tuple) -> Items:
+        members: list[Item] = []
+        for element in node.elts:
+            item = self.item(element.value if isinstance(element, ast.Starred) else element)
+            spread = isinstance(element, ast.Starred) and isinstance(item, Items)
+            members += item.members if spread and isinstance(item, Items) else [item]
+        return Items(members)
 
-    def _element(self, node: ast.expr) -> list[Item]:
-        if not isinstance(node, ast.Starred):
-            return [self.item(node)]
-        try:
-            return self.many(node.value)
-        except NotKnown:
-            return [opened(node.value, self.where(node))]
-
-    def _dict(self, node: ast.Dict) -> Item:
-        entries: dict[Scalar, Item] = {}
-        partial = False
+    def _dict(self, node: ast.Dict) -> Table:
+        table = Table({})
         for key, value in zip(node.keys, node.values, strict=True):
-            if key is None:
-                spread = self.table(value)
-                partial = partial or spread.partial
-                entries |= spread.entries
+            item = self.item(value)
+            if key is not None:
+                table.entries[_key(self.plain(key))] = item
+            elif isinstance(item, Table):
+                table.entries |= item.entries
+                table.environment = table.environment or item.environment
             else:
-                entries[self.key(key)] = self.item(value)
-        return DictValue(entries, partial)
-
-    def key(self, node: ast.expr) -> Scalar:
-        """The key of a dictionary. Raises NotKnown."""
-        key = self.plain(node)
-        if key is None or isinstance(key, str | int | float):
-            return key
-        raise NotKnown
-
-    def table(self, node: ast.expr) -> DictValue:
-        """A dictionary. Raises NotKnown."""
-        item = self.item(node)
-        if self.dotted(node) == "os.environ":
-            return DictValue({}, partial=True)
-        if not isinstance(item, DictValue):
-            raise NotKnown
-        return item
+                raise NotKnown
+        return table
 
     def _attribute(self, node: ast.Attribute) -> Item:
-        if self.dotted(node) == "sys.executable":
+        name = self.dotted(node)
+        if name == "sys.executable":
             return Known("python3", self.where(node))
-        if self.dotted(node) == "sys.argv":
-            return made([self.file.name, *self.file.args], self.where(node))
+        if name == "sys.argv":
+            return item_of([self.file.name, *self.file.args], self.where(node))
+        if name == ENVIRON:
+            return self.names[ENVIRON]
         owner = self.item(node.value)
-        if isinstance(owner, Namespace) and node.attr in owner.names:
-            found = owner.names[node.attr]
-            return Code(found.node, found.around, owner) if isinstance(found, Code) else found
-        if node.attr in _OF_PATHS and isinstance(owner, Known | Text):
-            return Known(_OF_PATHS[node.attr](str(plain(owner))), place(owner, self.where(node)))
+        if isinstance(owner, Table) and node.attr in owner.entries:
+            return owner.entries[node.attr]
+        if node.attr in _PATHS and isinstance(path := plain(owner), str):
+            return Known(_PATHS[node.attr](path), self.where(node))
         raise NotKnown
 
     def _subscript(self, node: ast.Subscript) -> Item:
-        if self.dotted(node.value) == "os.environ":
-            return self.variable(node.slice, None, node)
         owner = self.item(node.value)
-        if isinstance(owner, Items) and isinstance(node.slice, ast.Slice):
-            return Items(owner.members[self._slice(node.slice)])
-        key = self.key(node.slice)
-        if isinstance(owner, DictValue) and key in owner.entries:
-            return owner.entries[key]
-        if isinstance(owner, DictValue) and owner.partial:
-            return self.variable(node.slice, None, node)
-        if (
-            isinstance(owner, Items)
-            and isinstance(key, int)
-            and -len(owner.members) <= key < len(owner.members)
-        ):
-            return owner.members[key]
-        raise NotKnown
+        if isinstance(node.slice, ast.Slice):
+            limits = [part and self.plain(part) for part in (node.slice.lower, node.slice.upper)]
+            if not isinstance(owner, Items) or node.slice.step is not None:
+                raise NotKnown
+            members = guarded(owner.members.__getitem__, slice(*limits))
+            return Items(members) if isinstance(members, list) else owner
+        if isinstance(owner, Items):
+            index = self.plain(node.slice)
+            if not isinstance(index, int) or not -len(owner.members) <= index < len(owner.members):
+                raise NotKnown
+            return owner.members[index]
+        return self._entry(owner, node.slice, None, node)
 
-    def _slice(self, node: ast.Slice) -> slice:
-        bounds = [None if part is None else self.plain(part) for part in (node.lower, node.upper, node.step)]
-        if not all(bound is None or isinstance(bound, int) for bound in bounds):
+    def _entry(self, owner: Item, name: ast.expr, default: ast.expr | None, node: ast.expr) -> Item:
+        """Return an entry of a dictionary; of the environment, a reference where its value is not known."""
+        if not isinstance(owner, Table):
             raise NotKnown
-        return slice(*bounds)
-
-    def variable(self, name: ast.expr, default: ast.expr | None, node: ast.expr) -> Item:
-        """A variable of the environment: what the code set, what is known, or itself."""
-        key = text_of(self.text(name))
-        if key in self.file.environ:
-            return Text(self.file.environ[key])
+        key = _key(self.plain(name))
+        if key in owner.entries:
+            return owner.entries[key]
+        if not owner.environment:
+            if default is None:
+                raise NotKnown
+            return self.item(default)
         if key in self.file.env:
-            return Known(self.file.env[key], self.where(node))
-        known = None if default is None else text_of(self.text(default))
-        return of_environment(key, known, self.where(node))
+            return Known(self.file.env[str(key)], self.where(node))
+        return environment_text(
+            str(key), None if default is None else str(self.plain(default)), self.where(node)
+        )
 
     def _binary(self, node: ast.BinOp) -> Item:
         left, right = self.item(node.left), self.item(node.right)
-        if isinstance(node.op, ast.Mod) and isinstance(left, Known | Text):
-            return self.percent(node, left)
-        if isinstance(node.op, ast.Add) and (isinstance(left, Items) or isinstance(right, Items)):
-            return Items([*_listed(left), *_listed(right)])
-        if isinstance(node.op, ast.Add) and any(isinstance(s, Text) or is_open(s) for s in (left, right)):
-            return self._added(node, left, right)
-        if isinstance(node.op, ast.BitOr) and isinstance(left, DictValue) and isinstance(right, DictValue):
-            return DictValue({**left.entries, **right.entries})
-        if isinstance(node.op, ast.Div) and isinstance(left, Known | Text) and not _is_number(left):
-            return self._added(node, left, right, between="/")
-        return made(operators.binary(node.op, plain(left), plain(right)), self.where(node))
-
-    def _added(self, node: ast.BinOp, left: Item, right: Item, between: str = "") -> Item:
-        """``text + text``, and ``path / text`` with a slash between."""
-        if _is_number(left) or _is_number(right):
-            return made(operators.binary(node.op, plain(left), plain(right)), self.where(node))
-        first, second = text(left, node.left, self.where(node)), text(right, node.right, self.where(node))
-        return Text((*first, *literal(between, self.where(node)), *second))
-
-    def percent(self, node: ast.BinOp, left: Item) -> Item:
-        """``"key=%d" % n``, a number's remainder."""
-        from trinity_compat.launch.python.templates import percent
-
-        if isinstance(left, Known) and isinstance(left.value, str):
-            given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
-            return percent(left.value, [self.text(item) for item in given], self.where(node))
-        return made(operators.binary(node.op, plain(left), self.plain(node.right)), self.where(node))
+        added, divided = isinstance(node.op, ast.Add), isinstance(node.op, ast.Div)
+        if added and (isinstance(left, Items) or isinstance(right, Items)):
+            return Items([each for side in (left, right) for each in _spread(side)])
+        if added and isinstance(left, Items | Table):
+            raise NotKnown
+        if (added or divided) and not _is_number(left) and not _is_number(right):
+            first, second = text(left, node.left, self.where(node)), text(right, node.right, self.where(node))
+            if divided and text_of(second).startswith("/"):
+                return Text(second)
+            return Text((*first, *literal("/" * divided, self.where(node)), *second))
+        if isinstance(node.op, ast.BitOr) and isinstance(left, Table) and isinstance(right, Table):
+            return Table({**left.entries, **right.entries}, left.environment or right.environment)
+        if type(node.op) not in _BINARY or not (_is_number(left) and _is_number(right)):
+            raise NotKnown
+        return item_of(guarded(_BINARY[type(node.op)], plain(left), plain(right)), self.where(node))
 
     def _unary(self, node: ast.UnaryOp) -> Item:
-        return made(operators.unary(node.op, self.plain(node.operand)), self.where(node))
+        value = self.plain(node.operand)
+        if isinstance(node.op, ast.Not):
+            return Known(not value, self.where(node))
+        if isinstance(node.op, ast.USub) and isinstance(value, int | float):
+            return Known(-value, self.where(node))
+        raise NotKnown
 
     def _compare(self, node: ast.Compare) -> Item:
-        left, verdict = self.plain(node.left), True
-        for kind, right_node in zip(node.ops, node.comparators, strict=True):
-            right = self.plain(right_node)
-            verdict = verdict and bool(operators.compare(kind, left, right))
-            left = right
-        return Known(verdict, self.where(node))
+        if len(node.ops) > 1 or type(node.ops[0]) not in _COMPARE:
+            raise NotKnown
+        left, right = self.plain(node.left), self.plain(node.comparators[0])
+        return Known(bool(guarded(_COMPARE[type(node.ops[0])], left, right)), self.where(node))
 
     def _boolean(self, node: ast.BoolOp) -> Item:
-        """The first that decides. One that is open decides nothing after it."""
-        wanted = isinstance(node.op, ast.Or)
+        """Return the first value that decides; one that is open decides nothing after it."""
         item = self.item(node.values[0])
         for value in node.values[1:]:
-            if bool(plain(item)) == wanted:
+            if bool(plain(item)) == isinstance(node.op, ast.Or):
                 return item
             item = self.item(value)
         return item
@@ -320,86 +332,247 @@ class Evaluator:
     def _conditional(self, node: ast.IfExp) -> Item:
         return self.item(node.body if self.plain(node.test) else node.orelse)
 
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Item:
-        with_names = self._rounds(node.generators)
-        return Items([each.item(node.elt) for each in with_names])
-
-    def _dict_comprehension(self, node: ast.DictComp) -> Item:
-        rounds = self._rounds(node.generators)
-        pairs = [(each.key(node.key), each.item(node.value)) for each in rounds]
-        return DictValue(dict(pairs))
-
-    def _rounds(self, generators: Sequence[ast.comprehension]) -> Iterator[Evaluator]:
-        """One evaluator a round, with the names of the loop. Raises NotKnown."""
-        first, *rest = generators
-        for item in self.many(first.iter)[:ROUNDS]:
-            inner = Evaluator(self.file, dict(self.names), self._calls)
-            inner.bind(first.target, item)
-            if all(inner.plain(condition) for condition in first.ifs):
-                yield from inner._rounds(rest) if rest else (inner,)
+    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp) -> Item:
+        """``[… for x in known list if known condition]``."""
+        generator = node.generators[0]
+        if len(node.generators) > 1:
+            raise NotKnown
+        inner, result = Evaluator(self.file, dict(self.names)), []
+        for member in self.members(generator.iter):
+            inner.bind(generator.target, member)
+            if all(inner.plain(condition) for condition in generator.ifs):
+                result.append(inner.item(node.elt))
+        return Items(result)
 
     def _call(self, node: ast.Call) -> Item:
-        return self._calls(self, node)
+        name = self.dotted(node.func)
+        if name in _SUBPROCESS | _SHELL | _REPLACED:
+            self._start(node, name)
+            raise NotKnown
+        if name == SHELL_LINE:
+            from trinity_compat.launch.python import ipython
 
-    def _lambda(self, node: ast.Lambda) -> Item:
-        return Code(node, self.names)
+            (code,) = node.args
+            self.record(
+                self.where(node), code=ipython.expanded(self, str(ast.literal_eval(code)), self.where(node))
+            )
+            raise NotKnown
+        given = self._sequence(ast.List(node.args)).members
+        if name in EXIT:
+            raise ProgramExit
+        if name in _FUNCTIONS:
+            return _FUNCTIONS[name](self, node, given)
+        if name and not name.startswith(ENVIRON):
+            for word in node.keywords:
+                self.item(word.value)
+            raise NotKnown
+        function = self.item(node.func) if isinstance(node.func, ast.Name) else None
+        if isinstance(function, Function):
+            named = self._dict(
+                ast.Dict(
+                    [ast.Constant(word.arg) if word.arg else None for word in node.keywords],
+                    [word.value for word in node.keywords],
+                )
+            ).entries
+            return self.file.invoke(self, function, given, {str(name): item for name, item in named.items()})
+        if isinstance(node.func, ast.Attribute):
+            return _method(self, node, self.item(node.func.value), given)
+        raise NotKnown
 
-    def _walrus(self, node: ast.NamedExpr) -> Item:
-        item = self.item(node.value)
-        self.bind(node.target, item)
-        return item
+    def _start(self, node: ast.Call, name: str) -> None:
+        """Record a program that ``subprocess`` or ``os`` starts."""
+        keywords = {word.arg: word.value for word in node.keywords}
+        command = node.args[1:2] if name in _REPLACED else node.args[:1]
+        if not command:
+            return
+        env = self.item(keywords["env"]) if "env" in keywords else None
+        env = env if isinstance(env, Table) else None
+        folder = self.text(keywords["cwd"]) if "cwd" in keywords else ()
+        cwd = "" if any(bit.source for bit in folder) else text_of(folder)
+        shell = name in _SHELL
+        with suppress(NotKnown):
+            shell = shell or ("shell" in keywords and bool(self.plain(keywords["shell"])))
+        if shell:
+            self.record(self.where(node), code=self.text(command[0]), env=env, cwd=cwd)
+        elif words := self.words(command[0]):
+            self.record(self.where(node), words=words, env=env, cwd=cwd)
 
 
-def members(item: Item, where: Where) -> list[Item]:
-    """What a loop over an item goes through. Raises NotKnown."""
-    if isinstance(item, Items):
-        return list(item.members)
-    if isinstance(item, DictValue):
-        return [made(key, place(value, where)) for key, value in item.entries.items()]
-    if isinstance(item, Known) and isinstance(item.value, str):
-        return [Known(letter, item.where) for letter in item.value[:ROUNDS]]
+def _key(value: object) -> Scalar:
+    if value is None or isinstance(value, str | int | float):
+        return value
     raise NotKnown
 
 
-def _index(key: Scalar, owner: Items) -> int:
-    if isinstance(key, int) and -len(owner.members) <= key < len(owner.members):
-        return key
-    raise NotKnown
-
-
-def _listed(item: Item) -> list[Item]:
-    """A side of ``list + list``; one that isn't known is one piece."""
+def _spread(item: Item) -> list[Item]:
     return item.members if isinstance(item, Items) else [item]
 
 
 def _is_number(item: Item) -> bool:
-    if isinstance(item, Text):
-        return item.kind is not str
     return isinstance(item, Known) and isinstance(item.value, int | float)
 
 
+def forget(owner: Item, node: ast.AST | str, where: Where) -> None:
+    """Make a list or a dictionary open that something changes in a way that is not computed."""
+    if isinstance(owner, Items):
+        owner.members[:] = [open_text(node, where)]
+    elif isinstance(owner, Table):
+        owner.entries = {key: open_text(node, where) for key in owner.entries}
+
+
+def _method(ev: Evaluator, node: ast.Call, owner: Item, given: list[Item]) -> Item:
+    """Return ``owner.name(…)``. Raises NotKnown."""
+    assert isinstance(node.func, ast.Attribute)
+    name, where = node.func.attr, ev.where(node)
+    if isinstance(owner, Parser):
+        from trinity_compat.launch.python import script_options
+
+        return script_options.call(ev, node, owner, name)
+    if isinstance(owner, Items):
+        if name in ("append", "extend") and len(given) == 1:
+            owner.members += [given[0]] if name == "append" else _spread(given[0])
+            ev.file.budget.fields(len(owner.members))
+        elif name == "copy":
+            return Items(list(owner.members))
+        else:
+            forget(owner, node, where)
+        return Known(None, where)
+    if isinstance(owner, Table):
+        if name == "items" and not owner.environment:
+            return Items(
+                [Items([Known(key, _place(item, where)), item]) for key, item in owner.entries.items()]
+            )
+        if name == "get" and node.args:
+            return ev._entry(
+                owner, node.args[0], node.args[1] if len(given) > 1 else ast.Constant(None), node
+            )
+        if name == "copy":
+            return Table(dict(owner.entries), owner.environment)
+        if name == "update" and all(isinstance(item, Table) for item in given):
+            for item in given:
+                owner.entries |= item.entries if isinstance(item, Table) else {}
+            owner.entries |= {word.arg: ev.item(word.value) for word in node.keywords if word.arg}
+        elif name == "setdefault" and len(given) == 2 and owner.environment:
+            owner.entries.setdefault(
+                _key(plain(given[0])), ev._entry(owner, node.args[0], node.args[1], node)
+            )
+        else:
+            forget(owner, node, where)
+        return Known(None, where)
+    if name == "join" and len(node.args) == 1:
+        words = [text(item, node.args[0], where) for item in ev.members(node.args[0])]
+        return Text(joined(text(owner, node, where), words))
+    if name in ("resolve", "absolute", "as_posix") and not given and isinstance(owner, Text | Known):
+        return owner
+    value = plain(owner)
+    if name not in _TEXT_METHODS or not isinstance(value, str) or node.keywords:
+        raise NotKnown
+    return item_of(guarded(getattr(value, name), *map(plain, given)), _place(owner, where))
+
+
+def _place(item: Item, where: Where) -> Where:
+    """Return the line that an item is written at."""
+    if isinstance(item, Text) and item.value:
+        return item.value[0].where
+    return item.where if isinstance(item, Known) else where
+
+
+# Functions that are called by these names.
+
+
+def _number(kind: type[int | float]) -> Callable[[Evaluator, ast.Call, list[Item]], Item]:
+    def read(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+        if len(given) == 1 and isinstance(given[0], Text) and len(given[0].value) == 1:
+            return given[0]
+        return item_of(guarded(kind, *map(plain, given)), ev.where(node))
+
+    return read
+
+
+def _str(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    return Text(text(given[0], node.args[0], ev.where(node))) if given else Known("", ev.where(node))
+
+
+def _bool(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    return Known(bool(guarded(bool, *map(plain, given))), ev.where(node))
+
+
+def _length(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    return Known(len(ev.members(node.args[0])), ev.where(node))
+
+
+def _list(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    return Items(ev.members(node.args[0]) if given else [])
+
+
+def _table(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    table = Table({})
+    for item in given:
+        if not isinstance(item, Table):
+            raise NotKnown
+        table = Table(dict(item.entries), item.environment)
+    for word in node.keywords:
+        if word.arg is None:
+            raise NotKnown
+        table.entries[word.arg] = ev.item(word.value)
+    return table
+
+
+def _is_instance(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    value, kinds = plain(given[0]), node.args[1]
+    names = [ev.dotted(kind) for kind in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])]
+    if not all(name in _TYPES for name in names):
+        raise NotKnown
+    return Known(isinstance(value, tuple(_TYPES[name] for name in names)), ev.where(node))
+
+
+def _variable(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    default = node.args[1] if len(given) > 1 else ast.Constant("")
+    return ev._entry(ev.names[ENVIRON], node.args[0], default, node)
+
+
+def _path(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    out: Value = ()
+    for item, argument in zip(given, node.args, strict=True):
+        piece = text(item, argument, ev.where(node))
+        slash = literal("/" if out and not text_of(out).endswith("/") else "", ev.where(node))
+        out = piece if text_of(piece).startswith("/") else (*out, *slash, *piece)
+    return Text(out)
+
+
+def _shell_split(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    return Items([Text(word) for word in shell_words(text(given[0], node.args[0], ev.where(node)))])
+
+
+def _range(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    numbers = guarded(range, *map(plain, given))
+    assert isinstance(numbers, range)
+    if len(numbers[: FIELDS + 1]) > FIELDS:
+        raise NotKnown
+    return item_of(list(numbers), ev.where(node))
+
+
+def _change_folder(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
+    ev.file.cwd = str(plain(given[0]))
+    raise NotKnown
+
+
+_FUNCTIONS: dict[str, Callable[[Evaluator, ast.Call, list[Item]], Item]] = {
+    "str": _str, "int": _number(int), "float": _number(float), "bool": _bool, "list": _list, "tuple": _list,
+    "dict": _table, "range": _range, "isinstance": _is_instance, "os.getenv": _variable,
+    "os.chdir": _change_folder, "len": _length,
+    "pathlib.Path": _path, "Path": _path, "os.path.join": _path, "os.path.abspath": _path,
+    "shlex.split": _shell_split,
+    "argparse.ArgumentParser": lambda ev, node, given: Parser(),
+}  # fmt: skip
+
 # Any: each takes the nodes of its own type.
 _READERS: dict[type[ast.expr], Callable[[Evaluator, Any], Item]] = {
-    ast.Constant: Evaluator._constant,
-    ast.Name: Evaluator._name,
-    ast.JoinedStr: Evaluator._joined,
-    ast.FormattedValue: Evaluator._formatted,
-    ast.List: Evaluator._sequence,
-    ast.Tuple: Evaluator._sequence,
-    ast.Set: Evaluator._sequence,
-    ast.Dict: Evaluator._dict,
-    ast.Attribute: Evaluator._attribute,
-    ast.Subscript: Evaluator._subscript,
-    ast.BinOp: Evaluator._binary,
-    ast.UnaryOp: Evaluator._unary,
-    ast.Compare: Evaluator._compare,
-    ast.BoolOp: Evaluator._boolean,
-    ast.IfExp: Evaluator._conditional,
-    ast.ListComp: Evaluator._comprehension,
-    ast.SetComp: Evaluator._comprehension,
-    ast.GeneratorExp: Evaluator._comprehension,
-    ast.DictComp: Evaluator._dict_comprehension,
+    ast.Constant: Evaluator._constant, ast.Name: Evaluator._name, ast.JoinedStr: Evaluator._joined,
+    ast.FormattedValue: Evaluator._formatted, ast.List: Evaluator._sequence, ast.Tuple: Evaluator._sequence,
+    ast.Dict: Evaluator._dict, ast.Attribute: Evaluator._attribute, ast.Subscript: Evaluator._subscript,
+    ast.BinOp: Evaluator._binary, ast.UnaryOp: Evaluator._unary, ast.Compare: Evaluator._compare,
+    ast.BoolOp: Evaluator._boolean, ast.IfExp: Evaluator._conditional,
+    ast.ListComp: Evaluator._comprehension, ast.GeneratorExp: Evaluator._comprehension,
     ast.Call: Evaluator._call,
-    ast.Lambda: Evaluator._lambda,
-    ast.NamedExpr: Evaluator._walrus,
-}
+}  # fmt: skip

@@ -1,24 +1,25 @@
-"""What IPython does with the lines of a notebook's cell before Python sees them."""
+"""IPython's own syntax in the cells of a notebook: ``!command``, magics, ``{expression}`` and ``$name``."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import string
+from collections.abc import Callable, Iterator
 
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.bash.traced_text import Value, lines_of, literal
-from trinity_compat.launch.python import operators, templates
-from trinity_compat.launch.python.calls import SHELL_LINE
-from trinity_compat.launch.python.evaluator import Evaluator
-from trinity_compat.launch.python.items import NotKnown, plain, text
+from trinity_compat.launch.python.evaluator import SHELL_LINE, Evaluator
+from trinity_compat.launch.python.values import NotKnown, formatted, plain, text
 
 _ENVIRONMENT = re.compile(r"\s*%(?:env|set_env)\s+(\w+)(?:\s*=\s*|\s+)(.*)")
+# IPython's DollarFormatter: $name, $$name for a dollar sign; none inside single quotes.
+_DOLLAR = re.compile(r"(.*?)\$(\$?[\w.]+)(?=(?:[^']*'[^']*')*[^']*$)", re.DOTALL)
 _FOLDER = re.compile(r"\s*%cd\s+(?:-q\s+)?(.+)")
 
 
 def as_python(lines: list[str]) -> str:
-    """A cell with its ``!`` lines and magics as calls of Python, each line where it was."""
+    """Return a cell with its ``!`` lines and magics as calls of Python, each line where it was."""
     out: list[str] = []
     for start, end in blocks(lines):
         line = lines[start]
@@ -40,7 +41,7 @@ def _magic(line: str, indent: str) -> str:
 
 
 def blocks(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """(first line, the line after the last) of each statement that is IPython's, and of every other line."""
+    """Yield (first line, line after the last) of each ``!`` command, and of every other line."""
     at = 0
     while at < len(lines):
         end = at + 1
@@ -52,32 +53,55 @@ def blocks(lines: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def expanded(ev: Evaluator, code: str, where: Where) -> Value:
-    """A ``!`` line with ``{expression}`` and ``$name`` of Python in it.
+    """Return a ``!`` line with ``{expression}`` and ``$name`` of Python filled in.
 
-    IPython leaves the whole line as it is where one of the expressions fails; so do we where a name of one is
-    bound to nothing.
+    IPython leaves the whole line as it is where one of the expressions fails; so does this function where a
+    name in one of them is not bound.
     """
-
-    def field(name: str, spec: str) -> Value:
-        node = _expression(name)
-        if not _is_bound(ev, node):
-            raise NotKnown
-        item = ev.item(node)
-        return literal(operators.formatted(plain(item), spec), where) if spec else text(item, node, where)
 
     def variable(name: str) -> Value | None:
         head, _, _ = name.partition(".")
         return ev.text(_expression(name)) if head in ev.names else None
 
     try:
-        filled = templates.braces(code, field, where)
-    except NotKnown:
+        filled = _braces(ev, code, where)
+    except (NotKnown, ValueError):
         return lines_of(code, where)
     return tuple(
         piece
         for bit in filled
-        for piece in ((bit,) if bit.source else templates.dollars(bit.text, variable, bit.where))
+        for piece in ((bit,) if bit.source else _dollars(bit.text, variable, bit.where))
     )
+
+
+def _braces(ev: Evaluator, code: str, where: Where) -> Value:
+    """Fill in ``{expression}`` and ``{expression:format}``. Raises NotKnown and ValueError."""
+    out: Value = ()
+    line = where.line
+    for before, name, spec, conversion in string.Formatter().parse(code):
+        out = (*out, *lines_of(before, Where(where.file, line)))
+        line += before.count("\n")
+        if name is None:
+            continue
+        node = _expression(name)
+        if conversion or (spec and "{" in spec) or not _is_bound(ev, node):
+            raise NotKnown
+        item = ev.item(node)
+        out = (*out, *(literal(formatted(plain(item), spec), where) if spec else text(item, node, where)))
+    return out
+
+
+def _dollars(text: str, variable: Callable[[str], Value | None], where: Where) -> Value:
+    """Fill in ``$name``; a name that ``variable`` does not know is the shell's."""
+    out: Value = ()
+    end = 0
+    for found in _DOLLAR.finditer(text):
+        out = (*out, *lines_of(found[1], where))
+        word = found[2]
+        value = lines_of(word, where) if word.startswith("$") else variable(word)
+        out = (*out, *(lines_of(f"${word}", where) if value is None else value))
+        end = found.end()
+    return (*out, *lines_of(text[end:], where))
 
 
 def _expression(text: str) -> ast.expr:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.launch.bash.traced_text import lines_of
 from trinity_compat.launch.python import ipython, script
-from trinity_compat.launch.python.evaluator import File
-from trinity_compat.launch.python.items import Item
-from trinity_compat.launch.source_contents import Contents, SourceCommand
+from trinity_compat.launch.python.evaluator import Evaluator, File
+from trinity_compat.launch.python.values import Item
+from trinity_compat.launch.source_contents import Contents
 
 _NOTE = (
     "a notebook: shell commands (!, %%bash) and calls of subprocess and os.system are read, with the values"
@@ -23,9 +23,9 @@ _END = "__END_OF_CELL__"
 
 
 def read(name: str, text: str, env: Mapping[str, str] | None = None) -> Contents:
-    """The commands of a notebook, in the order of its cells; a place is a line of a cell, ``x.ipynb[3]:2``.
+    """Return the commands of a notebook, in the order of its cells; a place is ``x.ipynb[cell]:line``.
 
-    Raises UserError for a file that isn't a notebook.
+    Raises UserError for a file that is not a notebook.
     """
     try:
         cells = json.loads(text)["cells"]
@@ -38,34 +38,29 @@ def read(name: str, text: str, env: Mapping[str, str] | None = None) -> Contents
             if kind == "code":
                 file.name = f"{name}[{number}]"
                 _cell(file, names, source)
-    return Contents(tuple(file.commands), _NOTE, script.told_of(file), file.stopped)
+    return Contents(tuple(file.commands), _NOTE, file.stopped)
 
 
 def _cell(file: File, names: dict[str, Item], source: str) -> None:
+    def record(code: str, line: int) -> None:
+        place = Where(file.name, line)
+        Evaluator(file, names).record(place, code=lines_of(code, place))
+
     lines = source.split("\n")
     if _SHELL_CELL.match(source):
-        _record(file, "\n".join(lines[1:]), 2)
-        return
-    if written := _FILE_CELL.match(source):
+        record("\n".join(lines[1:]), 2)
+    elif written := _FILE_CELL.match(source):
         begin = f"cat {'>>' if written['append'] else '>'} {written['file']} <<'{_END}'"
-        _record(file, "\n".join([begin, *lines[1:], _END, ""]), 1)
-        return
-    code = script.cell_of(ipython.as_python(lines))
-    if code is not None:
+        record("\n".join([begin, *lines[1:], _END, ""]), 1)
+    elif (code := script.cell_of(ipython.as_python(lines))) is not None:
         script.run(file, names, code)
-        return
-    for line, command in _shell_lines(lines):
-        _record(file, command, line)
-
-
-def _record(file: File, code: str, line: int) -> None:
-    place = Where(file.name, line)
-    env = {name: "".join(bit.text for bit in value) for name, value in file.environ.items()}
-    file.commands.append(SourceCommand(place, lines_of(code, place), env=env, cwd=file.cwd))
+    else:
+        for line, command in _shell_lines(lines):
+            record(command, line)
 
 
 def _shell_lines(lines: list[str]) -> Iterator[tuple[int, str]]:
-    """The ``!`` lines of a cell that isn't Python as it stands, with the number of each."""
+    """Yield the ``!`` lines of a cell that is not Python as it stands, each with its number."""
     for start, end in ipython.blocks(lines):
         if lines[start].lstrip().startswith("!"):
             yield start + 1, "\n".join([lines[start].lstrip()[1:], *lines[start + 1 : end]])

@@ -1,7 +1,7 @@
-"""Programs in Python that start a training main: calls of ``subprocess`` and ``os.system``.
+"""Python files that start a training main through ``subprocess`` or ``os.system``, or are started by Hydra.
 
-Read by ``ast``, nothing is executed or imported. What isn't written out (an argument of a function that
-nobody calls, the result of a call) stays open under its own text.
+They are parsed with ``ast``; nothing is executed or imported. A value that is not computed stays open under
+its own text.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from contextlib import contextmanager
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.launch.bash.limits import RECURSION, BudgetExceeded
 from trinity_compat.launch.bash.traced_text import literal
-from trinity_compat.launch.python import calls, statements
-from trinity_compat.launch.python.evaluator import Evaluator, File
+from trinity_compat.launch.python import statements
+from trinity_compat.launch.python.evaluator import ENVIRON, Evaluator, File
 from trinity_compat.launch.python.hydra_main import hydra_mains
-from trinity_compat.launch.python.items import Item, Known
+from trinity_compat.launch.python.values import Item, Known, Table
 from trinity_compat.launch.source_contents import Contents, SourceCommand
 
 _NOTE = "a Python file: calls of subprocess and os.system are read, nothing is executed"
 _MAIN = "a Python file that Hydra starts{}: read as `python3 {} ARGUMENTS`, whose arguments stand after --"
 _COMPOSED = "a Python file that composes its configuration itself (compose({})): the rest is in its code"
 _DEFAULTS = "; options of its own that are not given after -- have their defaults: {}"
-_MODULES = ("subprocess", "os", "sys", "shlex", "pathlib", "argparse", "dataclasses", "types", "copy")
+_MODULES = ("subprocess", "os", "os.path", "sys", "shlex", "pathlib", "argparse")
 
 
 def read(name: str, text: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Contents:
-    """What a Python file starts; one that Hydra starts is itself started with ``args``.
+    """Return the commands that a Python file starts; a file that Hydra starts is itself one, with ``args``.
 
-    Raises UserError for what isn't Python.
+    Raises UserError for a file that is not Python.
     """
     code = _parsed(text)
     if isinstance(code, Exception):
         line = getattr(code, "lineno", None) or 0
-        told = getattr(code, "msg", str(code))
-        raise UserError(f"not a Python file: {told}", where=Where(name, line))
+        raise UserError(f"not a Python file: {getattr(code, 'msg', code)}", where=Where(name, line))
     file = session(name, args, env)
     with bounded(file):
         run(file, names_of(name), code)
@@ -48,37 +47,38 @@ def read(name: str, text: str, args: Sequence[str] = (), env: Mapping[str, str] 
         named = f" with its configuration {main.shown}" if main.shown else ""
         return Contents((*commands, started), _MAIN.format(named, posixpath.basename(name)))
     for node in ast.walk(code):
-        if isinstance(node, ast.Call) and _name(node.func) in ("compose", "hydra.compose"):
-            started = _composed(node, name)
-            return Contents((*commands, started), _COMPOSED.format(_shown(node)))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("compose", "hydra.compose"):
+            return Contents((*commands, _composed(node, name)), _COMPOSED.format(_shown(node)))
     taken = _DEFAULTS.format(", ".join(dict.fromkeys(file.defaults))) if file.defaults and commands else ""
-    return Contents(commands, _NOTE + taken, told_of(file), file.stopped)
+    return Contents(commands, _NOTE + taken, file.stopped)
 
 
 def session(name: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None) -> File:
-    """What is known before the first statement."""
-    return File(name, args=args, env=env or {}, run=statements.run_function)
-
-
-def told_of(file: File) -> tuple[tuple[Where, str], ...]:
-    """The guesses that stand before a command, once each: later ones change nothing that is started."""
-    return tuple(dict.fromkeys(file.guesses[: file.guesses_before_last]))
+    """Return the state before the first statement."""
+    return File(name, args=args, env=env or {}, invoke=statements.invoke)
 
 
 def names_of(name: str) -> dict[str, Item]:
-    """The names that a file has from the start."""
-    return {"__name__": Known("__main__", Where(name, 0)), "__file__": Known(name, Where(name, 0))}
+    """Return the names that a file has from the start."""
+    start = Where(name, 0)
+    return {
+        "__name__": Known("__main__", start),
+        "__file__": Known(name, start),
+        ENVIRON: Table({}, environment=True),
+    }
 
 
 def run(file: File, names: dict[str, Item], code: ast.Module) -> None:
-    """Go through a module, or a cell with the names of those before it."""
-    file.aliases.update(_aliases(code))
+    """Read a module, or a cell with the names of those before it."""
+    file.aliases |= _aliases(code)
+    declared = [node.names for node in ast.walk(code) if isinstance(node, ast.Global | ast.Nonlocal)]
+    file.shared |= {name for each in declared for name in each}
     statements.run_module(file, names, code.body)
 
 
 @contextmanager
 def bounded(file: File) -> Iterator[None]:
-    """What code may cost; beyond it, what it started so far is kept."""
+    """Bound what reading may cost; beyond it, the commands found so far are kept."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, RECURSION))
     try:
@@ -92,7 +92,7 @@ def bounded(file: File) -> Iterator[None]:
 
 
 def _parsed(text: str) -> ast.Module | Exception:
-    """The tree, or why there is none."""
+    """Return the tree, or the error that prevents one."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -100,7 +100,7 @@ def _parsed(text: str) -> ast.Module | Exception:
 
 
 def cell_of(text: str) -> ast.Module | None:
-    """The tree of a cell; None where it isn't Python."""
+    """Return the tree of a cell; None where it is not Python."""
     code = _parsed(text)
     return code if isinstance(code, ast.Module) else None
 
@@ -111,26 +111,22 @@ def _shown(call: ast.Call) -> str:
 
 
 def _composed(call: ast.Call, name: str) -> SourceCommand:
-    """What ``compose(config_name=…, overrides=[…])`` stands for on a command line."""
+    """Return the command line that ``compose(config_name=…, overrides=[…])`` stands for."""
     place = Where(name, call.lineno)
-    ev = Evaluator(session(name), {}, calls.called)
+    ev = Evaluator(session(name), names_of(name))
     given = {word.arg: word.value for word in call.keywords}
     words = [literal("python3", place), literal(name, place)]
     if (config := given.get("config_name")) is not None:
         words += [literal("--config-name", place), ev.text(config)]
     overrides = given.get("overrides", ast.List(elts=[]))
-    return SourceCommand(place, words=(*words, *calls.words_of(ev, overrides)))
-
-
-def _name(node: ast.expr) -> str:
-    return ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+    return SourceCommand(place, words=(*words, *ev.words(overrides)))
 
 
 def _aliases(code: ast.Module) -> dict[str, str]:
-    """What imported names mean: ``run`` → ``subprocess.run``."""
+    """Return the full names of imported ones: ``run`` → ``subprocess.run``."""
     found: dict[str, str] = {}
     for node in ast.walk(code):
-        if isinstance(node, ast.ImportFrom) and node.module in (*_MODULES, "os.path"):
+        if isinstance(node, ast.ImportFrom) and node.module in _MODULES:
             found |= {item.asname or item.name: f"{node.module}.{item.name}" for item in node.names}
         elif isinstance(node, ast.Import):
             found |= {item.asname: item.name for item in node.names if item.asname}

@@ -1,82 +1,152 @@
-"""Statements of a launcher, in their order: loops over what is known are gone through round by round, and a
-condition that isn't known is taken one way, which is noted."""
+"""Statements of a Python launcher, in their order.
+
+A condition or a loop that cannot be decided is read on a copy of the names, for the commands that it starts;
+every name and list that it changes is open afterwards. The body of ``try`` is assumed to succeed.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from trinity_compat.launch.python import methods, operators
-from trinity_compat.launch.python.calls import ENDS, Leave, ProgramExit, called, invoke
-from trinity_compat.launch.python.evaluator import ROUNDS, Evaluator, File
-from trinity_compat.launch.python.items import (
-    Code,
-    DictValue,
+from trinity_compat.common.errors import Where
+from trinity_compat.launch.python.evaluator import EXIT, Evaluator, File, ProgramExit, forget
+from trinity_compat.launch.python.values import (
+    Function,
     Item,
     Items,
     Known,
-    Namespace,
     NotKnown,
+    Table,
     Text,
-    copied,
-    is_open,
-    made,
-    opened,
-    plain,
-    text,
+    are_equal,
+    open_text,
 )
 
 _Body = Sequence[ast.stmt]
+_DEEP = 20  # calls of functions in each other
 _SHOWN = 100  # characters of a condition
 
 
-class _Next(Exception):
-    """``continue``."""
+class _Return(Exception):
+    """Leave a function with ``item``."""
 
-
-class _Last(Exception):
-    """``break``."""
+    def __init__(self, item: Item) -> None:
+        super().__init__()
+        self.item = item
 
 
 def run_module(file: File, names: dict[str, Item], body: _Body) -> None:
-    """Go through a module, or a cell of a notebook; then through the functions that it doesn't call."""
-    ev = Evaluator(file, names, called)
-    with suppress(ProgramExit, Leave, _Next, _Last):
-        _block(ev, body)
-    for code in file.defined:
-        if code.node not in file.entered:
+    """Read a module, or a cell of a notebook; then the functions that it does not call."""
+    with suppress(ProgramExit, _Return):
+        _block(Evaluator(file, names), body)
+    for function in file.defined:
+        if function.node not in file.entered:
             with suppress(NotKnown, ProgramExit):
-                invoke(ev, code, [], {})
+                invoke(Evaluator(file, names), function, [], {})
 
 
-def run_function(ev: Evaluator, node: ast.AST) -> Item:
-    """What a function returns."""
+def invoke(ev: Evaluator, function: Function, given: list[Item], named: dict[str, Item]) -> Item:
+    """Read a function with these arguments, and return its result. Raises NotKnown."""
+    file, node = ev.file, function.node
+    if file.depth >= _DEEP:
+        raise NotKnown
+    file.entered.add(node)
+    around = Evaluator(file, function.around)
+    inner = Evaluator(file, dict(function.around))
+    taken = dict(zip((each.arg for each in _parameters(node)), given, strict=False)) | named
+    for parameter, default in _parameters(node).items():
+        item = taken.get(parameter.arg)
+        if item is None and default is not None:
+            item = around.item(default)
+        inner.names[parameter.arg] = item or open_text(parameter.arg, ev.where(parameter))
+    for rest in (node.args.vararg, node.args.kwarg):
+        if rest is not None:
+            inner.names[rest.arg] = open_text(rest.arg, ev.where(rest))
+    file.depth += 1
     try:
-        _block(ev, getattr(node, "body", []))
-    except Leave as leave:
-        return leave.item
-    except (_Next, _Last):
-        pass
-    return Known(None, ev.where(node))
+        _block(inner, node.body)
+        result: Item = Known(None, ev.where(node))
+    except _Return as found:
+        result = found.item
+    finally:
+        file.depth -= 1
+    if inner.may_have_returned:
+        raise NotKnown
+    return result
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[ast.arg, ast.expr | None]:
+    """Return the parameters of a function, each with its default."""
+    positional = [*node.args.posonlyargs, *node.args.args]
+    missing = [None] * (len(positional) - len(node.args.defaults))
+    found = dict(zip(positional, [*missing, *node.args.defaults], strict=True))
+    return found | dict(zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True))
 
 
 def _block(ev: Evaluator, body: _Body) -> None:
-    for statement in body:
+    for index, statement in enumerate(body):
         ev.file.budget.step()
-        run = _STATEMENTS.get(type(statement))
+        returned = ev.may_have_returned
+        with suppress(NotKnown):
+            _STATEMENTS.get(type(statement), _expressions)(ev, statement)
+        if ev.may_have_returned and not returned:  # the rest may not be reached
+            _undecided(ev, [body[index + 1 :]], statement, ev.file.condition)
+            return
+
+
+def _undecided(ev: Evaluator, branches: Sequence[_Body], node: ast.stmt, condition: str) -> None:
+    """Read branches of which none, one, or one several times may be taken."""
+    before, outer = ev.names, ev.file.condition
+    results: list[dict[str, Item]] = []
+    ev.file.condition = condition
+    for branch in branches:
+        ev.file.budget.step(1 + sum(len(i.members) for i in before.values() if isinstance(i, Items)) // 100)
+        ev.names = copy.deepcopy(before)
         try:
-            if run is not None:
-                run(ev, statement)
-            else:
-                _expressions(ev, statement)
-        except NotKnown:
+            _block(ev, branch)
+            results.append(ev.names)
+        except _Return:
+            ev.may_have_returned = True
+        except ProgramExit:
             pass
+    ev.names, ev.file.condition = before, outer
+    original, suffix = copy.deepcopy(before), f" (depends on {condition})" if condition else ""
+    for after in results:
+        _merge(before, original, after, suffix, ev.where(node))
+
+
+def _merge(
+    names: dict[Any, Item],
+    before: Mapping[Any, Item],
+    after: Mapping[Any, Item],
+    suffix: str,
+    where: Where,
+    owner: str = "",
+) -> None:
+    """Make open what a branch changed; a list that grew keeps its members, followed by an open one."""
+    for name, changed in after.items():
+        item, old = names.get(name), before.get(name)
+        if are_equal(changed, old):
+            continue
+        spelled = f"{owner}[{name!r}]" if owner else str(name)
+        label = spelled + suffix
+        if isinstance(item, Items) and isinstance(old, Items) and isinstance(changed, Items):
+            if not are_equal(Items(changed.members[: len(old.members)]), old):
+                forget(item, label, where)
+            elif len(item.members) == len(old.members) and item.members[-1:] != [open_text(label, where)]:
+                item.members.append(open_text(label, where))
+        elif isinstance(item, Table) and isinstance(old, Table) and isinstance(changed, Table):
+            _merge(item.entries, old.entries, changed.entries, suffix, where, spelled)
+        else:
+            names[name] = open_text(label, where)
 
 
 def _expressions(ev: Evaluator, node: ast.stmt) -> None:
-    """A statement of another kind: what it calls."""
+    """Evaluate what a statement of another kind calls."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             ev.item(child)
@@ -91,208 +161,128 @@ def _assign(ev: Evaluator, node: ast.Assign) -> None:
 def _annotated(ev: Evaluator, node: ast.AnnAssign) -> None:
     if node.value is not None:
         ev.bind(node.target, ev.item(node.value))
-    elif isinstance(node.target, ast.Name):
-        ev.names.setdefault(node.target.id, opened(node.target, ev.where(node)))
 
 
 def _augmented(ev: Evaluator, node: ast.AugAssign) -> None:
+    """``a += b``: a list grows in place, everything else is ``a = a + b``."""
     before = ev.item(node.target)
-    if isinstance(before, Items) and isinstance(node.op, ast.Add):
-        methods.grow(ev, before, node.value)
-        return
-    added = ev.item(node.value)
-    if isinstance(before, DictValue) and isinstance(added, DictValue):
-        before.entries |= added.entries
-        return
-    if isinstance(node.op, ast.Add) and (is_open(before) or is_open(added) or _is_text(before)):
-        where = ev.where(node)
-        value = (*text(before, node.target, where), *text(added, node.value, where))
-        ev.file.budget.make(sum(len(bit.text) + 1 for bit in value))
-        ev.bind(node.target, Text(value))
-        return
-    try:
-        ev.bind(node.target, made(operators.binary(node.op, plain(before), plain(added)), ev.where(node)))
-    except NotKnown:
-        ev.bind(node.target, opened(node.value, ev.where(node)))
-
-
-def _is_text(item: Item) -> bool:
-    return isinstance(item, Text) or (isinstance(item, Known) and isinstance(item.value, str))
+    sum_of_both = ev.item(ast.copy_location(ast.BinOp(node.target, node.op, node.value), node))
+    if isinstance(before, Items) and isinstance(sum_of_both, Items):
+        before.members[:] = sum_of_both.members
+    elif isinstance(before, Items):
+        forget(before, node.value, ev.where(node))
+    else:
+        ev.bind(node.target, sum_of_both)
 
 
 def _if(ev: Evaluator, node: ast.If) -> None:
     try:
         taken = bool(ev.plain(node.test))
     except NotKnown:
-        _guess(ev, node)
+        left, stays = (node.body, node.orelse) if _leaves(ev, node.body) else (node.orelse, node.body)
+        if _leaves(ev, left):
+            _undecided(ev, [left], node, ast.unparse(node.test)[:_SHOWN])
+            _block(ev, stays)
+        else:
+            _undecided(ev, [node.body, node.orelse], node, ast.unparse(node.test)[:_SHOWN])
         return
     _block(ev, node.body if taken else node.orelse)
 
 
-def _guess(ev: Evaluator, node: ast.If) -> None:
-    """A condition that cannot be known is taken as false, or the way that doesn't end the function: a
-    launcher is written to reach its launch. The other way is read for what it starts."""
-    taken = _leaves(node.orelse) and not _leaves(node.body)
-    shown = ast.unparse(node.test)[:_SHOWN]
-    told = f"this depends on {shown}, which cannot be known here; taken as {'true' if taken else 'false'}"
-    ev.file.guesses.append((ev.where(node), told))
-    _aside(ev, [node.orelse if taken else node.body])
-    _block(ev, node.body if taken else node.orelse)
-
-
-def _leaves(body: _Body) -> bool:
-    """Whether statements end the function, the loop or the program."""
+def _leaves(ev: Evaluator, body: _Body) -> bool:
+    """Tell whether a branch ends the function or the program."""
     last = body[-1] if body else None
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        return ast.unparse(last.value.func) in ENDS
-    return isinstance(last, ast.Return | ast.Raise | ast.Continue | ast.Break)
+        return ev.dotted(last.value.func) in EXIT
+    return isinstance(last, ast.Return | ast.Raise)
 
 
 def _for(ev: Evaluator, node: ast.For | ast.AsyncFor) -> None:
-    """Over what isn't known: one round."""
     try:
-        rounds = ev.many(node.iter)[:ROUNDS]
+        if any(isinstance(inner, ast.Break | ast.Continue) for inner in ast.walk(node)):
+            raise NotKnown
+        rounds = ev.members(node.iter)
     except NotKnown:
-        rounds = [opened(node.target, ev.where(node))]
+        ev.bind(node.target, open_text(node.target, ev.where(node)))
+        _repeated(ev, node, f"{ast.unparse(node.target)} in {ast.unparse(node.iter)}")
+        return
     for item in rounds:
         ev.bind(node.target, item)
-        try:
-            _block(ev, node.body)
-        except _Next:
-            continue
-        except _Last:
-            return
+        _block(ev, node.body)
     _block(ev, node.orelse)
 
 
 def _while(ev: Evaluator, node: ast.While) -> None:
-    """Until a condition that is known; one that isn't, or never changes, is one round."""
-    for _ in range(1 if isinstance(node.test, ast.Constant) else ROUNDS):
-        try:
-            known = bool(ev.plain(node.test))
-        except NotKnown:
-            known = None
-        if known is False:
-            return
-        try:
-            _block(ev, node.body)
-        except _Next:
-            pass
-        except _Last:
-            return
-        if known is None:
-            return
+    _repeated(ev, node, ast.unparse(node.test))
+
+
+def _repeated(ev: Evaluator, node: ast.For | ast.AsyncFor | ast.While, condition: str) -> None:
+    """Read the body twice: first for the names that it changes, then, with these open, for its commands."""
+    count = len(ev.file.commands)
+    _undecided(ev, [node.body], node, condition[:_SHOWN])
+    del ev.file.commands[count:]
+    _undecided(ev, [node.body], node, condition[:_SHOWN])
+    _block(ev, node.orelse)
 
 
 def _try(ev: Evaluator, node: ast.Try) -> None:
-    """The body goes well; its handlers are read for what they start."""
     try:
         _block(ev, node.body)
         _block(ev, node.orelse)
     finally:
-        _aside(ev, [handler.body for handler in node.handlers])
+        _undecided(ev, [handler.body for handler in node.handlers], node, "an exception")
         _block(ev, node.finalbody)
-
-
-def _aside(ev: Evaluator, blocks: Sequence[_Body]) -> None:
-    before = ev.names
-    for block in blocks:
-        ev.names = copied(before)
-        with suppress(Leave, ProgramExit, _Last, _Next):
-            _block(ev, block)
-    ev.names = before
 
 
 def _with(ev: Evaluator, node: ast.With | ast.AsyncWith) -> None:
     for item in node.items:
         value = ev.item(item.context_expr)
         if item.optional_vars is not None:
-            ev.bind(item.optional_vars, value)
+            ev.bind(
+                item.optional_vars,
+                value if isinstance(value, Text) else open_text(item.optional_vars, ev.where(node)),
+            )
     _block(ev, node.body)
 
 
 def _match(ev: Evaluator, node: ast.Match) -> None:
-    """The last case, which most often is that of all others."""
-    ev.item(node.subject)
-    *others, last = node.cases
-    _aside(ev, [case.body for case in others])
-    _block(ev, last.body)
+    _undecided(ev, [case.body for case in node.cases], node, ast.unparse(node.subject)[:_SHOWN])
 
 
 def _function(ev: Evaluator, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-    code = Code(node, ev.names)
-    ev.names[node.name] = code
-    ev.file.defined.append(code)
+    function = Function(node, ev.names)
+    ev.names[node.name] = open_text(node.name, ev.where(node)) if node.decorator_list else function
+    ev.file.defined.append(function)
 
 
 def _class(ev: Evaluator, node: ast.ClassDef) -> None:
-    inherited: dict[str, Item] = {}
-    for base in node.bases:
-        owner = ev.item(base)
-        if isinstance(owner, Namespace):
-            inherited |= owner.names
-    inner = Evaluator(ev.file, dict(ev.names), called)
-    _block(inner, node.body)
-    own = {name: item for name, item in inner.names.items() if ev.names.get(name) is not item}
-    methods_ = {name: Code(item.node, ev.names) for name, item in own.items() if isinstance(item, Code)}
-    ev.names[node.name] = Namespace({**inherited, **own, **methods_}, node)
+    """Read the methods of a class as functions that are not called."""
+    ev.names[node.name] = open_text(node.name, ev.where(node))
+    methods = [inner for inner in node.body if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)]
+    ev.file.defined += [Function(method, ev.names) for method in methods]
 
 
 def _return(ev: Evaluator, node: ast.Return) -> None:
-    raise Leave(Known(None, ev.where(node)) if node.value is None else ev.item(node.value))
+    raise _Return(Known(None, ev.where(node)) if node.value is None else ev.item(node.value))
 
 
 def _raise(ev: Evaluator, node: ast.Raise) -> None:
-    if node.exc is not None:
-        ev.item(node.exc)
+    _expressions(ev, node)
     raise ProgramExit
-
-
-def _next(ev: Evaluator, node: ast.Continue) -> None:
-    raise _Next
-
-
-def _last(ev: Evaluator, node: ast.Break) -> None:
-    raise _Last
 
 
 def _delete(ev: Evaluator, node: ast.Delete) -> None:
     for target in node.targets:
         if isinstance(target, ast.Name):
             ev.names.pop(target.id, None)
-        elif isinstance(target, ast.Subscript) and isinstance(owner := ev.item(target.value), DictValue):
-            key = ev.plain(target.slice)
-            owner.entries = {name: item for name, item in owner.entries.items() if name != key}
-
-
-def _nothing(ev: Evaluator, node: ast.stmt) -> None:
-    """Imports are read beforehand."""
+        elif isinstance(target, ast.Subscript):
+            forget(ev.item(target.value), target, ev.where(node))
 
 
 # Any: each takes the statements of its own type.
 _STATEMENTS: dict[type[ast.stmt], Callable[[Evaluator, Any], None]] = {
-    ast.Assign: _assign,
-    ast.AnnAssign: _annotated,
-    ast.AugAssign: _augmented,
-    ast.If: _if,
-    ast.For: _for,
-    ast.AsyncFor: _for,
-    ast.While: _while,
-    ast.Try: _try,
-    ast.With: _with,
-    ast.AsyncWith: _with,
-    ast.Match: _match,
-    ast.FunctionDef: _function,
-    ast.AsyncFunctionDef: _function,
-    ast.ClassDef: _class,
-    ast.Return: _return,
-    ast.Raise: _raise,
-    ast.Continue: _next,
-    ast.Break: _last,
-    ast.Delete: _delete,
-    ast.Import: _nothing,
-    ast.ImportFrom: _nothing,
-    ast.Global: _nothing,
-    ast.Nonlocal: _nothing,
-    ast.Pass: _nothing,
-}
+    ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented, ast.If: _if, ast.For: _for,
+    ast.AsyncFor: _for, ast.While: _while, ast.Try: _try, ast.With: _with, ast.AsyncWith: _with,
+    ast.Match: _match, ast.FunctionDef: _function, ast.AsyncFunctionDef: _function, ast.ClassDef: _class,
+    ast.Return: _return, ast.Raise: _raise, ast.Delete: _delete,
+}  # fmt: skip

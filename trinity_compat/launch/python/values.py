@@ -1,0 +1,199 @@
+"""Values of a Python launcher, computed without running it: literals, environment variables, open pieces."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from trinity_compat.common.errors import Where
+from trinity_compat.launch.bash.limits import FIELDS, VALUE
+from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, literal, open_source, text_of
+from trinity_compat.launch.model import EnvRef, UnknownPiece
+
+Scalar = str | int | float | bool | None
+_SHOWN = 200  # characters of an open expression
+_WIDE = re.compile(r"\d{4}|\*")  # the width of a format that could make a long text
+
+
+class NotKnown(Exception):
+    """A value depends on something outside what the evaluator computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A literal, or a value computed from literals."""
+
+    value: Scalar
+    where: Where = field(compare=False)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text with pieces from the environment, or open pieces."""
+
+    value: Value
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+@dataclass(slots=True)
+class Items:
+    """A list or a tuple."""
+
+    members: list[Item]
+
+
+@dataclass(slots=True)
+class Table:
+    """A dictionary, or the result of ``parse_args``.
+
+    ``environment``: keys that it lacks are variables of the environment.
+    """
+
+    entries: dict[Scalar, Item]
+    environment: bool = False
+
+
+@dataclass(slots=True)
+class Function:
+    """A function of the launcher, with the names around it."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    around: dict[str, Item] = field(repr=False, compare=False)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        return Function(self.node, copy.deepcopy(self.around, memo))
+
+
+@dataclass(slots=True)
+class Parser:
+    """An ``argparse.ArgumentParser``: the ``add_argument`` calls on it."""
+
+    options: list[ast.Call] = field(default_factory=list)
+
+    def __deepcopy__(self, memo: object) -> Parser:
+        return Parser(list(self.options))
+
+
+Item = Known | Text | Items | Table | Function | Parser
+
+
+def open_text(expression: ast.AST | str, where: Where) -> Text:
+    """Return a text that stays open under its expression."""
+    shown = expression if isinstance(expression, str) else ast.unparse(expression)
+    return Text((TextPiece("", where, UnknownPiece(shown[:_SHOWN], where)),))
+
+
+def environment_text(name: str, default: str | None, where: Where) -> Text:
+    """Return the text of an environment variable; Python stops where one without a default is not set."""
+    return Text((TextPiece(default or "", where, EnvRef(name, default, required=default is None)),))
+
+
+def plain(item: Item) -> object:
+    """Return the Python value of an item. Raises NotKnown, also where lists in lists are too many."""
+    return _plain(item, iter(range(5 * FIELDS)))
+
+
+def _plain(item: Item, budget: Iterator[int]) -> object:
+    if next(budget, None) is None:
+        raise NotKnown
+    if isinstance(item, Known):
+        return item.value
+    if isinstance(item, Items):
+        return [_plain(member, budget) for member in item.members]
+    if isinstance(item, Table) and not item.environment:
+        return {key: _plain(value, budget) for key, value in item.entries.items()}
+    if isinstance(item, Text) and not any(map(open_source, item.value)):
+        return text_of(item.value)
+    raise NotKnown
+
+
+def are_equal(one: Item | None, other: Item | None) -> bool:
+    """Compare two items; lists in lists that are too many count as different."""
+    return _are_equal(one, other, iter(range(5 * FIELDS)))
+
+
+def _are_equal(one: Item | None, other: Item | None, budget: Iterator[int]) -> bool:
+    if next(budget, None) is None:
+        return False
+    if isinstance(one, Items) and isinstance(other, Items):
+        pairs = list(zip(one.members, other.members, strict=False))
+        return len(one.members) == len(other.members) and all(_are_equal(a, b, budget) for a, b in pairs)
+    if isinstance(one, Table) and isinstance(other, Table):
+        return one.entries.keys() == other.entries.keys() and all(
+            _are_equal(value, other.entries[key], budget) for key, value in one.entries.items()
+        )
+    return one == other
+
+
+def item_of(value: object, where: Where) -> Item:
+    """Return the item of a Python value. Raises NotKnown for other types."""
+    if value is None or isinstance(value, str | int | float):
+        return Known(value, where)
+    if isinstance(value, list | tuple):
+        return Items([item_of(member, where) for member in value])
+    raise NotKnown
+
+
+def text(item: Item, node: ast.AST, where: Where) -> Value:
+    """Return ``str(item)``; open under the text of ``node`` where it is not known."""
+    if isinstance(item, Text):
+        return item.value
+    try:
+        shown = str(plain(item))
+    except NotKnown:
+        return open_text(node, where).value
+    return lines_of(shown, item.where if isinstance(item, Known) and item.where.line else where)
+
+
+def joined(between: Value, parts: Sequence[Value]) -> Value:
+    """Return ``between.join(parts)``."""
+    return tuple(bit for i, part in enumerate(parts) for bit in (*(between if i else ()), *part))
+
+
+def formatted(value: object, spec: str, conversion: int = -1) -> str:
+    """Return ``f"{value!r:spec}"``. Raises NotKnown."""
+    if _WIDE.search(spec):
+        raise NotKnown
+    shown = repr(value) if conversion in (ord("r"), ord("a")) else value
+    return str(guarded(format, str(shown) if conversion == ord("s") else shown, spec))
+
+
+def guarded(function: Callable[..., object], *values: object) -> object:
+    """Call a function of Python's on known values. Raises NotKnown where it fails, or makes too much."""
+    try:
+        result = function(*values)
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
+        raise NotKnown from None
+    if isinstance(result, str | list) and len(result) > VALUE:
+        raise NotKnown
+    if isinstance(result, int) and result.bit_length() > 4096:  # str() refuses larger ones
+        raise NotKnown
+    return result
+
+
+def shell_words(value: Value) -> list[Value]:
+    """Split a text as ``shlex.split`` does; each open piece stays in its word. Raises NotKnown."""
+    marks = {chr(0xE000 + i): bit for i, bit in enumerate(value[:6000]) if bit.source}
+    whole = "".join(chr(0xE000 + i) if bit.source else bit.text for i, bit in enumerate(value))
+    if len(value) > 6000:
+        raise NotKnown
+    words = guarded(shlex.split, whole)
+    assert isinstance(words, list)
+    return [
+        tuple(
+            bit
+            for piece in re.split("([\ue000-\uf8ff])", word)
+            for bit in ((marks[piece],) if piece in marks else literal(piece, value[0].where))
+        )
+        for word in words
+    ]
