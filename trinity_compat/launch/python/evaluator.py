@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import posixpath
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,7 +35,6 @@ from trinity_compat.launch.python.values import (
     joined,
     open_text,
     plain,
-    shell_words,
     text,
 )
 from trinity_compat.launch.source_contents import SourceCommand
@@ -43,7 +43,6 @@ SHELL_LINE = "__shell_line__"  # the call that a notebook's `!command` becomes
 ENVIRON = "os.environ"
 _SUBPROCESS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")}
 _SHELL = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
-_REPLACED = {"os.execv", "os.execvp", "os.execvpe"}  # the program, then the list of its words
 EXIT = {"sys.exit", "exit", "quit", "os._exit"}
 _TEXT_METHODS = ("lower", "upper", "strip", "split", "replace", "startswith", "endswith", "removesuffix")
 _PATHS: dict[str, Callable[[str], str]] = {
@@ -346,7 +345,7 @@ class Evaluator:
 
     def _call(self, node: ast.Call) -> Item:
         name = self.dotted(node.func)
-        if name in _SUBPROCESS | _SHELL | _REPLACED:
+        if name in _SUBPROCESS | _SHELL:
             self._start(node, name)
             raise NotKnown
         if name == SHELL_LINE:
@@ -382,7 +381,7 @@ class Evaluator:
     def _start(self, node: ast.Call, name: str) -> None:
         """Record a program that ``subprocess`` or ``os`` starts."""
         keywords = {word.arg: word.value for word in node.keywords}
-        command = node.args[1:2] if name in _REPLACED else node.args[:1]
+        command = node.args[:1]
         if not command:
             return
         env = self.item(keywords["env"]) if "env" in keywords else None
@@ -452,10 +451,6 @@ def _method(ev: Evaluator, node: ast.Call, owner: Item, given: list[Item]) -> It
             for item in given:
                 owner.entries |= item.entries if isinstance(item, Table) else {}
             owner.entries |= {word.arg: ev.item(word.value) for word in node.keywords if word.arg}
-        elif name == "setdefault" and len(given) == 2 and owner.environment:
-            owner.entries.setdefault(
-                _key(plain(given[0])), ev._entry(owner, node.args[0], node.args[1], node)
-            )
         else:
             forget(owner, node, where)
         return Known(None, where)
@@ -480,10 +475,10 @@ def _place(item: Item, where: Where) -> Where:
 # Functions that are called by these names.
 
 
-def _number(kind: type[int | float]) -> Callable[[Evaluator, ast.Call, list[Item]], Item]:
+def _converted(kind: type[int | float]) -> Callable[[Evaluator, ast.Call, list[Item]], Item]:
     def read(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
-        if len(given) == 1 and isinstance(given[0], Text) and len(given[0].value) == 1:
-            return given[0]
+        if kind is not bool and len(given) == 1 and isinstance(given[0], Text) and len(given[0].value) == 1:
+            return given[0]  # the text of an environment variable
         return item_of(guarded(kind, *map(plain, given)), ev.where(node))
 
     return read
@@ -491,10 +486,6 @@ def _number(kind: type[int | float]) -> Callable[[Evaluator, ast.Call, list[Item
 
 def _str(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
     return Text(text(given[0], node.args[0], ev.where(node))) if given else Known("", ev.where(node))
-
-
-def _bool(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
-    return Known(bool(guarded(bool, *map(plain, given))), ev.where(node))
 
 
 def _length(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
@@ -541,7 +532,7 @@ def _path(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
 
 
 def _shell_split(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
-    return Items([Text(word) for word in shell_words(text(given[0], node.args[0], ev.where(node)))])
+    return item_of(guarded(shlex.split, plain(given[0])), ev.where(node))
 
 
 def _range(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
@@ -558,8 +549,8 @@ def _change_folder(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
 
 
 _FUNCTIONS: dict[str, Callable[[Evaluator, ast.Call, list[Item]], Item]] = {
-    "str": _str, "int": _number(int), "float": _number(float), "bool": _bool, "list": _list, "tuple": _list,
-    "dict": _table, "range": _range, "isinstance": _is_instance, "os.getenv": _variable,
+    "str": _str, "int": _converted(int), "float": _converted(float), "bool": _converted(bool),
+    "list": _list, "tuple": _list, "dict": _table, "range": _range, "isinstance": _is_instance, "os.getenv": _variable,
     "os.chdir": _change_folder, "len": _length,
     "pathlib.Path": _path, "Path": _path, "os.path.join": _path, "os.path.abspath": _path,
     "shlex.split": _shell_split,

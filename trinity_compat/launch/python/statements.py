@@ -152,15 +152,11 @@ def _expressions(ev: Evaluator, node: ast.stmt) -> None:
             ev.item(child)
 
 
-def _assign(ev: Evaluator, node: ast.Assign) -> None:
-    item = ev.item(node.value)
-    for target in node.targets:
-        ev.bind(target, item)
-
-
-def _annotated(ev: Evaluator, node: ast.AnnAssign) -> None:
+def _assign(ev: Evaluator, node: ast.Assign | ast.AnnAssign) -> None:
     if node.value is not None:
-        ev.bind(node.target, ev.item(node.value))
+        item = ev.item(node.value)
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            ev.bind(target, item)
 
 
 def _augmented(ev: Evaluator, node: ast.AugAssign) -> None:
@@ -212,10 +208,6 @@ def _for(ev: Evaluator, node: ast.For | ast.AsyncFor) -> None:
     _block(ev, node.orelse)
 
 
-def _while(ev: Evaluator, node: ast.While) -> None:
-    _repeated(ev, node, ast.unparse(node.test))
-
-
 def _repeated(ev: Evaluator, node: ast.For | ast.AsyncFor | ast.While, condition: str) -> None:
     """Read the body twice: first for the names that it changes, then, with these open, for its commands."""
     count = len(ev.file.commands)
@@ -245,10 +237,6 @@ def _with(ev: Evaluator, node: ast.With | ast.AsyncWith) -> None:
     _block(ev, node.body)
 
 
-def _match(ev: Evaluator, node: ast.Match) -> None:
-    _undecided(ev, [case.body for case in node.cases], node, ast.unparse(node.subject)[:_SHOWN])
-
-
 def _function(ev: Evaluator, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
     function = Function(node, ev.names)
     ev.names[node.name] = open_text(node.name, ev.where(node)) if node.decorator_list else function
@@ -271,18 +259,13 @@ def _raise(ev: Evaluator, node: ast.Raise) -> None:
     raise ProgramExit
 
 
-def _delete(ev: Evaluator, node: ast.Delete) -> None:
-    for target in node.targets:
-        if isinstance(target, ast.Name):
-            ev.names.pop(target.id, None)
-        elif isinstance(target, ast.Subscript):
-            forget(ev.item(target.value), target, ev.where(node))
-
-
 # Any: each takes the statements of its own type.
 _STATEMENTS: dict[type[ast.stmt], Callable[[Evaluator, Any], None]] = {
-    ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented, ast.If: _if, ast.For: _for,
-    ast.AsyncFor: _for, ast.While: _while, ast.Try: _try, ast.With: _with, ast.AsyncWith: _with,
-    ast.Match: _match, ast.FunctionDef: _function, ast.AsyncFunctionDef: _function, ast.ClassDef: _class,
-    ast.Return: _return, ast.Raise: _raise, ast.Delete: _delete,
+    ast.Assign: _assign, ast.AnnAssign: _assign, ast.AugAssign: _augmented, ast.If: _if, ast.For: _for,
+    ast.AsyncFor: _for, ast.Try: _try, ast.With: _with, ast.AsyncWith: _with, ast.ClassDef: _class,
+    ast.FunctionDef: _function, ast.AsyncFunctionDef: _function, ast.Return: _return, ast.Raise: _raise,
+    ast.While: lambda ev, node: _repeated(ev, node, ast.unparse(node.test)),
+    ast.Match: lambda ev, node: _undecided(
+        ev, [case.body for case in node.cases], node, ast.unparse(node.subject)[:_SHOWN]
+    ),
 }  # fmt: skip

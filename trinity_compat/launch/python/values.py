@@ -5,14 +5,13 @@ from __future__ import annotations
 import ast
 import copy
 import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.bash.limits import FIELDS, VALUE
-from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, literal, open_source, text_of
+from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, open_source, text_of
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 Scalar = str | int | float | bool | None
@@ -26,7 +25,7 @@ class NotKnown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A literal, or a value computed from literals."""
+    """A or a value computed from literals."""
 
     value: Scalar
     where: Where = field(compare=False)
@@ -179,21 +178,3 @@ def guarded(function: Callable[..., object], *values: object) -> object:
     if isinstance(result, int) and result.bit_length() > 4096:  # str() refuses larger ones
         raise NotKnown
     return result
-
-
-def shell_words(value: Value) -> list[Value]:
-    """Split a text as ``shlex.split`` does; each open piece stays in its word. Raises NotKnown."""
-    marks = {chr(0xE000 + i): bit for i, bit in enumerate(value[:6000]) if bit.source}
-    whole = "".join(chr(0xE000 + i) if bit.source else bit.text for i, bit in enumerate(value))
-    if len(value) > 6000:
-        raise NotKnown
-    words = guarded(shlex.split, whole)
-    assert isinstance(words, list)
-    return [
-        tuple(
-            bit
-            for piece in re.split("([\ue000-\uf8ff])", word)
-            for bit in ((marks[piece],) if piece in marks else literal(piece, value[0].where))
-        )
-        for word in words
-    ]
