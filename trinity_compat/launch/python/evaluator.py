@@ -550,8 +550,8 @@ def _change_folder(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
 
 _FUNCTIONS: dict[str, Callable[[Evaluator, ast.Call, list[Item]], Item]] = {
     "str": _str, "int": _converted(int), "float": _converted(float), "bool": _converted(bool),
-    "list": _list, "tuple": _list, "dict": _table, "range": _range, "isinstance": _is_instance, "os.getenv": _variable,
-    "os.chdir": _change_folder, "len": _length,
+    "list": _list, "tuple": _list, "dict": _table, "range": _range, "len": _length,
+    "isinstance": _is_instance, "os.getenv": _variable, "os.chdir": _change_folder,
     "pathlib.Path": _path, "Path": _path, "os.path.join": _path, "os.path.abspath": _path,
     "shlex.split": _shell_split,
     "argparse.ArgumentParser": lambda ev, node, given: Parser(),
