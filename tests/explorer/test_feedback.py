@@ -134,13 +134,13 @@ def test_a_step_that_is_made_again_changes_what_later_ones_know(make):
         assert (order.selectors[0].estimator.rates()[0] > 0.5) == (rates[0] == 1.0)
 
 
-def test_what_another_run_brought_back_does_not_count(make, capsys):
+def test_what_another_run_brought_back_does_not_count(make, caplog):
     """Its database goes on at a checkpoint of another job."""
     run = until(make(), 3)
     run.buffer.reconcile(step=2, position=StreamPosition(2 * BATCH, buffer="elsewhere", stream=2 * BATCH))
     again = make()
     again.scheduler._sole_draws._feedback.update_order(3, again.buffer.history())
-    assert "the results of 2 steps up to 2 are not in this database" in capsys.readouterr().out
+    assert "the results of 2 steps up to 2 are not in this database" in caplog.text
     order, fresh = again.train.order, selector_of(SELECTOR, ROWS, COLUMNS, "tasksets.0")
     assert [order.row(number) for number in range(8, 12)] == fresh.rows(8, 4)
 

@@ -1,6 +1,7 @@
 """The handover's self-test: what the trainer leaves, what the engines answer, and when a run stops."""
 
 import asyncio
+import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -40,11 +41,12 @@ def check(buffer, engines, version=1, bound=0.5):
     asyncio.run(WeightSyncCheck(buffer, engines, bound).check(version))
 
 
-def test_engines_that_agree_are_told_with_both_numbers(buffer, capsys):
+def test_engines_that_agree_are_told_with_both_numbers(buffer, caplog):
+    caplog.set_level(logging.INFO)
     engines = Engines([-0.5, -1.4], [-0.6, -1.5])
     check(buffer, engines)
     assert engines.asked == [[5, 6, 7, 8, 9]]
-    told = capsys.readouterr().out
+    told = caplog.text
     assert "mean log-probability -0.9500 in the engine, -1.0000 in the trainer over 2 tokens" in told
     assert told.count("self-test of the handover") == 2
 

@@ -1,5 +1,6 @@
 """What the trainer does with the buffer, without a model."""
 
+import logging
 import threading
 import time
 from types import SimpleNamespace
@@ -140,13 +141,14 @@ def trained_two_steps(make, buffer, **given):
     return exchange.position(2)
 
 
-def test_a_resume_with_an_edited_reward_file_trains_none_of_the_waiting_groups(buffer, make, reward, capsys):
+def test_a_resume_with_an_edited_reward_file_trains_none_of_the_waiting_groups(buffer, make, reward, caplog):
+    caplog.set_level(logging.INFO)
     path, verl = reward
     kept = trained_two_steps(make, buffer, verl=verl)
     path.write_text("def compute_score(**_):\n    return -7.0\n")
     make(verl=verl).resumed(2, kept)
     assert {k: v for k, v in buffer.depth().items() if v} == {"trained": 4, "void": 2}
-    assert f"reward function {path} was edited: 2 groups will be generated again" in capsys.readouterr().out
+    assert f"reward function {path} was edited: 2 groups will be generated again" in caplog.text
     put(buffer, 4, 5)
     make(verl=verl).resumed(2, kept)  # edited no more
     assert buffer.depth()["ready"] == 2
@@ -173,12 +175,13 @@ def test_a_trainer_that_is_started_again_does_not_go_on_with_an_edited_dataset(b
         make(**run).resumed(2, kept)
 
 
-def test_groups_of_an_earlier_version_are_made_again(buffer, make, capsys):
+def test_groups_of_an_earlier_version_are_made_again(buffer, make, caplog):
+    caplog.set_level(logging.INFO)
     put(buffer, 0, 1)
     buffer.set_state("made with", "0123456789abcdef")
     make().resumed(0)
     assert buffer.depth()["void"] == 2
-    assert "an earlier version of trinity-compat made the groups that wait" in capsys.readouterr().out
+    assert "an earlier version of trinity-compat made the groups that wait" in caplog.text
 
 
 def test_a_checkpoint_of_a_replay_may_have_trained_fewer_tasks_than_steps_would(make):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -9,6 +10,8 @@ from typing import Any
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.common.watchdog import LONG, Watchdog
+
+_log = logging.getLogger(__name__)
 
 _TOLD = 4  # activities in a report's detail
 
@@ -26,19 +29,18 @@ class HeartbeatThread:
         name: str,
         *,
         period_s: float = 1.0,
-        prefix: str = "",
         always: Mapping[str, object] | None = None,
         limit_s: float | None = None,
     ) -> None:
         """Create the thread; ``start`` starts it.
 
-        ``opened`` opens the thread's buffer; ``prefix`` precedes notes on the terminal; ``always`` is part of
+        ``opened`` opens the thread's buffer; ``always`` is part of
         every heartbeat's detail; ``limit_s`` is the watchdog's, None for none.
         """
         self.state, self.name = "starting", name
         self.detail: dict[str, Any] = {}
         self._always = dict(always or {})
-        self._opened, self._role, self._period, self._prefix = opened, role, period_s, prefix
+        self._opened, self._role, self._period = opened, role, period_s
         self._stop, self._beating = threading.Event(), threading.Lock()
         self._trouble: BaseException | None = None
         self.watchdog = Watchdog(limit_s)
@@ -67,7 +69,7 @@ class HeartbeatThread:
     def note(self, text: str) -> None:
         """Print ``text`` and report it in the detail, until a note "" removes it."""
         if text:
-            print(f"{self._prefix}{text}", flush=True)
+            _log.warning(text)
         self.detail = {key: value for key, value in self.detail.items() if key != "note"}
         self.detail |= {"note": text} if text else {}
 

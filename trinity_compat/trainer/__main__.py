@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from trinity_compat.common import process_log
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.gc_pause import gc_paused
 from trinity_compat.common.parent_watch import end_with_parent
@@ -62,4 +63,5 @@ def leave(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    process_log.configure()
     leave(sys.argv[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,8 @@ from trinity_compat.trainer.experts.claims import Experts
 from trinity_compat.trainer.explorer_liveness import ExplorerWatch
 from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 from trinity_compat.trainer.nccl_sender import NcclSender
+
+_log = logging.getLogger(__name__)
 
 FIRST_POLL_S, SLOWEST_POLL_S = 0.02, 0.2
 _EXAMPLE_TOKENS = 512
@@ -91,14 +94,17 @@ class BufferExchange:
         if step or edited or self._buffer.latest_version() is not None:
             known = self._position_of(step, position, afresh)
             done = self._buffer.reconcile(step=step, position=known, remake=bool(edited))
-            print(
-                f"[trinity] history {done.history} continues from step {step}: "
-                f"{done.ready_again} groups ready again, {done.voided} void, {done.kept} trained"
+            _log.info(
+                "history %d continues from step %d: %d groups ready again, %d void, %d trained",
+                done.history,
+                step,
+                done.ready_again,
+                done.voided,
+                done.kept,
             )
             for text in edited if done.voided else ():
-                print(
-                    f"[trinity] {text}: {done.voided} group{'s' * (done.voided != 1)} will be generated again"
-                )
+                plural = "s" * (done.voided != 1)
+                _log.info("%s: %d group%s will be generated again", text, done.voided, plural)
             sign_anew(self._buffer, made_with)
         # A probe of an earlier start is invalid: its versions may be trained again, and differ.
         weight_sync_check.leave(self._buffer, None)

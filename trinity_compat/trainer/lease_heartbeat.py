@@ -34,7 +34,6 @@ class LeaseHeartbeat(HeartbeatThread):
             "trainer",
             name,
             period_s=beat_s,
-            prefix="[trinity] ",
             always=promised(),
             limit_s=limit_s,
         )

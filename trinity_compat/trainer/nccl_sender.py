@@ -6,6 +6,7 @@ the engines' workers meet. A group that broke is formed anew with whoever is the
 
 from __future__ import annotations
 
+import logging
 import secrets
 import socket
 import time
@@ -24,6 +25,8 @@ from trinity_compat.synchronizer.await_version import SyncTimeout
 from trinity_compat.synchronizer.transports.nccl import HandoverFailed, LoadFailed, Rendezvous
 from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferSender, WeightOffer
 from trinity_compat.trainer.adapter import SendWeights
+
+_log = logging.getLogger(__name__)
 
 MEETING_S = 120.0  # for joining, from the moment when all are ready, and again for each bucket
 _POLL_S = 0.01
@@ -56,7 +59,7 @@ class NcclSender:
                 ) from error
             except HandoverFailed as error:
                 why = _last_line(error)
-                print(f"[trinity] version {version}: {why}; offered again")
+                _log.warning("version %d: %s; offered again", version, why)
                 self._members = {}
                 if time.monotonic() > until:
                     raise SyncTimeout(

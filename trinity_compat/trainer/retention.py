@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,8 @@ from trinity_compat.buffer.retention import ALL_TAKEN, Droppable, TextRetention,
 from trinity_compat.common.nested import value_at
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.trainer.checkpoints import marked_step
+
+_log = logging.getLogger(__name__)
 
 PERIOD_S = 10.0
 SPARE = 0.25  # part of the file kept as free pages, which the next steps fill
@@ -46,7 +49,7 @@ class RetentionThread:
             finally:
                 db.close()
         except Exception as error:
-            print(f"warning: keep_steps: {error}; nothing more is dropped", flush=True)
+            _log.warning("keep_steps: %s; nothing more is dropped", error)
 
     def _drop(self, db: Database) -> None:
         retention = TextRetention(db, pause=self._stop.wait)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
 from trinity_compat.buffer.api import Buffer
 from trinity_compat.synchronizer import weight_sync_check
+
+_log = logging.getLogger(__name__)
 
 
 class ScoringEngine(Protocol):
@@ -36,7 +39,5 @@ class WeightSyncCheck:
         bound, self._bound = self._bound, 0.0
         scored = await self._engines.score([*sample.prompt_ids, *sample.response_ids])
         for logprobs in scored:
-            print(
-                f"self-test of the handover: {sample.check(logprobs[-len(sample.logprobs) :], bound)}",
-                flush=True,
-            )
+            result = sample.check(logprobs[-len(sample.logprobs) :], bound)
+            _log.info("self-test of the handover: %s", result)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,8 @@ from trinity_compat.job.checkpoints import actor_of
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.synchronizer.shards import actor_weights, dtype_of
 from trinity_compat.synchronizer.store import write_version
+
+_log = logging.getLogger(__name__)
 
 ROLE = "bench"
 
@@ -61,7 +64,7 @@ class Bench:
         for step in self._spec.checkpoints:
             mark = fingerprint(self._folder(step), self._settings)
             if self._buffer.get_state(f"{ROLE}/{step}") == mark:
-                print(f"step {step}: evaluated before", flush=True)
+                _log.info("step %d: evaluated before", step)
                 continue
             await self._evaluate(step, mark)
 
@@ -82,7 +85,7 @@ class Bench:
         self._buffer.log_metrics(ROLE, step, metrics)
         self._trackers.log(step, metrics)
         self._buffer.set_state(f"{ROLE}/{step}", mark)
-        print(f"step {step}: " + ", ".join(f"{k} {v:.5g}" for k, v in core(metrics).items()), flush=True)
+        _log.info("step %d: %s", step, ", ".join(f"{k} {v:.5g}" for k, v in core(metrics).items()))
 
     async def _answer(self, work: StepWork, version: WeightVersion) -> None:
         if version is not INITIAL:

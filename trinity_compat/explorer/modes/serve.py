@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from trinity_compat.trinity.workflows.model import GeneratedAnswer, RunContext, 
 from trinity_compat.trinity.workflows.openai_app import make_app, served
 from trinity_compat.trinity.workflows.reasoning import ReasoningSplitter
 from trinity_compat.trinity.workflows.run_rows import Limits
+
+_log = logging.getLogger(__name__)
 
 ROLE = "serve"
 _LOCAL_NAMES = ("127.0.0.1", "localhost")
@@ -76,7 +79,7 @@ class Endpoint:
         assert at is not None
         await self._renew()
         async with self._listening(self.app(tokenizer, config)) as address:
-            print(f"serves at {address}", flush=True)
+            _log.info("serves at %s", address)
             while True:
                 self._tell(address=address)
                 with contextlib.suppress(TimeoutError):
@@ -160,7 +163,7 @@ class Endpoint:
                 if version:
                     await self.engines.load(version)
                     self._now = ServedVersion(history, version.version)
-                    print(f"serves the weights of step {version.version}", flush=True)
+                    _log.info("serves the weights of step %d", version.version)
                 self.heart.note("")
             except (WeightsDamaged, UserError, OSError) as error:
                 self.heart.note(f"newer weights could not be read, and the former stay: {error}")

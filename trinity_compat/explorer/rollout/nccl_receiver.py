@@ -7,6 +7,7 @@ trainer offers them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
 from trinity_compat.synchronizer.await_version import SyncTimeout
 from trinity_compat.synchronizer.transports.nccl import HandoverFailed, Rendezvous
 from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferReceiver, WeightOffer
+
+_log = logging.getLogger(__name__)
 
 _POLL_S = 0.01
 ENDS_S = 60.0  # after a bucket's time limit, for engines to return from a transfer that has ended
@@ -59,7 +62,7 @@ class Receiver:
         try:
             return await self._receive(offer, *rendezvous)
         except HandoverFailed as error:
-            print(f"version {offer.version}: {error}; waits for another offer", flush=True)
+            _log.warning("version %d: %s; waits for another offer", offer.version, error)
             return None
 
     async def _receive(self, offer: WeightOffer, meeting: Rendezvous, first_rank: int) -> WeightVersion:

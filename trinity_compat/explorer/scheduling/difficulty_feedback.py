@@ -10,6 +10,7 @@ Source: ``_finish_explore_step`` and ``need_sync`` in explorer/explorer.py of tr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from trinity_compat.explorer.data.taskset_order import TasksetOrder
 from trinity_compat.explorer.scheduling.filtering import FilterDraw
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.synchronizer.policy import explorer_interval
+
+_log = logging.getLogger(__name__)
 
 
 class DifficultyFeedback:
@@ -50,10 +53,11 @@ class DifficultyFeedback:
         found: dict[int, Any] = {step: self._buffer.get_state(_key(step)) for step in steps}
         unknown = [step for step, kept in found.items() if not kept or kept["history"] < since]
         if unknown:
-            print(
-                f"the results of {len(unknown)} steps up to {unknown[-1]} are not in this database:"
-                " rows are drawn as if those steps had not been",
-                flush=True,
+            _log.warning(
+                "the results of %d steps up to %d are not in this database: rows are drawn as if those steps"
+                " had not been",
+                len(unknown),
+                unknown[-1],
             )
         for step in steps:
             yield from () if step in unknown else found[step]["told"]

@@ -9,6 +9,7 @@ only its groups in flight.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,8 @@ from trinity_compat.explorer.scheduling.difficulty_feedback import DifficultyFee
 from trinity_compat.explorer.scheduling.filtering import FilterDraw, GroupFilter
 from trinity_compat.explorer.scheduling.task_allocation import LeasedAllocation
 from trinity_compat.job.run_spec import SyncSpec
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class SharedFilterDraws:
         while draw.position < query.upto:
             numbers = {*draw.tasks()}
             draw.add([group for group in groups if group.task_no in numbers])
-        print(draw.progress, flush=True)
+        _log.info(draw.progress)
         if draw.is_full:
             return self._end(draw, query.kind, history)
         draw.check()

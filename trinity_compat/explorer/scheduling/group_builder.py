@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,8 @@ from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
 from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.job.run_spec import OnAgentFailure
 from trinity_compat.trinity.pipelines.runner import TRUNCATED
+
+_log = logging.getLogger(__name__)
 
 IN_A_ROW = 16  # consecutive failures before aborting: the agent loop, or a tool, is broken
 
@@ -98,7 +101,7 @@ class GroupBuilder:
             if not failed:
                 return
             todo = [jobs[rollout.task_no] for rollout in failed]
-            print(f"{len(failed)} rollouts failed (attempt {attempt}): {failed[0].error}", flush=True)
+            _log.warning("%d rollouts failed (attempt %d): %s", len(failed), attempt, failed[0].error)
 
     def _empty_answers(self, rollout: RolloutResult, job: RolloutTask, attempt: int) -> RolloutResult:
         """Return a substitute for a group whose agent loop failed. Raises where the run is to end."""
@@ -106,7 +109,7 @@ class GroupBuilder:
         self._in_a_row += 1
         if rollout.instead is None or not self._goes_on or self._in_a_row >= IN_A_ROW:
             raise error
-        print(f"warning: {error}; goes on with empty answers, scored 0", flush=True)
+        _log.warning("%s; goes on with empty answers, scored 0", error)
         return RolloutResult(rollout.task_no, (rollout.instead,) * job.answers)
 
     async def _score(

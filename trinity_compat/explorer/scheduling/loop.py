@@ -10,6 +10,7 @@ resume has ended is not stored. docs/decisions/streaming-explorer.md.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
@@ -30,6 +31,8 @@ from trinity_compat.explorer.scheduling.scheduler import Scheduler
 from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.synchronizer.transports.nccl_rendezvous import WeightOffer
 from trinity_compat.trinity.pipelines.runner import OperatorPipeline
+
+_log = logging.getLogger(__name__)
 
 PAUSE_S = 0.03  # between checks for new weights
 BUSY_S = 0.1  # the same while answers are in flight
@@ -242,7 +245,7 @@ class Explorer:
                 draw.add_processed(await self._pipeline.process(groups, draw.step))
             else:
                 draw.add(groups)
-            print(draw.progress, flush=True)
+            _log.info(draw.progress)
         for group in draw.groups(history):
             yield group
 

@@ -5,6 +5,7 @@ The rows of a step follow from its number, so nothing is claimed, and the databa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -19,6 +20,8 @@ from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 from trinity_compat.trainer.supervised.files import FileRows
 from trinity_compat.trainer.supervised.formats import Formatter
 from trinity_compat.trainer.supervised.order import RowOrder
+
+_log = logging.getLogger(__name__)
 
 # What veRL's trainer says of rewards and of the policy that answered: there are none.
 _OF_ANSWERS = (
@@ -61,7 +64,7 @@ class RowsExchange:
         """A new history: metrics of later steps no longer count."""
         if step or self._buffer.read_metrics("trainer"):
             done = self._buffer.reconcile(step=step)
-            print(f"[trinity] history {done.history} continues from step {step}")
+            _log.info("history %d continues from step %d", done.history, step)
         self._heart.say("running", step=step)
 
     def publish(self, step: int, send: SendWeights, scores: LogProbScorer | None = None) -> None:

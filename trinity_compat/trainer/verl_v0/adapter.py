@@ -6,6 +6,7 @@ dataloader), ``StoredRollouts`` (the rollout manager) and ``VersionPublisher`` (
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import Counter
@@ -66,6 +67,8 @@ from trinity_compat.trainer.training_processes import (
     observe_calls,
 )
 from trinity_compat.trinity.workflows.tasksets import SECTION, have_classes
+
+_log = logging.getLogger(__name__)
 
 TASK_NO = "trinity_task_no"
 
@@ -508,7 +511,7 @@ def _send_whole_where_needed(config: DictConfig) -> None:
     if not is_handed_over(dict(OmegaConf.to_container(config))):
         return
     if beside := beside_language_model(omega_conf_to_dataclass(config.actor_rollout_ref.model)):
-        print(f"[trinity] LoRA: each version is a whole model, {beside} is adapted too")
+        _log.info("LoRA: each version is a whole model, %s is adapted too", beside)
         hand_over_whole(config)
 
 

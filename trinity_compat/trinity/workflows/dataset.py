@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -14,6 +15,8 @@ from trinity_compat.common.paths import from_home
 from trinity_compat.trinity.workflows.prompts import Prompt, Row
 from trinity_compat.trinity.workflows.registry import WANTS_NO_TRUTH, check_reward, check_workflow
 from trinity_compat.trinity.workflows.tasksets import AGENT, PLUGIN, Taskset, referred
+
+_log = logging.getLogger(__name__)
 
 _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
 
@@ -116,7 +119,7 @@ class _Rows:
             yield made
         if dropped:
             name = self._taskset.name
-            print(f"{name}: {dropped} prompts of more than {limit} tokens are left out", flush=True)
+            _log.warning("%s: %d prompts of more than %d tokens are left out", name, dropped, limit)
 
     def _row(self, index: int, row: Row) -> dict[str, Any]:
         taskset = self._taskset

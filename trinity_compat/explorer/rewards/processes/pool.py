@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,8 @@ from trinity_compat.explorer.sandbox.output import RateLimitedOutput
 from trinity_compat.explorer.sandbox.process import StartFailed
 from trinity_compat.job.fingerprint import FilesEdited
 from trinity_compat.job.run_spec import OnFailure, ScoringSpec
+
+_log = logging.getLogger(__name__)
 
 RETRIES = 2  # under ``retry``
 START_TRIES = 3
@@ -136,7 +139,7 @@ class ScoringPool:
 
     def _warn(self, text: str) -> None:
         if (count := self.failures.total()) <= _SHOWN or count % 100 == 0:
-            print(f"warning: {text}", flush=True)
+            _log.warning(text)
 
     # -- places ---------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from trinity_compat.job import placement
 from trinity_compat.job.gpus import engine_count, engine_width, reward_model_engines, reward_model_width
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.served_models import configurations
+
+_log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 
@@ -117,7 +120,7 @@ async def serve(spec: RunSpec, buffer: Buffer, heart: Heartbeat, *, parts: int) 
             front = await fronts.enter_async_context(_one_address(addresses, before))
             address.store_address(buffer, front, place)
             model = value_at(verl, f"{SECTION}.model_path")
-            print(f"serves {model} at {front}, with {len(addresses)} server(s)", flush=True)
+            _log.info("serves %s at %s, with %d server(s)", model, front, len(addresses))
             served.append(servers)
             sizes = [*sizes, (count, reward_model_width(verl, spec.device))]
         heart.state = "running"
