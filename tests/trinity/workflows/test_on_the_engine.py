@@ -86,10 +86,10 @@ def test_what_is_cut_is_told_with_its_task(caplog):
     workflows._limits = Limits(8, 16, 64)
     rows = [SimpleNamespace(truncated=cut) for cut in (True, False)]
     taskset = Taskset("t", "sums", "", "w")
-    workflows._tell_cut(rows, taskset, 7)
+    workflows._warn_of_cut_rows(rows, taskset, 7)
     assert "task 7 of sums: 1 of 2 rows were longer than model.max_model_len=64" in caplog.text
     caplog.clear()
-    workflows._tell_cut(rows[1:], taskset, 7)
+    workflows._warn_of_cut_rows(rows[1:], taskset, 7)
     assert caplog.text == ""
 
 

@@ -24,23 +24,27 @@ from trinity_compat.common.errors import UserError
 
 KEY = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
 START_S = 60.0  # for a server: to start and to list its tools
-CALL_S = 120.0  # for a call, where config.timeout does not say
+CALL_S = 120.0  # for a call, unless config.timeout is set
 Server = Mapping[str, Any]  # of mcpServers: url and auth_token, or command, args and env
 
 
 @contextmanager
 def native_tools(config: DictConfig) -> Iterator[DictConfig]:
-    """``config`` with a tool configuration that veRL reads, while the block lasts, where the launch's has
-    tools of MCP servers: they are started, and asked what they have. Raises UserError."""
-    named = OmegaConf.select(config, KEY)
-    tools = OmegaConf.to_container(OmegaConf.load(named))["tools"] if named and Path(named).is_file() else ()
+    """Yield ``config`` with a tool configuration that veRL reads.
+
+    Tools of MCP servers are listed by starting the servers. Raises UserError.
+    """
+    path = OmegaConf.select(config, KEY)
+    tools = OmegaConf.to_container(OmegaConf.load(path))["tools"] if path and Path(path).is_file() else ()
     if not any(_is_mcp(tool) for tool in tools):
         yield config
         return
     optional_packages.need("mcp")
-    made = [entry for tool in tools for entry in (_entries(tool) if _is_mcp(tool) else [tool])]
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:  # for this user alone: it has tokens
-        OmegaConf.save(OmegaConf.create({"tools": made}), file.name)
+    native = [entry for tool in tools for entry in (_entries(tool) if _is_mcp(tool) else [tool])]
+    with tempfile.NamedTemporaryFile(
+        "w", suffix=".yaml"
+    ) as file:  # readable by this user alone: it has tokens
+        OmegaConf.save(OmegaConf.create({"tools": native}), file.name)
         yield cast(DictConfig, OmegaConf.merge(config, OmegaConf.from_dotlist([f"{KEY}={file.name}"])))
 
 
@@ -49,16 +53,16 @@ def _is_mcp(tool: Mapping[str, Any]) -> bool:
 
 
 def _entries(tool: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One of veRL's native tools for each tool of the servers."""
+    """Yield one of veRL's native tools for each tool of the servers."""
     path = Path(tool["mcp"]["mcp_servers_config_path"])
     wanted = tool["mcp"].get("tool_selected_list")
     for name, server in _servers(path).items():
-        for found in _in_a_thread(_tools(server), f"the MCP server {name!r} of {path}"):
-            if not wanted or found["name"] in wanted:
+        for listed in _in_a_thread(_tools(server), f"the MCP server {name!r} of {path}"):
+            if not wanted or listed["name"] in wanted:
                 yield {
                     "class_name": f"{__name__}.{McpTool.__name__}",
                     "config": {**tool["config"], "type": "native", "server": dict(server)},
-                    "tool_schema": _schema(found),
+                    "tool_schema": _schema(listed),
                 }
 
 
@@ -72,13 +76,13 @@ def _servers(path: Path) -> Mapping[str, Server]:
         ) from error
 
 
-def _in_a_thread(asked: Any, who: str) -> list[dict[str, Any]]:
-    """The answer of a coroutine, whether or not this thread has a loop. Raises UserError."""
+def _in_a_thread(listing: Any, server: str) -> list[dict[str, Any]]:
+    """Run a coroutine, whether or not this thread has a loop. Raises UserError."""
     with ThreadPoolExecutor(1) as thread:
         try:
-            return list(thread.submit(asyncio.run, asyncio.wait_for(asked, START_S)).result())
+            return list(thread.submit(asyncio.run, asyncio.wait_for(listing, START_S)).result())
         except BaseException as error:  # groups of exceptions too
-            raise UserError(f"{who} does not list its tools: {_told(error)}") from error
+            raise UserError(f"{server} does not list its tools: {_innermost(error)}") from error
 
 
 async def _tools(server: Server) -> list[dict[str, Any]]:
@@ -88,7 +92,7 @@ async def _tools(server: Server) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def connected(server: Server) -> AsyncIterator[Any]:
-    """An initialized mcp.ClientSession."""
+    """Open an initialized mcp.ClientSession."""
     from mcp import ClientSession
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
@@ -112,34 +116,34 @@ async def _over_http(url: str, token: str | None) -> AsyncIterator[Any]:
 
     headers = {"Authorization": f"Bearer {token}"} if token else None
     async with create_mcp_http_client(headers=headers) as client:
-        client.event_hooks["response"].append(_let_in)
+        client.event_hooks["response"].append(_check_access)
         async with streamable_http_client(url, http_client=client) as streams:
             yield streams
 
 
-async def _let_in(response: Any) -> None:
-    """The package says of a refusal that there was an error, not which. Raises PermissionError."""
+async def _check_access(response: Any) -> None:
+    """Raise PermissionError for a refusal, which the package reports as an unnamed error."""
     if response.status_code in (401, 403):
         raise PermissionError(f"it answers {response.status_code}: is its auth_token right?")
 
 
 def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """As veRL's OpenAIFunctionToolSchema, which knows a property's type, description and enum."""
-    given = tool.get("inputSchema") or {}
-    properties = {name: _property(each) for name, each in (given.get("properties") or {}).items()}
-    parameters = {"type": "object", "properties": properties, "required": list(given.get("required") or ())}
+    """Convert to veRL's OpenAIFunctionToolSchema, with a property's type, description and enum."""
+    schema = tool.get("inputSchema") or {}
+    properties = {name: _property(each) for name, each in (schema.get("properties") or {}).items()}
+    parameters = {"type": "object", "properties": properties, "required": list(schema.get("required") or ())}
     function = {"name": tool["name"], "description": tool.get("description") or "", "parameters": parameters}
     return {"type": "function", "function": function}
 
 
-def _property(given: Mapping[str, Any]) -> dict[str, Any]:
-    several = [each["type"] for each in given.get("anyOf") or () if isinstance(each.get("type"), str)]
-    kept = {name: given[name] for name in ("description", "enum") if given.get(name) is not None}
-    return {"type": given.get("type") or several or "string", **kept}
+def _property(schema: Mapping[str, Any]) -> dict[str, Any]:
+    several = [each["type"] for each in schema.get("anyOf") or () if isinstance(each.get("type"), str)]
+    kept = {name: schema[name] for name in ("description", "enum") if schema.get(name) is not None}
+    return {"type": schema.get("type") or several or "string", **kept}
 
 
 class McpTool(BaseTool):
-    """One tool of a server. All of a process's tools share its connections."""
+    """One tool of a server. The tools of a process share connections."""
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema) -> None:
         super().__init__(config, tool_schema)
@@ -148,14 +152,14 @@ class McpTool(BaseTool):
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """What the server says, an error of the tool's too. Raises what ends the connection, TimeoutError."""
+        """Return the server's answer, also a tool's error. Raises TimeoutError, and connection errors."""
         connection = _connection(self.config["server"])
         session = await connection.session()
         try:
             result = await asyncio.wait_for(session.call_tool(self.name, parameters), self._limit_s)
         except TimeoutError:
             raise
-        except Exception:  # no tool's error, which is an answer: the server has ended, or makes no sense
+        except Exception:  # a tool's error is an answer; here the server has ended, or its answer is invalid
             connection.drop()
             raise
         texts = [getattr(part, "text", f"[{part.type}]") for part in result.content]
@@ -163,7 +167,7 @@ class McpTool(BaseTool):
 
 
 class _Connection:
-    """A session that several tasks use. One task of its own opens and closes it, as the package wants."""
+    """A session that several tasks use. A separate task opens and closes it, as the package requires."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -171,7 +175,7 @@ class _Connection:
         self._keeper: asyncio.Task[None] | None = None
 
     async def session(self) -> Any:
-        """The one that is open; another one where it has ended."""
+        """Return the open session, or a new one where it has ended."""
         if self._keeper is None or self._keeper.done():
             self._opened = asyncio.get_running_loop().create_future()
             self._keeper = asyncio.ensure_future(self._keep(self._opened))
@@ -179,7 +183,7 @@ class _Connection:
         return await asyncio.wait_for(asyncio.shield(self._opened), START_S)
 
     def drop(self) -> None:
-        """The next call opens another one."""
+        """Close the session; the next call opens another one."""
         if self._keeper:
             self._keeper.cancel()
         self._keeper = None
@@ -192,20 +196,20 @@ class _Connection:
         except BaseException as error:
             if opened.done() or isinstance(error, asyncio.CancelledError):
                 raise
-            opened.set_exception(RuntimeError(f"the MCP server cannot be reached: {_told(error)}"))
+            opened.set_exception(RuntimeError(f"the MCP server cannot be reached: {_innermost(error)}"))
 
 
 _connections: dict[tuple[int, str], _Connection] = {}
 
 
 def _connection(server: Server) -> _Connection:
-    """One for each server and event loop."""
+    """Return the connection of a server in this event loop."""
     key = id(asyncio.get_running_loop()), json.dumps(dict(server), sort_keys=True)
     return _connections.setdefault(key, _Connection(server))
 
 
-def _told(error: BaseException) -> str:
-    """The innermost of a group of exceptions."""
+def _innermost(error: BaseException) -> str:
+    """Describe the innermost of a group of exceptions."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

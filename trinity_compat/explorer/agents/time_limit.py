@@ -1,6 +1,6 @@
-"""The time that an agent loop takes itself: tools, environments, its own code.
+"""Time limit of an agent loop: for tools, environments and its code.
 
-What it waits for the engine doesn't count, so that a limit means the same whether the engine is busy or not.
+Time that it waits for the engine doesn't count, so a limit means the same whether the engine is busy or not.
 """
 
 from __future__ import annotations
@@ -13,63 +13,64 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-END_S = 10.0  # a loop that was cancelled has so long to give back what it holds
+END_S = 10.0  # grace period of a cancelled loop, to release its resources
 _current: ContextVar[AgentTime | None] = ContextVar("own_time", default=None)
 
 
 class AgentTimeout(Exception):
-    """An agent loop took longer than it may."""
+    """An agent loop exceeded its time limit."""
 
 
 class AgentTime:
-    """Seconds that have passed while nothing was asked of the engine."""
+    """Clock that stops while a request to the engine is open."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._since = clock, clock()
-        self._spent, self._asked = 0.0, 0
+        self._spent, self._open_requests = 0.0, 0
 
     @property
     def spent(self) -> float:
-        return self._spent + (0.0 if self._asked else self._clock() - self._since)
+        """Seconds without an open request."""
+        return self._spent + (0.0 if self._open_requests else self._clock() - self._since)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around each question to the engine; several may be open at once."""
+        """Stop the clock during a request to the engine; several may be open at once."""
         self._spent = self.spent
-        self._asked += 1
+        self._open_requests += 1
         try:
             yield
         finally:
-            self._asked -= 1
+            self._open_requests -= 1
             self._since = self._clock()
 
 
 def waiting_for_engine() -> contextlib.AbstractContextManager[None]:
-    """Stops the time of the loop that asks."""
-    own = _current.get()
-    return own.waiting() if own else contextlib.nullcontext()
+    """Stop the clock of the loop that waits for the engine."""
+    clock = _current.get()
+    return clock.waiting() if clock else contextlib.nullcontext()
 
 
-async def limited(loop: Coroutine[Any, Any, T], limit_s: float | None, own: AgentTime | None = None) -> T:
-    """What ``loop`` returns.
+async def limited(loop: Coroutine[Any, Any, T], limit_s: float | None, clock: AgentTime | None = None) -> T:
+    """Run ``loop`` with a time limit; return its result.
 
-    Raises OwnTimeUp once it has taken ``limit_s`` itself, and what it raises; a loop that ignores its
-    cancelling is left behind. ``own``: where others note what it asks.
+    Raises AgentTimeout after ``limit_s`` on its clock, and what it raises; a loop that ignores its
+    cancellation is abandoned. ``clock``: its clock, where others record its requests.
     """
-    own = own or AgentTime()
-    token = _current.set(own)  # the task below and its own take it with them
+    clock = clock or AgentTime()
+    token = _current.set(clock)  # inherited by the task below and those that it starts
     running = asyncio.ensure_future(loop)
     _current.reset(token)
     try:
         while not running.done():
-            left = None if limit_s is None else limit_s - own.spent
-            if left is not None and left <= 0:
+            remaining = None if limit_s is None else limit_s - clock.spent
+            if remaining is not None and remaining <= 0:
                 running.cancel()
                 await asyncio.wait({running}, timeout=END_S)
                 raise AgentTimeout(
                     f"the agent loop took longer than {limit_s:g} s, the engine's time left out"
                 )
-            await asyncio.wait({running}, timeout=left)
+            await asyncio.wait({running}, timeout=remaining)
     except asyncio.CancelledError:
         running.cancel()
         raise

@@ -30,51 +30,53 @@ _log = logging.getLogger(__name__)
 
 
 class EngineWriter:
-    """Implements ``workflows.model.Writer``. ``limits``: each answer's, and of a prompt and it together."""
+    """Implements ``workflows.model.Writer``; ``limits``: of an answer, and of a prompt with its answer."""
 
-    def __init__(self, asked: GenerationClient, limits: Limits) -> None:
-        self._asked, self._limits = asked, limits
+    def __init__(self, engine: GenerationClient, limits: Limits) -> None:
+        self._engine, self._limits = engine, limits
         self._count = 0
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
+        """Answer a prompt; see Writer."""
         room = self._limits.whole - len(prompt_ids)
         if room < 1:
             raise ValueError(f"a prompt of {len(prompt_ids)} tokens leaves no room to answer")
         count = int(sampling.get("n") or 1)
-        greedy = sampling.get("temperature") == 0  # n equal answers: vLLM takes one
+        greedy = sampling.get("temperature") == 0  # n equal answers: one is requested
         wanted = min(int(sampling.get("max_tokens") or self._limits.response), room)
-        parts = await self._answered(
+        parts = await self._generate(
             prompt_ids, {**sampling, "n": 1 if greedy else count, "max_tokens": wanted}
         )
-        made = [GeneratedAnswer(list(part.token_ids), list(part.logprobs), part.reason) for part in parts]
-        return made * count if greedy else made
+        answers = [GeneratedAnswer(list(part.token_ids), list(part.logprobs), part.reason) for part in parts]
+        return answers * count if greedy else answers
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        asked = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0}
-        return (await self._answered(token_ids, asked))[0].prompt_logprobs
+        """Return the log-probability of every token after the first, at temperature 1."""
+        sampling = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0.0}
+        return (await self._generate(token_ids, sampling))[0].prompt_logprobs
 
-    async def _answered(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Completion]:
+    async def _generate(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[Completion]:
         while True:
             self._count += 1
             request = GenerationRequest(f"workflow-{self._count}", list(prompt_ids), sampling)
             with waiting_for_engine():
                 try:
-                    (answer,) = await self._asked.submit([request])
+                    (answer,) = await self._engine.submit([request])
                     return await answer
                 except asyncio.CancelledError:  # by a change of weights
-                    await self._asked.again()
+                    await self._engine.again()
 
 
 class UserWorkflows:
     """Runs jobs whose taskset names a workflow that plugins or trinity-rft register."""
 
     def __init__(
-        self, config: Any, model: Any, asked: GenerationClient, auxiliary: Sequence[str] = ()
+        self, config: Any, model: Any, engine: GenerationClient, auxiliary: Sequence[str] = ()
     ) -> None:
-        """``auxiliary``: where the auxiliary models answer (host:port)."""
+        """Set up workflows; ``auxiliary``: the auxiliary models' addresses (host:port)."""
         rollout = config.actor_rollout_ref.rollout
         limits = Limits.of(rollout)
-        writer, folders = EngineWriter(asked, limits), os.environ.get(VARIABLE, "")
+        writer, folders = EngineWriter(engine, limits), os.environ.get(VARIABLE, "")
         self._workflows = Workflows(
             writer,
             model.tokenizer,
@@ -91,15 +93,15 @@ class UserWorkflows:
         self._tool_format = rollout.multi_turn.get("format")
 
     async def close(self) -> None:
-        """Ends the agents' processes."""
+        """End the agents' processes."""
         await self._workflows.close()
 
     async def run(
         self, job: RolloutTask, version: int = 0, ended: Callable[[], None] = nobody
     ) -> list[Trajectory]:
-        """Trajectories of n runs by seed, with their rewards; ``ended`` is called as each is there.
+        """Return the trajectories of n runs by seed, with rewards; ``ended`` is called as each finishes.
 
-        Raises what the workflow raises, and OwnTimeUp.
+        Raises what the workflow raises, and AgentTimeout.
         """
         taskset = referred(job.task["taskset"], self._tasksets)
         length = {"max_tokens": self._limits.response}
@@ -117,25 +119,25 @@ class UserWorkflows:
                     ended=ended,
                 )
         except TimeoutError as error:
-            if not limit.expired():  # the workflow's own
+            if not limit.expired():  # the workflow raised it
                 raise
-            told = (
+            message = (
                 f"a group of {taskset.workflow} took longer than explorer.max_timeout={taskset.limit_s:g} s"
             )
-            raise AgentTimeout(told) from error
-        self._tell_cut(rows, taskset, job.task_no)
-        return [_trajectory(row, _told(row, taskset, validates=job.validate)) for row in rows]
+            raise AgentTimeout(message) from error
+        self._warn_of_cut_rows(rows, taskset, job.task_no)
+        return [_trajectory(row, _extra_info(row, taskset, validates=job.validate)) for row in rows]
 
-    def _tell_cut(self, rows: Sequence[TrainableRow], taskset: Taskset, number: int) -> None:
+    def _warn_of_cut_rows(self, rows: Sequence[TrainableRow], taskset: Taskset, number: int) -> None:
         if cut := sum(row.truncated for row in rows):
-            told = (
+            message = (
                 "task %d of %s: %d of %d rows were longer than model.max_model_len=%d and were cut there (%s)"
             )
-            _log.warning(told, number, taskset.name, cut, len(rows), self._limits.whole, TRUNCATED_ROWS)
+            _log.warning(message, number, taskset.name, cut, len(rows), self._limits.whole, TRUNCATED_ROWS)
 
 
-def _told(row: TrainableRow, taskset: Taskset, *, validates: bool) -> dict[str, Any]:
-    # veRL's validation takes the mean of every value that it is told, and all answers have to have it.
+def _extra_info(row: TrainableRow, taskset: Taskset, *, validates: bool) -> dict[str, Any]:
+    # veRL's validation averages every value that it receives, and all answers need to have it.
     if validates:
         return {}
     info = by_step(row) if taskset.by_step else dict(row.info)
@@ -144,7 +146,7 @@ def _told(row: TrainableRow, taskset: Taskset, *, validates: bool) -> dict[str, 
     return {"reward_extra_info": {**info, **of_run}}
 
 
-def _trajectory(row: TrainableRow, told: Mapping[str, Any]) -> Trajectory:
+def _trajectory(row: TrainableRow, extra: Mapping[str, Any]) -> Trajectory:
     return Trajectory(
         prompt_ids=row.prompt_ids,
         response_ids=row.response_ids,
@@ -153,6 +155,6 @@ def _trajectory(row: TrainableRow, told: Mapping[str, Any]) -> Trajectory:
         num_turns=row.turns,
         reward=row.reward,
         metrics=row.metrics,
-        extra=told,
+        extra=extra,
         truncated=row.truncated,
     )

@@ -1,8 +1,7 @@
-"""veRL's agent loops and tools, on our engine.
+"""veRL's agent loops and tools, on our engine (verl 0.9.1).
 
-``AgentLoopWorker`` makes loops and tools as configured and hands each finished trajectory to one method;
-we take it there, before veRL pads it. What the loops ask of an inference server, ``EngineClient`` answers.
-verl 0.9.1.
+``AgentLoopWorker`` creates loops and tools as configured and passes each finished trajectory to one method,
+which is overridden here, before veRL pads it. ``EngineClient`` answers the loops' requests.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from trinity_compat.explorer.engine.inflight_requests import AnsweringEngine, Ge
 from trinity_compat.explorer.engine.trajectory import RolloutTask, Trajectory
 from trinity_compat.explorer.engine.vllm import GenerationRequest
 
-_KINDS = ("image", "video", "audio")  # vLLM's names; veRL's loops have them with _data behind
+_KINDS = ("image", "video", "audio")  # vLLM's names; veRL's loops append _data
 _NO_MEDIA = media_counts(None)
 
 
 class EngineClient:
-    """Stands where the loops expect veRL's LLMServerClient."""
+    """Replaces veRL's LLMServerClient for the loops."""
 
     def __init__(self, engine: AnsweringEngine, rollout: Any, processor: Any = None) -> None:
         self._engine, self._processor = engine, processor
@@ -41,9 +40,9 @@ class EngineClient:
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **media: Any
     ) -> TokenOutput:
-        """One turn. Raises ValueError for a prompt that leaves no room."""
+        """Generate one turn. Raises ValueError for a prompt that leaves no room to answer."""
         self._count += 1
-        sampling = self._turn(sampling_params, len(prompt_ids))
+        sampling = self._turn_sampling(sampling_params, len(prompt_ids))
         request = GenerationRequest(
             f"turn-{self._count}",
             media_tokens.collapse_placeholders(prompt_ids, self._processor),
@@ -57,13 +56,13 @@ class EngineClient:
         reason = "completed" if part.reason in ("stop", "length") else "aborted"
         return TokenOutput(token_ids=part.token_ids, log_probs=part.logprobs, stop_reason=reason)
 
-    def _turn(self, given: Mapping[str, Any], prompt: int) -> dict[str, Any]:
-        """A turn's sampling: veRL's token budget (vllm_async_server.py, generate), its own seed."""
+    def _turn_sampling(self, params: Mapping[str, Any], prompt: int) -> dict[str, Any]:
+        """Return a turn's sampling, with veRL's token budget (vllm_async_server.py, generate) and a seed."""
         limit = self._rollout.prompt_length + self._rollout.response_length
         room = (self._rollout.max_model_len or limit) - prompt
         if room < 1:
             raise ValueError(f"a prompt of {prompt} tokens leaves no room to answer")
-        sampling = {name: value for name, value in given.items() if name != "logprobs"}
+        sampling = {name: value for name, value in params.items() if name != "logprobs"}
         wanted = sampling.pop("max_new_tokens", None) or min(self._rollout.response_length, limit - prompt)
         sampling["max_tokens"] = max(1, min(sampling.get("max_tokens", wanted), room))
         if "seed" in sampling:
@@ -79,21 +78,21 @@ class _Worker(AgentLoopWorker):
 class AgentLoops:
     """Runs jobs through the agent loop that the task, or the configuration, names.
 
-    ``limit_s``: for one trajectory, what it waits for the engine left out; None for no limit.
+    ``limit_s``: for one trajectory, without the time that it waits for the engine; None for no limit.
     """
 
     def __init__(
-        self, config: Any, asked: GenerationClient, processor: Any = None, *, limit_s: float | None = None
+        self, config: Any, engine: GenerationClient, processor: Any = None, *, limit_s: float | None = None
     ) -> None:
         self._limit_s = limit_s
         rollout = config.actor_rollout_ref.rollout
-        self._asked = asked
-        with native_tools(untraced(config)) as made:
-            self._worker = _Worker(made, EngineClient(asked, rollout, processor))
+        self._engine = engine
+        with native_tools(untraced(config)) as configured:
+            self._worker = _Worker(configured, EngineClient(engine, rollout, processor))
         self._default = rollout.agent.default_agent_loop
 
     async def run(self, job: RolloutTask, ended: Callable[[], None] = lambda: None) -> list[Trajectory]:
-        """n trajectories by seed, then the baseline; ``ended`` is called as each is there.
+        """Return n trajectories by seed, then the baseline; ``ended`` is called as each finishes.
 
         Raises what the loop or a tool raises.
         """
@@ -104,38 +103,40 @@ class AgentLoops:
         try:
             return list(await asyncio.gather(*runs))
         finally:
-            for each in runs:  # of a group that failed none goes on
+            for each in runs:  # none of a failed group continues
                 each.cancel()
 
     async def _one(self, job: RolloutTask, task: Mapping[str, Any], run: int) -> Trajectory:
         sampling = {**job.sampling_of(run), "logprobs": True}
-        about = {"step": 0, "sample_index": job.task_no, "rollout_n": run, "validate": job.validate}
+        position = {"step": 0, "sample_index": job.task_no, "rollout_n": run, "validate": job.validate}
         fields = {"agent_name": self._default, **task}
         while True:
             try:
-                going = self._worker._run_agent_loop(sampling, about, trace=False, **fields)
-                made = await limited(going, self._limit_s)
-                return trajectory(made, media_counts(task.get("raw_prompt")))
-            except asyncio.CancelledError:  # one of its turns was, by a change of weights
-                await self._asked.again()
+                running = self._worker._run_agent_loop(sampling, position, trace=False, **fields)
+                output = await limited(running, self._limit_s)
+                return trajectory(output, media_counts(task.get("raw_prompt")))
+            except asyncio.CancelledError:  # by a change of weights during one of its turns
+                await self._engine.again()
 
 
 def untraced(config: DictConfig) -> DictConfig:
-    """``config`` without rollout.trace: a tracker would be opened for trajectories that nobody sends it."""
+    """Remove rollout.trace from ``config``: its tracker would be opened and never used."""
     off = {"actor_rollout_ref": {"rollout": {"trace": {"backend": None, "token2text": False}}}}
     return cast(DictConfig, OmegaConf.merge(config, off))
 
 
 def trajectory(output: AgentLoopOutput, counts: Mapping[str, int] = _NO_MEDIA) -> Trajectory:
-    """veRL's agent loop output, as the explorer keeps it.
+    """Convert the output of veRL's agent loop.
 
     Raises ValueError when it has other images, videos or sounds than the prompt's (``counts``): the trainer
-    would not find those of a tool. TypeError for a value of extra_fields that cannot be carried.
+    does not receive those of a tool. TypeError for a value of extra_fields that cannot be stored.
     """
     for kind, count in counts.items():
-        seen = len((output.multi_modal_data or {}).get(kind) or ())
-        if seen != count:
-            raise ValueError(f"{seen} {kind}, {count} of them the prompt's: those of tools cannot be trained")
+        total = len((output.multi_modal_data or {}).get(kind) or ())
+        if total != count:
+            raise ValueError(
+                f"{total} {kind}, {count} of them the prompt's: those of tools cannot be trained"
+            )
     extra = {name: value for name, value in output.extra_fields.items() if name != "raw_prompt"}
     return Trajectory(
         prompt_ids=list(output.prompt_ids),

@@ -1,9 +1,9 @@
-"""Mode ``bench``: every checkpoint of a job over the validation rows.
+"""Mode ``bench``: evaluation of every checkpoint of a job on the validation rows.
 
-Tasks, sampling, seeds and metric names are those of the validation that the trainer asks for, so that a
+Tasks, sampling, seeds and metric names are those of the validation that the trainer requests, so that a
 checkpoint gives the figures of the step that wrote it. Answers are stored as they come, under its
-fingerprint: a bench that was stopped goes on with the rows that lack one, and a checkpoint that was written
-anew is evaluated anew.
+fingerprint: a bench that was stopped continues with the rows that lack one, and a checkpoint that was
+rewritten is evaluated again.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ ROLE = "bench"
 
 
 class Bench:
-    """Evaluates ``spec.checkpoints`` in their order; 0 is the model path itself and comes first."""
+    """Evaluates ``spec.checkpoints`` in their order; 0 is the model path and comes first."""
 
     def __init__(
         self,
         spec: RunSpec,
         buffer: Buffer,
-        maker: BuildsGroups,
+        builder: BuildsGroups,
         jobs: Sequence[RolloutTask],
         trackers: Trackers,
         heart: Heartbeat,
     ) -> None:
-        self._spec, self._buffer, self._maker, self._jobs = spec, buffer, maker, jobs
+        self._spec, self._buffer, self._builder, self._jobs = spec, buffer, builder, jobs
         self._trackers, self._heart = trackers, heart
         self._settings = settings_of(spec.verl)
 
     async def run(self) -> None:
-        """Raises UserError without validation rows, or for a checkpoint that can't be read."""
+        """Evaluate them. Raises UserError without validation rows, or for an unreadable checkpoint."""
         if not self._jobs:
             raise UserError("data.val_files names no rows", hint="bench evaluates data.val_files")
         for step in self._spec.checkpoints:
@@ -89,8 +89,8 @@ class Bench:
 
     async def _answer(self, work: StepWork, version: WeightVersion) -> None:
         if version is not INITIAL:
-            await self._maker.load(version)
-        async for group in self._maker.groups(work, work.step, 0):
+            await self._builder.load(version)
+        async for group in self._builder.groups(work, work.step, 0):
             self._heart.check()
             self._buffer.put_groups([replace(group, key=f"{work.kind}/{group.task_no}")])
             rows = self._heart.detail["rows"]
@@ -108,9 +108,9 @@ class Bench:
 
 @contextlib.contextmanager
 def checkpoint_version(spec: RunSpec, step: int) -> Iterator[WeightVersion]:
-    """The actor of a checkpoint of the job as a version in the spec's folder, while the block lasts.
+    """Write the actor of a checkpoint as a version into the spec's folder, and delete it at the end.
 
-    Raises UserError for one that cannot be read.
+    Raises UserError for an unreadable checkpoint.
     """
     tensors = published_actor(spec.verl, actor_of(Path(spec.job_dir), step))
     version = write_version(spec.sync.directory, step, tensors)
@@ -121,8 +121,7 @@ def checkpoint_version(spec: RunSpec, step: int) -> Iterator[WeightVersion]:
 
 
 def published_actor(verl: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """The actor of a checkpoint's folder as the trainer would have published it: merged, in the rollout's
-    dtype."""
+    """Read a checkpoint's actor as the trainer would publish it: merged, in the rollout's dtype."""
     actor = verl["actor_rollout_ref"]
     dtype = dtype_of(str(actor["rollout"]["dtype"]))
     for name, tensor in actor_weights(folder, lora_scale=_lora_scale(actor["model"])).items():
@@ -137,14 +136,14 @@ def _lora_scale(model: Mapping[str, Any]) -> float:
 
 
 def settings_of(verl: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides an evaluation besides the weights."""
+    """Return the settings that an evaluation depends on."""
     data, rollout = verl["data"], verl["actor_rollout_ref"]["rollout"]
     names = ("val_files", "val_max_samples", "seed", "max_prompt_length", "max_response_length", "truncation")
     sampling = data.get("taskset_sampling") or {}
-    own = {name: value for name, value in sampling.items() if name.startswith("eval/")}
+    of_tasksets = {name: value for name, value in sampling.items() if name.startswith("eval/")}
     return {
         "val_kwargs": rollout["val_kwargs"],
-        **({"taskset_sampling": own} if own else {}),
+        **({"taskset_sampling": of_tasksets} if of_tasksets else {}),
         "rollout": {name: rollout.get(name) for name in ("seed", "dtype", "repetition_penalty")},
         "data": {name: data.get(name) for name in names},
         "reward": verl.get("reward"),
@@ -152,10 +151,10 @@ def settings_of(verl: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fingerprint(folder: Path, settings: Mapping[str, Any]) -> str:
-    """Of the model's files in ``folder`` (name, size, time of writing) and of the evaluation's settings."""
+    """Hash the model's files in ``folder`` (name, size, time of writing) and the evaluation's settings."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and _holds_weights(path.name)]
-    seen = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    text = json.dumps([seen, settings], sort_keys=True, default=str)
+    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    text = json.dumps([stats, settings], sort_keys=True, default=str)
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
@@ -164,7 +163,7 @@ def _holds_weights(name: str) -> bool:
 
 
 def validation_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """veRL's val-core/val-aux figures of stored answers, row by row as its ``_validate`` collects them."""
+    """Compute veRL's val-core/val-aux metrics of stored answers, in the order of its ``_validate``."""
     from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
     pairs = [(group, part) for group in groups for part in group.experiences]
@@ -174,11 +173,11 @@ def validation_metrics(groups: Sequence[Group]) -> dict[str, float]:
         infos[name] = [part.info.get(name) for _, part in pairs]
     turns = [np.array([part.num_turns for _, part in pairs], dtype=np.int32)]
     uids = [str(group.task_no) for group, _ in pairs]
-    # The method reads nothing of its trainer.
-    found = RayPPOTrainer._val_metrics_update(None, sources, uids, infos, turns)
-    return {name: float(value) for name, value in found.items()}
+    # The method does not use its trainer.
+    metrics = RayPPOTrainer._val_metrics_update(None, sources, uids, infos, turns)
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def core(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The figures that veRL calls core."""
+    """Return the metrics that veRL calls core."""
     return {name: value for name, value in metrics.items() if name.startswith("val-core/")}

@@ -1,4 +1,4 @@
-"""Serve a run's model, or take one task through its workflow (agent loop, tools, reward) and show it all."""
+"""Mode ``debug``: serve a run's model, or run one task through its workflow and print every part."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from trinity_compat.trinity.pipelines.runner import DROPPED_BY
 
 @dataclass(frozen=True, slots=True)
 class DebugTask:
-    """Which task to take: row ``task`` of the ``train`` or ``val`` data, ``n`` answers (None: as the run)."""
+    """The task to run: row ``task`` of the ``train`` or ``val`` data, ``n`` answers (None: as the run)."""
 
     task: int = 0
     data: str = "train"
@@ -65,7 +65,7 @@ def _weights(spec: RunSpec, checkpoint: Path, folder: str) -> WeightFile:
 
 
 class _Worker(RolloutWorker):
-    """A rollout worker on a served engine. What an agent loop raises comes through, with its traceback."""
+    """A rollout worker on a served engine; an agent loop's error is raised with its traceback."""
 
     def __init__(self, verl: Mapping[str, Any], device: str, engine: HttpEngine) -> None:
         super().__init__(verl, device)
@@ -83,7 +83,7 @@ class _Worker(RolloutWorker):
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """What one task gave."""
+    """Result of one task."""
 
     task: Mapping[str, Any]
     trajectories: Sequence[Trajectory]
@@ -92,10 +92,10 @@ class TaskOutcome:
     responses: Sequence[str]
     rollout_s: float
     reward_s: float
-    fates: Sequence[str] = ()  # of each answer, what a pipeline makes of it
+    fates: Sequence[str] = ()  # of each answer, by a pipeline
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """Yield the lines to print."""
         index, source = self.task.get("index"), self.task.get("data_source")
         yield f"task      index {index} of data_source {source!r}"
         yield f"truth     {(self.task.get('reward_model') or {}).get('ground_truth')!r}"
@@ -114,20 +114,19 @@ class TaskOutcome:
         yield f"seconds   rollout {self.rollout_s:.2f}, reward {self.reward_s:.2f}"
 
     def record(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the content of the output file."""
         answers = [
             {**asdict(part), "response_text": text, "reward": score.reward, "info": dict(score.info)}
             for part, score, text in zip(self.trajectories, self.scores, self.responses, strict=True)
         ]
-        told = {"task": dict(self.task), "prompt_text": self.prompt, "answers": answers}
-        return dict(plain(kept(carried(told, "task"))))
+        record = {"task": dict(self.task), "prompt_text": self.prompt, "answers": answers}
+        return dict(plain(kept(carried(record, "task"))))
 
 
-async def run_task(spec: RunSpec, port: int, ask: DebugTask) -> TaskOutcome:
-    """One task with the model that is served at ``port``.
+async def run_task(spec: RunSpec, port: int, request: DebugTask) -> TaskOutcome:
+    """Run one task with the model that is served at ``port``.
 
-    Raises UserError for a task that is not there or a server that is not up; what agent loop, tool and reward
-    function raise comes through.
+    Raises UserError for a nonexistent task or server, and what agent loop, tool and reward function raise.
     """
     config, tokenizer, processor = configuration(spec)
     if is_served(spec.verl):
@@ -135,16 +134,16 @@ async def run_task(spec: RunSpec, port: int, ask: DebugTask) -> TaskOutcome:
             "reward.reward_model.enable: only a whole run serves a reward model",
             hint="debug the answers with --set reward.reward_model.enable=False and a reward function",
         )
-    os.environ.update(spec.env)  # as the explorer's own processes have it: plugin folders, among others
+    os.environ.update(spec.env)  # as in the explorer's processes: plugin folders, among others
     engine = HttpEngine(port, str(config.actor_rollout_ref.model.path))
     await engine.start()
-    rows = _stream(config, tokenizer, processor, ask.data)
-    job = job_of(spec, rows, ask)
+    rows = _stream(config, tokenizer, processor, request.data)
+    job = task_of(spec, rows, request)
     began = time.monotonic()
     (rollout,) = [each async for each in _Worker(spec.verl, spec.device, engine).run([job])]
     if rollout.error:
         raise UserError(rollout.error)
-    made = time.monotonic()
+    rolled_out = time.monotonic()
     scores = await LocalScorer(config).group(job.task, rollout.trajectories)
     parts, scored = rollout.trajectories, time.monotonic()
     return TaskOutcome(
@@ -153,8 +152,8 @@ async def run_task(spec: RunSpec, port: int, ask: DebugTask) -> TaskOutcome:
         scores=scores,
         prompt=tokenizer.decode(parts[0].prompt_ids),
         responses=[tokenizer.decode(part.response_ids) for part in parts],
-        rollout_s=made - began,
-        reward_s=scored - made,
+        rollout_s=rolled_out - began,
+        reward_s=scored - rolled_out,
         fates=await _fates(spec, rows, job, parts, scores) if not job.validate else (),
     )
 
@@ -162,17 +161,17 @@ async def run_task(spec: RunSpec, port: int, ask: DebugTask) -> TaskOutcome:
 async def _fates(
     spec: RunSpec, rows: TaskStream, job: RolloutTask, parts: Sequence[Trajectory], scores: Sequence[Score]
 ) -> list[str]:
-    """What the run's operators make of the answers; nothing of none. An evaluation passes by them."""
+    """Return the effect of the run's operators on each answer; empty without operators."""
     pipeline = pipeline_of(spec.verl, rows)
     if pipeline is None:
         return []
     pairs = enumerate(zip(parts, scores, strict=True))
-    made = tuple(experience_of(run, part, score) for run, (part, score) in pairs)
-    group = Group(f"h0/train/{job.task_no}", job.task_no, job.task, 1, made)
+    before = tuple(experience_of(run, part, score) for run, (part, score) in pairs)
+    group = Group(f"h0/train/{job.task_no}", job.task_no, job.task, 1, before)
     async with prepared(pipeline, spec.verl):
         outcome = await pipeline.process([group], 1)
     (after,) = outcome.kept or outcome.dropped
-    return [_fate(before, now) for before, now in zip(made, after.experiences, strict=True)]
+    return [_fate(*pair) for pair in zip(before, after.experiences, strict=True)]
 
 
 def _fate(before: Experience, now: Experience) -> str:
@@ -190,28 +189,30 @@ def _stream(config: Any, tokenizer: Any, processor: Any, data: str) -> TaskStrea
     return eval_stream(config, tokenizer, processor)
 
 
-def job_of(spec: RunSpec, rows: TaskStream, ask: DebugTask) -> RolloutTask:
-    """The task as the run would ask it, by its row. Raises UserError for a row that is not there."""
-    if not 0 <= ask.task < len(rows):
+def task_of(spec: RunSpec, rows: TaskStream, request: DebugTask) -> RolloutTask:
+    """Return the run's rollout task of a row. Raises UserError for a nonexistent row."""
+    if not 0 <= request.task < len(rows):
         raise UserError(
-            f"--task {ask.task}: data.{ask.data}_files hold {len(rows)} tasks",
+            f"--task {request.task}: data.{request.data}_files hold {len(rows)} tasks",
             hint=f"0 to {len(rows) - 1} can be taken",
         )
-    kind = "eval" if ask.data == "val" else "train"
-    job = make_job(spec.verl, kind, ask.task, rows.row(ask.task), taskset=rows.taskset_of(ask.task)[0])
-    return replace(job, n=ask.n) if ask.n else job
+    kind = "eval" if request.data == "val" else "train"
+    job = make_job(
+        spec.verl, kind, request.task, rows.row(request.task), taskset=rows.taskset_of(request.task)[0]
+    )
+    return replace(job, n=request.n) if request.n else job
 
 
 def load_plugins(folder: Path) -> list[str]:
-    """Import every Python file of ``folder``, as agent loops and tools register themselves. Returns names."""
+    """Import every Python file of ``folder``, which register agent loops and tools; return their names."""
     sys.path.insert(0, str(folder))
     names = []
     for path in sorted(folder.glob("*.py")):
-        found = importlib.util.spec_from_file_location(path.stem, path)
-        if found is None or found.loader is None:
+        module_spec = importlib.util.spec_from_file_location(path.stem, path)
+        if module_spec is None or module_spec.loader is None:
             continue
-        module = importlib.util.module_from_spec(found)
+        module = importlib.util.module_from_spec(module_spec)
         sys.modules[path.stem] = module
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
         names.append(path.stem)
     return names

@@ -1,5 +1,8 @@
-"""One engine behind HTTP on this machine, for debugging: ``debug --module inference_model`` serves it, and
-``RemoteEngine`` stands for it in the process of ``debug --module workflow``."""
+"""One engine behind HTTP on this machine, for debugging.
+
+``debug --module inference_model`` serves it; ``HttpEngine`` is its client in the process of
+``debug --module workflow``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.explorer.engine.vllm import Completion, Engine, GenerationRequest
 from trinity_compat.synchronizer.transports.files import WeightFile
 
-HOST = "127.0.0.1"  # whoever reaches the port may use the model: this machine only
+HOST = "127.0.0.1"  # this machine only, since the port gives access to the model
 _LOADING = "loading"
 
 
@@ -30,9 +33,9 @@ class EngineServer:
     _count: int = 0
 
     async def serve(self, port: int, weights: WeightFile | None = None) -> None:
-        """Listen, start the engine, put ``weights`` in place, then serve until cancelled.
+        """Listen, start the engine, load ``weights``, then serve until cancelled.
 
-        Raises UserError when the port is taken, before anything is loaded.
+        Raises UserError when the port is in use, before anything is loaded.
         """
         runner = web.AppRunner(self._application())
         await runner.setup()
@@ -50,19 +53,19 @@ class EngineServer:
 
     def _application(self) -> web.Application:
         application = web.Application(client_max_size=2**30)
-        application.router.add_get("/", self._tell)
+        application.router.add_get("/", self._describe)
         application.router.add_post("/submit", self._submit)
         return application
 
-    async def _tell(self, _: web.Request) -> web.Response:
+    async def _describe(self, _: web.Request) -> web.Response:
         return web.json_response({**self.about, "state": "ready" if self._ready else _LOADING})
 
     async def _submit(self, call: web.Request) -> web.Response:
-        asked = [GenerationRequest(**each) for each in (await call.json())["requests"]]
+        requests = [GenerationRequest(**each) for each in (await call.json())["requests"]]
         self._count += 1
         named = [
             GenerationRequest(f"{self._count}/{one.request_id}", one.prompt_ids, one.sampling)
-            for one in asked
+            for one in requests
         ]
         try:
             answers = [await future for future in await self.engine.submit(named)]
@@ -72,13 +75,13 @@ class EngineServer:
 
 
 class HttpEngine:
-    """The Engine that listens on ``port``. Implements ``engine.Engine``, loading apart."""
+    """Client of the engine at ``port``. Implements ``Engine``, except loading."""
 
     def __init__(self, port: int, model: str) -> None:
         self._port, self._model = port, model
 
     async def start(self) -> None:
-        """Raises UserError when nobody serves there, or another model, or not yet."""
+        """Check the server. Raises UserError when it is absent, still loading, or serves another model."""
         about = await self._about()
         if about.get("state") == _LOADING:
             raise UserError(
@@ -102,32 +105,33 @@ class HttpEngine:
             ) from None
         except (aiohttp.ClientError, ValueError):
             raise UserError(
-                f"what listens at {address(self._port)} is no `debug --module inference_model`",
+                f"the server at {address(self._port)} is not `debug --module inference_model`",
                 hint="use another --port on both sides",
             ) from None
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
-        every = asyncio.ensure_future(self._ask(requests))
+        """Submit requests; see Engine."""
+        every = asyncio.ensure_future(self._post(requests))
         return [asyncio.ensure_future(_nth(every, place)) for place in range(len(requests))]
 
-    async def _ask(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+    async def _post(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         body = {"requests": [asdict(one) for one in requests]}
         whole = aiohttp.ClientTimeout(total=None)
         async with (
             aiohttp.ClientSession(timeout=whole) as session,
             session.post(f"{address(self._port)}/submit", json=body) as reply,
         ):
-            said = await reply.json()
-        if "error" in said:
-            raise RunError(f"the served model failed: {said['error']}", hint="see the serving terminal")
-        return [[Completion(**part) for part in parts] for parts in said["answers"]]
+            answer = await reply.json()
+        if "error" in answer:
+            raise RunError(f"the served model failed: {answer['error']}", hint="see the serving terminal")
+        return [[Completion(**part) for part in parts] for parts in answer["answers"]]
 
     async def load(self, file: WeightFile) -> None:
-        """The serving side decides about weights."""
+        """Not available: the serving process loads weights."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """No-op."""
 
 
 async def _nth(every: asyncio.Future[list[list[Completion]]], place: int) -> list[Completion]:
@@ -135,12 +139,12 @@ async def _nth(every: asyncio.Future[list[list[Completion]]], place: int) -> lis
 
 
 def address(port: int) -> str:
-    """Where a model is served."""
+    """Return the URL of a served model."""
     return f"http://{HOST}:{port}"
 
 
 def bound(port: int) -> socket.socket:
-    """A socket that holds ``port``. Raises UserError when somebody else does."""
+    """Return a socket that listens at ``port``. Raises UserError when it is in use."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

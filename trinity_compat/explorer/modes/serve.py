@@ -1,8 +1,8 @@
 """Mode ``serve``: the newest weights of a job behind an OpenAI-compatible endpoint.
 
-The newest are the version that the job's trainer has published last, as long as its files are there, else the
-last checkpoint, else the model that the job began with. Answers in flight go on over a change of weights.
-Nothing that is asked here is recorded or trained on.
+The newest are the version that the job's trainer published last, while its files exist, else the last
+checkpoint, else the model that the job began with. Answers in flight continue over a change of weights.
+Requests to the endpoint are neither recorded nor trained on.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _LOCAL_NAMES = ("127.0.0.1", "localhost")
 
 
 class ServingEngines(Protocol):
-    """Of the engines what an endpoint needs (workers.Workers)."""
+    """The engines' methods that an endpoint needs (RolloutWorkers)."""
 
     async def load(self, version: WeightVersion) -> None:
-        """Put a version in place everywhere."""
+        """Load a version into every engine."""
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
-        """As ``workflows.model.Writer``'s."""
+        """Answer a prompt; see ``workflows.model.Writer``."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServedVersion:
-    """Weights of a step, in the job's history that made them: later ones are greater."""
+    """Step and history of weights, ordered by time."""
 
     history: int
     step: int
@@ -62,32 +62,32 @@ class ServedVersion:
 
 @dataclass(slots=True)
 class Endpoint:
-    """Serves ``engines``, and gives them newer weights as they come."""
+    """Serves ``engines``, and loads newer weights as they come."""
 
     spec: RunSpec
     buffer: Buffer
     engines: ServingEngines
     heart: Heartbeat
     _now: ServedVersion = ServedVersion(0, 0)
-    _asked: int = 0
+    _requests: int = 0
     _broken: asyncio.Event = field(default_factory=asyncio.Event)
     _why: RunError | None = None
 
     async def serve(self, tokenizer: Any, config: Any) -> None:
-        """Until it is cancelled. Raises RunError when an engine died, UserError for a port that is taken."""
+        """Serve until cancelled. Raises RunError when an engine died, UserError for a port in use."""
         at = self.spec.serve
         assert at is not None
-        await self._renew()
+        await self._load_newest()
         async with self._listening(self.app(tokenizer, config)) as address:
             _log.info("serves at %s", address)
             while True:
-                self._tell(address=address)
+                self._report(address=address)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._broken.wait(), at.look_every_s)
                 if self._why:
                     raise self._why
                 self.heart.check()
-                await self._renew()
+                await self._load_newest()
 
     @contextlib.asynccontextmanager
     async def _listening(self, app: Starlette) -> AsyncIterator[str]:
@@ -103,14 +103,14 @@ class Endpoint:
             yield address
 
     def app(self, tokenizer: Any, config: Any) -> Starlette:
-        """Chat completions, and trinity-rft's /health and /metrics beside them.
+        """Create the application: chat completions, and trinity-rft's /health and /metrics.
 
-        Without a key requests must name this machine, so that no page in a browser can ask by a name of its
-        own.
+        Without a key requests must name this machine, so that a page in a browser cannot send any by its own
+        host name.
         """
         key = os.environ.get(SERVE_KEY, "")
         new = self._models(tokenizer, config)
-        app = make_app(lambda given: new() if _same(given, key) else None)
+        app = make_app(lambda token: new() if _is_authorized(token, key) else None)
         app.add_route("/health", _healthy)
         app.add_route("/metrics", self._metrics)
         if not key:
@@ -118,9 +118,9 @@ class Endpoint:
         return app
 
     def _models(self, tokenizer: Any, config: Any) -> Callable[[], WorkflowModel]:
-        """A model for each request: what is asked in one has nothing to do with another."""
+        """Return a factory of models: one for each request, since requests are independent."""
         rollout, data = config.actor_rollout_ref.rollout, config.data
-        around = RunContext(
+        context = RunContext(
             writer=self,
             tokenizer=tokenizer,
             experience=None,
@@ -133,11 +133,11 @@ class Endpoint:
             thoughts=ReasoningSplitter.of(config, tokenizer),
         )
         sampling = make_job(self.spec.verl, "train", 0, {}, seeded=False).sampling
-        return lambda: WorkflowModel(around, sampling, self._now.step, enable_history=False)
+        return lambda: WorkflowModel(context, sampling, self._now.step, enable_history=False)
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
         """Implements ``Writer``: an engine that died ends the endpoint too."""
-        self._asked += 1
+        self._requests += 1
         try:
             return await self.engines.write(prompt_ids, sampling)
         except RunError as error:
@@ -146,20 +146,20 @@ class Endpoint:
             raise
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """Nobody asks over HTTP."""
+        """Not available over HTTP."""
         raise NotImplementedError
 
-    async def _renew(self) -> None:
-        """Put the newest weights in place, where they are newer than what is.
+    async def _load_newest(self) -> None:
+        """Load the newest weights if they are newer than the present ones.
 
-        Ones that are gone or broken are said, and the next look takes what is there then.
+        Missing or damaged ones are reported, and the next check tries again.
         """
         history, published = self.buffer.history(), self.buffer.latest_version()
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             try:
                 # In a thread: a large checkpoint takes minutes to read, and requests are answered meanwhile.
                 newest = self._newest(history, published)
-                version = await asyncio.to_thread(held.enter_context, newest)
+                version = await asyncio.to_thread(stack.enter_context, newest)
                 if version:
                     await self.engines.load(version)
                     self._now = ServedVersion(history, version.version)
@@ -170,10 +170,10 @@ class Endpoint:
 
     @contextlib.contextmanager
     def _newest(self, history: int, published: WeightVersion | None) -> Iterator[WeightVersion | None]:
-        """None where there are none but those in place."""
+        """Yield the newest weights, None if they are loaded already."""
         last = max(whole_steps(Path(self.spec.job_dir)), default=0)
-        there = published and published.path and Path(published.path).exists()
-        if published and there and published.version >= last:
+        exists = published and published.path and Path(published.path).exists()
+        if published and exists and published.version >= last:
             yield published if ServedVersion(history, published.version) > self._now else None
         elif last and ServedVersion(history, last) > self._now:
             with checkpoint_version(self.spec, last) as version:
@@ -181,15 +181,15 @@ class Endpoint:
         else:
             yield None
 
-    def _tell(self, **more: object) -> None:
+    def _report(self, **more: object) -> None:
         self.heart.state = "running"
         self.heart.detail = {**self.heart.detail, "step": self._now.step, **more}
 
     async def _metrics(self, request: Request) -> Response:
-        """Under trinity-rft's names; a version counts optimizer updates there."""
+        """Return metrics by trinity-rft's names; its versions count optimizer updates."""
         version = self._now.step * self.spec.updates_per_step
         return JSONResponse(
-            {"rollout/model_0/total_request_count": self._asked, "rollout/model_0/model_version": version}
+            {"rollout/model_0/total_request_count": self._requests, "rollout/model_0/model_version": version}
         )
 
 
@@ -197,6 +197,6 @@ async def _healthy(request: Request) -> Response:
     return Response(status_code=200)
 
 
-def _same(given: str, key: str) -> bool:
-    """Whether a request has the key; any will do where there is none."""
-    return not key or hmac.compare_digest(given.encode(), key.encode())
+def _is_authorized(token: str, key: str) -> bool:
+    """Return whether a request has the key; without a key, every request is authorized."""
+    return not key or hmac.compare_digest(token.encode(), key.encode())

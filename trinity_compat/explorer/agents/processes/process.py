@@ -42,7 +42,7 @@ class AgentProcessDied(Exception):
 class _Group:
     made: asyncio.Future[list[Trajectory]]
     ended: Callable[[], None]
-    own: AgentTime = field(default_factory=AgentTime)
+    clock: AgentTime = field(default_factory=AgentTime)
 
 
 class AgentProcess(Process):
@@ -90,7 +90,7 @@ class AgentProcess(Process):
         self._groups[number] = group
         self.send(MakeGroup(number, job, version))
         try:
-            return await limited(_result(group.made), self._limit_s, group.own)
+            return await limited(_result(group.made), self._limit_s, group.clock)
         except AgentTimeout as error:
             self.kill()
             raise AgentProcessDied(
@@ -123,7 +123,7 @@ class AgentProcess(Process):
         group = self._groups.get(request.run)
         try:
             if group:
-                with group.own.waiting():
+                with group.clock.waiting():
                     self.send(await self._answered(request))
         except EngineDied as error:
             if group and not group.made.done():
