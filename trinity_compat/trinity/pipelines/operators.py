@@ -30,23 +30,25 @@ def by_task(experiences: Iterable[Any]) -> list[Experiences]:
 
 
 class RewardFilter:
-    """``reward_filter``: rewards of ``threshold`` or more go on."""
+    """``reward_filter``: keep experiences with a reward of at least ``threshold``."""
 
     def __init__(self, threshold: float = 0.0) -> None:
         self._threshold = threshold
 
     def process(self, exps: Experiences) -> Processed:
+        """Keep experiences with enough reward."""
         kept = [each for each in exps if each.reward >= self._threshold]
         return kept, {"filtered_count": len(exps) - len(kept)}
 
 
 class RewardStdFilter:
-    """``reward_std_filter``: groups of two or more whose rewards deviate by more than ``threshold``."""
+    """``reward_std_filter``: keep groups of two or more whose rewards deviate by more than ``threshold``."""
 
     def __init__(self, threshold: float = 0.0) -> None:
         self._threshold = threshold
 
     def process(self, exps: Experiences) -> Processed:
+        """Keep groups whose rewards deviate enough."""
         import numpy as np
 
         groups = [group for group in by_task(exps) if len(group) > 1]
@@ -85,6 +87,7 @@ class DapoDynamicSampling:
         self._key, self._threshold = metric_key, correct_threshold
 
     def process(self, exps: Experiences) -> Processed:
+        """Keep groups with right and wrong answers."""
         kept: Experiences = []
         wrong = right = 0
         for group in by_task(exps):
@@ -104,9 +107,10 @@ class DapoDynamicSampling:
 
 
 class MaskResponseTruncated:
-    """``mask_response_truncated``: of an answer that was cut no token counts (arXiv 2503.14476, 3.4)."""
+    """``mask_response_truncated``: exclude all tokens of a truncated answer (arXiv 2503.14476, 3.4)."""
 
     def process(self, exps: Experiences) -> Processed:
+        """Clear the action mask of truncated answers."""
         cut = [
             each
             for each in exps
@@ -125,6 +129,7 @@ class InvalidRewardFilter:
     """
 
     def process(self, exps: Experiences) -> Processed:
+        """Keep experiences with a number as reward."""
         kept = [each for each in exps if _is_number(each.reward) and not each.metrics.get(FAILED)]
         return kept, {"filtered_count": len(exps) - len(kept)}
 
@@ -134,13 +139,17 @@ def _is_number(reward: float | None) -> bool:
 
 
 class RewardShapingMapper:
-    """``reward_shaping_mapper``: for each of ``reward_shaping_configs`` in turn, the reward ``op_type`` (ADD,
-    SUB, MUL, DIV) ``weight`` times the experience's ``info[stats_key]``, where that is there."""
+    """``reward_shaping_mapper``: change the reward by values of ``info``.
+
+    Each of ``reward_shaping_configs`` in turn applies ``op_type`` (ADD, SUB, MUL, DIV) with ``weight`` times
+    the experience's ``info[stats_key]``, where that exists.
+    """
 
     def __init__(self, reward_shaping_configs: Sequence[Mapping[str, Any]] | None = None) -> None:
         self._rules = list(reward_shaping_configs or ())
 
     def process(self, exps: Experiences) -> Processed:
+        """Change the rewards."""
         changes: list[float] = []
         for each in exps:
             before = each.reward
@@ -169,13 +178,16 @@ def _shaped(reward: float, info: Mapping[str, Any], rule: Mapping[str, Any]) -> 
 
 
 class PassRateCalculator:
-    """``pass_rate_calculator``: the mean reward of each task as ``selector_metric``, and how many tasks lie
-    between the extremes."""
+    """``pass_rate_calculator``: the mean reward of each task, as ``selector_metric``.
+
+    The metrics count the tasks between the extremes.
+    """
 
     def __init__(self, **unused: object) -> None:
-        """Upstream takes any arguments, and reads none."""
+        """Accept any arguments and use none, as upstream."""
 
     def process(self, exps: Experiences) -> Processed:
+        """Compute the mean reward of each task."""
         import numpy as np
 
         rewards: dict[Any, dict[Any, list[float]]] = {}
@@ -195,7 +207,7 @@ class PassRateCalculator:
 
 
 def _selection(rates: Any) -> dict[str, float]:
-    """Parts of the tasks, ``rates`` float [tasks]; none of no tasks."""
+    """Fractions of the tasks by pass rate; ``rates`` float [tasks]. Empty for no tasks."""
     low, high = 1 / 16 + 1e-3, 15 / 16 - 1e-3
     parts = {
         "valid_ratio": (rates > 0) & (rates < 1),

@@ -1,5 +1,4 @@
-"""The operators that run here by the names that Trinity registers them under, and what is checked of them
-before a run starts."""
+"""Operators that can run, by their names in Trinity, and their checks before a run starts."""
 
 from __future__ import annotations
 
@@ -23,8 +22,10 @@ OPERATORS: Mapping[str, type] = {
 
 
 def check(name: object, arguments: object, where: str, registered: Set[str]) -> None:
-    """Raises UserError for an operator that does not run here, with the nearest that does, or for arguments
-    that ours does not take. ``registered``: those of plugins, which say themselves what they take."""
+    """Raise UserError for an unknown operator, with the nearest name, or for unknown arguments.
+
+    ``registered``: operators of plugins, whose arguments are not checked.
+    """
     if not isinstance(arguments, Mapping):
         raise UserError(f"{where}.args is {arguments!r}, it should be a section")
     if name in registered or name == DATA_JUICER:  # whose arguments run/plan/juicer.py checks

@@ -58,16 +58,18 @@ class OperatorPipeline:
         operators: Sequence[tuple[str, Mapping[str, Any]]],
         place: Callable[[int], tuple[int, int]] = lambda task_no: (0, task_no),
     ) -> None:
-        """``operators``: names and arguments; those that are not ours are registered in this process, see
-        ``workflows.plugins.load``. ``place``: of a task's number, its taskset and its row there. Raises
-        RunError for one that cannot be made."""
+        """Create the operators. Raises RunError for one that cannot be created.
+
+        ``operators``: names and arguments; operators of plugins are registered in this process already
+        (``workflows.plugins.load``). ``place``: taskset of a task's number, and its row there.
+        """
         self._named = [(name, _made(name, arguments)) for name, arguments in operators]
         self._row = place
         common = importlib.import_module("trinity.common.experience")
         self._experience, self._id = common.Experience, common.EID
 
     async def prepare(self, auxiliary: Mapping[str | int, list[Any]] | None = None) -> None:
-        """Before the first batch. ``auxiliary``: clients of the auxiliary models."""
+        """Prepare the operators before the first batch. ``auxiliary``: clients of the auxiliary models."""
         for name, operator in self._named:
             if hasattr(operator, "set_auxiliary_model"):
                 operator.set_auxiliary_model(dict(auxiliary or {}))
@@ -75,7 +77,7 @@ class OperatorPipeline:
                 await _done(name, operator.prepare)
 
     async def close(self) -> None:
-        """After the last one. What an operator raises now changes nothing any more."""
+        """Close the operators after the last batch; their exceptions are ignored."""
         for name, operator in self._named:
             if hasattr(operator, "close"):
                 with suppress(RunError):
@@ -145,7 +147,7 @@ def _made(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 async def _done(name: str, call: Any, *given: Any) -> Any:
-    """What an operator's method gives; a plain function has a thread, so that it holds nobody up."""
+    """Result of an operator's method; a plain function runs in a thread, so that it does not block."""
     try:
         async with asyncio.timeout(LIMIT_S):
             if inspect.iscoroutinefunction(call):
@@ -158,7 +160,7 @@ async def _done(name: str, call: Any, *given: Any) -> Any:
 
 
 def _checked(name: str, answer: Any, given: set[Place]) -> tuple[list[Any], dict[str, Any]]:
-    """The experiences that an operator lets through, and its metrics. Raises RunError."""
+    """Experiences that an operator keeps, and its metrics. Raises RunError."""
     try:
         alive, metrics = answer
         places = Counter(_place(each) for each in alive)
@@ -185,7 +187,7 @@ def _place(each: Any) -> Place:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is one that a float holds, and finite."""
+    """Whether it is a finite number."""
     try:
         return isinstance(value, int | float | np.number) and math.isfinite(value)
     except (OverflowError, TypeError):  # 10**400; a complex number of numpy's
@@ -209,7 +211,7 @@ def _outcome(groups: Sequence[Group], alive: Mapping[Place, Any], by: Mapping[Pl
 
 
 def _changed(part: Experience, made: Any) -> Experience:
-    """What operators may change of it. Raises RunError for other tokens: their probabilities are unknown."""
+    """Changes that operators may make. Raises RunError for changed tokens, which lack log-probs."""
     if [*map(int, made.tokens)] != [*map(int, part.prompt_ids), *map(int, part.response_ids)]:
         raise RunError("an operator changed the tokens of an experience: nobody knows their probabilities")
     mask = np.array([bool(own) for own in made.action_mask], dtype=np.uint8)
@@ -246,7 +248,7 @@ def _left(part: Experience, name: str, *, apart: bool) -> Experience:
 
 
 def dropped(group: Group, by: Mapping[Place, str] | str) -> Group:
-    """The group as one that is kept in the buffer and never trained."""
+    """Copy of the group that is stored and never trained."""
     parts = (
         _left(part, by if isinstance(by, str) else by[group.key, part.run], apart=True)
         for part in group.experiences
@@ -256,7 +258,7 @@ def dropped(group: Group, by: Mapping[Place, str] | str) -> Group:
 
 
 def _feedback(told: Any) -> list[Feedback]:
-    """``selector_metric`` of the last operator that has one. Raises RunError for what is none."""
+    """``selector_metric`` of the last operator that has one. Raises RunError for an invalid one."""
     try:
         found = [
             (int(taskset), [int(row) for row in each["indices"]], [float(rate) for rate in each["values"]])
@@ -270,7 +272,7 @@ def _feedback(told: Any) -> list[Feedback]:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """As upstream logs them, but for the second prefix that it gives its times."""
+    """Metrics under upstream's names, but without the second prefix of its times."""
     return {f"{_PREFIX}{name}": float(value) for name, value in metrics.items() if _is_number(value)}
 
 
@@ -279,7 +281,7 @@ def _counts(outcome: PipelineOutcome, answers: int) -> dict[str, float]:
 
 
 def summed(so_far: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """Of several batches of a step: counts and seconds add up, of the others the last batch's stand."""
+    """Join metrics of several batches: sums of counts and seconds, else the last batch's value."""
     added = {
         name: value + so_far[name] for name, value in metrics.items() if name in so_far and _adds_up(name)
     }

@@ -185,8 +185,11 @@ def given_by(output: str) -> Any:
 def rewarded(
     given: Any, score: Callable[[str], Mapping[str, float]] | None, answers: Sequence[Any]
 ) -> tuple[float, dict[str, float]]:
-    """Reward and metrics: of a number itself; of a mapping its ``reward``, else the sum of its numbers; of a
-    text what ``score`` gives it; of nothing that of the last answer's text. Raises AgentFailed."""
+    """Reward and metrics from an agent's return value. Raises AgentFailed.
+
+    A number is the reward; a mapping has ``reward``, else the sum of its numbers counts; ``score`` computes
+    it for a text, and for None from the last answer's text.
+    """
     if isinstance(given, bool | int | float):
         return float(given), {}
     if isinstance(given, Mapping):

@@ -67,8 +67,11 @@ def _text(content: object) -> object:
 
 
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """As chat templates read them: contents as texts, thoughts under both names, a call's arguments as a
-    mapping where they are one."""
+    """Messages as chat templates read them.
+
+    Contents become texts, thoughts have both names, and a call's arguments are decoded to a mapping if
+    possible.
+    """
     return [_for_template(message) for message in messages]
 
 

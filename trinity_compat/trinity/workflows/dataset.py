@@ -22,8 +22,10 @@ _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "c
 
 
 class TasksetRows(Dataset[dict[str, Any]]):
-    """The rows of tasksets, one after the other, as veRL's fields: raw_prompt, prompt_text, data_source,
-    reward_model, extra_info."""
+    """Rows of all tasksets, one after the other, with veRL's fields.
+
+    These are raw_prompt, prompt_text, data_source, reward_model and extra_info.
+    """
 
     def __init__(
         self,

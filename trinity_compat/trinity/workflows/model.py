@@ -224,8 +224,11 @@ class WorkflowModel:
         )
 
     def prompt_of(self, messages: Sequence[Mapping[str, Any]], tools: Any = None, **more: Any) -> list[int]:
-        """Token ids of a chat that a client asks: what this model has said in it keeps the tokens that it
-        wrote; else, and where the template leaves parts of earlier answers out, all are of the text."""
+        """Token ids of a client's chat.
+
+        Messages of this model keep the tokens that it sampled. Others, and all where the template drops parts
+        of earlier answers, are tokenized from their text.
+        """
         plain = for_template(messages)
         whole = self.templated(plain, tools=tools, **more)
         found = self._conversations.before(messages)
@@ -289,9 +292,11 @@ class WorkflowModel:
     def _conversation(
         self, messages: list[Mapping[str, Any]], tools: Sequence[Any] | None
     ) -> tuple[list[int], list[int]]:
-        """Token ids and mask, int [S] each: 1 from where a generation prompt ends to the end of the
-        assistant's message. Rests on templates whose beginnings stay when messages are added, as upstream's
-        default does."""
+        """Token ids and mask, int [S] each, of a chat.
+
+        The mask is 1 from the end of a generation prompt to the end of the assistant's message. Requires a
+        template whose beginning stays when messages are added, as upstream's default does.
+        """
         _check_text(messages)
         ids = self._ids(messages, tools)
         mask = [0] * len(ids)
@@ -325,8 +330,10 @@ class WorkflowModel:
 
 
 def _check_text(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ValueError for a part that is not text: a template would write its place, and the model would
-    answer without it."""
+    """Raise ValueError for a part of a message that is not text.
+
+    A template would write a placeholder, and the model would answer without the part.
+    """
     contents = [message.get("content") for message in messages]
     parts = [part for content in contents if isinstance(content, list) for part in content]
     for part in parts:

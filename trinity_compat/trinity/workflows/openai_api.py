@@ -111,8 +111,7 @@ def _logprob(model: WorkflowModel, token: int, logprob: float) -> dict[str, Any]
 
 
 async def _with_calls(model: WorkflowModel, ids: Sequence[int]) -> dict[str, Any]:
-    """What a message has for its tool calls, found by veRL's parser of the launch's ``multi_turn.format``;
-    empty without any."""
+    """Tool calls of a message, found by veRL's parser for ``multi_turn.format``; empty for none."""
     from verl.experimental.agent_loop.tool_parser import ToolParser
 
     parser = ToolParser.get_tool_parser(model.around.tool_format, model.around.tokenizer)

@@ -27,8 +27,10 @@ Find = Callable[[str], WorkflowModel | None]
 
 
 def make_app(find: Find) -> Starlette:
-    """``find``: the model behind a key, None where there is none (any more); of a request without one "" is
-    the key."""
+    """Create the application.
+
+    ``find`` returns the model of a key, None for an unknown or expired one; a request without a key has "".
+    """
 
     async def models(request: Request) -> Response:
         if (model := _model(request, find)) is None:

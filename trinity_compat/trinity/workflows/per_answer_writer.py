@@ -1,5 +1,7 @@
-"""A group's answers one by one, also those of a class that asks the model for all of them at once
-(trinity-rft's repeatable workflows)."""
+"""Answers of a group requested one by one.
+
+This includes those of classes that request all at once (trinity-rft's repeatable workflows).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ def nobody() -> None:
 
 
 class PerAnswerWriter:
-    """A ``Writer`` that asks for each of a group's ``answers`` by itself, with the seeds that one request's
-    would have: so the first that ends leaves its place on the engine to another group's. ``ended`` is
-    called as each is there. Whatever else is asked goes as it is."""
+    """``Writer`` that sends a request for each of a group's ``answers``, with the seeds of a joint request.
+
+    So the engine gives the slot of the first finished answer to another group. ``ended`` is called after each
+    answer. Other requests are passed unchanged.
+    """
 
     def __init__(self, writer: Writer, answers: int, ended: Callable[[], None]) -> None:
         self._writer, self._answers, self._ended = writer, answers, ended
@@ -38,7 +42,10 @@ class PerAnswerWriter:
 
 
 def _of(sampling: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """vLLM adds an answer's place to the seed (vllm 0.28, v1/engine/parallel_sampling.py)."""
+    """Sampling parameters of one answer, to whose seed vLLM would add its position.
+
+    Source: vllm 0.28, v1/engine/parallel_sampling.py.
+    """
     seed = sampling.get("seed")
     return {**sampling, "n": 1, **({} if seed is None else {"seed": seed + place})}
 

@@ -49,8 +49,10 @@ def math(taskset: Taskset, question: str, reward: str | None) -> Prompt:
 
 
 def math_boxed(taskset: Taskset, question: str, reward: str | None) -> Prompt:
-    """``math_boxed_workflow``; ``workflow_args``: use_base (a prompt without a chat template), with_think,
-    format_score_coef."""
+    """Prompt of ``math_boxed_workflow``.
+
+    ``workflow_args``: use_base (a prompt without a chat template), with_think, format_score_coef.
+    """
     arguments = taskset.workflow_args
     think = bool(arguments.get("with_think", False))
     own = prompt_texts.system_prompt("math_boxed_workflow with_think" if think else "math_boxed_workflow")

@@ -24,7 +24,7 @@ def parser_in(verl: Mapping[str, Any]) -> str | None:
 
 
 def parser_class(name: str) -> Any:
-    """vLLM's class of a reasoning parser. Raises UserError for a name that it does not have."""
+    """Class of vLLM for a reasoning parser. Raises UserError for an unknown name."""
     from vllm.reasoning import ReasoningParserManager
 
     known = ReasoningParserManager.list_registered()

@@ -22,8 +22,10 @@ TRUNCATED_ROWS = "rollout/truncated_rows"  # in a row's metrics, and summed over
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """What an experience of a run said: its ``eid.step``, its reward, its ``info``; ``turns``: how often the
-    model spoke in it."""
+    """Facts of one experience of a run: its ``eid.step``, its reward, its ``info``.
+
+    ``turns``: number of the model's turns in it.
+    """
 
     step: int
     reward: float
@@ -58,9 +60,12 @@ class TrainableRow:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Tokens: of a task's prompt; of an answer to one call; ``given``, of all calls of a row together, its
-    prompt included (``whole``): what one call needs where nothing is given. As trinity-rft's
-    max_prompt_tokens, max_response_tokens and max_model_len (0.6.0, common/models/model.py)."""
+    """Limits in tokens: of a task's prompt, and of an answer to one call.
+
+    ``given``: of all calls of a row together, including its prompt (``whole``): what one call needs where it
+    is not set. As trinity-rft's max_prompt_tokens, max_response_tokens and max_model_len (0.6.0,
+    common/models/model.py).
+    """
 
     prompt: int
     response: int
@@ -239,9 +244,11 @@ def _turns(mask: Sequence[int]) -> int:
 
 
 def by_step(row: TrainableRow) -> dict[str, Any]:
-    """What a row's experiences said, for advantages that read it: ``steps``, and each value of their ``info``
-    as a list with one for every turn of the model's that is left, None where none was said. An experience of
-    several turns says it of its first."""
+    """Facts of a row's experiences, for advantages that read them.
+
+    ``steps``, and each value of their ``info`` as a list with an entry for every remaining turn of the model,
+    None where it has no value. An experience of several turns has it at its first.
+    """
     names = dict.fromkeys(name for step in row.steps for name in step.info)
     first = [step if turn == 0 else None for step in row.steps for turn in range(step.turns)]
     left = first[: _turns(row.mask)]

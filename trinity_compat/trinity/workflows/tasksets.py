@@ -68,8 +68,10 @@ def reference(kind: str, number: int) -> str:
 
 
 def have_classes(section: Tree) -> bool:
-    """Whether a taskset's answers are made by a class or a program, which may ask the model several times:
-    a row of theirs may be longer than one answer. ``section``: as for ``referred``."""
+    """Whether a class or a program generates a taskset's answers, maybe in several calls of the model.
+
+    A row of theirs may be longer than one answer. ``section``: as for ``referred``.
+    """
     return any(isinstance(each, Mapping) and each.get("plugin") for each in section.values())
 
 

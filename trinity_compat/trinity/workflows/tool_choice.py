@@ -22,8 +22,11 @@ class UnsupportedCall(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """``tools`` as the template sees them; ``named``: the one that has to be called; ``required``: one of
-    them has to be, or several."""
+    """Tools and tool choice of a request.
+
+    ``tools`` as the template reads them; ``named``: the one that must be called; ``required``: at least one
+    must be called.
+    """
 
     tools: Any
     named: str | None = None
@@ -70,7 +73,7 @@ class ToolChoice:
 
 
 def bound(body: Mapping[str, Any], choice: ToolChoice) -> dict[str, Any] | None:
-    """vLLM's ``structured_outputs`` of a request; None where its answer is free.
+    """Argument ``structured_outputs`` of vLLM for a request; None where its answer is free.
 
     A call has no free whitespace (explorer/engine/structured_output.py); a ``response_format`` has it, as in
     vLLM's own server. Raises Unanswerable.

@@ -13,9 +13,12 @@ _COLUMNS = ("prompt_text", "response_text", "reward", "prompt_length", "truncate
 
 
 class DataJuicer:
-    """Its operators read ``prompt_text``, ``response_text``, ``reward`` and the rest of a row by their names
-    (``text_key: response_text``). What they measure is in the ``info`` of those that pass, with a reward that
-    they changed; other changes of a row have no meaning for tokens that were sampled, and are left."""
+    """Operators of Data-Juicer on the experiences of a batch.
+
+    They read ``prompt_text``, ``response_text``, ``reward`` and other fields of a row by name (``text_key:
+    response_text``). Their measurements go to the ``info`` of rows that pass, as does a changed reward; other
+    changes are ignored, since the tokens have been sampled.
+    """
 
     def __init__(
         self,

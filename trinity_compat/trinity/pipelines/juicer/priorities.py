@@ -56,9 +56,11 @@ def stats_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ranked(rows: Sequence[Row], weights: Mapping[str, float] | None = None, top_k: int = -1) -> list[Row]:
-    """The ``top_k`` rows (-1: all) of the highest priority, in its order; equals stay as they came, and so do
-    all where a row has none: no operator measured it, and it came without. ``weights``: of quality,
-    difficulty and usage_frequency; none: upstream's."""
+    """Sort rows by priority, the highest first, and return ``top_k`` of them (-1: all).
+
+    Equal rows keep their order, and so do all rows where one has no value for the priority. ``weights``: of
+    quality, difficulty and usage_frequency; None: upstream's.
+    """
     made = _prioritised(_scored(rows), weights or WEIGHTS)
     if all(PRIORITY in row for row in made):
         made.sort(key=lambda row: -float(row[PRIORITY]))

@@ -174,8 +174,10 @@ def form_parts(content_type: str, body: bytes) -> dict[str, bytes]:
 
 
 def make_server(service: JuicerService, listening: socket.socket) -> HTTPServer:
-    """Answers who connects to ``listening``, once it serves; one after the other, in the thread that serves:
-    Data-Juicer forks, which is safe where no other thread works."""
+    """Server for ``listening``, whose requests run one after the other in the thread that serves.
+
+    Data-Juicer forks, which is safe only while no other thread works.
+    """
     handler = type("Handler", (_Handler,), {"service": service})
     server = HTTPServer((HOST, 0), handler, bind_and_activate=False)
     server.socket.close()

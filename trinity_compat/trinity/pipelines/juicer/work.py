@@ -60,8 +60,10 @@ class JuicerPipeline:
         return made.flatten_indices().data.table
 
     def tasks(self) -> dict[str, Any]:
-        """Processes the files ``inputs`` into ``output_dir``/output.jsonl, in the order of their priorities;
-        rows that are in it no more go to ``dropped_path``, if that is given. Returns the counts."""
+        """Process the files ``inputs`` into ``output_dir``/output.jsonl, in the order of their priorities.
+
+        Dropped rows go to ``dropped_path``, if that is set. Returns the counts.
+        """
         rows = _read_files(self._asked["inputs"])
         numbered = rows.add_column(ROW, list(range(len(rows))))
         made: list[Row] = self._processed(numbered).to_list()

@@ -21,6 +21,7 @@ class AccuracyReward:
         _need_math_verify()
 
     def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
+        """Score a response."""
         from math_verify import LatexExtractionConfig
 
         latex = LatexExtractionConfig()
@@ -37,6 +38,7 @@ class MathReward:
         self._form = FormatReward(pattern)
 
     def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
+        """Score a response."""
         accuracy = _equal(_parsed(_marked(response)), _parsed(_marked(truth)))
         return {"accuracy": accuracy, **self._form(response)}
 

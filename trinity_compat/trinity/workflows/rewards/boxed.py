@@ -1,4 +1,4 @@
-"""``math_boxed_reward``: the last \\boxed answer, compared as text after tidying its LaTeX."""
+r"""``math_boxed_reward``: the last \boxed answer, compared as text after tidying its LaTeX."""
 
 from __future__ import annotations
 
@@ -47,9 +47,11 @@ _NUMBERS: _Rules = [
 
 
 class MathBoxedReward:
-    """``accuracy`` 1 where the last boxed answer is the truth's; with ``with_think`` an answer without
-    exactly one <think> … </think> loses ``format_score_coef``. Takes any arguments and uses none, as
-    upstream."""
+    """Reward ``accuracy``: 1 where the last boxed answer equals the truth's, else 0.
+
+    With ``with_think`` an answer without exactly one <think> … </think> loses ``format_score_coef``. Other
+    arguments are accepted and ignored, as upstream.
+    """
 
     def __init__(self, **unused: object) -> None:
         optional_packages.need("word2number")
@@ -62,6 +64,7 @@ class MathBoxedReward:
         format_score_coef: float | None = 0.1,
         **about: object,
     ) -> dict[str, float]:
+        """Score a response."""
         lost = -(format_score_coef or 0.1) if with_think and not _thinks(response) else 0.0
         return {"accuracy": float(_is_right(response, truth)), "format_score": lost}
 
@@ -128,7 +131,7 @@ def _spelled_as_number(text: str) -> str:
 
 
 def _braced_fractions(text: str) -> str:
-    """``\\frac12`` as ``\\frac{1}{2}``; a text with a fraction that ends too early stays as it is."""
+    r"""``\frac12`` as ``\frac{1}{2}``; a text with a fraction that ends too early stays as it is."""
     head, *after = text.split(_FRACTION)
     if any(len(part) < 2 and not part.startswith("{") for part in after):
         return text
@@ -143,7 +146,7 @@ def _braced(after: str) -> str:
 
 
 def _slash_as_fraction(text: str) -> str:
-    """``1/2`` as ``\\frac{1}{2}``, of whole numbers and roots."""
+    r"""``1/2`` as ``\frac{1}{2}``, of whole numbers and roots."""
     parts = text.split("/")
     if len(parts) != 2 or not all("sqrt" in part or _WHOLE.fullmatch(part) for part in parts):
         return text

@@ -30,6 +30,7 @@ class CountdownReward:
     """
 
     def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
+        """Score a response."""
         task = json.loads(truth)
         answers = _ANSWER.findall(response.split("\n")[-1])
         if not answers:

@@ -14,8 +14,11 @@ _CUT = "(... output is truncated.)"
 
 
 class MathDapoReward:
-    """``accuracy`` 1 or -1; with ``enable_overlong_penalty`` ``format_score`` falls from 0 to
-    -``penalty_factor`` over the last ``cache_length`` of ``max_response_length`` tokens."""
+    """Reward ``accuracy``, 1 or -1, and a penalty for long answers.
+
+    With ``enable_overlong_penalty`` ``format_score`` falls from 0 to -``penalty_factor`` over the last
+    ``cache_length`` of ``max_response_length`` tokens.
+    """
 
     def __init__(
         self,

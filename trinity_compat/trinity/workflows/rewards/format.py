@@ -18,4 +18,5 @@ class FormatReward:
         self._pattern = re.compile(pattern or _BLOCKS, re.DOTALL | re.MULTILINE)
 
     def __call__(self, response: str, truth: str = "", **about: object) -> dict[str, float]:
+        """Score a response."""
         return {"format_score": 0.1 if self._pattern.match(response) else -0.1}

@@ -43,8 +43,11 @@ class EID:
 
 
 class Experience:
-    """``tokens`` int [P + R], ``prompt_length`` P ≥ 1; ``logprobs`` float [R]; ``action_mask`` bool [R], true
-    where the model wrote (everywhere, unless it is given). Other fields stay as they are given."""
+    """Experience with upstream's fields.
+
+    ``tokens`` int [P + R], ``prompt_length`` P ≥ 1; ``logprobs`` float [R]; ``action_mask`` bool [R], true
+    for tokens of the model (by default all). Other fields keep their values.
+    """
 
     def __init__(
         self,

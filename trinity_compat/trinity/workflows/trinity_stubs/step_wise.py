@@ -61,6 +61,7 @@ class StepWiseRewardWorkflow(_Steps):
     """``reward`` is that of one step's experiences."""
 
     def run(self) -> list[Any]:
+        """Run the task; returns its experiences."""
         experiences: list[Any] = []
         for number, made in enumerate(self._steps()):
             experiences += _rewarded(made, self.reward(made, step_num=number))
@@ -77,6 +78,7 @@ class AsyncStepWiseRewardWorkflow(StepWiseRewardWorkflow):
     is_async = True
 
     async def run_async(self) -> list[Any]:
+        """Run the task; returns its experiences."""
         experiences: list[Any] = []
         number = 0
         async for made in self._steps_async():
@@ -93,6 +95,7 @@ class RewardPropagationWorkflow(_Steps):
     """``reward`` is every step's."""
 
     def run(self) -> list[Any]:
+        """Run the task; returns its experiences."""
         parts = list(self._steps())
         experiences = [experience for part in parts for experience in part]
         return _counted(_rewarded(experiences, self.reward(experiences)), len(parts))
@@ -108,6 +111,7 @@ class AsyncRewardPropagationWorkflow(RewardPropagationWorkflow):
     is_async = True
 
     async def run_async(self) -> list[Any]:
+        """Run the task; returns its experiences."""
         parts = [part async for part in self._steps_async()]
         experiences = [experience for part in parts for experience in part]
         return _counted(_rewarded(experiences, await self.reward_async(experiences)), len(parts))

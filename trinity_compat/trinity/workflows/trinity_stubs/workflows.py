@@ -97,6 +97,7 @@ class MultiTurnWorkflow(Workflow):
     """Turns that become one experience each run."""
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
+        """Set the number of answers and the number of the first run."""
         self.repeat_times, self.run_id_base = repeat_times, run_id_base
 
     def process_messages_to_experience(
@@ -133,6 +134,7 @@ class BaseSimpleWorkflow(Workflow):
         super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
 
     def reset(self, task: Task) -> None:
+        """Prepare for another task."""
         self.task = task
         self.format_args, self.reward_fn_args = task.format_args, task.reward_fn_args
         self.system_prompt, self.reply_prefix = task.format_args.system_prompt, task.format_args.reply_prefix
@@ -144,6 +146,7 @@ class BaseSimpleWorkflow(Workflow):
         self.reward_fn = reward(**self.reward_fn_args)
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
+        """Set the number of answers and the number of the first run."""
         self.repeat_times, self.run_id_base = repeat_times, run_id_base
         self.task.rollout_args.n = repeat_times
 
@@ -175,6 +178,7 @@ class SimpleWorkflow(BaseSimpleWorkflow):
     can_reset = can_repeat = True
 
     def run(self) -> list[Any]:
+        """Run the task; returns its experiences."""
         return self._scored(self.model.chat(self.format_messages(), **self.rollout_args))
 
 
@@ -184,6 +188,7 @@ class AsyncSimpleWorkflow(BaseSimpleWorkflow):
     is_async = True
 
     async def run_async(self) -> list[Any]:
+        """Run the task; returns its experiences."""
         return self._scored(await self.model.chat_async(self.format_messages(), **self.rollout_args))
 
 
