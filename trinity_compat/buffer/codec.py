@@ -1,4 +1,4 @@
-"""Arrays and JSON as they lie in the database. Little-endian int32, float32, uint8; never pickle."""
+"""Encoding of arrays and JSON in the database: little-endian int32, float32, uint8; no pickles."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def unpack_floats(data: bytes) -> npt.NDArray[np.float32]:
 
 
 def unpack_mask(data: bytes | None, length: int) -> npt.NDArray[np.uint8]:
-    """None stands for ones."""
+    """Decode a mask; None means all ones."""
     return np.ones(length, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 

@@ -52,10 +52,10 @@ _LOCK = 0x7472_6D63  # advisory lock under which migrations run
 
 
 class Database:
-    """Transactions over one URL. ``retry_s`` bounds how long a lost connection is tried again.
+    """Transactions on one database, with retries of a lost connection for ``retry_s`` seconds.
 
-    An SQLite file stays the same one: after it was deleted, moved or replaced, every transaction raises
-    BufferGone. SQLite itself would go on in a file that nobody finds again.
+    After an SQLite file was deleted, moved or replaced, every transaction raises BufferGone. SQLite itself
+    would go on writing to the unlinked file.
     """
 
     _inode: tuple[int, int] | None = None  # device and inode of the SQLite file that was opened
@@ -268,7 +268,7 @@ def _refused(text: str) -> bool:
 
 
 def check_url(url: str) -> None:
-    """Raises UserError for a URL of which a buffer can be made nowhere."""
+    """Raise UserError for a URL that no buffer can have."""
     _parse(url)
 
 

@@ -32,7 +32,7 @@ def refuse_network(database: Path) -> None:
 
 
 def kind_of(folder: Path, mounts: str) -> str:
-    """The type of the file system that ``folder`` lies on, by /proc/self/mountinfo's text; "" for none."""
+    """Type of the file system of ``folder``, by the text of /proc/self/mountinfo; "" for none."""
     found: tuple[int, str] = (-1, "")
     place = folder.resolve()
     for line in mounts.splitlines():

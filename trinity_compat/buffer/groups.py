@@ -122,10 +122,10 @@ def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str, then: Mapp
 
 
 def experience(row: Row, read: Callable[[str], Any] = typed_json.loads) -> Experience:
-    """One row of ``queries._EXPERIENCE``.
+    """Decode one row of ``queries._EXPERIENCE``.
 
-    The arrays are read-only views on what the driver gave; those of a pruned experience are empty, and so are
-    its texts. ``read``: of its info; for people ``typed_json.readable``. Raises typed_json.Unreadable.
+    The arrays are read-only views of the driver's bytes; arrays and texts of a pruned experience are empty.
+    ``read`` decodes ``info``; ``typed_json.readable`` serves reports. Raises typed_json.Unreadable.
     """
     response = codec.unpack_ints(row[4] or b"")
     return Experience(

@@ -82,7 +82,7 @@ def _opened(value: Any, known: dict[bytes, Image.Image]) -> Any:
 
 
 def _npy(array: npt.NDArray[Any]) -> bytes:
-    """As numpy writes it to a file: dtype and shape lie in its header."""
+    """Encode in numpy's file format, whose header has dtype and shape."""
     out = io.BytesIO()
     np.save(out, array, allow_pickle=False)
     return out.getvalue()

@@ -190,7 +190,7 @@ class WatermarkView:
         return list(self.conn.execute(of_ids(queries.MAY_AGAIN), bind).scalars())
 
     def take(self, limit: int) -> list[int]:
-        """As ``TaskShare.take``, with the number of stored tasks of the last full scan."""
+        """Choose tasks as ``TaskShare.take`` does, with the number of stored tasks of the last full scan."""
         unfinished, have = max(0, self.asked.upto - self.watermark.stored), len(self.asked.have)
         wanted = min(limit, equal_part(unfinished, _ready(self.places.ready, self.asked.holder), have))
         found = list(islice(self.free(), wanted + 1))
@@ -218,7 +218,10 @@ def free(conn: sa.Connection, asked: TaskQuery, *, limit: int, now: float) -> li
 
 
 def free_after_scan(conn: sa.Connection, asked: TaskQuery, *, limit: int, now: float) -> list[int]:
-    """As ``free``, after a full scan if none is recent. The caller holds ``live_tasks.lock``."""
+    """List free tasks as ``free`` does, after a full scan if none is recent.
+
+    The caller holds ``live_tasks.lock``.
+    """
     if (found := free(conn, asked, limit=limit, now=now)) is not None:
         return found
     share = scan(conn, asked, now=now)

@@ -36,7 +36,7 @@ class Media:
 
     @property
     def reference(self) -> dict[str, object]:
-        """What stands for it in JSON."""
+        """Reference to it in JSON."""
         return {NAME: self.digest, "kind": self.kind, "nbytes": len(self.data)}
 
 
@@ -49,7 +49,7 @@ def found(value: object) -> Iterator[Media]:
 
 
 def references(value: object) -> Iterator[Mapping[str, Any]]:
-    """What stands for ``Media`` in a task read from the buffer."""
+    """References to ``Media`` in a task read from the buffer."""
     if is_reference(value):
         yield value
         return
@@ -58,7 +58,7 @@ def references(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def is_reference(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it stands for a ``Media``."""
+    """Whether it is a reference to a ``Media``."""
     digest = value.get(NAME) if isinstance(value, Mapping) and isinstance(value.get("kind"), str) else None
     return isinstance(digest, str) and len(digest) == _DIGEST
 
@@ -96,7 +96,7 @@ def _parts(value: object) -> Iterator[object]:
 
 
 def image_count(messages: object) -> int:
-    """How many images a chat names, wherever they lie."""
+    """Number of images in a chat, at any depth."""
     return media_counts(messages)["images"]
 
 

@@ -1,7 +1,7 @@
-"""The schema's ordered migrations. A released one is never edited; a change is a new one at the end.
+"""Ordered migrations of the schema. Released ones are never edited; a change is a new one at the end.
 
-The text is common SQL; ``{…}`` stands for the few type names in which SQLite and PostgreSQL differ.
-Why not alembic: docs/decisions/buffer-migrations.md.
+The text is common SQL; ``{…}`` is replaced by one of the few type names in which SQLite and PostgreSQL
+differ. Reasons for not using alembic: docs/decisions/buffer-migrations.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Migration:
     statements: tuple[str, ...]
 
     def render(self, dialect: str) -> list[str]:
-        """The statements in one database's words; those that it doesn't need are left out."""
+        """Statements for one database, without those that it does not need."""
         texts = (statement.format_map(TYPES[dialect]).strip() for statement in self.statements)
         return [text for text in texts if text]
 

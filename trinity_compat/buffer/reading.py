@@ -1,9 +1,9 @@
-"""A job's database for those who only look at it, where it may be that nothing can be written.
+"""Read access to a job's database, also where nothing can be written.
 
-Where the folder cannot be written (a job of a colleague's, a read-only mount, an archive), all that was
-committed is read too. SQLite's own ``mode=ro`` needs the memory file beside a database in WAL mode, ``-shm``,
-and makes it where it is missing. Where it cannot, no run is at work, and the file is read without locks: with
-the WAL where a killed run has left one, else as it is.
+Where the folder cannot be written (another user's job, a read-only mount, an archive), everything committed
+is read too. SQLite's ``mode=ro`` needs the shared-memory file ``-shm`` beside a database in WAL mode, and
+creates it if missing. Where it cannot, no run is active, and the file is read without locks: with the WAL of
+a killed run if there is one, else by itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which groups a claim takes where groups may be trained again: those of the highest priority.
+"""Replay: a claim takes the groups of the highest priority, trained ones among them.
 
 Source: trinity-rft 0.6.0 and 0.4.1, ``buffer/storage/queue.py`` (``LinearDecayPriority``,
-``LinearDecayUseCountControlPriority``, ``AsyncPriorityQueue``). An item of that queue is what the explorer
-made for one of its steps, so all groups of a step have one draw of the random part.
+``LinearDecayUseCountControlPriority``, ``AsyncPriorityQueue``). An item of that queue holds the groups of one
+explorer step, so all groups of a step share one draw of the random part.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Floats = npt.NDArray[np.float64]
 
 
 def priorities(versions: Ints, uses: Ints, steps: Ints, replay: ReplaySpec) -> Floats:
-    """``versions``, ``uses`` and ``steps`` (the explorer's) of N groups, int64 [N]; float64 [N].
+    """Priorities, float64 [N], of N groups with ``versions``, ``uses`` and explorer ``steps``, int64 [N].
 
-    updates · version − decay · uses + sigma · ε, with ε standard normal: a function of the seed, the step and
-    the uses, as upstream draws anew each time that an item comes back to the queue.
+    The formula is updates · version − decay · uses + sigma · ε, with ε standard normal: a function of the
+    seed, the step and the uses, as upstream draws again each time that an item returns to the queue.
     """
     fixed = (replay.updates_per_version * versions - replay.decay * uses).astype(np.float64)
     return fixed + replay.sigma * _draws(uses, steps, replay.seed) if replay.sigma > 0 else fixed
@@ -42,9 +42,9 @@ def _draws(uses: Ints, steps: Ints, seed: int) -> Floats:
 
 
 def take(conn: sa.Connection, bind: dict[str, Any], count: int, replay: ReplaySpec, *, skip: str) -> int:
-    """Lease the first ``count`` groups; how many there were.
+    """Lease the first ``count`` groups; returns the number leased.
 
-    Of one priority the least used come first, then those that have waited longest, then by task.
+    Groups of equal priority are ordered by uses, then by the time of the last use, then by task.
     """
     rows = conn.execute(query(queries.REPLAYABLE), bind).all()
     if len(rows) < count:

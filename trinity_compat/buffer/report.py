@@ -32,10 +32,10 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """One look at a buffer.
+    """Counts of a buffer.
 
     ``states``: kind → state → groups. ``lag``: model-version lag of a use (trainer step − 1 − oldest version)
-    → uses. ``used_twice`` is 0, or the promise is broken.
+    → uses. ``used_twice`` is 0 unless the guarantee of one use is broken.
     """
 
     url: str
@@ -55,14 +55,14 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class PruneResult:
-    """How many experiences lost texts and tokens, and by how many bytes the file shrank."""
+    """Number of experiences that lost texts and tokens, and bytes by which the file shrank."""
 
     experiences: int
     nbytes: int
 
 
 class BufferReport:
-    """Views of an existing buffer, and ``prune``. Raises UserError where there is no buffer."""
+    """Reports on an existing buffer, and ``prune``. Raises UserError where there is no buffer."""
 
     def __init__(self, url: str) -> None:
         self._db = opened_to_look(url)
@@ -96,7 +96,7 @@ class BufferReport:
     def recent(self, limit: int, *, kind: str = "train", state: str = "") -> list[dict[str, Any]]:
         """The newest groups, newest first, with their responses, as JSON objects.
 
-        '' is any state. Raises UserError for a kind of which there is no group.
+        ``state`` "" is any state. Raises UserError for a kind without groups.
         """
         bind = {"kind": kind, "state": state, "limit": limit}
 

@@ -98,9 +98,10 @@ class TextRetention:
         return emptied
 
     def give_back(self, *, spare: float = 0.0, until: Callable[[], bool] = lambda: False) -> int:
-        """SQLite: let the file shrink by its free pages, but for a part ``spare`` of all, in small steps.
+        """Let SQLite's file shrink in small steps, but keep a part ``spare`` of it as free pages.
 
-        Bytes; 0 where the database cannot (one made by an older release; PostgreSQL's autovacuum does it).
+        Returns bytes; 0 where the database cannot shrink (one of an older release; PostgreSQL has
+        autovacuum).
         """
         if self._db.dialect != "sqlite" or self._pragma("auto_vacuum") != _INCREMENTAL:
             return 0

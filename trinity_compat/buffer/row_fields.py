@@ -1,6 +1,6 @@
-"""Which values of a dataset reach reward functions, agent loops and the trainer, and as which type.
+"""Values of a dataset that reach reward functions, agent loops and the trainer, and their types.
 
-Admission to ``typed_json``: its list of types is closed, since nothing of a user's is stored as a pickle.
+These are the types of ``typed_json``: a closed list, since users' values are never stored as pickles.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def carried(value: Any, field: str, note: Note = lambda *_: None) -> Any:
 
 
 def all_carried(value: Any, field: str) -> Any:
-    """As ``carried``. Raises TypeError, which names the place, where a part would be left out."""
+    """Copy a value as ``carried`` does, or raise TypeError with the place of an unsupported part."""
 
     def refuse(place: str, kind: str, instead: str) -> None:
         if not instead:
@@ -133,7 +133,7 @@ def _base_of(value: Any) -> Any:
 
 
 def _with_offset(value: dt.datetime) -> dt.datetime | None:
-    """In a zone of that offset alone; None where it has none."""
+    """The time in a zone of its offset alone; None without offset."""
     offset = value.utcoffset()
     zone = None if offset is None else dt.timezone(offset)
     wall = (value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond)

@@ -81,7 +81,7 @@ class ExperienceModel(Base):
     group: Mapped[GroupModel] = relationship(back_populates="experiences")
 
     def to_experience(self) -> Experience:
-        """The experience as explorer and trainer know it. A pruned one has empty arrays and texts."""
+        """Experience of the row. A pruned one has empty arrays and texts."""
         response = codec.unpack_ints(self.response_ids or b"")
         return Experience(
             run=self.run,

@@ -25,8 +25,8 @@ ADOPTED = "adopted"  # the state that says where a line of the ledger came in fr
 class StreamPosition:
     """Tasks that a checkpoint has trained: all below ``below``, and those in ``beyond``.
 
-    ``buffer`` and ``history`` name the line of the ledger, None where nothing was written down (stock
-    veRL's checkpoints); ``stream`` is where the next step's drawing begins, with filter_groups.
+    ``buffer`` and ``history`` identify the branch of the ledger, None for a checkpoint of stock veRL;
+    ``stream`` is the first task that the next step draws, with filter_groups.
     """
 
     below: int

@@ -1,11 +1,11 @@
-"""Values of datasets and reward functions as JSON that keeps their types: tagged values, version 1.
+"""JSON of datasets' and reward functions' values that keeps their types: tagged values, version 1.
 
-Plain JSON stands for itself, byte for byte: None, booleans, texts, integers, finite floats, lists, and
-dictionaries whose keys are texts. Any other value of the closed list below is an object with one key:
-``{"__typed__": [1, NAME, PAYLOAD]}``. NaN and infinities are ``{"__float__": "nan"}``, as databases had them
-before there were tags. A dictionary that looks like a tag is tagged itself (``dict``).
+Plain JSON is stored byte for byte: None, booleans, texts, integers, finite floats, lists, and dictionaries
+with texts as keys. Any other value of the closed list below is an object with one key, ``{"__typed__": [1,
+NAME, PAYLOAD]}``. NaN and infinities are ``{"__float__": "nan"}``, as in databases before tags. A dictionary
+that looks like a tag is tagged itself (``dict``).
 
-Decoding calls nothing but the constructors listed here: no name in the text is imported or looked up.
+Decoding calls only the constructors listed here; no name in the text is imported or resolved.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Unreadable(RunError):
 
 
 class UnstoredValue:
-    """Stands in a task for a value that cannot be carried.
+    """Placeholder in a task for a value that cannot be stored.
 
     Any use of it raises, so that no reward is computed from it by accident.
     """
@@ -90,7 +90,7 @@ def dumps(value: object) -> str:
 
 
 def tagged(value: Any, depth: int = 0) -> Any:
-    """What ``dumps`` writes, before it is text. Raises TypeError."""
+    """Encode a value as ``dumps`` does, before it is text. Raises TypeError."""
     kind = type(value)
     if value is None or kind is str or kind is bool:
         return value
@@ -156,7 +156,7 @@ def _of_zone(zone: dt.tzinfo | None) -> object:
 
 
 def _moment(value: dt.datetime | dt.time) -> list[object]:
-    """What the clock on the wall says, fold, zone."""
+    """Wall clock, fold and zone of a time."""
     return [value.replace(tzinfo=None, fold=0).isoformat(), value.fold, _of_zone(value.tzinfo)]
 
 
@@ -226,7 +226,7 @@ def takes_tensor(value: Any) -> bool:
 
 
 def _of_a_library(value: Any) -> tuple[str, object]:
-    """Of pandas or torch, which are looked for only where something has imported them. Raises TypeError."""
+    """Encode a value of pandas or torch, if a caller has imported them. Raises TypeError."""
     kind = type(value)
     pandas = sys.modules.get("pandas")
     if pandas is not None:

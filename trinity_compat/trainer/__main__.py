@@ -45,10 +45,9 @@ def _say(error: Exception, code: int) -> int:
 
 
 def leave(argv: list[str]) -> None:
-    """Exit with the code.
+    """Exit with the code, after a signal without the interpreter's teardown.
 
-    After a signal the interpreter's teardown is left out: threads of gloo and Ray that still run would abort
-    it (-6) although everything is given back.
+    Threads of gloo and Ray that still run would abort it (-6) although everything is released.
     """
     try:
         end_with_parent()

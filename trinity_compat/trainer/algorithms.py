@@ -1,9 +1,9 @@
-"""Trinity's algorithms in veRL's registries: importing this enters them, as ``trinity_NAME``.
+"""Trinity's algorithms in veRL's registries, as ``trinity_NAME``; the import registers them.
 
-The estimators are looked up in the trainer's process, which imports this; the losses in its workers, which
-build the actor's configuration and so import the class that its ``_target_`` names, ``PolicyLoss`` below. A
-KL estimate that veRL lacks has no registry there, and a registered loss sees four columns: ``loss_function``
-puts both around veRL's own loss. verl 0.9.1.
+The trainer's process imports this module and finds the estimators. Its workers find the losses: they build
+the actor's configuration and so import the class of its ``_target_``, ``PolicyLoss``. A KL estimate that veRL
+lacks has no registry there, and a registered loss gets four columns: ``loss_function`` adds both to veRL's
+own loss. verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def reads_entropy(config: Mapping[str, Any]) -> bool:
 
 
 def _columns(config: Mapping[str, Any]) -> Sequence[str]:
-    """Those that an estimator of ours reads beyond what veRL hands it."""
+    """Columns that an estimator of ours reads beyond veRL's arguments."""
     function = _estimator(config)
     return function.columns if function else ()
 
@@ -145,7 +145,7 @@ def with_advantages(batch: DataProto, config: Mapping[str, Any]) -> tuple[DataPr
 def _advantages(
     function: RegisteredFunction, batch: DataProto, config: Mapping[str, Any]
 ) -> MaskedAdvantages:
-    """Those of the batch's tokens [N, T]."""
+    """Advantages of the batch's tokens [N, T]."""
     assert function.call is not None
     columns = {column: _IN_BATCH[column](batch) for column in function.columns}
     rewards = batch.batch["token_level_rewards"].sum(-1)
@@ -219,7 +219,7 @@ def _of_rows(mask: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
 
 
 def _metrics(part: Loss, value: torch.Tensor, tokens: Tokens) -> Metrics:
-    """Of the part whose name is ``expert``: nothing about the policy that answered."""
+    """Metrics of one part; for ``expert`` without those of the policy that answered."""
     metrics = {f"actor/{name}": figure.item() for name, figure in part.metrics.items()}
     if part.name:
         metrics[f"actor/{part.name}_loss"] = value.item()

@@ -1,7 +1,7 @@
-"""Stored experiences as the DataProto that veRL's agent loop would have handed over.
+"""Conversion of stored experiences to the DataProto of veRL's agent loop.
 
-Follows ``AgentLoopWorker._postprocess`` and ``AgentLoopManager.generate_sequences`` of verl 0.9.1: same
-keys, same padding, same metrics under ``meta_info["timing"]``.
+Follows ``AgentLoopWorker._postprocess`` and ``AgentLoopManager.generate_sequences`` of verl 0.9.1: same keys,
+same padding, same metrics under ``meta_info["timing"]``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class BatchShape:
 
 
 def to_dataproto(experiences: Sequence[Experience], shape: BatchShape) -> DataProto:
-    """Rows in the given order.
+    """Batch of the experiences, in their order.
 
-    Tensors, N rows: prompts int64 [N, P], responses int64 [N, R], input_ids, attention_mask and
-    position_ids int64 [N, P+R], response_mask int64 [N, R] (1 where the policy wrote; 0 in an answer that a
-    pipeline dropped), rollout_log_probs float32 [N, R], rm_scores float32 [N, R] with the reward at the last
-    response token. Raises RunError when a row is longer than ``shape``.
+    Tensors, N rows: prompts int64 [N, P], responses int64 [N, R], input_ids, attention_mask and position_ids
+    int64 [N, P+R], response_mask int64 [N, R] (1 for tokens of the policy; 0 in an answer that a pipeline
+    dropped), rollout_log_probs float32 [N, R], rm_scores float32 [N, R] with the reward at the last response
+    token. Raises RunError when a row is longer than ``shape``.
     """
     tensors = _tensors(experiences, shape)
     extra_keys = list(dict.fromkeys(key for e in experiences for key in e.info))
@@ -160,7 +160,7 @@ def lag_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
 
 
 def reuse_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """How often the groups of a step were trained, this time included."""
+    """Numbers of uses of a step's groups, the current one included."""
     return _spread("training/group_uses", np.array([group.uses + 1 for group in groups]))
 
 

@@ -35,7 +35,7 @@ Inputs = dict[str, torch.Tensor]
 
 
 class MultiModal:
-    """For a model with a ``processor``; without one nothing is added."""
+    """Multi-modal inputs for a model with a ``processor``; no-op without one."""
 
     def __init__(self, config: DictConfig, tokenizer: Any, processor: Any) -> None:
         self._worker = None if processor is None else _Worker(config.data, tokenizer, processor)
@@ -120,7 +120,7 @@ class _Prompt:
         self._shared: Inputs | None = None
 
     def inputs(self, ids: torch.Tensor) -> Inputs:
-        """Of one answer: a dictionary of its own, with tensors that the others may share."""
+        """Inputs of one answer, in its own dictionary; tensors may be shared."""
         if self._shared is not None:
             return dict(self._shared)
         if self._media is None:

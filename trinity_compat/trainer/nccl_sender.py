@@ -1,7 +1,7 @@
-"""Weights to the explorers by a collective (``sync_method: nccl``): the trainer's side.
+"""Trainer's side of sending weights to the explorers by a collective (``sync_method: nccl``).
 
 The trainer's process hosts the store and waits until every explorer is ready; then rank 0 of its actor and
-the engines' workers meet. A group that broke is formed anew with whoever is there.
+the engines' workers form a group. A broken group is formed again by the processes that are alive.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ _POLL_S = 0.01
 
 
 class NcclSender:
-    """Hands versions over; the group stays from one to the next."""
+    """Sends versions; the group of processes is reused from one version to the next."""
 
     def __init__(self, buffer: Buffer, spec: RunSpec, check: Callable[[str], None]) -> None:
-        """``check`` is called between looks with what is waited for; what it raises ends the wait."""
+        """Create the sender.
+
+        ``check`` is called with the awaited thing while the sender waits; an exception ends the wait.
+        """
         self._offering, self._explorers = OfferSender(buffer, spec.explorers), spec.explorers
         self._limit, self._check = spec.sync.timeout_s, check
         self._store: dist.TCPStore | None = None
@@ -124,5 +127,5 @@ def _address(*, apart: bool) -> str:
 
 
 def _last_line(error: Exception) -> str:
-    """Ray puts the other process's trace before it."""
+    """Last line of an error, after the remote trace that Ray puts before it."""
     return str(error).strip().splitlines()[-1]

@@ -24,10 +24,9 @@ Mask = npt.NDArray[np.bool_]
 
 
 class PaddedGroups(DataProto):
-    """A step's rows.
+    """Rows of a step whose tasks have different numbers of answers.
 
-    ``fit`` cuts what it is handed to the number that it asked for, n for each task, before anybody knew how
-    many there are.
+    ``fit`` truncates the batch to n rows for each task, a number that it read before the real one was known.
     """
 
     @classmethod
@@ -81,7 +80,7 @@ def without(name: str, data: DataProto) -> Mask | None:
 
 
 def spread(values: torch.Tensor, kept: Mask) -> torch.Tensor:
-    """``values`` of the rows ``kept`` [N], zeros for the others."""
+    """Put ``values`` at the rows ``kept`` [N], zeros elsewhere."""
     out = values.new_zeros(len(kept), *values.shape[1:])
     out[torch.from_numpy(kept)] = values
     return out

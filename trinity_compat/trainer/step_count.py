@@ -1,4 +1,4 @@
-"""How many steps a run has where a step may go on into the next epoch; veRL counts each epoch's own."""
+"""Number of steps of a run whose steps may span two epochs; veRL counts each epoch by itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 
 
 class PlaceholderDataset(Dataset):
-    """As many empty rows as veRL's dataloader wants to see, where the data themselves are somebody else's."""
+    """Dataset of empty rows, by which veRL's dataloader counts steps without the data."""
 
     def __init__(self, count: int) -> None:
         self._count = count

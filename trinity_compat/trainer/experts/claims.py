@@ -1,8 +1,8 @@
-"""An expert's rows in the store: groups of a kind of their own, claimed and entered like answers.
+"""Rows of an expert in the buffer: groups of their own kind, claimed and committed like answers.
 
-Which rows a step takes follows from its number, so they are written when they are claimed. A row's place in
-the stream of all steps is its task number and its key: a step that is made again after a resume finds its
-rows trained and entered once, or ready, or writes them anew.
+The rows of a step follow from its number, so they are written when they are claimed. A row's position in the
+stream of all steps is its task number and its key: a step repeated after a resume finds its rows trained,
+ready or missing, and writes the missing ones again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """veRL's trainer with an expert's rows in each update.
 
-Rewards and advantages are those of the fresh answers, and so are their metrics: the expert's rows join where
-the models score a batch, and for the update.
+Rewards, advantages and their metrics are those of the fresh answers: the expert's rows are added where the
+models score a batch, and for the update.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MixTrainer(TrinityRayPPOTrainer):
         return claimed
 
     def widths(self, experiences: Sequence[Experience]) -> BatchShape:
-        """As the answers have it, or as wide as the expert's longest row."""
+        """Shape of the answers' batch, or wider for the expert's longest row."""
         prompt = max((len(each.prompt_ids) for each in self._rows), default=0)
         response = max((len(each.response_ids) for each in self._rows), default=0)
         own = super().widths(experiences)
@@ -71,7 +71,7 @@ class MixTrainer(TrinityRayPPOTrainer):
             return super()._updated(mixed)
 
     def response_logprobs(self, experience: Experience) -> list[float]:
-        """Of one answer alone."""
+        """Log-probabilities of one answer, without expert rows."""
         rows, self._rows = self._rows, []
         try:
             return super().response_logprobs(experience)
@@ -94,7 +94,7 @@ class MixTrainer(TrinityRayPPOTrainer):
         return out
 
     def _kept(self, scored: DataProto, answers: int, names: Sequence[str]) -> DataProto:
-        """What belongs to the answers; the expert's part waits for the update."""
+        """Part of the answers; the expert's part is kept for the update."""
         if self._rows:
             assert self._experts is not None  # _all_of
             for name in names:

@@ -57,7 +57,7 @@ class RowsExchange:
         self._buffer.set_state("finished", False)
 
     def position(self, step: int) -> Tree:
-        """The step says it all; in the form that a run with an explorer keeps."""
+        """Position that follows from the step, in the form of a run with an explorer."""
         return StreamPosition(below=step).as_json()
 
     def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
@@ -68,7 +68,7 @@ class RowsExchange:
         self._heart.say("running", step=step)
 
     def publish(self, step: int, send: SendWeights, scores: LogProbScorer | None = None) -> None:
-        """Nobody asks for weights."""
+        """No-op: there is no explorer."""
 
     def before_leaving(self, leave_device: Callable[[], None]) -> None:
         """The device is the trainer's alone."""
@@ -98,7 +98,7 @@ class RowsExchange:
         yield from (made[first : min(first + size, whole)] for first in range(0, whole, size))
 
     def commit(self, step: int) -> None:
-        """There is no ledger: the checkpoint's step says which rows were trained."""
+        """No-op: the checkpoint's step determines the trained rows."""
 
     def release(self) -> None:
         """Nothing is claimed."""

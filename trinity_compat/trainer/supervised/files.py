@@ -95,7 +95,7 @@ def _json_rows(path: Path) -> list[Row]:
 
 
 class _Tables:
-    """Tables one after the other; a row becomes Python's own values when it is asked for."""
+    """Tables one after the other, with rows decoded to Python values on access."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
         self._tables = tables

@@ -31,7 +31,7 @@ class Formatter:
         self._make = {"sft": self._sft, "cpt": self._cpt, "dpo": self._dpo}[spec.schema]
 
     def experiences(self, row: Row, number: int) -> tuple[Experience, ...]:
-        """Of the row with that number, from 0. Raises UserError naming it where it cannot be used."""
+        """Experiences of a row, numbered from 0. Raises UserError with its number where it is invalid."""
         try:
             made = self._make(row)
         except KeyError as error:
@@ -132,9 +132,10 @@ class Formatter:
         answers: bool = False,
         plain: bool = False,
     ) -> list[int]:
-        """``answers``: with the words that begin an answer.
+        """Token ids of messages by the chat template.
 
-        ``plain``: Trinity hands dpo's neither tools nor ``enable_thinking``.
+        ``answers``: with the prompt of an answer at the end. ``plain``: without tools and
+        ``enable_thinking``, as Trinity's dpo.
         """
         more = {} if plain else {"tools": tools, "enable_thinking": self._format.enable_thinking}
         ids: list[int] = self._tokenizer.apply_chat_template(
@@ -169,7 +170,7 @@ class Formatter:
 
 
 def _inside(value: Any, keys: Sequence[str]) -> Any:
-    """What lies under ``keys``, one below the other."""
+    """Value at the path ``keys``."""
     for key in keys:
         value = value[key]
     return value

@@ -1,4 +1,4 @@
-"""Which rows a step takes: a pure function of the step, so that a resume needs to know nothing else."""
+"""Rows of a step: a pure function of the step, so that a resume needs no further state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trinity_compat.trinity.selectors import Selector, check_columns, selector_o
 
 
 class RowOrder:
-    """The rows of each step, of ``count`` in all, ``batch`` at a time. ``rows``: where a selector looks."""
+    """Rows of each step, ``batch`` of ``count``. ``rows``: the values that a selector reads."""
 
     def __init__(self, spec: RowsSpec, count: int, batch: int, rows: FileRows = ()) -> None:
         """Raises UserError for rows that the spec's selector cannot compare."""

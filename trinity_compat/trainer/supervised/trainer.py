@@ -54,7 +54,7 @@ class SupervisedTrainer(TrinityRayPPOTrainer):
     exchange: RowsExchange
 
     def widths(self, experiences: Sequence[Experience]) -> BatchShape:
-        """As wide as the longest of them."""
+        """Shape of the longest of these rows."""
         prompt = max(len(each.prompt_ids) for each in experiences)
         response = max(len(each.response_ids) for each in experiences)
         return BatchShape(max(prompt, 1), response, self.tokenizer.pad_token_id)

@@ -1,10 +1,11 @@
-"""Upstream's experience operators, by what they do to a list of experiences of one batch.
+"""Trinity-RFT's experience operators on the experiences of one batch.
 
 An experience is trinity-rft's, or the stub's (trinity/workflows/trinity_stubs/experience.py): ``reward``,
-``metrics``, ``info``, ``eid``, ``action_mask`` bool [R], ``truncate_status``. Each ``process`` returns those
-that go on, changed in place or not, and metrics by name. Source: trinity/buffer/operators, 0.6.0.
+``metrics``, ``info``, ``eid``, ``action_mask`` bool [R], ``truncate_status``. Each ``process`` returns the
+experiences that are kept, changed in place or not, and metrics by name. Source: trinity/buffer/operators,
+0.6.0.
 
-numpy is imported where it computes: a dry run, which looks at names and arguments, does without it.
+numpy is imported where it is used: a dry run, which checks names and arguments, does not need it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class RewardStdFilter:
 
 
 def _spreads(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """As trinity/utils/metrics.py: aggregate_metrics."""
+    """Metrics of values as trinity/utils/metrics.py: aggregate_metrics."""
     import numpy as np
 
     how: Mapping[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "max": np.max, "min": np.min}
@@ -122,10 +123,10 @@ class MaskResponseTruncated:
 
 
 class InvalidRewardFilter:
-    """``invalid_reward_filter``: no reward, or NaN, goes.
+    """``invalid_reward_filter``: drop experiences without a reward, or with NaN.
 
-    Here that is also a 0 that stands for a reward function that failed (docs/rewards.md): the run never
-    stores another.
+    A 0 that replaces the result of a failed reward function counts too (docs/rewards.md): no other invalid
+    reward is stored.
     """
 
     def process(self, exps: Experiences) -> Processed:

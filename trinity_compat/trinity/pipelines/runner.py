@@ -39,9 +39,9 @@ Feedback = tuple[int, list[int], list[float]]  # a taskset, rows of it, their me
 
 @dataclass(frozen=True, slots=True)
 class PipelineOutcome:
-    """``kept`` go on, with at least one answer of theirs to train; ``dropped`` are those of which none is.
+    """Result of the operators: ``kept`` groups have an answer to train, ``dropped`` ones have none.
 
-    ``feedback``: what the operators tell the tasksets' selectors.
+    ``feedback``: values that the operators report to the tasksets' selectors.
     """
 
     kept: list[Group]
@@ -84,10 +84,10 @@ class OperatorPipeline:
                     await _done(name, operator.close)
 
     async def process(self, groups: Sequence[Group], step: int) -> PipelineOutcome:
-        """One batch, made for ``step``.
+        """Process one batch of ``step``.
 
-        Raises RunError with what an operator raises, and for one that takes longer than ``LIMIT_S``, or
-        answers with what it was not given.
+        Raises RunError with an operator's exception, for one that takes longer than ``LIMIT_S``, and for
+        experiences that it was not passed.
         """
         places = {(group.key, part.run): (group, part) for group in groups for part in group.experiences}
         alive = [self._as_trinity(group, part, step) for group, part in places.values()]
@@ -105,7 +105,7 @@ class OperatorPipeline:
         return replace(outcome, metrics=_numbers(metrics) | _counts(outcome, len(by)), feedback=feedback)
 
     def _as_trinity(self, group: Group, part: Experience, step: int) -> Any:
-        """As upstream's explorer hands it to its pipeline (explorer/workflow_runner.py)."""
+        """Experiences as upstream's explorer passes them to its pipeline (explorer/workflow_runner.py)."""
         numbers = {name: value for name, value in part.info.items() if _is_number(value)}
         taskset, index = self._row(group.task_no)
         of_run = part.info.get(OF_RUN) or {"run": part.run, "row": 0}
@@ -239,9 +239,9 @@ def _is_json(value: object) -> bool:
 
 
 def _left(part: Experience, name: str, *, apart: bool) -> Experience:
-    """An answer that ``name`` dropped.
+    """Copy of an answer that the operator ``name`` dropped.
 
-    ``apart``: its group is not trained, so that nobody reads its info as what a reward function returned.
+    ``apart``: its group is not trained, so its info is not read as a reward function's result.
     """
     info = {**part.info, DROPPED_BY: name} if apart else part.info
     return replace(part, metrics={**part.metrics, DROPPED: 1.0}, info=info)

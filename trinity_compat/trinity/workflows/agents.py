@@ -1,9 +1,9 @@
-"""An agent is the workflow: a user's program asks its model over the OpenAI API; what it asked is trained.
+"""Agents: users' programs that call the model over the OpenAI API, whose calls are trained.
 
-The program is a function, which runs in processes that are used again and again, or a command, started for
-each answer. Each process has a key of its own; what is asked with it is the model's whose run has the process
-now, and nobody's before and after. At most ``places`` run at a time. A process is killed with all that it
-started when its run is ended: by a time limit, by other weights, by the end of the explorer.
+The program is a function, which runs in reused processes, or a command, started for each answer. Each process
+has a key of its own; calls with it go to the model of the run that has the process now, and to no other
+run's. At most ``places`` run at a time. A process is killed with all that it started when its run is ended:
+by a time limit, by new weights, by the end of the explorer.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class AgentProgram:
 
 @dataclass(slots=True)
 class _Process:
-    """One process of an agent's, and the key that it asks with."""
+    """A process of an agent, and the key of its calls."""
 
     running: asyncio.subprocess.Process
     key: str
 
     def kill(self) -> None:
-        """With all that it started."""
+        """Kill it with all processes that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.running.pid, signal.SIGKILL)
 
@@ -81,9 +81,9 @@ class Agents:
     _starts: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, program: AgentProgram, row: Mapping[str, Any], model: WorkflowModel) -> Any:
-        """What the agent gives for a row: a number, a mapping or a text.
+        """Run the agent on a row; returns a number, a mapping or a text.
 
-        Its model's history has what it asked. Raises AgentFailed.
+        Its calls are in the model's history. Raises AgentFailed.
         """
         await self._serve()
         model.context = contextvars.copy_context()
@@ -172,7 +172,7 @@ class Agents:
 
 
 def given_by(output: str) -> Any:
-    """What a command printed: a last line that is a JSON number or mapping, else all of it, as a text."""
+    """Return value of a command: its last line if that is a JSON number or mapping, else all its output."""
     last = output.rstrip().rpartition("\n")[2]
     try:
         found = json.loads(last)

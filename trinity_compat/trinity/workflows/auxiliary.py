@@ -1,4 +1,4 @@
-"""A model that a run serves beside the policy, as workflows and operators are given it: OpenAI clients."""
+"""Auxiliary models, served beside the policy: OpenAI clients for workflows and operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trinity_compat.job.served_models import served_models
 
 @dataclass(slots=True)
 class AuxiliaryModel:
-    """Of trinity-rft's ModelWrapper what an auxiliary model is used for.
+    """The methods of trinity-rft's ModelWrapper that auxiliary models need.
 
     ``model_path`` is the name under which it is served at ``address`` (host:port), ``name`` the YAML's.
     """
@@ -29,12 +29,12 @@ class AuxiliaryModel:
 
     @property
     def config(self) -> SimpleNamespace:
-        """Of upstream's InferenceModelConfig what workflows read."""
+        """The fields of upstream's InferenceModelConfig that workflows read."""
         return SimpleNamespace(name=self.name, model_path=self.model_path, enable_openai_api=True)
 
     @property
     def api_address(self) -> str:
-        """Where its API begins, /v1 left out."""
+        """Address of its API, without /v1."""
         return f"http://{self.address}"
 
     def get_openai_client(self) -> Any:

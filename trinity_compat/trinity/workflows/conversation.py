@@ -1,7 +1,7 @@
-"""What a model said in a chat keeps its own tokens when the chat goes on.
+"""Conversations in which earlier answers keep the tokens that the model sampled.
 
-An agent sends the whole chat again with each turn. Rendered and tokenized anew, an earlier answer may become
-other tokens than the model wrote (a text has many, and a template writes tool calls in its own way); then the
+An agent sends the whole chat with each turn. Tokenized again, an earlier answer may become other tokens than
+the sampled ones (a text has many tokenizations, and a template has its own form of tool calls); then the
 turns are not one sequence that could be trained.
 """
 
@@ -31,7 +31,7 @@ class Conversations:
     _said: list[ChatTurn] = field(default_factory=list)
 
     def add(self, messages: Sequence[Message], ids: Sequence[int]) -> None:
-        """``messages`` end with the answer, as it was given."""
+        """Add a chat that ends with the answer, as it was returned."""
         self._said.append(ChatTurn([_essence(each) for each in messages], list(ids)))
 
     def before(self, messages: Sequence[Message]) -> tuple[int, list[int]] | None:
@@ -47,7 +47,7 @@ class Conversations:
 
 
 def _essence(message: Message) -> object:
-    """What makes two messages the same, however a client writes them."""
+    """Normal form of a message, equal for equal messages of different clients."""
     calls = [
         (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()
     ]
@@ -55,7 +55,7 @@ def _essence(message: Message) -> object:
 
 
 def thoughts_of(message: Message) -> str | None:
-    """Those that stand beside its content."""
+    """Thoughts stored beside its content."""
     return next((str(message[name]) for name in THOUGHTS if message.get(name)), None)
 
 

@@ -35,9 +35,9 @@ class TasksetRows(Dataset[dict[str, Any]]):
         processor: Any = None,
         max_samples: int = -1,
     ) -> None:
-        """As veRL's ``create_rl_dataset`` calls it.
+        """Open the tasksets, with the arguments of veRL's ``create_rl_dataset``.
 
-        Raises UserError for files, columns and rows that cannot be asked.
+        Raises UserError for files, columns and rows without a prompt.
         """
         names = [data_files] if isinstance(data_files, str) else list(data_files)
         section = _plain(config["workflows"])
@@ -60,20 +60,20 @@ class TasksetRows(Dataset[dict[str, Any]]):
 
 
 def _first(parts: Sequence[list[dict[str, Any]]], count: int) -> list[list[dict[str, Any]]]:
-    """What is left of each, of all their rows the first ``count``."""
+    """Parts of the tasksets' rows that remain of the first ``count`` of all."""
     begins = accumulate((len(part) for part in parts), initial=0)
     return [part[: max(0, count - begin)] for part, begin in zip(parts, begins, strict=False)]
 
 
 def _tasksets(config: Any) -> Mapping[str, Any]:
-    """``data.tasksets``, where translate/native_yaml.py says how training draws the rows."""
+    """Section ``data.tasksets``, by which training draws the rows (translate/native_yaml.py)."""
     return config.get("tasksets") or {}
 
 
 def _columns(
     selector: Mapping[str, Any], taskset: Taskset, part: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[Any]]:
-    """What a selector looks at in the rows ``part`` that are left of a taskset."""
+    """Values of the remaining rows ``part`` of a taskset that its selector reads."""
     if not selector.get("feature_keys"):
         return {}
     from trinity_compat.trinity.selectors import columns_of
@@ -89,7 +89,7 @@ def _rows(name: str, taskset: Taskset, tokenizer: Any, config: Any) -> Iterator[
 
 
 def _for_plugin(name: str, taskset: Taskset) -> Iterator[dict[str, Any]]:
-    """The rows as they are: a class asks what it likes."""
+    """Rows unchanged, for a workflow class that reads what it needs."""
     for index, row in enumerate(opened(taskset)):
         question, truth = row.get(taskset.prompt_key), row.get(taskset.response_key)
         yield {
@@ -138,7 +138,7 @@ class _Rows:
         }
 
     def _templated(self, asked: Prompt) -> str:
-        """As trinity-rft's inference models: an answer that is begun goes on, else a new one is asked for."""
+        """Prompt text as in trinity-rft's inference models: it continues a begun answer, else begins one."""
         begun = asked.messages[-1]["role"] == "assistant"
         how: dict[str, Any] = (
             {"continue_final_message": True}
@@ -153,7 +153,7 @@ class _Rows:
 
 
 def asked_of(taskset: Taskset, row: Row) -> tuple[Prompt, str]:
-    """What the row's workflow asks, and the truth. Raises UserError naming the column that is at fault."""
+    """Prompt of a row, and its truth. Raises UserError with the column at fault."""
     ask = check_workflow(_named(taskset, row, "workflow_key") or taskset.workflow, taskset.place)
     reward = _named(taskset, row, "reward_fn_key") or taskset.reward
     asked = ask(taskset, _text(taskset, row, taskset.prompt_key, "prompt_key"), reward)
@@ -184,7 +184,7 @@ def _text(taskset: Taskset, row: Row, column: str, key: str) -> str:
 
 
 def opened(taskset: Taskset) -> Any:
-    """The rows as dicts, of a file, or of a folder or hub name as upstream hands it to datasets.
+    """Rows as dicts, of a file, or of a folder or hub name as upstream passes it to datasets.
 
     Raises UserError.
     """

@@ -1,7 +1,7 @@
-"""The model that a workflow is given: trinity-rft's ModelWrapper by its methods, on our engine.
+"""The model of a workflow: trinity-rft's ModelWrapper by its methods, on our engine.
 
-Upstream's own wants Ray actors and imports vLLM. Here each run of a workflow has a ``Model`` of its own, so
-its history needs no lock. The synchronous methods are for threads: a workflow's ``run`` has one.
+Upstream's own needs Ray actors and imports vLLM. Here each run of a workflow has its own model, so the
+history needs no lock. The synchronous methods are for threads: a workflow's ``run`` has one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOT_SAMPLING = ("logprobs", "lora_request", "return_token_ids", "timeout")
 
 @dataclass(frozen=True, slots=True)
 class GeneratedAnswer:
-    """What the engine wrote: ``token_ids`` int [R], ``logprobs`` float [R]; ``reason``: stop or length."""
+    """Answer of the engine: ``token_ids`` int [R], ``logprobs`` float [R]; ``reason``: stop or length."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -45,7 +45,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What all models of a run share. ``experience`` is the class that workflows return."""
+    """Facts shared by all models of a run. ``experience`` is the class that workflows return."""
 
     writer: Writer
     tokenizer: Any
@@ -61,9 +61,9 @@ class RunContext:
 
 @dataclass(slots=True)
 class WorkflowModel:
-    """``sampling`` is what holds where a call says nothing.
+    """Model of one run of a workflow.
 
-    ``context``: the run's, for what is asked from elsewhere (openai_app.py).
+    ``sampling``: defaults of a call's arguments; ``context``: the run's, for calls over HTTP (openai_app.py).
     """
 
     around: RunContext
@@ -77,7 +77,7 @@ class WorkflowModel:
     _calls: int = 0
 
     async def generate_async(self, prompts: Sequence[str], **sampling: Any) -> list[Any]:
-        """Experiences of prompts that are whole as they stand."""
+        """Generate answers to complete prompts; returns experiences."""
         made = await asyncio.gather(*(self._answers(self.tokens_of(text), sampling) for text in prompts))
         return self._recorded([experience for several in made for experience in several])
 
@@ -116,15 +116,15 @@ class WorkflowModel:
         )
 
     def generate(self, prompts: Sequence[str], **sampling: Any) -> list[Any]:
-        """As ``generate_async``."""
+        """Generate like ``generate_async``."""
         return self.wait(self.generate_async(prompts, **sampling))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> list[Any]:
-        """As ``chat_async``."""
+        """Chat like ``chat_async``."""
         return self.wait(self.chat_async(messages, **sampling))
 
     def logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> Any:
-        """As ``logprobs_async``."""
+        """Score like ``logprobs_async``."""
         return self.wait(self.logprobs_async(tokens, temperature))
 
     def convert_messages_to_experience(
@@ -133,11 +133,11 @@ class WorkflowModel:
         tools: Sequence[Any] | None = None,
         temperature: float | None = None,
     ) -> Any:
-        """As ``convert_messages_to_experience_async``."""
+        """Convert like ``convert_messages_to_experience_async``."""
         return self.wait(self.convert_messages_to_experience_async(messages, tools, temperature))
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Any]:
-        """What was asked of this model since the last call, by whichever method."""
+        """Experiences of all calls since the last extraction, by any method."""
         found = list(self.history)
         if clear_history:
             self.history.clear()
@@ -176,7 +176,7 @@ class WorkflowModel:
 
     @property
     def config(self) -> SimpleNamespace:
-        """Of upstream's InferenceModelConfig what workflows read."""
+        """The fields of upstream's InferenceModelConfig that workflows read."""
         around = self.around
         return SimpleNamespace(
             model_path=around.path,
@@ -193,7 +193,7 @@ class WorkflowModel:
 
     @property
     def generate_kwargs(self) -> dict[str, Any]:
-        """For an OpenAI client's calls."""
+        """Arguments for an OpenAI client's calls."""
         return {name: self.sampling[name] for name in ("temperature", "top_p") if name in self.sampling}
 
     def wait(self, asked: Coroutine[Any, Any, T]) -> T:
@@ -255,11 +255,11 @@ class WorkflowModel:
         self._conversations.add(messages, ids)
 
     def tokens_of(self, text: str) -> list[int]:
-        """With the tokenizer's own special tokens, as upstream."""
+        """Token ids of a text with the tokenizer's special tokens, as upstream."""
         return [int(token) for token in self.around.tokenizer(text).input_ids]
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
-        """Answers, sampled as the call says, else as the run does."""
+        """Generate answers with the call's sampling arguments, else the run's."""
         said = {
             name: value for name, value in sampling.items() if value is not None and name not in _NOT_SAMPLING
         }

@@ -1,7 +1,7 @@
 """Chat completions of a workflow's model for the real ``openai`` clients, without a socket.
 
-A client's transport answers in this process. What was asked is in the model's history with its token ids and
-log-probabilities, so that an agent written against the OpenAI SDK trains without a change.
+A client's transport answers in this process. Each call is recorded in the model's history with token ids and
+log-probabilities, so that an agent written for the OpenAI SDK trains unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
 async def completion(model: WorkflowModel, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to ``POST /v1/chat/completions``, whole even where a stream is asked for.
+    """Answer ``POST /v1/chat/completions`` as a whole, also for a stream.
 
     Raises Unanswerable.
     """

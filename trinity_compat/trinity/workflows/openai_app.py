@@ -1,7 +1,7 @@
-"""Chat completions over HTTP for agents in processes of their own: an ASGI app over models.
+"""Chat completions over HTTP for agents in their own processes: an ASGI app over models.
 
-``make_app`` knows models by the key that a request carries (``Authorization: Bearer``), so that the key is
-both the right to ask and the session that is recorded. ``served`` puts an app on a port of this machine.
+``make_app`` finds models by the key of a request (``Authorization: Bearer``), so that the key is both the
+permission and the recorded session. ``served`` runs an app on a port of this machine.
 """
 
 from __future__ import annotations

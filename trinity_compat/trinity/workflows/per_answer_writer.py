@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def nobody() -> None:
-    """Whom nothing needs to be told."""
+    """No-op callback."""
 
 
 class PerAnswerWriter:
@@ -29,7 +29,7 @@ class PerAnswerWriter:
         self._writer, self._answers, self._ended = writer, answers, ended
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
-        """As ``Writer.write``."""
+        """Generate like ``Writer.write``."""
         greedy = sampling.get("temperature") == 0  # equal answers: the engine makes one of them
         if greedy or self._answers == 1 or int(sampling.get("n") or 1) != self._answers:
             return await self._writer.write(prompt_ids, sampling)
@@ -37,21 +37,21 @@ class PerAnswerWriter:
         return [written for (written,) in await together(asked, self._ended)]
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """As ``Writer.score``."""
+        """Score like ``Writer.score``."""
         return await self._writer.score(token_ids)
 
 
 def _of(sampling: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """Sampling parameters of one answer, to whose seed vLLM would add its position.
+    """Sampling parameters of one answer, with the seed that vLLM would give it in a joint request.
 
-    Source: vllm 0.28, v1/engine/parallel_sampling.py.
+    vLLM adds an answer's position to the seed (vllm 0.28, v1/engine/parallel_sampling.py).
     """
     seed = sampling.get("seed")
     return {**sampling, "n": 1, **({} if seed is None else {"seed": seed + place})}
 
 
 async def together(runs: Sequence[Coroutine[Any, Any, T]], ended: Callable[[], None] = nobody) -> list[T]:
-    """What they return, in order; of a group that failed none goes on. ``ended`` is called as each ends."""
+    """Results in order; the first failure cancels the others. ``ended`` is called as each ends."""
     tasks = [asyncio.ensure_future(run) for run in runs]
     for task in tasks:
         task.add_done_callback(lambda _: ended())

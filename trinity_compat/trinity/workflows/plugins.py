@@ -15,7 +15,7 @@ VARIABLE = "TRINITY_PLUGIN_DIRS"  # upstream's
 
 
 def folders(text: str) -> list[Path]:
-    """Those of ``TRINITY_PLUGIN_DIRS``, joined as in PATH."""
+    """Folders of ``TRINITY_PLUGIN_DIRS``, joined as in PATH."""
     return [Path(part) for part in text.split(os.pathsep) if part]
 
 

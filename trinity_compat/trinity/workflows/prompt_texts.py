@@ -1,4 +1,4 @@
-"""What trinity-rft's workflows say to a model, and the units of answers (translators/workflows)."""
+"""Prompt texts of trinity-rft's workflows, and the units of answers (translators/workflows)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _texts() -> dict[str, object]:
 
 
 def system_prompt(name: str) -> str:
-    """Of a workflow, where the taskset gives none. Raises KeyError."""
+    """System prompt of a workflow for a taskset without one. Raises KeyError."""
     return str(_texts()[name])
 
 

@@ -1,4 +1,4 @@
-"""What a workflow asks a model for a row: trinity-rft 0.6.0, workflow.py and customized_math_workflows.py."""
+"""Prompts of a workflow for a row: trinity-rft 0.6.0, workflow.py and customized_math_workflows.py."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Message: TypeAlias = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """``messages`` go through the chat template; ``text``, where it is given, is the whole prompt instead.
+    """Prompt of a row: ``messages`` for the chat template, or ``text`` as the whole prompt.
 
-    ``about`` is what the reward is called with beside the response and the truth.
+    ``about``: arguments of the reward beside the response and the truth.
     """
 
     messages: list[Message]

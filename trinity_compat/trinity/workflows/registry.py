@@ -43,14 +43,14 @@ WANTS_NO_TRUTH = ("format_reward",)
 
 
 class Reward(Protocol):
-    """What an answer is worth: its parts by name, whose sum is the reward."""
+    """Reward of an answer: its parts by name, whose sum is the reward."""
 
     def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
-        """``about``: see ``Asked``."""
+        """Score a response; ``about``: see ``Prompt``."""
 
 
 def make_reward(name: str, arguments: Mapping[str, object]) -> Reward:
-    """The reward of that name, made with ``reward_fn_args``. Raises UserError for arguments that it lacks."""
+    """Create a reward by name with ``reward_fn_args``. Raises UserError for unknown arguments."""
     module, _, attribute = REWARDS[name].partition(":")
     made = getattr(import_module(module), attribute)
     try:
@@ -71,7 +71,7 @@ def check_workflow(name: str, where: str, of_plugins: Collection[str] = ()) -> A
 
 
 def check_reward(name: str, where: str, of_plugins: Collection[str] = ()) -> None:
-    """As ``check_workflow``."""
+    """Check a reward as ``check_workflow`` checks a workflow."""
     if name not in REWARDS:
         hint = _known(name, REWARDS, of_plugins)
         raise UserError(f"{where}={name}: no reward of that name runs here", hint=hint)

@@ -73,7 +73,7 @@ class Limits:
 
     @classmethod
     def of(cls, rollout: Any) -> Limits:
-        """Those of veRL's rollout section."""
+        """Limits of veRL's rollout section."""
         return cls(int(rollout.prompt_length), int(rollout.response_length), rollout.get("max_model_len"))
 
     @property
@@ -220,7 +220,7 @@ def _goes_on(whole: TrainableRow, after: TrainableRow) -> bool:
 
 
 def _appended(whole: TrainableRow, after: TrainableRow) -> TrainableRow:
-    """A turn and the next, whose prompt goes on from it; what lies between is not a token of the model's."""
+    """Join a turn and the next one, whose prompt continues it; tokens between are not the model's."""
     between = after.prompt_ids[len(whole.prompt_ids) + len(whole.response_ids) :]
     silent: list[float] = [0.0] * len(between)
     return TrainableRow(
@@ -257,7 +257,7 @@ def by_step(row: TrainableRow) -> dict[str, Any]:
 
 
 def _cut(row: TrainableRow, whole: int) -> TrainableRow:
-    """No longer than ``whole`` with its prompt; counted where it, or what it was made of, was cut."""
+    """Truncate a row to ``whole`` tokens with its prompt; counts rows that were truncated here or before."""
     limit = whole - len(row.prompt_ids)
     if len(row.response_ids) > limit:
         row = replace(

@@ -66,11 +66,11 @@ class Workflows:
         apart: bool = False,
         ended: Callable[[], None] = nobody,
     ) -> list[TrainableRow]:
-        """The rows of ``len(samplings)`` runs, each sampled by its own.
+        """Generate the rows of ``len(samplings)`` runs, each with its own sampling.
 
-        ``ended`` is called as each is there; of a class that makes them all in one call only where they are
-        asked for ``apart``. Raises what the workflow raises, and ValueError for experiences that cannot be
-        trained on.
+        ``ended`` is called as each is complete; for a class that generates all in one call only if ``apart``
+        requests them one by one. Raises exceptions of the workflow, and ValueError for experiences that
+        cannot be trained.
         """
         around = self._around(taskset, tool_format)
         models = [WorkflowModel(around, dict(sampling), version) for sampling in samplings]
@@ -173,7 +173,7 @@ class Workflows:
     def _rows(
         self, made: Sequence[Sequence[Any]], taskset: Taskset, number: int, *, evaluates: bool
     ) -> list[TrainableRow]:
-        """``made``: the experiences of each run of task ``number``."""
+        """Rows of task ``number``; ``made``: experiences by run."""
         for experience in (each for of_run in made for each in of_run):
             experience.eid.task = experience.eid.task or str(number)
         how = partial(rows_of, parting=taskset.parting, by_step=taskset.by_step, evaluates=evaluates)
@@ -183,7 +183,7 @@ class Workflows:
 
 
 def _parted(experiences: Sequence[Any], runs: int, taskset: Taskset) -> list[list[Any]]:
-    """What a class made in one call, run by run: one experience each, or as they say themselves (eid.run).
+    """Experiences of one call, split by run: one each, or by their eid.run.
 
     Raises ValueError.
     """

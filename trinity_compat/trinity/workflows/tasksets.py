@@ -1,4 +1,4 @@
-"""A taskset as the processes of a run know it: plain JSON in veRL's configuration (``data.workflows``)."""
+"""Tasksets in veRL's configuration (``data.workflows``): plain JSON, for all processes of a run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LIMIT_S = 1800.0  # upstream's default of explorer.max_timeout
 
 @dataclass(frozen=True, slots=True)
 class Taskset:
-    """Rows to ask, and how.
+    """Rows of a taskset, their workflow and reward.
 
-    ``place`` is where the YAML has it, for messages. ``format`` is Trinity's section (prompt_key,
+    ``place`` is its path in the YAML, for messages. ``format`` is Trinity's section (prompt_key,
     response_key, system_prompt, reply_prefix, …).
     """
 
@@ -45,7 +45,7 @@ class Taskset:
     plugin: bool = False  # its workflow or its reward is a class that plugins or trinity-rft register
 
     def text(self, key: str, default: str | None = None) -> str | None:
-        """A field of ``format``; ``default`` where it is not given. Raises UserError for what is not text."""
+        """Text of a field of ``format``, else ``default``. Raises UserError for other types."""
         found = self.format.get(key)
         if found is not None and not isinstance(found, str):
             raise UserError(f"{self.place}.format.{key} is {found!r}: write a text")
@@ -53,7 +53,7 @@ class Taskset:
 
     @property
     def prompt_key(self) -> str:
-        """The column that is asked."""
+        """Column of the prompt."""
         return self.text("prompt_key") or "prompt"
 
     @property
@@ -63,7 +63,7 @@ class Taskset:
 
 
 def reference(kind: str, number: int) -> str:
-    """How ``data.train_files`` and ``data.val_files`` name a taskset: ``train/0``."""
+    """Name of a taskset in ``data.train_files`` and ``data.val_files``: ``train/0``."""
     return f"{kind}/{number}"
 
 

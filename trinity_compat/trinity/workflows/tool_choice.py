@@ -1,7 +1,7 @@
-"""``tool_choice`` and ``response_format`` of a chat completion: what binds the answer, and how it is read.
+"""``tool_choice`` and ``response_format`` of a chat completion: constraints of the answer, and its parser.
 
-As vLLM's own server: a tool that is asked for by name writes its arguments, ``required`` writes a list of
-calls; either is bound to the tools' JSON schemas while it is sampled.
+As vLLM's own server: for a named tool the model writes its arguments, for ``required`` a list of calls; both
+are constrained by the tools' JSON schemas while sampling.
 """
 
 from __future__ import annotations

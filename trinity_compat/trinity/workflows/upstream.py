@@ -1,4 +1,4 @@
-"""What trinity-rft itself registers: found where it is installed, else named with what is missing."""
+"""Workflows and rewards of trinity-rft itself, if it is installed; else the name of the missing package."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PACKAGE = "trinity-rft"
 
 @dataclass(frozen=True, slots=True)
 class UpstreamNames:
-    """Of trinity-rft 0.6.0.
+    """Names registered by trinity-rft 0.6.0.
 
-    ``workflows``: name → modules of its environment, which the package does without.
+    ``workflows``: name → modules of its environment, which are not dependencies of the package.
     """
 
     workflows: Mapping[str, Sequence[str]]
@@ -36,9 +36,9 @@ def names() -> UpstreamNames:
 
 
 def is_found(name: str, known: Sequence[str] | Mapping[str, object]) -> bool:
-    """Whether an installed trinity-rft has a workflow or reward of that name, or of a dotted path.
+    """Whether an installed trinity-rft has a workflow or reward of that name or dotted path.
 
-    ``known``: those of the release that we know; another one may have any.
+    ``known``: names of the release that was read; another release may have any.
     """
     installed = optional_packages.version(PACKAGE)
     return installed is not None and (name in known or "." in name or installed != TRINITY)

@@ -1,4 +1,4 @@
-"""The service, asked: one that this process starts and ends, or one that runs somewhere."""
+"""Client of the service, which this process starts and ends, or which runs elsewhere."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ class Client:
         limit_s: float = LIMIT_S,
         connect_s: float = CONNECT_S,
     ) -> None:
-        """``service``: ``server_url``, else ``port`` (0: a free one) of one to start.
+        """Connect to a service and open a session.
 
-        ``asked``: the session's configuration. ``limit_s``: for each work; ``connect_s``: for a service that
-        runs already. Raises RunError for a service that does not answer, or does not take the configuration.
+        ``service``: ``server_url``, else ``port`` (0: a free one) of one to start. ``asked``: the session's
+        configuration. ``limit_s``: for each request; ``connect_s``: for a running service. Raises RunError
+        for a service that does not answer, or rejects the configuration.
         """
         import requests
 
@@ -57,7 +58,7 @@ class Client:
             raise
 
     def experiences(self, table: Any) -> Any:
-        """What passes of an Arrow table. Raises RunError."""
+        """Rows of an Arrow table that pass. Raises RunError."""
         import pyarrow as pa
 
         sink = pa.BufferOutputStream()
@@ -130,7 +131,7 @@ class Client:
 
 
 def _listening(port: int) -> socket.socket:
-    """As upstream, another port where that one is taken."""
+    """Socket on the port, or as upstream on another one if it is in use."""
     try:
         return socket.create_server((LOOPBACK, port))
     except OSError:
@@ -138,7 +139,7 @@ def _listening(port: int) -> socket.socket:
 
 
 def _said(answer: Any) -> str:
-    """What went wrong; trinity-rft's service sends a traceback, whose last line says it."""
+    """Error text of a response; the last line of a traceback, which trinity-rft's service sends."""
     try:
         lines = str(answer.json()["error"]).strip().splitlines()
     except (ValueError, KeyError, TypeError):

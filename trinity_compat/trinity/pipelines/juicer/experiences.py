@@ -27,7 +27,7 @@ class DataJuicer:
         config_path: str | None = None,
         np: int = 4,
     ) -> None:
-        """As upstream's. Raises RunError for a service that does not start, or does not take them."""
+        """Open a session of the service. Raises RunError if it does not start or rejects the operators."""
         asked = {"operators": operators, "config_path": config_path, "np": np, "pipeline_type": "experience"}
         self._client = Client(service_config, asked)
 
@@ -50,7 +50,7 @@ class DataJuicer:
 
 
 def _row(place: int, each: Any) -> dict[str, Any]:
-    """A row of the experience. ``info`` and ``metrics`` as far as a table has types for them."""
+    """Row of the experience; ``info`` and ``metrics`` without types that a table lacks."""
     return {
         _ROW: place,
         "eid": {name: str(getattr(each.eid, name)) for name in ("batch", "task", "run", "step")},

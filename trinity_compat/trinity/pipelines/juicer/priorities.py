@@ -1,4 +1,4 @@
-"""Which tasks come first: scores of Data-Juicer's statistics, a priority of the scores, an order.
+"""Priorities of tasks: scores of Data-Juicer's statistics, and the order by them.
 
 Source of the scores, ranges and weights: trinity-rft 0.6.0, trinity/service/data_juicer/server.
 """
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StatisticRange:
-    """A statistic's least and greatest value, None where the rows say it; ``less`` is better."""
+    """Range of a statistic, None where the rows determine it; ``less`` is better."""
 
     least: float = 0.0
     most: float | None = 1.0
@@ -50,7 +50,7 @@ SCORES: Mapping[str, Mapping[str, StatisticRange]] = {
 
 
 def stats_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What operators measured of a row: a structure, or its text where datasets keeps it as JSON."""
+    """Statistics of a row: a structure, or its text where datasets keeps it as JSON."""
     found = row.get(STATS) or {}
     return dict(json.loads(found) if isinstance(found, str) else found)
 
@@ -68,7 +68,7 @@ def ranked(rows: Sequence[Row], weights: Mapping[str, float] | None = None, top_
 
 
 def _scored(rows: Sequence[Row]) -> list[Row]:
-    """With the mean of each score's statistics that the rows have, beside the statistics and as columns."""
+    """Add the mean of each score's available statistics, beside the statistics and as columns."""
     measured = [stats_of(row) for row in rows]
     seen = {
         name: [float(stats[name]) for stats in measured if _is_number(stats.get(name))]

@@ -143,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(500, {"error": f"{type(error).__name__}: {error}"})
 
     def _check_asker(self) -> None:
-        """Raises Refused for a page in a browser: an operator may run code, and a key is not always asked."""
+        """Raise Refused for a page in a browser: operators may run code, and a key is not always required."""
         host = (self.headers.get("host") or "").rpartition(":")[0]
         if self.headers.get("origin") or host not in (HOST, "localhost"):
             raise RequestRefused(403, "this service answers programs of its own machine")

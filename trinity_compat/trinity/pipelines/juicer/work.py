@@ -1,10 +1,10 @@
-"""What the service does with Data-Juicer. Everything that imports it is here.
+"""The service's work with Data-Juicer, and all imports of it.
 
-Data-Juicer installs the packages that an operator lacks, torch among them, into the environment that it
-runs in, while it runs (data_juicer/utils/lazy_loader.py, 1.6.1). In a run's environment that would replace
-what the run is pinned to: ``install_nothing`` makes it an error that names the package.
+Data-Juicer installs the packages that an operator lacks, torch among them, into its environment while it runs
+(data_juicer/utils/lazy_loader.py, 1.6.1). In a run's environment that would replace pinned packages:
+``install_nothing`` makes it an error that names the package.
 
-A configuration is what trinity-rft's client sends: ``operators`` (a list of {name: arguments}) or
+A configuration is that of trinity-rft's client: ``operators`` (a list of {name: arguments}) or
 ``config_path``, ``np``; of tasks also ``inputs``, ``output_dir``, ``target_fields``, ``priority_weights``,
 ``top_k``.
 """
@@ -28,7 +28,7 @@ _INSTALLERS = {"pip", "uv", "pipenv", "poetry"}
 
 
 def install_nothing() -> None:
-    """From now on this process starts no installer."""
+    """Prevent this process from starting an installer."""
     sys.addaudithook(_refuse_installer)
 
 
@@ -82,7 +82,7 @@ class JuicerPipeline:
         return {"sample_num": len(chosen), "input_num": len(rows), "dropped_num": len(left)}
 
     def close(self) -> None:
-        """Nothing of it is asked any more."""
+        """Close the session."""
         self._folder.cleanup()
 
     def _read(self) -> Any:
@@ -100,7 +100,7 @@ class JuicerPipeline:
         return get_init_configs(given)
 
     def _make_operators(self) -> None:
-        """Raises for one that there is not, or that does not take its arguments."""
+        """Create the operators. Raises for unknown ones and unknown arguments."""
         from data_juicer.ops import load_ops
 
         load_ops(copy.deepcopy(self._configuration.process))

@@ -1,4 +1,4 @@
-"""``countdown_reward``: reach a target with given numbers, each used once (TinyZero's task)."""
+"""``countdown_reward``: reach a target with numbers used once each (TinyZero's task)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``math_dapo_reward``: DAPO's rule for mathematics, and its soft penalty for long answers (2503.14476).
 
 Source: trinity/common/rewards/dapo_reward.py and naive_dapo_score.py, which compare as veRL's ``prime_math``
-does, but never by sympy's difference: what upstream hands its process there cannot be pickled.
+does, but never by sympy's difference: upstream passes its process arguments that cannot be pickled.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MathDapoReward:
 
 
 def is_right(response: str, truth: str) -> bool:
-    """Whether what stands in the last box, else behind the thoughts, is the truth."""
+    """Whether the content of the last box, else the text after the thoughts, is the truth."""
     from verl.utils.reward_score import prime_math
 
     said = response.split("</think>")[-1]

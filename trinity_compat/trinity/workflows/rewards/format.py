@@ -1,4 +1,4 @@
-"""``format_reward``: whether an answer has the form that was asked for."""
+"""``format_reward``: whether an answer has the required form."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Stands for the part of trinity-rft that workflows and operators import, where it is not installed.
+"""Stubs for the part of trinity-rft that workflows and operators import, where it is not installed.
 
 ``install`` makes ``import trinity.common.workflows`` and its neighbours (``MODULES``) work in this process,
-by an import hook behind all others: an installed trinity-rft always comes first. What else of trinity a
-plugin imports fails with what to install. Why: docs/decisions/workflows-without-trinity-rft.md.
+by an import hook after all others: an installed trinity-rft comes first. Any other import of trinity fails
+with the package to install. Reasons: docs/decisions/workflows-without-trinity-rft.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class FormatConfig:
-    """Which columns of a row are what (trinity/common/config.py, 0.6.0)."""
+    """Columns of a row by purpose (trinity/common/config.py, 0.6.0)."""
 
     prompt_type: str = "messages"
     prompt_key: str = "prompt"
@@ -30,7 +30,7 @@ class FormatConfig:
 
 @dataclass
 class GenerationConfig:
-    """How answers are sampled; ``n`` of them."""
+    """Sampling arguments of ``n`` answers."""
 
     temperature: float | None = None
     top_p: float | None = None

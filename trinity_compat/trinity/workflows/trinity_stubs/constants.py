@@ -10,7 +10,7 @@ __all__ = ["SELECTOR_METRIC", "OpType"]
 
 
 class OpType(Enum):
-    """How a reward is shaped."""
+    """Operations of reward shaping."""
 
     ADD = "add"
     SUB = "sub"

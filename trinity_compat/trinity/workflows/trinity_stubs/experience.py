@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass
 class EID:
-    """Which experience: of a batch's task, its run and the step in it."""
+    """Identity of an experience: batch, task, run and step."""
 
     batch: int | str = ""
     task: int | str = ""
@@ -38,7 +38,7 @@ class EID:
 
     @property
     def uid(self) -> str:
-        """Of this one alone."""
+        """Identity of this experience alone."""
         return f"{self.rid}/{self.step}/{self.suffix}"
 
 

@@ -11,11 +11,11 @@ from trinity_compat.trinity.workflows.trinity_stubs.registry import Registry
 
 
 class ExperienceOperator(ABC):
-    """Takes a batch's experiences; gives those that go on, and metrics."""
+    """Operator on a batch's experiences; returns those kept, and metrics."""
 
     @abstractmethod
     def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """``exps``: of all answers that were made together."""
+        """Process the experiences of one batch."""
 
     def close(self) -> None:  # noqa: B027
         """The run ends."""
@@ -35,7 +35,7 @@ class ExperienceOperatorV1(ABC):
 
     @abstractmethod
     async def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """As ``ExperienceOperator``'s."""
+        """Process like ``ExperienceOperator``."""
 
     async def close(self) -> None:  # noqa: B027
         """The run ends."""

@@ -19,7 +19,7 @@ class Registry:
     def register_module(
         self, module_name: str, module_cls: Any = None, force: bool = False, lazy: bool = False
     ) -> Any:
-        """As a decorator, or with the class. Raises KeyError for a name that is taken, unless ``force``."""
+        """Register a class, or return a decorator. Raises KeyError for a known name, unless ``force``."""
 
         def register(found: C) -> C:
             if module_name in self.modules and not force:

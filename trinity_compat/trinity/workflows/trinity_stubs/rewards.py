@@ -11,7 +11,7 @@ from trinity_compat.trinity.workflows.trinity_stubs.registry import Registry
 
 
 class RewardFn(ABC):
-    """Made with ``reward_fn_args``, called with response and truth; its parts' sum is the reward."""
+    """Reward function, created with ``reward_fn_args``; the sum of its parts is the reward."""
 
     @abstractmethod
     def __call__(self, **kwargs: Any) -> dict[str, float]:

@@ -9,7 +9,10 @@ from trinity_compat.trinity.workflows.trinity_stubs.workflows import Task, Workf
 
 
 class _Steps(Workflow):
-    """``step`` until it says so or ``max_step_num``. What a step asked the model are its experiences."""
+    """Workflow that calls ``step`` until it returns False or ``max_step_num``.
+
+    The model's calls in a step are its experiences.
+    """
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class StepWiseRewardWorkflow(_Steps):
         return experiences
 
     def reward(self, exps: list[Any], step_num: int) -> float:
-        """Of one step."""
+        """Reward of one step."""
         raise NotImplementedError
 
 
@@ -87,7 +90,7 @@ class AsyncStepWiseRewardWorkflow(StepWiseRewardWorkflow):
         return experiences
 
     async def reward_async(self, exps: list[Any], step_num: int) -> float:
-        """Of one step."""
+        """Reward of one step."""
         raise NotImplementedError
 
 
@@ -101,7 +104,7 @@ class RewardPropagationWorkflow(_Steps):
         return _counted(_rewarded(experiences, self.reward(experiences)), len(parts))
 
     def reward(self, exps: list[Any]) -> float:
-        """Of all steps."""
+        """Reward of all steps."""
         raise NotImplementedError
 
 
@@ -117,7 +120,7 @@ class AsyncRewardPropagationWorkflow(RewardPropagationWorkflow):
         return _counted(_rewarded(experiences, await self.reward_async(experiences)), len(parts))
 
     async def reward_async(self, exps: list[Any]) -> float:
-        """Of all steps."""
+        """Reward of all steps."""
         raise NotImplementedError
 
 

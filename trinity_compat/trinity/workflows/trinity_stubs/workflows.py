@@ -44,7 +44,7 @@ class Task:
 
     @property
     def truth(self) -> Any:
-        """What is right; None where the row does not say."""
+        """Truth of the row; None where it has none."""
         return self.raw_task.get(self.format_args.response_key)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Workflow:
         raise NotImplementedError
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
-        """How many answers the next run makes."""
+        """Set the number of answers of the next run."""
         raise NotImplementedError
 
     def run(self) -> list[Experience]:
@@ -89,7 +89,7 @@ class Workflow:
         raise NotImplementedError
 
     async def run_async(self) -> list[Experience]:
-        """As ``run``."""
+        """Run the task like ``run``."""
         raise NotImplementedError
 
 
@@ -110,7 +110,7 @@ class MultiTurnWorkflow(Workflow):
     async def process_messages_to_experience_async(
         self, messages: list[Any], reward: float, info: Any = None, truncate_status: str | None = None
     ) -> Experience:
-        """As ``process_messages_to_experience``."""
+        """Process like ``process_messages_to_experience``."""
         made = await self.model.convert_messages_to_experience_async(messages)
         return self._rewarded(made, reward, dict(info or {}), truncate_status)
 
@@ -152,11 +152,11 @@ class BaseSimpleWorkflow(Workflow):
 
     @property
     def rollout_args(self) -> dict[str, Any]:
-        """How answers are sampled."""
+        """Sampling arguments."""
         return asdict(self.task.rollout_args)
 
     def format_messages(self) -> list[dict[str, str]]:
-        """What is asked."""
+        """Messages of the prompt."""
         fields = {"system_prompt": self.system_prompt, "reply_prefix": self.reply_prefix}
         maths = self.task.reward_fn in (None, REWARD_FUNCTIONS.get("math_reward"))
         reward = "math_reward" if maths else "of its own"
