@@ -57,8 +57,10 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point: turns our two error classes, packages of an extra that are missing, and files that the
-    system refuses into one message and an exit code."""
+    """Entry point: turn errors for the user into one message and an exit code.
+
+    These are our two error classes, missing packages of an extra, and files that the system refuses.
+    """
     try:
         code: Any = cli.main(args=argv, standalone_mode=False)
         sys.stdout.flush()  # at the interpreter's end a full disk would be a traceback

@@ -13,8 +13,11 @@ from trinity_compat.translate.rows import load_rows
 @click.argument("names", nargs=-1, required=True, metavar="KEY…")
 @click.option("--rules", metavar="FILE|FAMILY", help="Rules over the shipped ones (docs/rules.md).")
 def command(names: tuple[str, ...], rules: str | None) -> None:
-    """Explain KEY: a veRL key, a path of the Trinity YAML, a short form of either (rollout.n), or a code
-    (TC020, TW003, TP004)."""
+    """Explain KEY.
+
+    KEY is a veRL key, a path of the Trinity YAML, a short form of either (rollout.n), or a code (TC020, TW003,
+    TP004).
+    """
     table = load_rows(rules)
     texts, refused = [], []
     for name in names:

@@ -194,8 +194,10 @@ def _read(
 
 
 def _under_environment(read: Callable[..., Reading], options: TranslateOptions) -> Reading:
-    """What the script computes from a variable follows the variable's value too: filling
-    in afterwards is enough only where nothing was computed, and then the places say more."""
+    """Resolve again with the variable's value, as the script may compute with it.
+
+    Filling in afterwards is enough only where nothing was computed, and then places are more exact.
+    """
     plain = read(env=options.env)
     environ = {**options.environ, **options.env}
     known = read(env=environ, given=options.env)

@@ -1,5 +1,8 @@
-"""Acquire a job for a start: hold its locks, wait for earlier processes, create it or join it, and reset what
-an earlier start left in its database."""
+"""Acquire a job for a start of its run.
+
+A start holds the job's locks, waits for earlier processes, creates the job or joins it, and resets what an
+earlier start left in its database.
+"""
 
 from __future__ import annotations
 
@@ -139,8 +142,10 @@ def _reset_participants(plan: RunPlan) -> None:
 
 
 def _remove_weights(plan: RunPlan) -> None:
-    """Remove published weights that nothing reads after the run: those in shared memory, and the copies that
-    mode bench or serve has written."""
+    """Remove published weights that nothing reads after the run.
+
+    These are weights in shared memory, and the copies that mode bench or serve has written.
+    """
     folder = Path(plan.spec.sync.directory)
     is_elsewhere = plan.spec.mode != "explore" and not folder.is_relative_to(plan.job.root)
     if is_elsewhere or plan.spec.mode in ("bench", "serve"):

@@ -44,8 +44,7 @@ def run_yaml(path: Path, options: RunOptions, *, runner: Runner = run_source) ->
 
 
 def check(found: Sequence[StageRun], cwd: Path) -> None:
-    """Every stage could start, as far as its plan and its files tell: the last one's fault should not show
-    days after the first began. Raises UserError."""
+    """Check the plan and the files of every stage, before days of training. Raises UserError."""
     databases: dict[str, str] = {}
     for part in found:
         made = ignored_keys.plan_source(part.source, part.options, cwd=cwd)

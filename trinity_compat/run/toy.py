@@ -61,12 +61,11 @@ Watched = Callable[[Sequence[int]], Iterable[int]]  # goes through the steps and
 
 
 def make_toy(directory: Path, spec: ToySpec | None = None, *, progress: Watched = iter) -> Path:
-    """Write ``model/`` and ``data/`` below ``directory``: train.parquet and val.parquet are veRL's tasks,
-    sft.parquet and sft_val.parquet hold conversations with the right answer, dpo.parquet a right and a wrong
-    one.
+    """Write the toy model and data to ``model/`` and ``data/`` below ``directory``, and return it.
 
-    The marker ``toy.json`` is written last; with the same spec in it, nothing is done again. ``progress``
-    is given the steps of the warm start. Returns ``directory``.
+    train.parquet and val.parquet are veRL's tasks, sft.parquet and sft_val.parquet hold conversations with
+    the right answer, dpo.parquet a right and a wrong one. The marker ``toy.json`` is written last; with the
+    same spec in it nothing is written again. ``progress`` receives the steps of the warm start.
     """
     spec = spec or ToySpec()
     marker = directory / "toy.json"

@@ -68,8 +68,10 @@ def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
 
 
 def check_shared_memory(spec: RunSpec) -> None:
-    """Raise UserError where not even the first handover of weights can fit: it would end with ENOSPC, after
-    the engines have started. Docker gives a container 64 MB."""
+    """Raise UserError where shared memory is too small for one version of the weights.
+
+    The run would end with ENOSPC after its engines have started. Docker gives a container 64 MB.
+    """
     found = _shared_memory(spec)
     if found is not None and found[0] > found[1]:
         one, free = found

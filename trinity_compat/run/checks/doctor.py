@@ -151,7 +151,7 @@ def _either(name: str, wrong: str, good: str, mend: str) -> Check:
 
 
 def _verl_platform(device: str) -> list[Check]:
-    """veRL swallows a plugin that fails and goes on with the wrong platform."""
+    """Check veRL's platform plugins: one that fails is ignored by veRL, which takes the wrong platform."""
     if version("verl") is None:
         return []
     code = (

@@ -53,8 +53,10 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _mentioned(text: str, section: str, keys: list[str]) -> str:
-    """The longest key, or end of a key, that stands in ``text``: one below ``section``, else one that is
-    spelled with its own section."""
+    """The longest key, or end of a key, that ``text`` contains.
+
+    A key below ``section`` counts, and one that is spelled with its own section.
+    """
     found = [
         (key.startswith(f"{section}."), len(word), key)
         for word in dict.fromkeys(_DOTTED.findall(text))
@@ -73,8 +75,10 @@ def _ending_in(word: str, keys: list[str]) -> Iterator[str]:
 
 
 def words_of(error: BaseException) -> str:
-    """The message on one line, without what Hydra and pydantic put around it; for an assertion without words
-    the line of code that failed, for another error its class."""
+    """The message on one line, without the frame of Hydra and pydantic.
+
+    For an assertion without a text it is the line of code that failed, for another error its class.
+    """
     if hasattr(error, "errors"):  # pydantic's: what went wrong, without the input and a link
         text = "; ".join(str(each["msg"]).removeprefix("Value error, ") for each in error.errors())
     else:

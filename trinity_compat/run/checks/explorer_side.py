@@ -40,7 +40,7 @@ def engine_config(given: Tree, device: str, *, native: bool) -> None:
 
 
 def _check_adapters(model: ModelConfig) -> None:
-    """vLLM says it when its engine loads the model. Raises ValueError."""
+    """Refuse a model class without adapters, as vLLM does when its engine loads it. Raises ValueError."""
     from vllm.model_executor.model_loader.utils import get_model_cls
     from vllm.model_executor.models import supports_lora
 

@@ -29,8 +29,10 @@ _OFFLINE = ("offline", "disabled", "dryrun", "shared")
 
 
 def check(verl: Tree) -> None:
-    """Raises UserError for a logger of ``trainer.logger`` that veRL does not know, that is not installed, or
-    that has no key: the run would end minutes later."""
+    """Check the loggers of ``trainer.logger``, with which the run would end minutes later.
+
+    Raises UserError for one that veRL does not know, that is not installed, or that has no API key.
+    """
     asked = value_at(verl, "trainer.logger") or []
     for name in [asked] if isinstance(asked, str) else asked:
         if name not in _PACKAGES:

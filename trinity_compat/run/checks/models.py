@@ -79,9 +79,11 @@ def _table() -> _Table:
 def localise(
     verl: dict[str, object], folder: Path, *, cwd: Path, execute: bool, critic: bool
 ) -> Iterator[tuple[str, str]]:
-    """Point every model key of ``verl``, the critic's where it has one, at a folder on this machine; yields
-    (key, name of the stand-in) where one had to serve. ``folder``: where stand-ins are written. Without
-    ``execute`` a model that brings code of its own has one too: opening it would run that code."""
+    """Point every model key of ``verl``, also an existing critic's, at a folder on this machine.
+
+    Yields (key, name of the stand-in) where a stand-in replaces the model; ``folder`` is where stand-ins are
+    written. Without ``execute`` a model with code of its own is replaced too: opening it would run that code.
+    """
     for key in (*_ACTOR, *(_CRITIC if critic else ()), *((REWARD,) if is_served(verl) else ())):
         value = value_at(verl, key)
         if not isinstance(value, str) or not value:

@@ -82,8 +82,10 @@ def _check_training(plan: RunPlan) -> None:
 
 
 def missing(plan: RunPlan) -> Iterator[str]:
-    """What a run would refuse because models, data or reward functions are not there, or not as veRL reads
-    them; for a dry run, which may be made on another machine."""
+    """Models, data and reward functions that a run would refuse, as messages.
+
+    A dry run reports them as notes, as it may run on another machine.
+    """
     # Not disk, ports or packages: those of the machine that runs it count.
     of_rows, experts = plan.spec.rows, plan.spec.experts
     models = partial(check_models, plan.spec.verl, cwd=plan.cwd)
@@ -287,8 +289,11 @@ def _check_file(key: str, path: Path, data: Tree) -> None:
 
 
 def _check_types(key: str, path: Path) -> None:
-    """Every column has a type that ``datasets`` reads, with which veRL's dataset opens the file (5.2:
-    ``_arrow_to_datasets_dtype``). What it does read reaches rewards and agent loops as it is."""
+    """Check that ``datasets`` reads the type of each column: veRL's dataset opens the file with it.
+
+    The types are those of ``_arrow_to_datasets_dtype`` in 5.2. Values that it reads reach rewards and agent
+    loops unchanged.
+    """
     import pyarrow.parquet
 
     for field in pyarrow.parquet.read_schema(path):

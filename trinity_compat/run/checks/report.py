@@ -38,13 +38,16 @@ class StartReport:
     mark: str = ""
 
     def dumps(self) -> str:
+        """The report as JSON text."""
         return json.dumps(asdict(self), indent=1, sort_keys=True, default=str) + "\n"
 
     @classmethod
     def loads(cls, text: str) -> StartReport:
+        """Read what ``dumps`` wrote. Raises ValueError, KeyError or TypeError for another text."""
         data = json.loads(text)
         return cls(**{**data, "refused": [StartRefusal(**found) for found in data["refused"]]})
 
     @classmethod
     def load(cls, path: Path) -> StartReport:
+        """Read a file that holds a report."""
         return cls.loads(path.read_text(encoding="utf-8"))

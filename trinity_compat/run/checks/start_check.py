@@ -206,8 +206,7 @@ def _said(found: StartRefusal, made: RunPlan) -> str:
 
 
 def _where(record: LaunchRecord, found: StartRefusal) -> Where | None:
-    """The launch's own word for what is refused, in whichever release's spelling; else where the launch
-    stands."""
+    """The place of the user's word for the refused key, in any release's spelling; else the launch's."""
     key, text = found.key, _text(record)
     if line := lines_of(text).get(f"{_TRAINER}{key}"):
         return Where(record["yaml"], line)

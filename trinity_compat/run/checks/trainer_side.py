@@ -101,7 +101,7 @@ def _workers(built: SimpleNamespace) -> None:
 
 
 def _find_engine(wanted: TrainingWorkerConfig) -> None:
-    """veRL leaves an engine out whose packages are missing, and calls it unknown then."""
+    """Check the engine's packages: veRL calls an engine unknown whose packages are missing."""
     if wanted.engine_config.strategy == "megatron" and find_spec("megatron") is None:
         raise ImportError("strategy=megatron needs the package megatron-core, which is not installed here")
     EngineRegistry.get_engine_cls(wanted.model_type, wanted.engine_config.strategy)
@@ -185,8 +185,10 @@ def _optimizer(actor: DictConfig) -> None:
 
 
 def _architecture(config: DictConfig, model: HFModelConfig) -> None:
-    """The model's class, and the head counts that Ulysses asks for (monkey_patch.py), on one layer without
-    storage."""
+    """Check the model's class, on one layer without storage.
+
+    The head counts are those that Ulysses needs (monkey_patch.py).
+    """
     from verl.models.transformers.monkey_patch import apply_monkey_patch
     from verl.utils.model import get_hf_auto_model_class
 

@@ -1,9 +1,9 @@
-"""The script's ``trainer.default_local_dir`` shows the job's checkpoints: later steps of the script, and
-``model_merger`` calls, look for them there.
+"""Links from the script's ``trainer.default_local_dir`` to the job's checkpoints.
 
-Where the folder is free it becomes a link to the job. Where it holds other things, or the job itself,
-each checkpoint is linked into it as it is written, and a link ``.trinity-compat-job`` says whose they are. A
-real file or folder is never replaced. One running job at a time has the folder.
+Later steps of the script, and ``model_merger`` calls, look for checkpoints there. A free folder becomes a
+link to the job. Where the folder holds other things, or the job itself, each checkpoint is linked into it as
+it is written, and a link ``.trinity-compat-job`` names the job. A real file or folder is never replaced. One
+running job at a time uses the folder.
 """
 
 from __future__ import annotations
@@ -113,8 +113,10 @@ class CheckpointLinks:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One start at a time looks at the links in ``folder`` and changes them, where it can be locked (not on
-    NFS)."""
+    """Hold a lock on ``folder``, so that one start at a time reads and changes its links.
+
+    Without a lock on file systems that have none (NFS).
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):

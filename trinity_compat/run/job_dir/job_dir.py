@@ -110,8 +110,10 @@ class JobDir:
         return self.spec_path.exists() or (self.root / "buffer").exists()
 
     def write_config(self, texts: Mapping[str, str]) -> None:
-        """Write ``config/NAME`` for every entry, each whole or not; a text with a password in a URL for
-        this user's eyes only."""
+        """Write ``config/NAME`` for every entry, each atomically.
+
+        Only this user may read a text that has a password in a URL.
+        """
         for name, text in texts.items():
             mode = None if without_passwords(text) == text else 0o600
             write_text(self.root / "config" / name, text, mode=mode)
@@ -164,9 +166,11 @@ def set_aside(job: JobDir, *, now: time.struct_time | None = None) -> Path:
 
 
 def lock_path(job: JobDir, side: str) -> Path:
-    """The lock of ``side`` (train, explore, explore.N, bench, serve, start) beside the job, which holds its
-    owner's pid. It stays where it is when the job is renamed or deleted, and earlier versions have no other
-    one."""
+    """The lock file of ``side`` beside the job; it holds its owner's pid.
+
+    Sides are train, explore, explore.N, bench, serve and start. The file stays when the job is renamed or
+    deleted, and earlier versions have only this one.
+    """
     return job.root.parent / _LOCKS / f"{job.root.name}.{side}"
 
 
@@ -198,11 +202,11 @@ def starting(job: JobDir) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool]:
-    """Hold the job for one side (``train``, ``explore``, or one ``explorer`` of several), both, or what may
-    stand beside them while the run lives: a bench, an endpoint.
+    """Hold the locks of a mode: one side, both, or those of bench and serve.
 
-    Yields whether another side is running already. The kernel drops the locks with the process.
-    Raises UserError naming the process that holds a wanted side.
+    ``explorer``: one of several explorers, which share the side. Yields whether another side is running
+    already. The kernel drops the locks with the process. Raises UserError naming the process that holds a
+    wanted side.
     """
     wanted = _SIDES.get(mode, ("explore", "train"))
     with contextlib.ExitStack() as held:

@@ -21,8 +21,11 @@ FILE = "stages.json"
 
 @dataclass(frozen=True, slots=True)
 class StageState:
-    """``model``: what a stage that is done leaves for the next, a folder in Hugging Face's form; None for the
-    last."""
+    """State of a stage.
+
+    ``model`` is the folder in Hugging Face's form that a finished stage leaves for the next; None for the
+    last.
+    """
 
     name: str
     state: Literal["waiting", "running", "done"] = "waiting"

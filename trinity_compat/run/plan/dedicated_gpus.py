@@ -1,5 +1,7 @@
-"""Engines on GPUs of their own, where the launch's veRL has them beside the trainer: the memory that they may
-take, and how long a device of either side has nothing to do."""
+"""Engines on dedicated GPUs, where the launch's veRL runs them beside the trainer.
+
+Computes the share of memory that they may take, and how long devices of either side are idle.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,12 @@ MEMORY, YAML_MEMORY = ENGINE_MEMORY.key, ENGINE_MEMORY.path
 
 
 def default_memory(verl: VerlView, launch: VerlView, written: float, *, mode: Mode) -> Step:
-    """The engines' part of their devices where the launch says nothing: what translate has ``written`` for
-    engines with devices of their own. veRL's default where the sides share devices: in turns, or on one GPU
-    that commands of their own may share. ``launch``: the configuration before its GPUs were split."""
+    """Set the engines' share of memory where the launch sets none.
+
+    Engines on dedicated GPUs get ``written``, the default of translate. veRL's default holds where the sides
+    share devices: in turns, or on one GPU that several commands may share. ``launch`` is the configuration
+    before its GPUs were split.
+    """
     apart = mode == "both" or (mode == "explore" and launch.trainer.gpus > 1)
     if apart:
         return verl.changed({MEMORY: written}), []
@@ -27,8 +32,10 @@ def default_memory(verl: VerlView, launch: VerlView, written: float, *, mode: Mo
 
 
 def idle(spec: RunSpec, *, machines: int) -> Iterator[str]:
-    """Of a run whose two sides work in turns though each has GPUs of its own: how much of the GPUs' time
-    passes idle, and what to write instead. ``machines``: those of the launch."""
+    """Notes for a run whose sides alternate though each has GPUs of its own.
+
+    They name the part of GPU time that is idle, and a better setting. ``machines``: the launch's.
+    """
     found = shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
     ways = [
         f"`--set synchronizer.sync_offset={spec.updates_per_step}` overlaps them, with weights one veRL step"

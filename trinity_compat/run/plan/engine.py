@@ -21,9 +21,11 @@ OFF = {
 
 
 def on_vllm(verl: VerlView, section: str = ROLLOUT, who: str = "the explorer") -> Step:
-    """The configuration with vLLM in place of another engine that veRL has; what is meant for that engine
-    alone (``engine_kwargs`` of its name) is left out by name. What it says for vLLM holds. ``section`` is
-    that of the engine, which is ``who``'s."""
+    """Replace another engine of veRL's by vLLM, and name the left-out keys of that engine.
+
+    These are the ``engine_kwargs`` of its name; those for vLLM hold. ``section`` is the engine's, ``who`` its
+    owner in messages.
+    """
     name = value_at(verl.tree, f"{section}.name")
     if name not in OTHER_ENGINES:
         return verl, []

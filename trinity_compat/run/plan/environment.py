@@ -1,5 +1,8 @@
-"""What a Trinity YAML interpolates: variables, ``${oc.env:NAME,default}``, and in a file by hand its own
-fields, ``${model.model_path}``. Upstream resolves both when it loads the file, a run when it is planned."""
+"""Interpolation of variables and fields in a Trinity YAML.
+
+Variables are ``${oc.env:NAME,default}``; a native YAML may also name its own fields, ``${model.model_path}``.
+Upstream resolves both when it loads the file, a run when it is planned.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,11 @@ _NUMBERS: Mapping[str, tuple[tuple[type, ...], str]] = {
 
 
 def filled(config: Tree, environ: Mapping[str, str]) -> dict[str, object]:
-    """``config`` with the value of each variable that ``environ`` has, else its default, and of each field
-    that another one names.
+    """Fill in variables that ``environ`` has, or their defaults, and fields that other fields name.
 
-    A variable without either stays named, and so does one that holds a secret: ``secret.resolved`` fills it
-    in where nothing is written any more. Raises UserError for a text where upstream's schema has a number,
-    and for a field that is not there.
+    A variable without either stays unresolved, and so does one that holds a secret: ``redaction.resolved``
+    fills it in where nothing is written any more. Raises UserError for a text where upstream's schema has a
+    number, and for an unknown field.
     """
     env = {name: value for name, value in environ.items() if not is_secret(name)}
     fields = None if from_launch(config) else Resolver(config, env)

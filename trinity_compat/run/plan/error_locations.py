@@ -86,8 +86,10 @@ def _head(message: str) -> str:
 
 
 def _as_written(message: str, source: Source) -> str:
-    """The message about the field that the file has, where the one that it names was filled in from there, or
-    is veRL's name of it."""
+    """Rewrite the message to the field that the user's file has.
+
+    The message may name a field that was filled in from that one, or veRL's name of it.
+    """
     path, lines = _head(message), lines_in(source)
     if path in lines:
         return message

@@ -67,10 +67,12 @@ SUFFIXES = (".parquet", ".jsonl", ".json")
 
 
 def cut_evenly(verl: VerlView, rows: RowsSpec | None, experts: ExpertSpec | None) -> Step:
-    """Micro-batches that an update of rows divides into, as veRL's workers demand it, with a line for each
-    that was asked for otherwise. The loss is normalised over the whole update, so that a smaller one changes
-    nothing but the memory. A run without rows computes log-probabilities in such. Raises UserError for an
-    update that its ranks cannot share."""
+    """Micro-batches that an update of rows divides into, as veRL's workers require, with notes.
+
+    The loss is normalised over the whole update, so that a smaller micro-batch changes only the memory. A run
+    without rows computes log-probabilities in them. Raises UserError for an update that its ranks cannot
+    share.
+    """
     if rows is None and experts is None:
         return micro_batches.of_log_probs(verl)
     _check_one_update(verl, experts)

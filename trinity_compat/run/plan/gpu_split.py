@@ -176,8 +176,11 @@ def _shared(
 
 
 def _in_turns(verl: VerlView) -> Step:
-    """Every GPU is both sides': as many engines as the machines hold, each on one of them, awake while the
-    trainer's models lie in the host's memory, as veRL itself does it."""
+    """Give every GPU to both sides, as veRL itself does.
+
+    The machines hold as many engines as fit, each engine on one machine; it is awake while the trainer's
+    models are in host memory.
+    """
     gpus, each, nodes = verl.trainer.gpus, verl.trainer.gpus_per_node, verl.trainer.nodes
     width = next(tp for tp in _widths(verl, each) if each % tp == 0)
     fitted, lines = _lowered(verl, width, verl.size(f"{ACTOR}.{SEQUENCE}"))
@@ -258,8 +261,10 @@ def _machines(verl: VerlView, auxiliary: int) -> Iterator[tuple[int, GpuBudget]]
 
 
 def _widths(verl: VerlView, each: int) -> list[int]:
-    """GPUs that an engine may have, the launch's own first: an engine's workers are processes of one machine,
-    which has ``each``."""
+    """Possible numbers of GPUs for an engine, the launch's own first.
+
+    An engine's workers are processes of one machine, which has ``each`` GPUs.
+    """
     return [tp for tp in halvings(verl.rollout.tensor_parallel) if tp <= each]
 
 
@@ -272,8 +277,10 @@ def _able(machines: Sequence[tuple[int, GpuBudget]]) -> bool:
 
 
 def fits_no_share(verl: VerlView) -> str:
-    """Why the launch's sizes fit no share of its GPUs though all of them together hold them, as veRL has it;
-    empty where some split can run, or where all of them don't hold the trainer either."""
+    """The reason why the launch's sizes need all of its GPUs at once, as in veRL.
+
+    Empty where some split can run, or where all GPUs together cannot hold the trainer either.
+    """
     if verl.rollout.nodes or verl.trainer.gpus < 2 or verl.batches.mini is None:
         return ""
     machines = list(_machines(verl, 0))

@@ -109,8 +109,11 @@ def _asked_by_nobody(made: RunPlan, source: Source, sets: Sequence[str]) -> Tree
 
 
 def _is_idle(path: str, value: object, written: Tree) -> bool:
-    """Whether the value asks for nothing: it is what translate writes for the run, upstream's default where
-    translate writes none, or of a key on the list."""
+    """Whether the value has no effect on any run.
+
+    It does not where it is what translate writes for the run, upstream's default where translate writes none,
+    or that of a listed key.
+    """
     # An empty value asks for nothing, whoever reads it.
     if value in _UNSAID or any(fnmatchcase(path, pattern) for pattern in known()):
         return True
@@ -122,8 +125,7 @@ def _is_idle(path: str, value: object, written: Tree) -> bool:
 
 
 def _refuse_unread(given: Tree, source: Source, sets: Sequence[str], written: Tree) -> None:
-    """Raises UserError for the keys of a launch's configuration that a run does not read though they ask for
-    something."""
+    """Refuse keys of a launch's configuration that ask for something and are not read. Raises UserError."""
     asked = [path for path in given if not _has_no_effect(path)]
     if not asked:
         return

@@ -22,8 +22,10 @@ from trinity_compat.verl_config import PINNED
 
 
 def divided(verl: VerlView) -> Step:
-    """Each size over all GPUs written per GPU instead, as veRL itself did until 0.7 (fsdp_workers.py,
-    megatron_workers.py), with a line for the user for each. One that isn't a number is left to ``check``."""
+    """Write sizes over all GPUs per GPU instead, as veRL itself did until 0.7, with notes.
+
+    See fsdp_workers.py and megatron_workers.py. A size that isn't a number is left to ``check``.
+    """
     value = partial(value_at, verl.tree)
     values: dict[str, object] = {}
     lines = []
@@ -46,9 +48,11 @@ LOG_PROBS = (
 
 
 def of_log_probs(verl: VerlView) -> Step:
-    """Sizes that divide the answers of each GPU, as the pinned veRL's workers demand it
-    (workers/engine/utils.py); until 0.7 the last micro-batch was smaller. No log-probability depends on it.
-    Answers that the GPUs cannot share evenly are left to who refuses them."""
+    """Sizes that divide the answers of each GPU, as the pinned veRL's workers require.
+
+    See workers/engine/utils.py; until 0.7 the last micro-batch was smaller. No log-probability depends on it.
+    Answers that the GPUs cannot share evenly are refused elsewhere.
+    """
     answers, over = (verl.batches.train or 0) * verl.batches.group, ranks(verl, ACTOR)
     return (verl, []) if answers % over or not answers else cut(verl, answers // over, LOG_PROBS, "answers")
 
@@ -56,8 +60,11 @@ def of_log_probs(verl: VerlView) -> Step:
 def cut(
     verl: VerlView, share: int, sizes: Sequence[tuple[str, str]], what: str = "rows", unit: int = 1
 ) -> Step:
-    """The largest sizes, up to those asked for, that divide the ``share`` of each GPU in whole ``unit``s, and
-    a line for each that was asked for otherwise. ``sizes``: each with the key that makes it one of tokens."""
+    """The largest sizes up to the configured ones that divide each GPU's ``share`` in whole units.
+
+    Returns a note for each size that differs. ``sizes``: each with the key that makes it one of tokens;
+    ``unit``: the least size.
+    """
     values, lines = {}, []
     for size, dynamic in sizes:
         asked = value_at(verl.tree, size)

@@ -64,7 +64,7 @@ def _idle_note(spec: RunSpec, launch: VerlView) -> list[str]:
 
 
 def _save_freq_note(verl: VerlView, spec: RunSpec) -> list[str]:
-    """veRL saves nothing by default, Trinity at the end alone; then a crash costs the whole run."""
+    """A run that saves no checkpoint, or only at its end: a crash then costs the whole run."""
     if 0 < verl.trainer.save_freq < NEVER:
         return []
     # At least ten checkpoints in a run, and one every 50 steps in a long one.

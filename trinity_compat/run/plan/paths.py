@@ -30,8 +30,7 @@ _NAMES = {
 
 
 def named_by(verl: Tree) -> dict[str, object]:
-    """The fields that name the job's folder, of an overlay in veRL's spelling: as of a script, whose words
-    they would be."""
+    """The fields that name the job's folder, of an overlay in veRL's spelling, as of a script's words."""
     return {field: verl[key] for key, field in _NAMES.items() if key in verl}
 
 
@@ -109,8 +108,10 @@ def weights_folder(job: JobDir, sync: SyncSpec) -> Path:
 
 
 def database_of(config: Tree, job: JobDir, options: RunOptions, cwd: Path) -> str:
-    """``--database``, else the YAML's database when it names a server; a file of its own stays in the job
-    directory. Raises UserError."""
+    """The URL of the buffer: ``--database``, else a server that the YAML names, else a file in the job.
+
+    Raises UserError.
+    """
     if options.database:
         return database_url.asked_for(options.database, cwd)
     path = _named_database(config)

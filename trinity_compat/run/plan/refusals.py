@@ -64,8 +64,7 @@ def _said(record: LaunchRecord, key: str) -> str | None:
 
 
 def place(record: LaunchRecord, keys: Sequence[str]) -> Where | None:
-    """Where the launch says one of ``keys``, the last time, else where it stands; the YAML when it came
-    from one."""
+    """The last place in the launch that sets one of ``keys``, else the launch's own place, or the YAML."""
     for word in reversed(record.get("arguments", ())):
         if word["text"].partition("=")[0].lstrip("+~") in keys:
             return _where(word["where"])

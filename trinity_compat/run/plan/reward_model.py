@@ -202,8 +202,10 @@ def _lowered(verl: VerlView, width: int) -> list[str]:
 
 
 def asked_of(config: Tree, engine: str, total: int) -> int | None:
-    """GPUs of the YAML's engines at the path ``engine``; None where it doesn't say, or speaks of another
-    number than ``total`` in all."""
+    """GPUs of the YAML's engines at the path ``engine``.
+
+    None where the YAML doesn't set them, or sets another number than ``total`` in all.
+    """
     reading = TrinityReader(config)
     engines = reading.get(f"{engine}.engine_num")
     cluster = [reading.get(f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]

@@ -49,8 +49,10 @@ def steps_of(config: Tree, sets: Sequence[str]) -> dict[str, int]:
 
 
 def of_launch(config: Tree, sets: Sequence[str], total: int | None) -> int | None:
-    """The veRL steps that a run of ``total_training_steps`` goes through: fewer where its epochs are over
-    before, as translate has counted them. ``sets`` that change the epochs make that count worthless."""
+    """The veRL steps of a run with ``total_training_steps``: fewer where its epochs end before.
+
+    translate has counted the steps of the epochs; ``sets`` that change the epochs invalidate that count.
+    """
     if total is None or not verl_from_trinity.from_launch(config) or set(_EPOCHS).intersection(_keys(sets)):
         return total
     reading = TrinityReader(config)

@@ -64,8 +64,10 @@ def _is_local(host: str) -> bool:
 
 
 def alone(verl: VerlView, config: Tree, device: str, sets: Sequence[str]) -> Step:
-    """The configuration with the engines that the file asks for, and no trainer beside them; on a CPU with
-    one, unless ``--set`` says another number. Raises UserError."""
+    """The configuration with the YAML's engines and without a trainer.
+
+    On a CPU there is one engine, unless ``--set`` gives another number. Raises UserError.
+    """
     engines = TrinityReader(config).get(_ENGINES) or 1
     width = 1 if device == "cpu" else verl.rollout.tensor_parallel
     if type(engines) is not int or engines < 1:

@@ -27,8 +27,10 @@ def is_asked(config: Tree, options: RunOptions) -> bool:
 
 
 def room(verl: VerlView, mode: str) -> int:
-    """GPUs that models beside the policy may take: an explorer's engine needs one; a trainer serves none, so
-    that theirs are on the other cluster."""
+    """GPUs that models beside the policy may take.
+
+    An explorer's engine needs one; a trainer serves none, so that theirs are on the other cluster.
+    """
     return verl.trainer.gpus - 1 if mode == _EXPLORE else 2**31
 
 

@@ -35,6 +35,7 @@ class StageRun:
 
     @property
     def is_last(self) -> bool:
+        """Whether no stage follows."""
         return self.stage.number == self.of - 1
 
     def on(self, model: str) -> StageRun:

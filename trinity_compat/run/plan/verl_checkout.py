@@ -19,8 +19,10 @@ def holds_verl(folder: Path) -> bool:
 
 
 def without_checkout(verl: VerlView, cwd: Path) -> Step:
-    """The configuration for a run that starts elsewhere, where ``cwd`` holds a veRL: every string that is a
-    relative path to something below ``cwd`` is made absolute."""
+    """Make relative paths absolute for a run that starts outside ``cwd``, which holds a veRL checkout.
+
+    Every string that is a relative path to something below ``cwd`` changes.
+    """
     if not holds_verl(cwd):
         return verl, []
     tree = {key: _absolute(value, cwd) for key, value in verl.tree.items()}

@@ -107,8 +107,11 @@ def _check_all_named(tasksets: Sequence[_Named]) -> None:
 
 
 def longest_response(verl: Tree) -> int:
-    """Tokens behind the prompt that a row may have: those of one answer, or where a class may ask several
-    times what max_model_len leaves beside a prompt of full length."""
+    """The most tokens after the prompt in a row.
+
+    They are those of one answer; for a workflow class, which may sample several times, they are what
+    max_model_len leaves beside a prompt of full length.
+    """
     if not have_classes(value_at(verl, SECTION) or {}):
         return int(str(value_at(verl, "data.max_response_length")))
     limits = _limits(verl)
@@ -159,7 +162,7 @@ def _small(verl: VerlView, whole: int) -> Iterator[str]:
 
 
 def _changes(verl: VerlView, made: Mapping[str, Taskset]) -> dict[str, object]:
-    """veRL's keys: its dataset class, its reward function. A reward manager takes no ``reward_fn_args``."""
+    """The changed veRL keys: dataset class and reward function. A manager takes no ``reward_fn_args``."""
     files = {kind: [name for name in made if name.startswith(kind)] for kind in ("train", "eval")}
     theirs = {argument for taskset in made.values() for argument in taskset.reward_fn_args}
     manager = value_at(verl.tree, "reward.reward_kwargs") or {}
@@ -179,7 +182,7 @@ def _changes(verl: VerlView, made: Mapping[str, Taskset]) -> dict[str, object]:
 
 
 def _no_evaluation(training: object) -> dict[str, object]:
-    """veRL's trainer wants a validation set that is not empty, also where nothing is evaluated."""
+    """Keys of a run without evaluation: veRL's trainer needs a validation set that is not empty."""
     never = {"trainer.test_freq": -1, "trainer.val_before_train": False}
     return {"data.val_files": training, "data.val_max_samples": 1, **never}
 
@@ -219,9 +222,11 @@ def _first(trinity: Tree, paths: Sequence[str]) -> str | None:
 
 
 def check_update(verl: VerlView, trinity: Tree, said: Tree) -> None:
-    """Raises UserError where an update is a number of steps to trinity-rft: here it is a number of tasks,
-    with all rows of their runs (docs/decisions/steps-of-a-run.md). ``said``: the file before anything was
-    filled in."""
+    """Refuse an update that is a number of steps of runs. Raises UserError.
+
+    trinity-rft counts steps; here an update is a number of tasks, with all rows of their runs
+    (docs/decisions/steps-of-a-run.md). ``said``: the file before anything was filled in.
+    """
     tasksets = (value_at(verl.tree, SECTION) or {}).values()
     size, batch = "buffer.train_batch_size", value_at(said, "buffer.batch_size") or 1
     asked, runs = value_at(said, size), batch * (value_at(trinity, "algorithm.repeat_times") or 1)

@@ -11,8 +11,10 @@ _SHOWN = 20
 
 
 def refuse(translation: Translation, where: Where) -> None:
-    """Raise UserError naming the fork's keys that no rule of the user's speaks for: to leave them out changes
-    what is trained."""
+    """Raise UserError naming the fork's keys that no user rule covers.
+
+    Leaving such a key out would change the training.
+    """
     left = [finding for finding in translation.findings if finding.status is Status.FORK_KEY]
     if not left:
         return

@@ -74,8 +74,10 @@ def _command(call: ScriptCall) -> str:
 
 
 def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str, str]]:
-    """The launch with the script's line numbers where reading the script gives the very same words,
-    else the words alone; with it the environment that it is to be resolved under."""
+    """The launch, and the environment under which it is to be resolved.
+
+    It has the script's line numbers where static reading gives the very same words, else the words alone.
+    """
     for environ in ({}, call.environ):
         for launch in _static_launches(call, environ):
             if (same := _as_caught(launch, found, call.environ)) is not None:

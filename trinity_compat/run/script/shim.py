@@ -197,8 +197,10 @@ def _write_program(path: Path, interceptor: str, marks: Sequence[str]) -> None:
 
 
 def _called_by_path(script_text: str, env: Mapping[str, str]) -> set[str]:
-    """Programs that the script could call by a path: those it spells, and those that the folders of PATH and
-    the variables of the environment hold."""
+    """Programs that the script could call by a path.
+
+    They are those that it spells, and those in the folders of PATH and of the environment's variables.
+    """
     spelled = set(_BY_PATH.findall(script_text))
     held = {value for value in env.values() if _BY_PATH.fullmatch(value)}
     roots = [Path(part) for part in env.get("PATH", "").split(":") if part.startswith("/")]
@@ -213,8 +215,10 @@ def can_be_function(program: str) -> bool:
 
 
 def _in_its_place(script: str, text: str) -> str:
-    """Bash that is true where a function may put its program in the place of the shell that it runs in: a
-    command in the background has one of its own, and the script ends the server by that process's number."""
+    """Bash code that is true where a function may replace the shell that it runs in by its program.
+
+    A background command has a shell of its own, and the script ends the server by that process's number.
+    """
     lines = " ".join(map(str, background.lines_of_commands(text)))
     here = f'${{BASH_SOURCE[1]-}} = {shlex.quote(script)} && " {lines} " = *" ${{BASH_LINENO[0]}} "*'
     return f"[[ $BASHPID != $$ && {here} ]]"

@@ -153,8 +153,10 @@ def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """``ray.init`` puts a handler of its C++ side under Python's, which aborts the process on SIGTERM: what
-    catches signals here is put back above it."""
+    """Restore this process's signal handlers after ``ray.init``.
+
+    Ray puts a handler of its C++ side under Python's, which aborts the process on SIGTERM.
+    """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ours = {number: signal.getsignal(number) for number in numbers}
     try:

@@ -190,8 +190,10 @@ def _trainer_done_for(children: list[Child]) -> float:
 
 
 def _after_death(children: list[Child], by: Supervision) -> RunOutcome | None:
-    """Restart what may be, else name the one to blame: not the one that only lost its peer, nor the one whose
-    reward function found nobody at a served model's address."""
+    """Restart a process if that is allowed, else name the one that failed first.
+
+    That is not one that only lost its peer, nor one whose reward function reached no served model.
+    """
     _kill_silent_peers(children, by)
     if by.restarts and _restart(children, by):
         return None
@@ -213,8 +215,11 @@ def _after_death(children: list[Child], by: Supervision) -> RunOutcome | None:
 
 
 def _restart(children: list[Child], by: Supervision) -> bool:
-    """Start again what died: what explorers owe stands in the database, a trainer resumes from its
-    checkpoint, and who asks for a score asks again while the reward model is away. Bad input stays bad."""
+    """Restart dead processes, except after bad input.
+
+    The tasks of explorers are in the database, a trainer resumes from its checkpoint, and reward functions
+    retry while the reward model is away.
+    """
     dead = [child for child in children if child.returncode not in (None, 0)]
     if any(child.returncode == BAD_INPUT for child in dead) or len(dead) > by.restarts:
         return False
