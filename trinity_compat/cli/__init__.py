@@ -57,9 +57,10 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point: turn errors for the user into one message and an exit code.
+    """Run the command line and exit.
 
-    These are our two error classes, missing packages of an extra, and files that the system refuses.
+    Errors of ours, missing packages of an extra, and files that the system refuses become a message and an
+    exit code.
     """
     try:
         code: Any = cli.main(args=argv, standalone_mode=False)
@@ -91,7 +92,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _leave_output_unwritten(error: OSError) -> None:
-    """What stdout still holds can't be written either, and Python would try again at its end."""
+    """Drop the buffered output that cannot be written; Python would try again at exit."""
     if error.errno in _FULL:
         with contextlib.suppress(OSError, ValueError):  # a stdout that isn't a file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -46,7 +46,7 @@ def quiet_option(command: _Command) -> _Command:
 
 
 def user_entrypoints(given: Sequence[str], rules: str | None = None) -> dict[str, str]:
-    """What ``--main`` and the rules say of mains, the former first. Raises UserError for a wrong one."""
+    """Return the mains of ``--main`` and of the rules. Raises UserError for a wrong one."""
     told: Mapping[str, str] = {}
     if rules:
         from trinity_compat.translate.rows import rules_of  # here: it takes longer than to parse a script
@@ -83,9 +83,9 @@ def write(text: str, output: Path | None, *, sources: Iterable[str | Path] = ())
 
 @contextmanager
 def writing(output: Path | None, *, sources: Iterable[str | Path] = ()) -> Iterator[IO[bytes]]:
-    """What every ``-o`` writes with: stdout (None or ``-``), or ``output`` as ``replacing`` has it.
+    """Open the output of ``-o``: stdout (None or ``-``), or ``output`` as ``replacing`` does.
 
-    Raises UserError where it can't be written, and where it is one of the ``sources`` that were read.
+    Raises UserError where it cannot be written, and where it is one of the ``sources`` that were read.
     """
     if output in (None, _STDOUT):
         sys.stdout.flush()

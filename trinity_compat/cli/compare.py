@@ -159,7 +159,7 @@ def _plan(sides: tuple[str, ...], plan: str, options: CompareOptions, form: str,
 
 
 def _margins(margins: tuple[str, ...], file: Path | None) -> Margins:
-    """What the file says, and over it what the command line says."""
+    """Return the margins of the file, replaced by those of the command line."""
     from trinity_compat.compare.margins import amount, read
 
     given = read(file) if file else {}
@@ -169,7 +169,7 @@ def _margins(margins: tuple[str, ...], file: Path | None) -> Margins:
 
 
 def _pairs(pairs: tuple[str, ...], rules: str | None) -> dict[str, str]:
-    """What ``--pair`` says, over the metrics that the rules name."""
+    """Return the pairs of ``--pair``, added to those of the rules."""
     for pair in pairs:
         if "=" not in pair:
             raise UserError(f"--pair {pair!r} has no '='", hint="--pair eval/gsm8k/accuracy=val-core/…")

@@ -9,7 +9,7 @@ import click
 
 @click.command(help="Print the folder for upstream's `trinity run --plugin-dir`.")
 def command() -> None:
-    """Print the folder for upstream's ``trinity run --plugin-dir``."""
+    """Print the folder of the plugin for the real Trinity-RFT."""
     found = find_spec("trinity_compat.plugins.upstream")
     assert found is not None and found.submodule_search_locations is not None
     click.echo(found.submodule_search_locations[0])

@@ -194,9 +194,9 @@ def _read(
 
 
 def _under_environment(read: Callable[..., Reading], options: TranslateOptions) -> Reading:
-    """Resolve again with the variable's value, as the script may compute with it.
+    """Read again with the user's environment where the script computes from a variable.
 
-    Filling in afterwards is enough only where nothing was computed, and then places are more exact.
+    Otherwise the values are filled in afterwards, which keeps more exact places.
     """
     plain = read(env=options.env)
     environ = {**options.environ, **options.env}

@@ -1,7 +1,7 @@
-"""Hydra's override rules on a composed tree (struct mode): what is set, and what Hydra refuses.
+"""Hydra's override rules on a composed tree in struct mode.
 
-Follows ``ConfigLoaderImpl._apply_overrides_to_config`` and ``OmegaConf.update``. A refused override
-is reported and set all the same, so that every key of a launch has a value to speak of.
+Follows ``ConfigLoaderImpl._apply_overrides_to_config`` and ``OmegaConf.update``. A refused override is
+reported and applied all the same, so that every key of a launch has a value.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class AppliedOverrides:
     diagnostics: list[Diagnostic] = field(default_factory=list)
 
     def refuse(self, code: str, given: GivenOverride, message: str) -> None:
+        """Report ``given`` as an error with ``code``."""
         self.diagnostics.append(Diagnostic(code, message, given.where, "error"))
 
 
@@ -210,7 +211,7 @@ def _mark(done: AppliedOverrides, given: GivenOverride, key: str, value: object)
 
 
 def _forget(done: AppliedOverrides, given: GivenOverride) -> None:
-    """The overrides at and below a key that is set or deleted as a whole no longer count."""
+    """Drop the overrides at and below a key that is set or deleted as a whole."""
     key = given.override.key
     for old in [old for old in done.origins if old == key or old.startswith(key + ".")]:
         before = done.origins.pop(old)

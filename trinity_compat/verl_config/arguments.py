@@ -61,6 +61,7 @@ class HydraFlags:
 
     @property
     def multirun(self) -> bool:
+        """Return True for ``--multirun``."""
         return "multirun" in self.values
 
     @property
@@ -69,6 +70,7 @@ class HydraFlags:
         return self.values.get("cfg")
 
     def get(self, name: str) -> str | None:
+        """Return the value of a flag, None where it is not given."""
         return self.values.get(name)
 
 
@@ -81,6 +83,7 @@ class GivenOverride:
 
     @property
     def where(self) -> Where:
+        """Return the override's place."""
         return self.word.where
 
     @property
@@ -108,7 +111,7 @@ class LaunchArguments:
 
 
 def cut(word: Word, start: int) -> Word:
-    """``word`` without its first ``start`` characters; origins of the rest are kept."""
+    """Return ``word`` without its first ``start`` characters; origins of the rest are kept."""
     parts: list[WordPart] = []
     for part in word.parts:
         if start > 0 and start >= len(part.text):
@@ -193,7 +196,7 @@ def _refused(word: Word, error: OverrideSyntaxError, following: str) -> Diagnost
 
 
 def _slip(text: str, following: str) -> str:
-    """What a refused word has that its writer doesn't see, or empty."""
+    """Describe an invisible mistake in a refused word, such as a space; "" for none."""
     if found := _QUOTES.search(text):
         return f"has the typographic quote '{found[0]}': write \" or '"
     if found := _BLANKS.search(text):

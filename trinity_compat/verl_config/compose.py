@@ -1,8 +1,8 @@
-"""Hydra's defaults list: which config files make up a configuration, and in which order they merge.
+"""Hydra's defaults list: the config files of a configuration, in the order in which they merge.
 
-Follows hydra 1.3's ``_internal/defaults_list.py`` and ``core/default_element.py`` for what config
-trees of veRL and its users hold: groups with a package, relative paths, ``override``, ``optional``,
-``_self_``, interpolated choices, options lists.
+Follows hydra 1.3's ``_internal/defaults_list.py`` and ``core/default_element.py`` for the config trees of
+veRL and its users: groups with a package, relative paths, ``override``, ``optional``, ``_self_``,
+interpolated choices, options lists.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def merge_parts(parts: list[tuple[str, ConfigFile]]) -> dict[str, object]:
 
 
 def _at_package(package: str, file: ConfigFile) -> Mapping[str, object]:
-    """What the file adds, from the top. Raises CompositionError for a list that stands in no group."""
+    """Return the content of a file below its package.
+
+    Raises CompositionError for a list outside of a group.
+    """
     if not package and file.items is not None:
         raise CompositionError(
             "a list has no place at the top of a configuration, where the keys stand",

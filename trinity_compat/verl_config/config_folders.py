@@ -1,4 +1,4 @@
-"""Folders of Hydra config files in a user's tree: what may be read of them, and how."""
+"""Folders of Hydra config files in a user's tree, and the limits on reading them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LONGEST_COMMENT = 120
 
 @dataclass(frozen=True, eq=False)
 class ConfigFolder:
-    """A folder of config files, of which nothing outside ``root`` is read, links followed.
+    """A folder of config files. Nothing outside ``root`` is read, links followed.
 
-    ``defaults``: its files are the defaults of whoever wrote the tree (a fork of veRL), not settings of the
-    user's. ``shown`` is how messages name it. ``written``: what the script writes before its launch, by
-    absolute path; it comes before what the disk has.
+    ``defaults``: its files hold the defaults of a fork of veRL and not settings of the user. ``shown``: its
+    name in messages. ``written``: files that the script writes before its launch, by absolute path; they come
+    before those on the disk.
     """
 
     path: Path
@@ -106,7 +106,7 @@ def read_config(path: Path, shown: str = "") -> ConfigFile:
 
 @lru_cache(maxsize=512)
 def _parsed(path: Path, shown: str, changed_at: int, size: int) -> ConfigFile:
-    """Read once for all launches of a tree, as long as the file stays what it was."""
+    """Parse a file once for all launches of a tree, while it stays unchanged."""
     try:
         return _parsed_text(path.read_text(encoding="utf-8"), shown)
     except (UnicodeDecodeError, OSError) as error:
@@ -128,7 +128,7 @@ def _parsed_text(text: str, shown: str) -> ConfigFile:
 
 
 def comment_at(file: ConfigFile, line: int) -> str:
-    """What the file says of the key on ``line`` (from 1): the comment behind it, else the one above it."""
+    """Return the comment on the key of ``line`` (from 1): behind it, else the one above it."""
     lines = file.text.splitlines()
     if not 0 < line <= len(lines):
         return ""

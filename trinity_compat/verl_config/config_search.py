@@ -1,4 +1,4 @@
-"""Where a configuration starts: the main's config file, --config-path/-name/-dir, the search path."""
+"""Start of a configuration: the main's config file, --config-path/-name/-dir, the search path."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ SUPERVISED = ("sft_trainer", "sft_trainer_engine")
 
 
 def searches(given: GivenOverride) -> bool:
-    """Whether it gives Hydra's search path. With a + before it Hydra sets the key and looks nowhere else."""
+    """Return True for an override of Hydra's search path.
+
+    With a + before it Hydra sets the key and searches no further folder.
+    """
     return given.override.key == "hydra.searchpath" and not given.override.op
 
 
@@ -81,11 +84,12 @@ class SearchPath:
         return file
 
     def has_group(self, group: str) -> bool:
+        """Return True where a folder of the path has the config group."""
         return any(place.has_group(group) for place in (*self.places, self.tree))
 
     @property
     def instead(self) -> str:
-        """What to write where the primary config is in none of the folders."""
+        """Return a hint for a primary config that is in none of the folders."""
         near = get_close_matches(self.primary, self.tree.files, n=1) if isinstance(self.tree, Tree) else []
         if near:
             return f"did you mean {near[0]}?"
@@ -128,8 +132,10 @@ def _releases(module: str) -> tuple[str, ...]:
 
 
 def every_release_of(module: str) -> tuple[str, ...]:
-    """The releases that have ``module`` as a main under any name: scripts of the days between two releases
-    have the name of the one and the keys of the other."""
+    """Return the releases that have ``module`` as a main under any name.
+
+    Scripts written between two releases use the main of one and the keys of the other.
+    """
     return tuple(version for version in VERL_RELEASES if _of_recipe(module, version))
 
 
@@ -262,8 +268,10 @@ def _relative_note(spelled: str, module: str, where: Where) -> Diagnostic:
 
 
 def _in_this_copy(spelled: str, primary: str, root: Path) -> PurePosixPath | None:
-    """The longest end of an absolute ``spelled`` that is a folder below ``root`` with the primary config: a
-    script names it where its author's copy of the repository lies."""
+    """Return the longest end of an absolute path that is a folder below ``root`` with the primary config.
+
+    A script names the path in its author's copy of the repository.
+    """
     if not spelled.startswith("/") or "\0" in spelled:
         return None
     parts = PurePosixPath(posixpath.normpath(spelled)).parts[1:]
@@ -289,8 +297,10 @@ def _nearest(version: str) -> tuple[str, ...]:
 def _add_declared(
     path: SearchPath, arguments: LaunchArguments, roots: tuple[Path, Path], main: Main | None
 ) -> None:
-    """``hydra.searchpath`` of the command line, the first one, else of the primary config; the latter is
-    found without it. Packages lie where the main's own does."""
+    """Add the folders of ``hydra.searchpath``: the command line's first one, else the primary config's.
+
+    The primary config itself is found without it. Packages are in the main's own folder.
+    """
     file = path.find(path.primary) if path.places else None
     given = next((one for one in arguments.hydra if searches(one)), None)
     if given is None or (given.override.value is None and not given.word.open):
@@ -304,7 +314,7 @@ def _add_declared(
 def _add_given(
     path: SearchPath, given: GivenOverride, roots: tuple[Path, Path], main: Main | None
 ) -> list[Diagnostic]:
-    """Adds the folders that the command line gives; returns what is to be said of them."""
+    """Add the folders that the command line gives; return notes on them."""
     declared = given.override.value
     if given.word.open:
         unknown = f"depends on {given.word.open[0].expression}, which cannot be known here"
@@ -358,7 +368,7 @@ def user_keys(path: SearchPath) -> tuple[str | None, dict[str, object]]:
 
 
 def _through_groups(path: SearchPath) -> tuple[str, dict[str, object]] | None:
-    """What user_keys gives where a config group of the user's, by its default choice, leads to veRL's."""
+    """Return user_keys where a config group of the user leads to veRL's by its default choice."""
     try:
         parts = defaults_list(path.find, path.primary, Choices())
     except CompositionError:

@@ -47,21 +47,24 @@ class ReadLaunch:
     checkout: Checkout | None = None  # the tree of code that it starts from, where that counts
 
     def path(self, version: str) -> SearchPath:
+        """Return the search path under a release."""
         return search_path(self.launch, version, self.arguments, self.root, self.checkout)
 
 
 def effective_config(
     launch: Launch, *, version: str | None = None, root: Path | None = None, fork_config: bool = True
 ) -> EffectiveConfig:
-    """Compose ``launch`` under the tree of veRL's code that it starts from, where there is one; else under
-    ``version``, or under the release that its keys fit best. ``version``, or ``fork_config`` false, leaves
-    such a tree out.
+    """Compose ``launch`` as Hydra would.
 
-    What Hydra would refuse is among the diagnostics with severity ``error``; the refused key has
-    its value in ``settings`` all the same. Config files are read only inside ``root`` (the launch's
-    working directory if None) and inside the script's own repository. A main that we don't know yields
-    the keys that it was given and nothing else. Raises UserError where no configuration can be made: an
-    unknown version, a config file or folder that isn't there, a config group without that choice.
+    The configuration is that of the veRL tree from which the script starts, if there is one; else of
+    ``version``, else of the release that fits its keys best. ``version``, or ``fork_config`` false, ignores
+    such a tree.
+
+    Overrides that Hydra would refuse are diagnostics of severity ``error``; their keys have a value in
+    ``settings`` all the same. Config files are read only inside ``root`` (the launch's working directory if
+    None) and inside the script's own repository. An unknown main yields its given keys alone. Raises
+    UserError where no configuration can be made: an unknown version, a missing config file or folder, a
+    config group without that choice.
     """
     read = _read_launch(launch, root, fork_config and version is None)
     if not known_main(launch.taken_for) and not (read.checkout and read.checkout.main):
@@ -70,7 +73,7 @@ def effective_config(
 
 
 def asked_for(version: str | None) -> VersionChoice | None:
-    """The user's own choice of a release. Raises UserError for one that we don't know."""
+    """Return the user's own choice of a release. Raises UserError for an unknown one."""
     if not version:
         return None
     known = check_version(version)
@@ -144,8 +147,10 @@ def _read_launch(launch: Launch, root: Path | None, fork_config: bool = False) -
 
 
 def fit_releases(read: ReadLaunch) -> ReleaseFit:
-    """How well each release takes the launch's overrides; where none of those that have its main takes all,
-    also those that have it under another name."""
+    """Return how well each release takes the launch's overrides.
+
+    Where none of the releases that have its main takes all, those that have it under another name count too.
+    """
     main = read.launch.taken_for
     found = _fit_of(read, releases_of(main))
     others = every_release_of(main)
@@ -168,8 +173,10 @@ def _fit_of(read: ReadLaunch, candidates: tuple[str, ...]) -> ReleaseFit:
 
 
 def _known(read: ReadLaunch, candidates: tuple[str, ...]) -> dict[str, int]:
-    """Keys of the files above veRL's own, a recipe's or the user's: for each the releases whose files have
-    it, as bits. A release without the file has no say."""
+    """Return key → releases (as bits) whose files set it above veRL's own: a recipe's or the user's.
+
+    A release without the file has no bit.
+    """
     bits: dict[str, int] = {}
     for version in candidates:
         flavour, content = user_keys(read.path(version))
@@ -218,7 +225,7 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
 
 
 def _others(arguments: LaunchArguments, groups: tuple[GivenOverride, ...]) -> tuple[Setting, ...]:
-    """What the command line holds besides values of keys; of what is written twice the last."""
+    """Return the arguments that set no key; of a repeated one the last."""
     found = {}
     for name, word in arguments.flags.words.items():
         flag = f"--{name.replace('_', '-')}"

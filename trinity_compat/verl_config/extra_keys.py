@@ -1,4 +1,4 @@
-"""Which keys a section of the configuration takes beyond those that its YAML lists."""
+"""Keys that a section of the configuration takes although its YAML does not list them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the config files of a script's own tree are from veRL's releases."""
+"""Distance of the config files of a script's own tree from veRL's releases."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ _DEPTH = 3  # verl/trainer/config
 def compared(
     path: SearchPath, choices: Choices, module: str, version: str | None
 ) -> tuple[Fork | None, VersionChoice]:
-    """The fork that ``path``'s config files are with the launch's ``choices`` of config groups, compared with
-    ``version``, or with the release that differs from them in the fewest keys; None where that release's are
-    the same. Raises UserError."""
+    """Compare ``path``'s config files, with the launch's choices of config groups, with a release.
+
+    With ``version``, or with the release that differs in the fewest keys; None where nothing differs. Raises
+    UserError.
+    """
     chosen = tuple((key, str(value)) for key, value in choices.overrides.items())
     parts = _parts(path, choices)
     own = dict(leaves(merge_parts(parts)))
@@ -55,8 +57,10 @@ def compared(
 
 
 def folder_of(path: SearchPath, parts: Sequence[tuple[str, ConfigFile]] = ()) -> str:
-    """The folder of a tree's config files as messages name it; where only files of the user's own stand,
-    ``parts``, that of the last."""
+    """Return the folder of a tree's config files as messages name it.
+
+    Where only files of the user's own are used (``parts``), that of the last one.
+    """
     if isinstance(path.tree, ConfigFolder):
         return path.tree.shown
     return str(Path(parts[-1][1].source).parent) if parts else ""
@@ -90,8 +94,10 @@ def _counted(what: str, number: int, noun: str) -> str:
 def _of_release(
     module: str, primary: str, flavour: str, chosen: tuple[tuple[str, str], ...], release: str
 ) -> _Leaves:
-    """The defaults of a release for the main ``module``: of its config of that name, else of ``flavour``;
-    with the config groups that are ``chosen``, where it has them."""
+    """Return the defaults of a release for the main ``module``.
+
+    Of its config of that name, else of ``flavour``, with the config groups ``chosen`` where it has them.
+    """
     launch = Launch(module, (), Where(module))
     path = search_path(launch, release, LaunchArguments(HydraFlags(), (), (), ()), Path("/nonexistent"))
     path.primary = primary if path.find(primary) else flavour
@@ -143,8 +149,11 @@ def sources_of(path: SearchPath) -> Sources | None:
 
 
 def with_keys_of_code(config: EffectiveConfig, sources: Sources, folder: str) -> EffectiveConfig:
-    """``config`` with those keys as the fork's own that the launch adds (``+``) and the fork's code knows: as
-    fields of its dataclasses, or because a line of it reads them. ``folder``: the tree's, for messages."""
+    """Return ``config`` with the added (``+``) keys that the fork's code knows as the fork's own.
+
+    The code knows a key as a field of a dataclass, or by a line that reads it. ``folder``: the tree's, for
+    messages.
+    """
     found = {}
     for key in config.unknown:
         section, _, name = key.rpartition(".")

@@ -147,8 +147,10 @@ def _flavour(content: Mapping[str, object]) -> str:
 
 
 def _closest(content: Mapping[str, object], flavour: str) -> tuple[VersionChoice, float]:
-    """A dump's release is the one with the largest share of common keys; of a file with some keys only,
-    the newest that has most of them. With the share."""
+    """Return the release closest to a dump, and its share of common keys.
+
+    For a file with some keys only, the newest release that has most of them.
+    """
     own = set(nodes(content))
     common: dict[str, int] = {}
     share: dict[str, float] = {}
@@ -195,10 +197,10 @@ def _differing(
     *,
     written_only: bool,
 ) -> dict[str, object]:
-    """What of a dump isn't the release's default; ``written_only`` leaves interpolated defaults out.
+    """Return the values of a dump that differ from the release's defaults.
 
-    An interpolated default that follows a changed value is still the default, so the caller looks
-    at those again after the rest has been applied.
+    ``written_only`` leaves interpolated defaults out. One that follows a changed value is still the default,
+    so the caller checks those again after applying the rest.
     """
     out: dict[str, object] = {}
     for key, value in content.items():

@@ -1,4 +1,4 @@
-"""Which veRL release a launch was written for: the one whose keys its overrides fit."""
+"""Inference of the veRL release of a launch: the one whose keys its overrides fit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MANDATORY = {"actor_rollout_ref.rollout.name": "0.6.1"}
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFit:
-    """How well the releases fit: per release the overrides that its Hydra would refuse.
+    """The overrides that each release's Hydra would refuse.
 
-    ``lacking``: per release the values that it demands and nobody gave.
+    ``lacking``: for each release the mandatory values that nobody gave.
     """
 
     misfits: Mapping[str, tuple[str, ...]]
@@ -74,8 +74,10 @@ def choose(found: ReleaseFit) -> VersionChoice:
 
 @cache
 def keys_of(flavour: str) -> Mapping[str, tuple[int, int]]:
-    """Of each key the releases that have it, and those where it isn't null, as bit masks (``key_index``);
-    of a main of supervised training composed here."""
+    """Return for each key two bit masks: releases that have it, and those where it is not null.
+
+    From ``key_index``; composed here for a main of supervised training.
+    """
     if flavour in FLAVOURS:
         found: Mapping[str, tuple[int, int]] = key_index()[flavour]
         return found

@@ -30,10 +30,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class VersionChoice:
-    """Which veRL release the launch was written for, and why we think so.
+    """The veRL release of a launch, with the reason.
 
-    ``candidates`` are the releases that fit equally well, oldest first; empty where nothing was inferred.
-    ``stands_in``: another one was asked for, of which there is no data.
+    ``candidates``: the releases that fit equally well, oldest first; empty where nothing was inferred.
+    ``stands_in``: the release that was asked for, of which there is no data.
     """
 
     value: str
@@ -44,7 +44,7 @@ class VersionChoice:
 
 @dataclass(frozen=True, slots=True)
 class ForkKey:
-    """Where a fork's config file defines a key, and what the file says of it there."""
+    """A key that a fork's config file defines, with its place and comment."""
 
     where: Where
     comment: str = ""
@@ -52,13 +52,13 @@ class ForkKey:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """How the config files of a script's own tree differ from the release that is nearest to them.
+    """Differences of the config files of a script's own tree from the nearest release.
 
-    ``folder`` is the tree's, as messages name it. ``added`` and ``removed`` are keys against that release,
-    ``changed`` maps a key to (the fork's default, the release's) as written. ``keys`` are those among the
-    added that no release knows and the pinned one has no place for: only the fork's code reads them.
-    ``misfits`` are its own defaults of another kind than the pinned release's (a text where that has a
-    section), with which that cannot start.
+    ``folder``: the tree's, as messages name it. ``added`` and ``removed``: keys against that release.
+    ``changed``: key → (the fork's default, the release's) as written. ``keys``: those of the added that no
+    release knows and for which the pinned one has no place, so that only the fork's code reads them.
+    ``misfits``: defaults of another kind than the pinned release's (a text in place of a section), with which
+    it cannot start.
     """
 
     folder: str
@@ -78,7 +78,7 @@ class Fork:
 
 
 def default_of(version: VersionChoice, fork: Fork | None, *keys: str) -> str:
-    """Whose defaults ``keys`` have: ``default of verl 0.5.0``, or the fork's where one of them is its own."""
+    """Name the origin of the defaults of ``keys``: ``default of verl 0.5.0``, or the fork."""
     if fork and any(map(fork.gives, keys)):
         return f"default of the fork in {fork.folder}"
     return f"default of verl {version.value}"

@@ -1,8 +1,8 @@
-"""Which keys a tree of veRL's code has a place for or reads, as far as its text tells.
+"""Keys that a tree of veRL's code defines or reads, found in its text.
 
-A section with ``_target_`` becomes that class, so that it takes the class's fields and no others, whether its
-YAML lists them or not. Classes are read from the source, never imported: annotated names of a class and of
-its bases that the same package defines. What a metaclass or a function adds is not seen.
+A section with ``_target_`` becomes that class, so that it takes the class's fields and no others. Classes are
+read from the source, never imported: annotated names of a class and of its bases in the same package. Fields
+that a metaclass or a function adds are not found.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class Sources:
     root: Path
 
     def field(self, target: str, name: str) -> ForkKey | None:
-        """Where the class ``target`` (``verl.workers.config.FSDPActorConfig``), or a base of its, has the
-        field ``name``; None where that can't be read."""
+        """Return the place of the field ``name`` of the class ``target`` or of its bases.
+
+        ``target``: such as ``verl.workers.config.FSDPActorConfig``. None where the field cannot be found.
+        """
         module, _, wanted = target.rpartition(".")
         classes: dict[str, tuple[tuple[str, ...], Mapping[str, ForkKey]]] = {}
         for file in self._files(module):
@@ -42,10 +44,10 @@ class Sources:
         return _field(classes, wanted, name)
 
     def read_at(self, key: str) -> ForkKey | None:
-        """The first line of the tree's code that reads ``key``; None where none is found.
+        """Return the first line of the tree's code that reads ``key``, or None.
 
-        A line reads it that has its name as an attribute or as a text, and of a short name (``mode``), which
-        could be anything's, the section's name as well.
+        A line reads a key if its name stands there as an attribute or a text, for a short name (``mode``)
+        with the name of its section.
         """
         section, _, name = key.rpartition(".")
         section = section.rpartition(".")[2]

@@ -1,8 +1,8 @@
-"""The tree of veRL's code that a script starts from: a fork, a copy, a clone. Read as text, never imported.
+"""The tree of veRL's code from which a script starts: a fork, a copy, a clone. Read as text, never imported.
 
-Hydra takes the configuration from where the main's module lies. That is found as Python would find it, as
-far as a script's text tells: its working directory (``python -m`` looks there first), PYTHONPATH, then the
-repository that the script stands in, where people install it from (``pip install -e .``, ``cd verl && …``).
+Hydra takes the configuration from the folder of the main's module. The module is found as Python would find
+it, by the script's text: in its working directory (``python -m`` searches it first), PYTHONPATH, then the
+repository of the script, where people install it from (``pip install -e .``, ``cd verl && …``).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _LARGEST_MAIN = 1_000_000  # bytes; veRL's own have some 20,000
 
 @dataclass(frozen=True)
 class Main:
-    """What ``@hydra.main`` of a main's own file names: a config, and the folder that holds it.
+    """The config and its folder that ``@hydra.main`` names in a main's own file.
 
-    ``path`` is the folder's, from where the module is imported.
+    ``path``: the folder, relative to the place from which the module is imported.
     """
 
     path: str
@@ -39,7 +39,7 @@ class Main:
 
     @property
     def base(self) -> Path:
-        """Where Python imports the folder's package from."""
+        """Return the folder from which Python imports the config folder's package."""
         return self.folder.path.parents[len(PurePosixPath(self.path).parts) - 1]
 
 
@@ -52,8 +52,11 @@ class Checkout:
 
 
 def find_checkout(launch: Launch, root: Path) -> Checkout | None:
-    """The code that ``launch`` starts from, files being read inside ``root`` and inside the script's own
-    repository only; None where it has no config files of veRL's, nor a main that names some."""
+    """Find the code from which ``launch`` starts.
+
+    Files are read inside ``root`` and inside the script's own repository only. None where it has neither
+    config files of veRL's nor a main that names some.
+    """
     main: Main | None = None
     tree: ConfigFolder | None = None
     bases = list(_bases(launch, root))
@@ -100,8 +103,11 @@ def _upwards(folder: Path, last: Path) -> Iterator[Path]:
 
 
 def _repository(launch: Launch, root: Path) -> Path | None:
-    """The repository that the script's file stands in: up to its .git, else up to ``root``, else up to the
-    outermost folder that is a Python project; None for a launch that comes from no file."""
+    """Return the repository of the script's file.
+
+    Up to its .git, else up to ``root``, else up to the outermost folder that is a Python project; None for a
+    launch without a file.
+    """
     script = Path(launch.where.file)
     if not readable_file(script, script.absolute().parent):
         return None
@@ -114,9 +120,9 @@ def _repository(launch: Launch, root: Path) -> Path | None:
 
 
 def _main(base: Path, limit: Path, module: str, bases: Sequence[tuple[Path, Path]]) -> Main | None:
-    """What the main's file names, where it lies below ``base`` and says so in literals.
+    """Read the config that the main's file names, if it is below ``base`` and written as literals.
 
-    The folder of a package is searched for in all ``bases``.
+    The folder of a package is searched in all ``bases``.
     """
     path = base / (module.replace(".", "/") + ".py")
     if not readable_file(path, limit):

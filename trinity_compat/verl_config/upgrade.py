@@ -299,9 +299,9 @@ _Rule = Callable[[EffectiveConfig], object]
 
 
 def _implied(config: EffectiveConfig) -> Iterator[_Implied]:
-    """What ``config``'s release did without a key, where the launch doesn't give the key itself.
+    """Yield values that ``config``'s release had without a key, unless the launch sets the key.
 
-    A fork that lacks a key of its nearest release has the code of the days before it.
+    A fork that lacks a key of its nearest release has the code from before it.
     """
     for until, key, rule, why in _IMPLIED:
         lacks = config.fork is not None and key in config.fork.removed
@@ -378,7 +378,7 @@ def _resume_path(config: EffectiveConfig) -> str | None:
 
 
 def _tools_of_sglang(config: EffectiveConfig) -> str | None:
-    """sglang's own rollout called the tools; in its async mode veRL's agent loops did, as they do today."""
+    """Return True where sglang's own rollout called the tools; in its async mode agent loops did."""
     said = config.settings.get(_AGENT)
     if said is not None and said.where is not None:
         return None

@@ -17,8 +17,10 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def misfit(tree: Mapping[str, object], key: str, value: object) -> str:
-    """How ``value`` is of another kind than the one that ``tree``, the pinned release's, has at ``key``: ``a
-    text where …``; "" where it is not. Null is a value of every kind, but not a section."""
+    """Describe how the kind of ``value`` differs from that of ``key`` in the pinned release's ``tree``.
+
+    ``a text where …``; "" where it does not. Null fits every kind but a section.
+    """
     there, above = _in_place_of(tree, key)
     mine = _SECTION if above else _kind(value)
     no_section = value is None and there == _SECTION

@@ -51,8 +51,10 @@ def _loader() -> type:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Safe YAML as OmegaConf reads it: floats without a dot, no dates, no duplicate keys, and aliases
-        that stand for no more values than a configuration can hold."""
+        """Safe YAML as OmegaConf reads it.
+
+        Floats without a dot, no dates, no duplicate keys, and a limit on the values for which aliases stand.
+        """
 
         def get_single_node(self) -> yaml.Node | None:
             root = super().get_single_node()
@@ -80,8 +82,10 @@ def _loader() -> type:
 
 
 def _oversized(root: yaml.Node) -> yaml.Node | None:
-    """The first node that stands for more than _MOST_NODES with its aliases followed, or that holds itself;
-    None where there is none. An alias is its anchor's very node, so that each is counted once."""
+    """Return the first node that has more than _MOST_NODES below it, or that holds itself; else None.
+
+    Aliases are followed: an alias is its anchor's very node, so each one is counted once.
+    """
     sizes: dict[int, int] = {}
     pending: list[tuple[yaml.Node, bool]] = [(root, False)]
     while pending:
