@@ -15,7 +15,7 @@ from trinity_compat.translate.rows import load_rows
 def command(names: tuple[str, ...], rules: str | None) -> None:
     """Explain KEY.
 
-    A veRL key, a path of the Trinity YAML, a short form of either (rollout.n), or a code (TC020, TW003, TP004).
+    A veRL key, a path of the Trinity YAML, a short form of either (rollout.n), or a code (TC020).
     """
     table = load_rows(rules)
     texts, refused = [], []
