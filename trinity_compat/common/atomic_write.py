@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all; devices, pipes and open files are written, never replaced.
+"""Atomic writing of files; devices, pipes and open files are written to, never replaced.
 
 A regular file, existing or new, is written beside its place and then renamed onto it: no reader sees half
 of it, and a failure leaves what was there. Anything else would be destroyed that way: renamed onto
@@ -34,7 +34,7 @@ def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for what ``path`` is to hold; a regular file changes at once, at the end of the block.
+    """Open a file for the new content of ``path``; a regular file is replaced at the end of the block.
 
     ``mode``: the file's permissions, less the umask; None keeps those of an existing file. ``/dev/stdout``
     and ``/dev/fd/N`` continue at that file's position, like the shell's ``>&N``. Raises OSError.
@@ -50,8 +50,10 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 
 def _followed(path: Path) -> Path:
-    """Where ``path`` leads, link by link, but not through a file that some process has open: such a link
-    reads as a name that may be gone, or may never have been one (``pipe:[42]``)."""
+    """Resolve the links of ``path``, except links to a process's open files.
+
+    Such a link reads as a name that may no longer exist, or never was one (``pipe:[42]``).
+    """
     path = path.absolute()
     for _ in range(_MOST_LINKS):
         path = Path(os.path.realpath(path.parent)) / path.name
@@ -73,7 +75,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _opened(target: Path) -> int:
-    """A handle for writing what is not a regular file; nothing is created or truncated."""
+    """Return a handle for writing to a file that is not regular; nothing is created or truncated."""
     own = ("/dev/fd", "/proc/self/fd", f"/proc/{os.getpid()}/fd")
     if not _is_open_file(target) or str(target.parent) not in own:
         return os.open(target, os.O_WRONLY)
@@ -84,7 +86,7 @@ def _opened(target: Path) -> int:
 
 @contextlib.contextmanager
 def _beside(target: Path, old: os.stat_result | None, mode: int | None) -> Iterator[IO[bytes]]:
-    """A new file in ``target``'s folder: renamed to it at the end of the block, removed if that fails."""
+    """Yield a new file in ``target``'s folder, renamed to it at the end of the block, removed on failure."""
     if old is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
     kept = old if mode is None else None

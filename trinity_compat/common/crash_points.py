@@ -1,8 +1,9 @@
-"""Named points of a run at which a test stops a process, to kill it or something else just there.
+"""Named points of a run at which a test stops a process, to kill it or another one there.
 
 ``TRINITY_COMPAT_STOP_AT="after claim:3"`` stops (SIGSTOP) each process that passes this point for the third
-time; SIGCONT lets it go on. The points stand where dying makes a difference: before and after each commit,
-file and rename that the promise of docs/durability.md rests on. Unset, a point costs one comparison.
+time; SIGCONT continues it. The points are before and after each commit, file
+and rename on which the promise of docs/durability.md depends. Without the variable, a point costs one
+comparison.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _passed = 0
 
 
 def point(name: str) -> None:
-    """Stop here if a test asked for it."""
+    """Stop here if ``TRINITY_COMPAT_STOP_AT`` names this point."""
     if name == _NAME:
         _pass()
 

@@ -1,4 +1,4 @@
-"""A run's database as text, in SQLAlchemy's form: ``sqlite:///`` and the file's path, or a server's URL.
+"""Database URLs in SQLAlchemy's form: ``sqlite:///`` and the file's path, or a server's URL.
 
 The path of an SQLite file is percent-encoded as ``sqlalchemy.URL.create("sqlite", database=path)`` writes
 it, so that ``?``, ``#`` and ``%41`` stay characters of the path. The light side has no SQLAlchemy; a test
@@ -20,12 +20,12 @@ _FORMS = "sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME"
 
 
 def of_file(path: Path) -> str:
-    """The URL of an SQLite file."""
+    """Return the URL of an SQLite file."""
     return _SQLITE + quote(str(path), safe=" +/")
 
 
 def file_of(url: str) -> Path | None:
-    """The SQLite file of a URL, relative where the URL is; None for another database.
+    """Return the SQLite file of a URL, relative if the URL is; None for another database.
 
     Raises UserError for a URL with parameters.
     """
@@ -41,7 +41,7 @@ def file_of(url: str) -> Path | None:
 
 
 def asked_for(text: str, cwd: Path) -> str:
-    """The URL of ``--database``, its file resolved.
+    """Return the URL of ``--database``, with its file's path resolved.
 
     Raises UserError for a kind of database that a run cannot use.
     """
@@ -61,16 +61,16 @@ def asked_for(text: str, cwd: Path) -> str:
 
 
 def relative(url: str, root: Path) -> str:
-    """``url`` with the path of a file below ``root`` relative to it; others as they are."""
+    """Return ``url`` with a file below ``root`` relative to it; other URLs remain unchanged."""
     file = file_of(url)
     inside = file is not None and file.is_absolute() and file.is_relative_to(root)
     return of_file(file.relative_to(root)) if file and inside else url
 
 
 def absolute(url: str, root: Path, before: str) -> str:
-    """``url`` as a job's ``config/run.json`` holds it, for the job at ``root``.
+    """Return ``url`` of a job's ``config/run.json`` for the job at ``root``.
 
-    Earlier versions wrote the path in full and unquoted; ``before`` is where the job was then.
+    Earlier versions wrote the full, unquoted path; ``before`` is the job's folder of that time.
     """
     raw = url.removeprefix(_SQLITE)
     if raw != url and raw.startswith(f"{before}/"):

@@ -1,4 +1,4 @@
-"""What bad input gets: a message with the place, what is wrong, and what to write instead."""
+"""Errors for users: a message with the place, the problem, and what to write instead."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Where:
 
 
 class UserError(Exception):
-    """The user's input or surroundings are wrong; the command line prints it and exits 2.
+    """An error in the user's input or environment; the command line prints it and exits with 2.
 
-    ``message`` says what is wrong in the user's own spelling, ``where`` the place in their
-    file, ``hint`` what to write or run instead.
+    ``message`` is the problem in the user's own spelling, ``where`` the place in their file,
+    ``hint`` what to write or run instead.
     """
 
     def __init__(self, message: str, *, where: Where | None = None, hint: str | None = None) -> None:
@@ -36,7 +36,7 @@ class UserError(Exception):
 
 
 class RunError(Exception):
-    """A run ended for a reason that is not the user's spelling; printed, exit code 1."""
+    """A failure of a run that is not an error of the input; printed, exit code 1."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Who may read what a run writes: its user alone, unless the user has opened the job's folder.
+"""Permissions of a run's files: private to its user unless the user has opened the job's folder.
 
 A first start closes the job's folder to others (0700), with what an earlier version left in it, and leaves a
 mark. What is opened afterwards (``chmod g+rx``, ``g+rwxs``) stays open: the umask of the run's processes
@@ -14,18 +14,18 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-PRIVATE = 0o077  # a umask: nothing for anybody else
+PRIVATE = 0o077  # a umask: no access for other users
 _NOT_FOR_ALL = 0o002
 _MARK = Path("config", "private")
-_TOLD = """\
-The first run that began here closed this job's folder to other users (chmod go=). Where you open it again it
-stays open, and what runs write follows its mode.
+_MARK_TEXT = """\
+The first run made this job's folder private (chmod go=). If you open it to other users, it remains open, and
+new files get its permissions.
 """
 
 
 @contextlib.contextmanager
 def umask(mask: int) -> Iterator[None]:
-    """Create files under ``mask`` for the time of the block; processes that are started inherit it."""
+    """Use umask ``mask`` in the block; processes that are started inherit it."""
     before = os.umask(mask)
     try:
         yield
@@ -34,7 +34,7 @@ def umask(mask: int) -> Iterator[None]:
 
 
 def umask_of(root: Path) -> int:
-    """The umask of the processes that write into a job's folder; PRIVATE where there is none."""
+    """Return the umask for processes that write into a job's folder, PRIVATE if it does not exist."""
     try:
         mode = root.stat().st_mode
     except OSError:
@@ -43,10 +43,10 @@ def umask_of(root: Path) -> int:
 
 
 def prepare(root: Path, folders: Iterable[str], *, existing: Iterable[str]) -> None:
-    """Make a job's folder and the ``folders`` in it.
+    """Create a job's folder and the ``folders`` in it.
 
-    ``existing``: patterns of what a version that left no mark may have written there; it is closed where it
-    is this user's.
+    ``existing`` are patterns of files of an earlier version, which left no mark. Those that this user owns
+    become private.
     """
     root.parent.mkdir(parents=True, exist_ok=True)  # not the job's: as the user's umask has it
     root.mkdir(mode=0o700, exist_ok=True)
@@ -59,14 +59,14 @@ def prepare(root: Path, folders: Iterable[str], *, existing: Iterable[str]) -> N
         for name in (*folders, str(_MARK.parent)):
             (root / name).mkdir(parents=True, exist_ok=True)
         if not mark.exists():
-            mark.write_text(_TOLD)
+            mark.write_text(_MARK_TEXT)
 
 
 def ray_folder() -> Path:
-    """A new folder for a Ray; what its user removes afterwards is the folder around it.
+    """Create a folder for a Ray, inside a private one that the caller removes afterwards.
 
-    Ray puts sockets below its folder and a socket's path holds 107 bytes: a short one, never TMPDIR. It also
-    opens the folder and its session's to everybody (0777): nobody gets through the one around them.
+    Ray puts sockets into its folder, and a socket's path has at most 107 bytes, so TMPDIR is not used. Ray
+    also opens its folder to everybody (0777), which the private folder around it prevents.
     """
     return Path(tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"), "r")
 
@@ -80,7 +80,7 @@ def _close_all(top: Path) -> None:
 
 
 def _close(path: Path) -> None:
-    """What a link names stays as it is. The job's folder is closed first, so that nobody can make one."""
+    """Make an own file private; links are skipped. The job's folder is closed first, against new links."""
     if path.is_symlink() or not _is_own(path):
         return
     mode = stat.S_IMODE(path.lstat().st_mode)

@@ -1,8 +1,8 @@
-"""Python's garbage collector rests while torch, veRL and vLLM are imported.
+"""A pause of Python's garbage collector during imports of torch, veRL and vLLM.
 
-They make a million objects that stay to the end. A collection walks through those that are there, finds
-nothing to free, and comes again after the next few hundred: two fifths of the CPU time that such a process
-needs to start (trainer 7.3 s and 4.5, explorer with its engine 9.2 and 5.3; CPython 3.11, medians of five).
+These create a million permanent objects. Each collection traverses them, frees nothing, and repeats after a
+few hundred more: two fifths of the CPU time that such a process needs to start (trainer 7.3 s and 4.5,
+explorer with its engine 9.2 and 5.3; CPython 3.11, medians of five).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """For a block that imports.
+    """Pause the garbage collector for a block that imports.
 
-    What is there at its end is never walked through again; where the collector rested before, it rests on.
+    Objects that exist at its end are never traversed again. A collector that was disabled remains disabled.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""A process that hangs: its state and stacks for the log, and its end. SIGKILL ends a stopped one too."""
+"""Report and kill a hung process: its state and stacks for the log, then SIGKILL."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _DUMP_S = 15.0  # for all of a process and those below it
 
 @dataclass(frozen=True, slots=True)
 class HungProcess:
-    """``name`` (engine 0) with ``pid`` on this machine, or on ``host``; ``started``: its start, in seconds
-    since the epoch, so that no other process is taken for it. ``kill`` ends one elsewhere."""
+    """A process by name (engine 0) and pid, on this machine or on ``host``.
+
+    ``started`` is its start time in seconds since the epoch, which tells it from a later process of that pid.
+    ``kill`` ends a process on another machine.
+    """
 
     name: str
     pid: int
@@ -32,7 +35,7 @@ class HungProcess:
 
 
 def identity() -> dict[str, object]:
-    """This process, as others on its machine find it."""
+    """Return the pid and start time of this process."""
     import psutil
 
     return {"pid": os.getpid(), "started": psutil.Process().create_time()}
@@ -41,28 +44,28 @@ def identity() -> dict[str, object]:
 def suspect(
     name: str, where: Mapping[str, object], *, node: str, kill: Callable[[], object] = lambda: None
 ) -> HungProcess:
-    """From what ``identity`` gave, and the ``node`` and ``host`` beside it; ``node``: this process's own."""
+    """Build a HungProcess from ``identity``'s result, node and host; ``node`` is this process's own."""
     host = "" if where["node"] == node else str(where["host"])
     pid, started = int(str(where["pid"])), float(str(where["started"]))
     return HungProcess(name, pid, started, host, kill)
 
 
 def describe(who: HungProcess) -> str:
-    """``engine 0, pid 12, stopped``."""
+    """Return ``engine 0, pid 12, stopped``."""
     if who.host:
         return f"{who.name}, pid {who.pid} on {who.host}"
     return f"{who.name}, pid {who.pid}, {_state(who)}"
 
 
 def stopped_first(suspects: Iterable[HungProcess]) -> list[HungProcess]:
-    """Those that a signal has stopped before the others: these may only wait for them."""
+    """Sort stopped processes first, since the others may only wait for them."""
     return sorted(suspects, key=lambda each: bool(each.host) or _state(each) != "stopped")
 
 
 def stack(who: HungProcess) -> str:
-    """Stacks of it and the processes below it by py-spy, or why there are none."""
+    """Return py-spy's stacks of the process and its children, or why they are missing."""
     if who.host:
-        return f"{describe(who)}: its stacks can be seen on {who.host} only"
+        return f"{describe(who)}: its stacks are available on {who.host} only"
     until, found = time.monotonic() + _DUMP_S, list[str]()
     for process in _with_children(who):
         if (left := until - time.monotonic()) > 0:
@@ -71,7 +74,7 @@ def stack(who: HungProcess) -> str:
 
 
 def kill(who: HungProcess) -> None:
-    """SIGKILL to it and to the processes below it."""
+    """Send SIGKILL to the process and its children."""
     for process in _with_children(who) if not who.host else ():
         with contextlib.suppress(_errors()):
             process.kill()

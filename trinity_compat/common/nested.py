@@ -1,4 +1,4 @@
-"""Values of nested containers by dotted key: read, set, flatten. The one place that walks by such a key."""
+"""Nested containers by dotted key: read, set, flatten, copy; sections of JSON files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ _NOTHING = object()
 
 
 def value_at(tree: object, key: str, default: object = None) -> Any:
-    """The value at a dotted key of nested mappings and lists (positions as numbers); ``default`` where
-    nothing stands."""
+    """Return the value at a dotted key of nested mappings and lists, ``default`` if it does not exist.
+
+    Positions in a list are numbers.
+    """
     for part in key.split("."):
         if isinstance(tree, Mapping) and part in tree:
             tree = tree[part]
@@ -24,18 +26,18 @@ def value_at(tree: object, key: str, default: object = None) -> Any:
 
 
 def holds(tree: object, key: str) -> bool:
-    """Whether something, None too, stands at a dotted key."""
+    """Return whether a dotted key exists, also with the value None."""
     return value_at(tree, key, _NOTHING) is not _NOTHING
 
 
 def sections_above(key: str) -> list[str]:
-    """``a.b.c`` → ``a.b``, ``a``: nearest first."""
+    """Return the prefixes of a dotted key, longest first: ``a.b.c`` → ``a.b``, ``a``."""
     parts = key.split(".")
     return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
 
 
 def nodes(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Every key of the tree, inner ones too, with its value."""
+    """Return every key of the tree, inner ones too, with its value."""
     out: dict[str, object] = {}
     for name, value in tree.items():
         out[f"{prefix}{name}"] = value
@@ -45,7 +47,7 @@ def nodes(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def leaves(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """(dotted key, value) of everything that isn't a filled dict; an empty dict is a leaf."""
+    """Yield (dotted key, value) of every value that is not a non-empty dict."""
     for name, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{name}.")
@@ -56,7 +58,7 @@ def leaves(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, 
 def paired_leaves(
     raw: Mapping[str, object], resolved: Mapping[str, object], prefix: str = ""
 ) -> list[tuple[str, object, object]]:
-    """(dotted key, value as written, resolved value) of two trees of the same shape, by ``raw``'s leaves."""
+    """Return (dotted key, raw value, resolved value) of two trees of the same shape, by ``raw``'s leaves."""
     out: list[tuple[str, object, object]] = []
     for name, value in raw.items():
         if value and isinstance(value, dict):
@@ -69,7 +71,7 @@ def paired_leaves(
 
 
 def copied(tree: Mapping[str, _Value]) -> dict[str, _Value]:
-    """A copy of nested dicts and lists; everything else in them is shared (it never changes)."""
+    """Copy nested dicts and lists; other values are shared, since they are immutable."""
     return {name: _copied(value) for name, value in tree.items()}
 
 
@@ -80,7 +82,7 @@ def _copied(value: Any) -> Any:
 
 
 def nested(flat: Mapping[str, object]) -> dict[str, object]:
-    """The tree with each dotted key of ``flat`` set, in its order."""
+    """Build a tree from dotted keys, set in the order of ``flat``."""
     tree: dict[str, object] = {}
     for key, value in flat.items():
         put(tree, key, value)
@@ -88,9 +90,9 @@ def nested(flat: Mapping[str, object]) -> dict[str, object]:
 
 
 def put(tree: dict[str, object], key: str, value: object) -> None:
-    """Set a dotted key; positions count in a list that stands there, as far as it reaches.
+    """Set a dotted key; existing positions of a list are addressed by number.
 
-    What stands in the way and isn't a container gives place to a dict.
+    A value on the way that is not a container is replaced by a dict.
     """
     *path, last = key.split(".")
     node: _Container = tree

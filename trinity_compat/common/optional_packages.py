@@ -1,4 +1,4 @@
-"""Packages that only some commands need: pyproject.toml's extras, and what is said when one is missing."""
+"""Packages that only some commands need (pyproject.toml's extras), and the error for a missing one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DISTRIBUTION = "trinity-compat"
 _REQUIREMENT = re.compile(
     r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?\s*(?:==\s*(?P<pin>[\w.]+))?[^;]*;.*\bextra\s*==\s*["'](?P<extra>\w+)"""
 )
-# The first one that has all that is missing is offered.
+# The message offers the first extra that contains all missing packages.
 _OFFERED = ("data", "run", "postgres", "gpu", "studio", "workflows", "mcp", "images", "juicer")
 EVERY_RUN = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")
 _MODULES = {"transferqueue": "transfer_queue"}  # where it isn't called like the package
@@ -21,26 +21,28 @@ _ON_A_CPU = ", or `make install` in a checkout, which takes torch and vLLM for a
 
 
 def need(*packages: str) -> None:
-    """Raises UserError naming those of ``packages`` that are not installed, and the extra that has them."""
+    """Raise UserError for packages that are not installed, with the extra that contains them."""
     if missing := [package for package in packages if version(package) is None]:
         raise _missing(missing)
 
 
 def need_for_a_run() -> None:
-    """What every run imports is there. Raises as ``need``."""
+    """Raise UserError, as ``need`` does, if a package that every run imports is missing."""
     need(*EVERY_RUN)
 
 
 def explained(error: ModuleNotFoundError) -> UserError | None:
-    """What to tell the user; None where no extra has the module, or its package is installed without it: then
-    the traceback says more. (Python names the outermost module that is missing.)"""
+    """Return the error for a missing module, None if no extra has it or its package is installed without it.
+
+    In the latter cases the traceback says more. (Python names the outermost missing module.)
+    """
     packages = (package for extra in _OFFERED for package in pins(extra))
     found = [package for package in packages if _MODULES.get(package, package) == error.name]
     return _missing(found[:1]) if found else None
 
 
 def version(package: str) -> str | None:
-    """The installed version of ``package``; None where it isn't installed."""
+    """Return the installed version of ``package``, None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -48,19 +50,21 @@ def version(package: str) -> str | None:
 
 
 def vllm_plugins() -> dict[str, str]:
-    """The environment of a process that makes engines: trinity-rft's plugin for vLLM, where it is installed,
-    imports what the pinned vLLM lacks, and would end the process."""
+    """Return environment variables that keep trinity-rft's plugin out of the engines' processes.
+
+    The plugin imports names that the pinned vLLM lacks, and would end the process.
+    """
     return {"VLLM_PLUGINS": "trinity_compat"} if version("trinity-rft") else {}
 
 
 @cache
 def pins(extra: str) -> Mapping[str, str | None]:
-    """Each package of ``extra`` (lower case) → the one version that will do, None where several will."""
+    """Return package (lower case) → pinned version of ``extra``, None for a range."""
     return {_lower(each["package"]): each["pin"] for each in _requirements() if each["extra"] == extra}
 
 
 def install(packages: Iterable[str]) -> str:
-    """The command that installs ``packages``."""
+    """Return the command that installs ``packages``."""
     wanted = {_lower(package) for package in packages}
     extra = next((extra for extra in _OFFERED if wanted <= pins(extra).keys()), "run")
     return f"pip install '{_DISTRIBUTION}[{extra}]'{_ON_A_CPU if extra in ('run', 'gpu') else ''}"

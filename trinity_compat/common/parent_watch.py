@@ -1,4 +1,4 @@
-"""A side of a run never outlives the command that started it, not even in the middle of a blocking call."""
+"""Termination of a side when the command that started it ends, even during a blocking call."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ prctl: Callable[[int, int, int, int, int], int] | None = getattr(ctypes.CDLL(Non
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Ask the kernel for signal ``number`` when the parent ends, however it ends."""
+    """Make the kernel send signal ``number`` to this process when its parent ends."""
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def end_with_parent(grace_s: float = GRACE_S) -> None:
-    """End this process once the supervisor that started it has been gone for ``grace_s``.
+    """End this process ``grace_s`` seconds after the end of the supervisor that started it.
 
-    The kernel sends SIGTERM then, and whoever can gives back what it holds. But Python's handlers wait for
-    the main thread, which may be in a C call that knows no end: connecting to a Ray that died as well.
+    The kernel sends SIGTERM first, so that the process can release its claims. But Python runs signal
+    handlers in the main thread, which may be in an endless C call: connecting to a Ray that died as well.
     """
     if SUPERVISOR in os.environ:
         end_when_orphaned(grace_s)
 
 
 def end_when_orphaned(grace_s: float = 0.0) -> None:
-    """The same for a process whose parent is none of ours."""
+    """End this process ``grace_s`` seconds after the end of its parent, whatever that is."""
     threading.Thread(target=_watch, args=(os.getppid(), grace_s), name="orphan", daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Paths as users write them."""
+"""Paths in users' spelling."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 
 def from_home(path: str) -> Path:
-    """``~`` followed as veRL follows it: of a user that this machine lacks (``~data`` in place of ``~/data``)
-    it stays, where pathlib has a RuntimeError."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 pathlib's is the one that ends
+    """Expand ``~`` as veRL does: ``~data`` remains if this machine has no such user.
+
+    pathlib would raise RuntimeError.
+    """
+    return Path(os.path.expanduser(path))  # noqa: PTH111 pathlib raises

@@ -1,4 +1,4 @@
-"""How a process of ours starts Python: never from the folder that it happens to run in.
+"""Command lines of our Python processes, which never import from the working directory.
 
 ``python -m`` and ``python -c`` put the working directory in front of everything installed: a ``json.py`` or
 a ``trinity_compat/`` of the user's would be imported in place of ours. So each of our commands has ``-P``,
@@ -24,17 +24,17 @@ _OMP = "OMP_WAIT_POLICY"
 
 
 def of_module(module: str, *words: str) -> list[str]:
-    """The command line of a module."""
+    """Return the command line that runs a module."""
     return [sys.executable, "-P", "-m", module, *words]
 
 
 def of_code(code: str, *words: str) -> list[str]:
-    """The command line of a piece of code."""
+    """Return the command line that runs code."""
     return [sys.executable, "-P", "-c", code, *words]
 
 
 def share_cores(environ: MutableMapping[str, str]) -> None:
-    """Let OpenMP's threads give up their core while they wait; a value that is there stands.
+    """Make OpenMP's waiting threads release their core, unless the variable is already set.
 
     Called before torch is loaded.
 
@@ -45,22 +45,22 @@ def share_cores(environ: MutableMapping[str, str]) -> None:
 
 
 def add_user_folder() -> None:
-    """Let users' own modules be found in the launch's folder, behind everything installed."""
+    """Add the launch's folder to the end of the module search path, for users' own modules."""
     folder = os.environ.get(USER_FOLDER)
     if folder and folder not in sys.path:
         sys.path.append(folder)
 
 
 def leave_working_directory() -> None:
-    """Import nothing more from the working directory, where ``-P`` was not given."""
+    """Remove the working directory from the module search path, if ``-P`` was not given."""
     if not sys.flags.safe_path and sys.path and Path(sys.path[0]).absolute() == Path.cwd():
         del sys.path[0]
 
 
 def ray_environment(environment: dict[str, Any]) -> dict[str, Any]:
-    """A ``runtime_env`` for Ray, whose workers know the launch's folder, share cores, and have ``-P``.
+    """Return a ``runtime_env`` that gives Ray's workers the launch's folder, OpenMP's policy and ``-P``.
 
-    The last only with a Ray on this machine: elsewhere this Python may have another path.
+    ``-P`` needs a Ray on this machine: elsewhere this Python may have another path.
     """
     own = {name: os.environ[name] for name in (USER_FOLDER, _OMP) if name in os.environ}
     here = os.environ.get("RAY_ADDRESS", LOOPBACK).startswith(LOOPBACK)
@@ -70,7 +70,9 @@ def ray_environment(environment: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def outside_user_folder() -> Iterator[None]:
-    """For ``ray.init``, which puts the working directory in front of its workers' ``sys.path``: it gets one
-    that only root writes into."""
+    """Run ``ray.init`` in a working directory that only root can write.
+
+    Ray puts that directory in front of its workers' ``sys.path``.
+    """
     with contextlib.chdir("/"):
         yield

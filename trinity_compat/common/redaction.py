@@ -1,6 +1,6 @@
-"""What looks like a secret, by its name; how it is shown, and how it is written where a run finds it again.
+"""Detection of secrets by name, and their redaction in output and files.
 
-The one place that says so. Printed and recorded text has ``***`` (``shown``, ``masked``, ``hidden``). What is
+Printed and recorded text has ``***`` (``shown``, ``masked``, ``hidden``). Files that are
 read again (a YAML, config/run.json) has a reference to the environment, ``${oc.env:NAME}``, which veRL,
 Trinity-RFT and this runtime resolve (``referred``, ``resolved``).
 """
@@ -57,10 +57,10 @@ _HIDDEN = "***"
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable, a key or an option of this name holds a secret, as far as its name tells.
+    """Return whether the name of a variable, key or option denotes a secret.
 
-    Keys of veRL's releases and of Trinity's schema are none, but for those that do hold one (a test reads
-    them all): what names a column or a piece of text is told by the words beside it.
+    Names of veRL's releases and Trinity's schema do not, except those that contain one (a test reads them
+    all): the adjacent words tell a column's or a text's name from a secret's.
     """
     if name in _VERLS_OWN:
         return False
@@ -81,17 +81,17 @@ def _names_one(words: Sequence[str], place: int, *, small: bool) -> bool:
 
 
 def without_passwords(text: str) -> str:
-    """``text`` with ``***`` in place of the password of every URL in it."""
+    """Return ``text`` with ``***`` in place of the password of every URL."""
     return _URL.sub(rf"\1{_HIDDEN}@", text)
 
 
 def shown(text: str) -> str:
-    """A word, or a line of text, with ``***`` for what it gives to a secret's name."""
+    """Return a word or line with ``***`` for each value under a secret's name."""
     return _masked(text)
 
 
 def hidden(key: str, value: object) -> object:
-    """``value`` of the dotted ``key`` with ``***`` for every secret in it; a reference is none."""
+    """Return ``value`` of the dotted ``key`` with ``***`` for every secret in it; references remain."""
     return _mapped(
         key,
         value,
@@ -103,7 +103,7 @@ def hidden(key: str, value: object) -> object:
 def referred(
     tree: Mapping[str, object], *, named: str = "natural"
 ) -> tuple[dict[str, object], dict[str, str]]:
-    """``tree`` (plain containers) with a reference for each secret, and the variables that hold them.
+    """Return ``tree`` (plain containers) with a reference for each secret, and the variables' values.
 
     Of a URL the password is one, a literal with a secret in it as a whole. Names: ``natural`` takes the key's
     own last name, as people export it (WANDB_API_KEY, API_KEY, BASE_URL_PASSWORD); ``path`` one of the whole
@@ -131,7 +131,7 @@ def referred(
 
 
 def resolved(tree: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
-    """``tree`` with each reference replaced whose variable ``environ`` has."""
+    """Return ``tree`` with each reference replaced whose variable ``environ`` has."""
 
     def resolve(text: str) -> str:
         return _REFERENCE.sub(lambda found: environ.get(found[1], found[0]), text)
@@ -148,7 +148,7 @@ def _of_section(
 def _mapped(
     path: str, value: object, secret: Callable[[str, str], str], other: Callable[[str, str], str]
 ) -> object:
-    """``value`` with ``secret(path, text)`` for texts under a secret's name, ``other`` for others."""
+    """Return ``value`` with ``secret(path, text)`` for texts under a secret's name, ``other`` for others."""
     if isinstance(value, Mapping):
         return {
             key: _mapped(f"{path}.{key}" if path else str(key), part, secret, other)
@@ -163,7 +163,7 @@ def _mapped(
 
 
 def masked(words: Sequence[str]) -> Iterator[str]:
-    """A command line with ``***`` for what is given to a secret's name, and for passwords in URLs."""
+    """Yield a command line with ``***`` for values under a secret's name and passwords in URLs."""
     hide = False
     for word in words:
         yield _HIDDEN if hide else _masked(word)
@@ -194,12 +194,12 @@ def _without_values(word: str) -> Iterator[str]:
 
 
 def _is_prose(word: str, match: re.Match[str]) -> bool:
-    """``key: trainer.logger`` in a sentence; in a mapping something stands in front of it."""
+    """Return whether ``key: trainer.logger`` is part of a sentence; in a mapping, punctuation precedes it."""
     small = match[1].lower() in ("key", "token")
     return small and ": " in match[0] and word[: match.start(1)].rstrip(" ")[-1:] not in ("{", ",", '"', "'")
 
 
 def _has_secret(text: str) -> bool:
-    """Whether a value under a name that is none holds one; no sentence does for a word in it."""
+    """Return whether a value under another name contains a secret; a word in a sentence is not one."""
     literal = not re.search(r"\s", text) or text.lstrip().startswith(("{", "["))
     return literal and shown(text) != text

@@ -1,4 +1,4 @@
-"""Finds the data directories ``translators/`` and ``overrides/``: in the wheel and in a checkout."""
+"""Paths of the data directories ``translators/`` and ``overrides/``, in the wheel and in a checkout."""
 
 from __future__ import annotations
 

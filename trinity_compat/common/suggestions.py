@@ -1,4 +1,4 @@
-"""The nearest known spelling of a word, or of a dotted key."""
+"""Suggestions: the nearest known spelling of a word or dotted key."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from difflib import SequenceMatcher, get_close_matches
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6, most: int = 1) -> list[str]:
-    """At most ``most`` of the known words that resemble ``word``, the nearest first.
+    """Return at most ``most`` known words that resemble ``word``, the nearest first.
 
-    ``cutoff`` is difflib's ratio, from 0 to 1, below which a word doesn't count: 0.6 for a few short names,
-    more where there are hundreds, of which one always resembles another.
+    ``cutoff`` is difflib's least ratio, from 0 to 1: 0.6 for a few short names, more for hundreds of names,
+    which always contain similar ones.
     """
     return get_close_matches(word, list(known), n=most, cutoff=cutoff)
 
 
 def question(near: list[str]) -> str | None:
-    """``did you mean 'x'?`` for the nearest word; None where none is near."""
+    """Return ``did you mean 'x'?`` for the nearest word, None without one."""
     return f"did you mean {near[0]!r}?" if near else None
 
 
 def did_you_mean(key: str, known: Iterable[str]) -> str | None:
-    """The known key that ``key`` most likely meant; None when nothing is near.
+    """Return the known key that ``key`` most likely meant, None without a near one.
 
-    The same last word in another section counts before a similar spelling: people forget the
-    prefix (``ppo_mini_batch_size``) more often than they mistype it.
+    The same last word in another section precedes a similar spelling: a forgotten prefix
+    (``ppo_mini_batch_size``) is more frequent than a typing error.
     """
     candidates = list(known)
     last = key.rpartition(".")[2]
@@ -41,8 +41,10 @@ def _likeness(name: str, key: str) -> float:
 
 
 def _alike(last: str, candidates: list[str]) -> list[str]:
-    """Those whose last word shares letters enough with ``last``, or is ``last`` with a part more:
-    comparing all in full is slow."""
+    """Preselect keys whose last word shares enough letters with ``last`` or extends it by a part.
+
+    Comparing all keys in full is slow.
+    """
     letters, parts = set(last), set(last.split("_"))
 
     def alike(other: str) -> bool:

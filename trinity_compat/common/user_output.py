@@ -1,5 +1,8 @@
-"""Text that users' code prints in a run's processes: each line is marked with its process in the log, as Ray
-marks its workers' lines. By the mark ``run`` finds it there, and prints it too."""
+"""Output of users' code in a run's processes.
+
+Each line is marked with its process in the log, as Ray marks its workers' lines. ``run`` finds the lines by
+the mark and prints them.
+"""
 
 from __future__ import annotations
 
@@ -23,32 +26,32 @@ _SPEAKS_ITSELF = re.compile(r"site-packages/(?:verl|vllm|ray)/")
 
 
 def mark(name: str, pid: int | None) -> str:
-    """The prefix of each line that process ``pid`` prints; None: of all processes of that name."""
+    """Return the prefix of lines that process ``pid`` prints, None for all processes of that name."""
     return f"({name} pid={'all' if pid is None else pid}) "
 
 
 def found(line: str) -> str | None:
-    """The marked text in a line of a log; None where there is none."""
+    """Return the marked text in a line of a log, None without a mark."""
     match = _MARKED.search(line)
     return match[0] if match else None
 
 
 def mark_users(name: str) -> None:
-    """From now on what users' code prints in this process is marked; other text goes out as it is."""
+    """Mark the output of users' code in this process from now on; other text is written unchanged."""
     sys.stdout = _Marking(sys.stdout, name)
 
 
 def mark_users_of_worker() -> None:
-    """The same in a Ray worker of a run, where a loss of the user's is computed. Elsewhere nothing."""
+    """Mark output in a Ray worker of a run, which computes users' losses; elsewhere do nothing."""
     if USER_FOLDER in os.environ and Path(sys.argv[0]).name == "default_worker.py":
         mark_users(WORKER)
 
 
 class _Marking:
-    """A text stream before ``out``.
+    """A text stream in front of ``out`` that marks users' output.
 
-    A write is the user's where a function of the user's prints, or lets a library do so; a line that veRL
-    prints within such a function is veRL's.
+    A write belongs to the user if a function of theirs prints, directly or through a library. A line that
+    veRL prints within such a function is veRL's.
     """
 
     def __init__(self, out: TextIO, name: str) -> None:
@@ -59,7 +62,7 @@ class _Marking:
         return getattr(self._out, name)
 
     def write(self, text: str) -> int:
-        """As a stream's."""
+        """Implement TextIO."""
         if not _called_by_user():
             return self._out.write(text)
         *lines, self._open = (self._open + text).split("\n")
@@ -70,7 +73,7 @@ class _Marking:
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
-        """As a stream's."""
+        """Implement TextIO."""
         for line in lines:
             self.write(line)
 

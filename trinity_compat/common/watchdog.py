@@ -1,6 +1,6 @@
-"""Watchdogs: whatever a process waits for makes progress within a limit, or it is named and ended.
+"""Watchdogs: anything that a process waits for must progress within a limit, or it is named and killed.
 
-Progress is what counts (tokens, answers, calls that came back), not that a process is alive. A ``Watchdog``
+Progress means tokens, answers, calls that returned; a live process alone does not count. A ``Watchdog``
 keeps the activities of a process, each with a limit; ``tick`` passes time and ``look`` judges. A ``Guard``
 is the thread that looks, names what hangs in the log, ends it, and at last its own process.
 """
@@ -32,9 +32,9 @@ Suspects = Callable[[], Sequence[HungProcess]]
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """An activity without progress: its name, for how long, and the processes that it waits for.
+    """An activity without progress: its name, the time, and the processes that it waits for.
 
-    No ``suspects``: the own process.
+    Without ``suspects`` this process itself hangs.
     """
 
     what: str
@@ -48,10 +48,10 @@ class Stalled:
 
 
 class Activity:
-    """Something under way that should make progress.
+    """An activity that should make progress.
 
-    ``times`` the watchdog's limit and ``extra_s`` seconds are allowed without; ``times`` None: any time,
-    since somebody else limits it.
+    It may take ``times`` the watchdog's limit and ``extra_s`` seconds without progress. ``times`` None means
+    no limit here, because another component limits it.
     """
 
     def __init__(
@@ -68,29 +68,29 @@ class Activity:
         self._since = watchdog.seconds
 
     def progress(self) -> None:
-        """Something came of it."""
+        """Record progress."""
         self._since = self._watchdog.seconds
         self._watchdog.count += 1
 
     def now(self, what: Text, *, times: float | None = 1.0, suspects: Suspects | None = None) -> None:
-        """The next thing in its place; ``suspects`` None: the same processes."""
+        """Replace the activity by the next one; ``suspects`` None keeps the processes."""
         self._what, self._times, self._extra_s = what, times, 0.0
         self._suspects = suspects or self._suspects
         self.progress()
 
     @property
     def what(self) -> str:
-        """Its name, for people."""
+        """The activity's name for messages."""
         return self._what if isinstance(self._what, str) else self._what()
 
     def over(self, limit_s: float) -> float:
-        """Seconds past what is allowed; negative before."""
+        """Return the seconds past the limit, negative before it."""
         if self._times is None:
             return -1.0
         return self._watchdog.seconds - self._since - (limit_s * self._times + self._extra_s)
 
     def stalled(self, limit_s: float) -> Stalled:
-        """The verdict on it."""
+        """Return the report of this activity's stall."""
         idle_s = self._watchdog.seconds - self._since
         allowed_s = limit_s * (self._times or 1.0) + self._extra_s
         suspects: Sequence[HungProcess] = ()
@@ -109,7 +109,7 @@ class Watchdog:
         self._open: dict[int, Activity] = {}
 
     def tick(self) -> None:
-        """Pass time. Who waits ticks, so that no time passes for it while it can't see any progress."""
+        """Advance time. The waiting thread calls this, so time does not pass while it cannot see progress."""
         now = self._clock()
         self.seconds += min(max(now - self._last, 0.0), GAP_S)
         self._last = now
@@ -117,14 +117,14 @@ class Watchdog:
     def begin(
         self, what: Text, *, times: float | None = 1.0, extra_s: float = 0.0, suspects: Suspects = tuple
     ) -> Activity:
-        """An activity that goes on until ``end``; arguments as ``Activity``'s."""
+        """Start an activity that lasts until ``end``; arguments as ``Activity``'s."""
         activity = Activity(self, what, times=times, extra_s=extra_s, suspects=suspects)
         self._open[id(activity)] = activity
         self.count += 1
         return activity
 
     def end(self, activity: Activity) -> None:
-        """It is over; that is progress too."""
+        """End the activity, which is progress too."""
         self._open.pop(id(activity), None)
         self.count += 1
 
@@ -132,7 +132,7 @@ class Watchdog:
     def doing(
         self, what: Text, *, times: float | None = 1.0, extra_s: float = 0.0, suspects: Suspects = tuple
     ) -> Iterator[Activity]:
-        """Around an activity."""
+        """Run the block as an activity."""
         activity = self.begin(what, times=times, extra_s=extra_s, suspects=suspects)
         try:
             yield activity
@@ -140,7 +140,7 @@ class Watchdog:
             self.end(activity)
 
     def look(self) -> Stalled | None:
-        """The activity that is furthest past its limit."""
+        """Return a report of the activity furthest past its limit, None within all limits."""
         if self.limit_s is None:
             return None
         limit_s = self.limit_s
@@ -148,7 +148,7 @@ class Watchdog:
         return worst.stalled(limit_s) if worst and worst.over(limit_s) > 0 else None
 
     def told(self) -> list[str]:
-        """What is under way."""
+        """Return the names of all current activities."""
         return [each.what for each in self._activities()]
 
     def _activities(self) -> list[Activity]:
@@ -156,10 +156,10 @@ class Watchdog:
 
 
 class WatchdogThread:
-    """Looks at ``watchdogs`` every second.
+    """A thread that checks ``watchdogs`` every second.
 
-    What stalls is written to the log with its stacks, and killed: whoever waits for it then gets an error,
-    and asks here for the ``reason``. A process that has not ended ``leave_s`` later, or that hangs itself,
+    A stalled process is logged with its stacks and killed. Its waiting callers then get an error, and read
+    ``reason``. A process that has not ended ``leave_s`` later, or that hangs itself,
     ends with exit code 1 after ``last_word(reason)``.
 
     Use as a context manager. ``own``: the watchdog that passes time by these looks; others tick themselves.
@@ -194,15 +194,15 @@ class WatchdogThread:
                 return
 
     def look(self) -> Stalled | None:
-        """One look at all."""
+        """Check all watchdogs once."""
         self._own.tick()
         return next((found for each in self._watchdogs if (found := each.look())), None)
 
     def act(self, found: Stalled) -> None:
-        """Name it, show its stacks, end it."""
+        """Log the stall with stacks, then kill the processes."""
         self.reason = str(found)
         print(f"watchdog: {self.reason}", file=sys.stderr, flush=True)
-        with suppress(Exception):  # whatever fails here, the process must not stay
+        with suppress(Exception):  # the process must end even if this fails
             for suspect in found.suspects[:_DUMPED]:
                 print(stack(suspect), file=sys.stderr, flush=True)
         for suspect in found.suspects:

@@ -1,6 +1,6 @@
-"""What all our HTML is made of: one style sheet, one code for charts.
+"""The style sheet and chart code of all our HTML.
 
-The studio serves these files; a report of ``compare`` or ``audit`` is one file and has them inside.
+The studio serves these files; reports of ``compare`` and ``audit`` are single files that contain them.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ ASSETS = Path(__file__).parent / "assets"
 
 @cache
 def style() -> str:
-    """The style sheet of every page: colours for light and dark, tables, charts."""
+    """Return the style sheet of every page: colours for light and dark, tables, charts."""
     return (ASSETS / "base.css").read_text(encoding="utf-8")
 
 
 @cache
 def chart_style() -> str:
-    """What uPlot's curves need besides."""
+    """Return uPlot's style sheet."""
     return (ASSETS / "vendor" / "uPlot.min.css").read_text(encoding="utf-8")
 
 
 @cache
 def charts() -> str:
-    """The scripts that make ``Charts``: uPlot, with the licence that it asks for, and ours."""
+    """Return the scripts that define ``Charts``: uPlot, with its licence, and ours."""
     vendor = ASSETS / "vendor"
     notice, *scripts = (
         path.read_text(encoding="utf-8")
