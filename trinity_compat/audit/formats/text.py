@@ -69,8 +69,8 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
         place = f" ({warning.where})" if warning.where else ""
         cure = f"; {warning.hint}" if warning.hint else ""
         mark, style = _MARK[warning.rank]
-        line = Text(f"{mark} {warning.code} {warning.message}{cure}{place}", style=style)
-        yield Padding(line, (0, 0, 0, 2))
+        note = Text(f"{mark} {warning.code} {warning.message}{cure}{place}", style=style)
+        yield Padding(note, (0, 0, 0, 2))
     for diagnostic in launch.diagnostics:
         found = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
         yield Padding(Text(found, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))
