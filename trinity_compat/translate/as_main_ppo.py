@@ -13,7 +13,7 @@ from trinity_compat.verl_config.model import Setting
 
 @dataclass
 class Words:
-    """What main_ppo is told instead of ``origin``. ``own``: beginnings of keys that it doesn't have."""
+    """The settings of main_ppo that stand for ``origin``. ``own``: prefixes of keys that it doesn't have."""
 
     origin: LaunchView
     own: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Words:
             self.put(key, -1, source)
 
     def idle(self, key: str, reason: str) -> None:
-        """Record a key of main_ppo's that the launch's main doesn't read or accepts one value of only."""
+        """Record a key of main_ppo's that has no effect in the launch's main."""
         self.verdicts.append(Verdict(key, Status.NO_EFFECT, reason))
 
     def view(self, ahead: AsyncLead | None = None) -> LaunchView:

@@ -121,7 +121,7 @@ class FindingBuilder:
 
     @cached_property
     def refusals(self) -> tuple[Refusal, ...]:
-        """What a run refuses of this launch, by key."""
+        """The refusals of a run of this launch."""
         return tuple(found for found in refusals(self.view.value) if self.view.is_set(found.key))
 
     def _fate_upstream(self, key: str) -> tuple[Status, str, str, str | None]:

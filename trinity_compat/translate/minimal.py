@@ -1,7 +1,7 @@
 """A YAML without lines that repeat a default: ``translate --minimal``.
 
-A line goes where the launch does not say it, trinity-rft puts the same value there by itself, and the way
-back finds the same in the pinned veRL's defaults. So neither side's run is another one.
+A line is left out if the launch does not set it, trinity-rft has the same value as its default, and the way
+back finds the same value in the pinned veRL's defaults. So the file means the same to both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NONE = object()
 
 
 def minimal(made: Translation) -> Translation:
-    """``made`` with as few lines as mean the same.
+    """Return ``made`` with as few lines as mean the same.
 
     A configuration that cannot be completed, because a number in it is a variable, stays whole.
     """
@@ -83,7 +83,7 @@ class _Meaning:
         return upstream == self._upstream and apart == self._apart and self._is_told(told, flavour_of(config))
 
     def _is_told(self, told: Mapping[str, object], flavour: str) -> bool:
-        """Return whether ``told`` says the same, or leaves out only keys whose value is veRL's default."""
+        """Return True if ``told`` means the same, or leaves out only keys with veRL's default."""
         if any(value != self._told.get(key, _NONE) for key, value in told.items()):
             return False
         defaults = pinned_defaults(flavour)
@@ -93,7 +93,7 @@ class _Meaning:
 
 
 def _in_full(config: Mapping[str, object], target: str) -> dict[str, object]:
-    """The configuration as trinity-rft completes it, its algorithm's own defaults included."""
+    """Return the configuration as trinity-rft completes it, with its algorithm's own defaults."""
     full = completed(config, target).config
     section, defaults = dict(value_at(full, "algorithm")), algorithm_defaults(target)
     for name, value in defaults.algorithms.get(section["algorithm_type"], {}).items():
@@ -106,12 +106,12 @@ def _in_full(config: Mapping[str, object], target: str) -> dict[str, object]:
 
 
 def _read_apart(config: Mapping[str, object]) -> tuple[object, ...]:
-    """The values that a run reads from the file beside veRL's keys."""
+    """Return the values that a run reads from the file beside veRL's keys."""
     return flavour_of(config), sync_of(config), max_staleness_of(config), total_steps_of(config)
 
 
 def _without(config: Mapping[str, object], path: str) -> dict[str, Any]:
-    """A copy without the value at ``path``, and without the sections that it leaves empty."""
+    """Return a copy without the value at ``path``, and without the sections that it leaves empty."""
     out = copied(config)
     *above, name = path.split(".")
     sections: list[Any] = [out]

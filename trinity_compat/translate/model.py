@@ -1,4 +1,4 @@
-"""What a translation yields: a Trinity configuration and one finding per key of the launch."""
+"""The result of a translation: a Trinity configuration and one finding per key of the launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trinity_compat.common.redaction import hidden, shown
 
 
 class Status(StrEnum):
-    """What became of a key, mildest first. The order and spelling serve --fail-on and JSON."""
+    """The treatment of a key, mildest first. The order and spelling serve --fail-on and JSON."""
 
     MAPPED = "mapped"
     DERIVED = "derived"
@@ -31,7 +31,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What became of one key. ``code`` is stable (TC…) and has a page in docs/."""
+    """The treatment of one key. ``code`` is stable (TC…) and has a page in docs/."""
 
     code: str
     status: Status
@@ -43,7 +43,7 @@ class Finding:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        """A finding is there to be shown: what looks like a secret is not in it."""
+        """Replace texts that look like secrets, since a finding is printed."""
         for name, key in (("value", self.key), ("target_value", self.target or self.key)):
             object.__setattr__(self, name, hidden(key, getattr(self, name)))
         object.__setattr__(self, "reason", shown(self.reason))
@@ -59,7 +59,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Something to know that concerns the launch, not one key (TW… codes)."""
+    """A warning that concerns the launch, not one key (TW… codes)."""
 
     code: str
     message: str
@@ -69,7 +69,7 @@ class Caution:
 
 
 def notice(code: str, message: str, where: Where | None = None, hint: str | None = None) -> Caution:
-    """A caution about what is routine."""
+    """Return a routine warning, of the lowest rank."""
     return Caution(code, message, where, hint, Severity.NOTE)
 
 
@@ -90,13 +90,16 @@ class Translation:
     given: frozenset[str] = frozenset()
 
     def reaches(self, limit: str) -> bool:
-        """Whether ``--fail-on limit`` is to fail: see ``reaches``."""
+        """Return True if ``--fail-on limit`` should fail: see ``reaches``."""
         return reaches(limit, self.findings, self.warnings)
 
 
 def reaches(limit: str, findings: Iterable[Finding], cautions: Iterable[Caution]) -> bool:
-    """Whether something is as bad as ``limit``: a status, or ``decide``, which is a caution of that rank, or
-    a status that leaves something to be decided (unsupported and worse)."""
+    """Return True if a finding or warning is as bad as ``limit``.
+
+    ``limit`` is a status or ``decide``: a warning of that rank, or a status that needs a decision
+    (unsupported and worse).
+    """
     if limit == Severity.DECIDE:
         if any(caution.rank is not Severity.NOTE for caution in cautions):
             return True

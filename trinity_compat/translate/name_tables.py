@@ -1,4 +1,4 @@
-"""What is the same in veRL and in Trinity under another name: tables that serve both directions."""
+"""Tables of things that veRL and Trinity have under different names; they serve both directions."""
 
 from __future__ import annotations
 

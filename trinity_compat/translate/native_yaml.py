@@ -1,6 +1,6 @@
-"""What only a YAML by hand says: fields of Trinity's that translate never writes, or for veRL alone.
+"""Fields of a YAML written by hand that translate never writes, or that concern veRL alone.
 
-``complete`` has filled in what the file leaves out, so each field is there.
+``complete`` has filled in what the file leaves out, so each field is present.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _FORMAT = ("prompt_key", "response_key", "messages_key", "system_prompt_key", "s
 
 
 def told_by_hand(config: Mapping[str, object]) -> Told:
-    """(veRL key, value) of a completed file that translate did not write.
+    """Return (veRL key, value) pairs of a completed file that translate did not write.
 
-    Raises UserError for what would be trained otherwise than the file says.
+    Raises UserError for settings that would be trained otherwise than the file says.
     """
     reading = TrinityReader(config)
     check(reading)
@@ -65,7 +65,7 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
 
 
 def _critic(reading: TrinityReader) -> Told:
-    """The critic is trained as the trainer's section says.
+    """Return the critic's keys, as the trainer's section sets them.
 
     Source: ``_build_critic_config`` in trainer/verl/config.py of trinity-rft 0.6.0.
     """
@@ -78,7 +78,7 @@ def _critic(reading: TrinityReader) -> Told:
 
 
 def _tool_format(parser: str) -> str:
-    """veRL's name of a parser of tool calls. Raises UserError for one that it has not."""
+    """Return veRL's name of a parser of tool calls. Raises UserError for a parser that veRL lacks."""
     name = _PARSERS.get(parser, parser)
     if name not in _FORMATS:
         raise UserError(
@@ -89,10 +89,11 @@ def _tool_format(parser: str) -> str:
 
 
 def with_trainer_config(full: CompletedConfig) -> CompletedConfig:
-    """``trainer.trainer_config`` as trinity-rft's trainer takes it: models at its top belong below
-    ``actor_rollout_ref``; keys that it freezes because the configuration's own fields say them, and keys that
-    nothing there reads (``actor.kl_loss_coef``, ``rollout.top_p``), are left out. The plan names those that
-    it has not read.
+    """Return ``trainer.trainer_config`` as trinity-rft's trainer takes it.
+
+    Models at its top belong below ``actor_rollout_ref``. Left out are keys that the trainer freezes because
+    the configuration's own fields set them, and keys that nothing there reads (``actor.kl_loss_coef``,
+    ``rollout.top_p``). The plan names those that it has not read.
 
     Source: ``_normalize_trainer_config`` and FROZEN_KEYS in trainer/verl/config.py of trinity-rft 0.6.0, and
     the dataclasses of that file.
@@ -118,7 +119,7 @@ def with_trainer_config(full: CompletedConfig) -> CompletedConfig:
 
 
 def check(reading: TrinityReader) -> None:
-    """Raises UserError for tasksets and models that no run here can serve as they ask."""
+    """Raise UserError for tasksets and models that no run here can serve as requested."""
     for kind in (TASKSETS, EVAL_TASKSETS):
         tasksets = reading.get(kind) or []
         for number, taskset in enumerate(tasksets):
@@ -158,7 +159,7 @@ def _check_storage(place: str, section: TrinityReader) -> None:
 
 
 def _check_rewarded_alike(kind: str, place: str, section: TrinityReader, first: TrinityReader) -> None:
-    """veRL's reward manager scores all alike."""
+    """Raise UserError unless all tasksets are scored alike, as veRL's reward manager does."""
     field = "reward_fn_args"
     if section.get(field) != first.get(field):
         raise UserError(
@@ -178,7 +179,7 @@ def _check_length(place: str, section: TrinityReader, reading: TrinityReader) ->
 
 
 def _tasksets(reading: TrinityReader) -> Told:
-    """Each taskset by a name of ours, with what the reader needs of it."""
+    """Return each taskset by a name of ours, with the settings of its reader."""
     if not reading.get(TASKSETS) and not reading.get(EVAL_TASKSETS):
         return
     known = {}
@@ -206,7 +207,7 @@ def _tasksets(reading: TrinityReader) -> Told:
 
 
 def _scoring(reading: TrinityReader) -> Told:
-    """Arguments of the reward manager beyond those that the way back of a translated file reads."""
+    """Return arguments of the reward manager beyond those that the way back of a translated file reads."""
     arguments = f"{TASKSETS}.0.reward_fn_args"
     for name, value in _section(reading, arguments).items():
         own = f"{arguments}.{name}"
@@ -222,7 +223,10 @@ def _scoring(reading: TrinityReader) -> Told:
 
 
 def _section(reading: TrinityReader, path: str) -> Mapping[str, object]:
-    """What stands below ``path``, whose keys trinity-rft leaves open. Raises UserError for a single value."""
+    """Return the section at ``path``, whose keys trinity-rft leaves open.
+
+    Raises UserError for a single value.
+    """
     value = reading.get(path) or {}
     if not isinstance(value, Mapping):
         raise UserError(f"{path}={value}: write its keys in a section below it")
@@ -258,9 +262,10 @@ def _sampling(reading: TrinityReader) -> Told:
 
 
 def _sampled_apart(reading: TrinityReader, kind: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """How the tasksets are sampled that differ from the first of their kind, whose sampling is the run's.
+    """Yield the sampling of tasksets that differ from the first of their kind.
 
-    Those of an evaluation have a number of answers of their own, the others algorithm.repeat_times.
+    The first one's sampling is the run's. Tasksets of an evaluation have a number of answers of their own,
+    the others algorithm.repeat_times.
     """
     fields = {name: f"rollout_args.{name}" for name in _SAMPLED}
     if kind == "eval":
@@ -276,7 +281,7 @@ def _sampled_apart(reading: TrinityReader, kind: str) -> Iterator[tuple[str, dic
 
 
 def _checkpoints(reading: TrinityReader) -> Told:
-    """Trinity always saves at the end; a model in Hugging Face's form too, unless it is told not to."""
+    """Yield the keys for saving: Trinity always saves at the end."""
     interval = reading.get("trainer.save_interval")
     yield "trainer.save_freq", interval or NEVER
     wanted = reading.get("trainer.save_hf_checkpoint")

@@ -1,4 +1,4 @@
-"""Keys that mean nothing once rollout and training are apart: a list of its own, each with its reason."""
+"""Keys that have no effect once rollout and training are apart, each with its reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trinity_compat.common.resources import data_path
 
 @functools.cache
 def meaningless() -> Mapping[str, str]:
-    """``key`` or ``prefix.*`` → why it is not carried to the trainer."""
+    """Return ``key`` or ``prefix.*`` → the reason why it is not carried to the trainer."""
     reasons: Mapping[str, str] = json.loads(
         data_path("translators/meaningless.json").read_text(encoding="utf-8")
     )
@@ -21,5 +21,5 @@ def meaningless() -> Mapping[str, str]:
 
 @functools.cache
 def means_nothing(key: str) -> bool:
-    """Whether ``key`` is on the list."""
+    """Return True if ``key`` is on the list."""
     return key in meaningless() or any(f"{section}.*" in meaningless() for section in sections_above(key))

@@ -1,4 +1,4 @@
-"""What the caller may ask of a translation."""
+"""The options of a translation."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ class TranslateOptions:
 
     @property
     def trinity(self) -> str:
-        """The trinity-rft release that is written for."""
+        """The trinity-rft release that the YAML is for."""
         return self.target or (TRINITY_OLD if self.as_published else TRINITY)

@@ -45,6 +45,7 @@ class _Footer:
         self._at = 0
 
     def number_of_rows(self) -> int | None:
+        """Return the number of rows, the footer's third field."""
         field = 0
         while (kind := self._byte()) != 0:
             field = field + (kind >> 4) if kind >> 4 else _signed(self._varint())

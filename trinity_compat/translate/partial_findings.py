@@ -1,4 +1,4 @@
-"""A launch of which one value, or the main, cannot be translated: every other key is judged all the same."""
+"""Findings for a launch of which one value, or the main, cannot be translated."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _GIVE = "give it: "
 
 @dataclass(frozen=True, slots=True)
 class PartialTranslation:
-    """The translation of what is left of a launch, and what was left out: each with why, or with the rule of
-    the user's that drops it."""
+    """The translation of a launch without the arguments that cannot be translated.
+
+    ``refused`` are these arguments' errors; ``dropped`` those that a rule of the user's drops, with the rule.
+    """
 
     translation: Translation
     refused: tuple[KeyRefused, ...]
@@ -37,7 +39,7 @@ def translate_partially(
 ) -> PartialTranslation:
     """Translate ``effective``, leaving out the arguments whose value cannot be translated.
 
-    Raises UserError where something else than an argument of the launch stands in the way.
+    Raises UserError if something else than an argument of the launch prevents the translation.
     """
     refused: list[KeyRefused] = []
     dropped: list[tuple[KeyRefused, MappingRow]] = []
@@ -60,7 +62,7 @@ def translate_partially(
 
 
 def _without(launch: Launch, error: KeyRefused) -> Launch | None:
-    """``launch`` without the argument that an error names; None where it names none."""
+    """Return ``launch`` without the argument that an error names; None if it names none."""
     left = tuple(
         word
         for word in launch.arguments
@@ -70,8 +72,10 @@ def _without(launch: Launch, error: KeyRefused) -> Launch | None:
 
 
 def as_ppo(effective: EffectiveConfig, *, root: Path | None = None) -> EffectiveConfig | None:
-    """The launch of a main that isn't translated as if it started main_ppo, so that its keys can be judged;
-    None where they aren't that main's. Raises UserError where it cannot be composed."""
+    """Return a launch of a main that isn't translated as if it started main_ppo, to report on its keys.
+
+    None if the keys aren't that main's. Raises UserError if it cannot be composed.
+    """
     launch = effective.launch
     if not entrypoints.has_verl_keys([word.text for word in launch.arguments]):
         return None
@@ -82,7 +86,7 @@ def as_ppo(effective: EffectiveConfig, *, root: Path | None = None) -> Effective
 
 
 def refusal_of_all(refused: Sequence[KeyRefused]) -> UserError:
-    """One error that names everything that stands in the way, and what to give."""
+    """Return one error that names everything that prevents the translation, and what to give."""
     first, *others = refused
     more = "".join(f"\n{error.where}: {error.message}" for error in others)
     return UserError(f"{first.message}{more}", where=first.where, hint=_hint(refused))

@@ -1,9 +1,9 @@
-"""What veRL has and Trinity hasn't: carried in the YAML so that the way back is exact.
+"""Settings that veRL has and Trinity lacks, carried in the YAML so that the way back is exact.
 
-``trainer.trainer_config.trinity_compat.verl`` holds keys of the pinned veRL whose value the rest of
-the YAML doesn't tell. ``stands_for`` holds keys whose value the YAML only approximates, as
-``key: [what the YAML says, what the launch says]``: it counts only as long as the YAML still says the
-former, so that an edit of the YAML wins.
+``trainer.trainer_config.trinity_compat.verl`` holds keys of the pinned veRL whose value the rest of the YAML
+doesn't determine. ``stands_for`` holds keys whose value the YAML only approximates, as ``key: [the YAML's
+value, the launch's value]``: it applies only while the YAML still has the former, so that an edit of the YAML
+wins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trinity_compat.translate.verl_from_trinity import compat_path, to_verl
 
 
 def carry(view: LaunchView, draft: Draft) -> None:
-    """Write updates_per_step, and what only veRL has, into ``draft``."""
+    """Write updates_per_step, and the keys that only veRL has, into ``draft``."""
     base = compat_path(view.options.trinity)
     draft.put(f"{base}.updates_per_step", view.r, "r: mini-batches in one veRL step")
     _write_ahead(view, draft, base)
@@ -36,7 +36,7 @@ def carry(view: LaunchView, draft: Draft) -> None:
 
 
 def _write_ahead(view: LaunchView, draft: Draft, base: str) -> None:
-    """What Trinity's synchronizer has no words for."""
+    """Write the explorer's lead, which Trinity's synchronizer has no fields for."""
     if view.ahead is None:
         return
     if view.old_trinity and view.ahead.style != "fixed":
@@ -76,7 +76,7 @@ _NONE = object()
 
 
 def _default(value: object, given: bool, interpolation: str | None, pinned: object) -> bool:
-    """Whether the pinned veRL has this value by itself."""
+    """Return True if the pinned veRL has this value as its default."""
     if isinstance(pinned, str) and "${" in pinned:
         return not given and interpolation == pinned
     return pinned is not _NONE and same(pinned, value)

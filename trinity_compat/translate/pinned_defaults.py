@@ -16,7 +16,7 @@ def pinned_defaults(flavour: str) -> Mapping[str, object]:
 
 
 def same(one: object, other: object) -> bool:
-    """Equal, and a bool only to a bool: 1 and 1.0 are the same number, 1 and True are not."""
+    """Return True if the values are equal, a bool only to a bool: 1 and 1.0 are the same, 1 and True not."""
     if isinstance(one, bool) is not isinstance(other, bool):
         return False
     return bool(one == other)

@@ -1,4 +1,4 @@
-"""From a launch to the YAML's text: one function for ``translate``, ``run`` and the API."""
+"""The whole way from a launch to the YAML's text, for ``translate``, ``run`` and the API."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def translate_launch(
 ) -> tuple[Translation, str]:
     """Return the translation of ``launch`` and the YAML's text.
 
-    Config files that the launch names are read inside ``root`` (its working directory if None).
-    Raises UserError where there is no translation, with the place in the script.
+    Config files that the launch names are read inside ``root`` (its working directory if None). Raises
+    UserError, with the place in the script, if there is no translation.
     """
     _refuse_idle(launch)
     if options.resolve:
@@ -49,7 +49,7 @@ def translate_launch(
 
 
 def _refuse_idle(launch: Launch) -> None:
-    """Raise UserError for a flag with which Hydra answers and trains nothing."""
+    """Raise UserError for a flag with which Hydra prints something and trains nothing."""
     flags = hydra_flags(launch)
     for name, does in _IDLE.items():
         if name in flags.words:
@@ -65,7 +65,7 @@ def _refuse_idle(launch: Launch) -> None:
 def translate_config(
     effective: EffectiveConfig, options: TranslateOptions, *, root: Path | None = None
 ) -> tuple[Translation, str]:
-    """As ``translate_launch`` for a configuration that is composed already (a veRL YAML)."""
+    """Translate a configuration that has been composed (a veRL YAML), like ``translate_launch``."""
     refuse_other_mains(effective)
     refuse_errors(effective)
     found = translate_partially(effective, options, root=root)
@@ -92,7 +92,7 @@ def refuse_unstartable(translation: Translation) -> None:
 
 
 def header_lines(translation: Translation, options: TranslateOptions) -> list[str]:
-    """The command that wrote the file, the veRL release that was taken and why, and r."""
+    """Return the YAML's header: the command that wrote it, the veRL release and its reason, and r."""
     facts = translation.facts
     lines = [f"Written by: {options.command}"] if options.command else []
     lines.append(f"veRL {facts['verl_version']}: {facts['verl_version_why']}")

@@ -1,4 +1,4 @@
-"""Where the functions of ``sections/`` register: derivations (forth) and ways back."""
+"""The registry of the functions of ``sections/``: derivations (forth) and ways back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAYS_BACK: list[WayBack] = []
 
 
 def derivation(function: Derivation) -> Derivation:
-    """Register a function that sees the launch and yields what it writes and says.
+    """Register a function that reads the launch and yields values, verdicts and warnings.
 
     A row of ``translators/rows`` names it in ``by``.
     """
@@ -27,9 +27,9 @@ def derivation(function: Derivation) -> Derivation:
 
 
 def way_back(function: WayBack) -> WayBack:
-    """Register a function that yields (veRL key, value) of what a section of the YAML says.
+    """Register a function that yields (veRL key, value) pairs of a section of the YAML.
 
-    No two of them tell the same key: their order means nothing.
+    No two of them yield the same key, so their order does not matter.
     """
     WAYS_BACK.append(function)
     return function

@@ -55,9 +55,12 @@ def replay_of(
 
 
 def orders_nothing(config: Mapping[str, object]) -> bool:
-    """Whether upstream's buffer gives the order in which the groups were made, each once: both sides sync
-    after the same steps, so that all groups that wait have one version, and those of equal priority come in
-    the order in which they were put (AsyncPriorityQueue), of which a full one drops the first."""
+    """Return True if upstream's buffer would give the groups in the order of their generation, each once.
+
+    Both sides sync after the same steps then, so that all waiting groups have one version, and those of equal
+    priority come in the order in which they were put (AsyncPriorityQueue), of which a full one drops the
+    first.
+    """
     reading = TrinityReader(config)
     if not reading.get(f"{_SECTION}.enable") or reading.get("synchronizer.sync_style", "fixed") != "fixed":
         return False

@@ -35,7 +35,7 @@ _REMEMBERED = 8192  # keys whose row was looked up; all releases together have s
 
 @dataclass(frozen=True, slots=True)
 class MappingRow:
-    """How one veRL key, or all keys below a prefix, becomes Trinity's.
+    """The mapping of one veRL key, or of all keys below a prefix, to Trinity.
 
     ``to`` are dotted paths, the first one names the key in a finding; ``targets`` replaces them for
     a trinity-rft release. ``same`` is the value with which upstream behaves like veRL anyway.
@@ -61,7 +61,7 @@ class MappingRow:
         return Status.PASSED_THROUGH if self.passes(target) else self.status or HOWS[self.how]
 
     def passes(self, target: str) -> bool:
-        """Whether the key goes to trainer_config in trinity-rft ``target``."""
+        """Return True if the key goes to trainer_config in trinity-rft ``target``."""
         return self.how == "pass" or target in self.passed
 
     def paths(self, target: str) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def load_rows(user_rules: str | None = None) -> MappingTable:
 
 
 def rules_of(name: str | None) -> Rules:
-    """What the user's rule file (or a shipped family of that name) says. Raises UserError for a bad one."""
+    """Return the rules of a user's file or of a shipped family. Raises UserError for a bad file."""
     return read_rules(name, HOWS)
 
 

@@ -51,9 +51,12 @@ _KINDS: Mapping[str, _Kind] = {
 
 
 def selector_of(section: TrinityReader, place: str) -> dict[str, object]:
-    """The selector of a taskset at ``place``: ``type`` and ``seed``; for one that reads them
-    ``feature_keys``, their ``place`` in the file, and all ``kwargs``. Raises UserError for one that
-    trinity-rft does not know, or would fail on."""
+    """Return the selector of the taskset at ``place``.
+
+    It has ``type`` and ``seed``; for a selector that reads them also ``feature_keys``, their ``place`` in the
+    file, and all ``kwargs``. Raises UserError for a selector that trinity-rft does not know, or would fail
+    on.
+    """
     path = "data_selector" if section.get("data_selector") else "task_selector"
     where = f"{place}.{path}"
     name = section.get(f"{path}.selector_type") or SEQUENTIAL

@@ -15,8 +15,10 @@ _WHERE = Where("--set")
 
 
 def with_assigned_keys(launch: Launch, options: TranslateOptions) -> tuple[Launch, TranslateOptions]:
-    """The launch with the keys of veRL's among the assignments as its last overrides, and the options with
-    the other assignments. A name that both know is Trinity's."""
+    """Return the launch and the options with the assignments of veRL's keys moved into the launch.
+
+    They become its last overrides. A name that both veRL and Trinity have is Trinity's.
+    """
     verls = [key for key in options.assignments if is_verl_key(key, options.trinity)]
     if not verls:
         return launch, options
@@ -28,7 +30,7 @@ def with_assigned_keys(launch: Launch, options: TranslateOptions) -> tuple[Launc
 
 
 def is_verl_key(key: str, target: str) -> bool:
-    """Whether ``key`` is one that a release of veRL has and trinity-rft ``target`` has not, or a new one."""
+    """Return True for a key that a veRL release has and trinity-rft ``target`` lacks, and for a new one."""
     if key.startswith("+"):
         return True
     return schema(target).find(key) is None and any(key in key_index()[flavour] for flavour in FLAVOURS)

@@ -1,8 +1,8 @@
 """Launches of veRL's supervised trainers: fsdp_sft_trainer, sft_trainer, sft_trainer_ray.
 
-Their keys are a tree of their own, in every release (``sft_trainer.yaml``, ``sft_trainer_engine.yaml``).
-What becomes of each is a row of ``translators/sft.json``: status, path in the YAML ("" for none), why. What
-the YAML of trinity-rft has no place for lies under ``trinity_compat.rows``, for our runtime.
+Their keys are a tree of their own, in every release (``sft_trainer.yaml``, ``sft_trainer_engine.yaml``). Each
+key has a row in ``translators/sft.json``: status, path in the YAML ("" for none), reason. Settings that the
+YAML of trinity-rft has no field for are written under ``trinity_compat.rows``, for our runtime.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _MONITORS = ("wandb", "tensorboard", "mlflow", "swanlab")
 
 @cache
 def rows() -> Mapping[str, tuple[str, str, str]]:
-    """Key, or section of keys → status, path, why."""
+    """Return the table: a key, or a section of keys → status, path, reason."""
     stored: dict[str, list[str]] = json.loads(data_path("translators/sft.json").read_text(encoding="utf-8"))
     return {key: (status, path, why) for key, (status, path, why) in stored.items()}
 
 
 def translate_sft(effective: EffectiveConfig, options: TranslateOptions) -> Translation:
-    """The Trinity configuration of a supervised launch, and a finding per key.
+    """Return the Trinity configuration of a supervised launch, and a finding per key.
 
-    Raises UserError for a target that lacks what it needs.
+    Raises UserError for a target that lacks what the launch needs.
     """
     if options.trinity != TRINITY:
         raise UserError(
@@ -69,9 +69,9 @@ def translate_sft(effective: EffectiveConfig, options: TranslateOptions) -> Tran
 
 
 def _settings(effective: EffectiveConfig, symbols: EnvReferences) -> Mapping[str, Setting]:
-    """With marks in texts for what only the environment knows.
+    """Return the settings, with marks in texts for values that only the environment knows.
 
-    Any other value is what it is here, and the variables behind it have their text everywhere.
+    Any other value is its value here, and the variables behind it have their text everywhere.
     """
     if (marked := recomposed(effective, symbols, None)) is None:
         return effective.settings
@@ -85,7 +85,7 @@ def _settings(effective: EffectiveConfig, symbols: EnvReferences) -> Mapping[str
 
 
 def _is_text_of(found: Setting, real: Setting, symbols: EnvReferences) -> bool:
-    """Whether a value with marks is of the real one's type, and no word that decides something."""
+    """Return True if a value with marks has the real one's type, and selects nothing by its word."""
     if real.key in _DECIDE and symbols.is_known(found.value):
         return False
     return type(found.value) is type(real.value) or not symbols.is_known(found.value)
@@ -104,7 +104,7 @@ def _cautions(effective: EffectiveConfig) -> Iterator[Caution]:
 
 @dataclass(slots=True)
 class _Draft:
-    """A configuration in the making. ``settings``: the launch's, with marks."""
+    """A configuration in progress. ``settings``: the launch's, with marks."""
 
     effective: EffectiveConfig
     settings: Mapping[str, Setting]
@@ -112,20 +112,23 @@ class _Draft:
     provenance: dict[str, str] = field(default_factory=dict)
 
     def value(self, key: str, default: object = None) -> Any:
+        """Return the value of ``key`` here; ``default`` if there is none or it is null."""
         setting = self.settings.get(key)
         return default if setting is None or setting.value is None else setting.value
 
     def put(self, path: str, value: object, note: str = "") -> None:
+        """Write one value, with a note on its origin."""
         put(self.config, path, value)
         if note:
             self.provenance[path] = note
 
     @property
     def conversations(self) -> bool:
-        """Whether rows are lists of messages: always with sft_trainer, asked for with fsdp_sft_trainer."""
+        """True if rows are lists of messages: always with sft_trainer, by a key with fsdp_sft_trainer."""
         return bool(self.value("data.multiturn.enable", "data.messages_key" in self.settings))
 
     def write(self) -> None:
+        """Write the configuration of the launch."""
         self.put("mode", "train", "nothing is generated")
         for key, setting in self.settings.items():
             status, path, _ = _row(key)
@@ -138,7 +141,7 @@ class _Draft:
         self._training()
 
     def _is_written(self, key: str, setting: Setting) -> bool:
-        """A value that is a default of veRL's and goes through by name is its default there too."""
+        """Return True unless the value is null, idle, or a default that upstream has by itself."""
         if setting.value in (None, "none") or key in self._idle():
             return False
         return (
@@ -146,7 +149,7 @@ class _Draft:
         )
 
     def _idle(self) -> set[str]:
-        """Keys of the kind of rows that these are not."""
+        """Return the keys that concern the other kind of rows."""
         of_columns = ("data.prompt_key", "data.response_key")
         of_messages = ("data.multiturn.messages_key", "data.multiturn.tools_key", "data.multiturn.enable")
         return set(of_columns if self.conversations else of_messages)
@@ -203,7 +206,7 @@ class _Draft:
         self.put("continue_from_checkpoint", self.value("trainer.resume_mode", "auto") != "disable")
 
     def _verl(self, directory: str) -> dict[str, object]:
-        """Keys of veRL's PPO trainer that no field of Trinity's stands for."""
+        """Return keys of veRL's PPO trainer that no field of Trinity's stands for."""
         loggers = _listed(self.value("trainer.logger", ["console"]))
         told: dict[str, object] = {"trainer.default_local_dir": directory, "trainer.logger": loggers}
         if self.value("data.val_files") and (every := self.value("trainer.test_freq", -1)):
@@ -221,6 +224,7 @@ class _Draft:
     # -- what became of each key ------------------------------------------------------------------
 
     def findings(self) -> Iterator[Finding]:
+        """Return a finding per key."""
         settings, own = self.effective.settings, self.effective.set_keys
         yield from (self._finding(key, settings[key]) for key in own)
         for other in self.effective.others:
@@ -240,7 +244,7 @@ class _Draft:
         return Finding(CODE, found, key, setting.value, setting.where, target, reason=why)
 
     def _fate(self, key: str, setting: Setting, status: Status, why: str) -> tuple[Status, str]:
-        """What holds for the value that the key has here."""
+        """Return the treatment of the key's value."""
         if key in self._idle():
             rows_are = "conversations" if self.conversations else "columns of a question and an answer"
             return Status.NO_EFFECT, f"the rows are {rows_are}"

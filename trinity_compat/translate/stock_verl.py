@@ -1,8 +1,9 @@
-"""Keys that stock veRL takes and does not use, or uses otherwise than it says.
+"""Keys that stock veRL accepts and ignores, or uses otherwise than documented.
 
-``translators/verl/stock.json``: a key, or ``x.*`` for all below x, to what the pinned release's ``main_ppo``
-``says`` of it; ``but``: the value with which it does what it says; ``moved``: a section that the release has
-under another name. Found by tracing its reads in whole runs and by reading its source.
+``translators/verl/stock.json`` maps a key, or ``x.*`` for all below x, to a description of the pinned
+release's ``main_ppo``: ``says`` what it does; ``but``: the value with which it does what the key says;
+``moved``: a section that the release has under another name. Found by tracing the key's reads in whole runs
+and by reading the source.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _entry(key: str) -> Mapping[str, Any] | None:
 
 
 def remark(config: EffectiveConfig, key: str) -> str | None:
-    """Return what stock veRL does with a ``key`` that the launch sets, None where it does what it says."""
+    """Return what stock veRL does with a ``key`` that the launch sets, None if it does what the key says."""
     setting = config.settings.get(key)
     entry = _entry(key)
     if entry is None or setting is None or setting.where is None or setting.value is None:
@@ -47,8 +48,7 @@ def remark(config: EffectiveConfig, key: str) -> str | None:
 
 
 def is_moved(key: str) -> bool:
-    """Whether stock veRL does not read ``key`` any more, as the pinned release has its section under another
-    name."""
+    """Return True if stock veRL ignores ``key`` because the pinned release renamed its section."""
     return bool((_entry(key) or {}).get("moved"))
 
 
@@ -69,8 +69,10 @@ def lost_in(verl: Tree) -> dict[str, object]:
 
 
 def lost_keys(config: EffectiveConfig) -> dict[str, object]:
-    """Return the values that stock veRL loses since their section has another name, under the names that it
-    reads: overrides that make a stock run mean what the launch means."""
+    """Return the values that stock veRL ignores since it renamed their section, by the new names.
+
+    As overrides they make a stock run mean what the launch means.
+    """
     found = upgrade(config)
     lost: dict[str, object] = {}
     for move in found.moves:

@@ -28,13 +28,13 @@ _MEDIA = ("image_key", "video_key")
 
 
 def schema_in(config: Mapping[str, object]) -> Schema:
-    """What the YAML's algorithm trains on; "experience" for all that needs an explorer."""
+    """Return the kind of rows that the algorithm trains on; "experience" if it needs an explorer."""
     section = TrinityReader(config).get("algorithm")
     return schema_of(section) if isinstance(section, Mapping) else "experience"
 
 
 def verl_keys(reading: TrinityReader) -> dict[str, object]:
-    """What follows for veRL; nothing for a YAML whose algorithm trains on an explorer's answers.
+    """Return the veRL keys of a YAML that trains on rows; none for one that trains on an explorer's answers.
 
     Raises UserError without a number of rows.
     """
@@ -59,7 +59,7 @@ def verl_keys(reading: TrinityReader) -> dict[str, object]:
 
 
 def _forward_pass(reading: TrinityReader) -> dict[str, object]:
-    """veRL asks for the size of a pass that it makes for answers, and here for validation rows."""
+    """Return the size of a forward pass: veRL demands it for answers, and here for validation rows."""
     key = f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu"
     given = reading.get(f"trainer.trainer_config.{key}")
     size = given or reading.get(f"trainer.trainer_config.{ACTOR}.ppo_micro_batch_size_per_gpu")
@@ -67,8 +67,10 @@ def _forward_pass(reading: TrinityReader) -> dict[str, object]:
 
 
 def _whole_pairs(reading: TrinityReader) -> dict[str, object]:
-    """DPO's loss is of two rows, which have to meet in one micro-batch: it is cut by rows, not by tokens, and
-    nothing is reordered."""
+    """Return the keys that keep the two rows of a DPO pair in one micro-batch.
+
+    The batch is cut by rows, not by tokens, and nothing is reordered.
+    """
     key = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
     size = reading.get(f"trainer.trainer_config.{key}", 2)
     if isinstance(size, bool) or not isinstance(size, int) or size % 2 or size < 2:
@@ -89,9 +91,9 @@ def _whole_pairs(reading: TrinityReader) -> dict[str, object]:
 
 
 def rows_of(config: Mapping[str, object]) -> RowsSpec | None:
-    """The rows that the YAML trains on, paths as it writes them; None where an explorer makes them.
+    """Return the rows that the YAML trains on, paths as written; None if an explorer generates them.
 
-    Raises UserError for what cannot be read or made a row of.
+    Raises UserError for what cannot be read or turned into a row.
     """
     schema, reading = schema_in(config), TrinityReader(config)
     if schema == "experience":
@@ -110,7 +112,7 @@ def _check_mode(schema: str, reading: TrinityReader) -> None:
 
 
 def rows_in(schema: str, reading: TrinityReader, section: str) -> RowsSpec:
-    """The rows of one buffer of the trainer's. ``section``: where it stands. Raises UserError."""
+    """Return the rows of one buffer of the trainer's. ``section``: its path. Raises UserError."""
     kind = reading.get(f"{section}.storage_type", "queue")
     if str(kind).lower() != "file":
         raise UserError(

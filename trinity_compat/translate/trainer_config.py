@@ -1,4 +1,4 @@
-"""What upstream reads under ``trainer.trainer_config``, per release and strategy, and its defaults there."""
+"""Keys that upstream reads under ``trainer.trainer_config``, per release and strategy, with its defaults."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from trinity_compat.verl_config.pinned import compose_pinned
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
-    """``defaults`` holds every key that upstream's veRL dataclasses define, with its value there; null where
-    a field of the file's own says it (``algorithm.optimizer.lr``) unless the key is written.
+    """The keys under ``trainer.trainer_config`` of one release and strategy.
 
-    A name that ends in ``.*`` stands for a dictionary that takes any key. ``ignored`` are keys that
-    upstream accepts and overwrites from its own configuration.
+    ``defaults`` holds every key that upstream's veRL dataclasses define, with its value; null where a field
+    of the file's own sets it (``algorithm.optimizer.lr``) unless the key is written. A name that ends in
+    ``.*`` stands for a dictionary that takes any key. ``ignored`` are keys that upstream accepts and
+    overwrites from its own configuration.
     """
 
     defaults: Mapping[str, object]
     ignored: frozenset[str]
 
     def takes(self, key: str) -> bool:
-        """Whether a value at ``key`` reaches the trainer."""
+        """Return True if a value at ``key`` reaches the trainer."""
         return key in self.defaults or any(f"{above}.*" in self.defaults for above in sections_above(key))
 
     def default(self, key: str) -> object:
-        """The value that holds upstream when nothing is written at ``key``; None inside a dictionary."""
+        """Return upstream's value if nothing is written at ``key``; None inside a dictionary."""
         return self.defaults.get(key)
 
 
@@ -47,7 +48,7 @@ _NOT_A_DEFAULT = ("critic.forward_micro_batch_size", "critic.optim.optimizer")
 
 @functools.cache
 def trainer_defaults(target: str, flavour: str) -> Mapping[str, object]:
-    """Keys of the pinned veRL whose default differs from that of trinity-rft's trainer → the latter.
+    """Return keys of the pinned veRL whose default differs from trinity-rft's trainer → the latter.
 
     ``flavour``: ppo_trainer or ppo_megatron_trainer.
     """

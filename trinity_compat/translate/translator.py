@@ -37,9 +37,9 @@ def translate(
 ) -> Translation:
     """Return the Trinity configuration that means what ``effective`` means, and a finding per key.
 
-    Config files that the launch names are read inside ``root`` (its working directory if None).
-    Raises UserError for a main that isn't translated, a batch size that doesn't divide, a
-    GPU split that was asked for and cannot run, an unknown value that feeds a number.
+    Config files that the launch names are read inside ``root`` (its working directory if None). Raises
+    UserError for a main that isn't translated, a batch size that doesn't divide, a requested GPU split that
+    cannot run, and an unknown value that feeds a number.
     """
     refuse_other_mains(effective)
     if effective.launch.taken_for in entrypoints.SUPERVISED:
@@ -56,8 +56,10 @@ def translate(
 def _translated(
     effective: EffectiveConfig, options: TranslateOptions, root: Path | None, symbols: EnvReferences
 ) -> tuple[Translation, frozenset[str]]:
-    """The translation, and the variables that it writes by their name in one place and by their default's
-    text in another."""
+    """Return the translation, and the variables that it writes inconsistently.
+
+    These stand by their name in one place and by their default's text in another.
+    """
     upgraded = upgrade(effective)
     view = LaunchView(
         config=upgraded.config,
@@ -91,7 +93,7 @@ def _translated(
 
 
 def _refuse_values_for_sections(view: LaunchView) -> None:
-    """Raise KeyRefused for a value where the pinned veRL has a section, with which veRL's workers end."""
+    """Raise KeyRefused for a value where the pinned veRL has a section: veRL's workers would fail."""
     sections = pinned_tree(view.config.flavour or "ppo_trainer")
     for key, setting in view.config.settings.items():
         section = value_at(sections, key) if setting.where is not None else None
@@ -105,8 +107,11 @@ def _refuse_values_for_sections(view: LaunchView) -> None:
 
 
 def _written_both_ways(view: LaunchView, draft: Draft) -> frozenset[str]:
-    """The variables with a default that are in a text of the YAML, and behind a value of it that is a text
-    no longer; and those of such a value in whose default something is not known here (a list of paths)."""
+    """Return the variables that the YAML would write both by name and by their default's text.
+
+    These are variables with a default that are in a text of the YAML and behind a value that is not a text
+    any more, and those of such a value whose default holds an unknown part (a list of paths).
+    """
     symbols = view.symbols
     as_names = symbols.variables(draft.config)
     as_text: set[str] = set()
@@ -133,7 +138,7 @@ def _with_default(part: WordPart) -> str | None:
 
 
 def refuse_other_mains(effective: EffectiveConfig) -> None:
-    """Raise UserError unless the launch's main is one that is translated."""
+    """Raise UserError unless the launch's main is translated."""
     launch = effective.launch
     entrypoints.refuse(launch.module, launch.where, launch.main)
 
@@ -141,13 +146,13 @@ def refuse_other_mains(effective: EffectiveConfig) -> None:
 def symbolic_settings(
     effective: EffectiveConfig, symbols: EnvReferences, root: Path | None
 ) -> Mapping[str, Setting] | None:
-    """The settings, carried forward, with marks; None where nothing is symbolic, or a mark can't stand."""
+    """Return the settings carried forward with marks; None if none is symbolic or marks can't be placed."""
     composed = recomposed(effective, symbols, root)
     return upgrade(composed).config.settings if composed is not None else None
 
 
 def _assign(config: dict[str, object], provenance: dict[str, str], options: TranslateOptions) -> None:
-    """Apply ``--set``; what trinity-rft would refuse then is an error of the user's."""
+    """Apply ``--set``; a value that trinity-rft would refuse is an error of the user's."""
     draft = Draft(config, provenance)
     for path in options.assignments:
         if is_verl_key(path, options.trinity):  # of a launch's there is none left

@@ -1,8 +1,8 @@
-"""What a run makes of each field of a Trinity YAML by hand: reads it, has no use for it, or refuses it.
+"""The treatment of each field of a Trinity YAML written by hand: read, without effect, or refused.
 
 The table is data, ``translators/trinity_fields.json``: ``read``, ``no_effect`` with the reason, ``refused``
-with the reason and what to write instead where the value is not upstream's default. A name may have ``*``
-for any part. docs/reference/trinity.md is made of it.
+with the reason and what to write instead where the value is not upstream's default. A name may have ``*`` for
+any part. docs/reference/trinity.md is generated from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Kind = Literal["read", "no effect", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class FieldTreatment:
-    """``why`` and ``hint`` are empty for what is read."""
+    """The treatment of a field; ``why`` and ``hint`` are empty for a field that is read."""
 
     kind: Kind
     why: str = ""
@@ -32,7 +32,7 @@ class FieldTreatment:
 
 @functools.cache
 def table() -> Mapping[str, FieldTreatment]:
-    """Pattern of a path → its fate."""
+    """Return pattern of a path → its treatment."""
     data = json.loads(data_path("translators/trinity_fields.json").read_text(encoding="utf-8"))
     read = {path: FieldTreatment("read") for path in data["read"]}
     unread = {path: FieldTreatment("no effect", why) for path, why in data["no_effect"].items()}
@@ -41,7 +41,7 @@ def table() -> Mapping[str, FieldTreatment]:
 
 @functools.cache
 def fate_of(path: str) -> FieldTreatment | None:
-    """What becomes of a field; None where nobody has said. Of several patterns the longest counts."""
+    """Return the treatment of a field; None if the table has none. Of several patterns the longest counts."""
     matching = [pattern for pattern in table() if _matches(path, pattern)]
     return table()[max(matching, key=_weight)] if matching else None
 
@@ -56,7 +56,7 @@ def _weight(pattern: str) -> tuple[int, int]:
 
 
 def fields(rules: Schema) -> Iterator[str]:
-    """Every field of a release by its dotted path, ``*`` for a position in a list or a key of a dict."""
+    """Return every field of a release by its dotted path, ``*`` for a list position or a key of a dict."""
     yield from _fields(rules, FieldType("class", class_name=rules.root), "", ())
 
 
@@ -73,7 +73,7 @@ def _fields(rules: Schema, kind: FieldType, path: str, inside: tuple[str, ...]) 
 
 
 def fields_page() -> str:
-    """docs/reference/trinity.md: every field of both releases and what becomes of it."""
+    """Return docs/reference/trinity.md: every field of both releases with its treatment."""
     known = {target: list(fields(schema(target))) for target in TARGETS}
     paths = dict.fromkeys(
         path for target in TARGETS for path in known[target] if not path.startswith("stages.")

@@ -16,9 +16,10 @@ NEVER = 10**8  # an interval that no run reaches: upstream has no "off"
 
 @dataclass(frozen=True, slots=True)
 class TrinityReader:
-    """``r`` mini-batches are one veRL step, ``why`` says how that is known.
+    """Reads a Trinity configuration for the way back.
 
-    ``counts_verl`` is true where the YAML counts veRL steps (the published guide's way).
+    ``r`` mini-batches are one veRL step, ``why`` says how that is known. ``counts_verl`` is true if the YAML
+    counts veRL steps (the published guide's way).
     """
 
     config: Mapping[str, object]
@@ -27,19 +28,19 @@ class TrinityReader:
     counts_verl: bool = False
 
     def get(self, path: str, default: object = None) -> Any:
-        """The value at a dotted path, list positions as numbers; ``default`` where nothing stands."""
+        """Return the value at a dotted path, list positions as numbers; ``default`` if there is none."""
         value = value_at(self.config, path)
         return default if value is None else value
 
     def told(self, *pairs: FieldPair) -> Iterator[tuple[str, object]]:
-        """(veRL key, value) of every pair whose field the YAML has."""
+        """Return (veRL key, value) of every pair whose field the YAML has."""
         for pair in pairs:
             value = self.get(pair.path)
             if value is not None:
                 yield pair.key, value
 
     def steps(self, path: str) -> int | None:
-        """The count of steps at ``path`` in veRL steps; 0, −1 and None stay as they are.
+        """Return the count of steps at ``path`` in veRL steps; 0, −1 and None stay as they are.
 
         Raises UserError when r doesn't divide it.
         """

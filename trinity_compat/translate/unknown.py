@@ -1,4 +1,4 @@
-"""Keys that no veRL release reads, and what was probably meant."""
+"""Keys that no veRL release reads, with the nearest known spelling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ USER_RULE = "TC002"
 
 
 def is_unknown(key: str, unread: Collection[str], rows: MappingTable) -> bool:
-    """Whether ``key`` is among ``unread`` and neither a row of its own nor a user's rule speaks for it."""
+    """Return True if ``key`` is among ``unread`` and neither a row of its own nor a user's rule covers it."""
     if key not in unread:
         return False
     row = rows.find(key)
@@ -23,7 +23,7 @@ def is_unknown(key: str, unread: Collection[str], rows: MappingTable) -> bool:
 
 
 def reason_of(key: str, config: EffectiveConfig) -> str:
-    """Why a key of a composed launch is unknown, with the nearest key of its release."""
+    """Return the reason why a key of a composed launch is unknown, with the nearest key of its release."""
     known = config.settings.keys() - set(config.unknown)
     if config.fork:
         folder = config.fork.folder
@@ -32,7 +32,7 @@ def reason_of(key: str, config: EffectiveConfig) -> str:
 
 
 def reason_without_release(key: str, rows: MappingTable) -> str | None:
-    """As ``reason_of`` for a launch that no release can compose; None when some release may read the key."""
+    """Return that reason for a launch that no release can compose; None if a release may read the key."""
     index = key_index()
     known = index[FLAVOURS[0]].keys() | index[FLAVOURS[1]].keys()
     named = key in known or key in index["groups"] or key in rows.exact or key.startswith(("-", "~", "hydra"))
@@ -42,7 +42,7 @@ def reason_without_release(key: str, rows: MappingTable) -> str | None:
 
 
 def _in_a_fixed_section(key: str, known: Collection[str]) -> bool:
-    """Whether the section that would hold ``key`` lists its keys; some are dictionaries of anything."""
+    """Return True if the section above ``key`` has fixed keys; some are dictionaries of anything."""
     section = key.rpartition(".")[0]
     return not section or any(name.startswith(section + ".") for name in known)
 

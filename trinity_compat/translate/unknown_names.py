@@ -1,4 +1,4 @@
-"""A value of the launch that veRL looks up by its name, where Trinity has nothing of that name."""
+"""Values that veRL looks up by name and that Trinity does not have."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trinity_compat.translate.verl_names import misspelt
 
 
 def runs_here(view: LaunchView, key: str, name: str, known: Sequence[str]) -> tuple[Status, str]:
-    """Whether our runtime runs ``name``, the value of ``key``, and the words for it.
+    """Return the status of ``name``, the value of ``key``, and the reason: whether our runtime runs it.
 
-    ``known``: what veRL itself has.
+    ``known``: the names that veRL itself has.
 
     Raises KeyRefused for a misspelt one of these.
     """

@@ -1,4 +1,4 @@
-"""r: one veRL step is r optimizer updates, which Trinity counts. Divided by it here."""
+"""r, the number of optimizer updates of one veRL step; Trinity's steps are divided by it here."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _STRETCHED = 2  # a mini-batch is made at most so many times as large, or as sma
 
 @dataclass(frozen=True, slots=True)
 class UpdatesPerStep:
-    """How one veRL step is cut: ``count`` optimizer updates of ``prompts`` prompts each.
+    """The cut of one veRL step: ``count`` optimizer updates of ``prompts`` prompts each.
 
-    ``why`` says what veRL does otherwise, empty where that is what it does.
+    ``why`` says how veRL's own cut differs, "" if it does not.
     """
 
     count: int
@@ -28,10 +28,11 @@ class UpdatesPerStep:
 
 
 def uneven(batch: int, mini: int) -> UpdatesPerStep | None:
-    """The even cut nearest to veRL's uneven one: ``batch`` prompts in mini-batches of ``mini``, both ≥ 1.
+    """Return the even cut nearest to veRL's uneven one; None if no cut is near.
+
+    ``batch`` prompts are cut into mini-batches of ``mini``, both ≥ 1.
 
     Source: ``update_policy`` in workers/actor/dp_actor.py of veRL 0.2 to 0.7.
-    None where no cut is near.
     """
     if mini > batch:
         why = (
@@ -51,7 +52,7 @@ def uneven(batch: int, mini: int) -> UpdatesPerStep | None:
 
 
 def mini_batches(batch: int, mini: int, where: Where | None = None) -> int:
-    """r of veRL's two batch sizes, both counted in prompts and positive.
+    """Return r of veRL's two batch sizes, both counted in prompts and positive.
 
     Raises UserError when it doesn't divide: no Trinity configuration means the same.
     """
@@ -65,10 +66,10 @@ def mini_batches(batch: int, mini: int, where: Where | None = None) -> int:
 
 
 def verl_steps(path: str, count: int, r: int, why: str, *, least: int = 1) -> int:
-    """The veRL steps of ``count`` updates at ``path``. ``why`` says how r is known.
+    """Return the veRL steps of ``count`` updates at ``path``. ``why`` says how r is known.
 
     Raises UserError for a count that is not a whole number of steps. It names the two nearest counts that
-    are; 0 is one of them only where ``least`` is 0.
+    are; 0 is one of them only if ``least`` is 0.
     """
     if count % r:
         below = count // r * r

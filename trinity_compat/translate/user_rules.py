@@ -1,9 +1,8 @@
-"""A user's own rules (``--rules FILE``), checked before they count.
+"""A user's own rules (``--rules FILE``), checked before they are applied.
 
-A YAML mapping of keys to rows. Five names are not keys: ``mains`` (module: the translated main that it is
-taken for), ``sections`` (a fork's section: veRL's), ``metrics`` (a fork's metric: veRL's), ``include``
-(families of forks whose rules are shipped under ``translators/forks/``, or files beside this one),
-``description``.
+A YAML mapping of keys to rows. Five names are not keys: ``mains`` (module: the translated main that it stands
+for), ``sections`` (a fork's section: veRL's), ``metrics`` (a fork's metric: veRL's), ``include`` (families of
+forks whose rules are shipped under ``translators/forks/``, or files beside this one), ``description``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _RESERVED = (*_TABLES, "include", "description")
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What rule files say.
+    """The content of rule files.
 
     ``rows``: key → the row's fields, ``why`` and ``code`` filled in. ``renamed``: a fork's key → veRL's, of
     the same meaning. The others are as in the file.
@@ -44,7 +43,7 @@ class Rules:
     metrics: Mapping[str, str] = field(default_factory=dict)
 
     def over(self, below: Rules) -> Rules:
-        """These rules laid over others: of two that name the same, these count."""
+        """Return these rules merged over others: of two for the same name, these apply."""
         return Rules(
             {**below.rows, **self.rows},
             {**below.renamed, **self.renamed},
@@ -55,20 +54,20 @@ class Rules:
 
 
 def read(name: str | None, hows: Mapping[str, Status]) -> Rules:
-    """The rules of a file, or of a shipped family; none for None. ``hows``: what a row's ``how`` may be.
+    """Return the rules of a file or of a shipped family; none for None. ``hows``: valid values of ``how``.
 
-    Raises UserError with file and line for what can't be read or is no rule.
+    Raises UserError with file and line for a file that can't be read or is not made of rules.
     """
     return _read(_place_of(name, Path()), hows, 0) if name is not None else Rules()
 
 
 def families() -> dict[str, Path]:
-    """The families of forks whose rules are shipped, by name."""
+    """Return the names of the families of forks whose rules are shipped."""
     return {path.stem: path for path in sorted(data_path(FAMILIES).glob("*.yaml"))}
 
 
 def describe() -> list[str]:
-    """One line per family: its name, and what it is."""
+    """Return one line per family: its name and description."""
     import yaml
 
     texts = {name: path.read_text(encoding="utf-8") for name, path in families().items()}
@@ -76,7 +75,7 @@ def describe() -> list[str]:
 
 
 def _place_of(name: str, beside: Path) -> Path:
-    """A file of the user's, else a family's. A bare word that is neither stays what it is, to be refused."""
+    """Return a file of the user's, else a family's. A bare word that is neither stays, to be refused."""
     path = beside / name
     return path if path.exists() else families().get(name, path)
 
@@ -103,7 +102,7 @@ def _read(path: Path, hows: Mapping[str, Status], depth: int) -> Rules:
 
 @lru_cache(maxsize=32)
 def _parsed(path: Path, _changed: int, _size: int) -> tuple[object, Mapping[str, int]]:
-    """(content, key → line) of a file as it is since ``_changed``: each launch of an audit asks again."""
+    """Return (content, key → line) of a file, cached until it changes: each launch of an audit reads it."""
     import yaml
 
     text = path.read_text(encoding="utf-8")
@@ -123,7 +122,7 @@ def _refuse_problems(
 
 
 def _problem_of_table(name: str, form: object) -> Problem | None:
-    """What is wrong with what stands under a name that is no key."""
+    """Return what is wrong with the value of a name that is not a key."""
     if name == "description":
         return None if isinstance(form, str) else ("is not a text", None)
     if name == "include":
@@ -149,7 +148,7 @@ def _rules_of(forms: Mapping[object, Any], file: str) -> Rules:
 
 
 def _told(error: Exception) -> str:
-    """One line: the command line shows the place already."""
+    """Return an error's message on one line, without the place: the command line prints that."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     mark = getattr(error, "problem_mark", None)
@@ -160,7 +159,7 @@ Problem = tuple[str, str | None]
 
 
 def _problem(form: object, hows: Mapping[str, Status]) -> Problem | None:
-    """What is wrong with a row, and what to write instead."""
+    """Return what is wrong with a row, and what to write instead."""
     if not isinstance(form, Mapping):
         return "is not a row", "how: copy, to: a.path.of.Trinity's, why: …"
     for name, value in form.items():
@@ -188,7 +187,7 @@ def _derivation(form: Mapping[str, object]) -> Problem | None:
 
 
 def _target(form: Mapping[str, Any]) -> Problem | None:
-    """``copy`` and ``scale`` write to fields of Trinity's that must be there."""
+    """Return what is wrong with the target: ``copy`` and ``scale`` need existing fields of Trinity's."""
     from trinity_compat.trinity.config import TARGETS, schema
 
     for path in paths_of(form.get("to", ())) if form["how"] in ("copy", "scale") else ():
@@ -198,7 +197,7 @@ def _target(form: Mapping[str, Any]) -> Problem | None:
 
 
 def paths_of(given: str | Iterable[str]) -> tuple[str, ...]:
-    """One path, or several, as a row writes them."""
+    """Return a row's paths: it has one or a list."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 

@@ -1,8 +1,8 @@
-"""The way back: a Trinity configuration → the veRL configuration that our trainer runs.
+"""The way back: from a Trinity configuration to the veRL configuration that our trainer runs.
 
-Only what the YAML determines comes back; the pinned veRL's defaults stand for the rest. What veRL has
-and Trinity hasn't was carried under ``trinity_compat`` (carried.py). Steps are divided by r here and
-nowhere else.
+Only values that the YAML determines come back; the pinned veRL's defaults stand for the rest. Settings that
+Trinity lacks are carried under ``trinity_compat`` (passthrough.py). Steps are divided by r here and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _stand_ins(compat: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """veRL key → (what the YAML says, what the launch says). Raises UserError for what is no such pair."""
+    """Return veRL key → (the YAML's value, the launch's value). Raises UserError for any other form."""
     for key, pair in (compat.get("stands_for") or {}).items():
         if not isinstance(pair, list) or len(pair) != 2:
             raise UserError(
@@ -67,30 +67,40 @@ def _stand_ins(compat: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Any]]]
 
 
 def stand_in_of(config: Mapping[str, object], key: str, path: str) -> Any:
-    """Return the value that translate wrote at ``path`` in place of veRL's value of ``key``; None where it
-    wrote none, or where the YAML says something else by now."""
+    """Return the value that translate wrote at ``path`` in place of veRL's value of ``key``.
+
+    None if it wrote none, or if the YAML has been edited since.
+    """
     found = compat_of(config).get("stands_for", {}).get(key)
     written = TrinityReader(config).get(path)
     return written if found and found[0] == written else None
 
 
 def from_launch(config: Mapping[str, object]) -> bool:
-    """Whether translate wrote the file from a launch: what it leaves out then has veRL's defaults, and counts
-    of steps are r times veRL's."""
+    """Return True if translate wrote the file from a launch.
+
+    Fields that it leaves out then have veRL's defaults, and counts of steps are r times veRL's.
+    """
     return _UPDATES in compat_of(config)
 
 
 def in_full(config: Mapping[str, object], target: str | None = None) -> CompletedConfig:
-    """``config`` as it is where translate wrote it, else with what trinity-rft ``target`` puts where it says
-    nothing; the release that its keys are of where none is given. Raises UserError for what that refuses."""
+    """Return ``config`` with trinity-rft's defaults filled in, unless translate wrote it.
+
+    ``target`` is the release whose defaults apply; None infers it from the keys. Raises UserError for what
+    that release refuses.
+    """
     if from_launch(config):
         return CompletedConfig(dict(config), target_of(config))
     return with_trainer_config(completed(config, target or release_of(config)))
 
 
 def told_by(full: CompletedConfig) -> dict[str, Any]:
-    """As ``to_verl``, with trinity-rft's defaults of its trainer's own configuration where translate did not
-    write the file."""
+    """Return the veRL keys of a completed configuration, as ``to_verl`` does.
+
+    For a file that translate did not write, trinity-rft's defaults of its trainer's own configuration and the
+    settings of ``native_yaml`` are added.
+    """
     told = to_verl(full.config)
     if from_launch(full.config):
         check_of_launch(TrinityReader(full.config))
@@ -100,7 +110,7 @@ def told_by(full: CompletedConfig) -> dict[str, Any]:
 
 
 def flavour_of(config: Mapping[str, object]) -> str:
-    """``ppo_trainer`` or ``ppo_megatron_trainer``: which defaults the way back builds on."""
+    """Return ``ppo_trainer`` or ``ppo_megatron_trainer``: the defaults that the way back builds on."""
     strategy = TrinityReader(config).get("trainer.trainer_strategy")
     by_strategy = "ppo_megatron_trainer" if strategy == "megatron" else "ppo_trainer"
     return str(compat_of(config).get("flavour", by_strategy))
@@ -132,6 +142,7 @@ def sync_of(config: Mapping[str, object]) -> SyncSpec:
     published = _is_published(config)
 
     def steps(name: str, default: int | None, *, least: int) -> int | None:
+        """Return the count at ``path`` in whole veRL steps."""
         path = f"synchronizer.{name}"
         count = reading.get(path, default)
         if count is None:
@@ -155,7 +166,7 @@ def sync_of(config: Mapping[str, object]) -> SyncSpec:
 
 
 def rounded_offset(config: Mapping[str, object]) -> str | None:
-    """Return the note on an offset of the published guide that counts as more than it says, else None."""
+    """Return the note on an offset of the published guide that is rounded up, else None."""
     offset = int(TrinityReader(config).get("synchronizer.sync_offset", 0))
     r, _ = updates_per_step(config)
     if not _is_published(config) or offset % r == 0:
@@ -168,7 +179,7 @@ def rounded_offset(config: Mapping[str, object]) -> str | None:
 
 
 def _is_published(config: Mapping[str, object]) -> bool:
-    """Whether the YAML counts steps as the published guide does: in veRL's, beside an offset in updates."""
+    """Return True if the YAML counts veRL steps, as the published guide does, beside an offset in updates."""
     return compat_of(config).get("steps") == "verl"
 
 
@@ -206,7 +217,7 @@ def total_steps_of(config: Mapping[str, object]) -> int | None:
 
 
 def compat_of(config: Mapping[str, object]) -> Mapping[str, Any]:
-    """What only our runtime reads; empty in a YAML that wasn't translated."""
+    """Return the section that only our runtime reads; empty in a YAML that wasn't translated."""
     reading = TrinityReader(config)
     found = reading.get(f"{_TC}.{COMPAT}") or reading.get(_TASKSET_COMPAT) or {}
     if not isinstance(found, Mapping):
@@ -215,12 +226,12 @@ def compat_of(config: Mapping[str, object]) -> Mapping[str, Any]:
 
 
 def target_of(config: Mapping[str, object]) -> str:
-    """The trinity-rft release that translate wrote the file for."""
+    """Return the trinity-rft release that translate wrote the file for."""
     return TRINITY_OLD if TrinityReader(config).get(_TASKSET_COMPAT) else TRINITY
 
 
 def compat_path(target: str) -> str:
-    """Where the section stands in a YAML for trinity-rft ``target``."""
+    """Return the path of that section in a YAML for trinity-rft ``target``."""
     return _TASKSET_COMPAT if target == TRINITY_OLD else f"{_TC}.{COMPAT}"
 
 
@@ -231,7 +242,7 @@ def _positive(value: object, name: str) -> int:
 
 
 def _copied(reading: TrinityReader) -> dict[str, object]:
-    """The inverse of every row that copies or scales."""
+    """Return the inverse of every row that copies or scales."""
     told: dict[str, object] = {}
     for key, row in load_rows().exact.items():
         if row.how not in ("copy", "scale"):
@@ -244,7 +255,7 @@ def _copied(reading: TrinityReader) -> dict[str, object]:
 
 
 def _passed(config: Mapping[str, object]) -> dict[str, object]:
-    """What was passed to trainer_config stands under its own veRL name there."""
+    """Return the keys passed to trainer_config, which have their own veRL names there."""
     section = TrinityReader(config).get(_TC) or {}
     told = {}
     for key, value in leaves(

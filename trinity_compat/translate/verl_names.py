@@ -21,8 +21,11 @@ REWARD_MANAGERS = (*_NAMES["reward_managers"], "prime", "batch")
 
 
 def misspelt(name: str, known: Iterable[str]) -> str | None:
-    """The known name of which ``name`` has the letters: their order, their case, what separates them or one
-    that is doubled may differ. A name that only resembles one (``gspo``, ``hgpo``) may be a method's own."""
+    """Return the known name that ``name`` misspells.
+
+    It has the same letters; their order, case, separators or a doubled letter may differ. A name that only
+    resembles one (``gspo``, ``hgpo``) may be a method's own.
+    """
     return next((word for word in known if _same_letters(word, name)), None)
 
 

@@ -1,7 +1,7 @@
-"""Which rows of a taskset its next draws take: trinity-rft's data selectors.
+"""Trinity-rft's data selectors: the rows of a taskset that its next draws take.
 
 Source: trinity-rft 0.6.0 and 0.4.1, ``buffer/selector/selector.py`` and ``difficulty_estimator.py``. Each is
-a pure function of how many rows were drawn before; ``difficulty_based`` of what came back of them, too.
+a pure function of the number of rows drawn before; ``difficulty_based`` of their feedback, too.
 ``tests/upstream/test_selectors.py`` holds them against the real classes.
 """
 
@@ -22,14 +22,14 @@ _CAP_KEPT = 0.9  # of the model's own place between the two features, at each fe
 
 
 class Selector(Protocol):
-    """The rows of one taskset, ``size`` in all."""
+    """Selects the rows of one taskset, which has ``size`` in all."""
 
     size: int
 
     def rows(self, first: int, count: int) -> Sequence[int]:
-        """Of the next ``count`` draws, ``first`` having been made before.
+        """Return the rows of the next ``count`` draws, after ``first`` draws.
 
-        Raises RunError where the taskset has fewer.
+        Raises RunError if the taskset has fewer.
         """
 
 
@@ -40,6 +40,7 @@ class SequentialOrder:
         self.size, self._order_of = size, lru_cache(maxsize=2)(order_of)
 
     def rows(self, first: int, count: int) -> Sequence[int]:
+        """Return the next rows, like ``Selector.rows``."""
         places = (divmod(place, self.size) for place in range(first, first + count))
         return [int(self._order_of(epoch)[place]) for epoch, place in places]
 
@@ -51,6 +52,7 @@ class RandomOrder:
         self.size, self._seed, self._place = size, seed, place
 
     def rows(self, first: int, count: int) -> Sequence[int]:
+        """Return the next rows, like ``Selector.rows``."""
         _check(count, self.size, self._place)
         drawn: list[int] = (
             np.random.default_rng(self._seed + first).choice(self.size, count, replace=False).tolist()
@@ -59,7 +61,7 @@ class RandomOrder:
 
 
 class Estimator:
-    """How often each of N tasks is passed: a Beta distribution, ``alphas`` and ``betas`` float64 [N].
+    """The pass rate of each of N tasks: a Beta distribution, ``alphas`` and ``betas`` float64 [N].
 
     ``features``, float64 [N, 2], are the pass rates of a weak model and of a strong one: where between them
     the pass rates that came back lie says how those of the other tasks will be. What is known is forgotten by
@@ -74,7 +76,7 @@ class Estimator:
         self._cap: float | None = None
 
     def update(self, rows: Sequence[int], rates: Sequence[float]) -> None:
-        """The mean rewards of ``rows``."""
+        """Add the mean rewards of ``rows``."""
         seen, passed = list(rows), np.array(rates, dtype=np.float64)
         weak, strong = self._features[seen].mean(axis=0)
         cap = float((passed.mean() - weak) / (strong - weak + 1e-6))
@@ -95,7 +97,7 @@ class Estimator:
         return grown
 
     def rates(self, sampled_by: np.random.Generator | None = None) -> Floats:
-        """The expected pass rates, or sampled ones, float64 [N]."""
+        """Return the expected pass rates, or sampled ones, float64 [N]."""
         if sampled_by:
             return sampled_by.beta(self.alphas, self.betas)
         means: Floats = self.alphas / (self.alphas + self.betas)
@@ -103,8 +105,10 @@ class Estimator:
 
 
 class ByDifficulty:
-    """The rows whose expected pass rate is nearest to ``target_reward``: those alone (``tau`` 0), or more
-    likely than others."""
+    """Prefers the rows whose expected pass rate is nearest to ``target_reward``.
+
+    With ``tau`` 0 it draws those alone, else they are more likely than others.
+    """
 
     def __init__(self, features: Floats, seed: int, arguments: Mapping[str, Any], place: str) -> None:
         self.size = len(features)
@@ -112,15 +116,16 @@ class ByDifficulty:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing has come back."""
+        """Reset to the state without any feedback."""
         known = {name: self._arguments[name] for name in ("m", "lamb", "rho", "adaptive_rho")}
         self.estimator = Estimator(self._features, **known)
 
     def learn(self, rows: Sequence[int], rates: Sequence[float]) -> None:
-        """What came back of one draw: the mean rewards of ``rows``."""
+        """Add the feedback of one draw: the mean rewards of ``rows``."""
         self.estimator.update(rows, rates)
 
     def rows(self, first: int, count: int) -> Sequence[int]:
+        """Return the next rows, like ``Selector.rows``."""
         _check(count, self.size, self._place)
         seed, tau = self._seed + first, float(self._arguments["tau"])
         sampled_by = np.random.default_rng(seed) if self._arguments["do_sample"] else None
@@ -171,13 +176,16 @@ def _permutation(seed: int, size: int) -> list[int]:
 
 
 def columns_of(asked: Mapping[str, Any], rows: Any, path: object) -> dict[str, list[Any]]:
-    """What a selector looks at in ``rows``, a Dataset of Hugging Face's. Raises UserError."""
+    """Return the columns of ``rows``, a Dataset of Hugging Face's, that a selector reads.
+
+    Raises UserError for columns that it cannot read.
+    """
     check_columns(asked, rows.column_names, path)
     return {key: list(rows[key]) for key in asked.get("feature_keys", ())}
 
 
 def check_columns(asked: Mapping[str, Any], has: Sequence[str], path: object) -> None:
-    """Raises UserError for a column that a selector looks at and ``path`` has not."""
+    """Raise UserError for a column that a selector reads and ``path`` lacks."""
     for key in asked.get("feature_keys", ()):
         if key not in has:
             raise UserError(

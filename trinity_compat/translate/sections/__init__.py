@@ -1,4 +1,4 @@
-"""The derived part of the mapping: one module per section of the Trinity configuration, forth and back.
+"""The derived part of the mapping: one module per section of the Trinity configuration, both directions.
 
 Every module of this folder is imported here and registers its functions: a new section is a new file.
 """

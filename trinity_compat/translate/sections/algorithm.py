@@ -1,4 +1,4 @@
-"""algorithm.*: advantage, losses, KL, entropy, and whose old log-probabilities count."""
+"""algorithm.*: advantage, losses, KL, entropy, and the choice of old log-probabilities."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ KL = {
 
 
 def _losses_of_trinity() -> dict[str, RegisteredFunction]:
-    """veRL's policy losses that a function of trinity-rft 0.6.0 computes too: veRL's name → the function."""
+    """Return the policy losses of veRL that trinity-rft 0.6.0 computes too: veRL's name → the function."""
     found = {}
     for function in FUNCTIONS["policy_loss_fn"].values():
         told = function.verl({**function.defaults, **function.without_arguments}) or {}
@@ -100,7 +100,7 @@ _GDPO_REWARDS = "algorithm.gdpo_reward_keys"  # the rewards that it normalizes e
 
 @derivation
 def advantage(view: LaunchView) -> Said:
-    """algorithm_type, advantage_fn and its arguments."""
+    """Write algorithm_type, advantage_fn and its arguments."""
     name = str(view.value(ESTIMATOR, "gae"))
     function = ADVANTAGES.get(name, "grpo")
     yield PathValue(ALGORITHM, "dapo" if name == "grpo" and _is_dapo(view) else function, (ESTIMATOR,))
@@ -143,7 +143,7 @@ def _is_dapo(view: LaunchView) -> bool:
 
 @way_back
 def functions(reading: TrinityReader) -> Told:
-    """Advantage, losses, KL and entropy, Trinity's defaults for what is not named included.
+    """Yield advantage, losses, KL and entropy, with Trinity's defaults for those that are not named.
 
     Raises UserError for what trinity-rft lacks, and for what a run cannot train.
     """
@@ -154,7 +154,7 @@ def functions(reading: TrinityReader) -> Told:
 
 @derivation
 def kl_reward(view: LaunchView) -> Said:
-    """kl_penalty_fn: the KL term in the reward."""
+    """Write kl_penalty_fn, the KL term in the reward."""
     yield from _kl_term(view, IN_REWARD)
     control = [f"algorithm.kl_ctrl.{name}" for name in ("type", "horizon", "target_kl")]
     if not view.flag(IN_REWARD.switch):
@@ -170,7 +170,7 @@ def kl_reward(view: LaunchView) -> Said:
 
 @derivation
 def kl_loss(view: LaunchView) -> Said:
-    """kl_loss_fn: the KL term in the loss; always written, Trinity's default is k2."""
+    """Write kl_loss_fn, the KL term in the loss; always, since Trinity's default is k2."""
     yield from _kl_term(view, IN_LOSS)
     if not view.flag(IN_LOSS.switch):
         for key in (IN_LOSS.estimate, IN_LOSS.coefficient.key):
@@ -178,7 +178,7 @@ def kl_loss(view: LaunchView) -> Said:
 
 
 def _kl_term(view: LaunchView, term: KlTerm) -> Said:
-    """The estimate and its coefficient, or that there is none."""
+    """Write the estimate and its coefficient, or that there is no KL term."""
     if not view.flag(term.switch):
         yield PathValue(term.function, "none", (term.switch,))
         return
@@ -188,7 +188,7 @@ def _kl_term(view: LaunchView, term: KlTerm) -> Said:
 
 
 def _kl_name(view: LaunchView, term: KlTerm) -> str:
-    """Trinity's name of the estimate; veRL's ``k3+`` and the like add a straight-through gradient."""
+    """Return Trinity's name of the estimate; veRL's ``k3+`` and the like add a straight-through gradient."""
     name = str(view.value(term.estimate, term.default))
     return KL.get(name.removesuffix("+"), "low_var_kl")
 
@@ -206,7 +206,7 @@ def _kl_verdict(view: LaunchView, term: KlTerm) -> Iterator[Verdict]:
 
 @derivation
 def policy_loss(view: LaunchView) -> Said:
-    """policy_loss_fn and its arguments in full: a partial dictionary would replace the defaults."""
+    """Write policy_loss_fn and all its arguments: a partial dictionary would replace the defaults."""
     mode = str(view.value(LOSS_MODE, "vanilla"))
     known = LOSSES.keys() if not view.old_trinity else _OLD_LOSSES
     function = LOSSES[mode if mode in known else "vanilla"]
@@ -223,12 +223,12 @@ def policy_loss(view: LaunchView) -> Said:
 
 
 def _named(mode: str) -> str:
-    """In words; Trinity's sapo is another function than veRL's."""
+    """Name veRL's mode in words; Trinity's sapo is another function than veRL's."""
     return f"like veRL's {mode!r}" if mode in FUNCTIONS["policy_loss_fn"] else repr(mode)
 
 
 def _clips(view: LaunchView, function: RegisteredFunction) -> Iterator[PathValue | Verdict]:
-    """The ranges that Trinity's function takes; veRL's common one for a side, where that alone is said."""
+    """Yield the clip ranges that Trinity's function takes; veRL's common one for a side without its own."""
     common = CLIPS[0].key
     for clip in CLIPS:
         name = clip.path.rpartition(".")[2]
@@ -244,7 +244,7 @@ def _clips(view: LaunchView, function: RegisteredFunction) -> Iterator[PathValue
 
 @derivation
 def entropy(view: LaunchView) -> Said:
-    """The entropy bonus, always written."""
+    """Write the entropy bonus, always."""
     note = "veRL's: − entropy_coeff × entropy"
     yield PathValue("algorithm.entropy_loss_fn", "default", (ENTROPY.key,), note)
     yield ENTROPY.put(view.number(ENTROPY.key, 0))
@@ -252,7 +252,7 @@ def entropy(view: LaunchView) -> Said:
 
 @derivation
 def old_log_probs(view: LaunchView) -> Said:
-    """Whether the ratio's denominator is the rollout's or the trainer's."""
+    """Write whether the ratio's denominator is the rollout's or the trainer's."""
     bypass = view.flag(BYPASS.key)
     used = {key: value for key, value in _correction(view).items() if value not in (None, False)}
     if view.old_trinity:
@@ -276,7 +276,7 @@ def old_log_probs(view: LaunchView) -> Said:
 
 @way_back
 def correction(reading: TrinityReader) -> Told:
-    """Whose old log-probabilities count, and how the difference is corrected."""
+    """Yield the choice of old log-probabilities, and the correction of the difference."""
     yield from reading.told(BYPASS)
     for name, value in (reading.get(CORRECTION) or {}).items():
         yield f"{CORRECTION}.{name}", value

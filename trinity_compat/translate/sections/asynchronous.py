@@ -1,10 +1,9 @@
-"""veRL's own asynchronous mains, one_step_off_policy and fully_async_policy, and the asynchronous modes of
-main_ppo (trainer.v1), said in the words of main_ppo as it trains synchronously.
+"""veRL's asynchronous mains and modes, expressed in the keys of main_ppo as it trains synchronously.
 
-They train by the same losses, and most of their keys are the same. What is theirs: GPUs of the rollout's own,
-how far rollouts run ahead of training (`Ahead`), and units: samples (groups of rollout.n answers) and
-versions of the weights, where main_ppo has train batches and steps. Here a step is what veRL's trainer takes
-at once.
+These are one_step_off_policy, fully_async_policy, and the asynchronous modes of main_ppo (trainer.v1). They
+train by the same losses, and most of their keys are the same. Their own are: GPUs for the rollout, the lead
+of the rollouts over training (`AsyncLead`), and units: samples (groups of rollout.n answers) and versions of
+the weights, where main_ppo has train batches and steps. Here a step is what veRL's trainer takes at once.
 
 Sources are files of veRL 0.9.1, those of fully_async_policy in verl/experimental.
 """
@@ -39,8 +38,11 @@ _SECTIONS = (f"{ASYNC}.", f"{OWN}.")
 
 
 def as_main_ppo(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
-    """``view`` as main_ppo would be told it, and the keys that have another name there; the view itself where
-    main_ppo is told so already. Raises UserError for a value that veRL refuses too."""
+    """Return ``view`` in main_ppo's keys, and the keys that have another name there.
+
+    The view itself if the launch is main_ppo's synchronous training. Raises UserError for a value that veRL
+    refuses too.
+    """
     main = entrypoints.canonical(view.launch.taken_for)
     if main == entrypoints.ONE_STEP_OFF:
         said = Words(view, _SECTIONS)
@@ -57,7 +59,7 @@ def as_main_ppo(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
 
 @derivation
 def asynchronous(view: LaunchView) -> Said:
-    """Keys that the launch's main reads otherwise than main_ppo does, or not at all."""
+    """Yield verdicts on keys that the launch's main reads otherwise than main_ppo does, or not at all."""
     yield from view.verdicts
     if view.ahead is None:
         for mode in (SEPARATE, COLOCATE):
@@ -74,7 +76,7 @@ def asynchronous(view: LaunchView) -> Said:
 
 
 def _other_mode(view: LaunchView) -> Said:
-    """A mode of v1's trainer that is none of veRL's own (verl/trainer/ppo/v1/trainer_base.py)."""
+    """Yield the verdict on a mode of v1's trainer that isn't veRL's (verl/trainer/ppo/v1/trainer_base.py)."""
     mode = view.value(MODE)
     if mode in (None, "sync"):
         return
@@ -86,9 +88,12 @@ def _other_mode(view: LaunchView) -> Said:
 
 
 def _drawn(view: LaunchView) -> LaunchView:
-    """``data.gen_batch_size`` where no group is filtered: until 0.8 the trainer's loader is cut by it, and a
-    step trains all that it has drawn (trainer/ppo/ray_trainer.py, recipe/dapo/dapo_ray_trainer.py); the
-    trainers of v1 only fetch so many prompts at a time (trainer/ppo/v1/trainer_base.py)."""
+    """Translate ``data.gen_batch_size`` where no group is filtered.
+
+    Until 0.8 the trainer's loader is cut by it, and a step trains all that it has drawn
+    (trainer/ppo/ray_trainer.py, recipe/dapo/dapo_ray_trainer.py); the trainers of v1 only fetch so many
+    prompts at a time (trainer/ppo/v1/trainer_base.py).
+    """
     said = Words(view, (DRAWN,))
     if view.origin.get(USE_V1):
         said.idle(DRAWN, f"without algorithm.filter_groups a step takes {BATCH}={view.value(BATCH)} prompts")
@@ -132,8 +137,10 @@ def _gpus(said: Words) -> None:
 
 
 def _batch(said: Words) -> None:
-    """What the trainer takes at once: ``required_samples`` in fully_async_trainer.py. train_batch_size has to
-    be 0 there, and samples are generated one by one."""
+    """Translate the batch that the trainer takes at once: ``required_samples`` in fully_async_trainer.py.
+
+    train_batch_size has to be 0 there, and samples are generated one by one.
+    """
     view = said.origin
     mini = view.integer(MINI)
     if mini < 1:
@@ -144,8 +151,10 @@ def _batch(said: Words) -> None:
 
 
 def _length(said: Words) -> None:
-    """``total_rollout_steps`` counts samples, and the epochs end the run too: ``FullyAsyncRollouter`` in
-    fully_async_rollouter.py. total_training_steps is overwritten."""
+    """Translate ``total_rollout_steps``, which counts samples; the epochs end the run too.
+
+    Source: ``FullyAsyncRollouter`` in fully_async_rollouter.py. total_training_steps is overwritten.
+    """
     view = said.origin
     said.idle(TOTAL, f"fully_async overwrites it: {SAMPLES} says how long it trains")
     if view.has(OWN_EPOCHS):
@@ -168,8 +177,10 @@ def _length(said: Words) -> None:
 
 
 def _old_log_probs(said: Words) -> None:
-    """Until 0.7 two keys said whether the rollout's log-probabilities are the old ones
-    (recipe/fully_async_policy/ray_trainer.py), which rollout_correction.bypass_mode says since."""
+    """Translate the two keys that until 0.7 made the rollout's log-probabilities the old ones.
+
+    Source: recipe/fully_async_policy/ray_trainer.py. rollout_correction.bypass_mode replaces them since.
+    """
     view = said.origin
     if view.has(ROLLOUT_LOG_PROBS):
         bypass = view.flag(ROLLOUT_LOG_PROBS) and not view.flag(PROXIMAL)
@@ -177,7 +188,7 @@ def _old_log_probs(said: Words) -> None:
 
 
 def _v1(view: LaunchView, mode: str) -> LaunchView:
-    """main_ppo's own asynchronous modes, since 0.9 (verl/trainer/ppo/v1).
+    """Translate main_ppo's own asynchronous modes, since 0.9 (verl/trainer/ppo/v1).
 
     A step begins as many prompts as it trains, and ``num_warmup_batches`` were begun before the first
     (``_add_async_warmup_batches`` in trainer_base.py); answers go on over a change of weights. Under

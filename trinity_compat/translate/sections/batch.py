@@ -1,4 +1,4 @@
-"""Batch sizes and steps: what Trinity counts in mini-batches and veRL in train batches."""
+"""Batch sizes and steps, which Trinity counts in mini-batches and veRL in train batches."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def batch(view: LaunchView) -> Said:
 
 
 def _uneven(view: LaunchView) -> Iterator[Verdict]:
-    """Said of the mini-batch, and of the train batch where only that is the launch's own."""
+    """Yield verdicts on the mini-batch, and on the train batch where only that is the launch's own."""
     for key in (MINI,) if view.is_set(MINI) else (MINI, BATCH):
         yield Verdict(key, Status.APPROXIMATED, view.updates.why + _multiplied(view))
 
 
 def _multiplied(view: LaunchView) -> str:
-    """What is not known of a fork, whose trainer may make more of a train batch."""
+    """Return a remark on a fork, whose trainer may multiply a train batch; "" for a release."""
     return "; a fork that multiplies its samples makes more of them" if view.forked else ""
 
 
@@ -89,7 +89,7 @@ def _step_cautions(view: LaunchView) -> Iterator[Caution]:
 
 @derivation
 def intervals(view: LaunchView) -> Said:
-    """Save and test intervals, critic warm-up, how many checkpoints are kept."""
+    """Write save and test intervals, critic warm-up, and the number of checkpoints to keep."""
     save, test, warmup = view.integer(SAVE, -1), view.integer(TEST, -1), view.integer(WARMUP, 0)
     yield PathValue(SAVE_INTERVAL, max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
     # The way back divides by r, and has to find NEVER again.
@@ -150,7 +150,7 @@ def _kept(view: LaunchView) -> Iterator[PathValue | Verdict]:
 
 @derivation
 def total_steps(view: LaunchView) -> Said:
-    """How long it runs: given, or from the number of rows of the training files."""
+    """Write the length of the run: given, or from the number of rows of the training files."""
     if view.value(TOTAL) is not None:
         steps = view.size(TOTAL, least=0)
         note = f"{view.told(TOTAL, steps)} × r={view.step}" if view.step > 1 else None
@@ -200,8 +200,10 @@ def _counted(view: LaunchView, rows: int) -> str:
 
 
 def _ends_before(view: LaunchView, steps: int) -> tuple[int, int] | None:
-    """The training rows and the steps of all epochs, where these are fewer than ``steps``: veRL's loop goes
-    through its epochs and no further (0.9.1, ray_trainer.py: fit). None where they are not, or aren't known.
+    """Return the training rows and the steps of all epochs, if these are fewer than ``steps``.
+
+    veRL's loop goes through its epochs and no further (0.9.1, ray_trainer.py: fit). None if they are not
+    fewer, or not known.
     """
     if view.published or view.ahead or not is_finite(view.value(EPOCHS)):
         return None
@@ -229,7 +231,7 @@ def _unknown_length(view: LaunchView) -> Caution:
 
 
 def training_rows(view: LaunchView) -> int | None:
-    """Rows of all training files; None when one of them cannot be read here."""
+    """Return the rows of all training files; None if one of them cannot be read here."""
     total = 0
     for file in view.symbols.plain(view.texts(FILES)):
         rows = count_rows(file, view.launch.cwd)

@@ -1,4 +1,4 @@
-"""buffer.explorer_input: which rows are asked, how they are sampled and scored."""
+"""buffer.explorer_input: the rows to read, and how they are sampled and scored."""
 
 from __future__ import annotations
 
@@ -215,8 +215,10 @@ def _remarks(view: LaunchView, train: list[str], val: list[str]) -> Iterator[Ver
 
 
 def _media(view: LaunchView) -> Iterator[Verdict | Caution]:
-    """Rows with images: said of a launch that names their column, and of a model whose name says that it sees
-    (the rows themselves are not read here)."""
+    """Warn of rows with images, videos or audio: upstream does not support them.
+
+    The rows are not read: the launch names such a column, or its model's name is that of a vision model.
+    """
     given = [key for key in MEDIA if view.is_set(key) and view.value(key)]
     for key in given:
         yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, f"upstream {WORKFLOW} {_TEXT_ONLY}")

@@ -1,4 +1,4 @@
-"""Who gets which GPUs. veRL colocates; Trinity splits explorer, auxiliary models and trainer."""
+"""The split of the GPUs: veRL colocates; Trinity separates explorer, auxiliary models and trainer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ENGINE_DP_PP = (
 
 @dataclass(frozen=True, slots=True)
 class GpuBudget:
-    """What there is to split, and what divides what. Sizes are GPUs unless they say otherwise."""
+    """The GPUs to split, and the sizes that have to divide them. Sizes are in GPUs unless stated."""
 
     nodes: int
     per_node: int
@@ -60,10 +60,11 @@ class GpuBudget:
 
     @property
     def total(self) -> int:
+        """All GPUs."""
         return self.nodes * self.per_node
 
     def fault(self, rollout: int, *, ranks_only: bool = False) -> str | None:
-        """Why ``rollout`` GPUs for the explorer cannot run; None when they can.
+        """Return the reason why ``rollout`` GPUs for the explorer cannot run; None if they can.
 
         ``ranks_only`` leaves out how the trainer's GPUs are grouped inside a model.
         """
@@ -87,8 +88,10 @@ class GpuBudget:
         return None
 
     def _engines_beside(self, trainer: int) -> int:
-        """How many engines fit on what ``trainer`` GPUs leave of the nodes: an engine is on one, where
-        one has as many."""
+        """Return the number of engines that fit on the GPUs beside ``trainer`` GPUs.
+
+        An engine is on one node if one node has enough GPUs.
+        """
         if self.engine > self.per_node or self._has_a_part_of_each(trainer):
             return self.total // self.engine
         whole, part = divmod(trainer, self.per_node)
@@ -96,19 +99,21 @@ class GpuBudget:
         return free * (self.per_node // self.engine) + bool(part) * ((self.per_node - part) // self.engine)
 
     def _has_a_part_of_each(self, trainer: int) -> bool:
-        """Whether ``trainer`` GPUs are as many of every node, with whole engines on the rest of it."""
+        """Return True if the trainer has equally many GPUs of every node, with whole engines on the rest."""
         each, over = divmod(trainer, self.nodes)
         rest = self.per_node - each
         return self.spread and not (over or self.auxiliary or rest % self.engine)
 
     def choices(self, *, ranks_only: bool = False) -> list[int]:
-        """Every number of rollout GPUs that can run, smallest first."""
+        """Return every number of rollout GPUs that can run, smallest first."""
         able = range(self.engine, self.total, self.engine)
         return [count for count in able if not self.fault(count, ranks_only=ranks_only)]
 
     def nearest_half(self, choices: Sequence[int]) -> int:
-        """Of numbers of rollout GPUs the one that comes nearest to a half of what both sides have; of two the
-        larger."""
+        """Return the number of rollout GPUs nearest to a half of both sides' GPUs.
+
+        Of two the larger.
+        """
         both = self.total - self.auxiliary
         return min(choices, key=lambda count: (abs(2 * count - both), -count))
 
@@ -145,15 +150,15 @@ def gpus(view: LaunchView) -> Said:
 
 @way_back
 def sizes(reading: TrinityReader) -> Told:
-    """The GPUs of the cluster, and those of an engine."""
+    """Return the GPUs of the cluster, and those of an engine."""
     yield from reading.told(*CLUSTER, ENGINE_TP, ENGINE_MEMORY, *ENGINE_DP_PP)
 
 
 def split(view: LaunchView) -> tuple[GpuBudget, int, int]:
-    """(what is split, GPUs for rollout, the engine's tensor parallel size).
+    """Return (the budget, GPUs for rollout, the engine's tensor parallel size).
 
-    Where no split can run, the engine's and then the sequence's parallel size are halved: neither
-    changes what is computed. GPUs that the launch gives to rollout are not split.
+    Where no split can run, the engine's and then the sequence's parallel size are halved: neither changes
+    what is computed. GPUs that the launch gives to rollout are not split.
     """
     nodes, per_node = _cluster(view)
     own = own_gpus(view)
@@ -172,8 +177,11 @@ def split(view: LaunchView) -> tuple[GpuBudget, int, int]:
 
 @derivation
 def engine_memory(view: LaunchView) -> Said:
-    """explorer.rollout_model.gpu_memory_utilization: the launch's, whatever it says. veRL's default leaves
-    room for a trainer on the same GPUs; where the GPUs are split the engines need to leave none."""
+    """Write explorer.rollout_model.gpu_memory_utilization: the launch's, if it sets it.
+
+    veRL's default leaves room for a trainer on the same GPUs; where the GPUs are split the engines need to
+    leave none.
+    """
     key = ENGINE_MEMORY.key
     if view.value(key) is None:
         return
@@ -190,7 +198,7 @@ def engine_memory(view: LaunchView) -> Said:
 
 
 def own_gpus(view: LaunchView) -> int:
-    """GPUs that the launch gives to rollout, beside the trainer's; 0 where both share.
+    """Return the GPUs that the launch gives to rollout, beside the trainer's; 0 if both share.
 
     Source: ``create_resource_pool_manager`` in veRL 0.9.1's verl/experimental/separation/utils.py: the
     trainer's pool has ``trainer.nnodes`` × ``trainer.n_gpus_per_node``, and no other.
@@ -201,8 +209,7 @@ def own_gpus(view: LaunchView) -> int:
 
 
 def _cluster(view: LaunchView) -> tuple[int, int]:
-    """(nodes, GPUs of each): the launch's, rollout's own among them, and as many nodes more as a reward
-    model's own pool fills."""
+    """Return (nodes, GPUs of each): the launch's, with rollout's own and a reward model's own pool."""
     nodes, per_node = view.cluster
     if own_gpus(view):
         nodes, per_node = together(view.cluster, (view.size(OWN_NODES), view.size(OWN_PER_NODE)))
@@ -210,8 +217,10 @@ def _cluster(view: LaunchView) -> tuple[int, int]:
 
 
 def together(trainer: tuple[int, int], rollout: tuple[int, int]) -> tuple[int, int]:
-    """(nodes, GPUs of each) that hold two pools, each given in the same way: beside each other on every node
-    where a node of eight has room for both, else each on nodes of its own."""
+    """Return (nodes, GPUs of each) that hold two pools, each given in the same way.
+
+    They share every node if a node of eight has room for both; else each has nodes of its own.
+    """
     (nodes, each), (more, others) = trainer, rollout
     if nodes == more and each + others <= GPUS_OF_A_NODE:
         return nodes, each + others
@@ -220,7 +229,7 @@ def together(trainer: tuple[int, int], rollout: tuple[int, int]) -> tuple[int, i
 
 
 def _whose(own: int) -> Iterator[Verdict]:
-    """What the two pairs of numbers mean beside each other."""
+    """Yield verdicts on the two pairs of GPU counts."""
     if own:
         for key in (NODES, PER_NODE):
             yield Verdict(key, Status.DERIVED, "the trainer's own GPUs; cluster holds the rollout's as well")
@@ -230,12 +239,12 @@ def _whose(own: int) -> Iterator[Verdict]:
 
 
 def ranks_of(view: LaunchView, role: str) -> int:
-    """Data-parallel ranks of ``role`` (actor_rollout_ref.actor, …ref, critic) where veRL runs the launch."""
+    """Return the data-parallel ranks of ``role`` (actor_rollout_ref.actor, …ref, critic) under veRL."""
     return max(1, math.prod(view.cluster) // sharing(role, view.size, megatron=view.megatron))
 
 
 def sharing(role: str, size_of: Callable[[str], int], *, megatron: bool) -> int:
-    """GPUs that work on one sequence together: a Megatron model's, else Ulysses'.
+    """Return the number of GPUs that share one sequence: a Megatron model's, else Ulysses'.
 
     ``size_of`` gives the value of a key of ``role``.
     """
@@ -244,6 +253,7 @@ def sharing(role: str, size_of: Callable[[str], int], *, megatron: bool) -> int:
 
 
 def halvings(size: int) -> list[int]:
+    """Return ``size`` and its halves, rounded down, to 1."""
     return [size >> by for by in range(size.bit_length()) if size >> by]
 
 
@@ -264,7 +274,7 @@ def _machine(view: LaunchView, nodes: int, per_node: int, tp: int, sequence: int
 
 
 def _fitting_tp(view: LaunchView, room: int) -> int:
-    """The engine's tensor parallel size, halved until one engine leaves a GPU to the trainer."""
+    """Return the engine's tensor parallel size, halved until one engine leaves a GPU to the trainer."""
     tp = view.size(TP)
     while tp > max(room, 1):
         tp //= 2

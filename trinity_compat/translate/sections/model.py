@@ -123,7 +123,7 @@ def critic_path(view: LaunchView) -> Said:
 
 @derivation
 def engine(view: LaunchView) -> Said:
-    """Which inference engine, and what it is given beyond Trinity's schema."""
+    """Write the inference engine, and its settings beyond Trinity's schema."""
     name = str(view.value(ENGINE_TYPE.key, "vllm"))
     known = name if name in ("vllm", "sglang") else "vllm"
     yield ENGINE_TYPE.put(known)
@@ -152,7 +152,7 @@ def lengths_and_engine(reading: TrinityReader) -> Told:
 
 
 def _own_arguments(view: LaunchView) -> Iterator[Verdict]:
-    """What our explorer's vLLM, on a GPU, makes of the arguments that the launch hands to it by name."""
+    """Yield verdicts on the vLLM arguments that the launch passes by name, for our explorer on a GPU."""
     for key in view.below(SECTION):
         name, value = key.partition(".")[0], view.value(f"{SECTION}.{key}")
         found = fate(name, value, GPU)

@@ -59,7 +59,7 @@ def reward_arguments(view: LaunchView) -> dict[str, object]:
 
 @way_back
 def scoring(reading: TrinityReader) -> Told:
-    """veRL's scoring, and the reward model."""
+    """Yield veRL's keys for scoring and for the reward model."""
     arguments = "buffer.explorer_input.tasksets.0.reward_fn_args"
     yield from reading.told(
         FieldPair(f"{arguments}.reward_fn_key", "data.reward_fn_key"),
@@ -80,7 +80,7 @@ def scoring(reading: TrinityReader) -> Told:
 
 
 def engine_settings(reading: TrinityReader, place: int) -> dict[str, object]:
-    """What the YAML says of a further model's engine, by veRL's names."""
+    """Return the settings of a further model's engine, by veRL's names."""
     at = f"{AUXILIARY}.{place}"
     said = dict(
         reading.told(*(FieldPair(f"{at}.{theirs}", ours) for theirs, ours in ENGINE_SETTINGS.items()))
@@ -93,7 +93,7 @@ def engine_settings(reading: TrinityReader, place: int) -> dict[str, object]:
 
 @derivation
 def reward(view: LaunchView) -> Said:
-    """What is said about the reward's keys; their values travel with the tasksets."""
+    """Yield verdicts on the reward's keys; their values travel with the tasksets."""
     name = str(view.value(MANAGER, "naive"))
     if name not in MANAGERS:
         status, ours = Status.UNSUPPORTED_UPSTREAM, "code of yours registers it for our runtime"
@@ -127,7 +127,7 @@ def reward_model(view: LaunchView) -> Said:
 
 
 def reward_model_gpus(view: LaunchView) -> int:
-    """GPUs of the cluster that the reward model takes: its own pool, else a share of the launch's."""
+    """Return the GPUs of the cluster for the reward model: its own pool, else a share of the launch's."""
     if not view.flag(ENABLE):
         return 0
     total = math.prod(view.cluster)
@@ -135,19 +135,19 @@ def reward_model_gpus(view: LaunchView) -> int:
 
 
 def pool_gpus(view: LaunchView) -> int:
-    """GPUs that a launch gives its reward model beside the trainer's."""
+    """Return the GPUs that a launch gives its reward model beside the trainer's."""
     if not view.flag(ENABLE) or not view.flag(POOL):
         return 0
     return view.size(f"{MODEL}.nnodes") * view.size(f"{MODEL}.n_gpus_per_node")
 
 
 def share_of(total: int, width: int) -> int:
-    """Of ``total`` GPUs those of a reward model, in engines of ``width``: a quarter, at least one engine."""
+    """Return the GPUs of a reward model among ``total``: a quarter, at least one engine of ``width``."""
     return max(width, total // 4 // width * width)
 
 
 def _tensor_parallel(view: LaunchView) -> int:
-    """The launch's; veRL's default, where a GPU is left to each side. In the published guide: 1."""
+    """Return the launch's size; veRL's default if each side keeps a GPU; 1 in the published guide."""
     if view.published and not view.is_set(TENSOR_PARALLEL):
         return 1
     size = view.size(TENSOR_PARALLEL)

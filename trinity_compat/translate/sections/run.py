@@ -127,5 +127,5 @@ def names_and_places(reading: TrinityReader) -> Told:
 
 
 def _job_of(root: str, project: str, name: str) -> str:
-    """Where Trinity puts a job: veRL's default_local_dir of the same launch."""
+    """Return Trinity's folder of a job: veRL's default_local_dir of the same launch."""
     return posixpath.join(posixpath.normpath(root), project, name)

@@ -17,14 +17,17 @@ _TEMPERATURE = "buffer.explorer_input.tasksets.0.workflow_args.temperature"
 
 
 def is_taught(reading: TrinityReader) -> bool:
-    """Whether the algorithm learns from a teacher. Raises UserError for one that is not known."""
+    """Return True if the algorithm learns from a teacher. Raises UserError for an unknown algorithm."""
     section = reading.get("algorithm")
     return isinstance(section, Mapping) and bool(section) and needs_teacher(choose(section))
 
 
 @way_back
 def teacher(reading: TrinityReader) -> Told:
-    """The reference's weights. Raises UserError for a teacher that is missing or cannot be the reference."""
+    """Return the reference's weights.
+
+    Raises UserError for a teacher that is missing or cannot be the reference.
+    """
     if not is_taught(reading):
         return
     name = reading.get("algorithm.algorithm_type")

@@ -27,4 +27,5 @@ algorithm(
 @advantage("asymre", _SOURCE)
 @advantage("asymre_verl", _SOURCE)
 def asymre(answers: AdvantageInput, *, baseline_shift: float = -0.1) -> Tensor:
+    """AsymRE's advantage [N]."""
     return above_baseline(answers, lambda rewards: rewards.mean() + baseline_shift)

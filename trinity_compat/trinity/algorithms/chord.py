@@ -17,6 +17,7 @@ _SOURCE = "policy_loss_fn/chord_policy_loss.py"
 
 @policy_loss("sft_is", _SOURCE)
 def sft_is_loss(tokens: Tokens, *, loss_agg_mode: Aggregation = "token-mean") -> Loss:
+    """−π log π with the weight π held constant, [N, T]."""
     return Loss(-tokens.log_prob * tokens.log_prob.detach().exp())
 
 
@@ -30,6 +31,7 @@ def sft_is_loss(tokens: Tokens, *, loss_agg_mode: Aggregation = "token-mean") ->
 def sft_phi_loss(
     tokens: Tokens, *, loss_agg_mode: Aggregation = "token-mean", cutoff_prob: float = 1.0
 ) -> Loss:
+    """−π (1 − π) log π with the weight held constant, [N, T]."""
     likely = tokens.log_prob.detach().exp()
     log_prob = tokens.log_prob if cutoff_prob == 1 else tokens.log_prob.clamp(max=math.log(cutoff_prob))
     return Loss(-log_prob * likely * (1 - likely))

@@ -41,6 +41,7 @@ def cispo_loss(
     mask_clip_range_high: float = 0.28,
     loss_agg_mode: Aggregation = "token-mean",
 ) -> Loss:
+    """CISPO's loss [N, T]."""
     weights, advantages = ratio(tokens).detach(), tokens.advantages
     values = -advantages * weights.clamp(1.0 - clip_range_low, 1.0 + clip_range_high) * tokens.log_prob
     if not enable_mask_clip:

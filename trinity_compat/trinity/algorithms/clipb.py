@@ -18,6 +18,7 @@ _LEAST = 1e-12  # of a deviation: below it all tokens are kept
 
 @advantage("clipb", "advantage_fn/clipb_advantage.py", columns=_COLUMNS)
 def clipb(answers: AdvantageInput, *, epsilon: float = 1e-6, mu: float = 2.5) -> MaskedAdvantages:
+    """Clip-B's advantages [N, T] and the mask of trained tokens."""
     mask = answers.mask
     advantages = standardised(answers, epsilon).unsqueeze(-1) * mask
     log_prob = answers.rollout_log_prob

@@ -29,6 +29,7 @@ _taught("jsd", "distillation by JSD")
 
 @advantage("on_policy_distill", "advantage_fn/on_policy_distill_advantage.py", columns=_COLUMNS)
 def on_policy_distill(answers: AdvantageInput, *, kl_coef: float = 1.0) -> Tensor:
+    """The teacher's log π less the policy's, of each token, [N, T]."""
     return (answers.ref_log_prob - answers.old_log_prob) * kl_coef
 
 

@@ -16,6 +16,7 @@ algorithm("dpo", "DPO", paper="2305.18290", advantage_fn="reinforce", policy_los
 
 @policy_loss("dpo", "policy_loss_fn/dpo_loss.py", columns=("ref_log_prob",))
 def dpo_loss(tokens: Tokens, *, beta: float = 0.1, label_smoothing: float = 0.0) -> Loss:
+    """DPO's loss, [N]."""
     rewards = beta * (tokens.log_prob - tokens.ref_log_prob).where(tokens.mask, 0.0).sum(-1)
     chosen, rejected = rewards[::2], rewards[1::2]
     lead = chosen - rejected

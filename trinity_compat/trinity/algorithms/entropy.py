@@ -1,5 +1,7 @@
-"""The entropy bonus: L − c · H, averaged as the policy loss is. veRL's is Trinity's ``default``; ``mix``
-stands in mix.py."""
+"""The entropy bonus: L − c · H, averaged as the policy loss is.
+
+veRL's is Trinity's ``default``; ``mix`` stands in mix.py.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ _COEFFICIENT = "actor_rollout_ref.actor.entropy_coeff"
 
 @of_verl("entropy_loss_fn", "default", _SOURCE)
 def bonus(*, entropy_coef: float = 0.0) -> Mapping[str, object]:
+    """Set veRL's coefficient of the bonus."""
     return {_COEFFICIENT: entropy_coef}
 
 
 @of_verl("entropy_loss_fn", "none", _SOURCE)
 def none(*, entropy_coef: float = 0.0) -> Mapping[str, object]:
+    """Set veRL's coefficient to 0."""
     return {_COEFFICIENT: 0}

@@ -1,5 +1,7 @@
-"""GiGPO: a turn's advantage is its run's beside the task's other runs, and its own beside other turns that
-began in the same state of the environment.
+"""GiGPO: the sum of a run's advantage within its task and a turn's advantage within its state.
+
+The run is compared with the task's other runs, the turn with other turns that began in the same state of the
+environment.
 
     A = A_E(run) + ω A_S(turn);   A_E: F(Σ_t r_t) over the runs of a task,
                                   A_S: F(Σ_{k≥t} γ^{k−t} r_k) over the turns of one state, 0 for a single one
@@ -39,6 +41,7 @@ def gigpo(
     step_reward_key: str = "step_reward",
     env_state_hash_key: str = "env_state_hash",
 ) -> Tensor:
+    """GiGPO's advantage [N, T]."""
     turn_of = _turns(answers.mask)
     counts = [int(turns.max()) + 1 for turns in turn_of]
     keys = (step_reward_key, env_state_hash_key)
@@ -66,7 +69,7 @@ def gigpo(
 
 
 def _turns(mask: Tensor) -> Tensor:
-    """int [N, T]: the turn that each token of the policy's belongs to, from 0; −1 elsewhere.
+    """Return the turn of each of the policy's tokens, int [N, T], from 0; −1 elsewhere.
 
     Turns are parted by tokens of the environment's.
     """
@@ -88,7 +91,7 @@ def _check_counts(key: str, answers: AdvantageInput, counts: Sequence[int]) -> N
 def _step_rewards(
     answers: AdvantageInput, run: Sequence[int], counts: Sequence[int], key: str
 ) -> list[list[float]]:
-    """Of each row of a run each turn's.
+    """Return the reward of each turn, for each row of a run.
 
     A turn that was not told one has none; where none was, the run's reward is its last turn's.
     """
@@ -132,7 +135,7 @@ def _of_states(
 
 
 def _returns(rewards: Sequence[Sequence[float]], gamma: float) -> list[list[float]]:
-    """Of each row of a run each turn's: what came from there on."""
+    """Return the discounted return of each turn, for each row of a run."""
     backwards = accumulate(
         (step for row in rewards[::-1] for step in row[::-1]), lambda after, step: step + gamma * after
     )

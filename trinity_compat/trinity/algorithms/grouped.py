@@ -23,10 +23,12 @@ def above_baseline(answers: AdvantageInput, baseline: Callable[[Tensor], Tensor]
 def standardised(
     answers: AdvantageInput, epsilon: float, *, by_batch: bool = False, rank_penalty: float | None = None
 ) -> Tensor:
-    """(reward − the group's mean) ÷ (standard deviation + ``epsilon``), Bessel's correction in it; the
-    deviation of the group, or of all rewards with ``by_batch``. A single answer's mean is 0 and its
-    deviation 1. ``rank_penalty``: mean and deviation are of rewards less a part of each, the larger the more
-    likely the answer was among its group (arXiv 2506.02355)."""
+    """Return (reward − the group's mean) ÷ (standard deviation + ``epsilon``), with Bessel's correction.
+
+    The deviation is the group's, or with ``by_batch`` that of all rewards. A single answer's mean is 0 and
+    its deviation 1. ``rank_penalty``: mean and deviation are of rewards less a part of each, the larger the
+    more likely the answer was among its group (arXiv 2506.02355).
+    """
     out = answers.rewards.clone()
     everywhere = answers.rewards.std() if by_batch and len(answers.rewards) > 1 else 1.0
     for group in answers.groups:
@@ -46,7 +48,7 @@ def _ranks(answers: AdvantageInput, group: Sequence[int]) -> Tensor:
 
 
 def runs_of(answers: AdvantageInput) -> list[list[list[int]]]:
-    """Of each group its runs, of each run the positions of its rows in their order.
+    """Return of each group its runs, of each run the positions of its rows in their order.
 
     An answer without ``info`` is a run.
     """
@@ -65,6 +67,6 @@ def _runs(answers: AdvantageInput, group: Sequence[int]) -> list[list[int]]:
 
 
 def consecutive(groups: Sequence[Sequence[object]]) -> list[range]:
-    """Where the members of each group stand when all of them are put in one line."""
+    """Return the positions of each group's members when all groups are concatenated."""
     ends = accumulate((len(group) for group in groups), initial=0)
     return [range(begin, end) for begin, end in pairwise(ends)]

@@ -21,7 +21,7 @@ algorithm("grpo_verl", "GRPO, its advantage in the trainer", paper="2402.03300",
 
 
 def verl_grpo(arguments: Arguments) -> Mapping[str, object] | None:
-    """veRL's ε is fixed."""
+    """Return veRL's keys if its grpo gives the same numbers: veRL's ε is fixed."""
     if arguments["epsilon"] != 1e-6 or arguments.get("std_cal_level", "group") != "group":
         return None
     return None if arguments.get("rank_penalty") is not None else {"algorithm.adv_estimator": "grpo"}
@@ -49,4 +49,5 @@ def grpo(
 
 @advantage("grpo_verl", _SOURCE, verl=verl_grpo)
 def grpo_in_trainer(answers: AdvantageInput, *, epsilon: float = 1e-6) -> Tensor:
+    """GRPO's advantage [N], computed in the trainer."""
     return standardised(answers, epsilon)

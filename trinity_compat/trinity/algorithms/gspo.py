@@ -31,5 +31,6 @@ def gspo(
     clip_range_high: float | None = None,
     loss_agg_mode: Aggregation = "seq-mean-token-mean",
 ) -> Mapping[str, object]:
+    """Return veRL's keys."""
     ranges = verl_clip_range(clip_range, clip_range_low, clip_range_high)
     return {"actor_rollout_ref.actor.policy_loss.loss_mode": "gspo", **ranges}

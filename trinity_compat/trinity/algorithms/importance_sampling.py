@@ -7,4 +7,5 @@ from trinity_compat.trinity.algorithms.model import Aggregation, Loss, Tokens, p
 
 @policy_loss("importance_sampling", "policy_loss_fn/importance_sampling_policy_loss.py")
 def importance_sampling_loss(tokens: Tokens, *, loss_agg_mode: Aggregation = "token-mean") -> Loss:
+    """−ρ A, [N, T]."""
     return Loss(-tokens.advantages * tokens.log_ratio.clamp(-20.0, 20.0).exp())

@@ -45,6 +45,7 @@ def _coefficient(
 def _penalty(name: str) -> None:
     @of_verl("kl_penalty_fn", name, _SOURCE, check=_check, like=_coefficient)
     def keys(**arguments: Any) -> Mapping[str, object]:
+        """Return veRL's keys for a KL term in the reward."""
         of_controller = ("target_kl", "horizon") if arguments["adaptive"] else ()
         return {
             "algorithm.use_kl_in_reward": True,
@@ -58,11 +59,12 @@ def _penalty(name: str) -> None:
 def _loss(name: str) -> None:
     @of_verl("kl_loss_fn", name, _SOURCE, check=_check, lacks=_lacks, like=_coefficient)
     def keys(**arguments: Any) -> Mapping[str, object]:
+        """Return veRL's keys for a KL term in the loss."""
         return loss_keys(OF_VERL[name], arguments["kl_coef"])
 
 
 def loss_keys(estimate: str, kl_coef: float) -> dict[str, object]:
-    """veRL's keys for a KL term in the loss."""
+    """Return veRL's keys for a KL term in the loss."""
     return {
         f"{_ACTOR}.use_kl_loss": True,
         f"{_ACTOR}.kl_loss_type": estimate,
@@ -73,6 +75,7 @@ def loss_keys(estimate: str, kl_coef: float) -> dict[str, object]:
 def _none(kind: Kind, switch: str) -> None:
     @of_verl(kind, "none", _SOURCE, like=_coefficient)
     def keys(**arguments: Any) -> Mapping[str, object]:
+        """Return veRL's keys for no KL term."""
         return {switch: False}
 
 
@@ -86,11 +89,13 @@ for _name in OF_VERL:
 
 @kl_loss("k3", _SOURCE, check=_check, lacks=_lacks, like=_coefficient)
 def k3(log_prob: Tensor, ref_log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
+    """k3 of each token, [N, T]."""
     away = ref_log_prob - log_prob
     return away.exp() - 1 - away
 
 
 @kl_loss("corrected_k3", _SOURCE, check=_check, lacks=_lacks, like=_coefficient)
 def corrected_k3(log_prob: Tensor, ref_log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
+    """Corrected k3 of each token, [N, T]."""
     weights = (log_prob - old_log_prob).exp().clamp(0.0, 2.0)
     return weights * k3(log_prob, ref_log_prob, old_log_prob)

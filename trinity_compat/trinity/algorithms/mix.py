@@ -79,6 +79,7 @@ def mix_loss(
     sft_loss_agg_mode: Aggregation | None = None,
     grpo_loss_agg_mode: Aggregation | None = None,
 ) -> Sequence[Loss]:
+    """MIX's two losses, each with its rows and weight."""
     ranges = (clip_range, clip_range_low, clip_range_high)
     return _halves(tokens, sft_loss(tokens), mu, ranges, grpo_loss_agg_mode, sft_loss_agg_mode)
 
@@ -111,6 +112,7 @@ def mix_chord_loss(
     sft_loss_agg_mode: Aggregation | None = None,
     grpo_loss_agg_mode: Aggregation | None = None,
 ) -> Sequence[Loss]:
+    """CHORD's two losses, each with its rows and weight."""
     mu = mu_at(int(tokens.step.max()), mu_warmup_steps, mu_decay_steps, mu_peak, mu_valley)
     expert = sft_phi_loss(tokens) if enable_phi_function else sft_loss(tokens)
     ranges = (clip_range, clip_range_low, clip_range_high)

@@ -1,8 +1,7 @@
-"""What an algorithm is made of, and where each file of this package enters what it has.
+"""The parts of an algorithm, and the tables in which each file of this package registers its own.
 
-Nothing here imports torch: a function of an algorithm uses methods of the tensors that it is given, so a
-name, its arguments and their checks are known where torch is not installed. ``trainer/algorithms.py`` hands
-them to veRL.
+Nothing here imports torch: a function of an algorithm uses methods of the tensors that it receives, so a
+name, its arguments and their checks are known without torch. ``trainer/algorithms.py`` passes them to veRL.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ Schema = Literal["experience", "sft", "cpt", "dpo"]
 
 @dataclass(frozen=True, slots=True)
 class AdvantageInput:
-    """What an advantage is computed from.
+    """The data that an advantage is computed from.
 
     ``rewards``: float [N], one for each answer; ``groups``: the positions of the answers to each task. For an
     advantage that names the column, each [N, T]: ``old_log_prob``, the trainer's at the step's start or the
     rollout's; ``rollout_log_prob``, the rollout's; ``ref_log_prob``, the reference model's; ``entropy``,
     nats, the policy's at the step's start; ``mask``, bool, true for the tokens that count. ``info``: for each
-    answer what its scoring told beside the reward.
+    answer what its scoring returned beside the reward.
     """
 
     rewards: Tensor
@@ -56,8 +55,10 @@ class AdvantageInput:
 
 @dataclass(frozen=True, slots=True)
 class MaskedAdvantages:
-    """What an advantage gives that also says which tokens are trained: ``advantages`` [N, T]; ``mask``, bool
-    [N, T], takes the place of the batch's; ``metrics``, its figures."""
+    """An advantage that also chooses the trained tokens.
+
+    ``advantages`` [N, T]; ``mask``, bool [N, T], replaces the batch's; ``metrics``, its figures.
+    """
 
     advantages: Tensor
     mask: Tensor
@@ -66,7 +67,7 @@ class MaskedAdvantages:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a policy loss is computed from, each [N, T].
+    """The data that a policy loss is computed from, each [N, T].
 
     ``mask`` is bool, true for the tokens that count; ``old_log_prob`` is the trainer's at the step's start or
     the rollout's, as the run says. For a loss that names the column: ``ref_log_prob``, the reference model's;
@@ -83,12 +84,13 @@ class Tokens:
 
     @property
     def log_ratio(self) -> Tensor:
+        """Return log π − log π_old, [N, T]."""
         return self.log_prob - self.old_log_prob
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a policy loss gives.
+    """The result of a policy loss.
 
     ``values``: [N, T], or [N] where a row has one loss as a whole: the mean over the rows counts then.
     ``clipped``: [N, T], tokens whose gradient the algorithm cut off; ``aggregation``: the only one that the
@@ -134,7 +136,7 @@ class RegisteredFunction:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Of single arguments that the YAML leaves out while it gives others."""
+        """The defaults of single arguments that the YAML leaves out while it gives others."""
         return {name: parameter.default for name, parameter in self.signature.items()}
 
 
@@ -160,7 +162,7 @@ class Algorithm:
 
     @property
     def of_files(self) -> bool:
-        """Whether it trains on rows of files, without an explorer."""
+        """True if it trains on rows of files, without an explorer."""
         return self.schema != "experience"
 
 
@@ -170,18 +172,20 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def algorithm(name: str, title: str, **fields: Any) -> None:
-    """Enter an ``algorithm_type``; ``fields`` as ``Algorithm`` has them."""
+    """Register an ``algorithm_type``; ``fields`` as ``Algorithm`` has them."""
     ALGORITHMS[name] = Algorithm(name, title, **fields)
 
 
 def advantage(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
-    """Enter a function (Answers, **arguments) → advantages without gradient: [N], or of one that names
-    columns [N, T] or Chosen."""
+    """Register a function (AdvantageInput, **arguments) → advantages without gradient.
+
+    [N], or for a function that names columns [N, T] or MaskedAdvantages.
+    """
     return _entered("advantage_fn", name, source, fields, computes=True)
 
 
 def policy_loss(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
-    """Enter a function (Tokens, **arguments) → Loss, or several for parts of the rows.
+    """Register a function (Tokens, **arguments) → Loss, or several for parts of the rows.
 
     An argument ``loss_agg_mode`` is veRL's to apply.
     """
@@ -189,13 +193,16 @@ def policy_loss(name: str, source: str, **fields: Any) -> Callable[[Call], Call]
 
 
 def kl_loss(name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
-    """Enter a function (log_prob, ref_log_prob, old_log_prob) → KL [N, T]."""
+    """Register a function (log_prob, ref_log_prob, old_log_prob) → KL [N, T]."""
     return _entered("kl_loss_fn", name, source, fields, computes=True)
 
 
 def of_verl(kind: Kind, name: str, source: str, **fields: Any) -> Callable[[Call], Call]:
-    """Enter a function that veRL has: what is decorated has the arguments' names, types and defaults alone,
-    and returns veRL's keys for them."""
+    """Register a function that veRL has.
+
+    The decorated function has its arguments' names, types and defaults only, and returns veRL's keys for
+    them.
+    """
     return _entered(kind, name, source, fields, computes=False)
 
 
@@ -205,6 +212,7 @@ def _entered(
     """``like`` among ``fields``: a function that has the arguments in place of the one that is decorated."""
 
     def enter(function: Call) -> Call:
+        """Register ``function``."""
         own = {key: value for key, value in fields.items() if key != "like"}
         made: dict[str, Any] = {"call": function} if computes else {"verl": lambda args: function(**args)}
         made["signature"] = _arguments(fields.get("like", function))

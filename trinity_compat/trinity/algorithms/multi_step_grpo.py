@@ -27,6 +27,7 @@ def step_wise_grpo(
     std_threshold: float | None = None,
     std_cal_level: Literal["group", "batch"] = "group",
 ) -> Tensor:
+    """The last step's advantage for all steps of its run, [N]."""
     groups = runs_of(answers)
     runs = [run for group in groups for run in group]
     last = AdvantageInput(answers.rewards[[run[-1] for run in runs]], consecutive(groups))

@@ -39,6 +39,7 @@ def _positive_tau(arguments: Arguments) -> str:
 def opmd_advantage(
     answers: AdvantageInput, *, opmd_baseline: Literal["mean", "logavgexp"] = "mean", tau: float = 1.0
 ) -> Tensor:
+    """OPMD's advantage [N]."""
     if opmd_baseline == "mean":
         return above_baseline(answers, lambda rewards: rewards.mean())
     return above_baseline(answers, lambda rewards: tau * _log_mean_exp(rewards / tau))
@@ -54,4 +55,5 @@ def _log_mean_exp(values: Tensor) -> Tensor:
     check=lambda arguments: "" if arguments["tau"] > -1 else "tau must be greater than -1",
 )
 def opmd_loss(tokens: Tokens, *, tau: float = 1.0, loss_agg_mode: Aggregation = "token-mean") -> Loss:
+    """OPMD's loss [N, T]."""
     return Loss(-tokens.advantages * tokens.log_prob / (1.0 + tau))

@@ -31,6 +31,7 @@ algorithm("ppo", "PPO with a critic", paper="1707.06347", advantage_fn="ppo", po
 
 @of_verl("advantage_fn", "ppo", "advantage_fn/ppo_advantage.py")
 def gae(*, gamma: float = 1.0, lam: float = 1.0) -> Mapping[str, object]:
+    """Return veRL's keys."""
     return {"algorithm.adv_estimator": "gae", "algorithm.gamma": gamma, "algorithm.lam": lam}
 
 

@@ -1,4 +1,4 @@
-"""What several policy losses share."""
+"""Functions that several policy losses share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RANGES = "clip_range, or clip_range_low and clip_range_high, must be given with 
 def bounds(
     clip_range: float | None, clip_range_low: float | None, clip_range_high: float | None
 ) -> tuple[float | None, float | None]:
-    """How far a ratio may go below and above 1; a side that is not given has the common range."""
+    """Return the distances that a ratio may go below and above 1; a missing side has the common range."""
     low = clip_range if clip_range_low is None else clip_range_low
     high = clip_range if clip_range_high is None else clip_range_high
     return low, high
 
 
 def ranges_given(arguments: Arguments) -> str:
-    """What is wrong where a side has no range, else nothing."""
+    """Return what is wrong if a side has no range, else ""."""
     ranges = (arguments[name] for name in ("clip_range", "clip_range_low", "clip_range_high"))
     return RANGES if None in bounds(*ranges) else ""
 
@@ -31,7 +31,7 @@ def ranges_given(arguments: Arguments) -> str:
 def clip_range(
     clip_range: float | None, clip_range_low: float | None, clip_range_high: float | None
 ) -> dict[str, object]:
-    """veRL's keys."""
+    """Return veRL's keys for a clip range."""
     actor = "actor_rollout_ref.actor"
     low, high = bounds(clip_range, clip_range_low, clip_range_high)
     told = {

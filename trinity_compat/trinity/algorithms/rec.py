@@ -38,6 +38,7 @@ def rec_advantage(
     std_normalize: bool = False,
     drop: Literal["balance"] | None = None,
 ) -> Tensor:
+    """REC's advantage [N]."""
     out = answers.rewards.new_zeros(len(answers.rewards))
     for group in answers.groups:
         places = list(group)
@@ -91,6 +92,7 @@ def rec_loss(
     regularizer_coef: float = 0.0,
     temp: float = 1.0,
 ) -> Loss:
+    """REC's loss [N, T]."""
     outer = (epsilon_low_prime, epsilon_high_prime) if clip_mode == "ring" else None
     outside = _clipped(tokens, clip_mode, (epsilon_low, epsilon_high), outer)
     values = -_weighted(tokens, weight, temp) * tokens.log_prob

@@ -18,4 +18,5 @@ algorithm("reinforceplusplus", "REINFORCE++", paper="2501.03262", advantage_fn="
 
 @of_verl("advantage_fn", "reinforceplusplus", "advantage_fn/reinforce_plus_plus_advantage.py")
 def reinforce_plus_plus(*, gamma: float = 1.0) -> Mapping[str, object]:
+    """Return veRL's keys."""
     return {"algorithm.adv_estimator": "reinforce_plus_plus", "algorithm.gamma": gamma}

@@ -16,6 +16,7 @@ algorithm("rloo", "RLOO", paper="2402.14740", advantage_fn="rloo")
 
 @of_verl("advantage_fn", "rloo", "advantage_fn/rloo_advantage.py")
 def rloo() -> Mapping[str, object]:
+    """Return veRL's keys."""
     return {"algorithm.adv_estimator": "rloo"}
 
 

@@ -36,6 +36,7 @@ def sapo_loss(
     tau_neg: float = 1.05,
     loss_agg_mode: Aggregation = "token-mean",
 ) -> Loss:
+    """SAPO's loss [N, T]."""
     good = (tokens.advantages > 0).to(tokens.log_prob.dtype)
     tau = tau_pos * good + tau_neg * (1 - good)
     gate = (tau * (ratio(tokens).detach() - 1)).sigmoid() * (4.0 / tau)

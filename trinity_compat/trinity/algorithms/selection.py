@@ -1,8 +1,8 @@
-"""What a YAML's ``algorithm`` section chooses, with Trinity's defaults, and veRL's keys for it.
+"""The functions that a YAML's ``algorithm`` section selects, with Trinity's defaults, and veRL's keys.
 
 Defaults as trinity-rft 0.6.0 sets them (common/config_validator.py: AlgorithmConfigValidator): a function
-that is not named is the algorithm's; arguments that are not given at all are the function's
-``default_args``, and where some are given its constructor's defaults stand for the others.
+that is not named is the algorithm's; arguments that are not given at all are the function's ``default_args``,
+and if some are given its constructor's defaults stand for the others.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ class SelectedFunction:
 
     @property
     def path(self) -> str:
+        """The path of its name in the YAML."""
         return f"algorithm.{self.function.kind}"
 
 
 def choose(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[Kind, SelectedFunction]:
-    """The functions of an ``algorithm`` section, but for the kinds in ``skip``.
+    """Return the functions of an ``algorithm`` section, except for the kinds in ``skip``.
 
     Raises UserError, in the YAML's words, for a name or an argument that trinity-rft lacks, a value of
     another type, and what a run here cannot do.
@@ -71,7 +72,7 @@ def choose(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[Kind, 
 
 
 def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str, object]:
-    """Dotted keys of the pinned veRL for an ``algorithm`` section. Raises as ``choose``."""
+    """Return dotted keys of the pinned veRL for an ``algorithm`` section. Raises as ``choose``."""
     functions = choose(_with_reference(section), skip)
     told: dict[str, object] = {}
     for chosen in functions.values():
@@ -86,13 +87,16 @@ def verl_keys(section: Mapping[str, Any], skip: Iterable[Kind] = ()) -> dict[str
 
 
 def needs_teacher(functions: Mapping[Kind, SelectedFunction]) -> bool:
-    """Whether an advantage is what a teacher thinks of the answers."""
+    """Return True if an advantage is computed from a teacher's log-probabilities."""
     return "advantage_fn" in functions and "ref_log_prob" in functions["advantage_fn"].function.columns
 
 
 def _scored_by_the_reference(functions: Mapping[Kind, SelectedFunction]) -> dict[str, object]:
-    """veRL computes a reference's log-probabilities where a KL term asks for them: one in the reward with the
-    coefficient 0, which changes no reward and logs the KL from the teacher."""
+    """Return keys that make veRL compute the reference's log-probabilities.
+
+    veRL does so if a KL term needs them: one in the reward with the coefficient 0 changes no reward and logs
+    the KL from the teacher.
+    """
     for kind in ("kl_loss_fn", "kl_penalty_fn"):
         if kind in functions and functions[kind].function.name != "none":
             raise UserError(
@@ -110,14 +114,16 @@ def _scored_by_the_reference(functions: Mapping[Kind, SelectedFunction]) -> dict
 
 
 def _with_reference(section: Mapping[str, Any]) -> Mapping[str, Any]:
-    """DPO compares with the reference model: Trinity takes no "none" for its KL term, and says k2 then
-    (algorithm.py: DPOAlgorithm.check_config)."""
+    """Return the section with the reference model that DPO needs.
+
+    Trinity takes no "none" for DPO's KL term, and uses k2 then (algorithm.py: DPOAlgorithm.check_config).
+    """
     without = section.get("kl_loss_fn") in ("none", None)
     return {**section, "kl_loss_fn": "k2"} if section.get("algorithm_type") == "dpo" and without else section
 
 
 def schema_of(section: Mapping[str, Any]) -> Schema:
-    """The rows that an ``algorithm`` section trains on; an explorer's answers where it names no algorithm."""
+    """Return the kind of rows that an ``algorithm`` section trains on; an explorer's if it names none."""
     found = ALGORITHMS.get(str(section.get("algorithm_type")))
     return found.schema if found else "experience"
 
@@ -168,7 +174,7 @@ def _arguments(function: RegisteredFunction, given: Mapping[str, Any] | None) ->
 
 
 def _wanted(parameter: Parameter, value: object) -> str | None:
-    """What ``value`` should be; None when it is, or isn't known yet."""
+    """Return the expected type if ``value`` does not have it; None if it has, or isn't known yet."""
     if isinstance(value, str) and "${" in value:
         return None
     kinds = _kinds(parameter.annotation)
@@ -203,7 +209,7 @@ def _check_together(chosen: SelectedFunction) -> None:
 
 
 def _keys(chosen: SelectedFunction) -> Mapping[str, object]:
-    """veRL's own function where it has the same numbers, else ours under its registered name."""
+    """Return veRL's own function if it has the same numbers, else ours under its registered name."""
     function, arguments = chosen.function, dict(chosen.arguments)
     if (of_verl := function.verl(arguments)) is not None:
         return {**of_verl, **_left_out(arguments)}
@@ -231,7 +237,7 @@ def _keys(chosen: SelectedFunction) -> Mapping[str, object]:
 
 
 def _left_out(arguments: Mapping[str, Any]) -> dict[str, object]:
-    """Groups that teach nothing: the explorer draws others in their place."""
+    """Return keys that leave out groups without signal: the explorer draws others in their place."""
     threshold = arguments.get("std_threshold")
     if threshold is None:
         return {}
@@ -259,8 +265,11 @@ def _aggregation(section: Mapping[str, Any], loss: SelectedFunction) -> object:
 def _check_one_aggregation(
     section: Mapping[str, Any], functions: Mapping[Kind, SelectedFunction], mode: object
 ) -> None:
-    """Raise UserError where Trinity aggregates KL and entropy by its common mode and the policy loss by
-    ``mode``: veRL has one mode for all three."""
+    """Raise UserError if KL and entropy would have another aggregation than the policy loss.
+
+    Trinity aggregates KL and entropy by its common mode and the policy loss by ``mode``; veRL has one mode
+    for all three.
+    """
     common, given = section.get(_AGGREGATION) or "token-mean", functions["policy_loss_fn"].given
     if mode == common or given is None or _AGGREGATION in given:
         return

@@ -29,4 +29,5 @@ _of_rows("cpt", "continued pre-training")
 
 @policy_loss("sft", "policy_loss_fn/sft_loss.py")
 def sft_loss(tokens: Tokens, *, loss_agg_mode: Aggregation = "token-mean") -> Loss:
+    """−log π, [N, T]."""
     return Loss(-tokens.log_prob)

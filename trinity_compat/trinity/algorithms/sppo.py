@@ -27,6 +27,7 @@ algorithm(
     check=lambda arguments: "" if arguments["epsilon"] > -1 else "epsilon must be greater than -1",
 )
 def sppo_loss(tokens: Tokens, *, epsilon: float = 0.3, loss_agg_mode: Aggregation = "token-mean") -> Loss:
+    """SPPO's loss [N, T]."""
     weights = ratio(tokens).detach()
     inside = (weights >= 1 / (1 + epsilon)) & (weights <= 1 + epsilon)
     return Loss(-tokens.advantages * tokens.log_ratio * inside, clipped=~inside)

@@ -26,6 +26,7 @@ algorithm("topr", "TOPR", paper="2503.14286", advantage_fn="reinforce", policy_l
 
 @advantage("reinforce", "advantage_fn/reinforce_advantage.py")
 def reinforce(answers: AdvantageInput) -> Tensor:
+    """The reward itself, [N]."""
     return answers.rewards.clone()
 
 
@@ -33,6 +34,7 @@ def reinforce(answers: AdvantageInput) -> Tensor:
 def topr_loss(
     tokens: Tokens, *, advantage_threshold: float = 0.0, loss_agg_mode: Aggregation = "token-mean"
 ) -> Loss:
+    """TOPR's loss [N, T]."""
     weights, bad = ratio(tokens).detach(), tokens.advantages <= advantage_threshold
     alpha = weights.clamp(0.0, 1.0).where(bad, 1.0)
     return Loss(-alpha * tokens.advantages * tokens.log_prob, clipped=bad & (weights > 1))

@@ -1,4 +1,4 @@
-"""What trinity-rft 0.6.0 has and a run here cannot train yet, each with its reason."""
+"""Algorithms of trinity-rft 0.6.0 that a run here cannot train yet, each with its reason."""
 
 from functools import partial
 

@@ -1,8 +1,8 @@
-"""A Trinity configuration as trinity-rft itself completes it before it starts anything.
+"""A Trinity configuration, completed as trinity-rft itself completes it before it starts anything.
 
-Source: ``common/config_validator.py`` of trinity-rft 0.6.0, ``Config.check_and_update`` of 0.4.1. The values
-that it refuses are refused here in the same words; what it changes of a file's own values is told in a note.
-A step is an optimizer update, as in Trinity: docs/decisions/a-trinity-step-is-an-update.md.
+Source: ``common/config_validator.py`` of trinity-rft 0.6.0, ``Config.check_and_update`` of 0.4.1. Values that
+it refuses are refused here in the same words; changes of a file's own values are reported in a note. A step
+is an optimizer update, as in Trinity: docs/decisions/a-trinity-step-is-an-update.md.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ _OF_THE_MODEL = (
 
 @dataclass(slots=True)
 class CompletedConfig:
-    """``config`` says everything that trinity-rft would; ``sources``: its paths whose value stands elsewhere
-    in the file → where; ``notes``: lines for the user."""
+    """A completed configuration.
+
+    ``config`` holds every value that trinity-rft would have; ``sources`` maps its paths whose value stands
+    elsewhere in the file to that place; ``notes`` are lines for the user.
+    """
 
     config: dict[str, object]
     target: str
@@ -60,31 +63,33 @@ class CompletedConfig:
     notes: list[str] = field(default_factory=list)
 
     def at(self, path: str) -> object:
+        """Return the value at ``path``."""
         return value_at(self.config, path)
 
     def number(self, path: str) -> int:
-        """A whole number that has a default. Raises UserError for another value."""
+        """Return a whole number that has a default. Raises UserError for another value."""
         value = self.at(path)
         if isinstance(value, bool) or not isinstance(value, int):
             raise UserError(f"{path} is {value!r}, it should be a whole number")
         return value
 
     def put(self, path: str, value: object, source: str = "") -> None:
+        """Write one value."""
         put(self.config, path, value)
         if source:
             self.sources[path] = source
 
     def put_if_none(self, path: str, source: str) -> None:
-        """What stands at ``source`` where ``path`` says nothing."""
+        """Copy the value at ``source`` to ``path`` if that has none."""
         value = self.at(source)
         if self.at(path) is None and value is not None:
             self.put(path, value, source)
 
 
 def completed(config: Mapping[str, object], target: str) -> CompletedConfig:
-    """``config`` with the defaults of trinity-rft ``target``, and what follows from them.
+    """Return ``config`` with the defaults of trinity-rft ``target``, and the values that follow from them.
 
-    Raises UserError for what trinity-rft refuses, but for what needs a machine (GPUs, files).
+    Raises UserError for what trinity-rft refuses, except for checks that need a machine (GPUs, files).
     """
     canonical = _canonical(config, schema(target))
     one = CompletedConfig(canonical, target)
@@ -112,7 +117,7 @@ def completed(config: Mapping[str, object], target: str) -> CompletedConfig:
 
 
 def _canonical(config: Mapping[str, object], rules: Schema) -> dict[str, object]:
-    """Enums in the spelling of their value, whatever case or alias the file has."""
+    """Replace enums by the spelling of their value, whatever case or alias the file has."""
     return {name: _spelled(value, _type_of(name, rules.root, rules), rules) for name, value in config.items()}
 
 
@@ -136,7 +141,7 @@ def _spelled(value: object, kind: FieldType, rules: Schema) -> object:
 
 
 def _tasksets_of_one(one: CompletedConfig) -> None:
-    """``taskset`` is a list of one; ``task_selector`` is ``data_selector``'s older name."""
+    """Turn ``taskset`` into a list of one, and ``task_selector`` into ``data_selector``, its newer name."""
     section = one.at(_INPUT)
     if not isinstance(section, dict):
         return
@@ -163,14 +168,14 @@ def _moved(one: CompletedConfig, source: str, target: str) -> None:
 
 
 def _each(one: CompletedConfig) -> Iterator[tuple[str, dict[str, object]]]:
-    """(path, section) of every taskset, the evaluated ones too."""
+    """Yield (path, section) of every taskset, those of evaluations too."""
     for path in (TASKSETS, EVAL_TASKSETS):
         for position, taskset in enumerate(_listed(one.at(path))):
             yield f"{path}.{position}", taskset
 
 
 def _algorithm(one: CompletedConfig, said: Mapping[str, object]) -> None:
-    """How the trainer takes experiences, and the schedule's older name (AlgorithmConfigValidator)."""
+    """Complete the sampling of experiences, and the schedule's older name (AlgorithmConfigValidator)."""
     # The functions of an algorithm are named by trinity/algorithms, which tests hold to the data.
     own = algorithm_defaults(one.target).algorithms.get(str(one.at("algorithm.algorithm_type")), {})
     strategy = "algorithm.sample_strategy"
@@ -182,7 +187,7 @@ def _algorithm(one: CompletedConfig, said: Mapping[str, object]) -> None:
 
 
 def _model(one: CompletedConfig, said: Mapping[str, object]) -> None:
-    """The critic's path, and lengths that follow from each other (ModelConfigValidator)."""
+    """Complete the critic's path, and lengths that follow from each other (ModelConfigValidator)."""
     if not one.at("model.model_path"):
         raise UserError("model.model_path is not given", hint="write the model's folder or its name on a hub")
     if not one.at("model.critic_model_path"):
@@ -204,7 +209,7 @@ def _model(one: CompletedConfig, said: Mapping[str, object]) -> None:
 
 
 def _lengths(whole: int | None, prompt: int | None, answer: int | None) -> tuple[int, int, int]:
-    """(whole, prompt, answer), each given or what the others leave. Raises UserError."""
+    """Return (whole, prompt, answer) lengths, each given or what the others leave. Raises UserError."""
     if whole is None:
         if prompt is None or answer is None:
             raise UserError(
@@ -239,7 +244,7 @@ def _cluster(one: CompletedConfig, said: Mapping[str, object]) -> None:
 
 
 def _engine(one: CompletedConfig, said: Mapping[str, object]) -> None:
-    """What the engine takes from the model's section (ExplorerConfigValidator)."""
+    """Complete the engine's fields from the model's section (ExplorerConfigValidator)."""
     engine = str(one.at(f"{_ENGINE}.engine_type"))
     if engine.startswith("vllm"):  # vllm_async is an older name
         one.put(f"{_ENGINE}.engine_type", "vllm", f"{_ENGINE}.engine_type")
@@ -264,7 +269,7 @@ def _sizes(one: CompletedConfig, said: Mapping[str, object]) -> None:
 
 
 def _synchronizer(one: CompletedConfig, said: Mapping[str, object]) -> None:
-    """How weights can travel in this mode, and how often each side looks (SynchronizerConfigValidator)."""
+    """Complete the transport of weights in this mode and its intervals (SynchronizerConfigValidator)."""
     _method(one)
     style = "synchronizer.sync_style"
     newer = schema(TRINITY).find(style)
@@ -280,7 +285,7 @@ def _synchronizer(one: CompletedConfig, said: Mapping[str, object]) -> None:
 
 
 def _further_models(one: CompletedConfig, said: Mapping[str, object]) -> None:
-    """Each of them has the defaults of an engine."""
+    """Give each auxiliary model the defaults of an engine."""
     for position, model in enumerate(_listed(one.at("explorer.auxiliary_models"))):
         full = with_defaults(model, "InferenceModelConfig", one.target)
         one.put(f"explorer.auxiliary_models.{position}", full)
@@ -332,7 +337,7 @@ def _batches(one: CompletedConfig, said: Mapping[str, object]) -> None:
     path, alone = "buffer.train_batch_size", one.at("mode") == "train"
     if rows != answers or not alone:
         _check_whole_groups(path, rows, answers, repeats)
-    if alone:  # there is no explorer here whose batch could be another
+    if alone:  # no explorer here has a batch of another size
         one.put("buffer.batch_size", max(1, answers // repeats), path)
         return
     each = answers // repeats
@@ -349,8 +354,11 @@ def _batches(one: CompletedConfig, said: Mapping[str, object]) -> None:
 
 
 def expert_rows(config: Mapping[str, object]) -> int:
-    """How many rows of an update are an expert's: Trinity's MixSampleStrategy (mix_sample_strategy.py). 0 for
-    another strategy. Raises UserError for a ratio that leaves one of the two nothing."""
+    """Return the number of an expert's rows in an update; 0 for another strategy.
+
+    As Trinity's MixSampleStrategy (mix_sample_strategy.py). Raises UserError for a ratio that leaves one of
+    the two without rows.
+    """
     if value_at(config, "algorithm.sample_strategy") != "mix":
         return 0
     path, size = "algorithm.sample_strategy_args.expert_data_ratio", "buffer.train_batch_size"
@@ -371,7 +379,7 @@ def _beside(experts: int) -> str:
 
 
 def _check_whole_groups(path: str, rows: int, answers: int, repeats: int) -> None:
-    """Raises UserError where an update would take a part of a group."""
+    """Raise UserError if an update would take a part of a group."""
     if answers % repeats == 0:
         return
     near = max(answers // repeats, 1) * repeats
@@ -386,7 +394,7 @@ def _check_whole_groups(path: str, rows: int, answers: int, repeats: int) -> Non
 
 
 def _rows(one: CompletedConfig, said: Mapping[str, object]) -> None:
-    """trinity-rft's default is a queue, into which nobody puts rows; the published guide leaves it out."""
+    """Set the storage of rows to files if none is given: the default is a queue, which nothing fills."""
     buffer = "buffer.trainer_input.experience_buffer"
     on_rows = one.at("algorithm.algorithm_type") in _ON_ROWS
     if on_rows and one.at(f"{buffer}.path") and value_at(said, f"{buffer}.storage_type") is None:
@@ -397,7 +405,7 @@ def _rows(one: CompletedConfig, said: Mapping[str, object]) -> None:
 def _in_updates(
     one: CompletedConfig, path: str, tasks: int, each: int, *, said: object, multiple_of: int = 1
 ) -> None:
-    """Explorer steps at ``path`` as updates: exactly where the file has ``said`` them, else about so many.
+    """Convert explorer steps at ``path`` to updates: exactly if the file has ``said`` them, else about.
 
     Raises UserError, with numbers that are multiples of ``multiple_of`` too.
     """
@@ -417,7 +425,7 @@ def _in_updates(
 
 
 def _tasksets(one: CompletedConfig, said: Mapping[str, object]) -> None:
-    """What a taskset takes from the sections around it (BufferConfigValidator)."""
+    """Complete a taskset from the sections around it (BufferConfigValidator)."""
     for path, taskset in list(_each(one)):
         put(one.config, path, with_defaults(taskset, "TasksetConfig", one.target))
         if path.startswith(EVAL_TASKSETS):
@@ -436,7 +444,7 @@ def _tasksets(one: CompletedConfig, said: Mapping[str, object]) -> None:
 
 
 def _trainer(one: CompletedConfig, said: Mapping[str, object]) -> None:
-    """Tokens of a micro-batch (TrainerConfigValidator)."""
+    """Complete the tokens of a micro-batch (TrainerConfigValidator)."""
     if one.at("trainer.max_token_len_per_gpu") is not None or one.at("mode") in ("explore", "bench", "serve"):
         return
     strategy = str(one.at("trainer.trainer_strategy"))

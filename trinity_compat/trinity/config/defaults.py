@@ -1,4 +1,4 @@
-"""What trinity-rft puts where a file says nothing: the defaults of its fields, and of its algorithms.
+"""The defaults of trinity-rft's fields and of its algorithms.
 
 Both are data, extracted from the real package (``scripts/extract_trinity_schema.py``,
 ``scripts/extract_trinity_defaults.py``) and held against it by tests/upstream.
@@ -18,9 +18,10 @@ from trinity_compat.trinity.config.schema import FieldType, Schema, schema
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmDefaults:
-    """``algorithms``: algorithm_type → field → value, ``use_critic`` among them.
+    """The defaults that an algorithm sets.
 
-    ``functions``: field → function → the arguments that stand for an ``_args`` that is not there.
+    ``algorithms``: algorithm_type → field → value, ``use_critic`` among them. ``functions``: field → function
+    → the arguments used if its ``_args`` is missing.
     """
 
     algorithms: Mapping[str, Mapping[str, object]]
@@ -29,7 +30,7 @@ class AlgorithmDefaults:
 
 @functools.cache
 def algorithm_defaults(target: str) -> AlgorithmDefaults:
-    """Those of trinity-rft ``target``. Raises UserError for a release that we have no data of."""
+    """Return the defaults of trinity-rft ``target``. Raises UserError for a release without data."""
     schema(target)
     text = data_path(f"translators/trinity_defaults/{target}.json").read_text(encoding="utf-8")
     data = json.loads(text)
@@ -37,7 +38,7 @@ def algorithm_defaults(target: str) -> AlgorithmDefaults:
 
 
 def with_defaults(given: Mapping[str, object], class_name: str, target: str) -> dict[str, object]:
-    """``given`` with the dataclass's defaults where it says nothing, in the sections inside it too.
+    """Return ``given`` with the dataclass's defaults for missing fields, in nested sections too.
 
     A section that is null by default stays away; a default of null is not written.
     """

@@ -1,4 +1,4 @@
-"""What is wrong with one place of a Trinity configuration."""
+"""A problem of one place of a Trinity configuration."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Reads a Trinity YAML safely: no tags, no duplicate keys, no bombs; every complaint has file and line.
+"""Reads a Trinity YAML safely: no tags, no duplicate keys, no bombs; every error has file and line.
 
-Numbers are read as OmegaConf reads them (``1e-6`` is a float), because that is what upstream does with
-the same file.
+Numbers are read as OmegaConf reads them (``1e-6`` is a float), because upstream reads the same file so.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def load(path: str | Path, target: str = TARGETS[0]) -> dict[str, object]:
 
 
 def _text(data: bytes, name: str) -> str:
-    """Raises UserError for what is no UTF-8: PyYAML reads UTF-16 as well, which nobody after it does."""
+    """Return a file's text. Raises UserError if it is not UTF-8: PyYAML reads UTF-16, later readers don't."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError("is UTF-16: save it as UTF-8", where=Where(name))
     try:
@@ -88,7 +87,7 @@ def parse(data: bytes | str, name: str, target: str = TARGETS[0]) -> dict[str, o
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """Dotted path → line, from 1, of every key of a YAML text that ``parse`` takes."""
+    """Return dotted path → line, from 1, of every key of a YAML text that ``parse`` takes."""
     _, node = _compose(text, "")
     return dict(_lines(node, "", "")) if node is not None else {}
 
@@ -187,7 +186,7 @@ def _located(problem: Problem, lines: dict[str, int], name: str) -> str:
 
 
 def _line(path: str, lines: dict[str, int]) -> int:
-    """Line of a path; of its nearest parent when the path itself was never written."""
+    """Return the line of a path; of its nearest parent if the file does not have the path."""
     while path and path not in lines:
         path = path.rpartition(".")[0]
     return lines.get(path, 0)

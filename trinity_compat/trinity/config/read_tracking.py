@@ -1,4 +1,4 @@
-"""Which keys of a configuration a run reads: recorded while it is read, so that no list can be wrong."""
+"""Records which keys of a configuration a run reads, while it reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _Watched(dict[str, object]):
-    """A section that notes the path of each value that is taken out of it."""
+    """A section that records the path of each value that is read from it."""
 
     def __init__(self, section: Mapping[str, object], path: str, read: set[str]) -> None:
         super().__init__({key: _watch(value, _join(path, key), read) for key, value in section.items()})
@@ -32,13 +32,13 @@ class _Watched(dict[str, object]):
 
 
 def watched(config: Mapping[str, object]) -> tuple[dict[str, object], set[str]]:
-    """A copy of ``config``, and the dotted paths that are read from it, growing as that happens."""
+    """Return a copy of ``config``, and the set of dotted paths read from it, which grows with each read."""
     read: set[str] = set()
     return _Watched(config, "", read), read
 
 
 def plain(section: Mapping[str, object]) -> dict[str, object]:
-    """Watched values as plain containers; all that they hold counts as read."""
+    """Return watched values as plain containers; everything in them counts as read."""
     return {key: _plain(item) for key, item in section.items()}
 
 
@@ -49,7 +49,7 @@ def _plain(value: object) -> object:
 
 
 def values_of(config: Mapping[str, object]) -> dict[str, object]:
-    """Dotted path → value of everything that holds no further keys; list positions count as parts."""
+    """Return dotted path → value of everything that holds no further keys; list positions count as parts."""
     return dict(_values(config, ""))
 
 

@@ -1,4 +1,4 @@
-"""Which release of trinity-rft a file is written for, told by its keys."""
+"""The release of trinity-rft that a file is written for, inferred from its keys."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trinity_compat.trinity.config.validate import validate
 
 
 def release_of(config: Mapping[str, object]) -> str:
-    """The newest release that takes the file, unless it has what the older one alone calls by that name."""
+    """Return the newest release that takes the file, unless it has something that only the older one has."""
     if not validate(config, TRINITY_OLD) and (validate(config, TRINITY) or _is_old(config)):
         return TRINITY_OLD
     return TRINITY
 
 
 def _is_old(config: Mapping[str, object]) -> bool:
-    """Whether an enum is spelled as only the older release spells its values."""
+    """Return True if an enum has a spelling that only the older release has."""
     for path, value in nodes(config).items():
         old, new = schema(TRINITY_OLD).find(path), schema(TRINITY).find(path)
         if (

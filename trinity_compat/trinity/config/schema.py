@@ -30,7 +30,7 @@ class FieldType:
     aliases: tuple[tuple[str, str], ...] = ()
 
     def meaning(self, text: str) -> str | None:
-        """The value of an enum that ``text`` spells, in any case; None where it spells none."""
+        """Return the value of an enum that ``text`` spells, in any case; None if it spells none."""
         low = text.lower()
         return low if low in self.values else dict(self.aliases).get(low)
 

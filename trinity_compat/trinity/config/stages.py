@@ -1,8 +1,7 @@
 """The stages of a Trinity YAML, each as a configuration of its own.
 
-Source: ``Config.__iter__`` of trinity-rft 0.6.0 (common/config.py). A section that a stage says takes the
-place of the file's, all of it: what the stage leaves out there has trinity-rft's default, not the file's
-value.
+Source: ``Config.__iter__`` of trinity-rft 0.6.0 (common/config.py). A section of a stage replaces the file's
+section entirely: fields that the stage leaves out have trinity-rft's default, not the file's value.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _OF_A_JOB = frozenset({".", "..", "config", "buffer", "monitor", "log", "weights
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """``number`` counts from 0; ``replaced``: the sections of the file that it says itself."""
+    """One stage. ``number`` counts from 0; ``replaced``: the sections of the file that it replaces."""
 
     number: int
     name: str
@@ -31,7 +30,7 @@ class Stage:
 
 
 def stages_of(config: Mapping[str, object]) -> list[Stage]:
-    """In the order of the file; empty where it has none. Raises UserError for names that are not apart."""
+    """Return the stages in the file's order; empty if it has none. Raises UserError for names that clash."""
     given = config.get("stages")
     sections = [each for each in given if isinstance(each, Mapping)] if isinstance(given, list) else []
     names = [str(section.get("stage_name") or "") for section in sections]
@@ -41,7 +40,7 @@ def stages_of(config: Mapping[str, object]) -> list[Stage]:
 
 
 def _check(path: str, name: str, earlier: list[str]) -> None:
-    """A stage's job is a folder of its name, in that of the run."""
+    """Raise UserError for a name that cannot be a folder: a stage's job is a folder in that of the run."""
     if not _NAME.fullmatch(name) or name in _OF_A_JOB:
         raise UserError(
             f"{path}={name!r}: each stage has a folder of this name in the run's own",

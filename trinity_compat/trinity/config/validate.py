@@ -26,7 +26,7 @@ def validate(config: Mapping[str, object], target: str) -> list[Problem]:
 
 
 def problems_at(path: str, value: object, target: str) -> list[Problem]:
-    """As ``validate`` for one value at a dotted path. Empty where the release has no such field."""
+    """Validate one value at a dotted path, like ``validate``. Empty if the release has no such field."""
     rules = schema(target)
     field = rules.find(path)
     return [] if field is None else list(_check(value, field.type, path, rules))
