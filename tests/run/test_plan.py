@@ -347,7 +347,7 @@ def test_without_a_replay_buffer_each_group_is_trained_once():
 
 
 @pytest.mark.parametrize("more", [(), (f"{ARGS}.decay=0.1",), (LIMITED, f"{ARGS}.use_count_limit=1")])
-def test_a_replay_buffer_under_fixed_whose_groups_all_have_one_version_orders_nothing(more):
+def test_a_replay_buffer_under_fixed_whose_groups_all_have_one_version_keeps_their_order(more):
     made = planned(sets=(*DRIVEN[1:], *more))
     assert made.spec.replay is None
     assert any("one version and are trained once each" in note for note in made.notes)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from trinity_compat.translate.native_yaml import told_by_hand
+from trinity_compat.translate.native_yaml import settings_by_hand
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.sections.trainer import of_the_strategy, schedule
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
@@ -89,4 +89,4 @@ def test_no_two_ways_back_tell_the_same_key(arguments):
 
 @pytest.mark.parametrize(("given", "told"), [({"save_interval": 20}, 20), ({}, NEVER)])
 def test_how_often_a_yaml_by_hand_saves(given, told):
-    assert dict(told_by_hand({"trainer": given}))["trainer.save_freq"] == told
+    assert dict(settings_by_hand({"trainer": given}))["trainer.save_freq"] == told

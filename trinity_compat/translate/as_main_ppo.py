@@ -12,7 +12,7 @@ from trinity_compat.verl_config.model import Setting
 
 
 @dataclass
-class Words:
+class MainPpoSettings:
     """The settings of main_ppo that stand for ``origin``. ``own``: prefixes of keys that it doesn't have."""
 
     origin: LaunchView

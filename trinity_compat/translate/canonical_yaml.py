@@ -25,7 +25,7 @@ def as_translated(config: Mapping[str, object], target: str | None = None) -> Ma
     Raises UserError if the way back or the translation does.
     """
     full = verl_from_trinity.in_full(config, target)
-    verl = compose_pinned(verl_from_trinity.told_by(full), verl_from_trinity.flavour_of(full.config))
+    verl = compose_pinned(verl_from_trinity.verl_settings(full), verl_from_trinity.flavour_of(full.config))
     effective, options = config_from_tree(verl, VERL), _options_of(config)
     try:
         return translate(effective, options).config

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves, value_at
 from trinity_compat.translate.launch_view import ARR
-from trinity_compat.translate.registry import Told
+from trinity_compat.translate.registry import VerlSettings
 from trinity_compat.translate.sections.data import SEED, SHUFFLE, TRAIN, VAL, WORKFLOW
 from trinity_compat.translate.selectors import selector_of
 from trinity_compat.translate.trainer_config import trainer_config
@@ -39,7 +39,7 @@ _WORKFLOW_ARGUMENTS = (
 _FORMAT = ("prompt_key", "response_key", "messages_key", "system_prompt_key", "system_prompt")
 
 
-def told_by_hand(config: Mapping[str, object]) -> Told:
+def settings_by_hand(config: Mapping[str, object]) -> VerlSettings:
     """Return (veRL key, value) pairs of a completed file that translate did not write.
 
     Raises UserError for settings that would be trained otherwise than the file says.
@@ -64,7 +64,7 @@ def told_by_hand(config: Mapping[str, object]) -> Told:
             yield f"{ARR}.rollout.engine_kwargs.vllm.{name}", value
 
 
-def _critic(reading: TrinityReader) -> Told:
+def _critic(reading: TrinityReader) -> VerlSettings:
     """Return the critic's keys, as the trainer's section sets them.
 
     Source: ``_build_critic_config`` in trainer/verl/config.py of trinity-rft 0.6.0.
@@ -178,7 +178,7 @@ def _check_length(place: str, section: TrinityReader, reading: TrinityReader) ->
         )
 
 
-def _tasksets(reading: TrinityReader) -> Told:
+def _tasksets(reading: TrinityReader) -> VerlSettings:
     """Return each taskset by a name of ours, with the settings of its reader."""
     if not reading.get(TASKSETS) and not reading.get(EVAL_TASKSETS):
         return
@@ -206,7 +206,7 @@ def _tasksets(reading: TrinityReader) -> Told:
     yield from _scoring(reading)
 
 
-def _scoring(reading: TrinityReader) -> Told:
+def _scoring(reading: TrinityReader) -> VerlSettings:
     """Return arguments of the reward manager beyond those that the way back of a translated file reads."""
     arguments = f"{TASKSETS}.0.reward_fn_args"
     for name, value in _section(reading, arguments).items():
@@ -250,7 +250,7 @@ def _taskset(taskset: Mapping[str, object], place: str, name: str) -> dict[str, 
     }
 
 
-def _sampling(reading: TrinityReader) -> Told:
+def _sampling(reading: TrinityReader) -> VerlSettings:
     if own := {name: row for kind in ("train", "eval") for name, row in _sampled_apart(reading, kind)}:
         yield SAMPLING, own
     yield f"{ARR}.rollout.repetition_penalty", reading.get(f"{_ENGINE}.repetition_penalty", 1.0)
@@ -280,7 +280,7 @@ def _sampled_apart(reading: TrinityReader, kind: str) -> Iterator[tuple[str, dic
             yield f"{kind}/{number}", each
 
 
-def _checkpoints(reading: TrinityReader) -> Told:
+def _checkpoints(reading: TrinityReader) -> VerlSettings:
     """Yield the keys for saving: Trinity always saves at the end."""
     interval = reading.get("trainer.save_interval")
     yield "trainer.save_freq", interval or NEVER

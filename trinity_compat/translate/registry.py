@@ -8,10 +8,10 @@ from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution
 from trinity_compat.translate.trinity_reader import TrinityReader
 
-Said = Iterator[PathValue | Verdict | Caution]  # what a launch makes of a section, and what is to be said
-Told = Iterator[tuple[str, object]]  # veRL keys and their values
-Derivation = Callable[[LaunchView], Said]
-WayBack = Callable[[TrinityReader], Told]
+Derived = Iterator[PathValue | Verdict | Caution]  # of one section of the YAML
+VerlSettings = Iterator[tuple[str, object]]  # veRL keys and their values
+Derivation = Callable[[LaunchView], Derived]
+WayBack = Callable[[TrinityReader], VerlSettings]
 
 DERIVATIONS: dict[str, Derivation] = {}
 WAYS_BACK: list[WayBack] = []

@@ -37,7 +37,7 @@ def replay_of(
     if not reading.get(f"{_SECTION}.enable"):
         return None
     arguments = _arguments(reading)
-    if orders_nothing(config):
+    if keeps_generation_order(config):
         return None
     _check_style(reading)
     cooldown = reading.get(f"{_SECTION}.reuse_cooldown_time")
@@ -54,7 +54,7 @@ def replay_of(
     )
 
 
-def orders_nothing(config: Mapping[str, object]) -> bool:
+def keeps_generation_order(config: Mapping[str, object]) -> bool:
     """Return True if upstream's buffer would give the groups in the order of their generation, each once.
 
     Both sides sync after the same steps then, so that all waiting groups have one version, and those of equal
@@ -81,7 +81,7 @@ def orders_nothing(config: Mapping[str, object]) -> bool:
 
 def note_of(config: Mapping[str, object], replay: ReplaySpec | None) -> str:
     """A line about the run's replay for the user; "" where there is none to say."""
-    if replay is None and orders_nothing(config):
+    if replay is None and keeps_generation_order(config):
         return (
             f"{_SECTION}.enable: the groups between two syncs have one version and are trained once each, so"
             " they come in the order of their tasks"

@@ -88,7 +88,9 @@ def _read(path: Path, hows: Mapping[str, Status], depth: int) -> Rules:
         forms, lines = _parsed(path.absolute(), stat.st_mtime_ns, stat.st_size)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         hint = f"a file, or one of {', '.join(families())}" if isinstance(error, OSError) else None
-        raise UserError(f"cannot read the rules: {_told(error)}", where=Where(str(path)), hint=hint) from None
+        raise UserError(
+            f"cannot read the rules: {_one_line(error)}", where=Where(str(path)), hint=hint
+        ) from None
     if not isinstance(forms, Mapping):
         raise UserError("rules are a mapping of veRL keys to rows", where=Where(str(path)))
     _refuse_problems(forms, lines, path, hows)
@@ -147,7 +149,7 @@ def _rules_of(forms: Mapping[object, Any], file: str) -> Rules:
     )
 
 
-def _told(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """Return an error's message on one line, without the place: the command line prints that."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__

@@ -16,7 +16,7 @@ from trinity_compat.common.nested import leaves
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.translate import supervised
-from trinity_compat.translate.native_yaml import told_by_hand, with_trainer_config
+from trinity_compat.translate.native_yaml import settings_by_hand, with_trainer_config
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.selectors import check_of_launch
@@ -95,7 +95,7 @@ def in_full(config: Mapping[str, object], target: str | None = None) -> Complete
     return with_trainer_config(completed(config, target or release_of(config)))
 
 
-def told_by(full: CompletedConfig) -> dict[str, Any]:
+def verl_settings(full: CompletedConfig) -> dict[str, Any]:
     """Return the veRL keys of a completed configuration, as ``to_verl`` does.
 
     For a file that translate did not write, trinity-rft's defaults of its trainer's own configuration and the
@@ -106,7 +106,7 @@ def told_by(full: CompletedConfig) -> dict[str, Any]:
         check_of_launch(TrinityReader(full.config))
         return told
     defaults = trainer_defaults(full.target, flavour_of(full.config))
-    return {**defaults, **told, **dict(told_by_hand(full.config))}
+    return {**defaults, **told, **dict(settings_by_hand(full.config))}
 
 
 def flavour_of(config: Mapping[str, object]) -> str:

@@ -66,7 +66,7 @@ def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> R
     trinity, read = watched(full.config)
     full = replace(full, config=trinity)
     r, r_source = verl_from_trinity.updates_per_step(trinity)
-    values = plain(verl_from_trinity.told_by(full)) | run_length.steps_of(trinity, options.sets)
+    values = plain(verl_from_trinity.verl_settings(full)) | run_length.steps_of(trinity, options.sets)
     # The profile that replaces flash-attn comes first, so that another profile or a --set wins over it.
     elsewhere = is_elsewhere(device, dry_run=options.dry_run)
     stand_in = [] if elsewhere else attention.overlay(_laid_over(values, wanted), device)

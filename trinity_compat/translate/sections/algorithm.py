@@ -9,7 +9,7 @@ from trinity_compat.common.releases import TRINITY_OLD
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.name_tables import FieldPair
-from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.translate.unknown_names import runs_here
 from trinity_compat.translate.verl_names import ESTIMATORS, POLICY_LOSSES
@@ -99,7 +99,7 @@ _GDPO_REWARDS = "algorithm.gdpo_reward_keys"  # the rewards that it normalizes e
 
 
 @derivation
-def advantage(view: LaunchView) -> Said:
+def advantage(view: LaunchView) -> Derived:
     """Write algorithm_type, advantage_fn and its arguments."""
     name = str(view.value(ESTIMATOR, "gae"))
     function = ADVANTAGES.get(name, "grpo")
@@ -142,7 +142,7 @@ def _is_dapo(view: LaunchView) -> bool:
 
 
 @way_back
-def functions(reading: TrinityReader) -> Told:
+def functions(reading: TrinityReader) -> VerlSettings:
     """Yield advantage, losses, KL and entropy, with Trinity's defaults for those that are not named.
 
     Raises UserError for what trinity-rft lacks, and for what a run cannot train.
@@ -153,7 +153,7 @@ def functions(reading: TrinityReader) -> Told:
 
 
 @derivation
-def kl_reward(view: LaunchView) -> Said:
+def kl_reward(view: LaunchView) -> Derived:
     """Write kl_penalty_fn, the KL term in the reward."""
     yield from _kl_term(view, IN_REWARD)
     control = [f"algorithm.kl_ctrl.{name}" for name in ("type", "horizon", "target_kl")]
@@ -169,7 +169,7 @@ def kl_reward(view: LaunchView) -> Said:
 
 
 @derivation
-def kl_loss(view: LaunchView) -> Said:
+def kl_loss(view: LaunchView) -> Derived:
     """Write kl_loss_fn, the KL term in the loss; always, since Trinity's default is k2."""
     yield from _kl_term(view, IN_LOSS)
     if not view.flag(IN_LOSS.switch):
@@ -177,7 +177,7 @@ def kl_loss(view: LaunchView) -> Said:
             yield Verdict(key, Status.NO_EFFECT, "use_kl_loss is off", "TC025")
 
 
-def _kl_term(view: LaunchView, term: KlTerm) -> Said:
+def _kl_term(view: LaunchView, term: KlTerm) -> Derived:
     """Write the estimate and its coefficient, or that there is no KL term."""
     if not view.flag(term.switch):
         yield PathValue(term.function, "none", (term.switch,))
@@ -205,7 +205,7 @@ def _kl_verdict(view: LaunchView, term: KlTerm) -> Iterator[Verdict]:
 
 
 @derivation
-def policy_loss(view: LaunchView) -> Said:
+def policy_loss(view: LaunchView) -> Derived:
     """Write policy_loss_fn and all its arguments: a partial dictionary would replace the defaults."""
     mode = str(view.value(LOSS_MODE, "vanilla"))
     known = LOSSES.keys() if not view.old_trinity else _OLD_LOSSES
@@ -243,7 +243,7 @@ def _clips(view: LaunchView, function: RegisteredFunction) -> Iterator[PathValue
 
 
 @derivation
-def entropy(view: LaunchView) -> Said:
+def entropy(view: LaunchView) -> Derived:
     """Write the entropy bonus, always."""
     note = "veRL's: − entropy_coeff × entropy"
     yield PathValue("algorithm.entropy_loss_fn", "default", (ENTROPY.key,), note)
@@ -251,7 +251,7 @@ def entropy(view: LaunchView) -> Said:
 
 
 @derivation
-def old_log_probs(view: LaunchView) -> Said:
+def old_log_probs(view: LaunchView) -> Derived:
     """Write whether the ratio's denominator is the rollout's or the trainer's."""
     bypass = view.flag(BYPASS.key)
     used = {key: value for key, value in _correction(view).items() if value not in (None, False)}
@@ -275,7 +275,7 @@ def old_log_probs(view: LaunchView) -> Said:
 
 
 @way_back
-def correction(reading: TrinityReader) -> Told:
+def correction(reading: TrinityReader) -> VerlSettings:
     """Yield the choice of old log-probabilities, and the correction of the difference."""
     yield from reading.told(BYPASS)
     for name, value in (reading.get(CORRECTION) or {}).items():

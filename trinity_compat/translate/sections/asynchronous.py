@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trinity_compat.launch import entrypoints
-from trinity_compat.translate.as_main_ppo import Words
+from trinity_compat.translate.as_main_ppo import MainPpoSettings
 from trinity_compat.translate.launch_view import ARR, AsyncLead, LaunchView, Verdict
 from trinity_compat.translate.model import Status
-from trinity_compat.translate.registry import Said, derivation
+from trinity_compat.translate.registry import Derived, derivation
 from trinity_compat.translate.sections.algorithm import BYPASS
 from trinity_compat.translate.sections.batch import EPOCHS, SAVE, TEST, TOTAL, training_rows
 from trinity_compat.translate.update_steps import BATCH, MINI
@@ -45,9 +45,9 @@ def as_main_ppo(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
     """
     main = entrypoints.canonical(view.launch.taken_for)
     if main == entrypoints.ONE_STEP_OFF:
-        said = Words(view, _SECTIONS)
-        _gpus(said)
-        return said.view(AsyncLead(offset=1)), tuple(said.moves)
+        ppo = MainPpoSettings(view, _SECTIONS)
+        _gpus(ppo)
+        return ppo.view(AsyncLead(offset=1)), tuple(ppo.moves)
     if main == entrypoints.FULLY_ASYNC:
         return _fully_async(view)
     mode = view.value(MODE) if view.origin.get(USE_V1) else None
@@ -58,7 +58,7 @@ def as_main_ppo(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
 
 
 @derivation
-def asynchronous(view: LaunchView) -> Said:
+def asynchronous(view: LaunchView) -> Derived:
     """Yield verdicts on keys that the launch's main reads otherwise than main_ppo does, or not at all."""
     yield from view.verdicts
     if view.ahead is None:
@@ -75,7 +75,7 @@ def asynchronous(view: LaunchView) -> Said:
         yield Verdict(PROXIMAL, Status.APPROXIMATED, reason)
 
 
-def _other_mode(view: LaunchView) -> Said:
+def _other_mode(view: LaunchView) -> Derived:
     """Yield the verdict on a mode of v1's trainer that isn't veRL's (verl/trainer/ppo/v1/trainer_base.py)."""
     mode = view.value(MODE)
     if mode in (None, "sync"):
@@ -94,19 +94,19 @@ def _drawn(view: LaunchView) -> LaunchView:
     (trainer/ppo/ray_trainer.py, recipe/dapo/dapo_ray_trainer.py); the trainers of v1 only fetch so many
     prompts at a time (trainer/ppo/v1/trainer_base.py).
     """
-    said = Words(view, (DRAWN,))
+    ppo = MainPpoSettings(view, (DRAWN,))
     if view.origin.get(USE_V1):
-        said.idle(DRAWN, f"without algorithm.filter_groups a step takes {BATCH}={view.value(BATCH)} prompts")
-        return said.view()
-    said.put(BATCH, view.size(DRAWN), DRAWN)
+        ppo.idle(DRAWN, f"without algorithm.filter_groups a step takes {BATCH}={view.value(BATCH)} prompts")
+        return ppo.view()
+    ppo.put(BATCH, view.size(DRAWN), DRAWN)
     without = "without algorithm.filter_groups veRL trains all that it draws"
-    said.idle(BATCH, f"{without}: {said.reworded[BATCH]} prompts a step")
-    said.verdicts.append(Verdict(DRAWN, Status.DERIVED, f"{without}: it is the train batch"))
-    return said.view()
+    ppo.idle(BATCH, f"{without}: {ppo.reworded[BATCH]} prompts a step")
+    ppo.verdicts.append(Verdict(DRAWN, Status.DERIVED, f"{without}: it is the train batch"))
+    return ppo.view()
 
 
 def _fully_async(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
-    said = Words(view, (*_SECTIONS, DRAWN))
+    ppo = MainPpoSettings(view, (*_SECTIONS, DRAWN))
     ahead = AsyncLead(
         "fully_async",
         interval=view.size(TRIGGER),
@@ -114,77 +114,80 @@ def _fully_async(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
         partial=view.flag(PARTIAL, True),
         sources=(TRIGGER, STALENESS, PARTIAL),
     )
-    _gpus(said)
-    _batch(said)
+    _gpus(ppo)
+    _batch(ppo)
     # Both count versions: _fit_save_checkpoint and _fit_validate in fully_async_trainer.py. Until 0.7
     # rollout.test_freq was read (recipe/fully_async_policy/fully_async_rollouter.py).
     test = OWN_TEST if view.has(OWN_TEST) else TEST
     for key, source in ((SAVE, SAVE), (TEST, test)):
-        said.every(key, source, ahead.interval, TRIGGER)
+        ppo.every(key, source, ahead.interval, TRIGGER)
     if test != TEST:
-        said.idle(TEST, f"until 0.7 fully_async read {OWN_TEST} in its place")
-    _length(said)
-    _old_log_probs(said)
+        ppo.idle(TEST, f"until 0.7 fully_async read {OWN_TEST} in its place")
+    _length(ppo)
+    _old_log_probs(ppo)
     if view.value(STANDALONE_MEMORY) is not None:
-        said.put(MEMORY, view.number(STANDALONE_MEMORY), STANDALONE_MEMORY)
-    return said.view(ahead), tuple(said.moves)
+        ppo.put(MEMORY, view.number(STANDALONE_MEMORY), STANDALONE_MEMORY)
+    return ppo.view(ahead), tuple(ppo.moves)
 
 
-def _gpus(said: Words) -> None:
-    """Source: ``main`` in one_step_off_policy/main_ppo.py and fully_async_policy/fully_async_main.py."""
+def _gpus(ppo: MainPpoSettings) -> None:
+    """Translate the rollout's own GPUs.
+
+    Source: ``main`` in one_step_off_policy/main_ppo.py and fully_async_policy/fully_async_main.py.
+    """
     for name in ("nnodes", "n_gpus_per_node"):
-        said.move(f"{OWN}.{name}", f"{ARR}.rollout.{name}", "the main itself writes it there")
+        ppo.move(f"{OWN}.{name}", f"{ARR}.rollout.{name}", "the main itself writes it there")
 
 
-def _batch(said: Words) -> None:
+def _batch(ppo: MainPpoSettings) -> None:
     """Translate the batch that the trainer takes at once: ``required_samples`` in fully_async_trainer.py.
 
     train_batch_size has to be 0 there, and samples are generated one by one.
     """
-    view = said.origin
+    view = ppo.origin
     mini = view.integer(MINI)
     if mini < 1:
         raise view.refused(MINI, f"{view.written(MINI)} should be 1 or more")
-    said.put(BATCH, view.size(REQUIRED) * mini, REQUIRED, MINI)
-    said.idle(BATCH, f"fully_async wants 0: a step takes {said.reworded[BATCH]} samples")
-    said.idle(DRAWN, "fully_async wants 1: samples are generated one by one")
+    ppo.put(BATCH, view.size(REQUIRED) * mini, REQUIRED, MINI)
+    ppo.idle(BATCH, f"fully_async wants 0: a step takes {ppo.reworded[BATCH]} samples")
+    ppo.idle(DRAWN, "fully_async wants 1: samples are generated one by one")
 
 
-def _length(said: Words) -> None:
+def _length(ppo: MainPpoSettings) -> None:
     """Translate ``total_rollout_steps``, which counts samples; the epochs end the run too.
 
     Source: ``FullyAsyncRollouter`` in fully_async_rollouter.py. total_training_steps is overwritten.
     """
-    view = said.origin
-    said.idle(TOTAL, f"fully_async overwrites it: {SAMPLES} says how long it trains")
+    view = ppo.origin
+    ppo.idle(TOTAL, f"fully_async overwrites it: {SAMPLES} says how long it trains")
     if view.has(OWN_EPOCHS):
         epochs = min(view.integer(OWN_EPOCHS, 1), view.integer(EPOCHS, 1))
-        said.put(EPOCHS, epochs, OWN_EPOCHS, EPOCHS, join=" and ")
+        ppo.put(EPOCHS, epochs, OWN_EPOCHS, EPOCHS, join=" and ")
         reason = f"until 0.7 {OWN_EPOCHS} ends the run too; the smaller counts"
-        said.verdicts.append(Verdict(EPOCHS, Status.DERIVED, reason))
+        ppo.verdicts.append(Verdict(EPOCHS, Status.DERIVED, reason))
     if view.value(SAMPLES) is None:
-        said.put(TOTAL, None)
+        ppo.put(TOTAL, None)
         return
-    now = said.view()
+    now = ppo.view()
     batch, samples, rows = now.integer(BATCH), view.integer(SAMPLES), training_rows(now)
     if rows is not None:
         samples = min(samples, rows * now.integer(EPOCHS, 1))
     if samples < batch:
         message = f"{view.written(SAMPLES)}: {samples} samples do not fill one batch of {batch}"
-        raise view.refused(SAMPLES, message, f"a step takes {said.reworded[BATCH]}")
-    said.put(TOTAL, samples // batch, SAMPLES)
-    said.reworded[TOTAL] = f"{samples} samples ({said.reworded[TOTAL]}) ÷ {batch} of a step"
+        raise view.refused(SAMPLES, message, f"a step takes {ppo.reworded[BATCH]}")
+    ppo.put(TOTAL, samples // batch, SAMPLES)
+    ppo.reworded[TOTAL] = f"{samples} samples ({ppo.reworded[TOTAL]}) ÷ {batch} of a step"
 
 
-def _old_log_probs(said: Words) -> None:
+def _old_log_probs(ppo: MainPpoSettings) -> None:
     """Translate the two keys that until 0.7 made the rollout's log-probabilities the old ones.
 
     Source: recipe/fully_async_policy/ray_trainer.py. rollout_correction.bypass_mode replaces them since.
     """
-    view = said.origin
+    view = ppo.origin
     if view.has(ROLLOUT_LOG_PROBS):
         bypass = view.flag(ROLLOUT_LOG_PROBS) and not view.flag(PROXIMAL)
-        said.put(BYPASS.key, bypass, ROLLOUT_LOG_PROBS, PROXIMAL, join=" and ")
+        ppo.put(BYPASS.key, bypass, ROLLOUT_LOG_PROBS, PROXIMAL, join=" and ")
 
 
 def _v1(view: LaunchView, mode: str) -> LaunchView:
@@ -194,23 +197,23 @@ def _v1(view: LaunchView, mode: str) -> LaunchView:
     (``_add_async_warmup_batches`` in trainer_base.py); answers go on over a change of weights. Under
     separate_async a train batch is trained, and its learning rate scheduled, in parts: parameter_sync_step.
     """
-    said = Words(view)
+    ppo = MainPpoSettings(view)
     warmup = f"{V1}.{mode}.num_warmup_batches"
     ahead = AsyncLead(
         "fully_async", staleness=_at_least_0(view, warmup, 1), partial=True, sources=("", warmup, MODE)
     )
     for name in ("max_off_policy_threshold", "max_off_policy_strategy"):
         reason = "no answer is dropped, or waited for, because of the versions that it spans"
-        said.verdicts.append(Verdict(f"{V1}.sampler.{name}", Status.UNSUPPORTED, reason))
+        ppo.verdicts.append(Verdict(f"{V1}.sampler.{name}", Status.UNSUPPORTED, reason))
     if mode == COLOCATE:
-        return said.view(ahead)
+        return ppo.view(ahead)
     batch, parts = view.integer(BATCH), view.size(SYNC_STEP)
     if batch < 1 or batch % parts:
         raise view.refused(BATCH, f"{view.written(BATCH)} is not divisible by {SYNC_STEP}={parts}")
-    said.put(BATCH, batch // parts, BATCH, SYNC_STEP, join=" ÷ ")
+    ppo.put(BATCH, batch // parts, BATCH, SYNC_STEP, join=" ÷ ")
     for key in (SAVE, TEST, TOTAL):
-        said.every(key, key, parts, SYNC_STEP)
-    return said.view(replace(ahead, interval=parts, sources=(SYNC_STEP, warmup, MODE)))
+        ppo.every(key, key, parts, SYNC_STEP)
+    return ppo.view(replace(ahead, interval=parts, sources=(SYNC_STEP, warmup, MODE)))
 
 
 def _at_least_0(view: LaunchView, key: str, default: float) -> float:

@@ -8,7 +8,7 @@ from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Ver
 from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.name_tables import FieldPair
 from trinity_compat.translate.parquet import count_rows
-from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.sections.synchronizer import synchronized, updates_per_version
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader
 from trinity_compat.translate.update_steps import BATCH, MINI
@@ -28,7 +28,7 @@ FILES, EPOCHS = "data.train_files", "trainer.total_epochs"
 
 
 @derivation
-def batch(view: LaunchView) -> Said:
+def batch(view: LaunchView) -> Derived:
     """buffer.batch_size, train_batch_size, repeat_times, and the synchronizer's steps."""
     mini, n = view.mini, view.size(N)
     yield REPEATS.put(n)
@@ -36,24 +36,24 @@ def batch(view: LaunchView) -> Said:
     yield PathValue("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
     yield from synchronized(view)
     if view.updates.why:
-        yield from _uneven(view)
+        yield from _uneven_verdicts(view)
     if view.r > 1:
         yield from _step_cautions(view)
 
 
-def _uneven(view: LaunchView) -> Iterator[Verdict]:
+def _uneven_verdicts(view: LaunchView) -> Iterator[Verdict]:
     """Yield verdicts on the mini-batch, and on the train batch where only that is the launch's own."""
     for key in (MINI,) if view.is_set(MINI) else (MINI, BATCH):
-        yield Verdict(key, Status.APPROXIMATED, view.updates.why + _multiplied(view))
+        yield Verdict(key, Status.APPROXIMATED, view.updates.why + _fork_remark(view))
 
 
-def _multiplied(view: LaunchView) -> str:
+def _fork_remark(view: LaunchView) -> str:
     """Return a remark on a fork, whose trainer may multiply a train batch; "" for a release."""
     return "; a fork that multiplies its samples makes more of them" if view.forked else ""
 
 
 @way_back
-def batch_sizes(reading: TrinityReader) -> Told:
+def batch_sizes(reading: TrinityReader) -> VerlSettings:
     """Batch sizes, and how long the run is."""
     size = reading.get(GROUPS)
     if size is not None:
@@ -88,7 +88,7 @@ def _step_cautions(view: LaunchView) -> Iterator[Caution]:
 
 
 @derivation
-def intervals(view: LaunchView) -> Said:
+def intervals(view: LaunchView) -> Derived:
     """Write save and test intervals, critic warm-up, and the number of checkpoints to keep."""
     save, test, warmup = view.integer(SAVE, -1), view.integer(TEST, -1), view.integer(WARMUP, 0)
     yield PathValue(SAVE_INTERVAL, max(save, 0) * view.step, (SAVE,), _times(view, SAVE, save))
@@ -111,7 +111,7 @@ def intervals(view: LaunchView) -> Said:
 
 
 @way_back
-def counted_in_steps(reading: TrinityReader) -> Told:
+def counted_in_steps(reading: TrinityReader) -> VerlSettings:
     """Everything that happens every so many steps."""
     save = reading.steps(SAVE_INTERVAL)
     if save is not None:
@@ -149,7 +149,7 @@ def _kept(view: LaunchView) -> Iterator[PathValue | Verdict]:
 
 
 @derivation
-def total_steps(view: LaunchView) -> Said:
+def total_steps(view: LaunchView) -> Derived:
     """Write the length of the run: given, or from the number of rows of the training files."""
     if view.value(TOTAL) is not None:
         steps = view.size(TOTAL, least=0)

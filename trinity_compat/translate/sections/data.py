@@ -11,7 +11,7 @@ from trinity_compat.common.nested import put
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.name_tables import FieldPair
-from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.sections.reward import reward_arguments
 from trinity_compat.translate.trinity_reader import TrinityReader
 
@@ -39,7 +39,7 @@ SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "
 
 
 @derivation
-def tasksets(view: LaunchView) -> Said:
+def tasksets(view: LaunchView) -> Derived:
     """One taskset for all training files (veRL shuffles across them), one eval taskset per file."""
     names: set[str] = set()
     train, val = view.texts(TRAIN), view.texts(VAL)
@@ -84,7 +84,7 @@ def _evaluation(view: LaunchView, file: str, names: set[str]) -> dict[str, objec
 
 
 @way_back
-def evaluation(reading: TrinityReader) -> Told:
+def evaluation(reading: TrinityReader) -> VerlSettings:
     """The eval tasksets, and how they are sampled: as the first of them."""
     tasksets = reading.get(EVAL_TASKSETS) or []
     if not tasksets:
@@ -169,7 +169,7 @@ def _order_of(view: LaunchView) -> dict[str, object]:
 
 
 @way_back
-def training(reading: TrinityReader) -> Told:
+def training(reading: TrinityReader) -> VerlSettings:
     """The training taskset: the first of those that translate writes, or the one of a file by hand."""
     taskset = f"{TASKSETS}.0"
     if reading.get(taskset) is None:

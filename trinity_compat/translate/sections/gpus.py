@@ -19,7 +19,7 @@ from trinity_compat.translate.launch_view import (
 )
 from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.name_tables import FieldPair
-from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.sections.reward import ENABLE as REWARD_MODEL
 from trinity_compat.translate.sections.reward import pool_gpus, reward_model_gpus
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -119,7 +119,7 @@ class GpuBudget:
 
 
 @derivation
-def gpus(view: LaunchView) -> Said:
+def gpus(view: LaunchView) -> Derived:
     """cluster.*, the number of rollout engines, and mode colocate for one GPU."""
     own = own_gpus(view)
     for pair, number in zip(CLUSTER, _cluster(view), strict=True):
@@ -128,7 +128,7 @@ def gpus(view: LaunchView) -> Said:
             if own
             else pair.put(number)
         )
-    yield from _whose(own)
+    yield from _pool_verdicts(own)
     if math.prod(_cluster(view)) <= 1:
         yield from _colocated(view)
         return
@@ -149,7 +149,7 @@ def gpus(view: LaunchView) -> Said:
 
 
 @way_back
-def sizes(reading: TrinityReader) -> Told:
+def sizes(reading: TrinityReader) -> VerlSettings:
     """Return the GPUs of the cluster, and those of an engine."""
     yield from reading.told(*CLUSTER, ENGINE_TP, ENGINE_MEMORY, *ENGINE_DP_PP)
 
@@ -176,7 +176,7 @@ def split(view: LaunchView) -> tuple[GpuBudget, int, int]:
 
 
 @derivation
-def engine_memory(view: LaunchView) -> Said:
+def engine_memory(view: LaunchView) -> Derived:
     """Write explorer.rollout_model.gpu_memory_utilization: the launch's, if it sets it.
 
     veRL's default leaves room for a trainer on the same GPUs; where the GPUs are split the engines need to
@@ -228,7 +228,7 @@ def together(trainer: tuple[int, int], rollout: tuple[int, int]) -> tuple[int, i
     return (nodes * each + more * others) // size, size
 
 
-def _whose(own: int) -> Iterator[Verdict]:
+def _pool_verdicts(own: int) -> Iterator[Verdict]:
     """Yield verdicts on the two pairs of GPU counts."""
     if own:
         for key in (NODES, PER_NODE):
@@ -257,7 +257,7 @@ def halvings(size: int) -> list[int]:
     return [size >> by for by in range(size.bit_length()) if size >> by]
 
 
-def _sequence_parallel(view: LaunchView, size: int) -> Said:
+def _sequence_parallel(view: LaunchView, size: int) -> Derived:
     given = view.size(SP)
     yield ULYSSES.put(given if view.megatron else size)
     if size != given and not view.megatron:
@@ -330,7 +330,7 @@ def _no_room(view: LaunchView) -> str:
     return "an engine of that size would leave no GPU to the trainer"
 
 
-def _colocated(view: LaunchView) -> Said:
+def _colocated(view: LaunchView) -> Derived:
     mode = "both" if view.old_trinity else "colocate"
     yield PathValue("mode", mode, note="one GPU: explorer and trainer share it")
     yield PathValue(f"{ENGINE}.engine_num", 1, note="one GPU")

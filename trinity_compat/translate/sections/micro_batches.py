@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.micro_batch_sizes import ACTOR, CRITIC, DYNAMIC, REF, ROLLOUT, MicroBatchSize
 from trinity_compat.translate.model import Status
-from trinity_compat.translate.registry import Said, derivation
+from trinity_compat.translate.registry import Derived, derivation
 from trinity_compat.translate.sections.gpus import ranks_of
 
 TC = "trainer.trainer_config"
 
 
 @derivation
-def micro_batches(view: LaunchView) -> Said:
+def micro_batches(view: LaunchView) -> Derived:
     """The actor's, the old log-probabilities', the reference's and the critic's."""
     dynamic = view.flag(DYNAMIC)
     for size in map(MicroBatchSize, (ACTOR, ROLLOUT, REF, *([CRITIC] if view.critic else []))):

@@ -8,7 +8,7 @@ from trinity_compat.job.vllm_arguments import GPU, SECTION, fate
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.name_tables import FieldPair
-from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.run_refusals import OTHER_ENGINES
 from trinity_compat.translate.trinity_reader import TrinityReader
 
@@ -29,7 +29,7 @@ EXTRA = tuple(
 
 
 @derivation
-def policy_model(view: LaunchView) -> Said:
+def policy_model(view: LaunchView) -> Derived:
     """model.model_path. Raises KeyRefused for an empty one."""
     path = view.text(POLICY.key)
     if path == "":
@@ -40,7 +40,7 @@ def policy_model(view: LaunchView) -> Said:
 
 
 @derivation
-def lengths(view: LaunchView) -> Said:
+def lengths(view: LaunchView) -> Derived:
     """Prompt and response limits, and what happens to prompts that are too long."""
     prompt, response = view.size(PROMPT, 512), view.size(RESPONSE, 512)
     yield MAX_PROMPT.put(prompt)
@@ -57,7 +57,7 @@ def lengths(view: LaunchView) -> Said:
     yield from _overlong(view)
 
 
-def _engine_length(view: LaunchView, needed: int) -> Said:
+def _engine_length(view: LaunchView, needed: int) -> Derived:
     key = MAX_LENGTH.key
     given = view.value(key)
     if given is None:
@@ -72,7 +72,7 @@ def _engine_length(view: LaunchView, needed: int) -> Said:
         yield Verdict(key, Status.MAPPED, "is prompt + response", target="model.max_model_len")
 
 
-def _overlong(view: LaunchView) -> Said:
+def _overlong(view: LaunchView) -> Derived:
     filters, truncation = view.flag(FILTER), view.choice(TRUNCATION, ("error", "left", "right", "middle"))
     if view.published:
         yield PathValue("model.enable_prompt_truncation", filters, (FILTER,))
@@ -107,7 +107,7 @@ def _overlong(view: LaunchView) -> Said:
 
 
 @derivation
-def critic_path(view: LaunchView) -> Said:
+def critic_path(view: LaunchView) -> Derived:
     """The critic's model, where there is a critic."""
     enable = view.value("critic.enable")
     if enable is not None and bool(enable) != view.critic:
@@ -122,7 +122,7 @@ def critic_path(view: LaunchView) -> Said:
 
 
 @derivation
-def engine(view: LaunchView) -> Said:
+def engine(view: LaunchView) -> Derived:
     """Write the inference engine, and its settings beyond Trinity's schema."""
     name = str(view.value(ENGINE_TYPE.key, "vllm"))
     known = name if name in ("vllm", "sglang") else "vllm"
@@ -146,7 +146,7 @@ def engine(view: LaunchView) -> Said:
 
 
 @way_back
-def lengths_and_engine(reading: TrinityReader) -> Told:
+def lengths_and_engine(reading: TrinityReader) -> VerlSettings:
     """Lengths, the critic's path, the engine."""
     yield from reading.told(POLICY, MAX_PROMPT, MAX_RESPONSE, CRITIC, ENGINE_TYPE, MAX_LENGTH, *EXTRA)
 

@@ -8,7 +8,7 @@ from trinity_compat.common.nested import leaves, nested
 from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.name_tables import FieldPair
-from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.run_refusals import unknown_manager
 from trinity_compat.translate.sections.teacher import AUXILIARY, is_taught
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -58,7 +58,7 @@ def reward_arguments(view: LaunchView) -> dict[str, object]:
 
 
 @way_back
-def scoring(reading: TrinityReader) -> Told:
+def scoring(reading: TrinityReader) -> VerlSettings:
     """Yield veRL's keys for scoring and for the reward model."""
     arguments = "buffer.explorer_input.tasksets.0.reward_fn_args"
     yield from reading.told(
@@ -92,7 +92,7 @@ def engine_settings(reading: TrinityReader, place: int) -> dict[str, object]:
 
 
 @derivation
-def reward(view: LaunchView) -> Said:
+def reward(view: LaunchView) -> Derived:
     """Yield verdicts on the reward's keys; their values travel with the tasksets."""
     name = str(view.value(MANAGER, "naive"))
     if name not in MANAGERS:
@@ -108,7 +108,7 @@ def reward(view: LaunchView) -> Said:
 
 
 @derivation
-def reward_model(view: LaunchView) -> Said:
+def reward_model(view: LaunchView) -> Derived:
     """explorer.auxiliary_models."""
     if not view.flag(ENABLE):
         for key in view.below(MODEL):

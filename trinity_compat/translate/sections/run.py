@@ -10,7 +10,7 @@ from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.translate.env_references import marked_text
 from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 DIRECTORY, PROJECT, NAME = "trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name"
@@ -23,7 +23,7 @@ MONITORS = {
 
 
 @derivation
-def directories(view: LaunchView) -> Said:
+def directories(view: LaunchView) -> Derived:
     """checkpoint_root_dir: veRL's directory without the <project>/<name> that Trinity appends."""
     directory = str(view.text(DIRECTORY, "checkpoints"))
     project, name = view.text(PROJECT), view.text(NAME)
@@ -60,7 +60,7 @@ def _relative(path: str) -> str:
 
 
 @derivation
-def logger(view: LaunchView) -> Said:
+def logger(view: LaunchView) -> Derived:
     """monitor.monitor_type: one of the launch's loggers; console is implied."""
     given = view.value(LOGGER, [])
     loggers = [str(name) for name in (given if isinstance(given, list) else [given])]
@@ -77,7 +77,7 @@ def _logger_note(loggers: list[str], known: list[str]) -> str | None:
 
 
 @derivation
-def resume(view: LaunchView) -> Said:
+def resume(view: LaunchView) -> Derived:
     """continue_from_checkpoint."""
     mode = view.choice(RESUME, ("auto", "disable", "resume_path"))
     yield PathValue(CONTINUE, mode != "disable", (RESUME,))
@@ -94,7 +94,7 @@ def resume(view: LaunchView) -> Said:
 
 
 @derivation
-def environment(view: LaunchView) -> Said:
+def environment(view: LaunchView) -> Derived:
     """explorer.env_vars: what the script exports, secrets left out."""
     secrets = []
     for name, word in view.launch.env.items():
@@ -113,7 +113,7 @@ def environment(view: LaunchView) -> Said:
 
 
 @way_back
-def names_and_places(reading: TrinityReader) -> Told:
+def names_and_places(reading: TrinityReader) -> VerlSettings:
     """Directories, the logger, resuming."""
     root, project, name = (reading.get(field) for field in (ROOT, "project", "name"))
     if root is not None and project is not None and name is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.translate.registry import Told, way_back
+from trinity_compat.translate.registry import VerlSettings, way_back
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.trinity.algorithms.model import CLASSES
 from trinity_compat.trinity.algorithms.selection import choose, needs_teacher
@@ -23,7 +23,7 @@ def is_taught(reading: TrinityReader) -> bool:
 
 
 @way_back
-def teacher(reading: TrinityReader) -> Told:
+def teacher(reading: TrinityReader) -> VerlSettings:
     """Return the reference's weights.
 
     Raises UserError for a teacher that is missing or cannot be the reference.

@@ -8,7 +8,7 @@ from trinity_compat.common.releases import TRINITY
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict, is_finite
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.name_tables import FieldPair, NameTable
-from trinity_compat.translate.registry import Said, Told, derivation, way_back
+from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.sections.gpus import ULYSSES
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.trinity.config.schema import schema
@@ -49,7 +49,7 @@ PARALLEL = (
 
 
 @derivation
-def optimizer(view: LaunchView) -> Said:
+def optimizer(view: LaunchView) -> Derived:
     """The parts of algorithm.optimizer that are not plain copies."""
     warmup = view.integer(WARMUP.key, -1)
     note = f"{WARMUP.key}={warmup} × r={view.step}" if warmup > 0 and view.step > 1 else None
@@ -67,7 +67,7 @@ def optimizer(view: LaunchView) -> Said:
 
 
 @way_back
-def schedule(reading: TrinityReader) -> Told:
+def schedule(reading: TrinityReader) -> VerlSettings:
     """Warm-up, schedule and floor; megatron's optimizer has names of its own."""
     megatron = _is_megatron(reading)
     for pair in (WARMUP, CRITIC_WARMUP):
@@ -110,7 +110,7 @@ def _floor(view: LaunchView) -> Iterator[PathValue]:
 
 
 @derivation
-def critic_warmup_steps(view: LaunchView) -> Said:
+def critic_warmup_steps(view: LaunchView) -> Derived:
     """The critic's warm-up, counted in updates as the actor's."""
     key = CRITIC_WARMUP.key
     steps = view.integer(key, -1)
@@ -122,7 +122,7 @@ def critic_warmup_steps(view: LaunchView) -> Said:
 
 
 @derivation
-def grad_clip(view: LaunchView) -> Said:
+def grad_clip(view: LaunchView) -> Derived:
     """Gradient clipping, in both places that upstream reads."""
     clip = view.number(CLIP.key, 1.0)
     sources = (OLDER_CLIP, CLIP.key) if view.value(OLDER_CLIP) == clip else (CLIP.key,)
@@ -134,7 +134,7 @@ def grad_clip(view: LaunchView) -> Said:
 
 
 @derivation
-def strategy(view: LaunchView) -> Said:
+def strategy(view: LaunchView) -> Derived:
     """fsdp, fsdp2 or megatron."""
     name = str(view.value(STRATEGY.key, "fsdp"))
     if name in ("fsdp", "fsdp2", "megatron"):
@@ -146,7 +146,7 @@ def strategy(view: LaunchView) -> Said:
 
 
 @way_back
-def of_the_strategy(reading: TrinityReader) -> Told:
+def of_the_strategy(reading: TrinityReader) -> VerlSettings:
     """Strategy, clipping, sequence parallelism, offloading: what the strategy's dataclasses have.
 
     Source: verl, workers/config (actor.py, engine.py). All engines clip by their optimizer's field;
@@ -170,7 +170,7 @@ def of_the_strategy(reading: TrinityReader) -> Told:
 
 
 @derivation
-def offload(view: LaunchView) -> Said:
+def offload(view: LaunchView) -> Derived:
     """Offloading: one value in Trinity for all models; the others' where they differ."""
     old = view.old_trinity
     engine = "megatron" if view.megatron else "fsdp_config"
@@ -217,7 +217,7 @@ def _inactive(view: LaunchView) -> Iterator[Verdict]:
 
 
 @derivation
-def megatron(view: LaunchView) -> Said:
+def megatron(view: LaunchView) -> Derived:
     """Megatron's parallel sizes."""
     if not view.megatron:
         return
@@ -233,7 +233,7 @@ def megatron(view: LaunchView) -> Said:
 
 
 @derivation
-def lora(view: LaunchView) -> Said:
+def lora(view: LaunchView) -> Derived:
     """model.lora_configs: one adapter."""
     names = tuple(LORA_NAMES.values())
     if not view.value(f"{MODEL}.lora_rank", 0):
@@ -258,7 +258,7 @@ def lora(view: LaunchView) -> Said:
 
 
 @way_back
-def adapter(reading: TrinityReader) -> Told:
+def adapter(reading: TrinityReader) -> VerlSettings:
     """LoRA's one adapter: where the file has one without a size, trinity-rft's counts."""
     if reading.get(f"{LORA}.0") is not None:
         for field in ("lora_rank", "lora_alpha"):
