@@ -139,7 +139,7 @@ _ROWS = (
         field="group_timeout_s",
         help="seconds after which a group is cancelled, and its task begins again with the newest weights; no"
         " effect under sync_style fixed",
-        acts="trinity_compat.explorer.scheduling.scheduler",
+        acts="trinity_compat.explorer.scheduling.stragglers",
         above_low=True,
         fallback="explorer.max_timeout",
         why=_WHEN_MADE,
@@ -164,7 +164,7 @@ _ROWS = (
         field="over_sample_rate",
         help="the part of a step's groups that is cancelled and made later, once the others are complete; not"
         " under sync_style fixed, with algorithm.filter_groups or with a pipeline's operators",
-        acts="trinity_compat.explorer.scheduling.scheduler",
+        acts="trinity_compat.explorer.scheduling.stragglers",
         below=1,
         fallback="explorer.over_rollout.ratio",
         why=_WHEN_MADE,
@@ -239,7 +239,7 @@ _ROWS = (
         field="staleness_threshold",
         help="groups that may be begun ahead, as a part of those of one weight version (veRL's"
         " `async_training.staleness_threshold`); not under sync_style fixed; unset: max_staleness alone",
-        acts="trinity_compat.explorer.scheduling.scheduler",
+        acts="trinity_compat.explorer.scheduling.version_selector",
         why=_VERSIONS,
     ),
     Setting(
