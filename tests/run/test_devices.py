@@ -110,7 +110,7 @@ def test_a_real_cluster_tells_its_gpus(monkeypatch):
 
 @pytest.mark.parametrize("device", ["npu", "rocm"])
 def test_what_cannot_be_used_is_refused_with_words(device):
-    with pytest.raises(UserError, match="knows NVIDIA GPUs and CPUs"):
+    with pytest.raises(UserError, match="supports NVIDIA GPUs and CPUs"):
         devices.usable(device)
 
 

@@ -25,7 +25,7 @@ def test_wandb_without_a_key_is_noticed_with_the_way_out(monkeypatch, tmp_path, 
         monkeypatch.setenv(name, value)
     check = doctor._wandb()
     assert check.state == state
-    assert ("export WANDB_API_KEY" in check.mend) == (state == "note")
+    assert ("export WANDB_API_KEY" in check.fix) == (state == "note")
 
 
 def test_a_key_in_netrc_counts(monkeypatch, tmp_path):
@@ -43,16 +43,16 @@ def test_a_taken_port_is_told_with_the_command_that_frees_it(monkeypatch):
         monkeypatch.setenv("MASTER_PORT", str(holder.getsockname()[1]))
         found = {check.name: check for check in doctor._ports()}
     assert found["MASTER_PORT"].state == "problem"
-    assert found["MASTER_PORT"].mend == "unset MASTER_PORT"
+    assert found["MASTER_PORT"].fix == "unset MASTER_PORT"
 
 
 def test_a_wrong_version_and_a_missing_package(monkeypatch):
     have = {"verl": "0.8.0", "ray": None, "psutil": None}
     monkeypatch.setattr(doctor, "version", lambda name: have.get(name, "1"))
     found = {check.name: check for check in doctor._packages()}
-    assert found["verl"].mend == "pip install 'verl==0.9.1'"
+    assert found["verl"].fix == "pip install 'verl==0.9.1'"
     assert sorted(found["packages"].found.split(": ")[1].split(", ")) == ["psutil", "ray"]
-    assert found["packages"].mend.startswith("pip install 'trinity-compat[run]'")
+    assert found["packages"].fix.startswith("pip install 'trinity-compat[run]'")
     assert "ray" not in found and "torch" not in found
 
 
@@ -69,7 +69,7 @@ def test_broken_flash_attention_shows_python_s_own_words(monkeypatch):
     check = doctor._flash_attention("cuda")
     assert check.state == "problem"
     assert "flash_attn_2_cuda" in check.found
-    assert check.mend.startswith("pip install flash-attn")
+    assert check.fix.startswith("pip install flash-attn")
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_a_run_does_without_flash_attention_and_doctor_says_what_installs_it(
     monkeypatch.setattr(attention, "installed", lambda: False)
     check = doctor._flash_attention(device)
     assert (check.state, found in check.found) == (state, True)
-    assert device != "cuda" or check.mend == attention.INSTALL
+    assert device != "cuda" or check.fix == attention.INSTALL
 
 
 @pytest.mark.parametrize(("state", "code"), [("ok", 0), ("note", 0), ("problem", 1)])
 def test_only_a_problem_fails_the_command(monkeypatch, state, code):
-    monkeypatch.setattr(doctor, "examine", lambda folder: iter([Check("ray", state, "found", "mend it")]))
+    monkeypatch.setattr(doctor, "examine", lambda folder: iter([Check("ray", state, "found", "fix it")]))
     result = CliRunner().invoke(command, [], standalone_mode=False)
     assert result.return_value == code
-    assert ("mend it" in result.output) == (state != "ok")
+    assert ("fix it" in result.output) == (state != "ok")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_only_a_problem_fails_the_command(monkeypatch, state, code):
 def test_each_device_wants_a_vllm_of_its_own(monkeypatch, device, installed, state, said, way_out):
     monkeypatch.setattr(doctor, "version", installed.get)
     check = doctor._vllm(device)
-    assert (check.state, check.mend) == (state, way_out) and said in check.found
+    assert (check.state, check.fix) == (state, way_out) and said in check.found
 
 
 @pytest.mark.parametrize(
@@ -121,21 +121,26 @@ def test_the_pythons_that_run_are_named(monkeypatch, python, state):
     monkeypatch.setattr(doctor.sys, "version_info", python)
     check = doctor._python()
     assert (check.state, check.found) == (state, ".".join(map(str, python)))
-    assert check.mend == ("use Python 3.11 or 3.12" if state == "problem" else "")
+    assert check.fix == ("use Python 3.11 or 3.12" if state == "problem" else "")
 
 
 @pytest.mark.parametrize(
     ("device", "state", "said", "way_out"),
     [
         ("cpu", "note", "the cpu profile is applied", ""),
-        ("npu", "problem", "npu: a decoupled run knows NVIDIA GPUs and CPUs", "--device cpu, or stock veRL"),
+        (
+            "npu",
+            "problem",
+            "npu: a decoupled run supports NVIDIA GPUs and CPUs",
+            "--device cpu, or stock veRL",
+        ),
         ("cuda", "problem", "nvidia-smi: ", "check the driver"),
     ],
 )
 def test_a_device_that_is_not_there_has_a_way_out(monkeypatch, tmp_path, device, state, said, way_out):
     monkeypatch.setenv("PATH", str(tmp_path))
     check = doctor._device(device)
-    assert check.state == state and said in check.found and way_out in check.mend
+    assert check.state == state and said in check.found and way_out in check.fix
 
 
 def test_gpus_are_named_on_one_line(monkeypatch, tmp_path):
@@ -150,7 +155,7 @@ def test_gpus_are_named_on_one_line(monkeypatch, tmp_path):
 def test_what_is_short_is_told_with_what_is_wanted(have, state):
     check = doctor._size("memory", have, 2**30, "way out")
     assert check.state == state and check.found.startswith("1.0 GiB free")
-    assert (check.mend, ", 1 GiB are wanted" in check.found) == (
+    assert (check.fix, ", 1 GiB are needed" in check.found) == (
         ("way out", True) if state == "problem" else ("", False)
     )
 
@@ -166,7 +171,7 @@ def test_what_is_short_is_told_with_what_is_wanted(have, state):
 )
 def test_few_open_files_are_noted_with_as_many_as_may_be(monkeypatch, limits, advice):
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: limits)
-    assert [(check.state, check.mend) for check in doctor._limits()] == ([("note", advice)] if advice else [])
+    assert [(check.state, check.fix) for check in doctor._limits()] == ([("note", advice)] if advice else [])
 
 
 def test_python_s_complaint_is_its_last_line():
@@ -192,9 +197,9 @@ def test_verl_and_ray_are_tried_in_a_python_of_their_own(monkeypatch, wrong, sta
     assert [check.state for check in (platform, address, ray)] == [state] * 3
     assert "== 'cpu'" in asked[0] and "10.0.0.1:6379" in asked[1] and "local_ray" in asked[2]
     if wrong:
-        assert platform.mend.startswith("pip install --force-reinstall --no-deps trinity-compat")
-        assert address.found == f"10.0.0.1:6379: {wrong}" and address.mend.startswith("unset RAY_ADDRESS")
-        assert ray.mend.startswith("ray stop --force")
+        assert platform.fix.startswith("pip install --force-reinstall --no-deps trinity-compat")
+        assert address.found == f"10.0.0.1:6379: {wrong}" and address.fix.startswith("unset RAY_ADDRESS")
+        assert ray.fix.startswith("ray stop --force")
     else:
         assert (platform.found, address.found, ray.found) == ("cpu", "10.0.0.1:6379", "and runs a task")
     monkeypatch.delenv("RAY_ADDRESS")
@@ -205,7 +210,7 @@ def test_verl_and_ray_are_tried_in_a_python_of_their_own(monkeypatch, wrong, sta
 
 def test_without_wandb_doctor_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
-    assert (doctor._wandb().state, doctor._wandb().mend) == ("note", "pip install wandb")
+    assert (doctor._wandb().state, doctor._wandb().fix) == ("note", "pip install wandb")
 
 
 @pytest.mark.parametrize(

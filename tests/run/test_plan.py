@@ -135,7 +135,7 @@ def test_how_many_steps_keep_their_texts_is_asked_for():
 
 
 def test_an_unknown_setting_of_the_run_names_the_nearest():
-    with pytest.raises(UserError, match=r"--set trinity_compat.reward_timeot: there is no such") as caught:
+    with pytest.raises(UserError, match=r"--set trinity_compat.reward_timeot: unknown setting") as caught:
         Overlay.of_sets(("trinity_compat.reward_timeot=3",))
     assert caught.value.hint == "did you mean 'reward_timeout'?"
 

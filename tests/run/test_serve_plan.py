@@ -48,7 +48,7 @@ def test_a_file_that_says_nothing_is_served_on_this_machine_alone():
 
 def test_an_address_that_others_reach_needs_a_key(monkeypatch):
     for host in ("0.0.0.0", "10.0.0.1", "gpu-node"):
-        with pytest.raises(UserError, match=rf"listen_address={host}: others reach") as told:
+        with pytest.raises(UserError, match=rf"listen_address={host}: other machines reach") as told:
             plan_of({"listen_address": host})
         assert SERVE_KEY in told.value.hint
     monkeypatch.setenv(SERVE_KEY, "secret")

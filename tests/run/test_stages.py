@@ -240,7 +240,7 @@ def test_a_merge_that_was_interrupted_is_made_again(yaml_file, monkeypatch):
 def test_other_stages_than_the_run_has_been_through_are_refused(yaml_file, tmp_path):
     run(yaml_file, Fake({"rft": 1}))
     other = file_of(tmp_path, {"stages": [{**WARM, "stage_name": "cold"}, {"stage_name": "rft"}]})
-    with pytest.raises(UserError, match="has been through warm, rft"):
+    with pytest.raises(UserError, match="has completed warm, rft"):
         run(other, Fake())
     anew = file_of(tmp_path, {"continue_from_checkpoint": False})
     fake = Fake()

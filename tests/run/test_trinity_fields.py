@@ -445,7 +445,7 @@ def test_a_reasoning_parser_is_said_to_be_idle_where_nothing_asks_for_chat_compl
     config["buffer"]["explorer_input"] |= {"default_workflow_type": workflow} if workflow else {}
     plugins = str(Path(__file__).parents[1] / "trinity" / "workflows" / "plugins")
     made = plan_of(tmp_path, config, plugin_dirs=(plugins,))
-    idle = [note for note in made.notes if f"{THOUGHTS}=qwen3: nothing of this run takes it" in note]
+    idle = [note for note in made.notes if f"{THOUGHTS}=qwen3: no part of this run reads it" in note]
     assert bool(idle) != asks
 
 
@@ -715,7 +715,7 @@ def test_the_trainer_s_own_section_is_taken_as_upstream_takes_it(tmp_path):
     assert models["model"]["enable_gradient_checkpointing"] is False  # a model at the top
     assert models["actor"]["use_dynamic_bsz"] is True  # trainer.use_dynamic_bsz says it
     told = [note for note in made.notes if "trainer_config" in note]
-    assert len(told) == 2 and all("does not take it from there either" in note for note in told)
+    assert len(told) == 2 and all("does not read it there either" in note for note in told)
 
 
 def test_the_trainer_s_own_section_counts_over_the_fields_that_do_not_freeze_it(tmp_path):

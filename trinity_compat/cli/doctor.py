@@ -22,6 +22,6 @@ def command(folder: Path) -> int:
     for check in doctor.examine(folder):
         bad = bad or check.state == "problem"
         click.echo(f"{_MARKS[check.state]} {check.name:14} {check.found}")
-        if check.mend and check.state != "ok":
-            click.echo(f"     {'':14} → {check.mend}")
+        if check.fix and check.state != "ok":
+            click.echo(f"     {'':14} → {check.fix}")
     return int(bad)

@@ -23,7 +23,7 @@ from trinity_compat.common import optional_packages
 def command(folder: Path, port: int, host: str) -> None:
     """Open a web page over the jobs below DIR (or one JOB): live curves, logs, experiences, comparisons.
 
-    It prints its address with a token, without which nobody gets in (TRINITY_COMPAT_STUDIO_TOKEN sets it).
+    It prints its address with an access token (TRINITY_COMPAT_STUDIO_TOKEN sets it).
     Jobs are read, not written; stopping it does not stop any run. Ctrl-C ends it.
     """
     optional_packages.need("starlette", "uvicorn", "python-multipart", "SQLAlchemy", "numpy")

@@ -29,7 +29,7 @@ def command(directory: Path, seed: int) -> None:
 
 
 def _shown(steps: Sequence[int]) -> Iterable[int]:
-    """A bar on a terminal; elsewhere one line, so that nobody takes the silence for a hang."""
+    """A bar on a terminal; elsewhere one line, so that silence is not taken for a hang."""
     from rich.console import Console
     from rich.progress import track
 

@@ -39,7 +39,7 @@ def run_yaml(path: Path, options: RunOptions, *, runner: Runner = run_source) ->
     check(found, cwd)
     job = JobDir(root_of(source, options, cwd))
     with job_dir.locked(job, "both"):
-        states = _begun(job, found, anew=source.config.get("continue_from_checkpoint") is False)
+        states = _earlier_states(job, found, restart=source.config.get("continue_from_checkpoint") is False)
         return _in_order(job, found, states, runner)
 
 
@@ -69,17 +69,17 @@ def _check_saves(part: StageRun, made: RunPlan) -> None:
         )
 
 
-def _begun(job: JobDir, found: Sequence[StageRun], *, anew: bool) -> list[StageState]:
-    """What is written of an earlier start, or all waiting. Raises UserError for a run of other stages."""
+def _earlier_states(job: JobDir, found: Sequence[StageRun], *, restart: bool) -> list[StageState]:
+    """States that an earlier start wrote, else all waiting. Raises UserError for a run of other stages."""
     names = [part.stage.name for part in found]
     earlier = stages.read(job.root)
-    if earlier and anew:
+    if earlier and restart:
         say(f"continue_from_checkpoint is false: the earlier run is now {job_dir.set_aside(job)}")
         earlier = []
     done = [each for each in earlier if each.state != "waiting"]
     if [each.name for each in done] != names[: len(done)]:
         raise UserError(
-            f"the run in {job.root} has been through {', '.join(each.name for each in done)}; the file's"
+            f"the run in {job.root} has completed {', '.join(each.name for each in done)}; the file's"
             f" stages are {', '.join(names)}",
             hint="give this one a name of its own, or write continue_from_checkpoint: false",
         )

@@ -162,9 +162,9 @@ def test_what_a_command_prints_last_counts():
         ({"function": "nowhere.py:once"}, "cannot be read"),
         ({"function": "agents.py:onse"}, "has no function onse"),
         ({"function": "agents.py:once", "places": 0}, "places is 0"),
-        ({"functoin": "agents.py:once"}, "functoin: agent_program takes no such argument"),
+        ({"functoin": "agents.py:once"}, "functoin: agent_program does not take this argument"),
         ({"command": "python agent.py"}, "command is 'python agent.py'"),
-        ({"command": ["no-such-program"]}, "there is no program 'no-such-program'"),
+        ({"command": ["no-such-program"]}, "the program 'no-such-program' does not exist"),
     ],
 )
 def test_what_cannot_run_is_refused_before_the_run(arguments, message):

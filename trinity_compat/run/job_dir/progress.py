@@ -142,7 +142,7 @@ class Progress:
 
 
 def say(text: str, out: TextIO | None = None) -> None:
-    """Print a line and flush. A reader that has gone (``| tee`` after Ctrl-C) is no error of the run."""
+    """Print a line and flush. A closed pipe (``| tee`` after Ctrl-C) does not fail the run."""
     try:
         print(text, file=out or sys.stdout, flush=True)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""What a run is doing, read from its database: for the live display and for ``status``."""
+"""State of a run, read from its database, for the live display and for ``status``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Snapshot:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the last step at the pace of the latest few; None while nobody can know."""
+        """Seconds until the last step at the pace of the latest few; None while that is unknown."""
         # The latest few: the first steps compile kernels, and answers grow longer.
         pace = [row.step_s for row in self.rows[-8:] if row.step_s is not None]
         if self.total is None or not pace or self.step >= self.total:
@@ -143,7 +143,7 @@ def now_line(snapshot: Snapshot) -> str:
 
 
 def label(who: Participant) -> str:
-    """How a participant is called in front of the user: by its role, and its name where that says more."""
+    """A participant's name for the user: its role, or its name where that is more specific."""
     return who.name if who.name.startswith(who.role) else who.role
 
 

@@ -43,7 +43,7 @@ def _opened(spec: RunSpec) -> SqlBuffer:
 
 
 def is_live(participants: Iterable[Participant]) -> bool:
-    """Whether any process of the job works, as far as its heartbeat tells."""
+    """Whether a process of the job is alive, by its heartbeat."""
     return any(who.age_s <= _LOST_S and who.state not in _ENDED for who in participants)
 
 

@@ -22,7 +22,7 @@ def program_arguments(given: Mapping[str, object], where: str, cwd: Path) -> dic
     """
     for name in given:
         if name not in _KNOWN:
-            raise UserError(f"{where}.{name}: agent_program takes no such argument", hint=_hint(name))
+            raise UserError(f"{where}.{name}: agent_program does not take this argument", hint=_hint(name))
     function, command = given.get("function"), given.get("command")
     if bool(function) == bool(command):
         raise UserError(f"{where}: agent_program runs a function or a command", hint=_WANTED)
@@ -64,5 +64,5 @@ def _command(said: object, where: str, cwd: Path) -> list[str]:
     if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
         raise UserError(f"{where}.command is {said!r}", hint="write a list of words: [python, agent.py]")
     if not shutil.which(said[0]) and not (cwd / said[0]).is_file():
-        raise UserError(f"{where}.command: there is no program {said[0]!r}")
+        raise UserError(f"{where}.command: the program {said[0]!r} does not exist")
     return list(said)

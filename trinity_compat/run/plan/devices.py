@@ -51,7 +51,7 @@ def usable(device: str) -> str:
     """``device``. Raises UserError for one that a decoupled run can't use."""
     if device in _REFUSED:
         raise UserError(
-            f"found {_REFUSED[device]}: a decoupled run knows NVIDIA GPUs and CPUs",
+            f"found {_REFUSED[device]}: a decoupled run supports NVIDIA GPUs and CPUs",
             hint="--device cpu trains on the CPU; stock veRL runs on it (verl's docs, platforms)",
         )
     return device

@@ -1,4 +1,4 @@
-"""What a YAML says and a run of ours does not read: named before it starts, not ignored in silence.
+"""Keys of a YAML that a run does not read: they are named before it starts, or refused.
 
 A key is named where the user gave it: it differs from upstream's default and from what translate would write
 for this very run. ``translators/unread.json`` lists those that have no effect on what a run does. In a
@@ -42,7 +42,7 @@ _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 
 
 def plan_source(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
-    """The plan of a source, with what it does not read.
+    """Plan a run of a source, with notes on keys that it does not read.
 
     Raises UserError, of a YAML at the line of the field that it is about, for what veRL or this run refuses
     too.
@@ -70,7 +70,7 @@ def _refuse(given: Tree) -> None:
 
 
 def _is_of_idle_buffer(path: str, given: Tree) -> bool:
-    """Whether a field stands in a further buffer whose path nobody has read."""
+    """Whether a field belongs to a further buffer whose path was not read."""
     buffer = ".".join(path.split(".")[: _AUXILIARY.count(".") + 2])
     return buffer.startswith(f"{_AUXILIARY}.") and f"{buffer}.path" in given
 
@@ -83,7 +83,7 @@ def named(made: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
     by_hand = "yaml" in source.record and not from_launch(source.config)
     written = {} if by_hand else _written(source)
     unread = {**made.unread, **_read_in_vain(source, sets, by_hand=by_hand)}
-    unread |= _asked_by_nobody(made, source, sets)
+    unread |= _unused_reasoning_parser(made, source, sets)
     given = {path: value for path, value in unread.items() if not _is_idle(path, value, written or {})}
     if by_hand or written is None:
         _refuse(given)
@@ -102,8 +102,8 @@ def _read_in_vain(source: Source, sets: Sequence[str], *, by_hand: bool) -> Tree
     return {p: v for p, v in said.items() if (_has_no_effect(p) if by_hand else p == _ALGORITHM)}
 
 
-def _asked_by_nobody(made: RunPlan, source: Source, sets: Sequence[str]) -> Tree:
-    """The field that is about chat completions, where nothing of the run asks for any."""
+def _unused_reasoning_parser(made: RunPlan, source: Source, sets: Sequence[str]) -> Tree:
+    """The reasoning parser, where nothing of the run uses chat completions."""
     said = {**values_of(source.config), **_fields_set(sets)}.get(_THOUGHTS)
     return {_THOUGHTS: said} if said and not has_chats(made.spec.verl, made.spec.mode) else {}
 
@@ -169,8 +169,8 @@ def _why(path: str) -> str:
     if fate and fate.why:
         return fate.why
     if path.startswith(_TRAINER):
-        return "trinity-rft's own trainer does not take it from there either"
-    return "nothing of this run takes it"
+        return "trinity-rft's own trainer does not read it there either"
+    return "no part of this run reads it"
 
 
 @functools.cache

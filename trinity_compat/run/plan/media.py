@@ -1,4 +1,4 @@
-"""What a launch's data files hold beside texts, as far as their first rows tell."""
+"""Images, videos and audio in a launch's data files, by their first rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROWS = 8  # a dataset of texts has such a column empty throughout
 
 
 def held(verl: Tree, cwd: Path) -> dict[Kind, str]:
-    """Kind → where the training files that are here have it, in words. ``cwd``: where the launch was made."""
+    """Kind → the local training file and column that has it. ``cwd``: the launch's folder."""
     data = section_at(verl, "data")
     files = data.get("train_files")
     found: dict[Kind, str] = {}
@@ -28,7 +28,7 @@ def held(verl: Tree, cwd: Path) -> dict[Kind, str]:
 
 
 def _holds(path: Path, column: str) -> bool:
-    """Whether the first rows of a column have something in them."""
+    """Whether the first rows of a column have values."""
     import pyarrow
     import pyarrow.parquet
 
@@ -38,5 +38,5 @@ def _holds(path: Path, column: str) -> bool:
             return False
         batch = next(file.iter_batches(batch_size=_ROWS, columns=[column]), None)
     except (pyarrow.ArrowException, OSError):
-        return False  # the check of the data files names what is wrong with it
+        return False  # the check of the data files reports the problem
     return batch is not None and any(batch.column(0).to_pylist())

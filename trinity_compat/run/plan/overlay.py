@@ -27,7 +27,7 @@ _DECIDED = {"trainer.device": "a run is where --device says"} | dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """Dotted key → value, for either side of the way back, and the lines that announce them."""
+    """Values by dotted key, in veRL's or Trinity's spelling, and the lines that announce them."""
 
     verl: Tree = field(default_factory=dict)
     trinity: Tree = field(default_factory=dict)
@@ -74,7 +74,7 @@ def _read(text: str) -> tuple[str, object]:
     try:
         return key, yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise UserError(f"--set {text}: the value is no YAML") from error
+        raise UserError(f"--set {text}: the value is not valid YAML") from error
 
 
 def own_setting(key: str) -> str | None:
@@ -84,7 +84,7 @@ def own_setting(key: str) -> str | None:
         return None
     if name not in SETTINGS:
         raise UserError(
-            f"--set {key}: there is no such setting",
+            f"--set {key}: unknown setting",
             hint=question(nearest(name, SETTINGS)) or f"it may be {', '.join(SETTINGS)}",
         )
     return f"{verl_from_trinity.compat_path(TARGETS[0])}.{name}"

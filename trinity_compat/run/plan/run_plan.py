@@ -1,4 +1,4 @@
-"""A run that could start, and its words for the user."""
+"""A complete plan of a run, and its description for the user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trinity_compat.translate.sections.teacher import TEACHER
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A run that could start. ``notes`` are lines for the user, in the order to say them."""
+    """A complete plan of a run. ``notes`` are lines for the user, in order."""
 
     spec: RunSpec
     job: JobDir

@@ -50,7 +50,7 @@ def _host(reading: TrinityReader, given: Tree) -> tuple[str, list[str]]:
         return LOOPBACK if host == "localhost" else host, []
     if not os.environ.get(SERVE_KEY):
         raise UserError(
-            f"{path}={host}: others reach that address, and whoever does may use the model",
+            f"{path}={host}: other machines reach that address, and anyone there may use the model",
             hint=f"export {SERVE_KEY}=…, which clients then send as their API key; or write {LOOPBACK}",
         )
     return host, [f"{path}={host}: who sends {SERVE_KEY} as the API key may use the model"]

@@ -234,8 +234,8 @@ def check_update(verl: VerlView, trinity: Tree, said: Tree) -> None:
     if asked in (None, runs) or not by_step or value_at(trinity, "algorithm.sample_strategy") == MIX:
         return
     raise UserError(
-        f"{size}={asked} counts the steps of runs under this algorithm, and how many a run has nobody knows"
-        " before; here an update takes whole runs",
+        f"{size}={asked} counts the steps of runs under this algorithm, and a run has an unknown number of"
+        " them; here an update takes whole runs",
         hint=f"write {runs}, the answers of buffer.batch_size tasks, or leave it out",
     )
 
@@ -322,7 +322,7 @@ def _check_own(workflow: str, place: str, trinity: Tree) -> None:
 
 
 def _check_format(form: Mapping[str, object], where: str, *, plugin: bool) -> None:
-    """Raises UserError for columns that nobody would read.
+    """Raise UserError for columns that would not be read.
 
     A class is given whole rows; its model is asked in tokens of text, so that it would answer without having
     seen an image.

@@ -54,7 +54,7 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
             taught=options.mains,
         )
         env[shim.SESSION] = str(folder)
-        # Without this process nobody would know of the run any more: it ends with it, however that ends.
+        # The script ends with this process, however that ends: nothing else watches the run.
         running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=children.die_with_parent)
         status = _wait(running, folder)
         if left := background_jobs.told(folder, script):
@@ -66,7 +66,7 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
 
 
 def check_script(path: Path) -> None:
-    """Raises UserError for what is no script with something in it."""
+    """Raise UserError for a path that is not a shell script, or an empty one."""
     if path.is_dir():
         raise UserError(
             f"{path} is a folder", hint="name a veRL shell script or a Trinity YAML (x.yaml) in it"
@@ -87,17 +87,17 @@ def check_script(path: Path) -> None:
 
 
 def _wait(bash: subprocess.Popen[bytes], folder: Path) -> int:
-    """Wait for bash. A terminal's Ctrl-C reaches bash and the launch by itself; SIGTERM we hand on."""
+    """Wait for bash. A terminal sends Ctrl-C to bash and the launch; SIGTERM is forwarded."""
 
-    def hand_on(number: int, frame: object) -> None:
+    def forward(number: int, frame: object) -> None:
         for pid in [*shared_folder.running_pids(folder), bash.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on),
-        signal.SIGHUP: signal.signal(signal.SIGHUP, hand_on),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, forward),
     }
     try:
         code = bash.wait()

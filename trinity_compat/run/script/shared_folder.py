@@ -79,6 +79,6 @@ def announced(folder: Path) -> Iterator[None]:
 
 
 def write_end(folder: Path, end: LaunchEnd) -> None:
-    """For ``ends_of``. A folder that is gone has nobody who reads it."""
+    """For ``ends_of``. Nothing reads a folder that was deleted."""
     with contextlib.suppress(OSError):
         (folder / f"outcome-{os.getpid()}.json").write_text(json.dumps(asdict(end)))

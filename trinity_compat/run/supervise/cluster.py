@@ -40,7 +40,7 @@ class Cluster:
     daemons: tuple[psutil.Process, ...] = ()
 
     def dead(self) -> str | None:
-        """Which of Ray's own processes has ended, as a message; None while all run."""
+        """A message once one of Ray's own processes has ended; None while all run."""
         for process in self.daemons:
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 return "Ray itself died (its raylet or control store ended)"
@@ -89,10 +89,10 @@ def local_ray(
 
 @contextlib.contextmanager
 def _folder(named: object) -> Iterator[Path]:
-    """Where Ray lies.
+    """The folder of Ray's session.
 
-    What the user named stays, with all that is in it: others' Rays may lie there too, and Ray itself leaves a
-    session's logs to whoever names a folder for them.
+    A folder that the user named stays with its content: other sessions may use it, and Ray itself keeps a
+    session's logs in it.
     """
     if named:
         yield Path(str(named))
@@ -105,7 +105,7 @@ def _folder(named: object) -> Iterator[Path]:
 
 
 def _started(options: Tree, folder: Path, gpus: int | None, cpus: int, *, again: bool = True) -> str:
-    """Ray's address. On a busy machine it may be too slow for Ray itself: then once more."""
+    """Start Ray and return its address; on a time-out of Ray's own start, try once more."""
     import ray
 
     try:
@@ -140,9 +140,9 @@ def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0
         # The sides write logs of their own; here Ray's workers would write into the display.
         "log_to_driver": False,
         "logging_level": logging.ERROR,
-        # Ray asks nobody who he is. Bound to this address its services are this machine's alone.
+        # Ray authenticates no client. Bound to this address, only this machine reaches its services.
         "_node_ip_address": LOOPBACK,
-        # What the launch says wins over the lines above, and what a run rests on over the launch.
+        # The launch's settings win over the lines above; those below win over the launch.
         **asked,
         "address": "local",
         "num_cpus": asked.get("num_cpus") or max(cores, _PLACEMENT_CPUS, cpus),
@@ -169,9 +169,9 @@ def _own_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray reports its start on stderr; what matters of it comes as an exception.
+    """Discard Ray's report of its start on stderr; errors arrive as exceptions.
 
-    RAY_ADDRESS would turn address="local" around.
+    RAY_ADDRESS would override address="local".
     """
     held = os.environ.pop("RAY_ADDRESS", None)
     try:

@@ -13,14 +13,14 @@ ROLE = "serve"
 
 @dataclass(slots=True)
 class ServeWatch(StandaloneWatch):
-    """Tells where the endpoint answers, and of which weights, whenever that changes."""
+    """Prints the endpoint's address and weights whenever they change."""
 
     _before: frozenset[int] = frozenset()
     _at: object = None
     _note: object = None
 
     def begin(self) -> None:
-        """Note who served before: one that was killed has not said that it ended."""
+        """Note earlier endpoints: a killed one has not reported its end."""
         StandaloneWatch.begin(self)
         self._before = frozenset(who.pid for who in self.of(ROLE))
 
@@ -40,6 +40,6 @@ class ServeWatch(StandaloneWatch):
 
 
 def line(address: object, step: object) -> str:
-    """Where, and what."""
+    """The line with the endpoint's address and its weights."""
     weights = f"the weights of step {step}" if step else "the model as it was before training"
     return f"serves {weights} at {address}; Ctrl-C ends it"

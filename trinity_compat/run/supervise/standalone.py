@@ -1,4 +1,4 @@
-"""What the supervisor sees of a process that stands beside a run: a bench, an endpoint."""
+"""The supervisor's view of a process without a trainer: mode bench or serve."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class StandaloneWatch:
     _heartbeats: Heartbeats = field(init=False, default_factory=Heartbeats)
 
     def begin(self) -> None:
-        """Open the database, which is there from now on."""
+        """Open the database, which exists from now on."""
         self.buffer = open_buffer(self.url)
 
     def update(self) -> None:
         """Called at every poll."""
 
     def heard(self, role: str, pid: int) -> LastHeartbeat | None:
-        """When the process said something last."""
+        """The last heartbeat of the process."""
         self._heartbeats.look(self.buffer.participants())
         return self._heartbeats.of(role, pid)
 
     def of(self, role: str) -> list[Participant]:
-        """Everybody of that role."""
+        """All participants with that role."""
         return [who for who in self.buffer.participants() if who.role == role]
 
     def reason(self, role: str, pid: int) -> str | None:
-        """Why the process failed, in its own words."""
+        """The reason of a failure that the process reported."""
         failed = [who for who in self.of(role) if (who.state, who.pid) == ("failed", pid)]
         return str(failed[-1].detail["reason"]) if failed and failed[-1].detail.get("reason") else None
