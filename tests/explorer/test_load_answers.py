@@ -13,7 +13,7 @@ from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.engine import vllm as engines
 from trinity_compat.explorer.engine.vllm import AsyncEngine, EngineConfig, GenerationRequest
 from trinity_compat.plugins import vllm_weights
-from trinity_compat.plugins.vllm_weights import WeightReceiver, in_parts
+from trinity_compat.plugins.vllm_weights import WeightReceiver, grouped_in_parts
 from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged, write_file
 
 MODEL = SimpleNamespace(dtype=torch.float32, quantization=None)
@@ -259,5 +259,5 @@ def test_files_that_cannot_be_read_are_the_answer_of_their_rank(quantizing, monk
 def test_weights_go_in_parts_of_some_size(monkeypatch):
     monkeypatch.setattr(vllm_weights, "PART_BYTES", 16)
     named = [(str(size), torch.ones(size)) for size in (2, 2, 9, 1)]
-    assert [[name for name, _ in part] for part in in_parts(named)] == [["2", "2"], ["9"], ["1"]]
-    assert not list(in_parts([]))
+    assert [[name for name, _ in part] for part in grouped_in_parts(named)] == [["2", "2"], ["9"], ["1"]]
+    assert not list(grouped_in_parts([]))

@@ -100,7 +100,7 @@ def test_a_process_knows_whether_its_plugin_is_whole(monkeypatch, found, patched
     from trinity_compat.plugins import cpu_process_group, verl_entry
 
     monkeypatch.setattr(verl_entry, "get_platform", lambda: SimpleNamespace(device_name=found))
-    monkeypatch.setattr(cpu_process_group, "applied", lambda: patched)
+    monkeypatch.setattr(cpu_process_group, "is_applied", lambda: patched)
     if said is None:
         verl_entry.assert_platform(device)
         return
@@ -140,11 +140,11 @@ def test_the_process_group_is_gloo_unless_asked_otherwise_and_engines_are_regist
     )
     monkeypatch.setattr(cpu_process_group, "target", target)
     monkeypatch.setattr(cpu_engine, "register", lambda: done.append("engines"))
-    assert not cpu_process_group.applied()
+    assert not cpu_process_group.is_applied()
     cpu_process_group.apply()
     ours = target.initialize_global_process_group_ray
     cpu_process_group.apply()
-    assert cpu_process_group.applied() and target.initialize_global_process_group_ray is ours
+    assert cpu_process_group.is_applied() and target.initialize_global_process_group_ray is ours
     ours()
     ours(timeout_second=7, backend="nccl")
     assert done == ["engines", (None, "cpu:gloo"), "engines", (7, "nccl")]
@@ -299,9 +299,9 @@ def test_a_layer_computes_with_the_weights_that_were_loaded_last(monkeypatch):
     from trinity_compat.plugins import vllm_unpacked_linear
 
     monkeypatch.setattr(target, "dispatch_cpu_unquantized_gemm", lambda layer, remove_weight: None)
-    assert not vllm_unpacked_linear.applied()
+    assert not vllm_unpacked_linear.is_applied()
     vllm_unpacked_linear.apply()
-    assert vllm_unpacked_linear.applied()
+    assert vllm_unpacked_linear.is_applied()
     layer, asked = torch.nn.Linear(3, 2), torch.randn(4, 3)
     target.dispatch_cpu_unquantized_gemm(layer, remove_weight=True)
     for _ in range(2):
@@ -403,7 +403,7 @@ def test_a_group_is_kept_from_version_to_version_and_left_when_a_handover_fails(
 
     assert send(1, "g") == {"path": "", "digest": "digest", "nbytes": 6}
     send(2, "g")
-    with pytest.raises(RuntimeError, match="nobody was told where version 9"):
+    with pytest.raises(RuntimeError, match="version 9 has no rendezvous"):
         send(2, "g", asked=9)
     with pytest.raises(HandoverFailed, match="a rank was lost"):
         send(3, "g")

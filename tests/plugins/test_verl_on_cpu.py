@@ -318,7 +318,7 @@ def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_wo
     assert asyncio.run(engine(False).send_weights(other, global_steps=4)) == {}
     assert taken == ["weight", "bias"]  # it took part in the all-gathers
     rank_zero = engine(True)
-    with pytest.raises(RuntimeError, match="nobody was told where version 4"):
+    with pytest.raises(RuntimeError, match="version 4 has no rendezvous"):
         asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))
     rank_zero.meet(meeting)
     sent = asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))

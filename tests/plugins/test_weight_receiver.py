@@ -196,10 +196,10 @@ def test_parts_are_as_large_as_asked_and_lose_nothing(monkeypatch):
     from trinity_compat.plugins import vllm_weights
 
     monkeypatch.setattr(vllm_weights, "PART_BYTES", 16)
-    parts = [[name for name, _ in part] for part in vllm_weights.in_parts(named(*"abcde"))]
+    parts = [[name for name, _ in part] for part in vllm_weights.grouped_in_parts(named(*"abcde"))]
     assert parts == [["a", "b"], ["c", "d"], ["e"]]
-    assert [len(part) for part in vllm_weights.in_parts(named("a", "b"))] == [2]
-    assert list(vllm_weights.in_parts([])) == []
+    assert [len(part) for part in vllm_weights.grouped_in_parts(named("a", "b"))] == [2]
+    assert list(vllm_weights.grouped_in_parts([])) == []
 
 
 @pytest.mark.parametrize("device", ["meta", None])
@@ -215,7 +215,7 @@ def test_the_device_of_a_quantised_model_is_where_it_is_quantised(receiver, monk
     from trinity_compat.plugins import vllm_weights
 
     monkeypatch.setattr(vllm_weights.verl_rollout, "is_quantized_model", lambda config: quantised)
-    assert receiver._quantises_on() == (receiver.device if quantised else None)
+    assert receiver._quantisation_device() == (receiver.device if quantised else None)
 
 
 def test_layers_are_processed_although_the_handover_broke(receiver, groups, monkeypatch):
@@ -233,7 +233,7 @@ def test_layers_are_processed_although_the_handover_broke(receiver, groups, monk
 def test_no_gradient_is_kept_of_what_is_loaded(receiver):
     seen = []
     receiver._update_weights = lambda *_, **__: seen.append(torch.is_grad_enabled())
-    receiver._loaded([named("a")])
+    receiver._load([named("a")])
     assert seen == [False]
 
 
@@ -274,7 +274,7 @@ def test_an_adapter_takes_the_place_of_the_one_before(adapting):
     from trinity_compat.synchronizer.adapters import as_version
 
     whole = list(as_version(named("a", "b"), {"r": 4, "lora_alpha": 8}))
-    assert adapting._loaded([whole[:2], whole[2:]]) == 3
+    assert adapting._load([whole[:2], whole[2:]]) == 3
     assert adapting.removed == [utils.VLLM_LORA_INT_ID]
     ((tensors, how),) = adapting.given
     assert [(name, value.tolist()) for name, value in tensors.items()] == listed("a", "b")

@@ -268,7 +268,7 @@ def test_a_trainer_that_cannot_go_on_tells_the_ranks(company):
     company.call(meeting)
     with pytest.raises(OSError, match="no such shard"):
         WeightGroup(meeting, 0, CPU).send(meeting, broken(), 128)
-    assert company.answer()[1:3] == ("HandoverFailed", "the trainer gave this handover up")
+    assert company.answer()[1:3] == ("HandoverFailed", "the trainer gave this transfer up")
 
 
 def test_a_trainer_that_dies_is_an_error_for_the_ranks(company):

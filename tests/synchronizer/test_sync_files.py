@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.common.errors import RunError
-from trinity_compat.synchronizer.await_version import is_there
+from trinity_compat.synchronizer.await_version import is_available
 from trinity_compat.synchronizer.store import prune, read_version, write_version
 from trinity_compat.synchronizer.transports import files
 from trinity_compat.synchronizer.transports.files import (
@@ -190,7 +190,7 @@ def test_a_changed_index_is_found(tmp_path):
 def test_a_file_of_an_earlier_release_is_not_there_for_the_explorer(tmp_path):
     (tmp_path / "v00000001.safetensors").write_bytes(bytes(100))
     old = WeightVersion(1, str(tmp_path / "v00000001.safetensors"), "0" * 32, 100)
-    assert not is_there(old)
+    assert not is_available(old)
     damaged(old, "can't be read")
 
 
@@ -346,14 +346,14 @@ def test_a_folder_into_which_others_may_write_is_refused(open_place):
 def test_somebody_else_s_folder_is_refused(open_place, monkeypatch):
     (open_place / "job").mkdir(mode=0o700)
     monkeypatch.setattr(files.os, "geteuid", lambda: 12345)
-    with pytest.raises(RunError, match="belongs to somebody else"):
+    with pytest.raises(RunError, match="belongs to another user"):
         write_version(open_place / "job", 1, weights().items())
 
 
 def test_a_link_that_somebody_laid_there_is_refused(open_place, tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (open_place / "job").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match="belongs to somebody else"):
+    with pytest.raises(RunError, match="belongs to another user"):
         write_version(open_place / "job", 1, weights().items())
     assert list((tmp_path / "elsewhere").iterdir()) == []
 

@@ -2,13 +2,13 @@ import pytest
 
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.synchronizer.policy import (
-    asks,
     expected_lag,
     last_step,
-    looks,
     oldest_needed,
     publishes,
+    requests_weights,
     required_version,
+    takes_newest,
 )
 
 STEPS = range(1, 10)
@@ -76,18 +76,18 @@ def test_who_sets_the_pace():
     trained, explored = range(7), range(1, 9)
     by_trainer = SyncSpec(style="trainer_driven", interval=3, offset=1)
     assert [step for step in trained if publishes(by_trainer, step)] == [0, 3, 6]
-    assert [step for step in explored if looks(by_trainer, step)] == list(explored)
-    assert not any(asks(by_trainer, step) for step in explored)
+    assert [step for step in explored if takes_newest(by_trainer, step)] == list(explored)
+    assert not any(requests_weights(by_trainer, step) for step in explored)
     by_explorer = SyncSpec(style="explorer_driven", interval=3, offset=1)
     assert [step for step in trained if publishes(by_explorer, step)] == [0]
-    assert [step for step in explored if asks(by_explorer, step)] == [5, 8]
-    assert not any(looks(by_explorer, step) for step in explored)
+    assert [step for step in explored if requests_weights(by_explorer, step)] == [5, 8]
+    assert not any(takes_newest(by_explorer, step) for step in explored)
 
 
 def test_each_side_may_have_an_interval_of_its_own():
     sync = SyncSpec(style="trainer_driven", trainer_interval=2, explorer_interval=3)
     assert [step for step in range(7) if publishes(sync, step)] == [0, 2, 4, 6]
-    assert [step for step in range(1, 9) if looks(sync, step)] == [4, 7]
+    assert [step for step in range(1, 9) if takes_newest(sync, step)] == [4, 7]
     exact = SyncSpec(trainer_interval=2, explorer_interval=3)
     assert [required_version(exact, step) for step in STEPS] == [0, 0, 0, 2, 2, 2, 6, 6, 6]
 

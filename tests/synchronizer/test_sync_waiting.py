@@ -5,7 +5,7 @@ import torch
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.job.run_spec import SyncSpec
-from trinity_compat.synchronizer.await_version import find_version, misplaced, timed_out
+from trinity_compat.synchronizer.await_version import find_version, timed_out, unreachable_version
 from trinity_compat.synchronizer.store import write_version
 
 
@@ -66,11 +66,11 @@ def test_what_an_ended_run_left_in_memory_is_waited_for_until_its_rerun_publishe
 def test_a_file_that_is_not_here_while_the_trainer_waits_is_misplaced(buffer, tmp_path):
     publish(buffer, tmp_path, 0)
     buffer.beat("trainer", "t", state="waiting")
-    assert misplaced(buffer) is None
+    assert unreachable_version(buffer) is None
     shutil.rmtree(buffer.get_version(0).path)
-    assert misplaced(buffer).version == 0
+    assert unreachable_version(buffer).version == 0
     buffer.beat("trainer", "t", state="starting")
-    assert misplaced(buffer) is None
+    assert unreachable_version(buffer) is None
 
 
 def test_a_timeout_says_what_was_waited_for_and_what_was_there(buffer, tmp_path):

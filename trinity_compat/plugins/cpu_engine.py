@@ -26,8 +26,8 @@ class _OnCpu:
             return super()._build_module()  # type: ignore[misc]
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        # Weights lie in the CPU's memory already: "offloaded" is all they can be, so both settings are
-        # read as off. The configuration is frozen, and other methods still need its true values.
+        # Weights are in the CPU's memory anyway, so both settings are read as off. The configuration is
+        # frozen, and other methods need its true values.
         config = self.engine_config
         if config.strategy != "fsdp2":
             raise ValueError(
@@ -55,7 +55,7 @@ class CpuEngineWithValueHead(_OnCpu, FSDPEngineWithValueHead):
 
 
 def register() -> None:
-    """Add both engines to verl's registry; a second call changes nothing."""
+    """Add both engines to verl's registry; no-op the second time."""
     for model_type, engine in (
         ("language_model", CpuEngineWithLMHead),
         ("value_model", CpuEngineWithValueHead),

@@ -2,7 +2,7 @@
 
 Why: it asks torch for "cpu:gloo,<device>:<backend>", which on the CPU platform reads
 "cpu:gloo,cpu:gloo"; torch refuses a device type named twice. Every training worker calls it right
-before it builds its engine, so it is also where the CPU engines get registered (verl imports engine
+before it builds its engine, so the CPU engines are registered here, too (verl imports engine
 modules in the worker, and ``external_lib`` exists for the actor and the critic, not for each role).
 """
 
@@ -15,14 +15,14 @@ import verl.utils.distributed as target
 _MARK = "_trinity_compat"
 
 
-def applied() -> bool:
-    """Whether the function in verl is ours."""
+def is_applied() -> bool:
+    """Return whether the function in verl is replaced."""
     return hasattr(target.initialize_global_process_group_ray, _MARK)
 
 
 def apply() -> None:
-    """Replace the function; a second call changes nothing."""
-    if applied():
+    """Replace the function; no-op the second time."""
+    if is_applied():
         return
     original = target.initialize_global_process_group_ray
 

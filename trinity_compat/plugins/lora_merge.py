@@ -1,9 +1,8 @@
-"""Patch: ``verl.utils.fsdp_utils.fsdp_merge_unmerge`` also merges the adapters of the root's own unit. verl
-0.9.1, any device.
+"""Patch: ``verl.utils.fsdp_utils.fsdp_merge_unmerge`` also merges the root unit's adapters.
 
-Why: under FSDP2 verl merges unit by unit and skips the root ("skip root model"). Layers that no unit of
-their own holds belong to the root: of a model that sees, what lies between its vision blocks and its
-language model (Qwen2-VL's merger). What is handed over as the merged model lacks their adapters, in silence.
+Why (verl 0.9.1, any device): under FSDP2 verl merges unit by unit and skips the root ("skip root model").
+Layers outside all other units belong to the root: in a multimodal model, those between vision blocks and
+language model (Qwen2-VL's merger). The published model silently lacks their adapters.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections.abc import Callable
 
 import torch
 
-_PATCHED = "__wrapped__"  # what functools.wraps leaves
+_PATCHED = "__wrapped__"  # set by functools.wraps
 
 
 def apply() -> None:
-    """Replace verl's function in this process; a second call changes nothing."""
+    """Replace verl's function in this process; no-op the second time."""
     import verl.utils.fsdp_utils as target
 
     if not hasattr(target.fsdp_merge_unmerge, _PATCHED):

@@ -1,8 +1,7 @@
-"""Patch: ``verl.utils.model.load_valuehead_model``: while a CPU engine builds a critic, and on any device
-where flash-attn is missing. verl 0.9.1.
+"""Patch: ``verl.utils.model.load_valuehead_model``, on a CPU and where flash-attn is missing. verl 0.9.1.
 
-Why: verl hard-codes attn_implementation="flash_attention_2" there, whatever
-``critic.model.override_config.attn_implementation`` says.
+Why: verl hard-codes attn_implementation="flash_attention_2" there and ignores
+``critic.model.override_config.attn_implementation``. On a CPU it holds while an engine builds a critic.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _WITHOUT_FLASH = ("sdpa", "eager")
 
 
 def apply_without_flash_attention() -> None:
-    """Replace verl's function where flash-attn is not installed; a second call changes nothing."""
+    """Replace verl's function where flash-attn is not installed; no-op the second time."""
     import verl.utils.model as target
 
     if importlib.util.find_spec("flash_attn") is None:
@@ -28,8 +27,10 @@ def apply_without_flash_attention() -> None:
 def load_valuehead_model(
     local_path: str, torch_dtype: torch.dtype, model_config: PretrainedConfig, trust_remote_code: bool
 ) -> PreTrainedModel:
-    """A token classifier with one label; attention as ``model_config`` says if it needs no flash-attn, else
-    sdpa."""
+    """Load a token classifier with one label.
+
+    Its attention is ``model_config``'s if that works without flash-attn, else sdpa.
+    """
     from transformers import AutoModelForTokenClassification
 
     wanted = getattr(model_config, "_attn_implementation", None)

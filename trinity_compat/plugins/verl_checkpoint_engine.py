@@ -1,6 +1,8 @@
-"""veRL's weight transports: into files (``rollout.checkpoint_engine.backend=trinity_file``) and by broadcast
-to processes that veRL doesn't know (``trinity_broadcast``), with ``custom_backend_module`` set to this
-module. An extension point of verl 0.9.1 (``CheckpointEngineRegistry``), no patch.
+"""Weight transports for veRL: into files and by broadcast to processes outside veRL.
+
+They are ``rollout.checkpoint_engine.backend=trinity_file`` and ``trinity_broadcast``, with
+``custom_backend_module`` set to this module: an extension point of verl 0.9.1 (``CheckpointEngineRegistry``),
+not a patch.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ FILE, BROADCAST = "trinity_file", "trinity_broadcast"
 
 
 class RankZeroEngine(CheckpointEngine):
-    """What both have in common: rank 0 of the actor sends, with floats as ``dtype``; the explorer's engines
-    receive without veRL's help, so veRL's process groups and topologies stay unused."""
+    """Base of both: rank 0 of the actor sends, with floats as ``dtype``.
+
+    The explorer's engines receive without veRL, so veRL's process groups and topologies stay unused.
+    """
 
     def __init__(
         self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: object
@@ -30,32 +34,37 @@ class RankZeroEngine(CheckpointEngine):
         self.dtype: torch.dtype = getattr(torch, dtype)
 
     def prepare(self) -> dict[str, object]:
+        """Return no metadata."""
         return {}
 
     def init_process_group(self, **kwargs: object) -> None:
-        """There is none that veRL could form."""
+        """No-op: veRL forms no process group."""
 
     def finalize(self) -> None:
-        """Nothing has to be undone between versions."""
+        """No-op."""
 
     @classmethod
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, object]]
     ) -> tuple[dict[str, list[object]], dict[str, list[object]]]:
+        """Return no topology."""
         return {}, {}
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to(self.dtype) if tensor.is_floating_point() else tensor.detach()
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[Named]:
+        """Not available."""
         raise NotImplementedError("the explorer's engines receive without veRL's checkpoint engine")
         yield
 
 
 @CheckpointEngineRegistry.register(FILE)
 class FileCheckpointEngine(RankZeroEngine):
-    """Writes its share of each version into ``directory``: rank 0 all of it, or every rank some (``shared``);
-    ``recycle`` as ``write_share``'s."""
+    """Writes its share of each version into ``directory``.
+
+    Rank 0 writes all of it, or every rank a part (``shared``); ``recycle`` as in ``write_share``.
+    """
 
     def __init__(
         self,
@@ -77,7 +86,7 @@ class FileCheckpointEngine(RankZeroEngine):
     ) -> dict[str, WriterShare]:
         """Write ``weights`` of version ``global_steps``.
 
-        Every rank must walk through them: each item is an all-gather. Returns {"share": Share}; {} where
+        Every rank must iterate over them: each item is an all-gather. Returns {"share": Share}; {} where
         nothing is written. Raises as ``write_share``.
         """
         cast = ((name, self._cast(tensor)) for name, tensor in weights)
@@ -95,19 +104,19 @@ class FileCheckpointEngine(RankZeroEngine):
                 by=self._writer,
             )
             return {"share": share}
-        finally:  # or the others would wait for this rank in the all-gather of what it has not drawn
+        finally:  # else the others would wait for this rank in the all-gather of the remaining items
             for _ in cast:
                 pass
 
 
 def _place() -> tuple[int, int]:
-    """This rank, and how many there are."""
+    """Return this rank and the number of ranks."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 @CheckpointEngineRegistry.register(BROADCAST)
 class BroadcastCheckpointEngine(RankZeroEngine):
-    """Broadcasts each version to the group of the meeting that was named last."""
+    """Broadcasts each version to the group of the latest rendezvous."""
 
     def __init__(
         self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: object
@@ -117,13 +126,13 @@ class BroadcastCheckpointEngine(RankZeroEngine):
         self._group: WeightGroup | None = None
 
     def meet(self, meeting: Rendezvous) -> None:
-        """Where the next version is handed over."""
+        """Set the rendezvous of the next version."""
         self._meeting = meeting
 
     async def send_weights(
         self, weights: Iterator[Named], global_steps: int | None = None
     ) -> dict[str, str | int]:
-        """Hand ``weights`` over as version ``global_steps``; returns as above.
+        """Broadcast ``weights`` as version ``global_steps``; return digest and size at rank 0.
 
         Raises HandoverFailed, WeightsDamaged.
         """
@@ -133,18 +142,18 @@ class BroadcastCheckpointEngine(RankZeroEngine):
             return {}
         meeting = self._meeting
         if meeting is None or meeting.version != global_steps:
-            raise RuntimeError(f"nobody was told where version {global_steps} is handed over")
+            raise RuntimeError(f"version {global_steps} has no rendezvous")
         cast = ((name, self._cast(tensor)) for name, tensor in weights)
         try:
-            return asdict(self._joined(meeting).send(meeting, cast, self.bucket_size))
+            return asdict(self._join(meeting).send(meeting, cast, self.bucket_size))
         except HandoverFailed:
             self._leave()
             raise
         finally:
-            for _ in cast:  # a group that never formed has taken none
+            for _ in cast:  # a group that never formed has drawn none
                 pass
 
-    def _joined(self, meeting: Rendezvous) -> WeightGroup:
+    def _join(self, meeting: Rendezvous) -> WeightGroup:
         if self._group is None or self._group.name != meeting.group:
             self._leave()
             self._group = WeightGroup(meeting, 0, _device())
@@ -157,6 +166,6 @@ class BroadcastCheckpointEngine(RankZeroEngine):
 
 
 def _device() -> torch.device:
-    """Where rank 0 trains: its buckets go from there."""
+    """Return the device of rank 0, from which its buckets are sent."""
     cuda = torch.cuda.is_available()
     return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")

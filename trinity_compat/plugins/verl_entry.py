@@ -1,8 +1,8 @@
 """Entry point ``verl.plugins``: verl imports this at the end of ``import verl``, in every process.
 
-verl swallows whatever is raised here (a DEBUG line, then it falls back to "nvidia"), so a process that
-needs the CPU platform calls ``assert_platform`` after importing verl. On a machine with an accelerator
-only the registration happens, and where flash-attn is missing the critic's loader is replaced.
+verl ignores errors raised here (a DEBUG line, then it falls back to "nvidia"), so a process that needs the
+CPU platform calls ``assert_platform`` after importing verl. On a machine with an accelerator only the
+registration happens, and the critic's loader is replaced where flash-attn is missing.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def _apply() -> None:
 def assert_platform(device: str) -> None:
     """Raise RuntimeError unless verl runs on ``device`` ("cpu", "cuda", "npu") in this process.
 
-    Also finds out that the plugin failed halfway: its patches are checked, not only its name.
+    It also detects a plugin that failed halfway: a patch is checked, not only the platform's name.
     """
-    found = get_platform().device_name
-    if found != device:
+    name = get_platform().device_name
+    if name != device:
         raise RuntimeError(
-            f"verl chose the platform {found!r} but this run is for {device!r}; "
+            f"verl chose the platform {name!r} but this run is for {device!r}; "
             "is trinity-compat installed in this environment (entry point verl.plugins), "
             "and are VERL_PLATFORM and VERL_USE_EXTERNAL_PLUGINS unset?"
         )
-    if device == cpu_platform.NAME and not cpu_process_group.applied():
+    if device == cpu_platform.NAME and not cpu_process_group.is_applied():
         raise RuntimeError(
             "trinity-compat's plugin for verl failed while loading: see VERL_LOGGING_LEVEL=DEBUG"
         )

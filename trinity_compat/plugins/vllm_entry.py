@@ -9,9 +9,12 @@ from trinity_compat.common.parent_watch import end_with_parent
 
 
 def register() -> None:
-    """On a CPU, keep linear layers loadable; deterministic kernels where the run asks for them, as in veRL's
-    own worker extension (vLLMColocateWorkerExtension, 0.9.1); processes that vLLM itself starts for a run end
-    with the one that started them. Else vLLM stays as it is."""
+    """Apply our patches to a vLLM process.
+
+    On a CPU, linear layers stay loadable. Kernels are deterministic where the run sets that, as in veRL's
+    worker extension (vLLMColocateWorkerExtension, 0.9.1). Processes that vLLM starts for a run end with the
+    one that started them.
+    """
     from vllm.platforms import current_platform
 
     if multiprocessing.parent_process() is not None:

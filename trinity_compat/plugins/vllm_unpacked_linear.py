@@ -2,8 +2,8 @@
 
 Why: after loading, the CPU backend packs each linear layer's weight for oneDNN and empties
 ``layer.weight``, so ``model.load_weights`` fails on the second call; ``reload_weights`` packs again, but
-leaves a tied ``lm_head`` with the old embedding and says nothing. With plain ``F.linear`` weights are
-loaded in place. What it costs: oneDNN's packed GEMM (a few per cent on small models).
+silently leaves a tied ``lm_head`` with the old embedding. With plain ``F.linear`` weights load in place. The
+cost is oneDNN's packed GEMM (a few per cent on small models).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import torch
 import vllm.model_executor.layers.utils as target
 
 
-def applied() -> bool:
-    """Whether the function in vLLM is ours."""
+def is_applied() -> bool:
+    """Return whether the function in vLLM is replaced."""
     return target.dispatch_cpu_unquantized_gemm is keep_unpacked
 
 
 def apply() -> None:
-    """Replace the function; a second call changes nothing."""
+    """Replace the function; no-op the second time."""
     target.dispatch_cpu_unquantized_gemm = keep_unpacked
 
 
 def keep_unpacked(layer: torch.nn.Module, remove_weight: bool) -> None:
-    """Compute with ``layer.weight`` as it stands; ``remove_weight`` is not obeyed."""
+    """Compute with the unpacked ``layer.weight``; ``remove_weight`` is ignored."""
     layer.cpu_linear = torch.nn.functional.linear

@@ -1,7 +1,7 @@
-"""A LoRA adapter as a version: its tensors under PEFT's names, and its configuration beside them, as bytes.
+"""A LoRA adapter as a version: its tensors under PEFT's names, and its configuration as bytes.
 
-The configuration travels as one more tensor, so that files and broadcast carry, count and check an adapter as
-they do a whole model.
+The configuration is sent as one more tensor, so that files and broadcast transport, count and check an
+adapter like a whole model.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from trinity_compat.synchronizer.transports.safetensors_io import Named
 if TYPE_CHECKING:
     from peft import PeftConfig
 
-CONFIG = "adapter_config.json"  # the file's name in a folder of PEFT's
-# What vLLM reads of PEFT's configuration (0.28, lora/peft_helper.py: PEFTHelper).
+CONFIG = "adapter_config.json"  # PEFT's file name
+# Read by vLLM from PEFT's configuration (0.28, lora/peft_helper.py: PEFTHelper).
 _READ = ("r", "lora_alpha", "target_modules", "bias", "use_rslora")
-# What changes an adapter's meaning and vLLM either refuses or, worse, does not read.
+# They change an adapter's meaning, and vLLM refuses or, worse, ignores them.
 _UNREAD = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "layer_replication")
-_LANGUAGE = "language_model"  # what transformers calls it inside a model that sees or hears
-_HINT = f"write {MERGE}=True: whole models are handed over then, with the adapter merged in"
+_LANGUAGE = "language_model"  # transformers' name of it inside a multimodal model
+_HINT = f"write {MERGE}=True: whole models are transferred then, with the adapter merged in"
 
 
 def as_version(adapter: Iterable[Named], peft: Mapping[str, Any]) -> Iterator[Named]:
-    """``adapter`` with its configuration before it, as uint8 [bytes of JSON].
+    """Yield the configuration, as uint8 [bytes of JSON], and the adapter's tensors.
 
-    Raises UserError for what vLLM would take for another adapter than it is.
+    Raises UserError for an adapter that vLLM would misread.
     """
     if unread := next((name for name in _UNREAD if peft.get(name)), None):
         raise UserError(f"the adapter has {unread}={peft[unread]}, which vLLM does not read", hint=_HINT)
@@ -42,7 +42,7 @@ def as_version(adapter: Iterable[Named], peft: Mapping[str, Any]) -> Iterator[Na
 
 
 def taken_apart(version: Iterable[Named]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The tensors and the configuration of what ``as_version`` made. Raises ValueError for a whole model."""
+    """Split what ``as_version`` made into tensors and configuration. Raises ValueError for a whole model."""
     tensors = dict(version)
     if CONFIG not in tensors:
         raise ValueError("the version is a whole model, and this engine was started for LoRA adapters")
@@ -51,14 +51,16 @@ def taken_apart(version: Iterable[Named]) -> tuple[dict[str, torch.Tensor], dict
 
 
 def refuse_left_out(adapted: Iterable[str], layers: Iterable[str]) -> None:
-    """Raises ValueError where an engine with these ``layers`` leaves out some of what an adapter adapts, as
-    vLLM does in silence. Both are names of vLLM's; experts' may end with ``.base_layer`` in an adapter."""
+    """Raise ValueError where an engine with these ``layers`` would silently ignore part of an adapter.
+
+    Both are vLLM's names; those of experts may end with ``.base_layer`` in an adapter.
+    """
     if missing := sorted({name.removesuffix(".base_layer") for name in adapted} - set(layers)):
         raise ValueError(f"vLLM has no place for the adapter's {missing[0]} ({len(missing)} in all); {_HINT}")
 
 
 class ModelConfigView(Protocol):
-    """What is read of veRL's HFModelConfig."""
+    """The fields that are read of veRL's HFModelConfig."""
 
     hf_config: Any
     trust_remote_code: bool
@@ -69,11 +71,10 @@ class ModelConfigView(Protocol):
 
 
 def beside_language_model(model: ModelConfigView) -> str:
-    """Of a model that sees or hears: a module that its adapter adapts and that lies beside its language
-    model, or may, as far as its name tells; empty where there is none. vLLM adapts language models alone.
+    """Return an adapted module of a multimodal model outside its language model, by name; "" for none.
 
-    The model is built without memory, and PEFT finds the modules as it does for veRL's actor (verl 0.9.1,
-    workers/engine/fsdp/transformer_impl.py: ``_build_lora_module``).
+    vLLM adapts language models only. The model is built without memory, and PEFT finds the modules as it does
+    for veRL's actor (verl 0.9.1, workers/engine/fsdp/transformer_impl.py: ``_build_lora_module``).
     """
     from peft import get_peft_model
     from verl.utils.model import get_hf_auto_model_class

@@ -1,8 +1,8 @@
-"""128 bits over weights on any device, where they lie: sums of their 64-bit words, plain and by place.
+"""Checksum of 128 bits over weights on any device: sums of their 64-bit words, plain and by place.
 
 Any changed word changes it, and so do two swapped words, unless they differ in their highest bits only. It
-finds what a network does to weights; it is no defence against intent. Files have a digest of their own
-(``parts``), which is faster on a CPU.
+detects errors of a network, not intent. Files have another digest (``safetensors_io``), which is faster on a
+CPU.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _CHUNK_ELSEWHERE = 1 << 22
 
 
 def checksum(data: torch.Tensor) -> str:
-    """Of uint8 [N], N a multiple of 8, on any device: 32 digits."""
+    """Compute the 32 digits for uint8 [N], N a multiple of 8, on any device."""
     words = data.view(torch.int64)
     size = _CHUNK.get(data.device.type, _CHUNK_ELSEWHERE)
     odd = torch.arange(1, 2 * min(size, len(words)) + 1, 2, device=data.device)

@@ -1,7 +1,7 @@
-"""Whose turn it is on a device that explorer and trainer share (mode ``colocate``).
+"""Turns on a device that explorer and trainer share (mode ``colocate``).
 
-One value in the buffer's state, written by its holder alone. Whoever has to wait for the other gives it away;
-whoever has it not does nothing on the device. The explorer has it first: a new run begins with answers.
+One value in the buffer's state, written by its holder alone. A side that has to wait for the other gives the
+turn away, and does nothing on the device without it. The explorer is first: a new run begins with answers.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ _KEY = "device/turn"
 
 
 class DeviceTurn:
-    """``me``: the side that asks."""
+    """The turn as seen by the side ``me``."""
 
     def __init__(self, buffer: Buffer, me: Side) -> None:
         self._buffer, self._me = buffer, me
 
     def mine(self) -> bool:
-        """Whether this side may use the device."""
+        """Return whether this side may use the device."""
         return bool(self._buffer.get_state(_KEY, "explorer") == self._me)
 
     def give(self) -> None:
-        """Let the other side have it; nothing happens without the turn."""
+        """Give the turn to the other side; no-op without the turn."""
         if self.mine():
             self._buffer.set_state(_KEY, "trainer" if self._me == "explorer" else "explorer")
 
 
 def reset(buffer: Buffer) -> None:
-    """A job starts again: nobody of an earlier start holds anything."""
+    """Give the turn to the explorer, at each start of a job."""
     buffer.set_state(_KEY, "explorer")

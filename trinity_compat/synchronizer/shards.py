@@ -1,7 +1,7 @@
-"""Reads the actor out of a checkpoint that veRL's FSDP trainer wrote, with nothing of FSDP running.
+"""Reader of the actor in a checkpoint of veRL's FSDP trainer; FSDP is not needed.
 
-Shard files hold pickled DTensors; they are opened with torch's own ``weights_only`` reader, which makes
-tensors and nothing else. verl 0.9.1 (utils/checkpoint/fsdp_checkpoint_manager.py).
+Shard files hold pickled DTensors; they are opened with torch's ``weights_only`` reader, which creates only
+tensors. verl 0.9.1 (utils/checkpoint/fsdp_checkpoint_manager.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LORA = re.compile(r"(.+)\.lora_A\.default\.weight")
 
 
 def load_fsdp_state_dict_from_verl_checkpoint(checkpoint_path: str | Path) -> dict[str, torch.Tensor]:
-    """The whole model of ``…/global_step_N/actor`` by parameter name, in the checkpoint's own dtype.
+    """Read the whole model of ``…/global_step_N/actor`` by parameter name, in the checkpoint's dtype.
 
-    Named as in Trinity's FAQ, whose function hands out bfloat16 whatever the shards hold. Raises UserError
+    Named as in Trinity's FAQ, whose function returns bfloat16 for any dtype. Raises UserError
     for a folder without a complete set of shards.
     """
     shards = [_load(path) for path in _shard_files(Path(checkpoint_path))]
@@ -33,8 +33,11 @@ def load_fsdp_state_dict_from_verl_checkpoint(checkpoint_path: str | Path) -> di
 
 
 def actor_weights(folder: Path, *, lora_scale: float = 0.0) -> dict[str, torch.Tensor]:
-    """The model of ``folder`` (…/global_step_N/actor) as an inference engine takes it: shards merged, else
-    the Hugging Face files beside them; LoRA adapters added to what they adapt, times ``lora_scale`` (α/r)."""
+    """Read the model of ``folder`` (…/global_step_N/actor) in an inference engine's form.
+
+    It is merged from shards, else from the Hugging Face files beside them, with LoRA adapters added to their
+    layers, times ``lora_scale`` (α/r).
+    """
     exported = sorted((folder / "huggingface").glob("*.safetensors"))
     if exported and not any(_RANK_ZERO.fullmatch(path.name) for path in folder.glob("*.pt")):
         return dict(_exported(exported))
@@ -42,7 +45,7 @@ def actor_weights(folder: Path, *, lora_scale: float = 0.0) -> dict[str, torch.T
 
 
 def merge_lora(weights: Mapping[str, torch.Tensor], scale: float) -> dict[str, torch.Tensor]:
-    """``weights`` of a peft model as the plain model's: W + ``scale`` · B A. Others come back as they are."""
+    """Merge a peft model's adapters: W + ``scale`` · B A. Other models are returned unchanged."""
     adapted = [match[1] for name in weights if (match := _LORA.fullmatch(name))]
     if not adapted:
         return dict(weights)
@@ -59,7 +62,7 @@ def _plain(name: str) -> str:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """torch's dtype for veRL's spelling of ``rollout.dtype``."""
+    """Return torch's dtype for veRL's spelling of ``rollout.dtype``."""
     spelled = {"auto": "bfloat16", "half": "float16", "fp16": "float16", "bf16": "bfloat16"}
     dtype: torch.dtype = getattr(torch, spelled.get(name, name))
     return dtype
@@ -67,9 +70,9 @@ def dtype_of(name: str) -> torch.dtype:
 
 def _shard_files(folder: Path) -> list[Path]:
     sizes = {int(m[1]) for path in folder.glob("*.pt") if (m := _RANK_ZERO.fullmatch(path.name))}
-    told = folder / "fsdp_config.json"
-    if len(sizes) > 1 and told.exists():
-        sizes &= {int(json.loads(told.read_text())["world_size"])}
+    config = folder / "fsdp_config.json"
+    if len(sizes) > 1 and config.exists():
+        sizes &= {int(json.loads(config.read_text())["world_size"])}
     if not sizes:
         megatron = (
             "hf_model in actor.checkpoint.save_contents writes what can be read beside a Megatron checkpoint"
@@ -103,7 +106,7 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _whole(name: str, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """One parameter from its parts, in order of rank. Of replicas (HSDP) the first one counts."""
+    """Join one parameter from its parts, in order of rank. Of replicas (HSDP) the first one counts."""
     first = parts[0]
     if not isinstance(first, DTensor):
         if any(not torch.equal(first, part) for part in parts[1:]):
@@ -125,5 +128,5 @@ def _local(part: torch.Tensor) -> torch.Tensor:
 def _exported(files: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:
     for path in files:
         with safe_open(path, framework="pt") as handle:
-            for name in handle.keys():  # noqa: SIM118 (a safetensors handle is no mapping)
+            for name in handle.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)
                 yield name, handle.get_tensor(name)

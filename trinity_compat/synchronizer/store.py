@@ -1,4 +1,4 @@
-"""Weight versions as the buffer announces them, and the file each one lies in."""
+"""Weight versions as the buffer announces them, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def write_version(
 
 
 def as_version(version: int, file: WeightFile, method: str) -> WeightVersion:
-    """What the buffer keeps of a written file."""
+    """Return the buffer's record of a written file."""
     return WeightVersion(version, file.path, file.digest, file.nbytes, method)
 
 
 def recycles(sync: SyncSpec) -> bool:
-    """Whether files that nobody needs any more are written over: in memory, where all are on one node."""
+    """Return whether files that are no longer needed are overwritten: in memory, with all on one node."""
     return sync.method == "memory"
 
 
 def read_version(version: WeightVersion) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) pairs of a published version, copied; WeightsDamaged when files and digest disagree."""
+    """Yield copies of a version's (name, tensor). Raises WeightsDamaged when files and digest disagree."""
     return read_file(WeightFile(version.path, version.digest, version.nbytes))

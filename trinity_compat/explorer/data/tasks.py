@@ -1,7 +1,7 @@
 """The task stream: veRL's dataset in veRL's order, addressed by one integer.
 
-Invariant: which row a task number means depends on (rows, batch size, shuffle, seed) only, so a position
-needs no state of a dataloader and a lost group can be made again.
+Invariant: the row of a task number depends on (rows, batch size, shuffle, seed) only, so a position needs no
+state of a dataloader and a lost group can be made again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.paths import from_home
 
 _log = logging.getLogger(__name__)
-FIRST = 16  # rows that are looked at before engines start, and as many more of the rest
+FIRST = 16  # rows that are checked before engines start, and as many more of the rest
 
 
 @dataclass(slots=True)
@@ -44,11 +44,11 @@ class TaskOrder:
             self._generator.manual_seed(self.seed)
 
     def steps(self, epochs: int) -> int:
-        """Steps of so many epochs, each of whole batches only."""
+        """Return the steps of ``epochs`` epochs, each of whole batches only."""
         return epochs * (self.rows // self.batch_size)
 
     def row(self, task_no: int) -> int:
-        """The dataset row of a task number (from 0)."""
+        """Return the dataset row of a task number (from 0)."""
         epoch, place = divmod(task_no, self.rows // self.batch_size * self.batch_size)
         return self._permutation(epoch)[place] if self.shuffle else place
 
@@ -61,58 +61,59 @@ class TaskOrder:
 
 
 def draws_of(data: Any) -> int:
-    """How often the loader of veRL's ``data`` section asks its sampler for an order when an epoch begins.
+    """Return how often the loader of veRL's ``data`` section draws an order when an epoch begins.
 
-    One with workers does so twice, and takes the second: torchdata 0.11's StatefulDataLoader makes the
+    A loader with workers does so twice, and uses the second: torchdata 0.11's StatefulDataLoader makes the
     sampler's iterator in its base class and again as it resets itself, and the iterator draws as it is made.
     """
     return 2 if data.get("dataloader_num_workers", 0) else 1
 
 
 class DatasetOrder(Protocol):
-    """Which row of the dataset a task number means."""
+    """Order of the dataset's rows as tasks."""
 
     @property
-    def rows(self) -> int: ...
+    def rows(self) -> int:
+        """Number of rows."""
 
     @property
-    def batch_size(self) -> int: ...
+    def batch_size(self) -> int:
+        """Tasks of a step."""
 
     def steps(self, epochs: int) -> int:
-        """Whole batches of so many epochs."""
+        """Return the whole batches of ``epochs`` epochs."""
 
     def row(self, task_no: int) -> int:
         """The row of a task number (from 0)."""
 
 
 class TaskStream:
-    """Tasks by number: rows of ``dataset`` with the types that they have there (``buffer.carrying``), and
-    ``Media`` for images, videos, sounds and bytes."""
+    """Tasks by number: rows of ``dataset``, with ``Media`` for images, videos, sounds and bytes."""
 
     def __init__(self, dataset: Any, order: DatasetOrder) -> None:
         self._dataset = dataset
         self.order = order
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     @property
     def dataset(self) -> Any:
-        """veRL's, or the user's own."""
+        """Dataset of veRL, or the user's."""
         return self._dataset
 
     def task(self, task_no: int) -> dict[str, Any]:
-        """The row behind a task number (veRL's fields: raw_prompt, data_source, reward_model, …)."""
+        """Return the row of a task number (veRL's fields: raw_prompt, data_source, reward_model, …)."""
         return self.row(self.order.row(task_no))
 
     def row(self, index: int) -> dict[str, Any]:
-        """A row by its place in the dataset.
+        """Return a row by its place in the dataset.
 
-        A value that cannot be carried is named in the log, once for a field, and a ``LeftOut`` stands for it.
+        A value that cannot be stored is named in the log, once for a field, and replaced by a ``LeftOut``.
         Raises UserError for media without a processor.
         """
         return self._carried(index)[0]
 
     def notes(self, index: int) -> list[tuple[str, str, str]]:
-        """The values of a row that change on their way: place, type, and what stands for it ("": nothing)."""
+        """Return the values of a row that are replaced: place, type, and replacement ("": none)."""
         return self._carried(index)[1]
 
     def _carried(self, index: int) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
@@ -134,18 +135,18 @@ class TaskStream:
         }
         for place, kind, instead in notes:
             field = place.partition("[")[0]
-            if (field, kind) not in self._told:
-                self._told.add((field, kind))
+            if (field, kind) not in self._reported:
+                self._reported.add((field, kind))
                 fate = f"arrives as a {instead}" if instead else "is left out, and raises when it is used"
                 _log.warning("row %d of the data: %s, a %s, %s", index, place, kind, fate)
         return row, notes
 
     def place(self, task_no: int) -> tuple[int, int]:
-        """The taskset of a task, from 0, and its row there."""
+        """Return the taskset of a task, from 0, and its row there."""
         return self.taskset_of(self.order.row(task_no))
 
     def taskset_of(self, row: int) -> tuple[int, int]:
-        """The taskset of a row of the dataset, from 0, and its row there."""
+        """Return the taskset of a row of the dataset, from 0, and its row there."""
         taskset = 0
         sizes = getattr(self._dataset, "sizes", ())
         while taskset < len(sizes) - 1 and row >= sizes[taskset]:
@@ -158,7 +159,7 @@ class TaskStream:
 
 
 def train_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
-    """The training tasks of a veRL configuration. Raises UserError for files that can't serve."""
+    """Open the training tasks of a veRL configuration. Raises UserError for unusable files."""
     data = config.data
     dataset = _dataset(data.train_files, data, tokenizer, processor, train=True)
     order = _train_order(dataset, data)
@@ -185,7 +186,7 @@ def _train_order(dataset: Any, data: Any) -> DatasetOrder:
 
 
 def eval_stream(config: Any, tokenizer: Any, processor: Any) -> TaskStream:
-    """The validation tasks, in the files' order (veRL keeps the last batch here)."""
+    """Open the validation tasks, in the files' order (veRL keeps the last batch here)."""
     dataset = _dataset(config.data.val_files, config.data, tokenizer, processor, train=False)
     return TaskStream(dataset, TaskOrder(len(dataset), max(1, len(dataset)), False, None))
 
@@ -202,7 +203,7 @@ def _dataset(files: Any, data: Any, tokenizer: Any, processor: Any, *, train: bo
 
 
 def _check_file(path: str, prompt_key: str) -> None:
-    """veRL drops every row of a file without its columns, and says "filter dataset len: 0"."""
+    """Raise UserError for a file that is missing, or lacks columns: veRL would drop all its rows."""
     if "://" in path:
         return
     local = from_home(path)
@@ -243,6 +244,6 @@ def check(stream: TaskStream, files: str) -> None:
 
 
 def sampling_seed(base: int, kind: str, task_no: int) -> int:
-    """Seed of a group's first response; the i-th takes seed + i. Depends on its arguments only."""
+    """Return the seed of a group's first response; the i-th takes seed + i."""
     digest = blake2b(f"{base}/{kind}/{task_no}".encode(), digest_size=6).digest()
     return int.from_bytes(digest, "big")

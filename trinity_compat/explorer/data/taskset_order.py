@@ -44,6 +44,7 @@ class TasksetOrder:
 
     @property
     def rows(self) -> int:
+        """Rows of all tasksets."""
         return sum(self.sizes)
 
     def steps(self, epochs: int) -> int:

@@ -93,7 +93,7 @@ class EngineConfig:
 
     @property
     def adapter(self) -> dict[str, Any]:
-        """vLLM's argument for answering a request with the loaded adapter; empty without adapters."""
+        """Argument of vLLM for answering a request with the loaded adapter; empty without adapters."""
         if not self.adapts:
             return {}
         from trinity_compat.plugins.vllm_weights import adapter_request

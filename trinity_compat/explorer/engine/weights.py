@@ -8,7 +8,7 @@ from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.engine.colocate import SharedDevice
 from trinity_compat.explorer.engine.weight_sync_check import WeightSyncCheck
-from trinity_compat.synchronizer.await_version import is_there
+from trinity_compat.synchronizer.await_version import is_available
 from trinity_compat.synchronizer.transports.nccl_rendezvous import WeightOffer
 
 INITIAL = WeightVersion(version=0, path="", digest="", nbytes=0, method="model path")
@@ -54,7 +54,7 @@ class EngineWeights:
             try:
                 await self._engines.load(version)
             except RunError:
-                if is_there(version):
+                if is_available(version):
                     raise
                 return False
             self.in_place = version

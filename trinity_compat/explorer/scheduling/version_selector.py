@@ -12,16 +12,16 @@ from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.synchronizer.await_version import (
     SyncTimeout,
     find_version,
-    is_there,
-    misplaced,
+    is_available,
     timed_out,
+    unreachable_version,
 )
 from trinity_compat.synchronizer.policy import (
-    asks,
     changes_within_a_step,
     last_step,
-    looks,
+    requests_weights,
     required_version,
+    takes_newest,
     trainer_interval,
 )
 from trinity_compat.synchronizer.requests import WeightRequester
@@ -72,7 +72,7 @@ class VersionSelector:
         sync, step = self._sync, work.step
         if sync.style == "fixed":
             return self._find(step, loaded)
-        newest = self.follows or looks(sync, step)
+        newest = self.follows or takes_newest(sync, step)
         if self._selected is None or newest or not self._is_available(self._selected, loaded):
             self._selected = self._find(step, loaded)
         due = self.needs_request(step)
@@ -82,7 +82,7 @@ class VersionSelector:
             return self._selected
         if sync.style != "explorer_driven":
             self._selected = None
-        elif self._requester.answered(_number(loaded)):
+        elif self._requester.is_answered(_number(loaded)):
             self._requested_for, self._selected = step, None
         return None
 
@@ -95,7 +95,7 @@ class VersionSelector:
 
     def needs_request(self, step: int) -> bool:
         """Return whether the weights of this step have to be requested and were not."""
-        return asks(self._sync, step) and self._requested_for != step
+        return requests_weights(self._sync, step) and self._requested_for != step
 
     def task_bound(self, version: WeightVersion) -> int:
         """Return the number below which tasks may begin with ``version`` loaded.
@@ -119,8 +119,8 @@ class VersionSelector:
         own_interval = self._sync.explorer_interval is not None
         while (
             step * self._batch_size < bound
-            and not asks(self._sync, step + 1)
-            and not (own_interval and looks(self._sync, step + 1))
+            and not requests_weights(self._sync, step + 1)
+            and not (own_interval and takes_newest(self._sync, step + 1))
         ):
             step += 1
         return min(bound, step * self._batch_size)
@@ -129,7 +129,7 @@ class VersionSelector:
         """Raise SyncTimeout when a longer wait for a step's weights is of no use."""
         if waited_s > self._sync.timeout_s:
             raise timed_out(self._buffer, self._sync, step, waited_s)
-        version = misplaced(self._buffer) if waited_s > ELSEWHERE_S else None
+        version = unreachable_version(self._buffer) if waited_s > ELSEWHERE_S else None
         if version is None:
             return
         if self._missing_since is None or self._missing_since[0] != version:
@@ -146,7 +146,7 @@ class VersionSelector:
         """Request another transfer when one took place before this explorer started."""
         newest = self._state.latest if self.takes_over else None
         if newest and (loaded is INITIAL or _number(loaded) < newest.version):
-            self._requester.answered(-1)
+            self._requester.is_answered(-1)
 
     def _find(self, step: int, loaded: WeightVersion | None) -> WeightVersion | None:
         if not self.takes_over:
@@ -159,7 +159,7 @@ class VersionSelector:
         if self._sync.style == "fixed":
             return find_version(self._buffer, self._sync, step)
         newest = self._state.latest
-        return newest if newest and is_there(newest) else None
+        return newest if newest and is_available(newest) else None
 
     def _initial(self, step: int) -> WeightVersion | None:
         """Return the model path as version 0 of a run that has just begun: the engine holds it already.
@@ -177,7 +177,7 @@ class VersionSelector:
         """Return whether engines can load a version. The model path has no file to return to."""
         if self.takes_over or version is INITIAL:
             return version == loaded
-        return is_there(version)
+        return is_available(version)
 
 
 def _number(version: WeightVersion | None) -> int:

@@ -55,7 +55,7 @@ class Sandbox(TypedDict, total=False):
 
 
 class VerlReward(RewardFn):
-    """Scores a group of responses with veRL's own reward manager and scoring function."""
+    """Scores a group of responses with veRL's reward manager and scoring function."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class VerlReward(RewardFn):
             self._more = {"max_resp_len": max_resp_len, "overlong_buffer_cfg": overlong}
 
     def __call__(self, **given: object) -> dict[str, float]:
+        """Raise TypeError: a row is needed."""
         raise TypeError("verl_reward needs veRL's row: use it with default_workflow_type: verl_workflow")
 
     def score(
@@ -109,7 +110,7 @@ class VerlReward(RewardFn):
 
 
 def _scoring(custom: Custom, sandbox: Sandbox) -> Score:
-    """As veRL chooses: the custom function, else default_compute_score, with the sandbox if there is one."""
+    """Choose as veRL does: the custom function, else default_compute_score, with a sandbox if set."""
     if custom.get("path"):
         function = _function_of(str(custom["path"]), str(custom.get("name") or "compute_score"))
         return functools.partial(function, **dict(custom.get("reward_kwargs") or {}))
@@ -140,7 +141,7 @@ def _function_of(path: str, name: str) -> Score:
 
 
 def _batch(experiences: Sequence[Experience], row: Row, tokenizer: PreTrainedTokenizerBase) -> DataProto:
-    """A group as veRL's reward managers take it.
+    """Convert a group to the input of veRL's reward managers.
 
     prompts (n, p) as they are, responses (n, longest) padded on the right, attention_mask (n, p + longest).
     """
@@ -168,7 +169,7 @@ def _batch(experiences: Sequence[Experience], row: Row, tokenizer: PreTrainedTok
 
 
 class VerlWorkflow(Workflow):
-    """Hands a row's chat to the model as it stands and scores the answers as veRL does."""
+    """Sends a row's chat to the model unchanged and scores the answers as veRL does."""
 
     can_reset = True
     can_repeat = True
@@ -182,6 +183,7 @@ class VerlWorkflow(Workflow):
         self.reset(task)
 
     def reset(self, task: Task) -> None:
+        """Prepare for a task."""
         self.task = task
         self._row = dict(task.raw_task or {})
         self._messages = _chat(self._row, task.format_args.prompt_key)
@@ -191,10 +193,12 @@ class VerlWorkflow(Workflow):
         self._reward = reward(**task.reward_fn_args)
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
+        """Set the number of answers and the first run's number."""
         self.repeat_times = repeat_times
         self.run_id_base = run_id_base
 
     async def run_async(self) -> list[Experience]:
+        """Generate and score the answers."""
         arguments = {**asdict(self.task.rollout_args), "n": self.repeat_times}
         experiences = list(await self.model.chat_async(self._messages, **arguments))
         # In a thread: some of veRL's managers run an event loop of their own.
@@ -239,7 +243,7 @@ def _load_tokenizer(path: str, trust_remote_code: bool) -> PreTrainedTokenizerBa
 
 
 def rows_of(config: TasksetConfig) -> Dataset:
-    """The rows of a taskset as veRL's own dataset reads and filters them (a datasets.Dataset)."""
+    """Read the rows of a taskset as veRL's dataset reads and filters them (a datasets.Dataset)."""
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
     given = dict(config.workflow_args)
@@ -262,7 +266,7 @@ def rows_of(config: TasksetConfig) -> Dataset:
 
 
 class VerlTaskReader(file_reader.TaskFileReader):
-    """Upstream's reader of task files, which also takes the very files that a veRL launch names.
+    """Upstream's reader of task files, which also reads the files that a veRL launch names.
 
     Upstream hands ``path`` to ``datasets.load_dataset``: a folder, of which every file with the split in
     its name is read. Replaces trinity.buffer.reader.file_reader.TaskFileReader (0.4.1, 0.6.0): both call

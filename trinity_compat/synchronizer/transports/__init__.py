@@ -1,1 +1,1 @@
-"""Ways in which weights travel from trainer to explorer: files, and NCCL."""
+"""Transports of weights from trainer to explorer: files, and NCCL."""

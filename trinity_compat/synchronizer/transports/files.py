@@ -2,10 +2,10 @@
 
     v00000003/part-000000.safetensors …   64 MiB each, or one larger tensor (``parts``)
     v00000003/index.json                 names, sizes and digests of the parts
-    spare/                               parts that nobody needs any more, to be written over
+    spare/                               parts that are no longer needed, to be overwritten
 
-It is written beside (``.begun``) and renamed. Knows nothing of the database; ``store`` adds that. The
-directory is shared memory on one node, or any file system that all nodes see.
+It is written under another name (``.begun``) and renamed. The database is ``store``'s part. The directory is
+shared memory on one node, or any file system that all nodes see.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from trinity_compat.synchronizer.transports.safetensors_io import (
 )
 
 THREADS = min(4, os.cpu_count() or 1)  # parts written, or hashed, at a time
-_NAME = re.compile(r"v(\d+)(\.safetensors)?")  # with the ending: one file, as earlier releases wrote
+_NAME = re.compile(r"v(\d+)(\.safetensors)?")  # with the suffix: one file, as earlier releases wrote
 _INDEX, _SPARE, _BEGUN, _GONE = "index.json", "spare", ".begun", ".gone"
 
 
 class WeightsDamaged(RuntimeError):
-    """A version's file is missing or does not hold what was published."""
+    """A version's file is missing or differs from what was published."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightFile:
-    """``path``: the folder; ``digest``: xxh3_128 of its index, 32 hex digits; ``nbytes``: of all in it."""
+    """Folder ``path`` of a version; ``digest``: xxh3_128 of its index, 32 hex digits; ``nbytes``: total."""
 
     path: str
     digest: str
@@ -61,14 +61,14 @@ class WeightFile:
 
 @dataclass(frozen=True, slots=True)
 class WriterShare:
-    """What one of several writers has written: its ``parts``, of ``count`` in all."""
+    """The ``parts`` that one of several writers has written, of ``count`` in all."""
 
     count: int
     parts: tuple[WeightPart, ...]
 
 
 def version_path(directory: str | Path, version: int) -> Path:
-    """Where ``version`` lies."""
+    """Return the folder of ``version``."""
     return Path(directory) / f"v{version:08d}"
 
 
@@ -82,8 +82,8 @@ def write_file(
 ) -> WeightFile:
     """Write all ``tensors`` (any shape; floats as they are) as ``version``, as its only writer.
 
-    A crash leaves the old version or none, never a half one. OSError when the disk is full; RunError for a
-    folder in shared memory that is not this user's alone.
+    A crash leaves the old version or none, never a part of one. Raises OSError for a full disk, RunError for
+    a folder in shared memory that others may write into.
     """
     try:
         share = write_share(directory, version, tensors, recycle=recycle, by=by)
@@ -102,10 +102,11 @@ def write_share(
     recycle: bool = False,
     by: PartWriter | None = None,
 ) -> WriterShare:
-    """Write every ``writers``-th part of ``version``, from number ``writer`` on; all writers get the same
-    ``tensors``, and ``assemble`` makes a version of what they return. A tensor must stay as it is while
-    later ones are drawn. ``recycle``: write over the spare parts; only where all readers are on this node.
-    ``by`` keeps them mapped from one version to the next. Raises as ``write_file``.
+    """Write every ``writers``-th part of ``version``, from number ``writer`` on.
+
+    All writers get the same ``tensors``, and ``assemble`` makes a version of what they return. A tensor must
+    not change while later ones are drawn. ``recycle``: overwrite the spare parts; only where all readers are
+    on this node. ``by`` keeps them mapped from one version to the next. Raises as ``write_file``.
     """
     by = by or PartWriter()
     make_private(Path(directory))
@@ -130,13 +131,13 @@ def write_share(
 def assemble(
     directory: str | Path, version: int, shares: Sequence[WriterShare], *, recycle: bool = False
 ) -> WeightFile:
-    """Make ``version`` out of what its writers have written. Raises RunError when that is not all of it."""
+    """Make ``version`` of its writers' shares. Raises RunError when parts are missing."""
     parts = sorted((part for share in shares for part in share.parts), key=lambda part: part.name)
     counts = {share.count for share in shares}
     if counts != {len(parts)}:
-        told = ", ".join(map(str, sorted(counts)))
+        all_counts = ", ".join(map(str, sorted(counts)))
         raise RunError(
-            f"the training processes wrote {len(parts)} parts of version {version}, and counted {told}",
+            f"the training processes wrote {len(parts)} parts of version {version}, and counted {all_counts}",
             hint="their models differ; please report model and strategy",
         )
     folder, path = _begun(directory, version), version_path(directory, version)
@@ -155,21 +156,21 @@ def _begun(directory: str | Path, version: int) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Make ``folder`` for this user alone.
+    """Create ``folder`` for this user alone.
 
-    Where everybody may write, as in /dev/shm, its name can be told beforehand: raises RunError for one there
-    that somebody else made, or may write into.
+    Where all users may write, as in /dev/shm, its name can be guessed: raises RunError for a folder there
+    that another user has created, or may write into.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if not folder.parent.stat().st_mode & stat.S_IWOTH:
         return
-    found = folder.lstat()
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    status = folder.lstat()
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    if not ours or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise RunError(
-            f"{folder} belongs to somebody else, or others may write there: no weights are put into it",
+            f"{folder} belongs to another user, or others may write there: no weights are written to it",
             hint="remove it, or write synchronizer.sync_method=checkpoint",
         )
     folder.chmod(0o700)
@@ -187,34 +188,34 @@ class _Index(TypedDict):
 
 
 class Reader:
-    """Reads versions, and keeps recycled files mapped from one to the next. Not thread-safe."""
+    """Reads versions, and keeps recycled files mapped between them. Not thread-safe."""
 
     def __init__(self) -> None:
         self._mapped: dict[Identity, MappedPart] = {}
 
     @contextlib.contextmanager
     def opened(self, file: WeightFile) -> Iterator[Iterator[list[Named]]]:
-        """The tensors of ``file``, part by part, after all of it was checked.
+        """Yield the tensors of ``file``, part by part, after all of it was checked.
 
-        They lie in the files: copy what is to outlive the context. Raises WeightsDamaged.
+        They are mapped: copy them for use after the context. Raises WeightsDamaged.
         """
         index = _index(file)
         with contextlib.ExitStack() as locked:
             held, wrong = self._held(file, index, locked)
-            if wrong:  # it may be the mapping that was changed, by whoever loaded what was there before
+            if wrong:  # a mapping may have been changed by the loader of the former content
                 self._mapped.clear()
                 held, wrong = self._held(file, index, locked)
             if wrong:
                 raise WeightsDamaged(f"weights {file.path}/{wrong[0]} are not what was published")
             try:
                 yield (part.tensors() for part in held)
-            finally:  # what is mapped stays in memory, or on its disk, when its name is gone
+            finally:  # a mapped file keeps its space after it was deleted
                 self._mapped = {i: p for i, p in self._mapped.items() if index["recycle"] and not p.gone()}
 
     def _held(
         self, file: WeightFile, index: _Index, locks: contextlib.ExitStack
     ) -> tuple[list[MappedPart], list[str]]:
-        """The parts of ``file``, locked, and the names of those with another digest."""
+        """Lock the parts of ``file``; return them, and the names of those with another digest."""
         try:
             held = [self._locked(Path(file.path) / part["name"], locks) for part in index["parts"]]
             with ThreadPoolExecutor(THREADS) as pool:
@@ -247,7 +248,7 @@ def _why(error: Exception) -> str:
 
 
 def read_file(file: WeightFile) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and copies of the tensors, after all of them were checked. Raises WeightsDamaged."""
+    """Yield names and copies of the tensors, after all were checked. Raises WeightsDamaged."""
     with Reader().opened(file) as parts:
         for named in parts:
             for name, tensor in named:
@@ -255,16 +256,16 @@ def read_file(file: WeightFile) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def versions_in(directory: str | Path) -> dict[int, Path]:
-    """Versions that lie in ``directory``, in order."""
-    named = ((_NAME.fullmatch(path.name), path) for path in Path(directory).glob("v*"))
-    return dict(sorted((int(match[1]), path) for match, path in named if match))
+    """Return the versions in ``directory``, in order."""
+    matches = ((_NAME.fullmatch(path.name), path) for path in Path(directory).glob("v*"))
+    return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
 def prune(directory: str | Path, *, before: int, recycle: bool = False) -> list[int]:
-    """Delete versions below ``before``; returns them.
+    """Delete versions below ``before``; return them.
 
-    A reader that has one open keeps it. ``recycle``: the last one's parts are what ``write_share`` writes
-    over. What a writer that was killed had begun goes too: call it where nobody writes.
+    A reader that has one open keeps it. ``recycle``: ``write_share`` will overwrite the last one's parts.
+    Unfinished versions of killed writers are deleted too, so call it while none is being written.
     """
     directory = Path(directory)
     gone = {version: path for version, path in versions_in(directory).items() if version < before}
@@ -280,7 +281,7 @@ def prune(directory: str | Path, *, before: int, recycle: bool = False) -> list[
 
 
 def _discard(path: Path) -> None:
-    """Delete it, at once as far as its name goes: who still finds a version finds all of it."""
+    """Delete it, renaming it first: a version that can be found is complete."""
     if path.is_dir():
         aside = path.with_name(f"{uuid.uuid4().hex}{_GONE}")
         path.rename(aside)

@@ -1,13 +1,13 @@
-"""Weights by broadcast: rank 0 is the trainer's, every other rank a worker of an explorer's engine.
+"""Transport of weights by broadcast from rank 0, the trainer's, to the workers of explorers' engines.
 
 A group is formed once and serves version after version. Layouts, checksums and confirmations go through a
 TCPStore that the trainer hosts; only the weights themselves go through the process group (NCCL on GPUs, Gloo
-on a CPU). It is a group of its own, beside whatever torch.distributed groups a process is in. Whatever goes
-wrong (a rank that dies, falls silent, holds other bytes or can't load them) ends the handover with an error
-at every rank: joining and each bucket have ``timeout_s``, all buckets together ``whole_s``.
+on a CPU). It is separate from the torch.distributed groups of a process. Any failure (a rank that dies, falls
+silent, holds other bytes or can't load them) ends the transfer with an error at every rank: joining and each
+bucket have ``timeout_s``, all buckets together ``whole_s``.
 
-A TCPStore asks nobody who he is. What is written there carries a MAC under the run's secret, which travels
-through the database: a word of anybody else's ends the handover.
+A TCPStore has no authentication. Its values carry a MAC under the run's secret, which is sent through the
+database: a value of another origin ends the transfer.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from trinity_compat.synchronizer.transports.safetensors_io import Named, split
 
 _ALIGN = 16
 _POLL_S = 0.0005
-_MARGIN_S = 60.0  # for what ends a handover that failed: gathering the rest of the weights, say
+_MARGIN_S = 60.0  # to end a transfer that failed, for example to gather the rest of the weights
 _OK, _BROKEN = "ok", "broken"
-_SEAL = 64  # hex digits before each word in the store
-_LOOK_S = 0.25  # while a bucket is on its way, between looks whether a rank has given up
-_LEAST_ROOM = 16 << 20  # bytes: a bucket is no smaller, however little the device has left
+_SEAL = 64  # hex digits before each value in the store
+_LOOK_S = 0.25  # between checks during a bucket whether a rank has given up
+_LEAST_ROOM = 16 << 20  # bytes: the smallest bucket, even with less memory left
 
 
 _Row = tuple[str, str, list[int], int]  # name, dtype, shape, offset in the bucket
 
 
 class _Header(TypedDict):
-    """Of a bucket, as it goes through the store."""
+    """Header of a bucket in the store."""
 
     layout: list[_Row]
     nbytes: int
@@ -52,19 +52,19 @@ class _Header(TypedDict):
 
 
 class HandoverFailed(RuntimeError):
-    """A rank was lost or too late. The group is of no more use; another one may form."""
+    """A rank was lost or too late. The group is unusable; another one may form."""
 
 
 class LoadFailed(Exception):
-    """A rank got the weights, or would have, and can't hold them. Another handover would end the same way."""
+    """A rank cannot load the weights; another transfer would fail in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """One handover of ``version``.
+    """One transfer of ``version``.
 
-    ``group`` names the process group: the same name, the same group. ``address`` and ``port`` are the
-    store's, ``secret`` the run's own. Plain data: it travels through the database and RPC as a dict.
+    ``group`` identifies the process group. ``address`` and ``port`` are the store's, ``secret`` the run's.
+    Plain data: it is sent through the database and RPC as a dict.
     """
 
     handover: str
@@ -79,23 +79,23 @@ class Rendezvous:
 
     @property
     def over_s(self) -> float:
-        """After so many seconds no rank is in this handover any more, unless it hangs past every limit."""
+        """Seconds after which every rank has left this transfer, unless it hangs past every limit."""
         return self.timeout_s + self.whole_s + _MARGIN_S
 
 
 class _Limits:
-    """When the parts of one handover must be done."""
+    """Deadlines of the parts of one transfer."""
 
     def __init__(self, meeting: Rendezvous) -> None:
         self._each, self._end = meeting.timeout_s, time.monotonic() + meeting.whole_s
 
     def next(self) -> float:
-        """The limit of the part that begins now, on the monotonic clock."""
+        """Return the deadline of the part that begins now, on the monotonic clock."""
         return min(self._end, time.monotonic() + self._each)
 
 
 class WeightGroup:
-    """One rank's place in a group. Not thread-safe. Forming it waits for all ranks."""
+    """One rank of a group. Not thread-safe. The constructor waits for all ranks."""
 
     def __init__(self, meeting: Rendezvous, rank: int, device: torch.device) -> None:
         self.name, self.rank, self._device = meeting.group, rank, device
@@ -110,9 +110,11 @@ class WeightGroup:
             self._greet(time.monotonic() + meeting.timeout_s)
 
     def send(self, meeting: Rendezvous, tensors: Iterable[Named], bucket_bytes: int) -> WeightFile:
-        """Broadcast ``tensors`` (on any device) in buckets of ``bucket_bytes``, or of what the fullest device
-        has room for; a larger tensor alone. Returns digest and size once every rank has confirmed them;
-        ``path`` is empty. Raises HandoverFailed, WeightsDamaged, LoadFailed."""
+        """Broadcast ``tensors`` (on any device), and wait until every rank has confirmed them.
+
+        Buckets have ``bucket_bytes``, or less where a device has less room; a larger tensor is one bucket.
+        Returns digest and size; ``path`` is empty. Raises HandoverFailed, WeightsDamaged, LoadFailed.
+        """
         limits, headers = _Limits(meeting), list[str]()
         self._handover = meeting.handover
         try:
@@ -122,19 +124,19 @@ class WeightGroup:
                 self._put(f"{meeting.handover}/{len(headers) - 1}", headers[-1])
                 self._broadcast(bucket, limits.next())
             self._put(f"{meeting.handover}/{len(headers)}", "")
-            self._confirmed(meeting, limits.next())
+            self._await_confirmations(meeting, limits.next())
         except Exception:
-            with contextlib.suppress(HandoverFailed):  # who waits for the next bucket need not wait long
+            with contextlib.suppress(HandoverFailed):  # end the others' wait for the next bucket
                 self._put(f"{meeting.handover}/{len(headers)}", _BROKEN)
             raise
-        self._forget(meeting, len(headers))
+        self._delete_keys(meeting, len(headers))
         return WeightFile("", _digest(headers), sum(json.loads(header)["nbytes"] for header in headers))
 
     def receive(self, meeting: Rendezvous, load: Callable[[list[Named]], object]) -> WeightFile:
-        """Hand each bucket's tensors to ``load``, checked; they live until it returns.
+        """Pass each bucket's checked tensors to ``load``; they are valid until it returns.
 
-        Returns digest and size. Raises HandoverFailed, WeightsDamaged, LoadFailed (for what ``load`` raises,
-        once all others know): the weights are then a mixture and must not be used.
+        Returns digest and size. Raises HandoverFailed, WeightsDamaged, LoadFailed (for an error of ``load``,
+        once the others are informed): the weights are then a mixture and must not be used.
         """
         self._handover = meeting.handover
         try:
@@ -151,7 +153,7 @@ class WeightGroup:
         damage: WeightsDamaged | None = None
         while header := self._get(f"{meeting.handover}/{len(headers)}", limits.next()):
             if header == _BROKEN:
-                raise HandoverFailed("the trainer gave this handover up")
+                raise HandoverFailed("the trainer gave this transfer up")
             headers.append(header)
             try:
                 load(self._bucket(json.loads(header), limits.next()))
@@ -163,19 +165,19 @@ class WeightGroup:
         return headers
 
     def _room(self, until: float) -> int:
-        """Bytes that every rank has room for, besides what a bucket's loading takes."""
+        """Return the bytes that every rank has room for, besides loading a bucket."""
         rooms = (self._word(f"room/{rank}", until) for rank in range(1, self._world))
         return max(_LEAST_ROOM, min(map(int, rooms)))
 
     def give_up(self, meeting: Rendezvous, error: Exception) -> str:
-        """Tell the others that this rank can't hold the weights, and why; returns that."""
+        """Report to the others why this rank can't load the weights; return the reason."""
         why = f"rank {self.rank}: {_why(error)}"
         with contextlib.suppress(HandoverFailed):
             self._put(f"{meeting.handover}/{_BROKEN}", why)
         return why
 
     def close(self) -> None:
-        """Leave. Ranks that wait for this one get an error."""
+        """Leave the group. Ranks that wait for this one get an error."""
         abort = getattr(self._group, "abort", None)
         if abort is not None and self._device.type == "cuda":
             abort()
@@ -184,8 +186,8 @@ class WeightGroup:
     def _greet(self, until: float) -> None:
         """Broadcast one byte.
 
-        NCCL forms its communicator inside the first broadcast, and while a rank is missing that call returns
-        to nobody: it has a thread of its own, which is left behind then.
+        NCCL forms its communicator inside the first broadcast, and while a rank is missing that call blocks:
+        it runs in a thread, which is then abandoned.
         """
 
         def first() -> None:
@@ -206,31 +208,31 @@ class WeightGroup:
         options = dist.BroadcastOptions()
         options.rootRank = options.rootTensor = 0
         with _failing(f"rank {self.rank} lost the others"):
-            work, looked = self._group.broadcast([bucket], options), time.monotonic()
+            work, checked = self._group.broadcast([bucket], options), time.monotonic()
             while not work.is_completed():
                 now = time.monotonic()
                 if now > until:
                     raise TimeoutError("the others did not take part in time")
-                if now - looked > _LOOK_S:
+                if now - checked > _LOOK_S:
                     self._raise_if_given_up()
-                    looked = now
+                    checked = now
                 time.sleep(_POLL_S)
             work.wait()
 
     def _raise_if_given_up(self) -> None:
-        """Raise LoadFailed at rank 0, HandoverFailed elsewhere, when a rank has said that it can't load."""
+        """Raise LoadFailed at rank 0, HandoverFailed elsewhere, when a rank has given up."""
         key = f"{self._handover}/{_BROKEN}"
         if self._handover and self._store.check([key]):
             why = self._get(key, time.monotonic() + 1)
             raise LoadFailed(why) if self.rank == 0 else HandoverFailed(why)
 
-    def _confirmed(self, meeting: Rendezvous, until: float) -> None:
+    def _await_confirmations(self, meeting: Rendezvous, until: float) -> None:
         words = [self._word(f"rank/{rank}", until) for rank in range(1, self._world)]
         if wrong := [word for word in words if word != _OK]:
             raise WeightsDamaged(f"version {meeting.version} did not arrive whole: {wrong[0]}")
 
     def _word(self, key: str, until: float) -> str:
-        """What a rank has written, unless a rank says meanwhile that it can't go on."""
+        """Wait for a value of a rank, unless some rank reports that it can't continue."""
         while True:
             try:
                 return self._get(f"{self._handover}/{key}", min(until, time.monotonic() + _LOOK_S))
@@ -239,7 +241,7 @@ class WeightGroup:
                 if time.monotonic() > until:
                     raise
 
-    def _forget(self, meeting: Rendezvous, buckets: int) -> None:
+    def _delete_keys(self, meeting: Rendezvous, buckets: int) -> None:
         ranks = [f"{what}/{rank}" for what in ("rank", "room") for rank in range(1, self._world)]
         keys = [*map(str, range(buckets)), *ranks]
         for key in keys:  # the last header stays: a rank may read it after it confirmed
@@ -255,7 +257,7 @@ class WeightGroup:
             text = str(self._store.get(key).decode())
             seal, value = text[:_SEAL], text[_SEAL:]
             if not hmac.compare_digest(seal, self._seal(key, value)):
-                raise ValueError("what lies there was not written by this run")
+                raise ValueError("its value was not written by this run")
             return value
 
     def _seal(self, key: str, value: str) -> str:
@@ -263,7 +265,7 @@ class WeightGroup:
 
 
 class _failing:
-    """Turns what torch raises for a lost or late peer into HandoverFailed."""
+    """Converts torch's errors for a lost or late rank to HandoverFailed."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -277,7 +279,7 @@ class _failing:
 
 
 def _in_time(call: Callable[[], None], until: float) -> None:
-    """``call`` in a daemon thread. Raises what it raises, TimeoutError when it has not returned by then."""
+    """Run ``call`` in a daemon thread. Raises what it raises, TimeoutError after ``until``."""
     done: Future[None] = Future()
 
     def run() -> None:
@@ -299,7 +301,7 @@ def _process_group(
 ) -> dist.ProcessGroup:
     if device.type == "cuda":
         options = dist.ProcessGroupNCCL.Options()
-        # Later than our own limit: NCCL's watchdog ends the process, ours only the handover.
+        # Later than our limit: NCCL's watchdog ends the process, ours only the transfer.
         options._timeout = limit + timedelta(seconds=_MARGIN_S)
         return dist.ProcessGroupNCCL(store, rank, world, options)
     return dist.ProcessGroupGloo(store, rank, world, limit)
@@ -308,7 +310,7 @@ def _process_group(
 def _buckets(
     tensors: Iterable[Named], limit: int, device: torch.device
 ) -> Iterator[tuple[list[_Row], torch.Tensor]]:
-    """(layout, bytes) of as many tensors as fit ``limit``; layout rows: name, dtype, shape, offset."""
+    """Yield (layout, bytes) of as many tensors as fit ``limit``; layout rows: name, dtype, shape, offset."""
     for named in split(tensors, limit, _padded):
         yield _pack(named, sum(_padded(tensor) for _, tensor in named), device)
 
@@ -342,7 +344,7 @@ def _header(layout: list[_Row], bucket: torch.Tensor) -> str:
 
 
 def _room_on(device: torch.device) -> int:
-    """Half of what is free there, for a bucket as big and its loading."""
+    """Return half of the free memory, for a bucket and its loading."""
     if device.type != "cuda":
         return 1 << 62
     free, _ = torch.cuda.mem_get_info(device)
@@ -353,7 +355,7 @@ def _room_on(device: torch.device) -> int:
 def _why(error: Exception) -> str:
     if isinstance(error, torch.OutOfMemoryError):
         return (
-            f"no room for the weights beside vLLM's own memory ({str(error).splitlines()[0]}):"
+            f"no room for the weights beside vLLM's memory ({str(error).splitlines()[0]}):"
             " lower actor_rollout_ref.rollout.gpu_memory_utilization"
         )
     return f"{type(error).__name__}: {error}"

@@ -1,13 +1,13 @@
-"""How trainer and explorers find each other for a collective: an offer, an answer each, a meeting.
+"""Rendezvous of trainer and explorers for a collective: an offer, answers, a meeting.
 
 Three kinds of values in the buffer's state, each written by one side only:
 
-    weights/offer      trainer   {id, version}: I am ready to hand over; null when nothing is on offer
-    weights/ready/I    explorer  {offer, member, ranks}: so am I, with so many engine workers
-    weights/meeting    trainer   {offer, first: {member: rank}, …}: where, and each one's first rank
+    weights/offer      trainer   {id, version}: ready to send; null without an offer
+    weights/ready/I    explorer  {offer, member, ranks}: ready to receive, with that many engine workers
+    weights/meeting    trainer   {offer, first: {member: rank}, …}: address, and each member's first rank
 
-``member`` changes with each start of an explorer, ``offer`` with each attempt, so what a dead process left
-behind is never taken for an answer.
+``member`` changes with each start of an explorer, ``offer`` with each attempt, so values of a dead process
+never count as an answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _ready(index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WeightOffer:
-    """``version`` may be had."""
+    """An offer of ``version``."""
 
     id: str
     version: int
@@ -41,25 +41,25 @@ class OfferSender:
         self._buffer, self._explorers = buffer, explorers
 
     def open(self, version: int) -> WeightOffer:
-        """A new offer in place of the last."""
+        """Replace the last offer by a new one."""
         offer = WeightOffer(uuid.uuid4().hex, version)
         self._buffer.set_state(_OFFER, asdict(offer))
         return offer
 
     def members(self, offer: WeightOffer) -> dict[str, int]:
-        """Engine workers by member, of the explorers that are ready for it."""
+        """Return the engine workers by member, of the explorers that are ready for an offer."""
         answers = (self._buffer.get_state(_ready(index)) for index in range(self._explorers))
         return {a["member"]: int(a["ranks"]) for a in answers if a and a["offer"] == offer.id}
 
     def meet(self, offer: WeightOffer, meeting: Rendezvous, members: Mapping[str, int]) -> None:
-        """Tell everybody where, and which ranks are theirs: 0 is the trainer's."""
+        """Publish the address and the members' ranks: 0 is the trainer's."""
         first, rank = {}, 1
         for member, ranks in members.items():
             first[member], rank = rank, rank + ranks
         self._buffer.set_state(_MEETING, {"offer": offer.id, "first": first, "meeting": asdict(meeting)})
 
     def close(self) -> None:
-        """Nothing is on offer any more."""
+        """Withdraw the offer."""
         self._buffer.set_state(_OFFER, None)
 
 
@@ -71,19 +71,19 @@ class OfferReceiver:
         self._member = uuid.uuid4().hex
 
     def look(self) -> WeightOffer | None:
-        """What is on offer."""
-        found = self._buffer.get_state(_OFFER)
-        return WeightOffer(**found) if found else None
+        """Return the current offer."""
+        offer = self._buffer.get_state(_OFFER)
+        return WeightOffer(**offer) if offer else None
 
     def accept(self, offer: WeightOffer) -> None:
-        """Say that this explorer generates nothing and waits for the meeting."""
+        """Report that this explorer generates nothing and waits for the meeting."""
         answer = {"offer": offer.id, "member": self._member, "ranks": self._ranks}
         self._buffer.set_state(_ready(self._index), answer)
 
     def meeting(self, offer: WeightOffer) -> tuple[Rendezvous, int] | None:
-        """Where, and this explorer's first rank; None until the trainer says so.
+        """Return the meeting and this explorer's first rank; None until the trainer publishes them.
 
-        A meeting whose places are those of processes before this one fails; the trainer offers again.
+        A meeting with members that have died fails; the trainer offers again.
         """
         found = self._buffer.get_state(_MEETING)
         if not found or found["offer"] != offer.id or self._member not in found["first"]:

@@ -1,8 +1,8 @@
-"""One part of a version: a safetensors file, hashed while it is written and mapped when it is read.
+"""Parts of a version: safetensors files, hashed while they are written and mapped when they are read.
 
-What takes the time is not the copying but each 4 KiB page's first touch, so that both sides touch few new
-ones: a part may be written over a file that nobody needs any more, and whoever has that file mapped keeps the
-mapping. ``flock`` says whether anybody reads it.
+Most of the time is the first touch of each 4 KiB page, not copying, so both sides reuse pages: a part may be
+written over a file that is no longer needed, and processes keep their mappings of that file. ``flock`` shows
+whether it is being read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Literal, TypedDict, TypeVar
 import torch
 import xxhash
 
-PART_BYTES = 64 << 20  # a larger tensor has a part of its own
+PART_BYTES = 64 << 20  # a larger tensor is one part
 _PIECE = 1 << 20  # bytes that are hashed and written while they are in the cache
-# MADV_POPULATE_*, Linux 5.14: one call instead of a fault a page; an error of the disk is OSError, not SIGBUS
+# MADV_POPULATE_*, Linux 5.14: one call instead of page faults; a disk error is OSError, not SIGBUS
 _POPULATE_READ, _POPULATE_WRITE = 22, 23
 # The names are the format's (https://github.com/huggingface/safetensors, safetensors/src/tensor.rs, Dtype).
 _NAMES = {
@@ -48,7 +48,7 @@ _M = TypeVar("_M", bound="MappedFile")
 
 
 class _Row(TypedDict):
-    """A tensor in a header; its bytes from data_offsets[0] to data_offsets[1], counted behind the header."""
+    """A tensor in a header; its bytes from data_offsets[0] to data_offsets[1], after the header."""
 
     dtype: str
     shape: list[int]
@@ -67,7 +67,7 @@ class WeightPart:
 def split(
     tensors: Iterable[Named], limit: int, size: Callable[[torch.Tensor], int] = lambda tensor: tensor.nbytes
 ) -> Iterator[list[Named]]:
-    """``tensors`` in their order, as many together as have ``limit`` bytes by ``size``; at least one."""
+    """Group ``tensors`` in their order, up to ``limit`` bytes by ``size`` together; at least one."""
     waiting: list[Named] = []
     held = 0
     for name, tensor in tensors:
@@ -81,14 +81,17 @@ def split(
 
 
 class PartWriter:
-    """Writes parts, and keeps those mapped that it has written over. ``write`` may run in several threads."""
+    """Writes parts, and keeps overwritten files mapped. ``write`` may run in several threads."""
 
     def __init__(self) -> None:
         self._mapped: dict[Identity, MappedFile] = {}
 
     def write(self, path: Path, tensors: Iterable[Named], spare: Path | None = None) -> WeightPart:
-        """Write ``tensors`` (any shape, on any device) to ``path``, over the file ``spare`` if that is as big
-        and nobody reads it. Raises OSError, KeyError for a dtype that safetensors has no name for."""
+        """Write ``tensors`` (any shape, on any device) to ``path``.
+
+        The file ``spare`` is overwritten if it has the same size and is not being read. Raises OSError,
+        KeyError for a dtype that safetensors lacks.
+        """
         ordered = sorted(
             tensors, key=lambda named: -named[1].element_size()
         )  # each at a multiple of its size
@@ -97,7 +100,7 @@ class PartWriter:
             [torch.frombuffer(header, dtype=torch.uint8)], *(_pieces(t) for _, t in ordered)
         )
         nbytes = len(header) + sum(tensor.nbytes for _, tensor in ordered)
-        old = self._taken(spare, path, nbytes) if spare else None
+        old = self._take_spare(spare, path, nbytes) if spare else None
         if old is None:
             return WeightPart(path.name, nbytes, _write(path, pieces))
         try:
@@ -105,25 +108,25 @@ class PartWriter:
         finally:
             old.unlock()
 
-    def _taken(self, spare: Path, path: Path, nbytes: int) -> MappedFile | None:
-        """The file ``spare``, locked and under its new name."""
+    def _take_spare(self, spare: Path, path: Path, nbytes: int) -> MappedFile | None:
+        """Lock the file ``spare`` and rename it."""
         try:
-            found = mapped_from(self._mapped, spare, _writable)
-            if found.nbytes != nbytes:
+            file = mapped_from(self._mapped, spare, _writable)
+            if file.nbytes != nbytes:
                 return None
-            found.lock(fcntl.LOCK_EX)
+            file.lock(fcntl.LOCK_EX)
         except (FileNotFoundError, BlockingIOError):
             return None
         spare.rename(path)
-        return found
+        return file
 
     def forget(self) -> None:
-        """Let go of files that were deleted."""
+        """Close deleted files."""
         self._mapped = {identity: file for identity, file in self._mapped.items() if not file.gone()}
 
 
 def _write(path: Path, pieces: Iterable[torch.Tensor]) -> str:
-    """A new file, not mapped: its pages need no zeroing then. Returns the digest."""
+    """Write a new file without mapping, so that its pages are not zeroed first; return the digest."""
     digest = xxhash.xxh3_128()
     with path.open("wb", buffering=0) as file:
         for piece in pieces:
@@ -135,7 +138,7 @@ def _write(path: Path, pieces: Iterable[torch.Tensor]) -> str:
 
 
 def _header(tensors: Iterable[Named]) -> bytearray:
-    """Length (8 bytes) and JSON, filled up with spaces so that the tensors begin at a multiple of 8."""
+    """Return the length (8 bytes) and JSON, padded so that the tensors begin at a multiple of 8."""
     rows, begin = dict[str, _Row](), 0
     for name, tensor in tensors:
         end = begin + tensor.nbytes
@@ -153,40 +156,40 @@ def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 class MappedFile:
-    """A file in this process's memory. What it holds is good while it is locked."""
+    """A file in this process's memory; its content is valid while it is locked."""
 
     def __init__(self, path: Path, mode: Literal["rb", "r+b"], access: int, populate: int) -> None:
-        """``access``: mmap's; ``populate``: the advice that brings all pages in.
+        """Map a file; ``access``: mmap's; ``populate``: the advice that loads all pages.
 
-        Raises OSError, also when the disk does, and ValueError for an empty file.
+        Raises OSError, also for disk errors, and ValueError for an empty file.
         """
         self._file = path.open(mode, buffering=0)
         self._map = mmap.mmap(self._file.fileno(), 0, access=access)
         try:
             self._map.madvise(populate)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOSYS):  # of a kernel that does not know it
+            if error.errno not in (errno.EINVAL, errno.ENOSYS):  # of an older kernel
                 raise
 
     @property
     def nbytes(self) -> int:
-        """Of the mapping."""
+        """Size of the mapping."""
         return len(self._map)
 
     def gone(self) -> bool:
-        """Whether the file has no name any more: what it takes is free once nobody maps it."""
+        """Return whether the file is deleted: its space is freed with its last mapping."""
         return os.fstat(self._file.fileno()).st_nlink == 0
 
     def lock(self, how: int) -> None:
-        """``how``: flock's. Raises BlockingIOError where others read it, or write into it."""
+        """Lock it by flock's ``how``. Raises BlockingIOError where another process reads or writes it."""
         fcntl.flock(self._file, how | fcntl.LOCK_NB)
 
     def unlock(self) -> None:
-        """Somebody may write into it."""
+        """Unlock it."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def fill(self, pieces: Iterable[torch.Tensor]) -> str:
-        """Write ``pieces`` (uint8, as many bytes as it has) into it; returns the digest."""
+        """Write ``pieces`` (uint8, as many bytes as it has) into it; return the digest."""
         digest, start = xxhash.xxh3_128(), 0
         held, view = torch.frombuffer(self._map, dtype=torch.uint8), memoryview(self._map)
         for piece in pieces:
@@ -201,18 +204,18 @@ def _writable(path: Path) -> MappedFile:
 
 
 class MappedPart(MappedFile):
-    """To be read."""
+    """A part to be read."""
 
     def __init__(self, path: Path) -> None:
-        # A private mapping: a loader that changes a tensor in place changes nobody's file.
+        # A private mapping: a loader that changes a tensor in place does not change the file.
         super().__init__(path, "rb", mmap.ACCESS_COPY, _POPULATE_READ)
 
     def digest(self) -> str:
-        """As ``Part``'s."""
+        """Return the digest; see ``WeightPart``."""
         return xxhash.xxh3_128(self._map).hexdigest()
 
     def tensors(self) -> list[Named]:
-        """What it holds, in place. Call it after ``digest``."""
+        """Return its tensors, without copies. Call it after ``digest``."""
         start = 8 + int.from_bytes(self._map[:8], "little")
         rows: dict[str, _Row] = json.loads(self._map[8:start])
         return [(name, _tensor(self._map, start, row)) for name, row in rows.items()]
@@ -227,9 +230,9 @@ def _tensor(held: mmap.mmap, start: int, row: _Row) -> torch.Tensor:
 
 
 def mapped_from(known: dict[Identity, _M], path: Path, mapped: Callable[[Path], _M]) -> _M:
-    """The file at ``path``: as ``known``, under whatever name, or ``mapped`` and known from now on."""
-    found = path.stat()
-    identity = found.st_dev, found.st_ino
-    if identity not in known or known[identity].nbytes != found.st_size:
+    """Return the file at ``path`` from ``known``, by inode; else map it and add it."""
+    status = path.stat()
+    identity = status.st_dev, status.st_ino
+    if identity not in known or known[identity].nbytes != status.st_size:
         known[identity] = mapped(path)
     return known[identity]
