@@ -15,7 +15,7 @@ from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.data.operators import pipeline_of
 from trinity_compat.explorer.scheduling.filtering import GroupFilter
 from trinity_compat.trainer.batch import BatchShape, to_dataproto
-from trinity_compat.trainer.pad_groups import with_dropped_apart
+from trinity_compat.trainer.pad_groups import without_dropped_rows
 from trinity_compat.trinity.pipelines import runner
 from trinity_compat.trinity.pipelines.runner import TRUNCATED, OperatorPipeline
 from trinity_compat.trinity.workflows import plugins, trinity_stubs
@@ -228,7 +228,7 @@ def test_the_trainer_leaves_a_dropped_answer_out_of_loss_and_baseline(make):
         data.batch["advantages"] = data.batch["returns"] = torch.full((len(data), 4), float(len(data)))
         return data
 
-    computed = with_dropped_apart(counted)(rows)
+    computed = without_dropped_rows(counted)(rows)
     assert computed.batch["advantages"][:, 0].tolist() == [0.0, 1.0]
     whole = to_dataproto(list(group.experiences), BatchShape(4, 4, 0))
     assert DROPPED not in whole.non_tensor_batch

@@ -15,12 +15,12 @@ from omegaconf import OmegaConf
     ],
 )
 def test_all_whole_batches_of_all_epochs_are_steps(rows, batch, epochs, said, steps, loop):
-    from trinity_compat.trainer.step_count import of_tasksets
+    from trinity_compat.trainer.step_count import placeholder_dataset
 
     trainer = {"total_epochs": epochs, "total_training_steps": said}
     config = OmegaConf.create({"data": {"train_batch_size": batch}, "trainer": trainer})
     OmegaConf.set_struct(config, True)
-    places = of_tasksets(config, rows)
+    places = placeholder_dataset(config, rows)
     assert config.trainer.total_training_steps == steps
     assert (config.trainer.total_epochs, len(places) // batch) == loop
     assert loop[0] * loop[1] >= steps

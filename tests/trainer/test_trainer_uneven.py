@@ -12,7 +12,7 @@ from verl.trainer.ppo.ray_trainer import compute_advantage
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.trainer.algorithms import with_advantages
 from trinity_compat.trainer.batch import BatchShape
-from trinity_compat.trainer.pad_groups import FILLER, of_rows_made, with_dropped_apart
+from trinity_compat.trainer.pad_groups import FILLER, without_dropped_rows, without_fillers
 from trinity_compat.trainer.verl_v0.adapter import StoredRollouts, TrinityRayPPOTrainer
 
 pytestmark = pytest.mark.verl
@@ -96,7 +96,7 @@ def advantages(batch, **config):
     if config["adv_estimator"].startswith("trinity_"):
         done, _ = with_advantages(batch, config)
     else:
-        done = with_dropped_apart(compute_advantage)(
+        done = without_dropped_rows(compute_advantage)(
             batch, adv_estimator=config["adv_estimator"], config=config
         )
     assert torch.equal(done.batch["returns"], done.batch["advantages"])
@@ -143,8 +143,8 @@ def test_rows_of_another_task_are_compared_with_each_other():
 
 def test_figures_of_a_step_are_those_of_its_rows():
     batch, _ = fitted()
-    batch = with_dropped_apart(compute_advantage)(batch, adv_estimator="grpo", config={})
-    figures = of_rows_made(compute_data_metrics)(batch=batch, use_critic=False)
+    batch = without_dropped_rows(compute_advantage)(batch, adv_estimator="grpo", config={})
+    figures = without_fillers(compute_data_metrics)(batch=batch, use_critic=False)
     assert figures["critic/score/mean"] == pytest.approx(2.5 / 5)
     assert figures["response_length/min"] == 2
     assert figures["prompt_length/mean"] == 3

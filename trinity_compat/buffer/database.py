@@ -29,7 +29,7 @@ T = TypeVar("T")
 # PostgreSQL answers that a second try can fix: deadlock, serialization, shutdown, start-up, lost connection.
 _PASSING = ("40001", "40P01", "57P01", "57P02", "57P03", "08")
 _REFUSED = ("28", "3D000", "42501")  # password, no such database, no right to it
-# libpq hands a refused connection over without its code, as text only.
+# libpq reports a refused connection without a code, as text only.
 _REFUSED_TEXT = ("does not exist", "authentication failed", "no pg_hba.conf entry", "translate host name")
 _FULL = ("53100",)
 _TAKEN = ("too many clients", "remaining connection slots", "too many connections")
@@ -132,7 +132,7 @@ class Database:
         except (FileNotFoundError, NotADirectoryError):
             what = "was deleted or moved"
         except OSError:
-            return  # SQLite says what is wrong with the disk
+            return  # SQLite reports the disk's error
         raise BufferGone(
             f"the database {self.file} {what} while it was used",
             hint="put it back if it was moved, and run the same command again: it goes on from the newest"

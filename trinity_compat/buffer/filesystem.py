@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trinity_compat.common.errors import UserError
 
-ALLOWED = "TRINITY_COMPAT_ANY_FILESYSTEM"  # in the environment: for who knows better
+ALLOWED = "TRINITY_COMPAT_ANY_FILESYSTEM"  # environment variable that turns the check off
 _MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = ("nfs", "nfs3", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs")
 _OVER_FUSE = ("sshfs", "s3fs", "gcsfuse", "mount-s3", "goofys", "rclone", "davfs")

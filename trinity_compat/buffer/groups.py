@@ -15,7 +15,7 @@ from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.row_fields import simple
 from trinity_compat.common.crash_points import point
 
-Row = Sequence[Any]  # what a driver gives; each reader knows its own columns
+Row = Sequence[Any]  # a driver's row; each reader has its own columns
 Columns = dict[str, object]
 
 

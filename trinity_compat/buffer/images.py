@@ -103,7 +103,7 @@ _READ: dict[str, Callable[[bytes], Any]] = {
 
 def _open(data: bytes) -> Image.Image:
     image = Image.open(io.BytesIO(data))
-    image.load()  # several answers share it: a file that is read when first asked for is not safe in threads
+    image.load()  # several answers share it, and a lazy load is not safe in threads
     return image
 
 

@@ -61,7 +61,7 @@ def connect_to_read(path: Path, *, timeout_s: float = _WAIT_S, untouched: bool =
     if (untouched or not can_be_written(path)) and not Path(f"{path}-shm").exists():
         wal = Path(f"{path}-wal")
         left = wal.exists() and wal.stat().st_size > 0
-        # With exclusive locking the index of the WAL lies in this process's memory, not in -shm.
+        # With exclusive locking the index of the WAL is in this process's memory, not in -shm.
         how, pragmas = (
             ("mode=ro&vfs=unix-none", "PRAGMA locking_mode=EXCLUSIVE") if left else ("immutable=1", "")
         )
@@ -81,7 +81,7 @@ def can_be_written(file: Path) -> bool:
     return os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
 
 
-def opened_to_look(url: str) -> Database:
+def open_for_reading(url: str) -> Database:
     """Open the database at ``url`` for reports.
 
     Read-only where it cannot be written, else migrated. Raises UserError where there is none.

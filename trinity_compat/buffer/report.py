@@ -12,7 +12,7 @@ from trinity_compat.buffer import groups, queries
 from trinity_compat.buffer.groups import Columns, Row
 from trinity_compat.buffer.model import Experience
 from trinity_compat.buffer.queries import query
-from trinity_compat.buffer.reading import opened_to_look
+from trinity_compat.buffer.reading import open_for_reading
 from trinity_compat.buffer.retention import Droppable, TextRetention, last_trained
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.errors import UserError
@@ -65,7 +65,7 @@ class BufferReport:
     """Reports on an existing buffer, and ``prune``. Raises UserError where there is no buffer."""
 
     def __init__(self, url: str) -> None:
-        self._db = opened_to_look(url)
+        self._db = open_for_reading(url)
 
     def stats(self) -> Stats:
         """Counts over the whole buffer: seconds at millions of rows."""

@@ -39,7 +39,7 @@ def reconcile(
     conn.execute(query(queries.VOID_METRICS if ours else queries.VOID_ALL_METRICS), lost)
     if position is not None and not ours:
         adopt(conn, step=step, history=history, position=position)
-    lease_watermark.forget(conn)  # last, as whoever drops groups locks them before the counters
+    lease_watermark.forget(conn)  # last: all transactions that drop groups lock these before the counters
     point("inside resume")
     return ResumeResult(
         history=history,

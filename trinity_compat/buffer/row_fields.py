@@ -27,7 +27,7 @@ from trinity_compat.buffer.typed_json import (
 _DEEPEST = DEEPEST - 20  # of one field's; a stored group has some more around it
 WRITE = "write text, numbers, dates, bytes, lists, dictionaries or arrays"
 Place = tuple[Any, object]  # of a part: its container's place and its key, or () and a field's name
-Note = Callable[[str, str, str], None]  # place, the value's type, and what stands for it ("" for nothing)
+Note = Callable[[str, str, str], None]  # place, the value's type, and the type stored instead ("" for none)
 
 
 def carried(value: Any, field: str, note: Note = lambda *_: None) -> Any:

@@ -33,7 +33,7 @@ class SilenceDetector:
         """Seconds of silence of ``other``, as read last."""
         who = other.role, other.name
         beat, first_seen = self._beats.get(who, (None, 0.0))
-        if beat != other.beat_at:  # its age counts as far as this look could not see it before
+        if beat != other.beat_at:  # its age counts up to the time since the read before
             unseen_s = self._last - (self._since if beat is None else self._before)
             first_seen = self._last - min(max(other.age_s, 0.0), unseen_s)
             self._beats[who] = other.beat_at, first_seen

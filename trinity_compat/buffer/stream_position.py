@@ -18,7 +18,7 @@ from trinity_compat.buffer.queries import query
 
 NOBODYS = ""  # no buffer's id: what it goes on from is not here, whatever is
 _ID = "buffer_id"
-ADOPTED = "adopted"  # the state that says where a line of the ledger came in from elsewhere
+ADOPTED = "adopted"  # state key: position at which a branch of another database was adopted
 
 
 @dataclass(frozen=True, slots=True)

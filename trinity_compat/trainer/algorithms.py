@@ -87,7 +87,7 @@ def estimate(
     do. ``index``: [N], equal for the answers to one task.
     """
     assert function.call is not None
-    if function.columns:  # veRL hands them to no estimator: with_advantages does it
+    if function.columns:  # veRL passes these to no estimator; with_advantages does
         return torch.zeros_like(token_level_rewards), torch.zeros_like(token_level_rewards)
     with torch.no_grad():
         answers = AdvantageInput(token_level_rewards.sum(-1), _groups(index))
@@ -96,7 +96,7 @@ def estimate(
     return spread, spread
 
 
-# Answers' name of a column → how it lies in veRL's batch.
+# Column's name for an answer → its name in veRL's batch.
 _IN_BATCH: dict[str, Callable[[DataProto], Any]] = {
     "mask": lambda batch: batch.batch["response_mask"].bool(),
     "info": lambda batch: list(batch.non_tensor_batch["reward_extra_info"]),

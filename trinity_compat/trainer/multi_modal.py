@@ -86,8 +86,8 @@ class _Worker(AgentLoopWorker):
         self.tokenizer, self.processor, self.data_config = tokenizer, processor, data
         self.dataset_cls = get_dataset_class(data)
         self.mm_processor_kwargs = data.get("mm_processor_kwargs", {})
-        # ``positions`` takes it out and makes it anew of each answer's own tokens; a model that counts
-        # positions in one dimension (Gemma 4) is handed it, with a type for every token.
+        # ``positions`` removes it and computes it again from each answer's tokens; a model that counts
+        # positions in one dimension (Gemma 4) needs it, with a type for every token.
         self.taken_out = {"mm_token_type_ids"} if hasattr(processor, "get_rope_index") else set[str]()
 
     def media(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

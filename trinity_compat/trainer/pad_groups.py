@@ -44,7 +44,7 @@ def is_uneven(groups: Sequence[Group]) -> bool:
     return any(OF_RUN in part.info for group in groups for part in group.experiences)
 
 
-def levelled(groups: Sequence[Group], n: int) -> tuple[list[Experience], int]:
+def pad_to_equal(groups: Sequence[Group], n: int) -> tuple[list[Experience], int]:
     """All rows, group by group, and how many each group has now."""
     most = max(len(group.experiences) for group in groups)
     each = -(-most // n) * n
@@ -86,7 +86,7 @@ def spread(values: torch.Tensor, kept: Mask) -> torch.Tensor:
     return out
 
 
-def with_dropped_apart(compute: Callable[..., DataProto]) -> Callable[..., DataProto]:
+def without_dropped_rows(compute: Callable[..., DataProto]) -> Callable[..., DataProto]:
     """Wrap ``compute_advantage`` (veRL's ray_trainer.py) so that it sees only rows that count.
 
     Dropped rows and fillers are part of no baseline and no deviation, and get no advantage.
@@ -95,7 +95,7 @@ def with_dropped_apart(compute: Callable[..., DataProto]) -> Callable[..., DataP
     def computed(data: DataProto, *args: Any, **kwargs: Any) -> DataProto:
         _part_tasks(data)
         kept = without(DROPPED, data)
-        if kept is None or kwargs.get("adv_estimator") == "gae":  # a row by itself, its mask says all
+        if kept is None or kwargs.get("adv_estimator") == "gae":  # each row by itself, by its mask
             return compute(data, *args, **kwargs)
         made = compute(data.select_idxs(kept), *args, **kwargs)
         for name in ("advantages", "returns"):
@@ -113,7 +113,7 @@ def _part_tasks(data: DataProto) -> None:
             columns["uid"][row] = f"{columns['uid'][row]}/{other}"
 
 
-def of_rows_made(compute: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
+def without_fillers(compute: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
     """Wrap ``compute_data_metrics`` (veRL's metric_utils.py) so that it leaves out fillers."""
 
     def computed(batch: DataProto, *args: Any, **kwargs: Any) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ def set_length(config: DictConfig, steps: int, steps_of_epoch: int) -> None:
         config.trainer.total_epochs = -(-total // steps_of_epoch)
 
 
-def of_tasksets(config: DictConfig, rows: int) -> PlaceholderDataset:
+def placeholder_dataset(config: DictConfig, rows: int) -> PlaceholderDataset:
     """Replacement for the ``rows`` of Trinity's tasksets. Changes ``config``.
 
     Such a run has as many steps as all epochs together have whole batches (trinity-rft 0.6.0,

@@ -229,7 +229,7 @@ def test_a_folder_is_read_by_its_split(tmp_path):
         ("a.jsonl", "", "there are no rows"),
         ("a.jsonl", "{no", "cannot be read as jsonl"),
         ("a.parquet", "PAR", "cannot be read as parquet"),
-        ("b.jsonl", None, "there is no such file"),
+        ("b.jsonl", None, "no such file"),
     ],
 )
 def test_a_file_that_holds_no_rows_is_named(name, text, message, tmp_path):

@@ -11,7 +11,7 @@ from recorded_model import ANSWERS, Recorded, make_tokenizer
 from trinity_compat.common.errors import UserError
 from trinity_compat.explorer.agents import time_limit
 from trinity_compat.run.plan.agent_program import program_arguments
-from trinity_compat.trinity.workflows.agents import AgentFailed, Agents, given_by
+from trinity_compat.trinity.workflows.agents import AgentFailed, Agents, returned_value
 from trinity_compat.trinity.workflows.registry import PROGRAM
 from trinity_compat.trinity.workflows.run_rows import Limits
 from trinity_compat.trinity.workflows.runner import Workflows
@@ -148,9 +148,9 @@ def test_an_answer_keeps_the_tokens_that_the_model_wrote():
 
 
 def test_what_a_command_prints_last_counts():
-    assert given_by("loading\n0.5\n") == 0.5
-    assert given_by('{"reward": 1}') == {"reward": 1}
-    assert given_by("the answer\nis true") == "the answer\nis true"
+    assert returned_value("loading\n0.5\n") == 0.5
+    assert returned_value('{"reward": 1}') == {"reward": 1}
+    assert returned_value("the answer\nis true") == "the answer\nis true"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from trinity_compat.buffer.model import Participant
-from trinity_compat.buffer.reading import opened_to_look
+from trinity_compat.buffer.reading import open_for_reading
 from trinity_compat.buffer.store import SqlBuffer
 from trinity_compat.common import database_url
 from trinity_compat.common.errors import UserError
@@ -39,7 +39,7 @@ def read_job(root: Path) -> tuple[JobDir, Snapshot]:
 
 def _opened(spec: RunSpec) -> SqlBuffer:
     """Its reading methods: of a job that cannot be written, the others raise."""
-    return SqlBuffer(opened_to_look(spec.database_url))
+    return SqlBuffer(open_for_reading(spec.database_url))
 
 
 def is_live(participants: Iterable[Participant]) -> bool:

@@ -389,7 +389,7 @@ def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
     where = f"{named.place}.{_WORKFLOW}"
     if (
         workflow not in ours | set(theirs.workflows)
-        and not upstream.is_found(workflow, ())
+        and not upstream.is_registered(workflow, ())
         and not check_dotted(workflow, where, cwd)
     ):
         check_workflow(workflow, where, sorted(registered))
@@ -397,7 +397,7 @@ def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
     if (
         reward
         and reward not in registered
-        and not upstream.is_found(reward, theirs.rewards)
+        and not upstream.is_registered(reward, theirs.rewards)
         and not check_dotted(reward, of_reward, cwd)
     ):
         check_reward(reward, of_reward, sorted(registered))

@@ -23,7 +23,7 @@ from trinity_compat.trainer.supervised.order import RowOrder
 
 _log = logging.getLogger(__name__)
 
-# What veRL's trainer says of rewards and of the policy that answered: there are none.
+# Metrics of rewards and of the sampling policy, which rows of files lack.
 _OF_ANSWERS = (
     "critic/",
     "actor/ppo_kl",

@@ -53,7 +53,7 @@ def _files(spec: RowsSpec, paths: Sequence[str]) -> list[Path]:
     ]
     for file in found:
         if not file.is_file():
-            raise UserError(f"{file}: there is no such file")
+            raise UserError(f"{file}: no such file")
     return found
 
 

@@ -53,11 +53,11 @@ from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.pad_groups import (
     PaddedGroups,
     is_uneven,
-    levelled,
-    of_rows_made,
-    with_dropped_apart,
+    pad_to_equal,
+    without_dropped_rows,
+    without_fillers,
 )
-from trinity_compat.trainer.step_count import of_tasksets
+from trinity_compat.trainer.step_count import placeholder_dataset
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.training_processes import (
     CallObserver,
@@ -169,7 +169,7 @@ class StoredRollouts:
         groups = self.trainer.claimed(int(batch.meta_info["global_steps"])).groups
         n = self.trainer.runs
         if is_uneven(groups):
-            experiences, n = levelled(groups, n)
+            experiences, n = pad_to_equal(groups, n)
             self.trainer.set_rows_per_task(n)
             return PaddedGroups.of(self._batch(experiences, _repeated(groups, n)))
         self.trainer.set_rows_per_task(n)
@@ -325,8 +325,8 @@ class TrinityRayPPOTrainer(ray_trainer.RayPPOTrainer):
 
     def fit(self) -> None:
         """Run veRL's ``fit``, with its logger and two of its functions wrapped."""
-        compute_advantage = with_dropped_apart(ray_trainer.compute_advantage)
-        compute_data_metrics = of_rows_made(ray_trainer.compute_data_metrics)
+        compute_advantage = without_dropped_rows(ray_trainer.compute_advantage)
+        compute_data_metrics = without_fillers(ray_trainer.compute_data_metrics)
         with (
             logged_through(self._log),
             patch.object(ray_trainer, "compute_advantage", compute_advantage),
@@ -523,7 +523,7 @@ class Datasets:
         self.tokenizer, self.processor = model.tokenizer, model.processor
         self.train = self._open(config, train=True)
         if config.data.get("tasksets"):
-            self.train = of_tasksets(config, len(self.train))
+            self.train = placeholder_dataset(config, len(self.train))
         self.val = NumberedRows(self._open(config, train=False))
 
     def _open(self, config: DictConfig, *, train: bool) -> Dataset:

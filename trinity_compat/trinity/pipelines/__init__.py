@@ -7,4 +7,4 @@ marked as dropped (docs/pipelines.md).
 """
 
 DATA_JUICER = "data_juicer"  # the operator whose own operators are Data-Juicer's: ``juicer``
-SECTION = "data.experience_pipeline"  # of veRL's configuration, as the processes of a run know it
+SECTION = "data.experience_pipeline"  # section of veRL's configuration, read by all processes

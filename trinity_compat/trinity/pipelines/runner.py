@@ -200,7 +200,7 @@ def _outcome(groups: Sequence[Group], alive: Mapping[Place, Any], by: Mapping[Pl
         parts = [
             _changed(part, alive[place])
             if (place := (group.key, part.run)) in alive
-            else _left(part, by[place], apart=False)
+            else _dropped_answer(part, by[place], apart=False)
             for part in group.experiences
         ]
         if any((group.key, part.run) in alive for part in parts):
@@ -213,7 +213,9 @@ def _outcome(groups: Sequence[Group], alive: Mapping[Place, Any], by: Mapping[Pl
 def _changed(part: Experience, made: Any) -> Experience:
     """Changes that operators may make. Raises RunError for changed tokens, which lack log-probs."""
     if [*map(int, made.tokens)] != [*map(int, part.prompt_ids), *map(int, part.response_ids)]:
-        raise RunError("an operator changed the tokens of an experience: nobody knows their probabilities")
+        raise RunError(
+            "an operator changed the tokens of an experience, whose log-probabilities are then unknown"
+        )
     mask = np.array([bool(own) for own in made.action_mask], dtype=np.uint8)
     if mask.shape != part.response_mask.shape:
         raise RunError(f"an operator gave {len(part.response_ids)} tokens an action_mask of {len(mask)}")
@@ -238,7 +240,7 @@ def _is_json(value: object) -> bool:
     return True
 
 
-def _left(part: Experience, name: str, *, apart: bool) -> Experience:
+def _dropped_answer(part: Experience, name: str, *, apart: bool) -> Experience:
     """Copy of an answer that the operator ``name`` dropped.
 
     ``apart``: its group is not trained, so its info is not read as a reward function's result.
@@ -250,7 +252,7 @@ def _left(part: Experience, name: str, *, apart: bool) -> Experience:
 def dropped(group: Group, by: Mapping[Place, str] | str) -> Group:
     """Copy of the group that is stored and never trained."""
     parts = (
-        _left(part, by if isinstance(by, str) else by[group.key, part.run], apart=True)
+        _dropped_answer(part, by if isinstance(by, str) else by[group.key, part.run], apart=True)
         for part in group.experiences
     )
     key = group.key.replace("/train/", f"/{DROPPED_KIND}/", 1)

@@ -23,7 +23,7 @@ from typing import Any
 def main(argv: list[str]) -> int:
     """Until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the agent prints is no answer of ours
+    os.dup2(2, 1)  # the agent's output is not part of the protocol
     call: Callable[[Any], Any] | None = None
     for line in sys.stdin:
         try:
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 def _function(reference: str) -> Callable[[Any], Any]:
     file, _, name = reference.rpartition(":")
     path = Path(file)
-    # All of ours is imported by now. What the file imports is looked for beside it, then in its folder.
+    # All our modules are imported by now. The file's imports are searched beside it, then in its folder.
     sys.path.insert(0, str(path.parent))
     sys.path.append(str(Path.cwd()))
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -25,7 +25,7 @@ from trinity_compat.common import python_command
 from trinity_compat.common.parent_watch import die_with_parent
 from trinity_compat.trinity.workflows.model import WorkflowModel
 
-PLACES = 16  # agents at a time, where workflow_args.places does not say
+PLACES = 16  # default of workflow_args.places: agents at a time
 _LINE = 2**24  # bytes of a function's answer at most
 _CHILD = "trinity_compat.trinity.workflows.agent_child"
 
@@ -168,10 +168,10 @@ class Agents:
         out, _ = await process.running.communicate(row.encode())
         if process.running.returncode:
             raise AgentFailed(f"the agent's command ended with exit code {process.running.returncode}")
-        return given_by(out.decode(errors="replace"))
+        return returned_value(out.decode(errors="replace"))
 
 
-def given_by(output: str) -> Any:
+def returned_value(output: str) -> Any:
     """Return value of a command: its last line if that is a JSON number or mapping, else all its output."""
     last = output.rstrip().rpartition("\n")[2]
     try:

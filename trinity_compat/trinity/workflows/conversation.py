@@ -32,11 +32,11 @@ class Conversations:
 
     def add(self, messages: Sequence[Message], ids: Sequence[int]) -> None:
         """Add a chat that ends with the answer, as it was returned."""
-        self._said.append(ChatTurn([_essence(each) for each in messages], list(ids)))
+        self._said.append(ChatTurn([_normal_form(each) for each in messages], list(ids)))
 
     def before(self, messages: Sequence[Message]) -> tuple[int, list[int]] | None:
         """The longest chat that ``messages`` go on from: how many of them it has, and its tokens."""
-        asked = [_essence(each) for each in messages]
+        asked = [_normal_form(each) for each in messages]
         found = [
             said
             for said in self._said
@@ -46,7 +46,7 @@ class Conversations:
         return (len(longest.messages), longest.ids) if longest else None
 
 
-def _essence(message: Message) -> object:
+def _normal_form(message: Message) -> object:
     """Normal form of a message, equal for equal messages of different clients."""
     calls = [
         (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()

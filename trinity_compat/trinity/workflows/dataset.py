@@ -55,7 +55,7 @@ class TasksetRows(Dataset[dict[str, Any]]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        # veRL makes batches of tensors: as its own dataset's, an empty one stands for them.
+        # veRL batches tensors: an empty one replaces them, as in its own dataset.
         return {**self._rows[index], "dummy_tensor": torch.tensor([0], dtype=torch.uint8)}
 
 

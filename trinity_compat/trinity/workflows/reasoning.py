@@ -68,7 +68,7 @@ class ReasoningSplitter:
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
         parser = self._class(self._tokenizer, chat_template_kwargs=dict(template))
-        # No parser reads more of the request; some ask for the special tokens, which are their marks.
+        # No parser reads more of the request; some need the special tokens, which are their marks.
         request = parser.adjust_request(ChatCompletionRequest(messages=[]))
         skips = request.skip_special_tokens and not marks
         text = self._tokenizer.decode(ids, skip_special_tokens=skips)

@@ -15,9 +15,9 @@ from trinity_compat.trinity.workflows.upstream import names
 
 VERL = "verl_workflow"  # veRL's own agent loops and scoring: trinity_compat/plugins/upstream
 
-PROGRAM = "agent_program"  # a program of the user's that asks over the OpenAI API: agents.py
+PROGRAM = "agent_program"  # a user's program that calls the model over the OpenAI API: agents.py
 
-# An async one asks the same: upstream differs in how it waits, and repeats the task run by run.
+# An async one has the same prompts: upstream differs in waiting, and repeats the task run by run.
 WORKFLOWS: Mapping[str, Ask] = {
     f"{prefix}{name}": ask
     for name, ask in (

@@ -89,7 +89,7 @@ class Workflows:
                 models[0].around = replace(around, writer=PerAnswerWriter(self._writer, len(models), ended))
             workflow = task(len(models), samplings[0]).to_workflow(models[0], [*self.auxiliary])
             workflow.set_repeat_times(len(models), 0)
-            made = _parted(await self._outcome(workflow), len(models), taskset)
+            made = _split_by_run(await self._outcome(workflow), len(models), taskset)
         else:
             pairs = zip(models, samplings, strict=True)
             workflows = [task(1, sampling).to_workflow(model, [*self.auxiliary]) for model, sampling in pairs]
@@ -182,7 +182,7 @@ class Workflows:
         return [replace(row, run=run) for run, rows in parted for row in rows]
 
 
-def _parted(experiences: Sequence[Any], runs: int, taskset: Taskset) -> list[list[Any]]:
+def _split_by_run(experiences: Sequence[Any], runs: int, taskset: Taskset) -> list[list[Any]]:
     """Experiences of one call, split by run: one each, or by their eid.run.
 
     Raises ValueError.

@@ -11,7 +11,7 @@ from trinity_compat.trinity.workflows.run_rows import Parting
 
 SECTION = "data.workflows"
 AGENT = "trinity_workflow"  # a task of this agent_name has its whole prompt as text, in prompt_text
-TOKENS = "response_tokens"  # … whose reward is told how many tokens the answer has, in extra_info
+TOKENS = "response_tokens"  # … whose reward gets the answer's number of tokens, in extra_info
 PLUGIN = "trinity_plugin"  # … of this one its whole row, in raw_task, and its taskset's reference
 LIMIT_S = 1800.0  # upstream's default of explorer.max_timeout
 
@@ -39,7 +39,7 @@ class Taskset:
     drop_overlong: bool = True
     limit_s: float = LIMIT_S  # for a task's runs in all, the engine's time too: explorer.max_timeout
     storage: str = "file"  # or sql: a table of the taskset's name
-    by_step: bool = False  # the algorithm reads what a run's experiences said each
+    by_step: bool = False  # the algorithm reads facts of each of a run's experiences
     parting: Parting = "joined"  # what becomes of them
     program: bool = False  # its workflow is agent_program: the program has processes of its own
     plugin: bool = False  # its workflow or its reward is a class that plugins or trinity-rft register

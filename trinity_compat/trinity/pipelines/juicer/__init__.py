@@ -7,6 +7,6 @@ running one, ours or trinity-rft's, in any environment. ``client`` calls it, ``e
 ``work`` imports Data-Juicer, in the service's process.
 """
 
-SECTION = "data.task_pipeline"  # of veRL's configuration, as a run's supervisor knows it
+SECTION = "data.task_pipeline"  # section of veRL's configuration, read by the supervisor
 PACKAGE = "py-data-juicer"
 KEY_VARIABLE = "TRINITY_COMPAT_JUICER_KEY"  # what a service that a run started wants as Bearer

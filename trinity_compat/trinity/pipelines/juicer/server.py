@@ -102,7 +102,7 @@ class JuicerService:
 
 class _Handler(BaseHTTPRequestHandler):
     service: JuicerService
-    timeout = 60  # for a request to arrive: nobody else is answered meanwhile
+    timeout = 60  # seconds for a request to arrive; no other is answered meanwhile
 
     def do_GET(self) -> None:
         self._answer(self._get)

@@ -21,7 +21,7 @@ from typing import Any
 
 from trinity_compat.trinity.pipelines.juicer.priorities import Row, ranked
 
-ROW = "__row__"  # a task's place among the inputs, so that it can be told which are gone
+ROW = "__row__"  # a task's position among the inputs, to find dropped ones
 OUTPUT, DROPPED = "output.jsonl", "dropped.jsonl"
 _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv"}
 _INSTALLERS = {"pip", "uv", "pipenv", "poetry"}
