@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+# A section: name → section, list or scalar. Its values are ``object`` and not ``Any``, so that each reader
+# states the type that it expects.
+Tree: TypeAlias = Mapping[str, object]
 _Value = TypeVar("_Value")
 _Container: TypeAlias = dict[str, object] | list[object]
 _NOTHING = object()
@@ -110,3 +115,18 @@ def _set(node: _Container, part: str, value: object) -> None:
         node[int(part)] = value
     else:
         node[part] = value
+
+
+def section_at(tree: Tree, key: str) -> Tree:
+    """Return the section at a dotted key, an empty one if it does not exist."""
+    found = value_at(tree, key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def read_section(path: Path) -> dict[str, object]:
+    """Return the mapping in a JSON file, an empty one if it cannot be read or contains another type."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

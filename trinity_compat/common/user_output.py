@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from trinity_compat.common.error_text import is_users
 from trinity_compat.common.python_command import USER_FOLDER
-from trinity_compat.common.user_frames import is_users
 
 REWARD, LOOP, WORKFLOW = "RewardFunction", "AgentLoop", "Workflow"  # processes that users' code may break
 EXPLORER, TRAINER, WORKER = "Explorer", "Trainer", "Worker"  # the sides, and the workers of their Ray

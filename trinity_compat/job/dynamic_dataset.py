@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree, section_at
 from trinity_compat.common.paths import from_home
 
 METHOD = "on_batch_end"

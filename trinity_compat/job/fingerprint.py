@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 import yaml
 
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import leaves
+from trinity_compat.common.nested import Tree, leaves, section_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.common.redaction import without_passwords
 from trinity_compat.job import fingerprint_files as files

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.served_models import configurations
 

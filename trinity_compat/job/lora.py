@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-from trinity_compat.common.containers import Tree
-from trinity_compat.common.nested import put, value_at
+from trinity_compat.common.nested import Tree, put, value_at
 
 MODEL = "actor_rollout_ref.model"
 MERGE = f"{MODEL}.lora.merge"

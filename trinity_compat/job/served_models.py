@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from trinity_compat.common.containers import Tree, section_at
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, section_at, value_at
 
 SECTION = "data.auxiliary_models"
 _REWARD = "reward.reward_model"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.common.containers import Tree
+from trinity_compat.common.nested import Tree
 from trinity_compat.synchronizer.transports.files import WeightFile
 from trinity_compat.synchronizer.transports.nccl import Rendezvous
 

@@ -13,7 +13,7 @@ from typing import Literal, Self, TextIO, TypedDict
 from omegaconf import DictConfig, open_dict
 
 from trinity_compat.common.atomic_write import write_text
-from trinity_compat.common.containers import Tree
+from trinity_compat.common.nested import Tree
 
 STATE = "trinity.json"
 MARKER = "latest_checkpointed_iteration.txt"

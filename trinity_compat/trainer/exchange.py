@@ -14,9 +14,9 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.codec import as_float
 from trinity_compat.buffer.model import Claim, Experience, Group
 from trinity_compat.buffer.stream_position import NOBODYS, StreamPosition
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.crash_points import point
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.nested import Tree
 from trinity_compat.job.fingerprint import DATA, check, edits, fingerprint_of, sign, sign_anew
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.synchronizer import weight_sync_check

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import verl.utils.tracking as target
 
-from trinity_compat.common.containers import Tree
+from trinity_compat.common.nested import Tree
 from trinity_compat.common.redaction import hidden
 
 Log = Callable[[int, Tree], dict[str, object]]

@@ -13,8 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trinity_compat.common.containers import Tree
-from trinity_compat.common.nested import leaves, sections_above, value_at
+from trinity_compat.common.nested import Tree, leaves, sections_above, value_at
 from trinity_compat.common.releases import VERL
 from trinity_compat.common.resources import data_path
 from trinity_compat.launch.entrypoints import PPO

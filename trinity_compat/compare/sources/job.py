@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trinity_compat.common.containers import read_section
+from trinity_compat.common.nested import read_section
 from trinity_compat.compare.model import RunMetrics
 from trinity_compat.compare.sources import tensorboard
 

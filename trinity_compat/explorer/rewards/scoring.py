@@ -16,8 +16,8 @@ import numpy as np
 from trinity_compat.buffer import typed_json
 from trinity_compat.buffer.images import opened
 from trinity_compat.buffer.row_fields import all_carried, simple
+from trinity_compat.common.error_text import place_of
 from trinity_compat.common.errors import RunError
-from trinity_compat.common.user_frames import place_of
 from trinity_compat.explorer.engine.trajectory import Trajectory
 from trinity_compat.trinity.workflows.tasksets import AGENT as WORKFLOW
 from trinity_compat.trinity.workflows.tasksets import TOKENS

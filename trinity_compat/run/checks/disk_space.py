@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trinity_compat.common.containers import read_section
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import read_section, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.job.run_spec import RunSpec, has_baseline
 from trinity_compat.run.plan.workflows import longest_response

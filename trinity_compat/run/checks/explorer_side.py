@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 from verl.workers.config import HFModelConfig
 
-from trinity_compat.common.containers import Tree
+from trinity_compat.common.nested import Tree
 from trinity_compat.common.paths import from_home
 from trinity_compat.explorer.engine.vllm import engine_args
 from trinity_compat.explorer.rewards.reward_model.arguments import reward_arguments

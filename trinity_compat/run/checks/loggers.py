@@ -6,9 +6,8 @@ import importlib.util
 import os
 from pathlib import Path
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.paths import from_home
 
 # Source: verl 0.9.1, utils/tracking.py, Tracking. None: nothing to install.

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from trinity_compat.common.containers import Tree, section_at
-from trinity_compat.common.nested import put, value_at
+from trinity_compat.common.nested import Tree, put, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trinity_compat.common import optional_packages
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.database_url import file_of
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.common.releases import VERL
 from trinity_compat.common.suggestions import nearest, question

@@ -11,9 +11,8 @@ from typing import TypeVar
 from omegaconf import DictConfig
 
 from trinity_compat.common import optional_packages
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import copied, nodes, value_at
+from trinity_compat.common.nested import Tree, copied, nodes, section_at, value_at
 from trinity_compat.explorer.rewards.reward_managers import register_legacy
 from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.arguments import SECTION

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.errors import RunError
+from trinity_compat.common.nested import Tree, section_at
 from trinity_compat.job.fingerprint import differences
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir.job_dir import JobDir

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.run.plan import profiles
 from trinity_compat.run.plan.overlay import Overlay
 

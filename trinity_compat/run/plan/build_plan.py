@@ -15,9 +15,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.network import outward_address
 from trinity_compat.common.redaction import resolved
 from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec, seed_of

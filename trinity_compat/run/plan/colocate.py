@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec
 
 _METHOD = "synchronizer.sync_method"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from trinity_compat.common.containers import section_at
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import section_at, value_at
 from trinity_compat.run.plan.verl_view import ROLLOUT, Step, VerlView
 from trinity_compat.translate.run_refusals import DATA_PARALLEL, EXPERT_PARALLEL, OTHER_ENGINES
 from trinity_compat.translate.sections.gpus import halvings

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import yaml
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree
 from trinity_compat.common.redaction import is_secret
 from trinity_compat.translate.verl_from_trinity import from_launch
 from trinity_compat.trinity.config import TARGETS

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree
 from trinity_compat.common.paths import from_home
 from trinity_compat.job.run_spec import ExpertSpec, RowsSpec
 from trinity_compat.run.plan import micro_batches

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree
 from trinity_compat.job.gpus import ENGINES, engine_places
 from trinity_compat.run.plan.engine import narrowed, of_one_machine
 from trinity_compat.run.plan.reward_model import RewardModelPlacement, asked_of

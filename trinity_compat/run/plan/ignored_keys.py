@@ -17,8 +17,8 @@ from pathlib import Path
 
 import yaml
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.nested import Tree
 from trinity_compat.common.resources import data_path
 from trinity_compat.run.plan import error_locations, micro_batches, refusals
 from trinity_compat.run.plan.build_plan import make_plan

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.run.plan.verl_view import Step, VerlView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from trinity_compat.common.containers import Tree, section_at
+from trinity_compat.common.nested import Tree, section_at
 from trinity_compat.common.paths import from_home
 
 Kind = Literal["images", "videos", "audios"]

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.run.plan.refusals import place
 from trinity_compat.run.plan.source import LaunchRecord
 from trinity_compat.run.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView

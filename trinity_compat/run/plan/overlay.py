@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import holds, leaves, put
+from trinity_compat.common.nested import Tree, holds, leaves, put
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import VERL
 from trinity_compat.common.suggestions import did_you_mean, nearest, question

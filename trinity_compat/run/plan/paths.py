@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from trinity_compat.common import database_url
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree
 from trinity_compat.job.run_spec import RunSpec, SyncSpec
 from trinity_compat.run.job_dir import job_dir
 from trinity_compat.run.job_dir.job_dir import JobDir

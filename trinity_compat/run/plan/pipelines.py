@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat.common import optional_packages
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.run.plan import juicer
 from trinity_compat.run.plan.verl_view import Step, VerlView
 from trinity_compat.translate.native_yaml import TASKSETS_KEY

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.run_spec import ScoringSpec, SyncSpec
 from trinity_compat.job.settings import SETTINGS, Setting, SettingValue
 from trinity_compat.run.plan import pipelines

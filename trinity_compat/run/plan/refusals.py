@@ -10,9 +10,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 from trinity_compat.run.plan.media import held
 from trinity_compat.run.plan.source import LaunchRecord

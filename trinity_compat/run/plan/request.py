@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import copied
+from trinity_compat.common.nested import Tree, copied
 from trinity_compat.common.paths import from_home
 from trinity_compat.run.plan import (
     attention,

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.gpus import reward_model_places
 from trinity_compat.job.served_models import ServedModel, entry
 from trinity_compat.run.plan import engine

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trinity_compat.common.containers import Tree, section_at
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.redaction import without_passwords
 from trinity_compat.job.gpus import engine_count, reward_model_engines
 from trinity_compat.job.run_spec import RunSpec

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.network import LOOPBACK, is_loopback
 from trinity_compat.job.gpus import engine_places
 from trinity_compat.job.run_spec import SERVE_KEY, ServeSpec

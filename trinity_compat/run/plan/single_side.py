@@ -8,8 +8,8 @@ The other side has a file and a cluster of its own, as trinity-rft has it (0.6.0
 
 from __future__ import annotations
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree
 from trinity_compat.job.gpus import ENGINES, engine_places
 from trinity_compat.run.plan.gpu_split import engines_of_each, further_ranks
 from trinity_compat.run.plan.options import RunOptions

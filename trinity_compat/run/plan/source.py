@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.trinity.config.read import load

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trinity_compat.common.containers import section_at
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import section_at
 from trinity_compat.launch import entrypoints, ray_submit
 
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree, section_at
 from trinity_compat.job.checkpoints import whole_steps
 from trinity_compat.run.job_dir.progress import say
 from trinity_compat.run.plan.run_plan import RunPlan

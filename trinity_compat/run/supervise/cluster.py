@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 
 from trinity_compat.common import file_modes
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.file_modes import PRIVATE
+from trinity_compat.common.nested import Tree
 from trinity_compat.common.network import LOOPBACK, keep_ray_here
 from trinity_compat.job.placement import cpus_for
 from trinity_compat.run.job_dir.progress import say

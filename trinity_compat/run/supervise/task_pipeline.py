@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trinity_compat.common.atomic_write import write_text
-from trinity_compat.common.containers import Tree, read_section, section_at
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree, read_section, section_at
 from trinity_compat.trinity.pipelines.juicer import SECTION
 from trinity_compat.trinity.pipelines.juicer.client import Client
 

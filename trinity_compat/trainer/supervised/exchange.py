@@ -14,7 +14,7 @@ from trinity_compat.buffer.api import Buffer
 from trinity_compat.buffer.codec import as_float
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.stream_position import StreamPosition
-from trinity_compat.common.containers import Tree
+from trinity_compat.common.nested import Tree
 from trinity_compat.trainer.adapter import Claimed, LogProbScorer, SendWeights
 from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 from trinity_compat.trainer.supervised.files import FileRows

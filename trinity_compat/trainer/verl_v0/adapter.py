@@ -28,9 +28,9 @@ from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.common.containers import Tree
 from trinity_compat.common.crash_points import point
 from trinity_compat.common.errors import RunError
+from trinity_compat.common.nested import Tree
 from trinity_compat.job.lora import is_handed_over
 from trinity_compat.plugins.verl_checkpoint_engine import FILE
 from trinity_compat.synchronizer.adapters import beside_language_model

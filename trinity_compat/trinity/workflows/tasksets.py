@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trinity_compat.common.containers import Tree, section_at
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree, section_at
 from trinity_compat.trinity.workflows.run_rows import Parting
 
 SECTION = "data.workflows"

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from trinity_compat.common.user_frames import place_of
+from trinity_compat.common.error_text import place_of
 from trinity_compat.explorer.agents.processes.wire import (
     AgentProcessSetup,
     AnswerEnded,
