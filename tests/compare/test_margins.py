@@ -70,7 +70,7 @@ def test_a_given_margin_is_the_users_word_and_goes_before_a_sure_difference():
 
 
 def test_a_name_with_brackets_is_a_name_and_not_only_a_pattern():
-    assert Margins({"actor/x[0]": MarginAmount(1)}, frozenset({"actor/x[0]"})).unheard(["actor/x[0]"]) == []
+    assert Margins({"actor/x[0]": MarginAmount(1)}, frozenset({"actor/x[0]"})).unused(["actor/x[0]"]) == []
 
 
 def test_a_name_goes_before_a_pattern_before_a_group():

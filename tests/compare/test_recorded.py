@@ -138,4 +138,4 @@ def test_markdown_has_a_verdict_by_group():
 def test_devices_that_the_configuration_does_not_tell_are_unknown(damage):
     run = ours()
     run.meta["verl"] = damage
-    assert breakdown.resources(Side("x", [run]))["gpus"] == "unknown: the source doesn't say"
+    assert breakdown.resources(Side("x", [run]))["gpus"] == "unknown: not recorded by the source"

@@ -42,14 +42,13 @@ _METRIC = ("a", "b", "delta", "relative", "area")
 
 
 class _Diverged(Exception):
-    """The assertion asks of a metric that has NaN or infinite values."""
+    """The assertion uses a metric that has NaN or infinite values."""
 
 
 def failure(expression: str, comparison: Comparison) -> str | None:
-    """None where the assertion holds, else why not ("" where its numbers say it).
+    """Return None if the assertion holds, else the reason ("" if its numbers are the reason).
 
-    An assertion on a metric with NaN or infinite values fails: of these points nothing holds. Raises
-    UserError as ``holds`` does.
+    An assertion on a metric with NaN or infinite values fails. Raises UserError as ``holds`` does.
     """
     try:
         return None if holds(expression, comparison) else ""
@@ -58,7 +57,7 @@ def failure(expression: str, comparison: Comparison) -> str | None:
 
 
 def holds(expression: str, comparison: Comparison) -> bool:
-    """Whether the assertion holds. Raises UserError on anything that is not of this language."""
+    """Return whether the assertion holds. Raises UserError for an invalid expression."""
     try:
         tree = ast.parse(expression, mode="eval")
     except SyntaxError as error:
@@ -118,7 +117,7 @@ class _Evaluator:
 
     def _scalar(self, node: ast.expr, value: _Value) -> float:
         if isinstance(value, list):
-            raise self._error(node, "a curve stands where a number must: use max(abs(…)), mean(…) or last(…)")
+            raise self._error(node, "a curve where a number is needed: use max(abs(…)), mean(…) or last(…)")
         return value
 
     def _call(self, name: str, args: list[ast.expr]) -> _Value:
@@ -132,7 +131,7 @@ class _Evaluator:
         if name in ("max", "min") and len(values) > 1:
             return _REDUCE[name]([v for v in values if isinstance(v, int | float)])
         raise UserError(
-            f"--assert {self.expression!r}: {name}(…) is not known here",
+            f"--assert {self.expression!r}: unknown function {name}(…)",
             hint=f"known: {', '.join((*_METRIC, 'abs', *_REDUCE))}",
         )
 

@@ -21,25 +21,25 @@ _STEP_SECONDS = ("timing_s/step", "perf/time_per_step", "time/train_step")
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One run's metric on an axis: ``xs`` ascending, ``ys`` at them, NaN and infinite values among these."""
+    """One run's metric on an axis: ascending ``xs`` and their ``ys``, which may be NaN or infinite."""
 
     xs: Sequence[float]
     ys: Sequence[float]
 
     def finite(self) -> Curve:
-        """Without its NaN and infinite values."""
+        """Return the curve without NaN and infinite values."""
         if all(map(math.isfinite, self.ys)):
             return self
         kept = [point for point in zip(self.xs, self.ys, strict=True) if math.isfinite(point[1])]
         return Curve([x for x, _ in kept], [y for _, y in kept])
 
     def inside(self, low: float, high: float) -> Curve:
-        """The part of it with low ≤ x ≤ high."""
+        """Return the part with low ≤ x ≤ high."""
         start, end = bisect_left(self.xs, low), bisect_right(self.xs, high)
         return self if (start, end) == (0, len(self.xs)) else Curve(self.xs[start:end], self.ys[start:end])
 
     def at(self, x: float) -> float:
-        """The value at ``x``, linear between two points; beyond its ends their value."""
+        """Return the value at ``x``, linear between two points, constant beyond the ends."""
         index = bisect_right(self.xs, x)
         if index == 0:
             return self.ys[0]
@@ -53,7 +53,7 @@ class Curve:
 def curve(
     series: Series, run: RunMetrics, axis: Axis, *, r: int | None, samples_per_step: int | None
 ) -> Curve:
-    """One series on ``axis``.
+    """Put one series on ``axis``.
 
     ``r``: optimizer updates per veRL step. Trinity's step is one update, veRL's is r of them.
     Raises UserError where the run lacks what the axis needs.
@@ -85,7 +85,7 @@ def curve(
 
 
 def _on_clock(series: Series, run: RunMetrics) -> Curve:
-    """Seconds since the run's first point; from step times where the source has no clock."""
+    """Put a series on seconds since the run's first point; without a clock, on cumulated step times."""
     if all(wall == wall for wall in series.walls):
         walls = (w for s in run.series.values() for w in s.walls if w == w)
         start = min(walls, default=0.0)
@@ -104,15 +104,17 @@ def _on_tokens(series: Series, run: RunMetrics) -> Curve:
 
 
 def _cumulative(series: Series, amounts: Series) -> Curve:
-    """x at a step is the sum of ``amounts`` up to it; steps before the first amount are at 0."""
+    """Put a series on the cumulated ``amounts``; steps before the first amount are at 0."""
     totals = list(accumulate(amounts.values, initial=0.0))
     xs = [totals[bisect_right(amounts.steps, step)] for step in series.steps]
     return Curve(xs, series.values.tolist())
 
 
 def align(curves: Sequence[Curve]) -> tuple[list[float], list[list[float]]]:
-    """The x of the first curve inside the range that all share, and every curve there (linear between
-    its points). Empty when the ranges don't overlap."""
+    """Return the first curve's x in the range that all share, and every curve there.
+
+    Curves are linear between their points. Without a common range the result is empty.
+    """
     if not all(c.xs for c in curves):
         return [], [[] for _ in curves]
     if all(c.xs == curves[0].xs for c in curves):

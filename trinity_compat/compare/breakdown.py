@@ -1,4 +1,4 @@
-"""Where a step's seconds go, and on how many GPUs, for each side of a comparison."""
+"""Time within a step, devices and throughput of each side of a comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trinity_compat.compare import names
 from trinity_compat.compare.model import RunMetrics, Side
 from trinity_compat.job.gpus import shares, trainer_gpus
 
-# What a veRL step consists of, in order; timing_s/step is their sum and more (ray_trainer.py: fit).
+# The parts of a veRL step in order; timing_s/step is at least their sum (ray_trainer.py: fit).
 _INSIDE = (
     "gen",
     "reward",
@@ -32,10 +32,13 @@ Parts = dict[str, float]
 
 
 def timing(side: Side) -> dict[str, object]:
-    """Seconds of each part: ``mean`` over steps and runs, ``steps`` (at most 100 bins of neighbouring steps)
-    and ``explorer``, what the explorer of a decoupled run did beside it. Empty parts are left out."""
+    """Return the seconds of each part of a step, without empty parts.
+
+    ``mean`` is over steps and runs, ``steps`` has at most 100 bins of neighbouring steps, and ``explorer``
+    contains the parts of a decoupled run's explorer.
+    """
     by_step = _by_step(side)
-    beside = {part: mean(side, f"time/{part}") or 0.0 for part in _EXPLORER} if _decoupled(side) else {}
+    explorer = {part: mean(side, f"time/{part}") or 0.0 for part in _EXPLORER} if _decoupled(side) else {}
     return {
         "label": side.label,
         "total": mean(side, "timing_s/step"),
@@ -44,12 +47,12 @@ def timing(side: Side) -> dict[str, object]:
             {"from": steps[0], "to": steps[-1], "parts": _average([by_step[step] for step in steps])}
             for steps in _bins(sorted(by_step))
         ],
-        "explorer": {part: seconds for part, seconds in beside.items() if seconds},
+        "explorer": {part: seconds for part, seconds in explorer.items() if seconds},
     }
 
 
 def _by_step(side: Side) -> dict[int, Parts]:
-    """step → part → seconds, a mean over the runs that reached the step; a part not logged took none."""
+    """Return step → part → seconds, averaged over the runs that reached the step; unlogged parts took 0 s."""
     found: dict[int, list[Parts]] = {}
     for run in side.runs:
         series, _ = names.rename(run, {})
@@ -65,7 +68,7 @@ def _by_step(side: Side) -> dict[int, Parts]:
 
 
 def step_parts(clock: Mapping[str, float]) -> Parts:
-    """One veRL step's parts, which add up to timing_s/step and the validation after it."""
+    """Return one veRL step's parts, which add up to timing_s/step plus the validation after it."""
     inside = {part: clock[part] for part in _INSIDE if part in clock}
     other = clock["step"] - sum(inside.values())
     waited = min(clock.get(_WAITED, 0.0), inside.get("gen", 0.0))
@@ -75,7 +78,7 @@ def step_parts(clock: Mapping[str, float]) -> Parts:
 
 
 def _average(rows: list[Parts]) -> Parts:
-    """Part → mean over ``rows`` (absent: 0), without parts that took no time."""
+    """Return part → mean over ``rows`` (absent: 0), without parts that took no time."""
     order = list(dict.fromkeys(part for row in rows for part in row))
     means = {part: statistics.fmean(row.get(part, 0.0) for row in rows) for part in order}
     return {part: seconds for part, seconds in means.items() if seconds > 0}
@@ -87,14 +90,17 @@ def _bins(steps: list[int]) -> Iterator[list[int]]:
 
 
 def mean(side: Side, name: str) -> float | None:
-    """The mean of a metric over all steps of all runs, None where no run has it."""
+    """Return a metric's mean over all steps of all runs, None if no run has it."""
     values = [v for run in side.runs if name in run.series for v in run.series[name].sorted().values]
     return statistics.fmean(values) if values else None
 
 
 def resources(side: Side) -> dict[str, object]:
-    """Throughput and MFU per GPU. veRL divides by the trainer's GPUs; ``throughput_all`` divides by those of
-    the rollout too, which a decoupled run has beside them: only this is fair against one that shares."""
+    """Return throughput and MFU per GPU.
+
+    veRL divides by the trainer's GPUs. ``throughput_all`` also counts the rollout's separate GPUs of a
+    decoupled run, which makes it comparable with a run that shares GPUs.
+    """
     split = _split(side.runs[0])
     throughput = mean(side, "perf/throughput")
     return {
@@ -114,7 +120,7 @@ def _decoupled(side: Side) -> bool:
 
 
 def _split(run: RunMetrics) -> tuple[int, int] | None:
-    """(GPUs of the trainer, GPUs of the rollout beside it), None where the source doesn't say."""
+    """Return (GPUs of the trainer, separate GPUs of the rollout), None if the source does not record them."""
     verl, mode = run.meta.get("verl") or {}, run.meta.get("mode", "both")
     explorers = int(run.meta.get("explorers") or 1)
     try:
@@ -128,7 +134,7 @@ def _split(run: RunMetrics) -> tuple[int, int] | None:
 
 def _split_text(run: RunMetrics, split: tuple[int, int] | None) -> str:
     if split is None:
-        return "unknown: the source doesn't say"
+        return "unknown: not recorded by the source"
     word = "CPU process" if _device(run) == "cpu" else "GPU"
     count, beside = split
     plural = f"{word}{'es' if word.endswith('s') else 's'}"

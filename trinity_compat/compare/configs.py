@@ -1,7 +1,7 @@
-"""Two launches compared by their configuration in effect, not by their text.
+"""Comparison of two launches by their effective configuration.
 
-Each source is carried to the pinned veRL first, so a script of veRL 0.4 and a Trinity YAML can be set
-side by side: a key that moved is one row, a default that flipped between releases is seen.
+Each source is first upgraded to the pinned veRL, so a script of veRL 0.4 and a Trinity YAML are comparable: a
+key that moved is one row, and a default that changed between releases is a difference.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TRINITY_SECTIONS = {"algorithm", "buffer", "explorer", "synchronizer", "cluster
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSettings:
-    """Every leaf of a source under the pinned veRL's keys, and where the set ones were written."""
+    """Every leaf of a source under the pinned veRL's keys, and the places where keys were set."""
 
     source: str
     values: Mapping[str, object]
     places: Mapping[str, str]
-    why: str  # which veRL release it was read as, or that it is Trinity's
+    why: str  # the veRL release as which it was read, or Trinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class KeyDifference:
 
 
 def read_in_effect(source: str) -> EffectiveSettings:
-    """A script, a veRL YAML or a Trinity YAML. Raises UserError."""
+    """Read a script, a veRL YAML or a Trinity YAML. Raises UserError."""
     path = Path(source)
     if not path.is_file():
         raise UserError(
@@ -87,7 +87,7 @@ def _of_script(source: str, launches: Sequence[Launch]) -> EffectiveSettings:
 
 
 def _of_verl(source: str, config: EffectiveConfig) -> EffectiveSettings:
-    """Raises UserError for what Hydra would refuse: such a launch has no effect that could be compared."""
+    """Read a veRL configuration. Raises UserError for one that Hydra would refuse, since it has no effect."""
     refuse_errors(config)
     upgraded = upgrade(config).config
     values = dict(leaves({key: setting.value for key, setting in upgraded.settings.items()}))
@@ -103,8 +103,10 @@ def _place(setting: Setting) -> str:
 
 
 def _unknown_texts(config: EffectiveConfig) -> dict[str, object]:
-    """Values that hold an unset variable or an unknown output, with its name in its place: a Trinity YAML
-    has ``${oc.env:HOME}`` there too."""
+    """Return values that contain an unset variable or unknown output, with its name as a reference.
+
+    A Trinity YAML also has ``${oc.env:HOME}`` there.
+    """
     symbols = EnvReferences()
     marked = symbolic_settings(config, symbols, None) or {}
     values = leaves({key: setting.value for key, setting in marked.items()})
@@ -112,7 +114,7 @@ def _unknown_texts(config: EffectiveConfig) -> dict[str, object]:
 
 
 def difference(a: EffectiveSettings, b: EffectiveSettings) -> list[KeyDifference]:
-    """Keys with different effect, in order; a key that only one side has counts."""
+    """Return the keys with different effects in order, including keys that only one side has."""
     keys = sorted(set(a.values) | set(b.values))
     rows = []
     for key in keys:
@@ -124,7 +126,7 @@ def difference(a: EffectiveSettings, b: EffectiveSettings) -> list[KeyDifference
 
 
 def difference_text(first: str, others: Sequence[str], form: str) -> str:
-    """The differences of each other source from the first, as text, md or json."""
+    """Return the differences of each source from the first as text, md or json."""
     a = read_in_effect(first)
     pairs = [(b, difference(a, b)) for b in map(read_in_effect, others)]
     if form == "json":
@@ -150,9 +152,11 @@ def _text(a: EffectiveSettings, b: EffectiveSettings, found: list[KeyDifference]
 
 
 def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, object]] | None:
-    """What differs between two runs' recorded veRL configurations, for the HTML report: first the keys whose
-    effect an audit calls changed (with its words, also where both wrote the same value), then the keys that
-    only have another value. None unless both runs recorded theirs."""
+    """Return the differences of two runs' recorded veRL configurations, None unless both recorded theirs.
+
+    First come the keys whose effect an audit reports as changed, with its reason, even if both values are
+    equal. Then come the keys with different values only.
+    """
     verl_a, verl_b = a.get("verl"), b.get("verl")
     if not verl_a or not verl_b:
         return None
@@ -169,7 +173,7 @@ def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, object
 
 
 def _reasons(meta: Mapping[str, Any]) -> dict[str, str]:
-    """key → what the audit says of it, where it isn't simply mapped."""
+    """Return key → the audit's status and reason, for keys that are not simply mapped."""
     launches = (meta.get("audit") or {}).get("launches") or []
     return {
         finding["key"]: f"{finding['status']}: {finding['reason']}"

@@ -1,4 +1,4 @@
-"""The two sides' curves of one metric on a common x, and what of them is not finite."""
+"""The two sides' curves of one metric on a common x, and their NaN and infinite points."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from trinity_compat.compare.model import RunMetrics, Series
 from trinity_compat.compare.options import CompareOptions
 from trinity_compat.compare.statistics import CurveSummary, summarise
 
-Renamed = list[
-    tuple[RunMetrics, dict[str, Series]]
-]  # a side's runs, each with its series under canonical names
+# The runs of a side, each with its series under canonical names.
+Renamed = list[tuple[RunMetrics, dict[str, Series]]]
 
 
 @dataclass(frozen=True, slots=True)
 class NonFinitePoints:
-    """What a side's curves have of NaN and infinite values where both sides have points.
+    """A side's NaN and infinite values in the range where both sides have points.
 
-    ``count`` over all seeds, ``first`` x, ``to_the_end`` where no finite value follows in that seed.
+    ``count`` is over all seeds, ``first`` the first such x, ``to_the_end`` True if no finite value follows
+    it.
     """
 
     kind: str  # NaN | infinite | NaN or infinite
@@ -50,7 +50,7 @@ class SideCurves:
 def both_sides(
     name: str, a: Renamed, b: Renamed, options: CompareOptions
 ) -> tuple[list[float], SideCurves, SideCurves]:
-    """The common x, empty where the sides share no range, and the sides on it."""
+    """Return the common x (empty if the sides share no range) and both sides on it."""
     curves = [curve_of(series[name], run, options) for run, series in (*a, *b)]
     xs, values = align([one.finite() for one in curves])
     low, high = _common(curves)
@@ -61,7 +61,7 @@ def both_sides(
 
 
 def curve_of(series: Series, run: RunMetrics, options: CompareOptions) -> Curve:
-    """One run's series on the axis asked for."""
+    """Return one run's series on the axis of the options."""
     return curve(
         series,
         run,
@@ -72,9 +72,11 @@ def curve_of(series: Series, run: RunMetrics, options: CompareOptions) -> Curve:
 
 
 def updates_of(run: RunMetrics) -> int | None:
-    """r, mini-batches per veRL step: the source's own word, else from its configuration (veRL counts a
-    mini-batch in prompts: actor.ppo_mini_batch_size), None where neither is there. A mini-batch is one
-    step of Trinity's, however many ppo_epochs it is taken through."""
+    """Return r, the mini-batches per veRL step, None if the source does not record it.
+
+    It is the source's own value, else computed from its configuration (actor.ppo_mini_batch_size counts
+    prompts). A mini-batch is one step of Trinity's, whatever ppo_epochs is.
+    """
     if run.updates_per_step:
         return run.updates_per_step
     verl = run.meta.get("verl") or {}
@@ -84,7 +86,7 @@ def updates_of(run: RunMetrics) -> int | None:
 
 
 def samples_of(run: RunMetrics) -> int | None:
-    """Responses per veRL step as the job's own configuration says, None elsewhere."""
+    """Return the responses per veRL step from the run's configuration, None without one."""
     verl = run.meta.get("verl") or {}
     batch = verl.get("data", {}).get("train_batch_size")
     n = verl.get("actor_rollout_ref", {}).get("rollout", {}).get("n")
@@ -92,7 +94,7 @@ def samples_of(run: RunMetrics) -> int | None:
 
 
 def _common(curves: Sequence[Curve]) -> tuple[float, float]:
-    """The range of x in which every curve has points, finite or not; low > high where none is."""
+    """Return the range of x in which every curve has points, finite or not; low > high for an empty range."""
     if not all(one.xs for one in curves):
         return math.inf, -math.inf
     return max(one.xs[0] for one in curves), min(one.xs[-1] for one in curves)

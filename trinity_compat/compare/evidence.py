@@ -1,4 +1,4 @@
-"""What the data say of one metric: the difference and its interval, the margin, what could have been seen."""
+"""Evidence on one metric: the difference and its interval, the margin, the detectable difference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """Sides that are less than ``size`` apart count as the same. ``origin`` says where the number is from."""
+    """The largest difference that counts as the same. ``origin`` describes how it was determined."""
 
     size: float
     origin: str
@@ -50,12 +50,12 @@ class Margin:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known before the other metrics are looked at.
+    """The tests of one metric by itself, before the correction for many metrics.
 
     ``p_same``: of the equivalence test (two one-sided tests against the margin). ``least``: the difference
     that data like these show with 80 % power. ``seeds``: how many a side would show the margin so, None where
     seed noise is unknown or it would take more than ``power.MOST_SEEDS``. ``lacks``: why nothing can be
-    tested; ``doubt``: why the points are worth less than their number. ``exceeds_rounding``: B − A
+    tested; ``doubt``: why the points count as fewer independent ones. ``exceeds_rounding``: B − A
     is more than rounding.
     """
 
@@ -79,7 +79,7 @@ def gather(
     paired: bool,
     resolution: float,
 ) -> Evidence:
-    """Evidence on one metric, its curves on ``xs``.
+    """Compute the evidence on one metric from its curves on ``xs``.
 
     ``given``: the user's margin; ``resolution``: the last digit that a source prints.
     """
@@ -100,7 +100,7 @@ def gather(
 def _over_seeds(
     a: Sequence[float], b: Sequence[float], margin: Margin, amount: MarginAmount, paired: bool
 ) -> Evidence:
-    """From one level per seed; ``amount`` is what the margin was made from."""
+    """Compute evidence from one level per seed; ``amount`` is the margin as given."""
     from trinity_compat.compare.inference import power, seeds
 
     estimate = seeds.between_seeds(a, b, paired=paired)
@@ -149,13 +149,16 @@ def _difference(estimate: Estimate) -> Difference:
 
 
 def _p_within(estimate: Estimate, margin: Margin) -> float:
-    """p of the two one-sided tests against ± the margin (Schuirmann 1987)."""
+    """Return p of the two one-sided tests against ± the margin (Schuirmann 1987)."""
     return max(estimate.p_below(margin.size), estimate.p_above(-margin.size))
 
 
 def _margin(a: SideCurves, b: SideCurves, given: MarginAmount | None, over_seeds: bool) -> Margin:
-    """What was given, else a tenth of A's level; where the spread between seeds (one run a side: of the
-    points) is larger than the level, a tenth of the spread."""
+    """Return the user's margin, else a tenth of A's level.
+
+    If the spread between seeds (one run per side: of the points) exceeds the level, it is a tenth of the
+    spread.
+    """
     level = abs(a.summary.level)
     if given is not None:
         size = given.value * level if given.is_share else given.value
@@ -168,13 +171,13 @@ def _margin(a: SideCurves, b: SideCurves, given: MarginAmount | None, over_seeds
 
 
 def _spread(a: Sequence[float], b: Sequence[float]) -> float:
-    """The standard deviation inside the sides, of both together; 0 for fewer than two values."""
+    """Return the pooled standard deviation within the sides, 0 for fewer than two values."""
     if len(a) < 2 or len(b) < 2:
         return 0.0
     return math.sqrt((_variance(a) + _variance(b)) / 2)
 
 
 def _variance(values: Sequence[float]) -> float:
-    """statistics.variance reckons in fractions: two milliseconds for a curve of 2,000 points."""
+    """Return the variance; statistics.variance computes in fractions, 2 ms for 2,000 points."""
     mean = stdlib.fmean(values)
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1)

@@ -1,4 +1,4 @@
-"""The HTML report: one offline file, with the style and the charts of all our pages inside it."""
+"""The HTML report: one offline file that contains the style sheet and the chart code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from trinity_compat.compare.conclusion import key_metrics
 from trinity_compat.compare.report import as_dict, data_needed, metric_dict
 from trinity_compat.compare.verdict import Comparison, MetricVerdict
 
-_MOST = 400  # points of a drawn curve: more than a screen shows, and a page of 10 000 steps stays small
+_MOST = 400  # points of a drawn curve: about a screen's width, which keeps a page of 10 000 steps small
 
 
 def as_html(comparison: Comparison, *, config_diff: list[dict[str, object]] | None = None) -> str:
-    """The page. Values are embedded as JSON with ``<`` escaped, so no text of a run becomes markup.
+    """Return the page. Values are embedded as JSON with ``<`` escaped, so no text of a run becomes markup.
 
-    ``config_diff``: rows of ``configs.of_runs``, None where a side's configuration is not known.
+    ``config_diff`` are rows of ``configs.of_runs``, None if a side's configuration is not recorded.
     """
     sides = (comparison.a, comparison.b)
     data = as_dict(comparison)
@@ -45,8 +45,10 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, object]] | No
 
 
 def drawn(metric: MetricVerdict) -> dict[str, Any]:
-    """The metric with what ``Charts.pair`` draws: x and the values of each side's runs there, at most _MOST
-    points, each the mean of its neighbours."""
+    """Return the metric with the points that ``Charts.pair`` draws: x and each run's values.
+
+    Longer curves are reduced to _MOST points, each a mean of neighbouring ones.
+    """
     size = -(-len(metric.xs) // _MOST)
     sides = {"a_seeds": metric.a.seeds, "b_seeds": metric.b.seeds}
     seeds = {side: [_means(run, size) for run in runs] for side, runs in sides.items()}
@@ -60,7 +62,7 @@ def _means(values: Sequence[float], size: int) -> list[float]:
 
 
 def together(labels: Sequence[str], pages: Sequence[str]) -> str:
-    """Several reports in one file, each in a frame of its own that holds the whole of it."""
+    """Return several reports as one file, each in its own frame."""
     frames = "".join(
         f"<details{' open' if index == 0 else ''}><summary>{html.escape(label)}</summary>"
         f'<iframe srcdoc="{html.escape(page)}"></iframe></details>'

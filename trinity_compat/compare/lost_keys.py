@@ -1,4 +1,4 @@
-"""A run of stock veRL that lost reward keys beside one that has them: two rewards are compared."""
+"""Detection of stock veRL runs that lost reward keys, so that the sides have different rewards."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _BASELINE = "trinity-compat profile NAME --as-overrides --for SCRIPT prints the 
 class LostKeys:
     """The keys, with their values, that runs of side A or B lost.
 
-    ``known``: their own configuration says so; else the other side's launch has them, and these runs keep no
-    configuration that would tell.
+    ``known`` is True if the runs' own configuration shows it. Otherwise the other side's launch has the keys,
+    and these runs record no configuration.
     """
 
     side: str
@@ -28,7 +28,7 @@ class LostKeys:
     known: bool
 
     def __str__(self) -> str:
-        """The line that a report begins with."""
+        """Return the report's line on the keys."""
         keys = ", ".join(f"{key}={value}" for key, value in self.keys.items())
         if self.known:
             without = (
@@ -39,12 +39,12 @@ class LostKeys:
         return f"{without}, so the sides have different rewards: {_SINCE}. {_BASELINE}."
 
     def as_dict(self) -> dict[str, object]:
-        """Of the JSON form."""
+        """Return the JSON form."""
         return {"side": self.side, "runs": [*self.runs], "keys": dict(self.keys), "known": self.known}
 
 
 def lost_by_stock(a: Side, b: Side) -> list[LostKeys]:
-    """Of each side at most one: known where it can be."""
+    """Return at most one entry per side, a known one if possible."""
     return [*_of_side("A", a, b), *_of_side("B", b, a)]
 
 
@@ -55,9 +55,9 @@ def _of_side(letter: str, side: Side, other: Side) -> Iterator[LostKeys]:
         keys = {key: value for _, lost in known for key, value in lost.items()}
         yield LostKeys(letter, tuple(run.name for run, _ in known), _shown(keys), True)
         return
-    untold = tuple(run.name for run in runs if "verl" not in run.meta)
-    if untold and (keys := _read_by(other.runs)):
-        yield LostKeys(letter, untold, _shown(keys), False)
+    unrecorded = tuple(run.name for run in runs if "verl" not in run.meta)
+    if unrecorded and (keys := _read_by(other.runs)):
+        yield LostKeys(letter, unrecorded, _shown(keys), False)
 
 
 def _shown(keys: Mapping[str, object]) -> dict[str, object]:
@@ -65,7 +65,7 @@ def _shown(keys: Mapping[str, object]) -> dict[str, object]:
 
 
 def _read_by(runs: Iterable[RunMetrics]) -> dict[str, object]:
-    """The keys of before 0.8 that the launches of our runs set, as their audits hold them."""
+    """Return the reward keys from before 0.8 that our runs' launches set, from their audits."""
     return {
         finding["key"]: finding.get("value")
         for run in runs

@@ -1,4 +1,4 @@
-"""How far apart two sides may be and still be the same: ``--margin NAME=VALUE`` and files of margins."""
+"""Margins: the largest difference that counts as the same (``--margin NAME=VALUE``, files of margins)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MarginAmount:
         return f"{100 * self.value:g} %" if self.is_share else f"{self.value:g}"
 
 
-# A tenth of A's level, where nothing is given.
+# A tenth of A's level, unless the user sets a margin.
 DEFAULT = MarginAmount(0.1, is_share=True)
 
 
@@ -32,31 +32,31 @@ DEFAULT = MarginAmount(0.1, is_share=True)
 class Margins:
     """Amounts by the name of a metric, a pattern (``val-core/*``) or a group of the report, as given.
 
-    ``asked``: those of the command line, where a name that fits nothing is a typing error; a file may serve
-    several comparisons.
+    ``of_command_line`` are the names that must match a metric: an unmatched one is a typing error there,
+    while a file may serve several comparisons.
     """
 
     given: Mapping[str, MarginAmount] = field(default_factory=dict)
-    asked: frozenset[str] = frozenset()
+    of_command_line: frozenset[str] = frozenset()
 
     def of(self, metric: str) -> MarginAmount | None:
-        """Given for the metric by name, else by the longest pattern, else by group; None: nothing."""
+        """Return the margin of the name, else of the longest pattern, else of the group, else None."""
         patterns = (key for key in self.given if fnmatch.fnmatchcase(metric, key))
         for key in (metric, *sorted(patterns, key=len, reverse=True), names.group_of(metric)):
             if key in self.given:
                 return self.given[key]
         return None
 
-    def unheard(self, metrics: Sequence[str]) -> list[str]:
-        """The names of a file that are not a group's and fit no metric.
+    def unused(self, metrics: Sequence[str]) -> list[str]:
+        """Return the names of a file that match no metric and no group.
 
-        Raises UserError where one of the command line is so.
+        Raises UserError for such a name of the command line.
         """
         groups = names.groups()
         known = (*groups, *metrics)
         left = [key for key in self.given if key not in known and not fnmatch.filter(metrics, key)]
         for key in left:
-            if key in self.asked:
+            if key in self.of_command_line:
                 near = nearest(key, known)
                 hint = f"did you mean {near[0]}?" if near else f"a metric, or a group: {', '.join(groups)}"
                 raise UserError(f"--margin {key}: no metric that both sides have", hint=hint)
@@ -64,7 +64,7 @@ class Margins:
 
 
 def amount(option: str, text: str) -> MarginAmount:
-    """``0.02`` or ``5%``. Raises UserError that names the option."""
+    """Parse ``0.02`` or ``5%``. Raises UserError that names the option."""
     number = text.strip()
     is_share = number.endswith("%")
     try:
@@ -77,7 +77,7 @@ def amount(option: str, text: str) -> MarginAmount:
 
 
 def read(path: Path) -> dict[str, MarginAmount]:
-    """A YAML mapping of metrics, patterns and groups to amounts. Raises UserError with the line."""
+    """Read a YAML mapping of metrics, patterns and groups to amounts. Raises UserError with the line."""
     import yaml
 
     from trinity_compat.verl_config.yaml_files import load_yaml
@@ -109,7 +109,7 @@ def _read_one(path: Path, text: str, key: str, value: object) -> MarginAmount:
 
 
 def _check_group(name: str) -> None:
-    """A word without a slash or a star names a group of the report."""
+    """Raise UserError unless a word without a slash or wildcard is a group of the report."""
     groups = names.groups()
     if name not in groups and not set(name) & set("/*?["):
         near = nearest(name, groups)

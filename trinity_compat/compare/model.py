@@ -1,4 +1,4 @@
-"""What is compared: a run is a set of named series; a side is one or more runs (seeds)."""
+"""The compared data: a run is a set of named series; a side is one or more runs (seeds)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ class Series:
         self.walls.append(wall)
 
     def latest(self) -> Series:
-        """Ordered by step, one point a step (the last written wins), NaN and infinite values among them; the
-        series itself where it is so already."""
+        """Return the series ordered by step, with the last written point of each step.
+
+        NaN and infinite values remain. An ordered series returns itself.
+        """
         if all(map(lt, self.steps, self.steps[1:])):
             return self
         return self._at({step: index for index, step in enumerate(self.steps)})
 
     def sorted(self) -> Series:
-        """``latest`` without its NaN and infinite values."""
+        """Return ``latest`` without NaN and infinite values."""
         if all(map(math.isfinite, self.values)):
             return self.latest()
         newest = {step: index for index, step in enumerate(self.steps)}
@@ -54,7 +56,7 @@ class Series:
         return len(self.steps)
 
     def points(self) -> Iterator[tuple[int, float]]:
-        """(step, value) pairs as stored."""
+        """Return (step, value) pairs as stored."""
         return zip(self.steps, self.values, strict=True)
 
 
@@ -72,7 +74,7 @@ class RunMetrics:
     series: dict[str, Series]
     updates_per_step: int | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)  # what was odd: truncated tails, skipped lines
+    notes: list[str] = field(default_factory=list)  # problems of the source: truncated tails, skipped lines
     resolution: float = 0.0  # the last digit that a text source prints, 0 where it prints them all
 
 

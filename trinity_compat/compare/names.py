@@ -1,4 +1,4 @@
-"""One name per metric: veRL's. The table is data (``translators/metrics/names.yaml``)."""
+"""Canonical metric names, which are veRL's. The table is data (``translators/metrics/names.yaml``)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MetricNames:
 
 @cache
 def table() -> MetricNames:
-    """The shipped table."""
+    """Return the shipped table."""
     data = yaml.safe_load(data_path("translators/metrics/names.yaml").read_text())
     names = tuple((row["verl"], row["trinity"], row.get("differs", "")) for row in data["names"])
     groups = {group: tuple(prefixes) for group, prefixes in data["groups"].items()}
@@ -35,7 +35,7 @@ def table() -> MetricNames:
 
 
 def canonical(name: str) -> tuple[str, str]:
-    """(veRL's name for a Trinity metric, what differs in meaning); (name, "") when it has no row."""
+    """Return (veRL's name for a Trinity metric, difference in meaning), (name, "") without a row."""
     for verl, trinity, differs in table().names:
         if trinity == name:
             return verl, differs
@@ -45,13 +45,13 @@ def canonical(name: str) -> tuple[str, str]:
 
 
 def is_trinity(run: RunMetrics) -> bool:
-    """Whether upstream Trinity-RFT wrote the run: it says ``time/…`` where veRL says ``timing_s/…``."""
+    """Return whether upstream Trinity-RFT wrote the run: it logs ``time/…``, veRL ``timing_s/…``."""
     has = {name.split("/")[0] for name in run.series}
     return "time" in has and "timing_s" not in has
 
 
 def rename(run: RunMetrics, pairs: Mapping[str, str]) -> tuple[dict[str, Series], dict[str, str]]:
-    """The run's series under canonical names, and name → what differs in meaning.
+    """Return the run's series under canonical names, and name → difference in meaning.
 
     ``pairs`` (the user's --pair) go first; a row of the table applies to Trinity's runs only, and never
     onto a name that the run has itself.
@@ -71,12 +71,12 @@ def rename(run: RunMetrics, pairs: Mapping[str, str]) -> tuple[dict[str, Series]
 
 
 def groups() -> tuple[str, ...]:
-    """The groups of the report, in its order."""
+    """Return the groups of the report, in its order."""
     return (*table().groups, "other")
 
 
 def group_of(name: str) -> str:
-    """The verdict's group of a metric: that of the table's longest prefix that fits, else ``other``."""
+    """Return the group of the table's longest prefix of a metric, else ``other``."""
     fits = [
         (len(prefix), group)
         for group, prefixes in table().groups.items()
@@ -87,12 +87,12 @@ def group_of(name: str) -> str:
 
 
 def is_of_learning(group: str) -> bool:
-    """Whether a group's metrics say how training went; the others count seconds, memory and staleness."""
+    """Return whether a group's metrics describe learning; the others are seconds, memory and staleness."""
     return group in LEARNING
 
 
 def better(name: str) -> str:
-    """ "+" where higher is better, "-" where lower is, "" where neither."""
+    """Return "+" if higher is better, "-" if lower is, "" if neither."""
     for pattern, sign in table().better.items():
         if fnmatch.fnmatchcase(name, pattern):
             return sign

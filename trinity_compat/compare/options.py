@@ -1,4 +1,4 @@
-"""How to compare."""
+"""Options of a comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trinity_compat.compare.margins import Margins
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """``pairs`` renames metrics (theirs → canonical) before anything else; ``margins``: what is the same."""
+    """Options of a comparison. ``pairs`` renames metrics (theirs → canonical) first."""
 
     axis: Axis = "step"
     updates_per_step: int | None = None

@@ -1,4 +1,4 @@
-"""A comparison as text, JSON or Markdown; ``html.py`` writes the page."""
+"""A comparison as text, JSON or Markdown; ``html.py`` writes the HTML page."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _number(value: float | None) -> str:
 
 
 def data_needed(comparison: Comparison) -> list[list[str]]:
-    """Of each metric that was tested and is unclear: why, and what it would take to know."""
+    """Return the row of each tested, unclear metric: the reason and the data that would decide."""
     return [
         [
             metric.name,
@@ -88,8 +88,10 @@ def _sides(comparison: Comparison) -> list[str]:
 
 
 def print_text(comparison: Comparison, console: Console) -> None:
-    """Conclusion first, then a table per group, then what should be known about the names; the conclusion's
-    first line once more, where a terminal has scrolled."""
+    """Print the conclusion, a table per group, the notes, and the conclusion's first line again.
+
+    The first line is repeated because a terminal may have scrolled.
+    """
     conclusion = headline(comparison)
     for line in (*_sides(comparison), "", *conclusion, ""):
         console.print(Text(line))
@@ -114,7 +116,7 @@ def _print_data_needed(comparison: Comparison, console: Console) -> None:
 
 
 def _print_group(group: str, metrics: list[MetricVerdict], console: Console) -> None:
-    """A row for each metric but the identical ones, which are only named."""
+    """Print a row for each metric except identical ones, which are only named."""
     table = Table(title=group, title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(_COLUMNS):
         table.add_column(column, justify="left" if index < 2 else "right", overflow="fold")
@@ -131,7 +133,7 @@ def _print_group(group: str, metrics: list[MetricVerdict], console: Console) -> 
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """The same as the text, for a pull request."""
+    """Return the report as Markdown, for a pull request."""
     conclusion, *details = headline(comparison)
     lines = [f"**{conclusion}**", "", *(f"- {line}" for line in (*_sides(comparison), *details)), ""]
     lines += [f"| group | {' | '.join(VERDICTS)} | which differ |", "|---" * (len(VERDICTS) + 2) + "|"]
@@ -152,7 +154,7 @@ def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
-    """Version 1 of the JSON form; NaN becomes null."""
+    """Return version 1 of the JSON form; NaN becomes null."""
     return {
         "version": 1,
         "a": _side_dict(comparison.a),
@@ -178,7 +180,7 @@ def _side_dict(side: Side) -> dict[str, object]:
 
 
 def metric_dict(metric: MetricVerdict) -> dict[str, Any]:
-    """One metric of ``as_dict``."""
+    """Return one metric of ``as_dict``."""
     d = metric.difference
     return {
         "name": metric.name,
@@ -207,13 +209,13 @@ def metric_dict(metric: MetricVerdict) -> dict[str, Any]:
 
 
 def _same_dict(metric: MetricVerdict) -> dict[str, object]:
-    """The equivalence test: against what margin, and p of B − A not being inside it."""
+    """Return the equivalence test: its margin, and p of B − A not being within it."""
     margin = metric.evidence.margin
     return {"margin": _finite(margin.size), "of": margin.origin, "p": metric.evidence.p_same}
 
 
 def _band_dict(metric: MetricVerdict) -> dict[str, object] | None:
-    """The band of B − A over windows of x; ``at``: where it first leaves 0, None where that isn't shown."""
+    """Return the band of B − A over windows of x; ``at`` is the first window that excludes 0, or None."""
     band = metric.evidence.band
     if band is None:
         return None
@@ -256,7 +258,7 @@ def _finite(value: float) -> float | None:
 
 
 def as_json(comparisons: Sequence[Comparison]) -> str:
-    """Indented JSON with a newline at the end: the comparison, or ``comparisons`` where there are several."""
+    """Return indented JSON with a final newline: the comparison, or ``comparisons`` of several."""
     found = [as_dict(comparison) for comparison in comparisons]
     data = found[0] if len(found) == 1 else {"version": 1, "comparisons": found}
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"

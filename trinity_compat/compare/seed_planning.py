@@ -1,4 +1,4 @@
-"""``--plan 0.02``: how many seeds a side tell so much apart, from the noise of the seeds that are there."""
+"""``--plan 0.02``: the seeds per side that detect a difference, from the noise of existing seeds."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class SeedsNeeded:
-    """One metric.
+    """The plan of one metric.
 
-    ``spread``: standard deviation of the level between seeds of a side. ``seeds``: a side, to tell
-    ``tell_apart`` with 80 % power; ``seeds_to_be_safe``: the same by the upper 80 % limit of the spread,
-    which few seeds tell only roughly; None above ``power.MOST_SEEDS``. ``least_seen``: the difference that as
-    many seeds a side show as the smallest side has (of those with two).
+    ``spread``: standard deviation of the level between seeds of a side. ``seeds``: per side, to detect
+    ``tell_apart`` with 80 % power; ``seeds_to_be_safe``: the same with the upper 80 % limit of the spread,
+    since few seeds estimate it only roughly; None above ``power.MOST_SEEDS``. ``least_seen``: the difference
+    that the smallest side's number of seeds (at least two) detects.
     """
 
     metric: str
@@ -49,7 +49,7 @@ class SeedsNeeded:
 
 @dataclass(frozen=True, slots=True)
 class SeedPlan:
-    """The rows, and whose noise they were made from."""
+    """The rows, and the sides whose noise was used."""
 
     asked: MarginAmount
     sides: list[tuple[str, int]]  # label, runs
@@ -57,9 +57,9 @@ class SeedPlan:
 
 
 def make_plan(sides: Sequence[Side], asked: MarginAmount, options: CompareOptions) -> SeedPlan:
-    """From the spread inside each side, all sides together.
+    """Plan from the pooled spread within each side.
 
-    Raises UserError where no side has two runs, or none of the metrics.
+    Raises UserError if no side has two runs or the metrics are missing.
     """
     if missing := inference.missing():
         raise UserError(f"--plan: {missing}")
@@ -80,14 +80,14 @@ def make_plan(sides: Sequence[Side], asked: MarginAmount, options: CompareOption
 
 
 def _is_wanted(name: str, asked: MarginAmount, options: CompareOptions) -> bool:
-    """The metrics named; else the score and the validation; a share of the level suits the others as well."""
+    """Return whether to plan a metric: named ones, else score and validation; for a share all key metrics."""
     if options.metrics:
         return name.startswith(tuple(options.metrics))
     return name.startswith("val-core/") or name in (KEY_METRICS if asked.is_share else KEY_METRICS[:1])
 
 
 def _levels(side: Side, options: CompareOptions) -> dict[str, list[float]]:
-    """Metric → the level of each run, over the range that the side's runs share."""
+    """Return metric → the level of each run, over the range that the side's runs share."""
     renamed = [(run, names.rename(run, options.pairs)[0]) for run in side.runs]
     found = {}
     for name in set.intersection(*(set(series) for _, series in renamed)):
@@ -118,7 +118,7 @@ def _row(name: str, levels: Sequence[Sequence[float]], asked: MarginAmount) -> S
 
 
 def as_text(plan: SeedPlan, form: str) -> str:
-    """The plan as text, Markdown or JSON."""
+    """Return the plan as text, Markdown or JSON."""
     if form == "json":
         sides = [{"label": label, "runs": runs} for label, runs in plan.sides]
         rows = [asdict(row) for row in plan.rows]

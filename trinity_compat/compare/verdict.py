@@ -1,4 +1,4 @@
-"""Side A against side B, metric by metric: level, slope, last value, area, and whether noise explains it."""
+"""Comparison of two sides metric by metric: level, slope, last value, area, and a verdict."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["CompareOptions", "Comparison", "MetricVerdict", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class MetricVerdict:
-    """What became of one metric between A and B. ``area`` is the mean distance of the mean curves.
+    """The verdict on one metric. ``area`` is the mean distance of the mean curves.
 
-    ``why``: what keeps an unclear metric so, and what a ``same`` one differs by all the same.
+    ``why`` is the reason of an unclear verdict, or a remark on a ``same`` one.
     """
 
     name: str
@@ -51,12 +51,12 @@ class MetricVerdict:
 
     @property
     def over_seeds(self) -> bool:
-        """Whether both sides have the two seeds that a spread between seeds needs."""
+        """True if both sides have at least two seeds, so that the spread between seeds is known."""
         return min(len(self.a.seeds), len(self.b.seeds)) >= 2
 
     @property
     def better_side(self) -> str:
-        """ "A" or "B" where the metric has a better direction and the sides differ, else ""."""
+        """The side that is better, "" if the sides do not differ or the metric has no better direction."""
         if bool(self.a.broken) != bool(self.b.broken):
             return "B" if self.a.broken else "A"
         sign = names.better(self.name)
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def lost_by_stock(self) -> list[LostKeys]:
-        """The reward keys that a stock run of a side did not use."""
+        """The reward keys that a stock run of a side ignored."""
         from trinity_compat.compare.lost_keys import (
             lost_by_stock,  # with translate, which `--help` can do without
         )
@@ -118,7 +118,7 @@ class Comparison:
 
 
 def compare(a: Side, b: Side, options: CompareOptions) -> Comparison:
-    """Every metric that all runs of both sides have. Raises UserError where none is common."""
+    """Compare every metric that all runs of both sides have. Raises UserError if there is none."""
     _check_pairing(a, b, options)
     _check_r(a, b, options)
     _check_pairs((*a.runs, *b.runs), options.pairs)
@@ -137,15 +137,15 @@ def compare(a: Side, b: Side, options: CompareOptions) -> Comparison:
         else:
             metrics.append(verdict)
     if common and not metrics:
-        raise _apart(a, b, common, renamed_a, renamed_b, options)
+        raise _no_common_range(a, b, common, renamed_a, renamed_b, options)
     if not metrics:
         raise UserError(
             f"{a.label} and {b.label} have no metric in common"
             + (f" that begins with {', '.join(options.metrics)}" if options.metrics else ""),
-            hint=f"{a.label} has e.g. {_some(in_a)}; {b.label} has e.g. {_some(in_b)}; see --pair",
+            hint=f"{a.label} has e.g. {_examples(in_a)}; {b.label} has e.g. {_examples(in_b)}; see --pair",
         )
-    notes += _unheard(options, metrics)
-    return Comparison(a, b, options, _judged(metrics), sorted(in_a - in_b), sorted(in_b - in_a), notes)
+    notes += _unused_margins(options, metrics)
+    return Comparison(a, b, options, _with_verdicts(metrics), sorted(in_a - in_b), sorted(in_b - in_a), notes)
 
 
 def _not_finite(run: RunMetrics) -> Iterator[str]:
@@ -158,12 +158,12 @@ def _not_finite(run: RunMetrics) -> Iterator[str]:
             )
 
 
-def _unheard(options: CompareOptions, metrics: Sequence[MetricVerdict]) -> list[str]:
-    left = options.margins.unheard([m.name for m in metrics])
+def _unused_margins(options: CompareOptions, metrics: Sequence[MetricVerdict]) -> list[str]:
+    left = options.margins.unused([m.name for m in metrics])
     return [f"the margin of {name} fits no metric that both sides have" for name in left]
 
 
-def _some(found: set[str]) -> str:
+def _examples(found: set[str]) -> str:
     return ", ".join(sorted(found)[:4]) or "none in all its runs"
 
 
@@ -175,7 +175,7 @@ def _check_pairing(a: Side, b: Side, options: CompareOptions) -> None:
 
 
 def _check_r(a: Side, b: Side, options: CompareOptions) -> None:
-    """A given r that contradicts what every run says of itself is a mistake."""
+    """Raise UserError for an r that contradicts every run's own configuration."""
     given, runs = options.updates_per_step, (*a.runs, *b.runs)
     if given is None or any(updates_of(run) in (None, given) for run in runs):
         return
@@ -184,7 +184,7 @@ def _check_r(a: Side, b: Side, options: CompareOptions) -> None:
 
 
 def _check_pairs(runs: Sequence[RunMetrics], pairs: Mapping[str, str]) -> None:
-    """A pair that joins nothing is a typing error, and must not look obeyed."""
+    """Raise UserError for a pair that joins nothing, which is a typing error."""
     for theirs, ours in pairs.items():
         having = [run for run in runs if theirs in run.series]
         if not having:
@@ -206,7 +206,7 @@ def _renamed(side: Side, options: CompareOptions) -> tuple[Renamed, dict[str, st
 
 
 def _metric(name: str, a: Renamed, b: Renamed, options: CompareOptions, differs: str) -> MetricVerdict | None:
-    """The metric with its evidence, not judged yet; None where the sides share no range."""
+    """Return the metric with its evidence and no verdict, None if the sides share no range."""
     xs, side_a, side_b = both_sides(name, a, b, options)
     if not xs and not side_a.broken and not side_b.broken:
         return None
@@ -223,9 +223,12 @@ def _metric(name: str, a: Renamed, b: Renamed, options: CompareOptions, differs:
     return MetricVerdict(name, group, xs, side_a, side_b, area, evidence, UNCLEAR, differs_in_meaning=differs)
 
 
-def _judged(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
-    """Each metric with its verdict. p counts among the metrics of its kind: those of learning, and the others
-    (seconds, memory, throughput), which nearly always differ and say nothing of learning."""
+def _with_verdicts(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
+    """Return each metric with its verdict.
+
+    p is corrected among the metrics of learning, and among the others (seconds, memory, throughput), which
+    nearly always differ.
+    """
     found = []
     for learning in (True, False):
         kind = [m for m in metrics if names.is_of_learning(m.group) == learning]
@@ -236,7 +239,7 @@ def _judged(metrics: Sequence[MetricVerdict]) -> list[MetricVerdict]:
 
 
 def _is_tested(metric: MetricVerdict) -> bool:
-    """Whether its p counts: not where every point is equal, nor where one side diverged."""
+    """Return whether p counts: the points are not all equal, and not just one side diverged."""
     a, b = metric.a, metric.b
     return not equal(a.seeds, b.seeds) and bool(a.broken) == bool(b.broken)
 
@@ -257,10 +260,10 @@ def _with_verdict(metric: MetricVerdict, q: float | None, band_q: float | None, 
     return replace(metric, evidence=evidence, verdict=verdict, why=why, band_q=band_q)
 
 
-def _apart(
+def _no_common_range(
     a: Side, b: Side, names: list[str], in_a: Renamed, in_b: Renamed, options: CompareOptions
 ) -> UserError:
-    """The error of two sides whose ranges don't meet on the axis."""
+    """Return the error for two sides that share no range on the axis."""
     said = []
     for side, runs in ((a, in_a), (b, in_b)):
         curves = [curve_of(series[name], run, options) for run, series in runs for name in names]

@@ -128,7 +128,7 @@ def _number(value: object) -> int:
 
 
 def _texts(job: Job, ids: Sequence[int]) -> dict[int, Row]:
-    """id → its group's state now, and how its texts begin."""
+    """Return id → its group's current state and the beginnings of its texts."""
     if not ids:
         return {}
     chosen = query(_TEXTS).bindparams(sa.bindparam("ids", expanding=True))

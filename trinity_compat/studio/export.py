@@ -33,7 +33,7 @@ def chosen(job: Job, index: Index, wanted: ExperienceQuery) -> Iterator[list[Row
 
 
 def _whole(job: Job, ids: list[int]) -> dict[int, Row]:
-    """id → texts, tokens, figures; what was pruned is left out."""
+    """Return id → texts, tokens and figures, without pruned experiences."""
     rows = job.database().run(lambda conn: conn.execute(_CHOSEN, {"ids": ids}).all(), write=False)
     return {row[1]: _plain(row) for row in rows}
 

@@ -86,6 +86,7 @@ class RequestGuard:
         self._page = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer or refuse a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -205,7 +205,7 @@ class Index:
             return {task: (step, mean) for task, step, mean in found if mean is not None}
 
     def notes(self, ids: Sequence[int]) -> dict[int, tuple[bool, str]]:
-        """id → (pinned, note) of those that have one."""
+        """Return id → (pinned, note) of experiences that have one."""
         marks = ",".join("?" * len(ids))
         with self.connected() as db:
             found = db.execute(f"SELECT id, pinned, note FROM notes WHERE id IN ({marks})", list(ids))
@@ -242,8 +242,10 @@ def _keep_private(path: Path) -> None:
 
 
 def _among(db: sqlite3.Connection, source: str, where: Sequence[str], values: Sequence[object]) -> str:
-    """A condition on the hits of a search where the bounds alone leave few rows: those rows, so that not
-    every hit's row is looked up. ``1`` where they leave many: then hits within them come soon."""
+    """Return a condition that limits a search to the rows within the bounds, if these are few.
+
+    Then not every hit's row is read. For many rows it is ``1``, since hits within them are frequent.
+    """
     statement = f"SELECT r.id FROM {source} WHERE {' AND '.join(where)} LIMIT {_FEW + 1}"
     ids = [row[0] for row in db.execute(statement, list(values))]
     if len(ids) > _FEW:
@@ -284,8 +286,7 @@ def task_of(task: str, task_no: object) -> str:
 
 
 def search_words(text: str) -> str:
-    """``text`` as an FTS5 query that cannot be wrong: every word and "phrase" must be there; the last
-    word may be a beginning."""
+    """Return ``text`` as a valid FTS5 query: all words and "phrases", with the last word as a prefix."""
     found = [phrase or word for phrase, word in _WORD.findall(text.replace("\0", " "))]
     words = [word for word in found if any(char.isalnum() for char in word)]
     quoted = ['"' + word.replace('"', '""') + '"' for word in words]

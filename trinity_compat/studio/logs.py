@@ -60,8 +60,10 @@ def _since(path: Path, at: int | None) -> tuple[str, int]:
 
 
 def clean(text: str) -> str:
-    """``text`` as a terminal would have it in the end: of a progress bar its last state; no colours; secrets
-    masked."""
+    """Return ``text`` as a terminal finally shows it, without colours and with secrets masked.
+
+    Of a progress bar only the last state remains.
+    """
     return "".join(f"{_line(line)}\n" for line in text.split("\n")[:-1])
 
 

@@ -1,9 +1,9 @@
-"""Whether a path is its user's own: nobody else, root apart, can change what lies there.
+"""Ownership of paths: only this user and root can change a file.
 
-The studio starts and ends nothing that others could have put in place. The rule is sshd's for its key files
-(StrictModes): each part of the path belongs to the user or to root, and only they may write it. A folder that
-others may write, on the way to the path, is allowed with the sticky bit, under which they cannot replace what
-is not theirs (/tmp).
+The studio starts and ends only processes whose files others could not have written. The rule is sshd's for
+its key files (StrictModes): each part of the path belongs to the user or to root, and only they may write it.
+A folder that others may write, on the way to the path, is allowed with the sticky bit, under which they
+cannot replace what is not theirs (/tmp).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ACL = "system.posix_acl_access"
 
 
 def not_own(path: Path, *, or_root: bool = False) -> str:
-    """'' or a sentence that names the part of ``path`` that others could change, and how.
+    """Return '' or a sentence that names the part of ``path`` that others could change, and how.
 
-    ``or_root``: what lies at the path's end may belong to root as well.
+    With ``or_root`` the file itself may belong to root as well.
     """
     path = path.absolute()
     try:
@@ -42,7 +42,7 @@ def not_own(path: Path, *, or_root: bool = False) -> str:
 
 
 def not_own_tree(path: Path) -> str:
-    """The same for a folder and all that lies in it, no link followed."""
+    """Return the same for a folder and all its contents, without following links."""
     if problem := not_own(path):
         return problem
     for folder, folders, files in os.walk(path, onerror=None):
@@ -94,8 +94,10 @@ def _others_write(place: Path, found: os.stat_result) -> bool:
 
 
 def _is_private(gid: int) -> bool:
-    """Whether a group is this user's alone, as most Linux systems make one for each (umask 002): the primary
-    group, under the user's own name, which nobody else is in."""
+    """Return whether a group is this user's private one, which most Linux systems create (umask 002).
+
+    It is the primary group, has the user's name, and no other member.
+    """
     try:
         me, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:
@@ -106,7 +108,7 @@ def _is_private(gid: int) -> bool:
 
 
 def _has_acl(place: Path) -> bool:
-    """With an access control list the group's bits say what any entry of it may have at most."""
+    """Return whether the path has an access control list, which the group's bits limit."""
     try:
         os.getxattr(place, _ACL)
     except OSError:

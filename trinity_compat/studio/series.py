@@ -95,8 +95,7 @@ class Metrics:
 
 
 def public(role: str, name: str, trainer: set[str]) -> str:
-    """How a series is called: an explorer's metric that the trainer has too gets ``explorer/`` (as compare
-    calls it)."""
+    """Return a series' name, with ``explorer/`` for an explorer's metric that the trainer has too."""
     return f"{role}/{name}" if role != "trainer" and (name in trainer or role != "explorer") else name
 
 

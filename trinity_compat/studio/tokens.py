@@ -40,6 +40,7 @@ class TokenSpan:
 
     @property
     def text(self) -> str:
+        """The joined texts of the tokens."""
         return "".join(token.text for token in self.tokens)
 
 

@@ -1,9 +1,9 @@
-"""How sure a difference is. numpy and scipy, which only the ``[compare]`` extra installs: import this package
-inside functions, after ``missing``.
+"""Statistical inference on differences.
 
-``seeds`` (several runs a side) and ``within`` (one) make an ``Estimate``; ``parting`` says from which step
-curves differ, ``power`` what could have been seen, ``multiple`` what many tests do to p. Which methods, and
-what they hold in simulation: docs/decisions/compare-intervals.md.
+It needs numpy and scipy, which only the ``[compare]`` extra installs: import it inside functions, after
+``missing``. ``seeds`` (several runs per side) and ``within`` (one) compute an ``Estimate``;
+``divergence_step`` finds the step from which curves differ, ``power`` the detectable difference, ``multiple``
+corrects p for many tests. The methods and their error rates: docs/decisions/compare-intervals.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 
 def missing() -> str:
-    """What to install before this package can be imported, "" where nothing is missing. Imports nothing."""
+    """Return the missing packages with the command that installs them, "" if none is missing."""
     lacking = [name for name in ("numpy", "scipy") if find_spec(name) is None]
     are = "is" if len(lacking) == 1 else "are"
     return (

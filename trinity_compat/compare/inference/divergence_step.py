@@ -1,4 +1,4 @@
-"""From which step two sides differ: a simultaneous 95 % band of B − A over windows of steps.
+"""The step from which two sides differ, by a simultaneous 95 % band of B − A over windows of steps.
 
 In each of at most 16 windows Welch's t over the seeds' means there; the band is so wide that it leaves 0
 anywhere in 5 % of the comparisons without a difference. Its width is the smaller of two bounds: Bonferroni's,
@@ -47,15 +47,15 @@ def band(
     paired: bool,
     least: float,
 ) -> Band:
-    """The band of two sides with ≥ 2 seeds each on common ``xs`` (at least 2).
+    """Compute the band of two sides with ≥ 2 seeds each on common ``xs`` (at least 2).
 
-    A gap below ``least`` (what rounding makes) is none.
+    A gap below ``least`` is rounding and counts as 0.
     """
     count = min(len(xs), _WINDOWS)
     first, second = (block_means(np.asarray(side, dtype=np.float64), count) for side in (a, b))
     squares, freedom = squared_error(first, second, paired)
     gaps, errors = second.mean(axis=0) - first.mean(axis=0), np.sqrt(squares)
-    angle = _turn(first, second, paired)
+    angle = _total_angle(first, second, paired)
     seen = np.where(np.abs(gaps) <= least, 0.0, np.abs(gaps))
     with np.errstate(divide="ignore", invalid="ignore"):
         highest = float(np.nan_to_num(seen / errors, nan=0.0, posinf=np.inf).max())
@@ -73,9 +73,12 @@ def band(
     )
 
 
-def _turn(a: Array, b: Array, paired: bool) -> float:
-    """The angles between the seeds' deviations in neighbouring windows, summed: the length of the curve that
-    they draw on a sphere. A window without any deviation stands at a right angle to its neighbours."""
+def _total_angle(a: Array, b: Array, paired: bool) -> float:
+    """Return the summed angles between the seeds' deviations in neighbouring windows.
+
+    This is the length of their curve on a sphere. A window without deviation counts as orthogonal to its
+    neighbours.
+    """
     sides = (b - a,) if paired else (a, b)
     deviations = np.concatenate([side - side.mean(axis=0) for side in sides])
     norms = np.sqrt((deviations**2).sum(axis=0))
@@ -85,7 +88,7 @@ def _turn(a: Array, b: Array, paired: bool) -> float:
 
 
 def _exceeds(t: float, count: int, freedom: float, angle: float) -> float:
-    """An upper bound of the chance that |t| is passed in any window."""
+    """Return an upper bound of the probability that |t| is exceeded in any window."""
     if math.isinf(t):
         return 0.0
     once = 2 * float(special.stdtr(freedom, -t))
@@ -93,7 +96,7 @@ def _exceeds(t: float, count: int, freedom: float, angle: float) -> float:
 
 
 def _width(count: int, freedom: float, angle: float) -> float:
-    """The |t| that is passed anywhere with 5 %: between one test's and Bonferroni's, by halving."""
+    """Return the |t| exceeded in any window with 5 %, by bisection between one test's and Bonferroni's."""
     low, high = (float(special.stdtrit(freedom, 1 - _ALPHA / 2 / tests)) for tests in (1, count))
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""Many metrics at once: of those called different, at most a twentieth falsely (Benjamini, Hochberg 1995)."""
+"""Correction for many metrics by the false discovery rate (Benjamini, Hochberg 1995)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def discoveries(ps: Sequence[float]) -> list[float]:
-    """q of each p: the least share of false ones among the called, at which this one is called."""
+    """Return q of each p: the least false discovery rate at which it is a discovery."""
     order = np.argsort(ps)[::-1]
     ranks = np.arange(len(ps), 0, -1)
     scaled = np.minimum.accumulate(np.asarray(ps)[order] * len(ps) / ranks)

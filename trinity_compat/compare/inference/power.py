@@ -1,4 +1,4 @@
-"""What could have been seen, and how many seeds it would take: the power of a two-sided t-test at 5 %."""
+"""Power of a two-sided t-test at 5 %: detectable differences and numbers of seeds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MOST_SEEDS = 10_000
 
 
 def least_difference(error: float, freedom: float) -> float:
-    """The true difference that a t-test with this standard error finds with 80 % power."""
+    """Return the true difference that a t-test with this standard error detects with 80 % power."""
     critical = special.stdtrit(freedom, 0.975)
     return error * float(special.nctdtrinc(freedom, 1 - POWER, critical))
 
 
 def seeds_needed(spread: float, difference: float, *, paired: bool = False) -> int | None:
-    """The fewest seeds a side that tell ``difference`` apart with 80 % power; None above MOST_SEEDS.
+    """Return the fewest seeds per side that detect ``difference`` with 80 % power; None above MOST_SEEDS.
 
     ``spread``: standard deviation between the seeds of a side, the same on both; of the pairs' differences
     where ``paired``.
@@ -39,17 +39,19 @@ def seeds_needed(spread: float, difference: float, *, paired: bool = False) -> i
 
 
 def _power(seeds: int, spread: float, difference: float, paired: bool) -> float:
-    """Of N seeds a side (noncentral t; the far tail, which adds nothing at this power, is left out)."""
+    """Return the power of N seeds per side (noncentral t without the far tail, negligible at this power)."""
     if not spread:
         return 1.0
     freedom = seeds - 1 if paired else 2 * seeds - 2
     shift = difference / spread * math.sqrt(seeds if paired else seeds / 2)
-    if shift > 30:  # certain, and beyond what scipy's series for the noncentral t is made for
+    if shift > 30:  # power 1, and outside the range of scipy's series for the noncentral t
         return 1.0
     return 1 - float(special.nctdtr(freedom, shift, special.stdtrit(freedom, 0.975)))
 
 
 def spread_at_most(spread: float, freedom: int, sureness: float = 0.8) -> float:
-    """The upper limit of a standard deviation that was estimated with ``freedom`` degrees of freedom: few
-    seeds tell their own spread only roughly (chi-squared limit; Browne 1995 takes 80 % to plan by)."""
+    """Return the upper limit of a standard deviation estimated with ``freedom`` degrees of freedom.
+
+    Few seeds estimate their spread only roughly (chi-squared limit; Browne 1995 plans with 80 %).
+    """
     return spread * math.sqrt(freedom / float(special.chdtri(freedom, sureness)))

@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 def between_seeds(a: Sequence[float], b: Sequence[float], *, paired: bool) -> Estimate:
-    """B − A of the means over seeds, ≥ 2 on each side (paired: the same number).
+    """Estimate B − A of the means over seeds, ≥ 2 on each side (paired: the same number).
 
     Welch (1947): the sides may have unequal variances and numbers. Effect: Hedges' g (1981), of unpaired
     sides also where they are paired.
@@ -24,9 +24,9 @@ def between_seeds(a: Sequence[float], b: Sequence[float], *, paired: bool) -> Es
 
 
 def within_share(a: Sequence[float], b: Sequence[float], share: float, *, paired: bool) -> float:
-    """p of the two one-sided tests that B's level is between 1 − ``share`` and 1 + ``share`` of A's.
+    """Return p of the two one-sided tests that B's level is within ± ``share`` of A's.
 
-    A's own level is as unsure as B's, and counts so (Sasabuchi 1988): the bounds are tested as B − (1 ± s) A.
+    A's level is uncertain like B's (Sasabuchi 1988), so the bounds are tested as B − (1 ± s) A.
     """
     first, second = np.asarray(a), np.asarray(b)
     if first.mean() < 0:
@@ -45,8 +45,10 @@ def _estimate(a: Array, b: Array, paired: bool) -> Estimate:
 
 
 def squared_error(a: Array, b: Array, paired: bool) -> tuple[Array, float]:
-    """The squared standard error of B − A along the first axis (the seeds), and its degrees of freedom, one
-    for all columns: in a column of its own an error that is small by chance would look well known."""
+    """Return the squared standard error of B − A along the first axis (seeds), and its degrees of freedom.
+
+    The degrees of freedom are common to all columns, since a single column's error may be small by chance.
+    """
     if paired:
         gaps = b - a
         return gaps.var(axis=0, ddof=1) / len(gaps), float(len(gaps) - 1)
@@ -58,7 +60,7 @@ def squared_error(a: Array, b: Array, paired: bool) -> tuple[Array, float]:
 
 
 def pooled_spread(a: Sequence[float] | Array, b: Sequence[float] | Array) -> float:
-    """The standard deviation between seeds, of both sides together."""
+    """Return the pooled standard deviation between seeds of both sides."""
     first, second = np.asarray(a), np.asarray(b)
     freedom = len(first) + len(second) - 2
     total = ((first - first.mean()) ** 2).sum() + ((second - second.mean()) ** 2).sum()
@@ -66,7 +68,7 @@ def pooled_spread(a: Sequence[float] | Array, b: Sequence[float] | Array) -> flo
 
 
 def _hedges(a: Array, b: Array) -> float:
-    """The mean difference in pooled standard deviations, with the exact correction for few seeds."""
+    """Return the mean difference in pooled standard deviations, with the exact correction for few seeds."""
     freedom, spread, gap = len(a) + len(b) - 2, pooled_spread(a, b), float(b.mean() - a.mean())
     if not spread:
         return math.copysign(math.inf, gap) if gap else 0.0

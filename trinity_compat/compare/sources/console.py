@@ -52,8 +52,10 @@ def _pairs(text: str) -> Iterator[tuple[str, float, str]]:
 
 
 def configuration(lines: Iterable[str]) -> Mapping[str, object]:
-    """The configuration that veRL's task runner pretty-prints before it trains (main_ppo.py: pprint), empty
-    where it isn't there or other output runs through it. Literals only: nothing is evaluated."""
+    """Return the configuration that veRL's task runner pretty-prints before training (main_ppo.py: pprint).
+
+    It is empty if absent or mixed with other output. Only literals are read; nothing is evaluated.
+    """
     prefix, text = "", ""
     for line in lines:
         head = match[0] if (match := _PREFIX.match(line)) else ""

@@ -1,5 +1,8 @@
-"""mlflow's local stores: the file store (``mlruns/<experiment>/<run>/metrics/<name>``, lines of
-``timestamp_ms value step``) and the SQLite store (table ``metrics``)."""
+"""mlflow's local stores.
+
+The file store has ``mlruns/<experiment>/<run>/metrics/<name>`` with lines of ``timestamp_ms value step``, the
+SQLite store a table ``metrics``.
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ _VERLS = "actor_rollout_ref"  # a configuration with this section is veRL's
 
 
 def read(path: Path) -> RunMetrics:
-    """The history and the configuration of one ``.wandb`` file, or of the offline run directory that holds
-    it."""
+    """Return the history and configuration of a ``.wandb`` file, or of its offline run directory."""
     file = path if path.is_file() else next(iter(sorted(path.glob("*.wandb"))))
     series: dict[str, Series] = {}
     config: dict[str, object] = {}
