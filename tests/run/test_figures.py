@@ -3,9 +3,9 @@
 import pytest
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.run.plan.build_plan import _retries
 from trinity_compat.run.plan.dedicated_gpus import _idle_share
 from trinity_compat.run.plan.juicer import _count
+from trinity_compat.run.plan.read_settings import retries
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ def test_a_side_s_gpus_are_idle_while_the_other_works(gpus, told):
 
 
 def test_a_rollout_may_be_tried_once_and_never_less():
-    assert _retries({"explorer": {"max_retry_times": 0}}) == 0
+    assert retries({"explorer": {"max_retry_times": 0}}) == 0
     with pytest.raises(UserError, match="max_retry_times is -1"):
-        _retries({"explorer": {"max_retry_times": -1}})
+        retries({"explorer": {"max_retry_times": -1}})
 
 
 def test_one_process_is_a_number_of_processes():
