@@ -338,7 +338,7 @@ def test_a_folder_that_an_older_run_of_this_user_left_is_closed(open_place):
 def test_a_folder_into_which_others_may_write_is_refused(open_place):
     (open_place / "job").mkdir()
     (open_place / "job").chmod(0o777)
-    with pytest.raises(RunError, match="others may write there: no weights are put into it"):
+    with pytest.raises(RunError, match="others may write there: no weights are written to it"):
         write_version(open_place / "job", 1, weights().items())
     assert list((open_place / "job").iterdir()) == []
 

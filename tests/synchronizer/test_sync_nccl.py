@@ -118,7 +118,7 @@ def test_a_bucket_is_what_the_fullest_device_has_room_for_but_no_smaller_than_it
     [
         (
             torch.OutOfMemoryError("tried to allocate 2 GiB\ndetails"),
-            "no room for the weights beside vLLM's own memory (tried to allocate 2 GiB):"
+            "no room for the weights beside vLLM's memory (tried to allocate 2 GiB):"
             " lower actor_rollout_ref.rollout.gpu_memory_utilization",
         ),
         (KeyError("lm_head"), "KeyError: 'lm_head'"),

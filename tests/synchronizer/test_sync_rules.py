@@ -21,8 +21,8 @@ def row(sync: SyncSpec) -> str:
     rules = {
         "publishes": [policy.publishes(sync, step) for step in range(11)],
         "required": [policy.required_version(sync, step) for step in STEPS],
-        "requests_weights": [policy.requests_weights(sync, step) for step in STEPS],
-        "takes_newest": [policy.takes_newest(sync, step) for step in STEPS],
+        "asks": [policy.requests_weights(sync, step) for step in STEPS],
+        "looks": [policy.takes_newest(sync, step) for step in STEPS],
         "last": [policy.last_step(sync, None, version) for version in range(5)],
         "last of 3": [policy.last_step(sync, 3, version) for version in range(5)],
         "oldest": [policy.oldest_needed(sync, step, max(0, step - 2)) for step in STEPS],
