@@ -164,7 +164,7 @@ class Buffer(Protocol):
         """Close the request. Call once all groups of kind ``eval:<request_id>`` are stored."""
 
     def eval_done(self, request: EvalRequest) -> bool:
-        """Whether ``finish_eval`` was called."""
+        """Return whether ``finish_eval`` was called."""
 
     # -- liveness, state, metrics ---------------------------------------------------------------
     def beat(self, role: str, name: str, *, state: str, detail: Mapping[str, object] | None = None) -> None:

@@ -116,7 +116,7 @@ def _png(image: Image.Image) -> bytes:
 
 
 def _is_file(part: Mapping[str, Any]) -> bool:
-    """Whether ``image`` is nothing but what ``bytes`` hold."""
+    """Return whether ``image`` is nothing but what ``bytes`` hold."""
     data, image = part.get("bytes"), part.get("image")
     if not (isinstance(data, bytes | bytearray) and isinstance(image, Image.Image)):
         return False

@@ -71,7 +71,7 @@ class Watermark:
         return max(self.complete, self.below)
 
     def serves(self, asked: TaskQuery) -> bool:
-        """Whether the query is one for which a watermark is kept, and enough tasks are under way."""
+        """Return whether the query is one for which a watermark is kept, and enough tasks are under way."""
         return (
             asked.kind == live_tasks.TRAIN
             and not asked.by_place
@@ -79,7 +79,7 @@ class Watermark:
         )
 
     def holds(self, places: ExplorerReadiness, *, now: float) -> bool:
-        """Whether the last full scan is recent, and the living explorers are the same."""
+        """Return whether the last full scan is recent, and the living explorers are the same."""
         return 0 <= now - self.scanned_at < SCAN_INTERVAL_S and self.living == places.fingerprint
 
 

@@ -117,7 +117,7 @@ def equal_part(tasks_: int, ready: int, have: int) -> int:
 
 
 def all_places_held(asked: TaskQuery, places: Mapping[int, bool]) -> bool:
-    """Whether every place has a holder, so that each takes tasks of its own part only."""
+    """Return whether every place has a holder, so that each takes tasks of its own part only."""
     return places.keys() >= set(range(asked.by_place))
 
 
@@ -159,7 +159,7 @@ class WatermarkView:
 
     @property
     def is_valid(self) -> bool:
-        """Whether no task below the watermark is free, but those of ``again``."""
+        """Return whether no task below the watermark is free, but those of ``again``."""
         is_alive = self.asked.holder.token in self.places.tokens
         return is_alive and self.watermark.holds(self.places, now=self.now)
 

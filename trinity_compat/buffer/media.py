@@ -58,7 +58,7 @@ def references(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def is_reference(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether it is a reference to a ``Media``."""
+    """Return whether it is a reference to a ``Media``."""
     digest = value.get(NAME) if isinstance(value, Mapping) and isinstance(value.get("kind"), str) else None
     return isinstance(digest, str) and len(digest) == _DIGEST
 

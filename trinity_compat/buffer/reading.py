@@ -77,7 +77,7 @@ def connect_to_read(path: Path, *, timeout_s: float = _WAIT_S, untouched: bool =
 
 
 def can_be_written(file: Path) -> bool:
-    """Whether this process may write an SQLite file, and the files that SQLite makes beside it."""
+    """Return whether this process may write an SQLite file, and the files that SQLite makes beside it."""
     return os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
 
 

@@ -61,7 +61,7 @@ def take(conn: sa.Connection, *, step: int, history: int, missing: int) -> Strea
 
 
 def is_ours(conn: sa.Connection, *, step: int, position: StreamPosition) -> bool:
-    """Whether the ledger's current line runs through the checkpoint."""
+    """Return whether the ledger's current line runs through the checkpoint."""
     base = key_value.read(conn, ADOPTED, {"step": 0, "history": 0})
     if step < base["step"]:
         return False

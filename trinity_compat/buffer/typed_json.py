@@ -125,7 +125,7 @@ def _tag(name: str, payload: object) -> dict[str, object]:
 
 
 def _looks_tagged(value: Mapping[str, object]) -> bool:
-    """Whether reading it would take it for a tag."""
+    """Return whether reading it would take it for a tag."""
     return len(value) == 1 and (TYPED in value or FLOAT in value)
 
 
@@ -209,12 +209,12 @@ def _dtype(dtype: np.dtype[Any]) -> str:
 
 
 def takes_dtype(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of it can be written: not of structured and of user-defined ones."""
+    """Return whether arrays of it can be written: not of structured and of user-defined ones."""
     return bool(dtype.itemsize and _DTYPE.fullmatch(dtype.str))
 
 
 def takes_tensor(value: Any) -> bool:
-    """Whether it is a tensor that can be written: dense, of a plain type."""
+    """Return whether it is a tensor that can be written: dense, of a plain type."""
     torch = sys.modules.get("torch")
     return (
         torch is not None

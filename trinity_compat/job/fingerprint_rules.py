@@ -266,7 +266,7 @@ def rule_of(key: str) -> Rule:
 
 
 def is_whole(key: str) -> bool:
-    """Whether the section at ``key`` is read as one."""
+    """Return whether the section at ``key`` is read as one."""
     return key in _EXACT and _EXACT[key].read in WHOLE
 
 

@@ -23,10 +23,10 @@ SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
 
 @dataclass(frozen=True, slots=True)
 class SyncSpec:
-    """When weights move.
+    """The times at which weights move.
 
     Intervals and ``offset`` count veRL steps here (YAML: × r updates). ``trainer_interval`` and
-    ``explorer_interval``: ``interval`` for one side, where it is told apart.
+    ``explorer_interval`` replace ``interval`` on one side.
     """
 
     style: SyncStyle = "fixed"
@@ -140,7 +140,7 @@ class ExpertSpec:
 
 @dataclass(frozen=True, slots=True)
 class ServeSpec:
-    """Where mode serve listens (port 0: a free one), and how often it looks for newer weights."""
+    """Address of mode serve (port 0: a free one), and the period of its checks for newer weights."""
 
     host: str
     port: int
@@ -149,7 +149,7 @@ class ServeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What stored answers depend on (``settings_fingerprint``).
+    """Digests of everything on which stored answers depend (``fingerprint``).
 
     ``parts``: part → setting, or ``setting: file`` → its value or the file's digest. ``files``: part →
     absolute path → digest.
@@ -240,7 +240,7 @@ class RunSpec:
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> RunSpec:
-        """What ``asdict`` of a spec gives, or ``as_saved``, read from JSON."""
+        """Read the JSON of ``as_saved`` or of ``asdict``."""
         replay, serve, mark = data.get("replay"), data.get("serve"), data.get("fingerprint")
         sections = {
             "sync": SyncSpec(**data["sync"]),

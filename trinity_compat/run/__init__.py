@@ -1,1 +1,1 @@
-"""What `trinity-compat run` does: a script or a YAML becomes a plan, a job, and processes that it watches."""
+"""The run: a script or a YAML becomes a plan, a job, and processes that are supervised."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSpec:
-    """What a job directory, a YAML or a script (read, not executed) would run.
+    """Return the RunSpec of a job directory, a YAML or a script (read, not executed).
 
     Sets the environment of the profiles. Raises UserError for what cannot be run.
     """

@@ -100,7 +100,7 @@ def _of_stage(part: StageRun, options: RunOptions) -> RunOptions:
 
 
 def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[tuple[Source, RunOptions]]:
-    """What a YAML or a script would run, without executing any of it. Raises UserError."""
+    """Return the runs of a YAML or a script without executing any of it. Raises UserError."""
     if is_configuration(path):
         source = from_yaml(Path(path), options.target)
         found = stages.parts(source, options, Path.cwd())

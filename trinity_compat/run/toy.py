@@ -47,7 +47,7 @@ class ToyRow(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ToySpec:
-    """What decides the toy. ``warm_steps`` are supervised updates over ``warm_batch`` answers each."""
+    """Recipe of the toy. ``warm_steps`` are supervised updates over ``warm_batch`` answers each."""
 
     seed: int = 0
     train_rows: int = 4096

@@ -278,7 +278,7 @@ def _indexed(row: Sequence[object]) -> tuple[object, ...]:
 
 
 def task_of(task: str, task_no: object) -> str:
-    """What stays the same of a task when it comes back: its data source and row; else its number."""
+    """Return the identity of a task across epochs: its data source and row; else its number."""
     found = readable(task)
     index = found.get("index")
     source = found.get("data_source", "")

@@ -69,7 +69,7 @@ def appended(path: Path) -> BinaryIO:
 
 
 def text(path: Path) -> str:
-    """What a regular file holds; bytes that are not UTF-8 are replaced."""
+    """Return the content of a regular file; bytes that are not UTF-8 are replaced."""
     with opened(path) as file:
         data = file.read(_MOST + 1)
     if len(data) > _MOST:
@@ -86,7 +86,7 @@ def status(path: Path) -> os.stat_result:
 
 
 def is_there(path: Path) -> bool:
-    """Whether a regular file lies there that this user may look for."""
+    """Return whether a regular file lies there that this user may look for."""
     try:
         status(path)
     except OSError:
@@ -95,7 +95,7 @@ def is_there(path: Path) -> bool:
 
 
 def names(path: Path) -> list[str]:
-    """What a folder holds, sorted; [] where it is not there."""
+    """Return the names in a folder, sorted; [] where it does not exist."""
     try:
         with folder(path, listed=True) as handle:
             return sorted(os.listdir(handle))  # noqa: PTH208 pathlib takes no handle

@@ -162,7 +162,7 @@ def _is_job(folder: Path) -> bool:
 
 
 def _is_own_link(path: Path) -> bool:
-    """Whether this user made the link: another's could lead out of the folder."""
+    """Return whether this user made the link: another's could lead out of the folder."""
     try:
         return path.is_symlink() and path.lstat().st_uid == os.geteuid()
     except OSError:

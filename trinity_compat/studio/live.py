@@ -28,7 +28,7 @@ Rows = Mapping[str, Sequence[tuple[int, FiniteRow]]]
 
 @dataclass
 class PageState:
-    """What one open page has been told."""
+    """The state that one open page has received."""
 
     job: Job
     store: SeriesCache

@@ -57,7 +57,7 @@ class ReadOnlyDatabase(Database):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """What this thread reads inside is read in one transaction, on one connection."""
+        """Read in one transaction and on one connection inside the block, in this thread."""
         if getattr(self._shared, "conn", None) is not None:
             yield
             return
@@ -117,7 +117,7 @@ class ReadOnlyDatabase(Database):
 
 
 def outside(url: str, job: Path) -> bool:
-    """Whether a database lies elsewhere than in the folder ``job``: on a server, or in another file."""
+    """Return whether a database is outside of the folder ``job``: on a server, or in another file."""
     parsed = _parse(url)
     place = Path(parsed.database or "").absolute()
     return parsed.get_backend_name() != "sqlite" or ".." in place.parts or not place.is_relative_to(job)

@@ -102,7 +102,7 @@ def configuration(request: Request) -> HTMLResponse:
 
 
 def _section(path: Path) -> dict[str, object]:
-    """What a JSON file holds; empty where it cannot be read, or holds something else than a section."""
+    """Return the section of a JSON file; empty where it cannot be read or is not a section."""
     try:
         found = json.loads(job_files.text(path))
     except (OSError, ValueError, RecursionError):

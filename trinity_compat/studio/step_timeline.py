@@ -1,4 +1,4 @@
-"""Where a step's seconds go, on either side, its waiting apart."""
+"""Seconds of a step on either side, its waiting apart."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ _IN_BATCH: dict[str, Callable[[DataProto], Any]] = {
 
 
 def reads_entropy(config: Mapping[str, Any]) -> bool:
-    """Whether the estimator of veRL's ``algorithm`` section needs ENTROPY in the batch."""
+    """Return whether the estimator of veRL's ``algorithm`` section needs ENTROPY in the batch."""
     return "entropy" in _columns(config)
 
 

@@ -59,7 +59,7 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
 
 
 def _shared(config: DictConfig, spec: RunSpec) -> bool:
-    """Whether every rank may write a part of a version.
+    """Return whether every rank may write a part of a version.
 
     All ranks of FSDP get all tensors in one order, and see the folder, unless it is in the memory of one of
     several nodes.

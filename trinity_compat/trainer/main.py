@@ -175,7 +175,10 @@ def _on_sigterm() -> Iterator[None]:
 
 
 def _is_stop(error: BaseException) -> bool:
-    """Whether a signal ended the process. Ray replaces our handler of SIGTERM by one that exits with 15."""
+    """Return whether a signal ended the process.
+
+    Ray replaces our handler of SIGTERM by one that exits with 15.
+    """
     if isinstance(error, SystemExit):
         return error.code in (signal.SIGTERM, 128 + signal.SIGTERM)
     return isinstance(error, KeyboardInterrupt)

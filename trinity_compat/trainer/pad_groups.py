@@ -40,7 +40,7 @@ class PaddedGroups(DataProto):
 
 
 def is_uneven(groups: Sequence[Group]) -> bool:
-    """Whether a run may have several rows."""
+    """Return whether a run may have several rows."""
     return any(OF_RUN in part.info for group in groups for part in group.experiences)
 
 

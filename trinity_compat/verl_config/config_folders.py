@@ -40,7 +40,7 @@ class ConfigFolder:
         return self._read[name]
 
     def has_group(self, group: str) -> bool:
-        """Whether ``group`` is a folder in it (Hydra then takes it as a config group)."""
+        """Return whether ``group`` is a folder in it (Hydra then takes it as a config group)."""
         if "." in group or not group.strip("/"):
             return False
         folder = self.path / group
@@ -57,7 +57,7 @@ class ConfigFolder:
 
 
 def is_written(folder: Path, written: Mapping[str, str]) -> bool:
-    """Whether one of the files that a script writes lies below ``folder``."""
+    """Return whether one of the files that a script writes lies below ``folder``."""
     below = _normal(folder) + os.sep
     return any(path.startswith(below) for path in written)
 
@@ -67,12 +67,12 @@ def _normal(path: Path) -> str:
 
 
 def readable_folder(path: Path, root: Path) -> bool:
-    """Whether ``path`` is a folder inside ``root``; a name that cannot be one is none."""
+    """Return whether ``path`` is a folder inside ``root``; a name that cannot be one is none."""
     return _is(Path.is_dir, path, root)
 
 
 def readable_file(path: Path, root: Path) -> bool:
-    """Whether ``path`` is a file inside ``root``; a name that cannot be one is none."""
+    """Return whether ``path`` is a file inside ``root``; a name that cannot be one is none."""
     return _is(Path.is_file, path, root)
 
 

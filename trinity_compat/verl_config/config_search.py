@@ -100,13 +100,16 @@ class SearchPath:
         return 'name the folder that has it: --config-path="$PWD/FOLDER"'
 
     def sets(self, file: ConfigFile) -> bool:
-        """Whether the keys of ``file`` count as set by the user, not as defaults of veRL's or a fork's."""
+        """Return whether the keys of ``file`` count as set by the user.
+
+        Others are defaults of veRL's or a fork's.
+        """
         own = self.own_primary and file is self.find(self.primary)
         return bool(file.source) and (own or not file.default)
 
 
 def known_main(module: str) -> bool:
-    """Whether we know the config file that ``module`` starts from."""
+    """Return whether we know the config file that ``module`` starts from."""
     return module in _MAINS or bool(every_release_of(module))
 
 

@@ -15,7 +15,7 @@ _NOT_BUILT = ("algorithm.", "reward.", "skip.", "global_profiler.")
 
 
 def takes(tree: Mapping[str, object], key: str) -> bool | None:
-    """Whether the part of ``tree`` that ``key`` would be added to has a use for it.
+    """Return whether the part of ``tree`` that ``key`` would be added to has a use for it.
 
     True: the key is there, its section is free-form (an empty dict, null, a dict field of a dataclass),
     or the section's dataclass has that field. False: the section becomes a dataclass without it, so veRL

@@ -131,7 +131,7 @@ def _defined(key: str, parts: list[tuple[str, ConfigFile]]) -> ForkKey:
 
 
 def _known(key: str, flavour: str) -> bool:
-    """Whether some release has ``key``, or the pinned one a place for it."""
+    """Return whether some release has ``key``, or the pinned one a place for it."""
     index = key_index()
     return (
         any(key in index[name] for name in FLAVOURS)

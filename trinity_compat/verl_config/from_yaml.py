@@ -217,6 +217,6 @@ def _differing(
 
 
 def _free(key: str, base: EffectiveConfig) -> bool:
-    """Whether ``key`` lies below an empty dict of the release, which takes any key."""
+    """Return whether ``key`` lies below an empty dict of the release, which takes any key."""
     above = sections_above(key)
     return any(parent in base.settings and base.settings[parent].value in ({}, None) for parent in above)

@@ -30,7 +30,7 @@ class _Symbolic(Exception):
 
 
 def is_interpolated(value: object) -> bool:
-    """Whether ``value`` is or holds a text with ``${…}``."""
+    """Return whether ``value`` is or holds a text with ``${…}``."""
     if isinstance(value, str):
         return "${" in value
     if isinstance(value, list):

@@ -69,7 +69,7 @@ class Fork:
     misfits: Mapping[str, ForkKey] = field(default_factory=dict)
 
     def gives(self, key: str) -> bool:
-        """Whether the default of ``key`` is the fork's and not the nearest release's."""
+        """Return whether the default of ``key`` is the fork's and not the nearest release's."""
         return key in self.changed or key in self.added
 
     def key(self, key: str) -> ForkKey | None:

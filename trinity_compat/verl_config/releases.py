@@ -43,7 +43,7 @@ class Tree:
         return self.files.get(name)
 
     def has_group(self, group: str) -> bool:
-        """Whether ``group`` is a folder of this tree (Hydra then takes it as a config group)."""
+        """Return whether ``group`` is a folder of this tree (Hydra then takes it as a config group)."""
         return group in self._groups
 
     @cached_property

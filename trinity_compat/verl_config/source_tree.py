@@ -70,7 +70,7 @@ def find_checkout(launch: Launch, root: Path) -> Checkout | None:
 
 
 def is_tree(folder: Path, root: Path) -> bool:
-    """Whether a folder inside ``root`` holds the configuration that all of veRL's PPO mains build on."""
+    """Return whether a folder inside ``root`` has the configuration of veRL's PPO mains."""
     return readable_file(folder / "ppo_trainer.yaml", root)
 
 

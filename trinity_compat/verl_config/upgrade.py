@@ -146,7 +146,7 @@ def misfit_of(key: str, value: object, flavour: str) -> str:
 
 
 def is_well_known(key: str) -> bool:
-    """Whether no release has ``key``, and its meaning in the forks that have it is known."""
+    """Return whether no release has ``key``, and its meaning in the forks that have it is known."""
     return any(row.forks for row in _rows()[0].get(key, ()))
 
 
@@ -243,7 +243,7 @@ def _settle(tree: dict[str, object], placed: list[_Placed]) -> dict[str, Setting
 
 
 def _holds(leaves: Mapping[str, tuple[object, object]], item: _Placed) -> bool:
-    """Whether the tree has ``item``'s value; an empty section says nothing about one that is filled."""
+    """Return whether the tree has ``item``'s value; an empty section matches any filled one."""
     leaf = leaves.get(item.key)
     if leaf is None:
         return item.value == {} and any(key.startswith(item.key + ".") for key in leaves)

@@ -45,7 +45,7 @@ def within_runs(a: Sequence[float], b: Sequence[float]) -> Estimate:
 
 
 def effective_points(gaps: Array) -> float:
-    """How many independent points have a mean as sure as that of ``gaps``; at most their number."""
+    """Return the number of independent points whose mean is as certain; at most their number."""
     n, centred = len(gaps), gaps - gaps.mean()
     total = float(centred @ centred)
     if not total:
@@ -91,5 +91,5 @@ def block_means(values: Array, count: int) -> Array:
 
 
 def block_edges(points: int, count: int) -> NDArray[np.int64]:
-    """Where the parts begin, and the end: ``count`` + 1 numbers."""
+    """Return the starts of the blocks, and the end: ``count`` + 1 numbers."""
     return np.round(np.linspace(0, points, count + 1)).astype(np.int64)

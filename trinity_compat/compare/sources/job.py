@@ -11,7 +11,7 @@ from trinity_compat.compare.sources import tensorboard
 
 
 def is_job(directory: Path) -> bool:
-    """Whether this is a job directory of ours (or of upstream Trinity-RFT, which has monitor/ too)."""
+    """Return whether this is a job directory of ours (or of upstream Trinity-RFT, which has monitor/ too)."""
     return (directory / "monitor" / "tensorboard").is_dir()
 
 
@@ -39,7 +39,7 @@ def _role(root: Path, role: str) -> Path:
 
 
 def _meta(directory: Path) -> dict[str, Any]:
-    """What config/run.json and config/audit.json say; an absent or damaged file says nothing."""
+    """Return the configuration of config/run.json and config/audit.json; empty for a damaged file."""
     meta: dict[str, object] = {}
     spec = read_section(directory / "config" / "run.json")
     for key in ("updates_per_step", "total_steps", "sync", "device", "mode", "explorers"):

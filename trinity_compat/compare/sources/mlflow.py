@@ -17,7 +17,7 @@ from trinity_compat.compare.model import RunMetrics, Series
 
 
 def is_run(directory: Path) -> bool:
-    """Whether this is one run of a file store."""
+    """Return whether this is one run of a file store."""
     return (directory / "meta.yaml").is_file() and (directory / "metrics").is_dir()
 
 

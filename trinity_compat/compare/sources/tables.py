@@ -109,7 +109,7 @@ def _first(row: Mapping[str, object], names: Iterable[str]) -> tuple[float, bool
 
 
 class PrintedDecimals:
-    """How many decimals a text source prints, told from all its numbers together.
+    """The number of decimals that a text source prints, inferred from all its numbers together.
 
     Older veRL prints three, others round to six. Python's own form has up to seventeen, so a source whose
     longest number has between three and eight decimals is rounded; fewer may be a handful of halves.

@@ -16,7 +16,7 @@ from trinity_compat.trinity.workflows.auxiliary import clients_of
 
 
 def pipeline_of(verl: Mapping[str, Any], train: TaskStream) -> OperatorPipeline | None:
-    """What a configuration asks for, None where it names no operators.
+    """Build the pipeline of a configuration, None where it names no operators.
 
     Raises RunError for a plugin or an operator that fails.
     """

@@ -60,7 +60,7 @@ class TasksetOrder:
 
     @property
     def learns(self) -> bool:
-        """Whether the order depends on what comes back."""
+        """Return whether the order depends on what comes back."""
         return any(isinstance(each, ByDifficulty) for each in self.selectors)
 
     def forget(self) -> None:
@@ -71,7 +71,7 @@ class TasksetOrder:
                 each.forget()
 
     def learn(self, taskset: int, rows: Sequence[int], rates: Sequence[float]) -> None:
-        """What came back of one draw: the mean rewards of a taskset's ``rows``.
+        """Take in the results of one draw: the mean rewards of a taskset's ``rows``.
 
         Raises RunError for rows that it has not.
         """
@@ -97,7 +97,7 @@ class TasksetOrder:
         return int(self._turns(epoch)[place])
 
     def _before(self, taskset: int, number: int) -> int:
-        """How many tasks of a taskset come before that one."""
+        """Return the number of tasks of a taskset before that one."""
         epoch, place = divmod(number, self.rows)
         of_this = np.count_nonzero(self._turns(epoch)[:place] == taskset)
         return epoch * self.selectors[taskset].size + int(of_this)

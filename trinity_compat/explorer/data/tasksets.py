@@ -89,7 +89,7 @@ def joined(parts: Sequence[datasets.Dataset], names: Sequence[str]) -> datasets.
 
 
 def _differ(one: datasets.Dataset, other: datasets.Dataset, column: str) -> bool:
-    """Whether HF ``datasets`` can make no one column of both."""
+    """Return whether HF ``datasets`` can make no one column of both."""
     # Of one row each: it does not look at the types of what is empty.
     try:
         datasets.concatenate_datasets([each.select_columns([column]).select([0]) for each in (one, other)])

@@ -1,4 +1,4 @@
-"""What becomes of answers in flight when the weights change: they go on, or begin again."""
+"""Answers in flight while the weights change: they continue, or start again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class InflightRequests:
 
     @property
     def changes(self) -> bool:
-        """Whether the weights are being replaced."""
+        """Return whether the weights are being replaced."""
         return not self._settled.is_set()
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:

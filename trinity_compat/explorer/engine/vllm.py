@@ -83,12 +83,12 @@ class EngineConfig:
 
     @property
     def begins_empty(self) -> bool:
-        """Whether vLLM starts with random weights, and the model's are loaded afterwards."""
+        """Return whether vLLM starts with random weights, and the model's are loaded afterwards."""
         return self.arguments.get("load_format") == "dummy"
 
     @property
     def adapts(self) -> bool:
-        """Whether versions are LoRA adapters of the model that vLLM starts with."""
+        """Return whether versions are LoRA adapters of the model that vLLM starts with."""
         return bool(self.arguments.get("enable_lora"))
 
     @property

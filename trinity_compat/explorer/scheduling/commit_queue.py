@@ -37,12 +37,12 @@ class StepInProgress:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all its groups are finished."""
+        """Return whether all its groups are finished."""
         return len(self.groups) == len(self.tasks)
 
     @property
     def is_open(self) -> bool:
-        """Whether some of its groups are not stored."""
+        """Return whether some of its groups are not stored."""
         return self.stored < len(self.tasks)
 
 

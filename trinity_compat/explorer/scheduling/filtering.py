@@ -109,7 +109,7 @@ class FilterDraw:
 
     @property
     def is_full(self) -> bool:
-        """Whether the step has its groups."""
+        """Return whether the step has its groups."""
         return len(self.kept) >= self.filter.batch_size
 
     @property

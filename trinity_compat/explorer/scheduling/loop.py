@@ -126,7 +126,7 @@ class Explorer:
 
     @property
     def _may_load(self) -> bool:
-        """Whether other weights may be loaded now."""
+        """Return whether other weights may be loaded now."""
         return not self._pool.busy or (self._versions.follows and not self._pool.evaluating)
 
     async def _advance(self, history: int) -> bool:

@@ -141,17 +141,17 @@ class WorkPool:
 
     @property
     def busy(self) -> bool:
-        """Whether a unit runs or waits, or a finished group is not collected."""
+        """Return whether a unit runs or waits, or a finished group is not collected."""
         return bool(self._running or self._waiting or self._finished)
 
     @property
     def full(self) -> bool:
-        """Whether a unit waits for room."""
+        """Return whether a unit waits for room."""
         return bool(self._waiting)
 
     @property
     def evaluating(self) -> bool:
-        """Whether an evaluation is in flight."""
+        """Return whether an evaluation is in flight."""
         return self._evaluations > 0
 
 

@@ -49,12 +49,12 @@ class VersionSelector:
 
     @property
     def takes_over(self) -> bool:
-        """Whether weights come from the trainer's memory into the engines', without files."""
+        """Return whether weights come from the trainer's memory into the engines', without files."""
         return self._sync.method == "nccl"
 
     @property
     def follows(self) -> bool:
-        """Whether newer weights are loaded in the middle of a step."""
+        """Return whether newer weights are loaded in the middle of a step."""
         return changes_within_a_step(self._sync)
 
     def accepts_offer(self, selected: WeightVersion | None) -> bool:

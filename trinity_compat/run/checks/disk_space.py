@@ -1,4 +1,4 @@
-"""How much room a run will take on the disk, and whether it is there: said at the start."""
+"""Estimate of the disk space of a run, and of the space that is free."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def need(spec: RunSpec) -> SpaceNeeded | None:
 
 
 def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
-    """What the run needs in ``folder`` and what is free, and a warning where that is too little."""
+    """Yield the needed and the free space in ``folder``, with a warning where it is too little."""
     found, free = need(spec), shutil.disk_usage(_existing(folder)).free
     if found is None:
         yield f"disk      buffer up to {_gb(_buffer(spec, 1))} a step; free at {folder}: {_gb(free)}"

@@ -83,7 +83,7 @@ def _python() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    """Those of a run: what is missing in one line, then each that has to be of one version."""
+    """Check a run's packages: the missing ones in one line, then each that is pinned."""
     wanted = optional_packages.pins("run")
     if missing := [name for name in wanted if version(name) is None]:
         yield Check(

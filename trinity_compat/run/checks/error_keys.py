@@ -93,7 +93,10 @@ def words_of(error: BaseException) -> str:
 
 
 def raised_by(error: BaseException, packages: Mapping[str, str]) -> str:
-    """Which of ``packages`` (import name → name and release for the user) raised it; the first where none."""
+    """Return the one of ``packages`` that raised the error, the first one if none is found.
+
+    ``packages``: import name → name and release for the user.
+    """
     names = [frame.tb_frame.f_code.co_filename for frame in _frames(error.__traceback__)]
     for name in reversed(names):
         for package, shown in packages.items():
@@ -130,7 +133,7 @@ def engine_key(argument: str, extra: Iterable[str], section: str = _ROLLOUT) -> 
 
 
 def argument_of(error: Exception, given: Iterable[str]) -> str | None:
-    """Which of the arguments ``given`` an error of vLLM's is about: the first that its words name."""
+    """Return the argument among ``given`` that an error of vLLM's names first."""
     names = set(given)
     places = [part for each in error.errors() for part in each["loc"]] if hasattr(error, "errors") else []
     told = [word for word in _DOTTED.findall(words_of(error)) if "_" in word]

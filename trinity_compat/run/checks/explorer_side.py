@@ -50,7 +50,7 @@ def _check_adapters(model: ModelConfig) -> None:
 
 
 def reward_engine(verl: Tree, device: str, folder: Path) -> Tree:
-    """What the reward model's server is started with. ``folder``: for a model that is made here."""
+    """Return the arguments of the reward model's server. ``folder``: for a model that is made here."""
     path, positions = served_model(verl, folder / "reward_model")
     return reward_arguments(verl, model_path=path, device=device, positions=positions)
 

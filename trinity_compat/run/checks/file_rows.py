@@ -23,7 +23,7 @@ def check(rows: RowsSpec) -> None:
 
 
 def columns(schema: str, form: RowFormat) -> list[str]:
-    """What each row has to hold."""
+    """Return the columns that each row needs."""
     answers = [form.chosen_key, form.rejected_key] if schema == "dpo" else []
     if form.prompt_type == "messages":
         return [form.messages_key, *answers]

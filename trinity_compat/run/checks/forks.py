@@ -18,7 +18,7 @@ def warm(folder: Path) -> None:
 
 
 def forked(call: Callable[[], str]) -> str:
-    """What ``call`` returns in a child of this process, which keeps nothing of it; "" where the child died.
+    """Return the result of ``call`` in a forked child, "" where the child died.
 
     What the child prints goes nowhere.
     """

@@ -1,4 +1,4 @@
-"""Which of veRL's loggers can be used here: packages, and the key that wandb wants."""
+"""Check of veRL's loggers: their packages, and the key of wandb."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check(verl: Tree) -> None:
 
 
 def wandb_may_start() -> bool:
-    """Whether wandb has a key, in the environment or in ~/.netrc, or was told to stay offline."""
+    """Return whether wandb has a key, in the environment or in ~/.netrc, or was told to stay offline."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") in _OFFLINE:
         return True
     if any(_says_offline(path) for path in (Path("wandb/settings"), Path("~/.config/wandb/settings"))):

@@ -1,4 +1,7 @@
-"""Whether the model takes what the data hold beside texts: under veRL 0.9.1 the first such row ends a run."""
+"""Check that the model takes the images, videos and sounds of the data.
+
+Under veRL 0.9.1 the first such row would end the run.
+"""
 
 from __future__ import annotations
 

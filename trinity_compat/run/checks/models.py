@@ -124,7 +124,7 @@ def _cached(name: str) -> Path | None:
 
 
 def _brings_code(folder: Path) -> bool:
-    """Whether opening the folder with trust_remote_code would run its code."""
+    """Return whether opening the folder with trust_remote_code would run its code."""
     for name in ("config.json", "tokenizer_config.json"):
         try:
             if "auto_map" in json.loads((folder / name).read_text(encoding="utf-8")):

@@ -1,4 +1,4 @@
-"""What can be known to fail before anything starts: files, columns, ports, disk, packages.
+"""Preflight check: files, columns, ports, disk and packages, before anything starts.
 
 Each check raises UserError with what is wrong and what to do. None imports torch, ray or verl.
 """
@@ -127,7 +127,7 @@ def check_juicer(verl: Tree) -> None:
 
 
 def starts_juicer(verl: Tree) -> bool:
-    """Whether this run starts Data-Juicer's service: for its tasks, or for an operator on its answers."""
+    """Return whether this run starts Data-Juicer's service, for its tasks or its answers."""
     operators = value_at(verl, f"{PIPELINE}.operators")
     services = [
         value_at(verl, f"{TASK_PIPELINE}.service"),
@@ -161,7 +161,7 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
 
 
 def remarks(plan: RunPlan) -> Iterator[str]:
-    """What is not wrong and should be known, for the start of a run and a dry run."""
+    """Yield notes that are no errors, for the start of a run and a dry run."""
     verl = plan.spec.verl
     model = _local(str(value_at(verl, REWARD)), plan.cwd)
     if is_served(verl) and needs_head(verl, architectures_in(model)):
@@ -380,7 +380,7 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 
 def check_disk(root: Path) -> None:
-    """There is room for a database and a checkpoint's beginnings."""
+    """Raise UserError where a database and the start of a checkpoint have no room."""
     folder = next(parent for parent in (root, *root.parents) if parent.exists())
     if not os.access(folder, os.W_OK):
         raise UserError(f"{folder} is not writable", hint="name another place with --job DIR")
@@ -419,7 +419,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Whether this process could listen on ``port``."""
+    """Return whether this process could listen on ``port``."""
     with socket.socket() as probe:
         # Else the closed connections of a run that just ended would count as a listener.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -431,7 +431,7 @@ def is_free(port: int) -> bool:
 
 
 def holder(port: int) -> str:
-    """Who listens on ``port``, as words to append; "" when that cannot be seen."""
+    """Return the process that listens on ``port`` as words to append; "" where it cannot be seen."""
     try:
         import psutil
     except ModuleNotFoundError:  # doctor says that it is missing

@@ -1,4 +1,4 @@
-"""What the start check found, as JSON between its process and the supervisor."""
+"""Result of the start check, as JSON between its process and the supervisor."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _TRAINER = "trainer.trainer_config."  # where a Trinity YAML has veRL's keys
 
 
 def check(made: RunPlan, record: LaunchRecord, *, execute: bool) -> StartReport:
-    """What veRL and vLLM say of the run.
+    """Let veRL's and vLLM's own objects take the run's configuration.
 
     ``record``: the launch's words, as config/launch.json holds them. ``execute``: whether code that a model
     brings may run.
@@ -71,7 +71,7 @@ def texts(report: StartReport) -> dict[str, str]:
 
 
 def lines(report: StartReport) -> Iterator[str]:
-    """What was judged by what, and what could not be."""
+    """Yield the parts that were checked, by which library, and those that could not be."""
     names = {"verl": "veRL", "vllm": "vLLM"}
     judges = [f"{names.get(name, name)} {of}" for name, of in sorted(report.versions.items())]
     if judges:

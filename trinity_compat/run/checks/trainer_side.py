@@ -34,7 +34,7 @@ Stage = tuple[str, Callable[[], object]]  # (the section it is about, what to ca
 
 
 def stages(config: DictConfig) -> Iterator[Stage]:
-    """What can be called one after the other; each raises what veRL raises, and needs those before it."""
+    """Return the stages of the check in order; each raises what veRL raises, and needs those before it."""
     built = SimpleNamespace()
     yield "", lambda: _validated(config)
     yield "actor_rollout_ref.rollout", lambda: omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
@@ -145,7 +145,7 @@ def _actor(config: DictConfig) -> None:
 
 
 def _algorithm(config: DictConfig) -> Iterator[Stage]:
-    """What veRL looks up by name at its first update."""
+    """Look up the names that veRL looks up at its first update."""
     algorithm, actor = config.algorithm, config.actor_rollout_ref.actor
     mode = actor.policy_loss.get("loss_mode", "vanilla")
     yield "algorithm.adv_estimator", lambda: _estimator(algorithm)

@@ -115,11 +115,11 @@ class _Examination:
             )
 
     def _all(self, stages: Iterable[Stage]) -> bool:
-        """Whether every stage passed; ends at the first that did not."""
+        """Return whether every stage passed; ends at the first that did not."""
         return all(self._tried(section, partial(_done, call)) for section, call in stages)
 
     def _tried(self, section: str, call: Callable[[], T]) -> T | None:
-        """What ``call`` returns, None where it raised."""
+        """Return the result of ``call``, None where it raised."""
         try:
             return call()
         except Exception as error:

@@ -36,7 +36,7 @@ def check(job: JobDir, ours: RunSpec) -> RunSpec:
 
 
 def differing(theirs: RunSpec, ours: RunSpec) -> Iterator[str]:
-    """What both sides must agree on and don't, as the user knows it.
+    """Yield the differences of two specs that both sides must share, in the words of the user.
 
     Where versions lie, and the path that Python searches, belong to a machine.
     """

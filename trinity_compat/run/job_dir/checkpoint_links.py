@@ -133,7 +133,7 @@ def _written(root: Path) -> Iterator[Path]:
 
 
 def _is_of_a_run(link: Path) -> bool:
-    """Whether a link leads to a job of ours, or nowhere: such a one may be replaced."""
+    """Return whether a link leads to a job of ours, or nowhere: such a one may be replaced."""
     target = link.parent / link.readlink()
     jobs = (target, target.parent)
     return not link.exists() or any((job / "config" / "run.json").exists() for job in jobs)

@@ -22,7 +22,7 @@ class LastHeartbeat:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has reported that it ends."""
+        """Return whether the process has reported that it ends."""
         return self.state in ENDED
 
 

@@ -66,7 +66,7 @@ class JobDir:
 
     @property
     def spec_path(self) -> Path:
-        """What the explorer and the trainer read."""
+        """The file that explorer and trainer read."""
         return self.root / "config" / "run.json"
 
     @property
@@ -106,7 +106,7 @@ class JobDir:
         file_modes.prepare(self.root, folders, existing=(*_FOLDERS, "global_step_*", MARKER))
 
     def exists(self) -> bool:
-        """Whether an earlier run wrote here."""
+        """Return whether an earlier run wrote here."""
         return self.spec_path.exists() or (self.root / "buffer").exists()
 
     def write_config(self, texts: Mapping[str, str]) -> None:

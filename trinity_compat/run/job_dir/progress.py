@@ -89,7 +89,7 @@ class Progress:
         self._show(snapshot)
 
     def heard(self, role: str, pid: int) -> LastHeartbeat | None:
-        """When a participant of this machine said something last."""
+        """Return the time of the last heartbeat of a participant on this machine."""
         return self._heartbeats.of(role, pid)
 
     def reason(self, role: str, pid: int) -> str | None:
@@ -187,7 +187,7 @@ def _steps(snapshot: Snapshot, *, count: int = 12) -> RenderableType:
 
 
 def _goal(snapshot: Snapshot) -> tuple[str, str]:
-    """What a run is about, and how it is written: a run on rows has a loss and no rewards."""
+    """Return the metric of a run and its format: a run on rows of files has a loss and no rewards."""
     return ("loss", ".4f") if any(row.loss is not None for row in snapshot.rows) else ("reward", ".3f")
 
 

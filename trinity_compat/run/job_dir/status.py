@@ -43,7 +43,7 @@ def _opened(spec: RunSpec) -> SqlBuffer:
 
 
 def is_live(participants: Iterable[Participant]) -> bool:
-    """Whether a process of the job is alive, by its heartbeat."""
+    """Return whether a process of the job is alive, by its heartbeat."""
     return any(who.age_s <= _LOST_S and who.state not in _ENDED for who in participants)
 
 

@@ -16,7 +16,7 @@ _WANTED = "write function: FILE.py:NAME, or command: [program, argument, …]"
 
 
 def program_arguments(given: Mapping[str, object], where: str, cwd: Path) -> dict[str, object]:
-    """What the explorer is told: paths as they are from ``cwd``.
+    """Return the explorer's arguments for the program, with paths resolved from ``cwd``.
 
     Raises UserError. Reads the file of a function, and runs nothing of it.
     """

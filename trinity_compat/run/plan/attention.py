@@ -20,7 +20,7 @@ _SEQUENCE = "ulysses_sequence_parallel_size"
 
 
 def installed() -> bool:
-    """Whether transformers would find flash-attn in this environment."""
+    """Return whether transformers would find flash-attn in this environment."""
     return importlib.util.find_spec("flash_attn") is not None
 
 

@@ -27,7 +27,7 @@ def mode_of(config: Tree, device: str) -> Mode:
 
 
 def weights(sync: SyncSpec, mode: str, sets: Sequence[str], machines: int) -> tuple[SyncSpec, list[str]]:
-    """How weights move in ``mode`` between ``machines``.
+    """Return the SyncSpec for ``mode`` on ``machines``, with notes on its changes.
 
     What can't be on devices that both sides use gives way to files, in memory or, of several machines, where
     all of them see them; what ``--set`` asks for stays, to be refused.
@@ -51,7 +51,7 @@ def _unfit(sync: SyncSpec, machines: int) -> str:
 
 
 def machines(device: str, nodes: int) -> int:
-    """Those on which a run has devices: a CPU is one, for all processes."""
+    """Return the number of machines with devices of the run; all processes on a CPU count as one."""
     return 1 if device == "cpu" else nodes
 
 

@@ -1,4 +1,4 @@
-"""What a run trains on: the machine's own devices, or those of the Ray cluster that it will join."""
+"""Devices of a run: the machine's own, or those of the Ray cluster that it will join."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def usable(device: str) -> str:
 
 
 def is_elsewhere(device: str, *, dry_run: bool) -> bool:
-    """Whether a plan is for another machine's GPUs: a dry run where there are none.
+    """Return whether a plan is for another machine's GPUs: a dry run where there are none.
 
     Packages that this one lacks are assumed there. A run takes those that it finds.
     """

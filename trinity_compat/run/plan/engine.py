@@ -73,7 +73,10 @@ def _of_experts(verl: VerlView, experts: int) -> Step:
 
 
 def of_one_machine(given: int, wide: int) -> str:
-    """What follows from an engine of ``wide`` GPUs in place of ``given``, of several machines."""
+    """Return the settings of an engine of ``wide`` GPUs.
+
+    It replaces ``given``, an engine over several machines.
+    """
     return (
         f"an engine is one machine's here; a GPU holds {given // wide} times as much of the model as with"
         f" {given}, and vLLM does not start where that is more than its memory"

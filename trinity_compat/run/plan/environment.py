@@ -75,7 +75,7 @@ def _dotted(path: Path) -> str:
 
 
 def _names_variables(text: str) -> bool:
-    """Whether ``text`` has interpolations, and all of them are variables that hold no secret.
+    """Return whether ``text`` has interpolations, and all of them are variables that hold no secret.
 
     Others are veRL's own, of keys that are carried for it.
     """

@@ -1,4 +1,4 @@
-"""Where the user's own file says what a message is about, and how it is spelled there.
+"""Relocation of errors: the place in the user's own file, and its spelling there.
 
 A run is checked on veRL's configuration, whose keys a Trinity YAML spells otherwise, and a script of an older
 release too.
@@ -43,7 +43,7 @@ def relocate_errors(source: Source, sets: Sequence[str] = ()) -> Iterator[None]:
 
 
 def _is_open(where: Where | None, source: Source) -> bool:
-    """Whether no place is known but perhaps the YAML as a whole."""
+    """Return whether no place is known but perhaps the YAML as a whole."""
     return where is None or (not where.line and where.file == source.record.get("yaml"))
 
 
@@ -52,7 +52,10 @@ def _fields_set(sets: Sequence[str]) -> set[str]:
 
 
 def in_file(message: str, source: Source) -> tuple[str, Where | None]:
-    """What a message about a field says where the file has it, and the place; None where a script has not."""
+    """Return the file's text for a field and its place.
+
+    None where the source is a script that does not have it.
+    """
     if "yaml" not in source.record:
         return _in_script(message, source.record)
     said = _as_written(message, source)

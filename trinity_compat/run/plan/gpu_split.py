@@ -1,4 +1,4 @@
-"""Who gets which GPUs in a run: those that the launch names, split as ``translate`` splits them.
+"""GPUs of each side of a run: those of the launch, split as ``translate`` splits them.
 
 veRL runs rollout and training on the same GPUs, one after the other; here both go on at once, apart.
 ``explorer.rollout_model.engine_num`` × ``tensor_parallel_size`` of the YAML are the explorer's, the rest of
@@ -32,14 +32,14 @@ from trinity_compat.translate.verl_from_trinity import from_launch
 
 
 def unproven(gpus: int, nodes: int) -> str:
-    """What is said of turns on several GPUs, until they ran on such."""
+    """Return a note on turns on several GPUs, which have not run on such hardware yet."""
     machines = f" of {nodes} machines" if nodes > 1 else ""
     return f"not run on {gpus} GPUs{machines} yet: docs/gpu.md"
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What came of a split: of ``machine`` the explorer gets ``gpus``, for engines of ``tensor_parallel``."""
+    """Result of a split: of ``machine`` the explorer gets ``gpus``, for engines of ``tensor_parallel``."""
 
     machine: GpuBudget
     tensor_parallel: int
@@ -210,7 +210,7 @@ def engines_of_each(engines: int, explorers: int, why: str) -> int:
 
 
 def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, device: str) -> Step:
-    """Where there is nothing to split: as many engines as ``--set`` says, one where it doesn't."""
+    """Return the engines that ``--set`` names, one by default, where there is nothing to split."""
     if not _is_set(sets):
         return verl, list(_one_engine(config, device))
     engines = TrinityReader(config).get(ENGINES)
@@ -222,7 +222,7 @@ def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, 
 
 
 def _one_engine(config: Tree, device: str) -> Iterator[str]:
-    """What a Trinity YAML's engines are where there are no GPUs, in a line."""
+    """Describe the engines of a Trinity YAML where there are no GPUs, in one line."""
     reading, width = TrinityReader(config), "explorer.rollout_model.tensor_parallel_size"
     said = [f"{path}={size}" for path in (ENGINES, width) if (size := reading.get(path, 1)) != 1]
     if device == "cpu" and said and not from_launch(config):
@@ -307,7 +307,7 @@ def _impossible(machine: GpuBudget, asked: int | None) -> UserError:
 
 
 def _all_of_them(machine: GpuBudget) -> str:
-    """How both sides get all GPUs, where these hold the trainer."""
+    """Return the way for both sides to use all GPUs, where these hold the trainer."""
     if machine.total % machine.sequence:
         return ""
     untried = unproven(machine.total, machine.nodes)

@@ -70,7 +70,7 @@ def _refuse(given: Tree) -> None:
 
 
 def _is_of_idle_buffer(path: str, given: Tree) -> bool:
-    """Whether a field belongs to a further buffer whose path was not read."""
+    """Return whether a field belongs to a further buffer whose path was not read."""
     buffer = ".".join(path.split(".")[: _AUXILIARY.count(".") + 2])
     return buffer.startswith(f"{_AUXILIARY}.") and f"{buffer}.path" in given
 
@@ -109,7 +109,7 @@ def _unused_reasoning_parser(made: RunPlan, source: Source, sets: Sequence[str])
 
 
 def _is_idle(path: str, value: object, written: Tree) -> bool:
-    """Whether the value has no effect on any run.
+    """Return whether the value has no effect on any run.
 
     It does not where it is what translate writes for the run, upstream's default where translate writes none,
     or that of a listed key.

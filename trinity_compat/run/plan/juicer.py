@@ -1,4 +1,4 @@
-"""What a YAML asks of Data-Juicer: ``data_juicer`` among its operators, and its task pipeline."""
+"""Data-Juicer in a YAML: ``data_juicer`` among its operators, and its task pipeline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def operator_arguments(given: Tree, where: str, trinity: Tree, cwd: Path) -> dic
 
 
 def service_of(trinity: Tree, asking: str) -> dict[str, object]:
-    """Where the service is, or that it is to be started. Raises UserError where the file says neither."""
+    """Return the address of the service, or that it is to be started.
+
+    Raises UserError where the file gives neither.
+    """
     given = section_at(trinity, _SERVICE)
     url, starts = given.get("server_url"), bool(given.get("auto_start"))
     if starts:

@@ -28,7 +28,7 @@ def held(verl: Tree, cwd: Path) -> dict[Kind, str]:
 
 
 def _holds(path: Path, column: str) -> bool:
-    """Whether the first rows of a column have values."""
+    """Return whether the first rows of a column have values."""
     import pyarrow
     import pyarrow.parquet
 

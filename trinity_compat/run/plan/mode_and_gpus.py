@@ -38,7 +38,7 @@ def choose_mode(verl: VerlView, request: RunRequest, *, splits: bool) -> tuple[M
 
 
 def _needs_a_split(verl: VerlView, request: RunRequest) -> bool:
-    """Whether mode colocate would be refused (`colocate.check`, `reward_model.placed`)."""
+    """Return whether mode colocate would be refused (`colocate.check`, `reward_model.placed`)."""
     replay = replay_of(request.trinity)
     return (
         request.options.explorers > 1

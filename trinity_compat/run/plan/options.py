@@ -10,7 +10,7 @@ from trinity_compat.job.run_spec import Mode
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line says about a run, the launch itself apart."""
+    """Options of the command line, apart from the launch itself."""
 
     profiles: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()  # KEY=VALUE, veRL's or Trinity's spelling

@@ -90,7 +90,7 @@ def own_setting(key: str) -> str | None:
 
 
 def is_trinity_only(text: str) -> bool:
-    """Whether ``KEY=VALUE`` names a path of the Trinity configuration that veRL doesn't have."""
+    """Return whether ``KEY=VALUE`` names a path of the Trinity configuration that veRL doesn't have."""
     key, _ = _read(text)
     if own_setting(key):
         return True

@@ -1,4 +1,4 @@
-"""Where a run keeps its things: the job, its database, the weights between its two sides."""
+"""Paths of a run: the job, its database, the weights between its two sides."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ def _places(config: Tree, options: RunOptions, cwd: Path) -> tuple[Path, Path | 
 
 
 def _is_of_launch(config: Tree) -> bool:
-    """Whether translate wrote it, also of one of the supervised trainers: their launches' folder is in it."""
+    """Return whether translate wrote the file.
+
+    Also for one of the supervised trainers, whose launches name the folder.
+    """
     return from_launch(config) or "trainer.default_local_dir" in (compat_of(config).get("verl") or {})
 
 

@@ -47,7 +47,7 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], cwd: Path, *,
 
 
 def _unfed(verl: VerlView, operators: Sequence[str]) -> list[str]:
-    """What to know where rows are drawn by what comes back, and no operator tells it."""
+    """Return a note where rows are drawn by results that no operator reports."""
     tasksets = (value_at(verl.tree, TASKSETS_KEY) or {}).values()
     asked = [each["place"] for each in tasksets if value_at(each, "selector.type") == BY_DIFFICULTY]
     if not asked or not all(name in _SILENT for name in operators):

@@ -1,4 +1,6 @@
-"""What veRL can and a decoupled run here cannot: refused before anything starts, never left out in silence.
+"""Refusals of veRL's features that a decoupled run does not have.
+
+They are errors before anything starts; nothing is ignored without a message.
 
 The list is the audit's too: ``translate/run_refusals.py``.
 """
@@ -53,7 +55,7 @@ def check(verl: Tree, record: LaunchRecord, *, cwd: Path, elsewhere: bool = Fals
 
 
 def _said(record: LaunchRecord, key: str) -> str | None:
-    """What the launch's words say of a key, "null" apart."""
+    """Return the launch's value of a key, None for null."""
     # From the end: Hydra takes the last one.
     for word in reversed(record.get("arguments", ())):
         name, _, value = word["text"].partition("=")
@@ -111,7 +113,7 @@ def _check_engine(verl: Tree, record: LaunchRecord) -> None:
 
 
 def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
-    """What is seen needs packages that veRL opens it with; what is heard needs the processor alone."""
+    """Check the packages with which veRL opens images; sounds need the processor alone."""
     for kind, where in held(verl, cwd).items():
         if kind in _SEEN:
             _check_medium(where, place(record, ("data.train_files",)))

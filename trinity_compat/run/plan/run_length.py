@@ -1,4 +1,4 @@
-"""How long a run is, where the YAML and ``--set`` say it in more than one way.
+"""Length of a run, where the YAML and ``--set`` give it in more than one way.
 
 veRL ends at ``trainer.total_training_steps``, or with ``trainer.total_epochs`` where these are over before.
 Trinity: the explorer ends at ``buffer.total_steps``, the trainer at ``trainer.total_steps``, whichever comes

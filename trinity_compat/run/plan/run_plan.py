@@ -83,7 +83,7 @@ def _rollout(spec: RunSpec) -> Tree:
 
 
 def _reward_model(spec: RunSpec) -> list[str]:
-    """What scores, where that is a model that the run serves."""
+    """Describe the served model that scores, if there is one."""
     if not (engines := reward_model_engines(spec.verl, spec.device)):
         return []
     reward = section_at(spec.verl, "reward")

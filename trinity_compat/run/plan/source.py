@@ -1,4 +1,4 @@
-"""What a run is made of: a Trinity YAML as written, and the launch behind it if there was one."""
+"""Source of a run: a Trinity YAML as written, and the launch behind it, if there is one."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class StageRun:
 
     @property
     def is_last(self) -> bool:
-        """Whether no stage follows."""
+        """Return whether no stage follows."""
         return self.stage.number == self.of - 1
 
     def on(self, model: str) -> StageRun:
@@ -80,13 +80,16 @@ def _parts(source: Source, options: RunOptions, cwd: Path) -> list[StageRun]:
 
 
 def _sets(sets: Sequence[str], stage: Stage) -> tuple[str, ...]:
-    """Those of every stage, and ``stages.N.PATH=VALUE`` of this one."""
+    """Return the sets of every stage, and ``stages.N.PATH=VALUE`` of this one."""
     own = f"stages.{stage.number}."
     return tuple(text.removeprefix(own) for text in sets if text.startswith(own) or not _OF_ONE.match(text))
 
 
 def _refuse(options: RunOptions, stages: Sequence[Stage]) -> None:
-    """What would be of one stage alone, or leaves the next one no model. Raises UserError."""
+    """Raise UserError for a setting of one stage alone.
+
+    Also for one that leaves no model for the next stage.
+    """
     one = "a run in stages is one command"
     if options.mode:
         beside = options.mode in ("bench", "serve")

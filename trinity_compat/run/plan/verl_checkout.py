@@ -14,7 +14,7 @@ from trinity_compat.run.plan.verl_view import Step, VerlView
 
 
 def holds_verl(folder: Path) -> bool:
-    """Whether ``import verl`` would find a package in ``folder``."""
+    """Return whether ``import verl`` would find a package in ``folder``."""
     return (folder / "verl" / "__init__.py").is_file()
 
 

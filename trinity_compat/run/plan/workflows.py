@@ -52,7 +52,7 @@ def folders_of(options: RunOptions, cwd: Path) -> list[Path]:
 
 
 def environment(options: RunOptions, cwd: Path) -> dict[str, str]:
-    """What tells the explorer's engines of them."""
+    """Return the environment variables for the explorer's engines."""
     found = folders_of(options, cwd)
     return {VARIABLE: os.pathsep.join(map(str, found))} if found else {}
 
@@ -132,7 +132,7 @@ _SPREAD = ("ulysses_sequence_parallel_size", "fsdp_config.ulysses_sequence_paral
 
 
 def _lengths(verl: VerlView) -> list[str]:
-    """How long a row of a class's may get, and whether a micro-batch holds it."""
+    """Return the length limits of a class's rows, checked against a micro-batch."""
     if not have_classes(value_at(verl.tree, SECTION) or {}):
         return []
     limits = _limits(verl.tree)
@@ -342,14 +342,14 @@ def _check_format(form: Mapping[str, object], where: str, *, plugin: bool) -> No
 
 
 def _by_step(trinity: Tree) -> bool:
-    """Whether the algorithm's advantage reads what a run's experiences said each."""
+    """Return whether the algorithm's advantage reads what a run's experiences said each."""
     section = value_at(trinity, "algorithm") or {}
     others = [kind for kind in KINDS if kind != "advantage_fn"]
     return choose(section, others)["advantage_fn"].function.name in BY_STEP
 
 
 def _parting(trinity: Tree, *, by_step: bool) -> Parting:
-    """What becomes of a run's experiences.
+    """Return how a run's experiences become rows.
 
     An advantage that reads them one by one takes them on several rows as well as on one; for another a run is
     one answer, unless each is to be compared with every other. Raises UserError.

@@ -1,4 +1,4 @@
-"""What a script started and left behind: a server in the background that nothing ended."""
+"""Processes that a script started in the background and did not end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def told(folder: Path, script: str) -> str:
 
 
 def _outermost(folder: Path) -> list[psutil.Process]:
-    """Those of the session that no other of them started, once what is ending has ended."""
+    """Return the processes of the session that no other of them started, after ending ones have ended."""
     until = time.monotonic() + _ENDING_S
     while (left := list(_of_session(folder))) and time.monotonic() < until:
         time.sleep(_LOOK_S)

@@ -21,7 +21,7 @@ from trinity_compat.run.supervise.children import die_of_ctrl_c
 
 
 def _submitted(words: Sequence[str]) -> Invocation | RaySubmission | None:
-    """What a ``ray job submit`` becomes: a launch, a local submission of something else, or None."""
+    """Turn a ``ray job submit`` into a launch or a local submission; None for another command."""
     if list(words[:2]) != ["job", "submit"]:
         return None
     submission = read_submission(words, os.environ)

@@ -42,7 +42,10 @@ def launches_of(
     environ: Mapping[str, str],
     taught: Mapping[str, str] = entrypoints.NOTHING_TAUGHT,
 ) -> Sequence[Launch]:
-    """What the script launches, read as it will run: with folders of ours in front of PATH and PYTHONPATH."""
+    """Read the launches of the script as it will run.
+
+    With folders of ours in front of PATH and PYTHONPATH.
+    """
     text = Path(script).read_text(errors="replace")
     env = shim.variables(_ANYWHERE, script_text=text, env=environ)
     try:
@@ -104,7 +107,7 @@ def _is_caught(start: Start) -> bool:
 
 
 def _is_first(start: Start) -> bool:
-    """Whether PATH finds ours first."""
+    """Return whether PATH finds ours first."""
     folders = (start.path or "").split(":")
     if "/" in start.program or str(_ANYWHERE) not in folders:
         return False

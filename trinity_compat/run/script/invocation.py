@@ -1,4 +1,4 @@
-"""What a command line would start: a training main, and what launchers and ``ray job submit`` say of it."""
+"""Recognition of a command line: a training main, and the options of launchers and ``ray job submit``."""
 
 from __future__ import annotations
 

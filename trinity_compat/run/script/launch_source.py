@@ -89,7 +89,7 @@ def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str,
 
 
 def _exported(call: ScriptCall, found: Invocation) -> dict[str, Word]:
-    """What the script added to its environment."""
+    """Return the variables that the script added to its environment."""
     where = Where(call.script)
     now = {**os.environ, **found.env}
     changed = {name for name, value in now.items() if call.environ.get(name) != value} - _SHELL_OWN
@@ -127,7 +127,7 @@ def _unset(launch: Launch, environ: Mapping[str, str]) -> list[str]:
 
 
 def _references(parts: Iterable[WordPart], environ: Mapping[str, str]) -> Iterator[EnvRef]:
-    """Those that neither have a value nor need none, at any depth of their defaults."""
+    """Return the references without a value and without a default, at any depth."""
     for part in parts:
         if not isinstance(part.source, EnvRef) or part.source.name in environ:
             continue
@@ -160,7 +160,7 @@ def _record(launch: Launch, call: ScriptCall) -> LaunchRecord:
 
 
 def _notes(translation: Translation) -> tuple[str, ...]:
-    """What became of the keys, counted; those that the run does without by name."""
+    """Return the counts of findings, and the names of keys that the run ignores."""
     counts = Counter(str(finding.status) for finding in translation.findings)
     told = ", ".join(f"{counts[status]} {status}" for status in map(str, Status) if counts[status])
     return (
@@ -187,12 +187,12 @@ def _empty(launch: Launch, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _left_out(found: Invocation) -> list[str]:
-    """What stood before the launch and has no part in its run."""
+    """Return the words before the launch that have no part in its run."""
     left = [name for name in found.wrapper if name not in ("ray job submit", "uv run")]
     return [f"note: {', '.join(left)} is left out: the run starts processes of its own"] if left else []
 
 
 def _audit(launch: Launch, environ: Mapping[str, str], script: str, asked: TranslateOptions) -> str:
-    """What ``trinity-compat audit --format json`` says of the launch."""
+    """Return ``trinity-compat audit --format json`` of the launch."""
     found = audit_launch(resolved_launch(launch, environ), AuditRequest(options=asked), source=script)
     return render(Audit((found,)), "json")

@@ -1,4 +1,4 @@
-"""What the process that runs a script and those that run its launches tell each other, in a folder of theirs.
+"""Folder of messages between the process that runs a script and those that run its launches.
 
 ``request.json`` goes in, one ``outcome-PID.json`` per launch comes out; ``running-PID`` lies there while a
 launch runs.
@@ -24,7 +24,7 @@ _RUNNING = "running-"
 
 @dataclass(frozen=True, slots=True)
 class ScriptCall:
-    """What the intercepting process has to know: the script as it was called."""
+    """The call of the script, for the intercepting processes."""
 
     script: str
     arguments: tuple[str, ...]
@@ -51,14 +51,14 @@ def running_pids(folder: Path) -> list[int]:
 
 
 def ends_of(folder: Path) -> list[LaunchEnd]:
-    """How the launches ended, in the order in which they did."""
+    """Return the ends of the launches, in the order in which they ended."""
     # By time and not by name: process numbers start over.
     files = sorted(folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
     return [LaunchEnd(**json.loads(path.read_text())) for path in files]
 
 
 def read_call(folder: Path) -> ScriptCall:
-    """What ``folder_of`` wrote."""
+    """Read the file that ``folder_of`` wrote."""
     data = json.loads((folder / _CALL).read_text())
     given = data["options"]
     lists = {name: tuple(given[name]) for name in ("profiles", "sets", "joined", "plugin_dirs")}

@@ -1,11 +1,11 @@
-"""What stands in front of the programs that could start a veRL training main, while a script runs.
+"""Stand-ins on PATH for the programs that could start a veRL training main, while a script runs.
 
 Three things, since a script can go past each: a folder of small programs in front of PATH; bash functions of
 the same names (through BASH_ENV), which hold when the script itself puts something in front of PATH, as
 ``source .venv/bin/activate`` does, and cover programs that bash calls by a path; and a ``sitecustomize`` in
 front of PYTHONPATH, by which every Python that comes up otherwise (``exec /usr/bin/python3``, ``conda run``,
-a launcher written in Python) looks at its own command line. Each hands words that could start a training
-main to ``trinity_compat.run.script.intercept``, all else to the real program.
+a launcher written in Python) looks at its own command line. Each hands words that could start a training main
+to ``trinity_compat.run.script.intercept``, all else to the real program.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def variables(folder: Path, *, script_text: str, env: Mapping[str, str]) -> dict
 
 
 def python_folder(folder: Path) -> Path:
-    """Where ``sitecustomize`` lies."""
+    """Return the folder of ``sitecustomize``."""
     return folder / "site"
 
 
@@ -210,7 +210,7 @@ def _called_by_path(script_text: str, env: Mapping[str, str]) -> set[str]:
 
 
 def can_be_function(program: str) -> bool:
-    """Whether bash takes the word, written as it is, for the name of a function."""
+    """Return whether bash takes the word, written as it is, for the name of a function."""
     return _FUNCTION.fullmatch(program) is not None
 
 
@@ -225,7 +225,7 @@ def _in_its_place(script: str, text: str) -> str:
 
 
 def _bash_env(folder: Path, names: Iterable[str], by_path: Iterable[str], alone: str) -> str:
-    """What every bash of the script reads first.
+    """Return the text that every bash of the script reads first.
 
     POSIX mode refuses such function names. ``alone``: see `_in_its_place`.
     """

@@ -1,4 +1,4 @@
-"""What a script would launch, read without executing any of it, and what bash would say of it on the way."""
+"""Static reading of a script for a dry run: its launches, and errors of bash on the way."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def invocations(call: ScriptCall) -> Iterator[Invocation]:
 
 
 def _is_before_the_last(found: Diagnostic, launches: Sequence[Launch], text: Sequence[str]) -> bool:
-    """Whether a launch is not started. What stands behind the last one keeps nothing from being started."""
+    """Return whether a diagnostic precedes the last launch.
+
+    A command after the last launch cannot prevent one.
+    """
     if not launches or found.where.file != launches[-1].where.file:
         return True
     words = [word.where for word in launches[-1].arguments]

@@ -85,7 +85,7 @@ class BenchWatch(StandaloneWatch):
         self._tell_place()
 
     def metrics(self) -> dict[int, dict[str, float]]:
-        """What the chosen checkpoints gave, by step."""
+        """Return the metrics of the chosen checkpoints, by step."""
         rows = self.buffer.read_metrics(ROLE)
         return {step: metrics for step, metrics in rows if step in self.steps}
 

@@ -41,7 +41,7 @@ def die_of_ctrl_c() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCommand:
-    """What to start.
+    """A process to start.
 
     ``role`` is trainer, explorer, bench or reward_model, ``name`` also its log's and its own name.
     ``serves``: it runs for the others, and a run is done without it. ``umask``: of its files.
@@ -74,7 +74,7 @@ class Child:
         return self.process.poll()
 
     def output(self) -> str:
-        """What this start has written so far, at most its last 64 KiB."""
+        """Return the output of this start so far, at most its last 64 KiB."""
         with self.command.log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self.log_start, size - 65536))

@@ -37,7 +37,7 @@ class ProgressWatch(Protocol):
         """Called at every poll; shows what is new."""
 
     def heard(self, role: str, pid: int) -> LastHeartbeat | None:
-        """When a participant said something last; None when it never has."""
+        """Return the time of the last heartbeat of a participant; None when there was none."""
 
     def reason(self, role: str, pid: int) -> str | None:
         """Why a participant failed, in its own words; None when it left none."""
@@ -45,7 +45,7 @@ class ProgressWatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended. ``code`` is the exit code; ``failure`` one message, None unless it failed."""
+    """End of a run. ``code``: the exit code; ``failure``: one message, None unless it failed."""
 
     code: int
     failure: str | None = None
@@ -78,13 +78,13 @@ def catch_signals() -> Iterator[StopSignal]:
 
 @dataclass(slots=True)
 class Supervision:
-    """What ``supervise`` is given besides the commands.
+    """Arguments of ``supervise`` besides the commands.
 
-    ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at
-    every poll and at the end. ``restarts`` counts how often a process that died may be started again, with
-    what ``again`` adds to its environment. ``all_needed``: the run can't go on without one of its explorers;
-    else the tasks of a dead one go to those that live. ``stall_s``: how long a process that has said its last
-    word may take to end, and LONG times as long one to say its first; None for ever.
+    ``also_dead`` tells why something else that the run needs is gone (Ray). ``each_poll`` is called at every
+    poll and at the end. ``restarts`` counts how often a process that died may be started again, with what
+    ``again`` adds to its environment. ``all_needed``: the run can't go on without one of its explorers; else
+    the tasks of a dead one go to those that live. ``stall_s``: how long a process that has said its last word
+    may take to end, and LONG times as long one to say its first; None for ever.
     """
 
     watch: ProgressWatch
@@ -148,7 +148,7 @@ def _judge(children: list[Child], by: Supervision) -> RunOutcome | None:
 
 
 def _hangs(child: Child, by: Supervision) -> str | None:
-    """What is said of a child that neither goes on nor ends.
+    """Describe a child that neither makes progress nor ends.
 
     What a process that reports is waiting for, its own watchdog judges.
     """
@@ -169,7 +169,10 @@ def _silent(heard: LastHeartbeat) -> str:
 
 
 def _kill_silent_peers(children: list[Child], by: Supervision) -> None:
-    """Who ended because the other one was silent is right: that one is stopped, and would stay so."""
+    """Kill the process whose silence ended another one.
+
+    It is stopped (SIGSTOP) and would stay so.
+    """
     if all(child.returncode != PEER_DIED for child in children):
         return
     for child in [child for child in children if child.returncode is None]:

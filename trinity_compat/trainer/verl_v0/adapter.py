@@ -248,7 +248,7 @@ class _Answer(TypedDict, total=False):
 
 
 def _replays_routing(config: DictConfig) -> bool:
-    """Whether a forward pass needs the routing of the rollout, which a single example lacks."""
+    """Return whether a forward pass needs the routing of the rollout, which a single example lacks."""
     actor = config.actor_rollout_ref.actor
     mode = OmegaConf.select(actor, f"{actor.strategy}.router_replay.mode")
     return mode not in (None, "disabled")

@@ -15,7 +15,7 @@ _OLD_STYLES = {"fully_async": "dynamic_by_trainer"}
 
 
 def synchronized(view: LaunchView) -> Iterator[PathValue]:
-    """When weights move. Units: Trinity's steps, r for one of veRL's."""
+    """Yield the times at which weights move. Units: Trinity's steps, r for one of veRL's."""
     style = view.ahead.style if view.ahead else "fixed"
     named = _OLD_STYLES.get(style, style) if view.old_trinity else style
     yield PathValue(

@@ -187,7 +187,7 @@ def _place(each: Any) -> Place:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a finite number."""
+    """Return whether it is a finite number."""
     try:
         return isinstance(value, int | float | np.number) and math.isfinite(value)
     except (OverflowError, TypeError):  # 10**400; a complex number of numpy's

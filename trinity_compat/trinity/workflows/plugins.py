@@ -51,7 +51,7 @@ def _names(file: Path) -> Iterator[str]:
 
 
 def check_dotted(name: str, where: str, cwd: Path) -> bool:
-    """Whether ``name`` is the dotted path of a class that the run's processes can import.
+    """Return whether ``name`` is the dotted path of a class that the run's processes can import.
 
     The class is in a file below ``cwd``, which is read and not run, or in an installed package. Raises
     UserError for a missing file, one without this name, or one that is not Python.

@@ -68,7 +68,7 @@ def reference(kind: str, number: int) -> str:
 
 
 def have_classes(section: Tree) -> bool:
-    """Whether a class or a program generates a taskset's answers, maybe in several calls of the model.
+    """Return whether a class or a program generates a taskset's answers, maybe in several calls of the model.
 
     A row of theirs may be longer than one answer. ``section``: as for ``referred``.
     """

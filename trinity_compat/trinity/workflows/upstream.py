@@ -36,7 +36,7 @@ def names() -> UpstreamNames:
 
 
 def is_registered(name: str, known: Sequence[str] | Mapping[str, object]) -> bool:
-    """Whether an installed trinity-rft has a workflow or reward of that name or dotted path.
+    """Return whether an installed trinity-rft has a workflow or reward of that name or dotted path.
 
     ``known``: names of the release that was read; another release may have any.
     """

@@ -61,7 +61,7 @@ class MathDapoReward:
 
 
 def is_right(response: str, truth: str) -> bool:
-    """Whether the content of the last box, else the text after the thoughts, is the truth."""
+    """Return whether the content of the last box, else the text after the thoughts, is the truth."""
     from verl.utils.reward_score import prime_math
 
     said = response.split("</think>")[-1]

@@ -47,11 +47,11 @@ class _Steps(Workflow):
         return made
 
     def step(self, step_num: int) -> bool:
-        """Whether to go on."""
+        """Return whether to continue."""
         raise NotImplementedError
 
     async def step_async(self, step_num: int) -> bool:
-        """Whether to go on."""
+        """Return whether to continue."""
         raise NotImplementedError
 
     @property
