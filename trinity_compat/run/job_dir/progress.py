@@ -89,7 +89,7 @@ class Progress:
         self._show(snapshot)
 
     def heard(self, role: str, pid: int) -> LastHeartbeat | None:
-        """Return the time of the last heartbeat of a participant on this machine."""
+        """Return the last heartbeat of a participant on this machine."""
         return self._heartbeats.of(role, pid)
 
     def reason(self, role: str, pid: int) -> str | None:

@@ -73,10 +73,7 @@ def _of_experts(verl: VerlView, experts: int) -> Step:
 
 
 def of_one_machine(given: int, wide: int) -> str:
-    """Return the settings of an engine of ``wide`` GPUs.
-
-    It replaces ``given``, an engine over several machines.
-    """
+    """Explain an engine of ``wide`` GPUs on one machine in place of one of ``given`` on several."""
     return (
         f"an engine is one machine's here; a GPU holds {given // wide} times as much of the model as with"
         f" {given}, and vLLM does not start where that is more than its memory"

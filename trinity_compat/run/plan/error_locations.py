@@ -52,9 +52,9 @@ def _fields_set(sets: Sequence[str]) -> set[str]:
 
 
 def in_file(message: str, source: Source) -> tuple[str, Where | None]:
-    """Return the file's text for a field and its place.
+    """Return the message in the spelling of the user's file, and the place that it is about.
 
-    None where the source is a script that does not have it.
+    The place is None where a script has none.
     """
     if "yaml" not in source.record:
         return _in_script(message, source.record)

@@ -210,7 +210,7 @@ def engines_of_each(engines: int, explorers: int, why: str) -> int:
 
 
 def _by_hand(verl: VerlView, config: Tree, sets: Sequence[str], explorers: int, device: str) -> Step:
-    """Return the engines that ``--set`` names, one by default, where there is nothing to split."""
+    """Return the engines of ``--set``, where there is nothing to split; one by default."""
     if not _is_set(sets):
         return verl, list(_one_engine(config, device))
     engines = TrinityReader(config).get(ENGINES)
@@ -307,7 +307,7 @@ def _impossible(machine: GpuBudget, asked: int | None) -> UserError:
 
 
 def _all_of_them(machine: GpuBudget) -> str:
-    """Return the way for both sides to use all GPUs, where these hold the trainer."""
+    """Suggest turns of both sides on all GPUs, where these hold the trainer; "" elsewhere."""
     if machine.total % machine.sequence:
         return ""
     untried = unproven(machine.total, machine.nodes)

@@ -55,7 +55,7 @@ def check(verl: Tree, record: LaunchRecord, *, cwd: Path, elsewhere: bool = Fals
 
 
 def _said(record: LaunchRecord, key: str) -> str | None:
-    """Return the launch's value of a key, None for null."""
+    """Return the launch's value of a key as text; None for null, or without the key."""
     # From the end: Hydra takes the last one.
     for word in reversed(record.get("arguments", ())):
         name, _, value = word["text"].partition("=")

@@ -52,7 +52,7 @@ def folders_of(options: RunOptions, cwd: Path) -> list[Path]:
 
 
 def environment(options: RunOptions, cwd: Path) -> dict[str, str]:
-    """Return the environment variables for the explorer's engines."""
+    """Return the variable that names the plugin folders; empty without any."""
     found = folders_of(options, cwd)
     return {VARIABLE: os.pathsep.join(map(str, found))} if found else {}
 
@@ -132,7 +132,7 @@ _SPREAD = ("ulysses_sequence_parallel_size", "fsdp_config.ulysses_sequence_paral
 
 
 def _lengths(verl: VerlView) -> list[str]:
-    """Return the length limits of a class's rows, checked against a micro-batch."""
+    """Return notes on the length of a class's rows, and on micro-batches too small for one."""
     if not have_classes(value_at(verl.tree, SECTION) or {}):
         return []
     limits = _limits(verl.tree)

@@ -37,7 +37,7 @@ class ProgressWatch(Protocol):
         """Called at every poll; shows what is new."""
 
     def heard(self, role: str, pid: int) -> LastHeartbeat | None:
-        """Return the time of the last heartbeat of a participant; None when there was none."""
+        """Return the last heartbeat of a participant; None when there was none."""
 
     def reason(self, role: str, pid: int) -> str | None:
         """Why a participant failed, in its own words; None when it left none."""
@@ -169,9 +169,9 @@ def _silent(heard: LastHeartbeat) -> str:
 
 
 def _kill_silent_peers(children: list[Child], by: Supervision) -> None:
-    """Kill the process whose silence ended another one.
+    """Kill silent processes once another one has ended because of their silence.
 
-    It is stopped (SIGSTOP) and would stay so.
+    They are stopped (SIGSTOP), and would stay so.
     """
     if all(child.returncode != PEER_DIED for child in children):
         return
