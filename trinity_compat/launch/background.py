@@ -13,8 +13,10 @@ _SIMPLE = "CallExpr"
 
 
 def lines_of_commands(text: str) -> list[int]:
-    """Of every simple command with ``&`` all lines that it stands on (bash says one of them, not always the
-    first), unless another command stands there too. Empty for what cannot be parsed."""
+    """Return all lines of every simple command with ``&``, but those that another command shares.
+
+    Bash reports one line of such a command, not always the first. Empty for a text that cannot be parsed.
+    """
     try:
         nodes, _ = parse(text.encode(errors="surrogateescape"), Budget())
     except (BudgetExceeded, UserError):

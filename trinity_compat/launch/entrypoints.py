@@ -23,13 +23,13 @@ OVERRIDE = re.compile(
 # A training main by its last name: main_ppo, main_dapo, fully_async_main, sft_trainer, fsdp_sft_trainer.
 _TRAINING = re.compile(r"main_\w+|\w+_main|\w*_main_\w+|(\w+_)?trainer|sft_trainer_\w+")
 _NOT_TRAINING = re.compile(r"main_(eval|generation|gen|infer|inference|serve|server|merge)\w*|\w*_eval_main")
-# Of a package that isn't veRL's only these names, or Hydra's overrides, tell that it trains.
+# Outside veRL's packages only these names, or Hydra's overrides, mark a training main.
 _NAMED = re.compile(r"(\w+_)?main_(ppo|dapo|grpo)(_\w+)?")
 _EASY_R1 = "verl.trainer.main"
 _OF_VERL = ("verl.", "recipe.", "verl_recipe.")
 _PACKAGE = re.compile(r"(?:^|/)((?:verl|recipe|verl_recipe)/.+)$")
 _NESTED = 8  # launchers in each other
-# Every command line that starts a training main has one of these in it, unless the user taught us the main.
+# Every command line that starts a training main has one of these in it, except for mains of --main.
 MARKS = ("main", "trainer", "actor_rollout_ref")
 
 PPO, DAPO, ONE_STEP_OFF, FULLY_ASYNC = TRANSLATED = (
@@ -50,7 +50,7 @@ SUPERVISED = (
     "verl.trainer.sft_trainer",
     "verl.trainer.sft_trainer_ray",
 )
-# By these keys a main of somebody's own shows that its configuration is that of veRL's mains.
+# Keys that only the configuration of veRL's mains has; they mark a user's own main as one of these.
 _VERL_KEY = re.compile(r"(\+\+|\+|~)?(actor_rollout_ref[.=]|algorithm\.adv_estimator=)")
 _DAPO_KEY = re.compile(
     r"(\+\+)?(algorithm\.filter_groups|reward_model\.overlong_buffer|data\.gen_batch_size)"
@@ -159,7 +159,7 @@ class FoundMain:
 
 
 def find(words: Sequence[str], cwd: str, taught: Mapping[str, str] = NOTHING_TAUGHT) -> FoundMain | None:
-    """The training main that a command line starts in ``cwd``, None when it starts something else.
+    """Return the training main that a command line starts in ``cwd``, None when it starts something else.
 
     ``taught``: modules that the user named, each with the translated main that it is to be taken for.
     Pure, and never raises: ``words`` are those of any program.
@@ -168,12 +168,12 @@ def find(words: Sequence[str], cwd: str, taught: Mapping[str, str] = NOTHING_TAU
 
 
 def started(words: Sequence[str], cwd: str) -> FoundMain | None:
-    """The module or file of Python's that a command line starts, whatever it does."""
+    """Return the Python module or file that a command line starts, whether it trains or not."""
     return _Line(words, cwd, every=True).program(0)
 
 
 def teachings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """``MODULE=MAIN`` pairs as `find` takes them; a module may be spelled as its file.
+    """Return ``MODULE=MAIN`` pairs as `find` takes them; a module may be spelled as its file.
 
     Raises UserError for a main that isn't translated.
     """
@@ -187,13 +187,13 @@ def teachings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 
 def as_module(spelled: str) -> str:
-    """``src/train.py`` as ``src.train``."""
+    """Return ``src.train`` for ``src/train.py``."""
     plain = os.path.normpath(spelled) if "/" in spelled else spelled
     return plain.removesuffix(".py").strip("/").replace("/", ".")
 
 
 def stand_in(module: str, arguments: Sequence[str]) -> str:
-    """The translated main that another one is taken for because its arguments are veRL's keys, or empty."""
+    """Return the translated main that another is taken for because it takes veRL's keys, or empty."""
     if not may_stand_in(module) or not has_verl_keys(arguments):
         return ""
     if main := _spelled(module) or _asynchronous(arguments):
@@ -203,8 +203,11 @@ def stand_in(module: str, arguments: Sequence[str]) -> str:
 
 
 def may_stand_in(module: str) -> bool:
-    """Whether a translated main could be taken for ``module``: it isn't one itself, none that we know of to
-    be another, and its name doesn't say that it trains nothing."""
+    """Tell whether ``module`` could be taken for a translated main.
+
+    It is not translated itself, not a trainer of another kind, and its name does not show that it only
+    evaluates or serves.
+    """
     last = module.rpartition(".")[2]
     other = is_translated(module) or module == _EASY_R1 or any(part in module for part in _OTHERS)
     return not other and not _NOT_TRAINING.fullmatch(last) and not _READS_KEYS.fullmatch(last)
@@ -215,17 +218,17 @@ def _asynchronous(arguments: Sequence[str]) -> str:
 
 
 def has_verl_keys(arguments: Sequence[str]) -> bool:
-    """Whether arguments show a configuration such as that of veRL's mains."""
+    """Tell whether the arguments include keys that only veRL's configuration has."""
     return any(map(_VERL_KEY.match, arguments))
 
 
 def is_translated(module: str) -> bool:
-    """Whether ``module`` is a training main that is translated."""
+    """Tell whether ``module`` is a training main that is translated."""
     return canonical(module) in TRANSLATED or module in SUPERVISED
 
 
 def canonical(module: str) -> str:
-    """A main of veRL's own under the one name that it has here, whatever its release calls it."""
+    """Return the one name that a main of veRL's has here, under any release's name of it."""
     return (_spelled(module) if module.startswith(_OF_VERL) else "") or module
 
 
@@ -234,7 +237,7 @@ def _spelled(module: str) -> str:
 
 
 def refusal(module: str, main: str = "") -> str:
-    """That and why a training main isn't translated; empty for one that is. ``main``: what it's taken for."""
+    """Return why a training main is not translated, or empty; ``main`` is the one that it is taken for."""
     if is_translated(main or module):
         return ""
     reason = next((why for part, why in _OTHERS.items() if part in module), "its trainer is one of its own")
@@ -247,7 +250,7 @@ def refusal(module: str, main: str = "") -> str:
 
 
 def refuse(module: str, where: Where | None = None, main: str = "") -> None:
-    """Raise UserError unless ``module``, or the ``main`` that it is taken for, is one that is translated."""
+    """Raise UserError unless ``module``, or the ``main`` that it is taken for, is translated."""
     if why := refusal(module, main):
         hint = f"translated are {', '.join(TRANSLATED)}; audit lists this launch's keys"
         if module != _EASY_R1:  # none of its keys mean anything to veRL's
@@ -256,19 +259,19 @@ def refuse(module: str, where: Where | None = None, main: str = "") -> None:
 
 
 def is_training(module: str) -> bool:
-    """Whether a module's name is that of a training main."""
+    """Tell whether a module has the name of a training main."""
     last = module.rsplit(".", 1)[-1]
     return module == _EASY_R1 or (bool(_TRAINING.fullmatch(last)) and not _NOT_TRAINING.fullmatch(last))
 
 
 def is_launcher(word: str) -> bool:
-    """Whether a word names an interpreter, or a program that starts a module or a file of Python."""
+    """Tell whether a word names Python, or a program that starts a module or a file of Python."""
     name = word.rsplit("/", 1)[-1]
     return bool(PYTHON.fullmatch(name)) or name in PROGRAMS
 
 
 def mentioned(text: str) -> bool:
-    """Whether a text that isn't read as code looks as if it started a training main, or a script."""
+    """Tell whether a text that is not read as code seems to start a training main, or a script."""
     words = _names(text)
     shells = any(word in ("bash", "sh", "source") for word in words)
     scripts = any(word.endswith((".sh", "{}")) for word in words)
@@ -276,7 +279,7 @@ def mentioned(text: str) -> bool:
 
 
 def trains(text: str) -> bool:
-    """Whether a text that isn't read as code looks as if it started a training main."""
+    """Tell whether a text that is not read as code seems to start a training main."""
     return _trains(_names(text))
 
 
@@ -289,7 +292,7 @@ def _trains(words: Sequence[str]) -> bool:
 
 
 def named(words: Sequence[str]) -> bool:
-    """Whether the words of a command that isn't followed name a training main to start."""
+    """Tell whether the words of an unknown program name a training main to start."""
     modules = (b for a, b in pairwise(words) if a in ("-m", "--module"))
     return any(is_training(module) for module in modules) or any(
         " " in text and mentioned(text) for text in words[1:]
@@ -297,7 +300,7 @@ def named(words: Sequence[str]) -> bool:
 
 
 def module_of(path: str, cwd: str) -> str:
-    """A file as a module: verl/trainer/main_ppo.py is verl.trainer.main_ppo, in its own folder too."""
+    """Return a file's module: verl/trainer/main_ppo.py is verl.trainer.main_ppo, in its own folder too."""
     path = path.removesuffix(".py")
     whole = os.path.normpath(f"{cwd}/{path}" if not path.startswith("/") else path)
     known = (main for main in (*TRANSLATED, *SUPERVISED) if whole.endswith("/" + main.replace(".", "/")))
@@ -320,7 +323,7 @@ def module_of(path: str, cwd: str) -> str:
 
 @dataclass(slots=True)
 class _Line:
-    """One command line while it is looked through. ``at`` is always the index of a word."""
+    """One command line during the search for its main. ``at`` is always the index of a word."""
 
     words: Sequence[str]
     cwd: str
@@ -329,6 +332,7 @@ class _Line:
     every: bool = False  # any module counts
 
     def program(self, at: int) -> FoundMain | None:
+        """Return the main that the program at ``at`` starts."""
         name = self.words[at].rsplit("/", 1)[-1]
         if PYTHON.fullmatch(name):
             return self._python(at + 1)
@@ -336,8 +340,10 @@ class _Line:
         return self._launched(at + 1, launcher) if launcher else None
 
     def _main(self, arguments: int, module: str) -> FoundMain | None:
-        """A module that is started, where it trains: one that the user named, veRL's by its name, another's
-        by its overrides."""
+        """Return a started module if it trains.
+
+        The user named it, it has the name of a main of veRL's, or its arguments are overrides.
+        """
         if self.every:
             return FoundMain(module, arguments)
         if main := self.taught.get(module) or stand_in(module, self.words[arguments:]):
@@ -349,7 +355,7 @@ class _Line:
         return FoundMain(module, arguments) if known or any(given) else None
 
     def _python(self, at: int) -> FoundMain | None:
-        """By Python's own options, so that the ``-m`` of somebody else's program is left alone."""
+        """Parse Python's own options, so that the ``-m`` of another program is not taken for Python's."""
         given = ""
         while at < len(self.words) and self.words[at].startswith("-") and len(self.words[at]) > 1:
             letters, value, at = self._option(at)
@@ -364,7 +370,7 @@ class _Line:
         return found and replace(found, isolated=found.isolated or not set("IES").isdisjoint(given))
 
     def _option(self, at: int) -> tuple[str, str, int]:
-        """One of Python's options: its letters, the value of the last, and where the next word is."""
+        """Return one of Python's options: its letters, the value of the last, the index of the next word."""
         option, at = self.words[at], at + 1
         if option.startswith("--"):
             return "", "", at + (option == "--check-hash-based-pycs")
@@ -382,7 +388,7 @@ class _Line:
         return self._main(at, module_of(module.replace(".", "/"), self.cwd) if from_inside else module)
 
     def _file(self, at: int) -> FoundMain | None:
-        """A file that is run: a main, or the program of a launcher (``python /opt/conda/bin/torchrun …``)."""
+        """Return the main of a file: its own, or a launcher's (``python /opt/conda/bin/torchrun …``)."""
         if at >= len(self.words):
             return None
         if self.words[at].endswith(".py"):
@@ -405,7 +411,7 @@ class _Line:
         return found and replace(found, wrapper=(launcher.shown, *found.wrapper))
 
     def _searched(self, at: int) -> FoundMain | None:
-        """What a launcher starts whose options aren't known."""
+        """Search the words of a launcher whose options are not known."""
         while at < len(self.words):
             word = self.words[at]
             if word in ("-p", "--python") and is_launcher("".join(self.words[at + 1 : at + 2])):

@@ -15,8 +15,10 @@ _SEARCH_PATHS = {"PYTHONPATH", "LD_LIBRARY_PATH"}  # scripts put folders in fron
 
 
 def computed_variables(reading: Reading, read: Callable[[Mapping[str, str]], Reading]) -> frozenset[str]:
-    """Return the variables with a default from which the script computes more than it hands on: a name
-    (``${MODEL##*/}``), a condition, a sum. ``read`` reads the script under a variable's value."""
+    """Return the variables with a default from which the script computes a name, a condition, a sum.
+
+    ``${MODEL##*/}`` computes a name. ``read`` reads the script under a variable's value.
+    """
     words = [word for launch in reading.launches for word in launch.arguments]
     defaults = {
         reference.name: reference.default
@@ -43,9 +45,10 @@ def _text_with(word: Word, name: str, value: str) -> str:
 def unused_variables(
     reading: Reading, environ: Mapping[str, str], known: Collection[str], *, also: str = ""
 ) -> Iterator[Diagnostic]:
-    """Yield a warning for each variable of ``environ``, the calling shell's environment, that the script
-    takes from its surroundings and that is not ``known``: given by the user, or still named in the result.
-    One that equals the script's own default changes nothing.
+    """Yield a warning for each variable of the calling shell that the script would use, but was not used.
+
+    ``environ`` is the shell's environment, ``known`` are the variables that the user gave, or that the result
+    still names. One that equals the script's own default changes nothing.
 
     ``also``: another way to give it than ``--env``.
     """

@@ -1,8 +1,8 @@
-"""What a launch is: one call of a veRL training main, and where each word of it came from.
+"""A launch, one call of a veRL training main, and the origin of each of its words.
 
-A word's text is what bash would hand to Python under the environment that is known
-(``--env``, the script's own assignments). Its parts keep what is not literal: a variable that
-the script takes from its surroundings, or a value that cannot be known without running something.
+A word's text is what Python would receive from bash under the known environment (``--env``, the script's own
+assignments). Its parts keep every piece that is not literal: a variable of the surrounding environment, or a
+value that only running something reveals.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from trinity_compat.common.errors import Where
 
 @dataclass(frozen=True, slots=True)
 class EnvRef:
-    """A piece that comes from an environment variable which the script itself doesn't set.
+    """A piece that comes from an environment variable which the script does not set.
 
-    ``default`` is the text of ``${NAME:-default}``; None when the script gives none. ``parts`` are
-    the default's own pieces when it isn't literal (``${MODEL:-$HOME/models/x}``), else empty.
-    ``required``: bash ends the script where it is unset (``${NAME:?}``, ``set -u``), else it is empty there.
+    ``default`` is the text of ``${NAME:-default}``; None when the script gives none. ``parts`` are the
+    default's own pieces when it is not literal (``${MODEL:-$HOME/models/x}``), else empty. ``required``: bash
+    ends the script where the variable is unset (``${NAME:?}``, ``set -u``); otherwise it is empty there.
     """
 
     name: str
@@ -30,9 +30,10 @@ class EnvRef:
 
 @dataclass(frozen=True, slots=True)
 class UnknownPiece:
-    """A piece that cannot be known without running something: ``$(nvidia-smi …)``, ``$(hostname)``.
+    """A piece that only running something reveals: ``$(nvidia-smi …)``, ``$(hostname)``.
 
-    ``variable``: which the script sets to just that, so that ``--env`` can say it instead; else empty.
+    ``variable`` is the name that the script sets to exactly this piece, so that ``--env`` can set it instead;
+    else empty.
     """
 
     expression: str
@@ -42,7 +43,7 @@ class UnknownPiece:
 
 @dataclass(frozen=True, slots=True)
 class WordPart:
-    """One piece of a word. ``text`` is its value as far as it is known; of an Open a guess, most often ""."""
+    """One piece of a word; ``text`` is its value, or for an `UnknownPiece` a guess, most often empty."""
 
     text: str
     source: EnvRef | UnknownPiece | None = None
@@ -57,12 +58,12 @@ class Word:
 
     @property
     def text(self) -> str:
-        """The value under the known environment, byte for byte what bash hands on."""
+        """The value under the known environment, byte for byte as bash passes it."""
         return "".join(part.text for part in self.parts)
 
     @property
     def open(self) -> tuple[UnknownPiece, ...]:
-        """The pieces that static reading cannot know; empty for a settled word."""
+        """The pieces that static reading cannot resolve; empty for a resolved word."""
         return tuple(part.source for part in self.parts if isinstance(part.source, UnknownPiece))
 
     @property
@@ -73,7 +74,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """Something about the script that its author should know. ``code`` is stable (TP…)."""
+    """A message about a line of the script. ``code`` is stable (TP…)."""
 
     code: str
     message: str
@@ -81,18 +82,19 @@ class Diagnostic:
     severity: str = "warning"  # warning | error
 
     def __str__(self) -> str:
-        """As the commands print it."""
+        """Format the message as the commands print it."""
         return f"{self.where}: {self.severity} {self.code} {self.message}"
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How the program of a launch is found: whether one that stands in front of it would be run instead.
+    """The way in which bash finds the program of a launch, which decides how `run` can intercept it.
 
-    ``program`` is its word: ``python3``, ``/usr/bin/python3``. ``hooked``: bash starts it itself, having read
+    ``program`` is its word: ``python3``, ``/usr/bin/python3``. ``hooked``: bash starts it itself, after
     the file that BASH_ENV names. ``path`` and ``python_path`` are PATH and PYTHONPATH in its environment;
-    ``path`` is None where something that isn't read may have changed it. ``isolated``: it takes no code from
-    the environment (``python -I``). ``elsewhere``: what takes it out of the script's reach (``docker exec``).
+    ``path`` is None where unread code may have changed it. ``isolated``: Python takes no code from the
+    environment (``python -I``). ``elsewhere`` is the program that runs it on another machine or in a
+    container (``docker exec``), else empty.
     """
 
     program: str
@@ -107,7 +109,7 @@ class Start:
 class Launch:
     """One call of a training main. ``arguments`` are everything after ``-m module``.
 
-    ``main``: the translated main that ``module`` is taken for, empty where it is that itself, or none.
+    ``main`` is the translated main that ``module`` is taken for, empty where it is one itself, or for none.
     """
 
     module: str
@@ -116,11 +118,11 @@ class Launch:
     env: Mapping[str, Word] = field(default_factory=dict)  # exported by the script, or prefixed
     wrapper: tuple[str, ...] = ()  # e.g. ("ray job submit",): what stands before python
     cwd: str = "."
-    start: Start | None = None  # None: made otherwise than by reading
+    start: Start | None = None  # None: not read from a script
     main: str = ""
-    # YAML files that the script itself has written before: what is in them, by absolute path
+    # contents of the YAML files that the script has written before, by absolute path
     wrote: Mapping[str, str] = field(default_factory=dict, repr=False)
-    # absolute paths that the script has made before, or that a program which isn't read may have made
+    # absolute paths that the script has created before, or that an unread program may have created
     made: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
@@ -131,9 +133,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All launches of one source, in the order in which bash would make them.
+    """All launches of one source, in the order in which bash would start them.
 
-    ``surroundings``: the variables that the script would take from its environment, each with the first
+    ``surroundings`` are the variables that the script would take from its environment, each with the first
     place that reads it.
     """
 

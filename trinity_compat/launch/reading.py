@@ -1,4 +1,4 @@
-"""Entry points: a script, a text or an argument vector becomes a `Reading`."""
+"""Entry points of reading: a script, a text or an argument vector becomes a `Reading`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEDULED = "TP121"
 _POSITIONAL = re.compile(r"\$[1-9#@*]|\$\{#?[1-9@*]")
 _ARGUMENTS = "; arguments that it wants stand after --"
 _SHOWN = 160  # characters of a command
-_BINARY = 80  # bytes in which bash looks for what tells a binary file
+_BINARY = 80  # bytes that bash searches for a NUL, the mark of a binary file
 
 
 def read_script(
@@ -52,7 +52,7 @@ def read_script(
     ``cwd`` is the directory that bash would start in (default: the current one), ``env`` the known
     environment, ``args`` the script's own arguments, ``name`` how places are shown (default: ``path``),
     ``given`` the names of ``env`` that the user gave: one that the script never reads and sets itself is a
-    diagnostic (default: all of them), ``mains`` the modules that the user taught (see `mains.find`).
+    diagnostic (default: all of them), ``mains`` the user's ``--main MODULE=MAIN`` (see `entrypoints.find`).
     Raises `UserError` when the file can't be read.
     """
     file = Path(path)
@@ -82,7 +82,7 @@ def read_script(
 
 
 def _no_text(data: bytes) -> str:
-    """Why a file can't be a script, or empty; bash ignores a NUL that comes later."""
+    """Return why a file cannot be a script, or an empty text; bash ignores a NUL that comes later."""
     if not data.strip():
         return "is empty"
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -91,7 +91,7 @@ def _no_text(data: bytes) -> str:
 
 
 def _read_contents(start: Callable[[], Shell], contents: job_files.Contents) -> Reading:
-    """Everything that a file of another kind starts, each command in a shell of its own."""
+    """Read the commands of a file that is not a shell script, each in its own shell."""
     shell = start()
     shell.positional, shell.log.unread = [], []
     with _bounded(shell):
@@ -143,7 +143,7 @@ def read_text(
 
 
 def _read(start: Callable[[], Shell], text: str) -> Reading:
-    """Read ``text`` in a shell that ``start`` makes; again, with other guesses, until a launch is reached."""
+    """Read ``text`` in a new shell, again with other guesses until a launch is reached."""
     budget = Budget()
 
     def attempt(made: Guesses) -> Shell:
@@ -231,9 +231,9 @@ def _shell(
 
 @contextmanager
 def _bounded(shell: Shell) -> Iterator[None]:
-    """What a script may cost; beyond it, what was read so far is the reading.
+    """Bound the cost of a script; beyond the limits, the launches read so far are the reading.
 
-    The collector waits: a walk through the caller's millions of objects would be charged to the script.
+    Garbage collection pauses: a walk through the caller's millions of objects would be charged to the script.
     """
     limit, collecting = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, limits.RECURSION))
@@ -251,8 +251,10 @@ def _bounded(shell: Shell) -> Iterator[None]:
 
 
 def refuse_lost_arguments(reading: Reading) -> None:
-    """Raise UserError where the user gave a script arguments that it never reads: what they ask for would
-    not be done."""
+    """Raise UserError where the user gave a script arguments that it never reads.
+
+    They would have no effect.
+    """
     for found in reading.diagnostics:
         if found.code == LOST_ARGUMENTS:
             raise UserError(
@@ -264,7 +266,7 @@ def refuse_lost_arguments(reading: Reading) -> None:
 
 
 def _warn_of_lost(log: ReadingLog, name: str) -> None:
-    """What the user gave and no line of the script took."""
+    """Warn of variables and arguments that the user gave and the script never uses."""
     for name, given in log.given.items():
         if given.replaced is not None and not given.read:
             log.warn(
@@ -285,7 +287,7 @@ def _warn_of_lost(log: ReadingLog, name: str) -> None:
 
 
 def _tell_of_background(log: ReadingLog) -> None:
-    """What the script starts for a launch that follows: a server that its reward function asks, say."""
+    """Warn of background programs before a launch, such as a server that its reward function requests."""
     for where, command in log.beside.items():
         if len(log.launches) > command.before:
             words = masked(command.text.replace("\\\n", " ").split())
@@ -299,7 +301,7 @@ def _tell_of_background(log: ReadingLog) -> None:
 
 
 def _tell_of_scheduler(log: ReadingLog) -> None:
-    """Which values of SLURM's were taken from the job's own lines."""
+    """Warn of each used value that comes from the job's ``#SBATCH`` lines."""
     for found in log.scheduled:
         if found.read and log.launches:
             taken = f"${found.name} is {found.setting.value} ({found.setting.option}), as sbatch would set it"

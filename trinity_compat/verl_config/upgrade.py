@@ -378,7 +378,10 @@ def _resume_path(config: EffectiveConfig) -> str | None:
 
 
 def _tools_of_sglang(config: EffectiveConfig) -> str | None:
-    """Return True where sglang's own rollout called the tools; in its async mode agent loops did."""
+    """Return the agent loop for a launch whose ``sglang`` rollout called tools itself, else None.
+
+    SGLang's own rollout called the tools; in its async mode veRL's agent loops did, as they do today.
+    """
     said = config.settings.get(_AGENT)
     if said is not None and said.where is not None:
         return None

@@ -1,5 +1,7 @@
-"""What SLURM sets in a job's environment, as far as its ``#SBATCH`` lines say (sbatch(1), "OUTPUT ENVIRONMENT
-VARIABLES")."""
+"""Environment variables that SLURM sets for a job, read from its ``#SBATCH`` lines.
+
+See sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
+"""
 
 from __future__ import annotations
 

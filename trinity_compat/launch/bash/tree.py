@@ -144,8 +144,10 @@ PLAIN_EXPORT = b"\x03xport"
 
 
 def _with_plain_export(text: bytes, error: SyntaxProblem) -> bytes | None:
-    """The text with the ``export`` before the place of the error as any command: of ``export A-B=1 C=2`` bash
-    refuses one word, shfmt the whole script. `_load` gives the name back."""
+    """Return the text with another command's name for the ``export`` before the error.
+
+    Of ``export A-B=1 C=2`` bash refuses one word, shfmt the whole script. `_load` restores the name.
+    """
     start = sum(map(len, text.splitlines(keepends=True)[: error.line - 1]))
     place = start + error.column - 1
     found = list(EXPORT.finditer(text, 0, place))

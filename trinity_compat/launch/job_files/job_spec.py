@@ -77,8 +77,10 @@ def _commands(node: Node, name: str) -> Iterator[SourceCommand]:
 
 
 def _of_skypilot(items: dict[str, Node]) -> dict[str, str]:
-    """What SkyPilot sets on the first node (its docs, "Environment variables"); a number that isn't written
-    out is left open."""
+    """Return the variables that SkyPilot sets on the first node; a number that is not written out stays open.
+
+    See SkyPilot's docs, "Environment variables".
+    """
     nodes = items.get("num_nodes")
     counts = {"SKYPILOT_NUM_NODES": _text(nodes) if nodes is not None else "1"}
     accelerators = _items(items.get("resources")).get("accelerators")

@@ -41,8 +41,11 @@ def unit_of(value: Value, fallback: Where) -> ParsedText:
 
 
 def without_unreadable(text: str, holes: dict[str, TextPiece], where: Where) -> str:
-    """What the parser doesn't take as bash does becomes holes: it refuses bytes that are no UTF-8, and drops
-    the carriage return of a line that ends in CR LF, which is a character like any other for bash."""
+    """Replace characters by holes that the parser treats otherwise than bash.
+
+    The parser refuses bytes that are not UTF-8, and drops the carriage return of a line that ends in CR LF,
+    which bash keeps as a character.
+    """
     for char in set(UNREADABLE.findall(text)):
         hole = chr(ord(char) % 0x100 + 0xF700)
         holes[hole] = TextPiece(char, where)

@@ -165,7 +165,7 @@ def _note(sh: Shell, *values: Value) -> None:
 
 
 def unary(sh: Shell, operator: str, operand: Value) -> bool:
-    """``-n text``, ``-f file``, …"""
+    """Decide a test with one operand: ``-n text``, ``-f file``."""
     text = text_of(operand)
     if operator in ("-z", "-n"):
         return _empty(sh, operand) == (operator == "-z")

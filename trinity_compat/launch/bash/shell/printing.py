@@ -175,5 +175,5 @@ def _padded(text: str, size: int, flags: str, kind: str) -> str:
 
 
 def _octal_without_zero(text: str) -> str:
-    r"""printf knows ``\101`` as well as ``\0101``."""
+    r"""Write ``\101`` as ``\0101``: ``printf`` takes both."""
     return re.sub(r"(?<!\\)((?:\\\\)*)\\([1-7][0-7]{0,2})", r"\1\\0\2", text)

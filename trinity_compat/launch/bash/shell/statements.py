@@ -216,8 +216,10 @@ def _note_turned(sh: Shell, node: Node, taken: str) -> None:
 
 
 def _turned_for_a_file(sh: Shell, node: Node, taken: list[Node]) -> bool:
-    """Whether ``taken``, which ends the script as a file isn't there, is left out: where the training is
-    started, the file will be."""
+    """Tell whether to skip ``taken``, a branch that ends the script because a file is missing.
+
+    On the machine that trains the file will exist.
+    """
     if sh.lacking is None or not leaves(sh, taken) or not sh.log.guesses.turns(sh.unit.where(node)):
         return False
     why = f"this depends on {sh.lacking.expression}, and nothing is there now"

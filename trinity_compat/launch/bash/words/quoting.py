@@ -59,7 +59,7 @@ def _ansi_char(match: re.Match[str]) -> str:
 
 
 def _numbered(match: re.Match[str]) -> str | None:
-    """The character of ``\\x41``, ``\\u0041``, ``\\U00000041``."""
+    r"""Return the character of ``\x41``, ``\u0041``, ``\U00000041``."""
     if match[1]:
         return _byte(int(match[1], 16))
     return _code_point(int(match[2] or match[3], 16)) if match[2] or match[3] else None
@@ -70,7 +70,7 @@ def _code_point(number: int) -> str:
 
 
 def echo_escapes(text: str) -> tuple[str, bool]:
-    """What ``echo -e`` and ``printf %b`` make of a text, and whether ``\\c`` ends the output."""
+    r"""Return the output of ``echo -e`` and ``printf %b``, and whether ``\c`` ends it."""
     stop = False
 
     def change(match: re.Match[str]) -> str:

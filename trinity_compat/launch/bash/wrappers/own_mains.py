@@ -1,5 +1,7 @@
-"""A main of somebody's own that is not told by its arguments: its file lies in the tree, Hydra starts it, and
-the configuration that it names has veRL's sections."""
+"""Training mains of a user's own that their arguments do not reveal.
+
+The file of such a main is in the tree, Hydra starts it, and its configuration has veRL's sections.
+"""
 
 from __future__ import annotations
 
