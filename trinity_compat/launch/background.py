@@ -1,4 +1,4 @@
-"""Which lines of a script start one command in the background, and nothing else."""
+"""Recognition of lines that do nothing but start one command in the background."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def read(words: Sequence[str]) -> RaySubmitOptions:
 
 
 def is_local(address: str) -> bool:
-    """Whether the cluster at ``address`` is this machine's."""
+    """Return whether the cluster at ``address`` is this machine's."""
     try:
         host = urlsplit(address).hostname if "//" in address else address.split(":")[0]
     except ValueError:  # not an address at all
@@ -47,7 +47,7 @@ def is_local(address: str) -> bool:
 
 
 def remote(address: str, where: Where | None = None) -> UserError:
-    """What to say of a job for another machine's cluster."""
+    """Return the error for a job of another machine's cluster."""
     return UserError(
         f"ray job submit --address {address}: the job would run on that cluster, where this"
         " `trinity-compat run` cannot stand in front of python3",

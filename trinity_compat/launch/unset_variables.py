@@ -16,7 +16,7 @@ _OF_SCHEDULERS = ("SLURM_", "SKYPILOT_", "PBS_", "LSB_", "OMPI_")
 
 
 def is_always_set(name: str) -> bool:
-    """Whether a shell, or the scheduler that starts it, sets ``name``."""
+    """Return whether a shell, or the scheduler that starts it, sets ``name``."""
     return name in _OF_EVERY_SHELL or name.startswith(_OF_SCHEDULERS)
 
 

@@ -1,1 +1,1 @@
-"""What every room works with: values with their origin, a shell's state, the syntax tree, files, limits."""
+"""Bash, evaluated without running a program: values with their origin, a shell's state, limits."""

@@ -26,7 +26,7 @@ class Guesses:
     met: dict[Where, None] = field(default_factory=dict)
 
     def turns(self, place: Where) -> bool:
-        """Whether the guess at ``place`` is turned round; notes that it was met."""
+        """Return whether the guess at ``place`` is turned round; notes that it was met."""
         self.met[place] = None
         return place in self.turned
 

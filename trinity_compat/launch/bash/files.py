@@ -30,7 +30,7 @@ def spelled(path: Value) -> str:
 
 @dataclass(slots=True)
 class PathFacts:
-    """What can be known about paths. All paths given here are absolute and normalised."""
+    """Facts about files, from the disk and from the script. Paths given here are absolute and normalised."""
 
     root: str
     written: dict[str, Value] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class PathFacts:
     read_bytes: int = 0
 
     def in_reach(self, path: str) -> bool:
-        """Whether a path, links followed, lies under the root."""
+        """Return whether a path, links followed, lies under the root."""
         try:
             real = os.path.realpath(path)
         except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""How much a script may cost before the reading stops.
+"""Limits on the cost of reading a script.
 
-Reading must end in two seconds and 500 MB whatever the script says, so every loop of the evaluator
-pays here. Real scripts stay a hundred times below each limit.
+Reading must end in two seconds and 500 MB whatever the script says, so every loop of the evaluator pays here.
+Real scripts stay a hundred times below each limit.
 """
 
 from __future__ import annotations

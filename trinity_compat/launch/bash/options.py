@@ -16,7 +16,7 @@ class ParsedOptions:
     operands: list[Value]
 
     def has(self, letters: str) -> bool:
-        """Whether one of the options is there."""
+        """Return whether one of the options is there."""
         return not self.options.keys().isdisjoint(letters)
 
     def value(self, letter: str) -> Value:

@@ -109,7 +109,7 @@ def _counts(options: _Options) -> Iterator[tuple[str, SlurmVariable]]:
 
 
 def _nodes(options: _Options) -> SlurmVariable | None:
-    """How many nodes; not of ``2-4``, and not where SLURM counts them from the tasks or GPUs."""
+    """Return the number of nodes; None for ``2-4``, and where SLURM derives it from tasks or GPUs."""
     if "nodes" in options:
         value, option, where = options["nodes"]
         low, _, high = value.partition("-")
@@ -120,7 +120,7 @@ def _nodes(options: _Options) -> SlurmVariable | None:
 
 
 def _gpus(options: _Options, nodes: SlurmVariable | None) -> SlurmVariable | None:
-    """How many GPUs a node has."""
+    """Return the number of GPUs of a node."""
     for name in ("gpus-per-node", "gres"):
         for part in options.get(name, ("",))[0].split(","):
             found = _COUNT.search(part.removeprefix("gres/")) if name != "gres" or "gpu" in part else None

@@ -112,7 +112,7 @@ class SchedulerVariable:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a command of a shell still has of the script's surroundings (see `Start`).
+    """The part of the script's surroundings that reaches a command of a shell (see ``Start``).
 
     ``through``: something of the shell's own stands before the command (``exec``, a program that runs it).
     ``start``: what a program started that starts the rest by itself (``ray job submit``).
@@ -135,7 +135,7 @@ class BackgroundCommand:
 
 @dataclass(slots=True)
 class ReadingLog:
-    """What a whole reading collects, over all of its shells."""
+    """Results of a whole reading, over all of its shells."""
 
     launches: list[Launch] = field(default_factory=list)
     diagnostics: dict[tuple[str, str, int], Diagnostic] = field(default_factory=dict)
@@ -228,12 +228,12 @@ class Shell:
         return found.value if found.array is None else found.array.get("0" if found.is_table else 0)
 
     def exported(self, name: str) -> Value:
-        """What a program that is started now finds in its environment; empty where it finds nothing."""
+        """Return the value of a variable for a program that starts now; empty where it is not exported."""
         found = self.variables.get(name)
         return found.value or EMPTY if found is not None and found.exported else EMPTY
 
     def from_surroundings(self, name: str) -> bool:
-        """Whether an unset name could still come from the environment of the script."""
+        """Return whether an unset name could still come from the environment of the script."""
         return name not in self.touched
 
     def note_read(self, name: str) -> None:
@@ -300,7 +300,7 @@ class Shell:
         self.put(name, replace(old, value=value, exported=exported, given=False))
 
     def _told(self, name: str, value: Value) -> Value:
-        """What the user said that ``name`` is, where the script sets it to what a program would print."""
+        """Return the user's value of ``name`` where the script sets it to the output of a program."""
         opened = next((bit.source for bit in value if isinstance(bit.source, UnknownPiece)), None)
         if opened is None:
             return value

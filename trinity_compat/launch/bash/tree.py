@@ -66,7 +66,7 @@ class ParsedText:
 
 @dataclass(frozen=True, slots=True)
 class SyntaxProblem:
-    """Where bash stops reading, and why."""
+    """Place and reason at which bash stops reading."""
 
     line: int
     message: str

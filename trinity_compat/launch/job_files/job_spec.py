@@ -22,7 +22,7 @@ _NODES = 20_000  # of one file, aliases followed
 
 
 def kind_of(text: str) -> str | None:
-    """Which of the three a YAML is; None for another one."""
+    """Return the kind of a job specification; None for another YAML."""
     return _kind_of(_documents(text))
 
 

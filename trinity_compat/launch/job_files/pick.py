@@ -1,4 +1,4 @@
-"""Which kind of file a source is: by its ending, and a YAML by its keys."""
+"""Recognition of the kind of a source: by its ending, and of a YAML by its keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST = 1 << 20  # bytes
 def contents_of(
     name: str, text: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None
 ) -> Contents | None:
-    """What the file ``name`` starts, where it isn't a shell script.
+    """Return the commands that the file ``name`` starts; None for a shell script.
 
     ``args``: its own arguments, ``env``: the environment that is known.
 
@@ -30,7 +30,7 @@ def contents_of(
 
 
 def is_job(path: str) -> bool:
-    """Whether a YAML file is the specification of a job, not a configuration of veRL's."""
+    """Return whether a YAML file is the specification of a job, not a configuration of veRL's."""
     try:
         if not path.endswith(_YAML) or Path(path).stat().st_size > _LARGEST:
             return False
@@ -40,5 +40,5 @@ def is_job(path: str) -> bool:
 
 
 def is_configuration(path: str) -> bool:
-    """Whether a source is a configuration in YAML, of veRL's or Trinity's, and not a script or a job."""
+    """Return whether a source is a YAML configuration of veRL's or Trinity's."""
     return path.endswith(_YAML) and not is_job(path)

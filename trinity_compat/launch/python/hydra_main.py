@@ -13,7 +13,7 @@ _DECORATOR = re.compile(r"^[ \t]*@((?:hydra\.)?main\(.*?\))[ \t]*(?:#.*)?$", re.
 
 @dataclass(frozen=True, slots=True)
 class HydraMain:
-    """What a decorator names: the folder and the config, None for one that isn't a literal, and its line.
+    """The folder and config that a decorator names (None for one that is not a literal), and its line.
 
     ``shown`` is the name as it is written.
     """

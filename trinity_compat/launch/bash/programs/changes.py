@@ -81,5 +81,5 @@ def sed(sh: Shell, given: ParsedOptions) -> int | None:
 
 
 def nothing(sh: Shell, given: ParsedOptions) -> int:
-    """What changes nothing that a script could see here, and is taken to succeed."""
+    """Succeed without any effect that a script could see here."""
     return 0

@@ -1,1 +1,1 @@
-"""What bash does itself: statements, builtins, conditions, redirections, code made of text."""
+"""Bash's own part: statements, builtins, conditions, redirections, code made of text."""

@@ -207,7 +207,7 @@ def _type(sh: Shell, given: ParsedOptions) -> int:
 
 
 def _found(sh: Shell, name: Value) -> int:
-    """Whether a command exists: known for the shell's own, a guess for programs."""
+    """Return whether a command exists: known for the shell's own, a guess for programs."""
     text = text_of(name)
     if text not in sh.functions and text not in TABLE:
         sh.doubt = UnknownPiece(f"command -v {text}", sh.where)

@@ -139,7 +139,7 @@ def _pattern_test(sh: Shell, unit: ParsedText, node: Node, operator: str, left: 
 
 
 def fits(sh: Shell, unit: ParsedText, pattern: Node, text: str) -> bool:
-    """Whether a text fits a pattern, as ``[[ == ]]`` and ``case`` ask."""
+    """Return whether a text fits a pattern, as ``[[ == ]]`` and ``case`` ask."""
     fold = "nocasematch" in sh.options
     chars = expansion.expand_pattern(sh, unit, pattern)
     if fold:

@@ -97,7 +97,7 @@ def _skip(text: str, at: int, ifs: str, blanks: str) -> int:
 
 
 def _last(line: Value, text: str, at: int, ifs: str, blanks: str, raw: bool) -> Value:
-    """What is left of the line; its first word alone where only delimiters follow that word."""
+    """Return the rest of the line, or its first word where only delimiters follow."""
     stop = at
     while stop < len(text) and text[stop] not in ifs:
         stop += 2 if text[stop] == "\\" and not raw else 1

@@ -43,7 +43,7 @@ def run(sh: Shell, node: Node) -> int:
 
 
 def _is_written_out(parts: list[Node]) -> bool:
-    """Whether a word is the same text in every shell."""
+    """Return whether a word is the same text in every shell."""
     return all(
         (part["Type"] in ("Lit", "SglQuoted") and not part.get("Value", "").startswith("~"))
         or (part["Type"] == "DblQuoted" and _is_written_out(part.get("Parts") or []))

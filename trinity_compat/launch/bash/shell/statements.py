@@ -140,7 +140,7 @@ def _binary(sh: Shell, node: Node) -> int:
 
 
 def leaves(sh: Shell, statements: list[Node], depth: int = 0) -> bool:
-    """Whether statements end the script for certain (``exit``, or a function that does)."""
+    """Return whether statements end the script for certain (``exit``, or a function that does)."""
     return any(_leaves(sh, statement.get("Cmd") or {}, depth) for statement in statements)
 
 
@@ -161,12 +161,15 @@ def _leaves(sh: Shell, command: Node, depth: int) -> bool:
 
 
 def _ends_loop(statements: list[Node]) -> bool:
-    """Whether statements leave the loop around them as done: ``break``, ``return`` without a failure."""
+    """Return whether statements end the loop around them.
+
+    By ``break``, or by ``return`` without a failure.
+    """
     return any(_is_done(statement.get("Cmd") or {}) for statement in statements)
 
 
 def _ends_overdue(sh: Shell, statements: list[Node]) -> bool:
-    """Whether statements leave the loop that is overdue, from however many loops inside it."""
+    """Return whether statements leave the loop that is overdue, from however many loops inside it."""
     return bool(sh.overdue) and any(_is_way_out(sh, statement.get("Cmd") or {}) for statement in statements)
 
 
@@ -204,7 +207,10 @@ def _is_done(command: Node) -> bool:
 
 
 def _turned(sh: Shell, node: Node) -> bool:
-    """Whether the guess at ``node`` is turned round. That a variable is unset is known, not guessed."""
+    """Return whether the guess at ``node`` is turned round.
+
+    That a variable is unset is known, not guessed.
+    """
     return isinstance(sh.doubt, UnknownPiece) and sh.log.guesses.turns(sh.unit.where(node))
 
 
@@ -324,7 +330,7 @@ def _while(sh: Shell, node: Node) -> int:
 
 
 def _never_ends(sh: Shell, condition: list[Node], until: bool) -> bool:
-    """Whether a loop's condition is written out as one that never changes: ``while true``."""
+    """Return whether a loop's condition is written out as one that never changes: ``while true``."""
     text = sh.unit.text(condition[0]).strip(" ;\n") if len(condition) == 1 else ""
     return text == "false" if until else bool(ALWAYS.fullmatch(text))
 

@@ -44,7 +44,7 @@ class AssignmentTarget:
 
 @dataclass(slots=True)
 class VariableAccess:
-    """How arithmetic reads and writes variables."""
+    """Access of arithmetic to variables."""
 
     read: Callable[[AssignmentTarget], str]
     write: Callable[[AssignmentTarget, int], None]

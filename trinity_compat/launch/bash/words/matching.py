@@ -20,7 +20,7 @@ class Char:
     negated: bool = False
 
     def fits(self, char: str) -> bool:
-        """Whether the character is in the set."""
+        """Return whether the character is in the set."""
         return any(low <= char <= high for low, high in self.ranges) != self.negated
 
 
@@ -117,7 +117,7 @@ class Matcher:
         return result
 
     def whole(self, sequence: Sequence) -> bool:
-        """Whether the pattern matches the text from end to end."""
+        """Return whether the pattern matches the text from end to end."""
         return len(self.text) in self.ends(sequence, {0})
 
 
@@ -257,5 +257,5 @@ def _extglob(chars: Chars, at: int) -> tuple[Piece, int] | None:
 
 
 def is_plain(chars: Chars) -> bool:
-    """Whether a pattern has no special characters."""
+    """Return whether a pattern has no special characters."""
     return all(quoted or char not in "*?[]+@!()|" for char, quoted in chars)

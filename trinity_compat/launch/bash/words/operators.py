@@ -90,7 +90,7 @@ def cut_value(value: Value, kept: tuple[int, int], expression: str, where: Where
 
 
 def prefix_end(text: str, pattern: Chars, *, longest: bool, budget: Budget, reverse: bool = False) -> int:
-    """Where the prefix that matches ends; 0 when none does."""
+    """Return the end of the prefix that matches; 0 when none does."""
     budget.step(1 + len(text) // 1000)
     if is_plain(pattern):
         plain = "".join(char for char, _ in pattern)

@@ -45,7 +45,7 @@ VERSION_PARTS = ("5", "2", "15", "1", "release", "x86_64-pc-linux-gnu")
 
 
 def is_list(part: Node) -> bool:
-    """Whether a part is ``$@`` or ``${a[@]}``, which may become no field at all."""
+    """Return whether a part is ``$@`` or ``${a[@]}``, which may become no field at all."""
     if part["Type"] != "ParamExp" or part.get("Length"):
         return False
     return _at_sign(part) in ("@", "*")
@@ -342,7 +342,7 @@ def _expand_scalar(
 
 
 def _unset(value: Value) -> bool:
-    """Whether a value is just a variable that the surroundings don't set either."""
+    """Return whether a value is just a variable that the surroundings don't set either."""
     return len(value) == 1 and isinstance(value[0].source, EnvRef) and value[0].source.default is None
 
 

@@ -32,7 +32,7 @@ def ansi_c(text: str) -> str:
 
 
 def format_escapes(text: str) -> str:
-    """What ``printf`` makes of its format, without the directives."""
+    """Return a format of ``printf`` with its escapes replaced, directives apart."""
     return with_bytes(FORMAT_ESCAPE.sub(_ansi_char, text)) if "\\" in text else text
 
 

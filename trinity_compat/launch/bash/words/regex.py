@@ -31,7 +31,7 @@ class BadExpression(Exception):
 
 
 class Unread(BadExpression):
-    """It may be right, but isn't followed here."""
+    """A regular expression that may be valid and is not evaluated here."""
 
 
 @dataclass(slots=True)

@@ -135,5 +135,5 @@ def field_value(segs: Segs, where: Where) -> Value:
 
 
 def place_of(value: Value, fallback: Where) -> Where:
-    """Where a field was written."""
+    """Return the place of a field in the source."""
     return value[0].where if value else fallback

@@ -94,7 +94,7 @@ def _start_wrapped(
 
 
 def _start(sh: Shell, program: Value, prefix: Prefix, *, isolated: bool = False) -> Start:
-    """How bash, or what stands between it and the program, finds the program."""
+    """Return how bash, or a program in front of it, finds the program."""
     path, python_path = (
         text_of(prefix[name] if name in prefix else sh.exported(name)) for name in ("PATH", "PYTHONPATH")
     )

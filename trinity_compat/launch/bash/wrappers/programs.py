@@ -101,7 +101,7 @@ STRINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Wrapped:
-    """What a wrapper runs: a command line, or text as code."""
+    """The command of a wrapper: a command line, or text as code."""
 
     name: str
     call: list[Value] = field(default_factory=list)
@@ -195,7 +195,7 @@ def _uv(fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None
 
 
 def _starts(texts: list[str], at: int) -> bool:
-    """Whether the word at ``at`` begins a command that can lead to a training main."""
+    """Return whether the word at ``at`` begins a command that can lead to a training main."""
     name = texts[at].rsplit("/", 1)[-1]
     if at + 1 >= len(texts):
         return False
@@ -235,7 +235,7 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: P
 
 
 def _of_job(sh: Shell, options: list[str], script: Value) -> Prefix:
-    """What the script of ``sbatch`` finds in its environment, as its lines and the command's options say."""
+    """Return the environment of the script of ``sbatch``, from its lines and the options of the command."""
     path = sh.files_path(script)
     content = sh.files.read(path) if sh.files.kind(path) == "file" else None
     return sh.schedule(slurm.of_command(options, text_of(content or ()), text_of(script), sh.where))
