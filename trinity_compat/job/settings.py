@@ -27,7 +27,7 @@ _ZERO = "when an answer gets 0"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RunSetting:
     """A row of the table.
 
     Attributes:
@@ -104,7 +104,7 @@ class Setting:
 
 
 _ROWS = (
-    Setting(
+    RunSetting(
         "agent_failure",
         "choice",
         example="zero",
@@ -116,7 +116,7 @@ _ROWS = (
         choices=get_args(OnAgentFailure),
         why=_DIFFERS,
     ),
-    Setting(
+    RunSetting(
         "agent_timeout",
         "number",
         write="write a number of seconds",
@@ -130,7 +130,7 @@ _ROWS = (
         fallback="explorer.max_timeout",
         why=_DIFFERS,
     ),
-    Setting(
+    RunSetting(
         "group_timeout",
         "number",
         write="write a number of seconds",
@@ -144,7 +144,7 @@ _ROWS = (
         fallback="explorer.max_timeout",
         why=_WHEN_MADE,
     ),
-    Setting(
+    RunSetting(
         "keep_steps",
         "whole",
         write="write a number of trainer steps, 0 or more",
@@ -155,7 +155,7 @@ _ROWS = (
         acts="trinity_compat.trainer.retention",
         why="what stays of groups that are trained",
     ),
-    Setting(
+    RunSetting(
         "over_sample_rate",
         "number",
         write="write a part of a step, from 0 to below 1",
@@ -169,7 +169,7 @@ _ROWS = (
         fallback="explorer.over_rollout.ratio",
         why=_WHEN_MADE,
     ),
-    Setting(
+    RunSetting(
         "partial_rollout",
         "flag",
         example=False,
@@ -179,7 +179,7 @@ _ROWS = (
         acts="trinity_compat.explorer.main",
         why=_VERSIONS,
     ),
-    Setting(
+    RunSetting(
         "reward_failure",
         "choice",
         example="retry",
@@ -192,7 +192,7 @@ _ROWS = (
         voids="reward function",
         why=_ZERO,
     ),
-    Setting(
+    RunSetting(
         "reward_memory",
         "number",
         write="write a number of GB",
@@ -205,7 +205,7 @@ _ROWS = (
         voids="reward function",
         why=_ZERO,
     ),
-    Setting(
+    RunSetting(
         "reward_timeout",
         "number",
         write="write a number of seconds, or null for no limit",
@@ -219,7 +219,7 @@ _ROWS = (
         voids="reward function",
         why=_ZERO,
     ),
-    Setting(
+    RunSetting(
         "seeded_requests",
         "flag",
         example=True,
@@ -230,7 +230,7 @@ _ROWS = (
         voids="sampling",
         why="seeds decide which answers are drawn",
     ),
-    Setting(
+    RunSetting(
         "staleness_threshold",
         "number",
         write="write a number, 0 or more",
@@ -242,7 +242,7 @@ _ROWS = (
         acts="trinity_compat.explorer.scheduling.version_selector",
         why=_VERSIONS,
     ),
-    Setting(
+    RunSetting(
         "stall_timeout",
         "number",
         write="write a number of seconds, or 0 for no limit",
@@ -254,7 +254,7 @@ _ROWS = (
         no_limit="0",
         why="when a run that hangs is ended",
     ),
-    Setting(
+    RunSetting(
         "steps_as_rows",
         "flag",
         example=True,
@@ -266,7 +266,7 @@ _ROWS = (
         why="`data.workflows` has it",
     ),
 )
-SETTINGS: Mapping[str, Setting] = {row.name: row for row in _ROWS}
+SETTINGS: Mapping[str, RunSetting] = {row.name: row for row in _ROWS}
 
 
 def page() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.run_spec import ScoringSpec, SyncSpec
-from trinity_compat.job.settings import SETTINGS, Setting, SettingValue
+from trinity_compat.job.settings import SETTINGS, RunSetting, SettingValue
 from trinity_compat.run.plan import pipelines
 from trinity_compat.synchronizer.policy import expected_lag, explorer_interval, trainer_interval
 from trinity_compat.translate import verl_from_trinity
@@ -51,7 +51,7 @@ def setting_of(config: Tree, name: str, *, default: object = _UNSET) -> SettingV
     return setting.default if default is _UNSET else default
 
 
-def _written(config: Tree, setting: Setting) -> tuple[str, object]:
+def _written(config: Tree, setting: RunSetting) -> tuple[str, object]:
     """The name under which the file sets it, and the value, ``_UNSET`` for neither."""
     own = verl_from_trinity.compat_of(config).get(setting.name, _UNSET)
     if own is not _UNSET and (own is not None or setting.no_limit):
