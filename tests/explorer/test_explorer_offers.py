@@ -200,7 +200,7 @@ def test_training_processes_that_hang_in_a_handover_are_an_error(monkeypatch):
     monkeypatch.setattr(adapter.ray, "get", lambda given: given)
     looks = []
     meeting = Rendezvous("h", "g", "127.0.0.1", 1, 2, 2, timeout_s=0.0, whole_s=-59.9)
-    with pytest.raises(HandoverFailed, match="1 of 2 training processes never came back"):
+    with pytest.raises(HandoverFailed, match="1 of 2 training processes did not finish"):
         adapter.VersionPublisher(None, Actors(), None).send(2, meeting, lambda: looks.append(1))
     assert looks
 
