@@ -55,3 +55,10 @@ def test_wandb_with_a_key_or_offline_may_start(monkeypatch, nobody_s_machine, ho
         (nobody_s_machine / "wandb").mkdir()
         (nobody_s_machine / "wandb" / "settings").write_text("[default]\nmode = offline\n")
     check("wandb")
+
+
+@pytest.mark.verl
+def test_the_loggers_are_those_of_the_pinned_verl():
+    from verl.utils.tracking import Tracking
+
+    assert set(loggers._PACKAGES) - {"tracking"} == set(Tracking.supported_backend)  # an older name of wandb
