@@ -75,7 +75,7 @@ class Database:
             raise
 
     def run(self, work: Callable[[sa.Connection], T], *, write: bool = True) -> T:
-        """``work`` in one transaction; run again after a passing fault, so it must bear repetition."""
+        """Run ``work`` in one transaction, and again after a temporary fault: it must be safe to repeat."""
         deadline = time.monotonic() + self.retry_s
         pause = 0.02
         while True:
@@ -92,14 +92,14 @@ class Database:
 
     @contextmanager
     def transaction(self, *, write: bool) -> Iterator[sa.Connection]:
-        """One transaction; SQLite takes the write lock at once, so that reading first is safe."""
+        """Open one transaction. On SQLite it takes the write lock at once, so that reading first is safe."""
         with self.engine.connect() as plain:
             conn = plain.execution_options(write=write)
             with conn.begin():
                 yield conn
 
     def now(self, conn: sa.Connection) -> float:
-        """The database's clock, seconds since 1970. SQLite has its machine's."""
+        """Return the time of the database's clock (SQLite: of this machine's), in seconds since 1970."""
         if self.dialect == "sqlite":
             return time.time()
         return float(conn.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())

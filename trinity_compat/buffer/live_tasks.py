@@ -37,7 +37,7 @@ class LiveTasks:
 
 
 def live(conn: sa.Connection, kind: str, *, first: int, upto: int) -> LiveTasks:
-    """Read those of the training stream, or of a drawing that begins at ``first``."""
+    """Read the live tasks of the training stream, or of a drawing that begins at ``first``."""
     if kind == TRAIN:
         before, adopted = stream_position.adopted(conn)
         known = int(conn.execute(query(queries.COMPLETE_BELOW)).scalar_one())
@@ -53,13 +53,13 @@ def live(conn: sa.Connection, kind: str, *, first: int, upto: int) -> LiveTasks:
 
 
 def between(conn: sa.Connection, adopted: frozenset[int], *, first: int, upto: int) -> LiveTasks:
-    """Read those of a range of the training stream; ``below`` is its begin."""
+    """Read the live tasks of a range of the training stream; ``below`` is its start ``first``."""
     bind = {"kind": TRAIN, "first": first, "upto": upto}
     return LiveTasks(first, adopted.union(conn.execute(query(queries.LIVE_TASKS), bind).scalars()), first)
 
 
 def count(conn: sa.Connection, *, upto: int) -> int:
-    """Number of training tasks below ``upto`` with a live group."""
+    """Return the number of training tasks below ``upto`` with a live group."""
     before, adopted = stream_position.adopted(conn)
     first = max(before, int(conn.execute(query(queries.COMPLETE_BELOW)).scalar_one()))
     if any(number >= first for number in adopted):

@@ -38,7 +38,7 @@ class Droppable:
 
 
 class TextRetention:
-    """Deletion in small transactions, with ``pause`` called between two of them."""
+    """Deletes droppable groups in small transactions, and calls ``pause`` after each."""
 
     def __init__(self, db: Database, *, pause: Callable[[float], object] = time.sleep) -> None:
         self._db, self._pause = db, pause
@@ -46,7 +46,7 @@ class TextRetention:
         self._done = 0  # steps up to here hold nothing more to drop
 
     def drop(self, what: Droppable, *, until: Callable[[], bool] = lambda: False) -> int:
-        """Delete until nothing is left or ``until()`` is true; returns the number of experiences.
+        """Delete droppable groups until none is left or ``until()`` is true; return how many experiences.
 
         ``until`` is called between transactions. Groups that become droppable later are left to the next
         call.

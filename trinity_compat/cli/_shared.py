@@ -19,7 +19,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 def main_option(command: _Command) -> _Command:
-    """``--main MODULE=MAIN``, as many as wanted."""
+    """Add the option ``--main MODULE=MAIN``, which a user may repeat."""
     return click.option(
         "--main",
         "mains",
@@ -30,7 +30,7 @@ def main_option(command: _Command) -> _Command:
 
 
 def set_option(command: _Command) -> _Command:
-    """``--set PATH=VALUE`` of what is read and not run, as many as wanted."""
+    """Add the option ``--set PATH=VALUE``, which a user may repeat, to a command that runs nothing."""
     return click.option(
         "--set",
         "assignments",
@@ -41,7 +41,7 @@ def set_option(command: _Command) -> _Command:
 
 
 def quiet_option(command: _Command) -> _Command:
-    """``--quiet``: errors only."""
+    """Add the option ``--quiet``, which prints errors only."""
     return click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")(command)
 
 
@@ -65,7 +65,7 @@ class WithScriptArguments(click.Command):
 
 
 def name_and_value(option: str, text: str) -> tuple[str, str]:
-    """``NAME=VALUE`` in two. Raises UserError that names the option."""
+    """Split ``NAME=VALUE`` in two. Raises UserError that names the option."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UserError(f"{option} {text}: not of the form NAME=VALUE")
@@ -73,7 +73,7 @@ def name_and_value(option: str, text: str) -> tuple[str, str]:
 
 
 def write(text: str, output: Path | None, *, sources: Iterable[str | Path] = ()) -> None:
-    """To stdout (None or ``-``), or to ``output``.
+    """Write ``text`` to stdout (``output`` is None or ``-``), or to the file ``output``.
 
     Raises UserError as ``writing`` does. Bytes of a script that are not UTF-8 are shown as ``\\udce9``.
     """

@@ -30,7 +30,7 @@ _RECORDS = ("trinity.yaml", "verl.yaml", "launch.json")
 
 
 def runs(request: Request) -> HTMLResponse:
-    """All jobs below the folder, those at work first."""
+    """Show all jobs below the folder, running ones first."""
     studio = studio_of(request)
     rows = [studio.summaries.of(job) for job in studio.jobs.all().values()]
     rows.sort(
@@ -41,7 +41,7 @@ def runs(request: Request) -> HTMLResponse:
 
 
 def run(request: Request) -> Response:
-    """One run, live."""
+    """Show one run live."""
     job = job_of(request)
     if problem := run_state.database_problem(job):
         resumed = job.resumed.message(running=False) if job.resumed else ""

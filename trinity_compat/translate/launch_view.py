@@ -57,8 +57,9 @@ class Verdict:
 class AsyncLead:
     """The lead of the explorer over the trainer, as the launch's main defines it.
 
-    ``interval`` and ``offset`` count steps: what the trainer takes at once. ``staleness`` and ``partial`` are
-    trinity_compat's staleness_threshold and partial_rollout, None where the style does not use them.
+    ``interval`` and ``offset`` count steps; a step trains what the trainer takes at once. ``staleness`` and
+    ``partial`` are trinity_compat's staleness_threshold and partial_rollout, None where the style has no use
+    for them.
     ``sources``: the launch's keys for the interval, for ``staleness`` and for ``partial``.
     """
 

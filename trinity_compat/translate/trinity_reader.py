@@ -16,10 +16,10 @@ NEVER = 10**8  # an interval that no run reaches: upstream has no "off"
 
 @dataclass(frozen=True, slots=True)
 class TrinityReader:
-    """Reads a Trinity configuration for the way back.
+    """Reads a Trinity configuration that is translated back to veRL.
 
-    ``r`` mini-batches are one veRL step, ``why`` says how that is known. ``counts_verl`` is true if the YAML
-    counts veRL steps (the published guide's way).
+    ``r`` mini-batches are one veRL step; ``why`` is the source of this number. ``counts_verl`` is true if the
+    YAML counts veRL steps (the published guide's way).
     """
 
     config: Mapping[str, object]

@@ -110,17 +110,17 @@ def verl_settings(full: CompletedConfig) -> dict[str, Any]:
 
 
 def flavour_of(config: Mapping[str, object]) -> str:
-    """Return ``ppo_trainer`` or ``ppo_megatron_trainer``: the defaults that the way back builds on."""
+    """Return ``ppo_trainer`` or ``ppo_megatron_trainer``: the defaults of the translation to veRL."""
     strategy = TrinityReader(config).get("trainer.trainer_strategy")
     by_strategy = "ppo_megatron_trainer" if strategy == "megatron" else "ppo_trainer"
     return str(compat_of(config).get("flavour", by_strategy))
 
 
 def updates_per_step(config: Mapping[str, object]) -> tuple[int, str]:
-    """Return r, the mini-batches of one veRL step, and how it is known.
+    """Return r, the mini-batches of one veRL step, and the setting that gives it.
 
-    1 where translate did not write the file: a step of Trinity's own is one update
-    (docs/decisions/a-trinity-step-is-an-update.md); and in a run over files.
+    r is 1 in a file that translate did not write, because a step of Trinity's own is one update
+    (docs/decisions/a-trinity-step-is-an-update.md). It is also 1 in a run over files.
     """
     if supervised.schema_in(config) != "experience":
         return 1, ""

@@ -70,12 +70,12 @@ def recipes(version: str) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1)
 def key_index() -> Mapping[str, Any]:
-    """Per flavour, ``key: [mask of releases that have it, mask of those where it isn't null]``."""
+    """Return two masks of releases by flavour and key: those with the key, and those where it isn't null."""
     return _load("keys.json")
 
 
 def dataclass_fields() -> Mapping[str, list[str]]:
-    """The pinned release's dataclasses by ``_target_``: the names that each takes."""
+    """Return the field names of the pinned release's dataclasses, by ``_target_``."""
     return _load("fields.json")
 
 

@@ -28,7 +28,7 @@ class StepTimes:
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
-        """Time a block."""
+        """Measure the seconds of a block as those of ``phase``."""
         begin = time.monotonic()
         yield
         self.seconds[phase] = time.monotonic() - begin

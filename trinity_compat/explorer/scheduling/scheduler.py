@@ -170,7 +170,7 @@ class Scheduler:
         return self._builder.steps(work.step, taken)
 
     def tasks_by_step(self, works: Sequence[StepWork]) -> dict[tuple[int, str], list[int]]:
-        """Group the tasks of what ``begin`` returned by step and kind."""
+        """Group the tasks of ``works``, which ``begin`` returned, by step and kind."""
         return tasks_by_step(works, self._batch_size)
 
     # -- what became of it ----------------------------------------------------------------------

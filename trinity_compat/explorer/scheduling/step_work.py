@@ -27,15 +27,15 @@ class StepWork:
 
     @property
     def answers(self) -> int:
-        """Number of answers of all its jobs."""
+        """Return the number of answers of all jobs."""
         return sum(job.answers for job in self.jobs)
 
     def step_of(self, task_no: int) -> int:
-        """Step of one of its tasks."""
+        """Return the step that the task ``task_no`` of this work belongs to."""
         return task_no // self.batch_size + 1 if self.batch_size else self.step
 
     def tasks(self, batch_size: int) -> Sequence[int]:
-        """Numbers of the groups that it makes, steps being ``batch_size`` groups long."""
+        """Return the task numbers of this work, where a step has ``batch_size`` tasks."""
         return [job.task_no for job in self.jobs] or range(
             (self.step - 1) * batch_size, self.step * batch_size
         )

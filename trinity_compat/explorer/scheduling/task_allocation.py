@@ -66,11 +66,11 @@ class SoleExplorer:
         """No-op: the tasks have no group."""
 
     def pending(self, upto: int) -> PendingTasks | None:
-        """Return None."""
+        """Return None: there are no other explorers."""
         return None
 
     def evaluates(self) -> bool:
-        """Return True."""
+        """Return True: the only explorer serves all evaluations."""
         return True
 
 

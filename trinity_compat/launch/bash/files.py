@@ -18,12 +18,12 @@ from trinity_compat.launch.model import EnvRef
 
 
 def absolute(folder: str, path: str) -> str:
-    """A path as seen from a folder, without ``.`` and ``..``; no link is followed."""
+    """Return ``path`` as an absolute path from ``folder``, without ``.`` and ``..``; no link is followed."""
     return os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - Path keeps the dots
 
 
 def spelled(path: Value) -> str:
-    """A path in which the names of its unknown pieces stand for them."""
+    """Return a path as text, with ``$NAME`` or the expression in place of each unknown piece."""
     sources = [(open_source(bit), bit.text) for bit in path]
     return "".join(f"${s.name}" if isinstance(s, EnvRef) else s.expression if s else t for s, t in sources)
 
@@ -50,7 +50,7 @@ class PathFacts:
         return real == root or real.startswith(root.rstrip("/") + "/")
 
     def kind(self, path: str) -> str | None:
-        """``"file"``, ``"dir"``, ``""`` for what doesn't exist, None for what cannot be known."""
+        """Return ``"file"``, ``"dir"`` or ``"other"``; ``""`` if nothing is there, None if unknown."""
         # what the script wrote comes first: a path that was removed may have been written again
         if path in self.written:
             return "file"

@@ -220,7 +220,7 @@ class Shell:
         self.log.warn(code, message, where or self.where, severity)
 
     def scalar(self, name: str) -> Value | None:
-        """The value of ``$name``, of an array that of its element 0; None when unset."""
+        """Return the value of ``$name`` (of an array: of its element 0); None when it is unset."""
         self.note_read(name)
         found = self.variables.get(name)
         if found is None:
@@ -389,7 +389,7 @@ class Shell:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """One level deeper, within the limit."""
+        """Nest one level deeper while the block runs. Raises BudgetExceeded beyond the limit."""
         self.depth += 1
         self.budget.step()
         if self.depth > limits.DEPTH:
@@ -401,7 +401,7 @@ class Shell:
             self.depth -= 1
 
     def copy(self) -> Shell:
-        """A subshell: the same state, none of its changes come back."""
+        """Return a subshell: it begins with the same state, and its changes do not come back."""
         self.budget.step(1 + len(self.variables) // 50)
         variables = {
             name: replace(var, array=dict(var.array)) if var.array is not None else var
@@ -422,7 +422,7 @@ class Shell:
         )
 
     def child(self, prefix: Mapping[str, Value]) -> Shell:
-        """A new bash process: only what is exported goes along."""
+        """Return the state of a new bash process, which gets exported variables only."""
         shell = self.copy()
         shell.variables = {name: var for name, var in shell.variables.items() if var.exported}
         for name, value in prefix.items():
@@ -439,7 +439,7 @@ class Shell:
 
     @contextmanager
     def reaching(self, **changes: Any) -> Iterator[None]:
-        """While a command runs whose reach is another: ``exec``, ``nohup``."""
+        """Change the reach while a command runs that has another one, such as ``exec`` or ``nohup``."""
         before, self.reach = self.reach, replace(self.reach, **changes)
         try:
             yield
@@ -448,7 +448,7 @@ class Shell:
             self.reach = replace(before, path_known=before.path_known and self.reach.path_known)
 
     def status_value(self, status: int, doubt: UnknownPiece | EnvRef | None, where: Where) -> Value:
-        """A status as ``$?`` gives it: open where it is a guess."""
+        """Return a status as the value of ``$?``: an unknown piece where the status is a guess."""
         text = str(status)
         return (TextPiece(text, where, UnknownPiece("$?", where)),) if doubt else literal(text, where)
 

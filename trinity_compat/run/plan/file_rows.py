@@ -102,12 +102,12 @@ def _check_one_update(verl: VerlView, experts: ExpertSpec | None) -> None:
 
 
 def line(rows: RowsSpec) -> str:
-    """For the description of a plan."""
+    """Return the line about the rows in a plan's description."""
     return f"rows      {rows.schema} on {', '.join(rows.paths)}, {_order(rows)}"
 
 
 def expert_line(experts: ExpertSpec | None) -> list[str]:
-    """The same of an expert's rows, if there are any."""
+    """Return the line about an expert's rows in a plan's description, if there are any."""
     if experts is None:
         return []
     rows = experts.rows

@@ -20,9 +20,10 @@ ROLLOUT = "actor_rollout_ref.rollout"
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """Of ``trainer``.
+    """Settings of veRL's section ``trainer``.
 
-    ``total_steps`` in veRL steps, None where the epochs decide; ``save_freq`` too, 0: no checkpoints.
+    ``total_steps`` and ``save_freq`` count veRL steps. ``total_steps`` is None where the epochs set the
+    length; ``save_freq`` is 0 for no checkpoints.
     """
 
     nodes: int
@@ -33,13 +34,13 @@ class Trainer:
 
     @property
     def gpus(self) -> int:
-        """All nodes together; of the whole launch, while they are not split yet."""
+        """Return the GPUs of all nodes: of the whole launch until they are split between the sides."""
         return self.nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
-    """Sizes in tasks, ``group`` in answers to one of them; None where the launch leaves one open."""
+    """Batch sizes in tasks, and ``group`` in answers per task; None where the launch gives no size."""
 
     train: int | None
     drawn: int | None  # at a time, while groups without a signal are left out
@@ -49,7 +50,7 @@ class BatchSizes:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """Of ``actor_rollout_ref.rollout``. ``nodes`` 0: it shares the trainer's GPUs."""
+    """Settings of ``actor_rollout_ref.rollout``. ``nodes`` 0: the rollout shares the trainer's GPUs."""
 
     nodes: int
     tensor_parallel: int
@@ -94,11 +95,11 @@ class VerlView:
         )
 
     def size(self, key: str) -> int:
-        """A parallel size; 1 where nothing is said. Raises UserError."""
+        """Return the parallel size at ``key``, 1 where it is not set. Raises UserError."""
         return _whole_or_none(self.tree, key) or 1
 
     def changed(self, values: Tree) -> VerlView:
-        """The configuration with each dotted key of ``values`` set; sections that are missing are made."""
+        """Return the configuration with each dotted key of ``values`` set, and missing sections added."""
         tree = self.tree
         for key, value in values.items():
             tree = _with(tree, key.split("."), value)

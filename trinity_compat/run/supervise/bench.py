@@ -65,7 +65,7 @@ def _chosen(wanted: str, have: Sequence[int], made: RunPlan) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class BenchWatch(StandaloneWatch):
-    """Tells of each checkpoint when it is done, and now and then how far the current one is."""
+    """Prints each checkpoint's figures when it is done, and at intervals the progress of the current one."""
 
     steps: Sequence[int]
     _marks: dict[int, object] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class BenchWatch(StandaloneWatch):
         self._marks = self._read_marks()
 
     def update(self) -> None:
-        """Called at every poll."""
+        """Report the progress since the last poll."""
         for step, mark in self._read_marks().items():
             if mark != self._marks.get(step):
                 self._marks[step] = mark
@@ -102,18 +102,18 @@ class BenchWatch(StandaloneWatch):
 
 
 def line(step: int, metrics: Mapping[str, float]) -> str:
-    """One checkpoint's core figures."""
+    """Return the line with one checkpoint's core metrics."""
     figures = "  ".join(f"{name} {value:.4f}" for name, value in core(metrics).items())
     return f"step {step}: {figures}"
 
 
 def core(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The figures that veRL calls core."""
+    """Return the metrics that veRL calls core (``val-core/``)."""
     return {name: value for name, value in metrics.items() if name.startswith("val-core/")}
 
 
 def table(results: Mapping[int, Mapping[str, float]]) -> list[str]:
-    """Core figures by metric, one column per checkpoint."""
+    """Return a table of the core metrics: one line per metric, one column per checkpoint."""
     steps = sorted(results)
     names = list(dict.fromkeys(name for step in steps for name in core(results[step])))
     width = max(map(len, names), default=0)

@@ -47,12 +47,12 @@ class OfferSender:
         return offer
 
     def members(self, offer: WeightOffer) -> dict[str, int]:
-        """Return the engine workers by member, of the explorers that are ready for an offer."""
+        """Return the number of engine workers of each explorer that is ready for ``offer``."""
         answers = (self._buffer.get_state(_ready(index)) for index in range(self._explorers))
         return {a["member"]: int(a["ranks"]) for a in answers if a and a["offer"] == offer.id}
 
     def meet(self, offer: WeightOffer, meeting: Rendezvous, members: Mapping[str, int]) -> None:
-        """Publish the address and the members' ranks: 0 is the trainer's."""
+        """Publish the address and each member's first rank; rank 0 is the trainer's."""
         first, rank = {}, 1
         for member, ranks in members.items():
             first[member], rank = rank, rank + ranks

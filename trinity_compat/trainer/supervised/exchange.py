@@ -37,7 +37,7 @@ _OF_ANSWERS = (
 
 
 class RowsExchange:
-    """One run on rows. ``rows`` and ``formatter`` give the groups that ``order`` names."""
+    """Exchange of a run on rows: ``rows`` and ``formatter`` make the groups that ``order`` names."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class RowsExchange:
         self._buffer.set_state("finished", False)
 
     def position(self, step: int) -> Tree:
-        """Position that follows from the step, in the form of a run with an explorer."""
+        """Return the position after ``step``, in the form of a run with an explorer."""
         return StreamPosition(below=step).as_json()
 
     def resumed(self, step: int, position: Tree | None = None, *, afresh: bool = False) -> None:
-        """A new history: metrics of later steps no longer count."""
+        """Begin a new history after ``step``: metrics of later steps no longer count."""
         if step or self._buffer.read_metrics("trainer"):
             done = self._buffer.reconcile(step=step)
             _log.info("history %d continues from step %d", done.history, step)
@@ -71,15 +71,15 @@ class RowsExchange:
         """No-op: there is no explorer."""
 
     def before_leaving(self, leave_device: Callable[[], None]) -> None:
-        """The device is the trainer's alone."""
+        """No-op: the trainer never gives its device to an explorer."""
 
     def claim(self, step: int) -> Claimed:
-        """The step's rows, without a wait."""
+        """Return the groups of the step's rows at once."""
         self._heart.say("running", step=step)
         return Claimed(tuple(self.group(number) for number in self._order.rows_of(step)), waited_s=0.0)
 
     def group(self, number: int) -> Group:
-        """The row with that number. Raises UserError."""
+        """Return the group of the row with that number. Raises UserError."""
         made = self._formatter.experiences(self._rows[number], number)
         return Group(f"row-{number}", number, {}, 0, made, kind="rows")
 
@@ -101,7 +101,7 @@ class RowsExchange:
         """No-op: the checkpoint's step determines the trained rows."""
 
     def release(self) -> None:
-        """Nothing is claimed."""
+        """No-op: nothing is claimed."""
 
     def evaluate(self, step: int, send: SendWeights) -> list[Group]:
         """Raise NotImplementedError: rows of files have no answers."""

@@ -88,13 +88,13 @@ def _events(said: Mapping[str, Any]) -> Iterator[str]:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals stay with the process that serves."""
+        """Install no signal handlers: the process that serves keeps its own."""
         yield
 
 
 @contextlib.asynccontextmanager
 async def served(app: Starlette, host: str = LOOPBACK, port: int = 0) -> AsyncIterator[str]:
-    """The address (http://host:port/v1) at which ``app`` answers while the block lasts.
+    """Serve ``app`` while the block runs; yield its address (http://host:port/v1).
 
     ``port`` 0: a free one. Raises OSError where it is taken.
     """

@@ -33,7 +33,7 @@ def date(sh: Shell, given: ParsedOptions) -> int | None:
 
 
 def whoami(sh: Shell, given: ParsedOptions) -> int | None:
-    """USER, where the environment gives it."""
+    """``whoami``: prints the value of USER if it is known."""
     user = sh.scalar("USER")
     if user is None:
         return None
@@ -46,7 +46,7 @@ def identity(sh: Shell, given: ParsedOptions) -> int | None:
 
 
 def uname(sh: Shell, given: ParsedOptions) -> int | None:
-    """One fact at a time, of the machines that veRL runs on."""
+    """``uname`` with at most one of -s, -m and -o; answers for x86-64 Linux, where veRL runs."""
     fact = UNAME.get("".join(given.options))
     if fact is None or given.operands:
         return None

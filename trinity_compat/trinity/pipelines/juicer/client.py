@@ -25,7 +25,7 @@ _SERVER = "trinity_compat.trinity.pipelines.juicer.server"
 
 
 class Client:
-    """A session of a service. ``close`` ends it, and a service that this one started."""
+    """A session of a service. ``close`` ends the session, and the service if this client started it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Client:
             raise
 
     def experiences(self, table: Any) -> Any:
-        """Rows of an Arrow table that pass. Raises RunError."""
+        """Return the rows of an Arrow table that pass the operators. Raises RunError."""
         import pyarrow as pa
 
         sink = pa.BufferOutputStream()
@@ -70,12 +70,12 @@ class Client:
             return reader.read_all()
 
     def tasks(self) -> dict[str, Any]:
-        """Counts of the tasks that went in and came out. Raises RunError."""
+        """Process the tasks; return the counts of tasks before and after. Raises RunError."""
         made = self._asked("process_task", json={"session_id": self._session}).json()["metrics"]
         return dict(made)
 
     def close(self) -> None:
-        """Also twice."""
+        """End the session and the service; a second call is a no-op."""
         with suppress(RunError):
             if self._session:
                 self._asked("close", json={"session_id": self._session})

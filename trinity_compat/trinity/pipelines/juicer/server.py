@@ -30,16 +30,16 @@ _NAME = re.compile(rb"[; ]name=\"(?P<text>\w+)\"")
 
 
 class JuicerSession(Protocol):
-    """``work.Session``."""
+    """Pipeline of one session; ``work.Session`` implements it."""
 
     def experiences(self, table: Any) -> Any:
-        """Arrow table to Arrow table."""
+        """Process an Arrow table; return the resulting table."""
 
     def tasks(self) -> Mapping[str, Any]:
-        """Counts."""
+        """Process the tasks; return their counts."""
 
     def close(self) -> None:
-        """The end."""
+        """Release the resources of the session."""
 
 
 class RequestRefused(ValueError):
@@ -51,19 +51,19 @@ class RequestRefused(ValueError):
 
 
 class JuicerService:
-    """The sessions. ``make``: of a configuration, a pipeline."""
+    """Sessions of the service by id; ``make`` creates the pipeline of a configuration."""
 
     def __init__(self, make: Callable[[Mapping[str, Any]], JuicerSession], key: str = "") -> None:
         self._make, self._key = make, key
         self._sessions: dict[str, JuicerSession] = {}
 
     def check(self, authorization: str) -> None:
-        """Raises Refused for a request that does not bring the key."""
+        """Raise RequestRefused for a request without the key."""
         if self._key and not hmac.compare_digest(authorization, f"Bearer {self._key}"):
             raise RequestRefused(401, "the key of this service is missing")
 
     def create(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """A session."""
+        """Create a session; return its id."""
         try:
             made = self._make(asked)
         except Exception as error:
@@ -73,7 +73,7 @@ class JuicerService:
         return {"session_id": session, "message": "Session created successfully."}
 
     def experiences(self, session: str, stream: bytes) -> bytes:
-        """An Arrow stream to an Arrow stream."""
+        """Process the table of an Arrow stream; return the resulting table as an Arrow stream."""
         import pyarrow as pa
 
         pipeline = self._session(session)
@@ -85,11 +85,11 @@ class JuicerService:
         return bytes(sink.getvalue().to_pybytes())
 
     def tasks(self, session: str) -> dict[str, Any]:
-        """The counts."""
+        """Process the tasks of a session; return their counts."""
         return {"metrics": dict(self._session(session).tasks())}
 
     def close(self, session: str) -> dict[str, Any]:
-        """Forgets a session."""
+        """Close a session and remove it."""
         self._session(session).close()
         del self._sessions[session]
         return {"message": "Session closed successfully."}
@@ -143,7 +143,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(500, {"error": f"{type(error).__name__}: {error}"})
 
     def _check_asker(self) -> None:
-        """Raise Refused for a page in a browser: operators may run code, and a key is not always required."""
+        """Raise RequestRefused for a page in a browser.
+
+        Operators may run code, and a key is not always required.
+        """
         host = (self.headers.get("host") or "").rpartition(":")[0]
         if self.headers.get("origin") or host not in (HOST, "localhost"):
             raise RequestRefused(403, "this service answers programs of its own machine")
@@ -161,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def form_parts(content_type: str, body: bytes) -> dict[str, bytes]:
-    """The parts of a multipart form by their names. Raises Refused."""
+    """The parts of a multipart form by their names. Raises RequestRefused."""
     found: dict[str, bytes] = {}
     if boundary := _BOUNDARY.search(content_type):
         for part in body.split(b"--" + boundary["text"].encode())[1:-1]:
