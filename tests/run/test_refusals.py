@@ -42,7 +42,7 @@ def planned(tmp_path, word, *options, device=None):
     [
         ("actor_rollout_ref.rollout.name=lmdeploy", "veRL has no rollout of that name"),
         ("+data.sampler.class_path=mine.py", "veRL's default order"),
-        ("+actor_rollout_ref.rollout.quantization=torchao", "to fp8 as weights arrive, and to nothing else"),
+        ("+actor_rollout_ref.rollout.quantization=torchao", "quantize weights as they arrive, to fp8 only"),
         ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "no pipeline stages either"),
         ("actor_rollout_ref.rollout.expert_parallel_size=8", "tensor_model_parallel_size × data_parallel"),
         ("actor_rollout_ref.rollout.enable_rollout_routing_replay=True", "keeps no expert routes"),

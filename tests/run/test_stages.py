@@ -260,7 +260,7 @@ def test_a_later_stage_s_fault_shows_before_the_first_one_starts(yaml_file, tmp_
 def test_two_stages_on_one_database_are_refused(yaml_file, tmp_path):
     one = {"trainer_input": {"experience_buffer": {"path": "postgresql+psycopg://db/run"}}}
     two = [{"stage_name": "a"}, {"stage_name": "b"}]
-    with pytest.raises(UserError, match="the stages a and b name one database"):
+    with pytest.raises(UserError, match="the stages a and b name the same database"):
         run(file_of(tmp_path, {"stages": two, "buffer": one}), Fake())
 
 

@@ -46,7 +46,7 @@ from trinity_compat.trinity.config import TARGETS
 @click.option(
     "--rules",
     metavar="FILE|FAMILY",
-    help="Rules of your own over the shipped ones: a file, or a family of forks (docs/rules.md).",
+    help="Your own rules, which win over the shipped ones: a file, or a family of forks (docs/rules.md).",
 )
 @main_option
 @set_option

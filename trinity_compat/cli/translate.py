@@ -81,7 +81,7 @@ _NAMED = re.compile(r"\$\{oc\.env:(\w+)")  # a variable whose value counts when 
 @click.option(
     "--rules",
     metavar="FILE|FAMILY",
-    help="Rules of your own over the shipped ones: a file, or a family of forks (docs/rules.md).",
+    help="Your own rules, which win over the shipped ones: a file, or a family of forks (docs/rules.md).",
 )
 @main_option
 @click.option("--cwd", type=click.Path(exists=True, file_okay=False), help="Where bash would start.")

@@ -86,7 +86,7 @@ def _write(made: RunPlan, source: Source, options: RunOptions, report: StartRepo
     # The spec that lies there is the one that `status` and a resume read.
     if (made.job.root / "buffer").exists():
         raise UserError(
-            f"--job {options.job}: a run lies there, whose configuration a dry run would replace",
+            f"--job {options.job}: this folder holds a run; a dry run would replace its configuration",
             hint="name an empty folder",
         )
     made.job.create(["config"])

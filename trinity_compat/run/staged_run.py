@@ -54,7 +54,7 @@ def check(found: Sequence[StageRun], cwd: Path) -> None:
             raise UserError(f"stage {part.stage.name}: {said}", where=where)
         if earlier := databases.get(made.spec.database_url):
             raise UserError(
-                f"the stages {earlier} and {part.stage.name} name one database",
+                f"the stages {earlier} and {part.stage.name} name the same database",
                 hint="write another buffer.trainer_input.experience_buffer.path in one of them",
             )
         databases[made.spec.database_url] = part.stage.name

@@ -91,7 +91,7 @@ class Index:
             raise UserError(f"{error.filename or self.path} {error.strerror}") from error
         except sqlite3.Error as error:
             raise UserError(
-                f"{self.path} cannot be used: {error}", hint="remove it; it is made again"
+                f"{self.path} cannot be used: {error}", hint="remove this file; the studio makes a new one"
             ) from error
 
     def _begin(self) -> None:

@@ -43,7 +43,7 @@ def serve(folder: Path, host: str, port: int) -> None:
             server_header=False,
         )
         click.echo(f"studio     {listener.address}")
-        click.echo(f"           over {folder.absolute()}; Ctrl-C stops the studio; runs go on")
+        click.echo(f"           shows {folder.absolute()}; Ctrl-C stops the studio, not the runs")
         click.echo("           anyone with this address can act as you: keep it private")
         with address.announced(listener.url, folder.absolute()):
             uvicorn.Server(config).run(sockets=[taken])

@@ -90,7 +90,7 @@ _ALWAYS = (
     Refusal("distillation.enabled", "no process of the run serves teachers", below="distillation."),
     Refusal(
         QUANTIZATION,
-        "the explorer's engines quantize to fp8 as weights arrive, and to nothing else",
+        "the explorer's engines quantize weights as they arrive, to fp8 only",
         f"write {QUANTIZATION}=fp8, or run on stock veRL",
         off=(None, "", "fp8"),
     ),

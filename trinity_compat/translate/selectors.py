@@ -89,7 +89,7 @@ def _keys(given: object, kind: _Kind, name: str, where: str) -> list[str]:
     if not keys or (kind.keys and len(keys) != kind.keys):
         wanted = f"{kind.keys} columns" if kind.keys else "one column or more"
         raise UserError(
-            f"{where}.feature_keys={given}: {name} reads how easy a row is from {wanted} of it",
+            f"{where}.feature_keys={given}: {name} reads the difficulty of a row from {wanted}",
             hint=_KEYS_HINT[name],
         )
     return keys

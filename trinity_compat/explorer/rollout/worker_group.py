@@ -222,7 +222,7 @@ class RolloutWorkers:
         named = f" ({'; '.join(map(describe, slow))})" if slow else ""
         return RunError(
             f"the explorer's engines have not started in {limit_s:g} s{named}{self._gpu_shortage()}",
-            hint=f"see log/explorer.log; synchronizer.sync_timeout sets the limit above {START_S:g} s",
+            hint=f"see log/explorer.log; for a limit above {START_S:g} s, raise synchronizer.sync_timeout",
         )
 
     def _gpu_shortage(self) -> str:

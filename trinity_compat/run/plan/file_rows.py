@@ -95,8 +95,8 @@ _CUTS = ((f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz"), 
 def _check_one_update(verl: VerlView, experts: ExpertSpec | None) -> None:
     if experts and verl.batches.train != verl.batches.mini:
         raise UserError(
-            f"{ACTOR}.ppo_mini_batch_size={verl.batches.mini}: sample_strategy mix makes one update of each"
-            f" step's rows, of {verl.batches.train} tasks",
+            f"{ACTOR}.ppo_mini_batch_size={verl.batches.mini}: sample_strategy mix makes one update per"
+            f" step, of all its {verl.batches.train} tasks",
             hint="leave it out",
         )
 

@@ -234,7 +234,9 @@ class VersionPublisher:
             options = self.trainer.config.actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs[FILE]
             return assemble(options.directory, version, shares, recycle=options.recycle)
         if len(done) != 1:
-            raise RunError(f"{len(done)} of {ranks} training processes sent version {version}, not one")
+            raise RunError(
+                f"{len(done)} of {ranks} training processes sent version {version}; exactly one should"
+            )
         return WeightFile(done[0]["path"], done[0]["digest"], done[0]["nbytes"])
 
 

@@ -122,7 +122,7 @@ def _fully_async(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
     for key, source in ((SAVE, SAVE), (TEST, test)):
         ppo.every(key, source, ahead.interval, TRIGGER)
     if test != TEST:
-        ppo.idle(TEST, f"until 0.7 fully_async read {OWN_TEST} in its place")
+        ppo.idle(TEST, f"until 0.7, fully_async read {OWN_TEST} instead of this key")
     _length(ppo)
     _old_log_probs(ppo)
     if view.value(STANDALONE_MEMORY) is not None:

@@ -189,5 +189,5 @@ async def _answer(reference: Any) -> Any:
 def _late(limit_s: float) -> RunError:
     return RunError(
         f"the reward model's servers have not started in {limit_s:g} s",
-        hint=f"synchronizer.sync_timeout sets the limit above {START_S:g} s",
+        hint=f"for a limit above {START_S:g} s, raise synchronizer.sync_timeout",
     )
