@@ -41,7 +41,7 @@ def test_a_run_is_watched_read_and_stopped(run, page):
         expect(page.locator("article.answer .tokens .t").first).to_be_visible()
         assert accessible(page)
         page.goto(f"{address}/stop/{name}")
-        page.get_by_role("button", name="Stop it now").click()
+        page.get_by_role("button", name="Stop the run").click()
         one.ends()
         expect(page.locator("h1")).to_contain_text("grpo")
     assert one.code == 128 + 15

@@ -1,6 +1,7 @@
 """The table of the run's own settings: each row is read, checked, documented and has a consumer."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,12 @@ from trinity_compat.run.checks.report import StartReport
 PACKAGE = Path(trinity_compat.__file__).parent
 SECTION = "trainer.trainer_config.trinity_compat"
 STREAMING = "synchronizer.sync_style=fully_async"
-BAD = {"choice": ["maybe", 1], "flag": ["maybe", 1], "whole": ["many", True, 0.5], "number": ["many", []]}
+BAD = {
+    "choice": ["maybe", 1],
+    "flag": ["maybe", 1],
+    "whole": ["many", True, 0.5],
+    "number": ["many", [], math.inf],
+}
 ROWS = list(SETTINGS.values())
 IN_SPEC = [row for row in ROWS if row.field]
 

@@ -13,7 +13,9 @@ from trinity_compat.studio import address
 @click.command("status")
 @click.argument("job", type=click.Path(path_type=Path))
 @click.option(
-    "--watch/--once", default=None, help="Follow the job, or show it once.  [default: follow on a terminal]"
+    "--watch/--once",
+    default=None,
+    help="Follow the job, or show it once.  [default: follow on a terminal, while it runs]",
 )
 def command(job: Path, watch: bool | None) -> None:
     """Show what JOB (a job directory) is doing: steps, both sides, buffer, checkpoint.

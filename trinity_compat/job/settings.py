@@ -10,6 +10,7 @@ field; then run scripts/make_reference.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -98,6 +99,8 @@ class RunSetting:
         if self.kind == "flag" or isinstance(value, bool):
             return self.kind == "flag" and isinstance(value, bool)
         if not isinstance(value, int if self.kind == "whole" else int | float):
+            return False
+        if not math.isfinite(value):
             return False
         is_high_enough = value > self.low if self.above_low else value >= self.low
         return is_high_enough and (self.below is None or value < self.below)

@@ -116,8 +116,8 @@ def caution(config: EffectiveConfig) -> Iterator[Caution]:
     if not (fork.added or fork.removed or fork.changed):
         yield Caution(
             "TW019",
-            f"the script starts from a fork of veRL: its configuration in {fork.folder} is that of"
-            f" {config.version.value}, and its code reads keys that veRL does not: {_listed_keys(fork)}",
+            f"the script starts from a fork of veRL: its configuration in {fork.folder} equals that of"
+            f" veRL {config.version.value}, but its code reads keys that veRL does not: {_listed_keys(fork)}",
             config.launch.where,
             "--rules FILE says what becomes of them",
         )

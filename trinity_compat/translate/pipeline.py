@@ -58,7 +58,7 @@ def _refuse_idle(launch: Launch) -> None:
             raise UserError(
                 f"{word.text}{value}: Hydra {does} and trains nothing",
                 where=word.where,
-                hint="take the flag away to translate what would be trained",
+                hint="remove the flag to translate the launch",
             )
 
 
