@@ -285,7 +285,7 @@ def test_one_open_number_leaves_every_other_key_judged(folder):
     assert found["data.shufle"]["status"] == "unknown"
 
 
-def test_the_keys_of_a_main_that_is_not_translated_are_judged_where_they_are_main_ppo_s(folder):
+def test_an_untranslated_main_s_keys_are_judged_as_main_ppo_s(folder):
     script = folder / "own.sh"
     script.write_text(
         "python3 -m recipe.prime.main_prime data.train_files=/d/a.parquet \\\n"

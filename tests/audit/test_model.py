@@ -53,7 +53,7 @@ def test_a_launch_has_the_outcome_of_its_findings():
     assert [outcome(x) for x in (ONE, TWO, SAME, REFUSED)] == ["open", "approximated", "same", "refused"]
 
 
-def test_the_summary_says_in_how_many_launches_a_cause_is_set_and_in_how_many_a_default():
+def test_the_summary_counts_launches_by_set_and_default_causes():
     summary = summarise(MANY)
     assert dict(summary.outcomes) == {"same": 1, "approximated": 1, "ours only": 0, "open": 1, "refused": 1}
     shuffle = next(cause for cause in summary.causes if cause.key == "data.shuffle")

@@ -402,7 +402,7 @@ def three_steps(buffer):
     assert buffer.missing_tasks(upto=8, limit=9) == []
 
 
-def test_resume_returns_what_the_checkpoint_lacks_and_voids_what_lost_weights_made(buffer, sql):
+def test_resume_returns_untrained_groups_and_voids_those_of_lost_weights(buffer, sql):
     three_steps(buffer)
     done = buffer.reconcile(step=1)
     assert (done.history, done.ready_again, done.voided, done.kept) == (2, 4, 2, 2)

@@ -27,7 +27,7 @@ def test_the_noise_is_normal_of_the_standard_deviation_asked(sigma):
     assert stats.kstest(noise / sigma, "norm").pvalue > 0.01
 
 
-def test_the_noise_is_drawn_anew_with_each_use_and_is_the_same_for_a_step_s_groups():
+def test_replay_noise_is_drawn_per_use_and_shared_by_a_step():
     replay = ReplaySpec(sigma=1.0, decay=0.0, seed=5)
     zeros = np.zeros(MANY, np.int64)
     first, second = (priorities(zeros, zeros + uses, STEPS // 2, replay) for uses in (0, 1))

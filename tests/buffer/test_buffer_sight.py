@@ -60,7 +60,7 @@ def test_a_clock_that_is_set_makes_nobody_silent_and_hides_no_silence(watcher, s
 
 
 @pytest.mark.parametrize("set_by", [3600, -3600])
-def test_a_beat_between_the_setting_and_the_look_is_as_old_as_the_look_before_at_most(watcher, set_by):
+def test_a_heartbeat_between_two_looks_is_as_old_as_the_earlier_one(watcher, set_by):
     watcher.buffer.beat("trainer", "t", state="running")
     watcher.silent()
     watcher.passes(1)

@@ -118,7 +118,7 @@ def test_what_is_put_outlives_whoever_put_it_beyond_any_capacity(store):
     assert train(again, 3, 2) == [2, 3, 4]
 
 
-def test_without_a_replay_buffer_each_group_is_trained_once_in_the_order_of_its_task(store, clock):
+def test_without_replay_each_group_is_trained_once_in_task_order(store, clock):
     buffer, how = store()
     assert not how
     buffer.put_groups([group(2, version=0), group(0, version=2), group(1, version=1)])

@@ -28,7 +28,7 @@ def test_waiting_for_the_buffer_is_a_part_of_gen_and_never_more(waited, waiting,
     assert sum(mean.values()) == pytest.approx(10.0)
 
 
-def test_an_engine_takes_as_many_devices_as_its_ranks_and_throughput_is_divided_by_them():
+def test_an_engine_takes_a_device_per_rank_and_throughput_counts_them():
     rollout = {"tensor_model_parallel_size": 2, "data_parallel_size": 1, "pipeline_model_parallel_size": 1}
     trainer = {"nnodes": 1, "n_gpus_per_node": 4}
     verl = {"trainer": trainer, "actor_rollout_ref": {"rollout": rollout}}

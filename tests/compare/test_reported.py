@@ -46,7 +46,7 @@ def many(g, seeds, shifted=()):
     return Side("x", runs)
 
 
-def test_among_many_metrics_chance_is_not_called_a_difference_and_the_summary_counts_by_q():
+def test_among_many_metrics_chance_is_not_a_difference():
     g = random.Random(3)
     found = compare(many(g, 5), many(g, 5, shifted=(3, 7)), CompareOptions())
     low = [m for m in found.metrics if m.difference.p <= 0.05 and m.group == "policy"]

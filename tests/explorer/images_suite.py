@@ -335,7 +335,7 @@ def test_vllm_makes_of_it_the_prompt_that_is_trained_on(hearing, tmp_path):
         assert taken(request, trained) != trained  # as stock veRL 0.9.1 asks
 
 
-def test_each_image_and_sound_is_asked_as_one_token_of_a_model_that_marks_where_they_end():
+def test_each_image_and_sound_is_one_placeholder_token_in_a_request():
     words = {"boi": 1, "I": 2, "eoi": 3, "boa": 4, "A": 5, "eoa": 6, "x": 7}
     tokenizer = SimpleNamespace(convert_tokens_to_ids=lambda marks: [words[each] for each in marks])
     marks = {f"{end}_token": end for end in ("boi", "eoi", "boa", "eoa")}

@@ -136,7 +136,7 @@ def test_a_handover_that_broke_is_offered_again(url, explorers, monkeypatch):
     assert one.took(1) == [sent]
 
 
-def test_joining_and_each_bucket_have_two_minutes_and_the_whole_what_sync_timeout_says(url, explorers):
+def test_a_broadcast_s_limits_are_per_bucket_and_sync_timeout_in_all(url, explorers):
     explorers(0)
     trainer = Trainer(url, 1, timeout_s=900.0)
     trainer.publish(1)

@@ -68,7 +68,7 @@ def stored(run):
     return [group.task["index"] for group in groups]
 
 
-def test_only_groups_that_differ_are_trained_and_the_next_step_goes_on_after_the_last_draw(make):
+def test_filtered_groups_are_not_trained_and_draws_continue_after_the_last(make):
     run = finish(make())
     assert stored(run) == indices(run, [0, 2, 4, 6, 12, 14, 16, 18])
     assert [group.explorer_step for group in run.groups()] == [1] * BATCH + [2] * BATCH

@@ -205,7 +205,7 @@ class Steps:
         self.owed = self.steps = 0
 
 
-def test_a_worker_tells_of_progress_while_its_engine_steps_and_while_it_owes_nothing(monkeypatch):
+def test_a_worker_reports_progress_while_busy_and_while_idle(monkeypatch):
     async def go():
         passed = asyncio.Queue()
         real = asyncio.sleep
@@ -406,7 +406,7 @@ def test_time_passes_for_engines_while_the_event_loop_goes_round(tmp_path, heart
     asyncio.run(main._with_ticks(work(), heart))
 
 
-def test_what_an_explorer_is_busy_with_is_told_and_that_its_loop_goes_round_is_not(heart):
+def test_an_explorer_reports_its_work_and_not_its_idle_loop(heart):
     heart.main.progress()
     assert heart.progress() == (0, ["starts"])
     heart.state = "running"

@@ -120,7 +120,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_published_file_has_time_to_come_into_sight_however_long_it_was_waited_for(tmp_path, toy, clock):
+def test_a_published_file_gets_time_to_become_visible(tmp_path, toy, clock):
     spec, buffer = job(tmp_path, toy, sync=SyncSpec(directory=str(tmp_path / "w")))
     scheduler = Run(spec, buffer, FakeMaker()).scheduler
     publish(spec, buffer, toy, 0)
@@ -132,7 +132,7 @@ def test_a_published_file_has_time_to_come_into_sight_however_long_it_was_waited
         scheduler.versions.check_wait(2, 620.0)
 
 
-def test_the_model_path_is_not_loaded_again_once_an_evaluation_has_put_a_version_in_place(tmp_path, toy):
+def test_the_model_path_is_not_reloaded_after_an_evaluation(tmp_path, toy):
     sync = SyncSpec(style="explorer_driven", offset=1, directory=str(tmp_path / "w"))
     spec, buffer = job(tmp_path, toy, sync=sync)
     scheduler = Run(spec, buffer, FakeMaker()).scheduler
@@ -362,7 +362,7 @@ def test_the_mark_of_an_earlier_run_does_not_end_this_one(tmp_path, toy, monkeyp
     run.until(lambda: False)  # nobody takes it down: it does count in the end
 
 
-def test_an_earlier_run_s_mark_counts_from_the_first_look_not_from_the_engine_s_start(tmp_path, toy, clock):
+def test_a_heartbeat_left_by_an_earlier_run_ages_from_the_first_look(tmp_path, toy, clock):
     ended = run_end.TrainerFinished()
     clock[0] += 2 * run_end.GRACE_S
     assert not ended.is_confirmed(True)

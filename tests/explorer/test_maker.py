@@ -180,7 +180,7 @@ def test_a_run_of_several_steps_is_as_many_experiences():
         in_steps(2)
 
 
-def test_a_step_says_how_many_runs_its_experiences_are_and_what_their_last_one_s_reward_is():
+def test_a_step_reports_its_runs_and_their_last_reward():
     figures = step_metrics(5, 4, in_steps(3), StepTimes(0.0))
     assert (figures["experience_count"], figures["rollout/runs"], figures["rollout/rows_per_run"]) == (
         3,

@@ -9,7 +9,7 @@ BATCH = 8
 
 
 @pytest.mark.parametrize("explorers", [1, 2, 3])
-def test_explorers_that_look_at_the_same_time_leave_room_for_the_groups_that_are_late(explorers):
+def test_explorers_leave_room_for_each_other_s_late_groups(explorers):
     """Each has one group of step 1 under way, and a whole step's of step 2 finished. What all of them store
     now must leave step 1 room for its late groups: the trainer takes the first groups that it finds."""
     others = PendingTasks(0, {0: explorers - 1, 1: (explorers - 1) * BATCH})

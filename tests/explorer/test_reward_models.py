@@ -53,7 +53,7 @@ def test_a_server_that_never_comes_is_not_waited_for_without_end(tmp_path, toy, 
     buffer.close()
 
 
-def test_the_server_gets_the_reward_model_s_section_and_answers_to_the_launch_s_name(toy):
+def test_the_reward_server_gets_its_section_and_the_launch_s_name(toy):
     words = (
         f"{RM}.rollout.gpu_memory_utilization=0.8",
         f"{RM}.rollout.tensor_model_parallel_size=2",

@@ -143,7 +143,7 @@ def test_no_place_in_the_batch_is_empty_while_there_are_tasks():
     assert world.made / (20.0 * 8 / STEP_S) > 0.98
 
 
-def test_a_group_is_stored_when_it_is_finished_and_waits_for_company_no_longer_than_that():
+def test_a_finished_group_is_stored_within_the_batching_delay():
     world = World(length=lengths(1000, 100, 100, 200))
     explore(world, 1.0 + commit_queue.LINGER_S + BUSY_S)
     assert world.buffer.commits == [[1, 2]]
@@ -152,7 +152,7 @@ def test_a_group_is_stored_when_it_is_finished_and_waits_for_company_no_longer_t
     assert 0 not in world.buffer.stored
 
 
-def test_a_task_whose_group_was_dropped_is_made_again_though_later_ones_wait_for_weights():
+def test_a_dropped_group_s_task_is_sampled_before_later_ones():
     world = World(max_staleness=1)
 
     async def drop():
@@ -180,7 +180,7 @@ def test_weights_never_go_back_while_answers_are_under_way():
     assert loaded == sorted(set(loaded)) and len(loaded) > 3
 
 
-def test_under_fixed_a_step_is_one_transaction_and_none_goes_before_an_earlier_one():
+def test_under_fixed_steps_commit_whole_and_in_order():
     world = World("fixed", interval=2, length=lengths(500, *[100] * 7))
     assert explore(world, 4.0).buffer.commits == []  # the second step has ended, the first has not
     world = explore(World("fixed", interval=2, length=lengths(500, *[100] * 7)), 6.0)
@@ -198,7 +198,7 @@ def test_after_a_kill_exactly_the_holes_are_made(style):
 
 
 @pytest.mark.parametrize("style", ["fixed", "fully_async"])
-def test_an_engine_that_dies_in_mid_group_ends_the_explorer_and_no_part_of_the_group_is_stored(style):
+def test_a_dead_engine_ends_the_explorer_and_stores_no_partial_group(style):
     world = World(style, engines=2, length=lambda job, place: 100 + 200 * place, steps=1)
 
     async def main():
@@ -447,7 +447,7 @@ def test_what_was_made_of_a_step_is_reported_when_the_run_ends_before_the_rest()
     assert told.groups == {1: list(range(BATCH)), 2: list(range(BATCH, BATCH * 3 // 2))}
 
 
-def test_their_places_are_free_at_once_and_they_begin_again_with_the_newest_weights():
+def test_cancelled_groups_free_their_slots_and_restart_with_new_weights():
     world = World(over_sample_rate=0.25, length=lengths(3000, 100), slots=8, max_staleness=9)
     explore(world, 60.0, lambda: train(world.buffer, 4))
     parts = world.buffer.stored[0].experiences

@@ -109,7 +109,7 @@ def full(monkeypatch, tmp_path):
     return spec, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "x"))
 
 
-def test_what_has_its_message_keeps_it_and_other_errors_are_not_blamed_on_the_disk(full):
+def test_only_disk_errors_are_blamed_on_the_disk(full):
     spec, error = full
     told = BufferFull("no space left for the buffer")
     told.__cause__ = error

@@ -144,7 +144,7 @@ def tree(tmp_path):
         ("python -c pass", ""),
     ],
 )
-def test_a_hydra_main_in_the_tree_counts_where_its_configuration_has_verl_s_sections(tree, line, module):
+def test_a_hydra_main_counts_where_its_configuration_has_verl_s_sections(tree, line, module):
     launches = read_text(f"{line}\n", cwd=tree).launches
     assert [(one.module, one.main) for one in launches] == ([(module, PPO)] if module else [])
 

@@ -521,7 +521,7 @@ def test_a_given_variable_that_counts_is_not_named(lines, tmp_path):
 
 
 @pytest.mark.parametrize("line", ["N=$(nvidia-smi -L | wc -l)", "export N=$(hostname)", "N=`nproc`"])
-def test_a_given_variable_stands_for_what_the_script_sets_it_to_and_cannot_be_known(line, tmp_path):
+def test_a_given_variable_replaces_an_unknown_assignment(line, tmp_path):
     reading = reading_of(f"{line}\n{MAIN} a=$N b=$((N * 2))\n", tmp_path, env={"N": "4"})
     assert [word.text for word in reading.launches[0].arguments] == ["a=4", "b=8"]
     assert [(d.code, d.where.line) for d in reading.diagnostics] == [("TP117", 1)]

@@ -26,7 +26,7 @@ def test_other_codes_and_other_files_are_others():
     assert len(merged([note(1), note(2, code="TP102"), note(2, file="b.sh")])) == 3
 
 
-def test_a_script_that_asks_for_one_variable_often_is_told_so_once_with_what_gives_it():
+def test_a_missing_variable_is_reported_once_with_its_source():
     (found,) = merged(read_text('[ "$A" ] && x=1\n' + 'if [ "$A" ]; then y=1; fi\n' * 3).diagnostics)
     assert "$A, which is not set; taken as false (--env A=… says what it is)" in found.message
     assert "(3 times: also lines 3, 4)" in found.message

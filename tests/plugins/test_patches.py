@@ -129,7 +129,7 @@ def test_each_device_gets_its_patches_and_no_others(monkeypatch, device, applied
     assert done == ["cpu_platform", *applied]
 
 
-def test_the_process_group_is_gloo_unless_asked_otherwise_and_engines_are_registered_first(monkeypatch):
+def test_the_process_group_defaults_to_gloo_and_engines_register_first(monkeypatch):
     from trinity_compat.plugins import cpu_engine, cpu_process_group
 
     done = []

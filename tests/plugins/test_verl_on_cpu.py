@@ -274,7 +274,7 @@ def test_a_rank_whose_disk_is_full_still_takes_part_in_the_all_gathers(tmp_path,
     assert drawn == ["a", "b", "c"]
 
 
-def test_a_version_broadcast_through_verls_interface_is_loaded_by_the_engines_worker():
+def test_a_broadcast_version_is_loaded_by_the_engine_s_worker():
     import asyncio
     import threading
     from dataclasses import asdict

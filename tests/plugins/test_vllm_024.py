@@ -59,7 +59,7 @@ def test_the_source_is_the_pinned_release_s(found):
     assert found["version"] == "0.24.0"
 
 
-def test_experts_lie_as_the_kernel_wants_them_after_every_update_by_either_model_runner(found):
+def test_expert_weights_keep_the_kernel_s_layout_after_updates(found):
     """On Blackwell vLLM swaps the halves of w13 once they are loaded: without that step gate and up are
     exchanged, in silence."""
     assert found["updates"] == [[[{"tensors": 2}, True, False]] * 2] * 2

@@ -293,7 +293,7 @@ def test_a_whole_model_or_half_an_adapter_is_refused_by_an_engine_for_adapters(a
     assert "no place for the adapter's visual.merger" in adapting.receive_file("v", "d", 1)["failed"]
 
 
-def test_an_engine_begins_with_an_adapter_of_zeros_under_the_name_that_requests_use(adapting):
+def test_an_engine_starts_with_a_zero_adapter(adapting):
     from trinity_compat.plugins.vllm_weights import adapter_request
 
     adapting.begin_unadapted()

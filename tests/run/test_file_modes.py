@@ -76,7 +76,7 @@ def test_a_job_that_its_user_has_opened_stays_open(tmp_path, opened, written):
     assert mode(run_in(job)) == written
 
 
-def test_a_folder_that_was_there_before_the_first_run_is_closed_but_not_the_users_files_in_it(tmp_path):
+def test_an_existing_folder_is_made_private_and_its_files_are_left_alone(tmp_path):
     job = JobDir(tmp_path / "job")
     job.root.mkdir()
     (job.root / "notes.txt").touch()

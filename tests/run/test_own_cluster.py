@@ -100,7 +100,7 @@ def with_fingerprint(made):
     return replace(made.spec, fingerprint=fingerprint.made(made.spec, cwd=Path("/")))
 
 
-def test_the_two_files_say_what_they_like_of_their_own_side_and_the_same_of_the_answers():
+def test_two_yamls_may_differ_in_their_own_side_only():
     theirs, ours = (with_fingerprint(planned(each)) for each in (EXPLORE, TRAIN))
     assert theirs.verl != ours.verl
     assert list(agreement.differing(theirs, ours)) == []

@@ -56,7 +56,7 @@ def told(made, words):
         ((EIGHT,), {"sets": ("explorer.rollout_model.gpu_memory_utilization=0.4",)}, 0.4),
     ],
 )
-def test_engines_with_devices_of_their_own_take_more_only_where_nobody_says_how_much(words, options, taken):
+def test_engines_on_own_devices_take_more_memory_only_by_default(words, options, taken):
     made = planned(*words, **{"device": "cuda", **options})
     assert memory(made) == taken
 

@@ -56,7 +56,7 @@ def test_a_process_of_ours_imports_nothing_from_its_folder(folder, command, said
     assert said in called(folder, command).stderr
 
 
-def test_a_script_s_launch_is_taken_over_by_a_python_that_does_not_look_into_its_folder(folder):
+def test_the_intercepting_python_ignores_the_script_s_folder(folder):
     (folder / "run.sh").write_text("python3 -m verl.trainer.main_ppo data.train_batch_size=0x\n")
     done = called(folder, [str(Path(sys.executable).with_name("trinity-compat")), "run", "run.sh"])
     assert done.returncode == 2, done.stderr

@@ -226,7 +226,7 @@ def test_an_interval_or_offset_that_is_not_a_count_is_an_error(said):
         planned(sets=(f"synchronizer.{said}",))
 
 
-def test_the_published_guide_s_offset_of_one_update_counts_as_a_step_and_the_plan_says_so():
+def test_an_offset_of_one_update_counts_as_a_step_with_a_note():
     config = json.loads(json.dumps(source("trainer.total_training_steps=null")[0].config))
     config["trainer"]["trainer_config"]["trinity_compat"]["steps"] = "verl"
     config["synchronizer"]["sync_offset"] = 1
@@ -441,7 +441,7 @@ def test_so_is_one_over_a_script_that_counts_its_steps():
     planned("trainer.total_training_steps=null", sets=("trainer.total_epochs=3",))
 
 
-def test_the_trainer_s_total_steps_of_a_yaml_that_nobody_translated_limits_the_run():
+def test_total_steps_of_a_native_yaml_limit_the_run():
     config = json.loads(json.dumps(source("trainer.total_training_steps=null")[0].config))
     config["trainer"]["total_steps"] = 20
     assert length_of(config) == (None, 1)  # translate's count of the epochs' steps

@@ -138,7 +138,7 @@ def test_what_is_no_port_is_not_asked_for(monkeypatch):
         ("org/dataset", ""),
     ],
 )
-def test_a_file_of_rows_has_to_be_there_and_a_dataset_s_name_is_the_trainer_s_to_find(tmp_path, name, said):
+def test_a_missing_rows_file_is_refused_and_a_dataset_name_is_not(tmp_path, name, said):
     (tmp_path / "folder").mkdir()
     asked = RowsSpec(schema="sft", paths=(str(tmp_path / name),), format=RowFormat(prompt_type="plaintext"))
     if said:

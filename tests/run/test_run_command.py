@@ -157,7 +157,7 @@ WHOLE = (
 )
 
 
-def test_a_dry_run_for_gpus_writes_what_a_run_would_use_and_says_what_it_could_not_judge(run, tmp_path):
+def test_a_dry_run_for_gpus_writes_its_files_and_names_unchecked_parts(run, tmp_path):
     words = ["run.sh", "--dry-run", "--device", "cuda", "--job", "job"]
     done = run(f"{LAUNCH} {WHOLE}", *words)
     assert done.returncode == 0, done.stderr
@@ -238,7 +238,7 @@ def test_a_dry_run_refuses_what_bash_would_not_reach(run, text, source_line, sai
     assert re.search(rf"^run.sh:{source_line}: (warning|error) TP\d+ ", done.stderr, re.MULTILINE)
 
 
-def test_a_dry_run_says_what_bash_would_make_of_the_script_and_passes_what_it_survives(run, without_verl):
+def test_a_dry_run_reports_bash_errors_and_passes_harmless_ones(run, without_verl):
     done = run(
         f"{LAUNCH} {WHOLE} \\\n  # a note\n  trainer.nnodes=2\nfi", "run.sh", "--dry-run", env=without_verl
     )

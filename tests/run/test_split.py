@@ -204,7 +204,7 @@ def test_gpus_that_a_launch_gives_to_rollout_are_not_the_trainer_s(words, option
     assert (found["trainer"], found.get("explorer", 0)) == (trainer, rollout)
 
 
-def test_a_trainer_s_gpus_that_do_not_divide_a_mini_batch_are_refused_before_the_start():
+def test_trainer_gpus_must_divide_a_mini_batch():
     with pytest.raises(UserError, match="does not divide by 3 trainer ranks") as error:
         planned("trainer.n_gpus_per_node=3", *OWN[1:], device="cuda")
     assert "N may be 1, 3, 4" in str(error.value)
@@ -331,7 +331,7 @@ def test_an_engine_is_one_machine_s_and_what_that_means_is_told(words, mode, wid
     assert f"a GPU holds {given // width} times as much of the model as with {given}" in line
 
 
-def test_experts_of_several_machines_become_engines_of_one_and_what_that_means_is_told():
+def test_expert_parallelism_over_machines_becomes_one_per_machine_with_a_note():
     words = (
         f"{TP}=32",
         f"{ROLLOUT}.expert_parallel_size=32",

@@ -438,9 +438,7 @@ THOUGHTS = "explorer.rollout_model.reasoning_parser"
         (None, "serve", True),
     ],
 )
-def test_a_reasoning_parser_is_said_to_be_idle_where_nothing_asks_for_chat_completions(
-    workflow, mode, asks, tmp_path
-):
+def test_an_unused_reasoning_parser_is_reported(workflow, mode, asks, tmp_path):
     config = merged(changed(THOUGHTS, "qwen3", {}), {"mode": mode})
     config["buffer"]["explorer_input"] |= {"default_workflow_type": workflow} if workflow else {}
     plugins = str(Path(__file__).parents[1] / "trinity" / "workflows" / "plugins")

@@ -183,7 +183,7 @@ def test_a_further_model_scores_on_gpus_of_its_own():
     assert any("3 for generation" in note and "2 for the reward model" in note for note in made.notes)
 
 
-def test_engines_that_leave_ranks_which_the_batch_does_not_divide_by_are_the_nearest_that_can():
+def test_engine_count_moves_to_the_nearest_that_the_batch_divides_by():
     engine = {"explorer": {"rollout_model": {"engine_num": 1}}}
     made = planned(merged(EIGHT, engine))  # 48 answers over 7 ranks
     assert value_at(made.spec.verl, f"{ROLLOUT}.n_gpus_per_node") == 2

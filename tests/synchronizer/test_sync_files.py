@@ -282,7 +282,7 @@ def test_a_recycled_part_may_grow_and_shrink(tmp_path):
             assert tensor.tolist() == [float(number)] * size
 
 
-def test_a_loader_that_changes_a_tensor_harms_neither_the_file_nor_the_next_reading(tmp_path):
+def test_a_loader_that_changes_a_tensor_leaves_the_file_intact(tmp_path):
     reader, version = Reader(), recycled(tmp_path, 1)
     file = WeightFile(version.path, version.digest, version.nbytes)
     with reader.opened(file) as parts:

@@ -59,7 +59,7 @@ def met(timeout_s=300.0):
     return store, Rendezvous("h", "g", "127.0.0.1", store.port, 2, version=1, timeout_s=timeout_s)
 
 
-def test_a_version_goes_from_device_to_device_and_nccl_s_own_watchdog_is_later_than_ours(gpu):
+def test_a_version_goes_device_to_device_with_our_watchdog_first(gpu):
     store, meeting = met()
     got, files, weights = {}, [], {"w": torch.randn(5, 3), "b": torch.arange(4)}
 
@@ -106,7 +106,7 @@ def test_half_of_what_is_free_is_room_for_a_bucket(gpu, free, reserved, allocate
     ("rooms", "bucket"),
     [([1 << 40, 1 << 30], 1 << 30), ([1 << 30, 1 << 40], 1 << 30), ([1, 1 << 30], 16 << 20)],
 )
-def test_a_bucket_is_what_the_fullest_device_has_room_for_but_no_smaller_than_it_is_worth(rooms, bucket):
+def test_a_bucket_fits_the_fullest_device_and_has_a_least_size(rooms, bucket):
     group = object.__new__(WeightGroup)
     group._world = 1 + len(rooms)
     group._word = lambda key, until: str(rooms[int(key.removeprefix("room/")) - 1])

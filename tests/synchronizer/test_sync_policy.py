@@ -50,7 +50,7 @@ def test_lag_of_the_trainers_step_under_fixed(key):
 
 @pytest.mark.parametrize("interval", [1, 2, 3, 5])
 @pytest.mark.parametrize("offset", [0, 1, 2, 7])
-def test_fixed_never_waits_for_a_version_that_is_not_published_before_its_groups_are_needed(interval, offset):
+def test_fixed_never_waits_for_a_version_that_its_own_groups_delay(interval, offset):
     sync = fixed(interval, offset)
     for step in range(1, 40):
         version = required_version(sync, step)
@@ -104,7 +104,7 @@ def test_under_fixed_all_steps_that_use_a_version_may_begin_with_it(key):
         assert last_step(fixed(*key), None, version) == max(e for e in STEPS if versions[e - 1] == version)
 
 
-def test_a_version_between_two_that_steps_ask_for_serves_those_before_the_later_one():
+def test_a_version_between_two_requested_ones_serves_earlier_steps():
     """After a resume from a checkpoint in between."""
     assert [last_step(fixed(4, 0), None, version) for version in (4, 5, 6, 7, 8)] == [8, 8, 8, 8, 12]
 

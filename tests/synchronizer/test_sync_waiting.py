@@ -50,9 +50,7 @@ def test_after_a_resume_the_version_that_follows_stands_in_for_a_lost_file(buffe
 
 
 @pytest.mark.parametrize("style", ["fixed", "trainer_driven"])
-def test_what_an_ended_run_left_in_memory_is_waited_for_until_its_rerun_publishes_it_again(
-    buffer, tmp_path, style
-):
+def test_a_rerun_publishes_again_the_weights_lost_with_shared_memory(buffer, tmp_path, style):
     sync = SyncSpec(style=style, offset=0)
     publish(buffer, tmp_path, 0, 1)
     for version in (0, 1):

@@ -88,7 +88,7 @@ def test_without_another_checkpoint_the_marker_goes(tmp_path):
     assert not marker(tmp_path).exists()
 
 
-def test_a_held_marker_counts_once_it_is_let_go_and_other_files_are_written_as_ever(tmp_path):
+def test_a_held_marker_counts_after_release(tmp_path):
     marker(tmp_path).write_text("2")
     held = HeldMarker(tmp_path)
     with held.open(str(marker(tmp_path)), "w") as file:

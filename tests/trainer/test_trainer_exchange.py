@@ -353,7 +353,7 @@ def test_an_explorer_that_is_started_again_is_waited_for(watched, state):
     assert "explorer e0" in str(watched.verdict(later=130))
 
 
-def test_explorers_that_another_side_s_start_hides_for_a_moment_have_started_all_the_same(watched):
+def test_explorers_hidden_by_another_start_count_as_started(watched):
     """A command that starts beside a run with a job directory of its own forgets all participants."""
     watched.beat("e0")
     assert watched.verdict(later=1) is None

@@ -63,7 +63,7 @@ def ledger(path):
         ).fetchall()
 
 
-def test_each_step_takes_its_rows_which_begin_again_and_enters_them_with_the_answers(job, tmp_path):
+def test_each_step_adds_expert_rows_which_repeat(job, tmp_path):
     exchange, buffer = job()
     put(buffer, *range(6))
     for step, (places, rows) in {1: ([0, 1], [0, 1]), 2: ([2, 3], [2, 0]), 3: ([4, 5], [1, 2])}.items():

@@ -167,7 +167,7 @@ def test_sigterm_ends_it_and_gives_the_claim_back(toy_dir, tmp_path):
 
 
 @pytest.mark.whole
-def test_a_lora_version_is_the_adapter_and_vllm_answers_with_it_as_the_trainer_does(toy_dir, tmp_path):
+def test_a_lora_version_gives_the_trainer_s_answers_in_vllm(toy_dir, tmp_path):
     begun = adapter_of(toy_dir, tmp_path / "adapter")
     lora = ["actor_rollout_ref.model.lora_rank=4", f"actor_rollout_ref.model.lora_adapter_path={begun}"]
     spec = job(toy_dir, tmp_path, *lora, "trainer.total_training_steps=1")

@@ -201,7 +201,7 @@ def test_every_key_that_hydra_refuses_is_named_at_once(run):
     assert "\nrun.sh:4: Hydra would refuse data.seeed" in err
 
 
-def test_a_release_without_data_of_its_own_is_named_with_the_one_that_stands_in_for_it(run):
+def test_a_release_without_data_is_reported_with_its_substitute(run):
     told = "veRL 0.5.0: stands in for 0.5.1, which was asked for"
     code, out, _ = run("--verl-version", "0.5.1")
     assert code == 0 and told in out
@@ -249,7 +249,7 @@ def test_a_secret_of_the_calling_shell_is_not_shown(run, monkeypatch):
     assert "TP123 MY_API_KEY=***" in err and "abc" not in err
 
 
-def test_a_variable_that_the_script_computes_with_is_written_by_its_default_everywhere(run):
+def test_a_variable_used_in_arithmetic_is_written_by_its_default(run):
     named = ENVIRONMENT + "  trainer.experiment_name=${MODEL##*/}\n"
     config = yaml.safe_load(run(script=named)[1])
     assert (config["name"], config["model"]["model_path"]) == ("small", "org/small")

@@ -192,7 +192,7 @@ def test_the_critics_model_may_be_a_variable_as_the_actors_may(call, tmp_path):
     assert (code, model["model_path"], model["critic_model_path"]) == (0, *["${oc.env:BASE,''}"] * 2)
 
 
-def test_a_value_that_cannot_be_known_is_given_with_set_where_the_script_takes_no_arguments(call, tmp_path):
+def test_an_unknown_value_suggests_set_where_the_script_takes_no_arguments(call, tmp_path):
     (tmp_path / "gpus.sh").write_text(f"{SCRIPT.rstrip()} trainer.n_gpus_per_node=$(nvidia-smi -L | wc -l)\n")
     code, _, err = call("translate", "gpus.sh")
     assert code == 2

@@ -22,7 +22,7 @@ def said(code, *arguments, **options):
     return [caution for caution in translation.warnings if caution.code == code]
 
 
-def test_a_tensor_parallel_size_that_does_not_divide_the_gpus_is_an_error_with_those_that_do():
+def test_a_tensor_parallel_size_must_divide_the_gpus():
     (found,) = said("TW022", f"{ROLLOUT}.tensor_model_parallel_size=3", "trainer.n_gpus_per_node=8")
     assert found.rank is Severity.ERROR and found.where.line == 9
     assert found.message.startswith(f"{ROLLOUT}.tensor_model_parallel_size=3: 8 GPUs")

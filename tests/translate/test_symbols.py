@@ -40,7 +40,7 @@ def test_a_list_that_is_a_variable_s_default_keeps_the_variables_in_it():
     assert files == ["${oc.env:HOME}/a", "${oc.env:B,${oc.env:HOME}/b}"]
 
 
-def test_a_variable_that_chooses_a_file_of_the_configuration_is_frozen_and_no_other_one():
+def test_only_a_variable_that_chooses_a_config_file_is_frozen():
     text = SCRIPT.replace("$USER", "${STRATEGY:-dp}")
     config = yaml_of(text.replace("per_gpu=4", "per_gpu=4 model_engine=${STRATEGY:-dp}"))
     assert config["name"] == "run_dp"
@@ -120,7 +120,7 @@ def test_omegaconf_gives_an_unset_variable_bash_s_meaning(
 
 
 @pytest.mark.parametrize(("script_start", "spelling"), [("set -u", "$RUN"), ("", "${RUN:?name it}")])
-def test_a_variable_without_which_bash_stops_stays_one_without_which_omegaconf_stops(script_start, spelling):
+def test_a_required_bash_variable_stays_required_in_omegaconf(script_start, spelling):
     text = SCRIPT.replace("run_$USER", f'"run_{spelling}"')
     assert yaml_of(f"{script_start}\n{text}")["name"] == "run_${oc.env:RUN}"
 

@@ -149,7 +149,7 @@ def test_what_only_a_file_by_hand_may_say_is_refused_in_a_launch_s(path, value, 
         notes(translated()[1], f"{path}={value}")
 
 
-def test_the_name_of_another_algorithm_is_refused_beside_what_follows_from_this_one():
+def test_another_algorithm_s_name_is_refused():
     _, config = translated("algorithm.adv_estimator=grpo")
     config["algorithm"]["algorithm_type"] = "rloo"
     with pytest.raises(UserError, match=r"algorithm_type=rloo: .*; the other keys make it grpo"):

@@ -134,7 +134,7 @@ def test_an_update_of_experts_and_answers_is_the_same_however_it_is_cut(section,
         assert sum(m[name].aggregate() for _, _, m in cut) == pytest.approx(whole[2][name].aggregate())
 
 
-def test_each_half_is_averaged_over_its_own_rows_and_the_bonus_is_for_answers_alone():
+def test_each_half_of_mix_is_averaged_over_its_own_rows():
     given, experts = tokens("near"), torch.tensor(EXPERTS)
     of_expert = given["mask"] & experts[:, None]
     expected = -(given["log_prob"] * of_expert).sum() / of_expert.sum()

@@ -20,7 +20,7 @@ def tokens(*log_ratios, advantage=-1.0):
     return Tokens(ratios, torch.zeros_like(ratios), advantages, torch.ones_like(ratios, dtype=torch.bool))
 
 
-def test_sppo_keeps_a_token_whose_probability_is_what_it_was_however_narrow_the_range():
+def test_sppo_keeps_an_unchanged_token_at_any_range():
     assert sppo_loss(tokens(0.0), epsilon=0.0).clipped.tolist() == [[False]]
     assert sppo_loss(tokens(-0.01, 0.01), epsilon=0.0).clipped.tolist() == [[True, True]]
 

@@ -102,7 +102,7 @@ def test_an_interval_of_evaluations_that_is_offered_is_accepted(tasks, updates_o
         assert completed_with(number).at("explorer.eval_interval") == number * tasks // updates_of
 
 
-def test_a_trainer_that_takes_another_batch_than_the_explorer_makes_counts_for_both():
+def test_a_trainer_batch_unlike_the_explorer_s_counts_for_both():
     sizes = {"train_batch_size": 6, "total_steps": 10}  # updates of 3 tasks × 2
     found = full({"algorithm": {"repeat_times": 2}, "buffer": sizes, "trainer": {"save_interval": 7}})
     assert found.at("buffer.batch_size") == 3

@@ -152,7 +152,7 @@ def test_the_service_installs_nothing_into_the_run_s_environment(standin):
         operator.close()
 
 
-def test_a_service_that_was_started_takes_its_own_run_s_requests_alone_and_ends_with_it(standin):
+def test_a_started_service_serves_its_own_run_and_ends_with_it(standin):
     client = Client(STARTED, {"operators": LONG})
     process, url = client._process, client._url
     with pytest.raises(RunError, match="does not answer: 401"):

@@ -68,7 +68,7 @@ def test_an_answer_has_no_more_room_than_the_model():
         written(engine, range(24))
 
 
-def test_a_later_call_of_a_run_has_what_max_model_len_leaves_and_no_more_than_an_answer_s_own():
+def test_a_later_call_gets_the_tokens_left_by_max_model_len_and_the_answer():
     engine = Engine()
     writer = EngineWriter(InflightRequests(engine), Limits(8, 16, 64))
     for length in (8, 40, 60):

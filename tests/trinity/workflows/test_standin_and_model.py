@@ -149,7 +149,7 @@ def test_a_group_of_one_is_asked_for_as_it_is():
     assert writer.asked == [(1, 7)]
 
 
-def test_the_methods_for_threads_are_refused_on_the_engine_s_own_loop_and_answer_in_a_thread():
+def test_blocking_methods_are_refused_on_the_engine_loop():
     tokenizer = make_tokenizer()
 
     async def both():
