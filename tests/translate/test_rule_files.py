@@ -191,3 +191,14 @@ def test_the_metrics_of_rules_are_pairs_of_compare(tmp_path):
         CliRunner().invoke(cli, ["compare", *sides], catch_exceptions=False)
     done = CliRunner().invoke(cli, ["compare", *sides, "--rules", str(rules)], catch_exceptions=False)
     assert "critic/rewards/mean" in done.output
+
+
+def test_a_key_that_verl_s_own_class_rejects_is_not_said_to_be_kept(tmp_path):
+    """The run's configuration is built from veRL's dataclasses: one more field would end the start."""
+    key = "actor_rollout_ref.rollout.min_p"
+    rules = written(tmp_path, f"{key}: {{how: keep, why: mine}}\n")
+    launch = launch_of([*BASICS, f"+{key}=0.1"], MAIN)
+    translation, text = translate_launch(launch, TranslateOptions(rules=str(rules)))
+    (finding,) = [found for found in translation.findings if found.key == key]
+    assert (finding.status.value, finding.code) == ("unsupported", "TC002")
+    assert "which has no such field" in finding.reason and "min_p" not in text

@@ -79,8 +79,12 @@ class FindingBuilder:
             return *forks.fate(key, self.view.origin), forks.CODE, self._carried_at(key)
         if self._is_unknown(key):
             return self._unknown(key)
-        if key in self.gone and self._own_row(key) is None:
-            return Status.NO_EFFECT, f"veRL itself has dropped it: {self.gone[key]}", "TC084", None
+        if key in self.gone:
+            row = self._own_row(key)
+            if row is None:
+                return Status.NO_EFFECT, f"veRL itself has dropped it: {self.gone[key]}", "TC084", None
+            if row.how == "keep":  # a user's rule; the run's configuration has no place for the key
+                return Status.UNSUPPORTED, f"{row.why}; it cannot be kept: {self.gone[key]}", row.code, None
         new, why = self.successors.get(key, ((key,), ""))
         status, reason, code, target = self._fate_today(new[0])
         if why and new[0] != key:
