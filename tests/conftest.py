@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 HEAVY = ("runtime", "whole", "verl", "upstream", "postgres", "browser", "chaos", "nightly")
 HEAVY_S = 1800
 # Of these the longest files first: two workers that take file by file then end at about the same time.
-LONGEST = ("workflows", "runtime", "faults", "trainer", "parity", "explorer", "upstream")
+LONGEST = ("workflows", "run", "faults", "trainer", "parity", "explorer", "upstream")
 
 
 CPU_BEFORE = pytest.StashKey[float]()
@@ -34,8 +34,11 @@ CPU_BEFORE = pytest.StashKey[float]()
 
 @pytest.fixture(autouse=True)
 def loggers():
-    """The root logger's level, and our loggers: what vLLM or verl sets at their import holds for one test."""
-    level = logging.root.level
+    """The root logger's level, and our loggers: what vLLM, verl or a side's start sets holds for one test."""
+    level, ours = logging.root.level, logging.getLogger("trinity_compat")
+    logging.disable(logging.NOTSET)
+    ours.propagate, ours.handlers[:] = True, []  # common/process_log.py, in a test that calls a side's main
+    ours.setLevel(logging.NOTSET)
     for name, logger in logging.root.manager.loggerDict.items():
         if name.startswith("trinity_compat") and isinstance(logger, logging.Logger):
             logger.disabled = False
