@@ -1,4 +1,4 @@
-"""How fast explorers take tasks while many are under way: with the watermark of leased tasks, or without.
+"""Rate at which explorers take tasks while many are in flight, with and without the lease watermark.
 
     python benchmarks/takings.py [--under-way 16000] [--takers 4] [--seconds 5]
         [--databases sqlite postgresql] [--by-place] [--json]

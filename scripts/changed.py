@@ -101,7 +101,7 @@ def parts_of_module(path: str) -> frozenset[str]:
 
 
 def any_of(modules: Iterable[str], packages: Iterable[str]) -> bool:
-    """Whether one of ``modules`` belongs to one of ``packages`` (named without the root), or holds it."""
+    """Return whether a module is part of one of ``packages`` (without the root), or contains it."""
     roots = [f"{PACKAGE}.{package}" for package in packages]
     return any(f"{a}.".startswith(f"{b}.") or f"{b}.".startswith(f"{a}.") for a in modules for b in roots)
 

@@ -107,7 +107,7 @@ def processes_diagram(graph: Any) -> str:
     for flow in FLOWS:
         module, room = f"{PACKAGE}.{flow.module}", f"{PACKAGE}.{flow.room}"
         if module not in graph.modules:
-            sys.exit(f"make_architecture: there is no module {module}")
+            sys.exit(f"make_architecture: {module} does not exist")
         imports = graph.find_modules_directly_imported_by(module)
         if not any(f"{name}.".startswith(f"{room}.") for name in imports) and not module.startswith(room):
             sys.exit(f"make_architecture: {module} does not import {room}")

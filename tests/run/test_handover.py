@@ -1,4 +1,4 @@
-"""What the process of a script and those of its launches tell each other."""
+"""Messages between the process of a script and those of its launches."""
 
 import os
 import signal

@@ -24,7 +24,7 @@ def test_the_classes_of_trinity_run_unchanged(upstream):
 
 
 def test_the_recorded_advantages_of_steps_are_trinitys(upstream):
-    """What tests/trinity/workflows/test_step_rows.py holds ours to."""
+    """The real package gives the advantages that test_step_rows.py expects of ours."""
     theirs = outcomes(upstream("0.6.0"), "upstream_steps.py")
     assert theirs == [
         pytest.approx(each, abs=1e-6) for each in json.loads((WORKFLOWS / "steps.json").read_text())

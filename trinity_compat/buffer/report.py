@@ -1,4 +1,4 @@
-"""Looking into a buffer and thinning it out: what ``trinity-compat buffer`` prints and does."""
+"""Reports on a buffer, and the removal of texts: the work of ``trinity-compat buffer``."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def text(path: Path) -> str:
 
 
 def status(path: Path) -> os.stat_result:
-    """Of a regular file, which is not opened."""
+    """Return the status of a regular file without opening it."""
     with folder(path.parent) as above:
         found = _status(above, path.name)
     _refuse(found, path)

@@ -124,7 +124,7 @@ def releases_of(module: str) -> tuple[str, ...]:
 
 
 def _releases(module: str) -> tuple[str, ...]:
-    """Of a recipe's main: the releases that have it under its name, or at least in a package of that name."""
+    """Return the releases that have a recipe's main under its name, or a package of that name."""
     package = module.partition(".")[0]
     named = tuple(version for version in VERL_RELEASES if module in recipes(version)["mains"])
     return named or tuple(

@@ -43,7 +43,7 @@ def _in_place_of(tree: Mapping[str, object], key: str) -> tuple[str, bool]:
 
 
 def _kind(value: object) -> str:
-    """Of null, an empty section and a reference "": they may be anything."""
+    """Return the kind of a value; "" for null, an empty section and a reference, which may be anything."""
     if isinstance(value, Mapping):
         return _SECTION if value else ""
     if value is None or (isinstance(value, str) and "${" in value):

@@ -44,6 +44,6 @@ async def prepared(
 
 
 def _auxiliary(verl: Mapping[str, Any], routers: Sequence[str]) -> dict[str | int, list[Any]]:
-    """As upstream hands them: each by its name, else its place."""
+    """Return the models as upstream passes them: each by its name, else by its place."""
     found = enumerate(clients_of(verl, routers))
     return {each.name or place: [each.get_openai_async_client()] for place, each in found}

@@ -1,4 +1,4 @@
-"""In which order training draws the rows of Trinity's tasksets.
+"""Order in which training draws the rows of Trinity's tasksets.
 
 Source: trinity-rft 0.6.0, ``buffer/task_scheduler.py``: the tasksets take turns by their sizes, and the
 selector of each says which of its rows are next. What a selector draws depends on how many it draws at once:
@@ -120,7 +120,7 @@ def _add(kept: dict[int, T], number: int, value: T, *, most: int) -> None:
 
 
 def order_of(dataset: Any, data: Any) -> TasksetOrder:
-    """Of the training tasksets of veRL's ``data`` section; ``dataset`` has their ``sizes`` and ``columns``.
+    """Return the order of veRL's ``data`` section; ``dataset`` has the ``sizes`` and ``columns``.
 
     Raises UserError.
     """

@@ -11,7 +11,7 @@ from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest
 
 
 class AnsweringEngine(Protocol):
-    """Of an engine what answers."""
+    """The part of an engine that answers requests."""
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
         """As ``Engine.submit``."""

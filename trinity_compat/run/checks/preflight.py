@@ -61,7 +61,7 @@ def check(plan: RunPlan) -> None:
 
 
 def _check_training(plan: RunPlan) -> None:
-    """Of a run that reads rows: all of them, and what scores."""
+    """Check the logger, the models and the training rows of a run."""
     verl = plan.spec.verl
     if plan.spec.mode not in ("explore", "bench"):
         attention.check(verl, plan.spec.device)
@@ -247,7 +247,7 @@ def _check_prompts(taskset: object, path: Path) -> None:
 
 
 def _check_rows(files: Sequence[Path], data: Tree) -> None:
-    """One batch at least, before veRL drops what is too long. Other formats are the explorer's to count."""
+    """Check that the files have one batch of rows, before veRL drops long ones."""
     import pyarrow.parquet
 
     if not all(path.suffix == ".parquet" and path.is_file() for path in files):

@@ -98,7 +98,7 @@ class JobDir:
 
     @property
     def umask(self) -> int:
-        """Of the processes that write here."""
+        """The umask of the processes that write here."""
         return file_modes.umask_of(self.root)
 
     def create(self, folders: Sequence[str] = _FOLDERS) -> None:
@@ -195,7 +195,7 @@ def holder(job: JobDir) -> str | None:
 
 @contextlib.contextmanager
 def starting(job: JobDir) -> Iterator[None]:
-    """One start at a time: waits for another one to have taken its sides and written what it leaves."""
+    """Hold the start of a job: another start waits until this one has written its files."""
     with _held(job, "start", fcntl.LOCK_EX):
         yield
 

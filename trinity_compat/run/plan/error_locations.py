@@ -117,7 +117,7 @@ def _in_trinity(key: str, target: str) -> Iterator[str]:
 
 
 def _line_of(message: str, source: Source) -> int:
-    """Of the first field that a message names; 0 where it names none of the file's."""
+    """Return the line of the first field that a message names; 0 where the file has none of them."""
     lines = lines_in(source)
     if (head := _head(message)) in lines:
         return lines[head]

@@ -121,7 +121,7 @@ def _asked(config: Tree, total: int) -> int | None:
 
 
 def further_ranks(config: Tree) -> int:
-    """By how much an engine of the YAML is wider than its tensor parallel size."""
+    """Return the data-parallel × pipeline-parallel size of an engine of the YAML."""
     reading = TrinityReader(config)
     ranks = (reading.get(f"explorer.rollout_model.{size}_parallel_size") for size in ("data", "pipeline"))
     return math.prod(int(size or 1) for size in ranks)

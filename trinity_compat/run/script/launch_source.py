@@ -180,7 +180,7 @@ def _notes(translation: Translation) -> tuple[str, ...]:
 
 
 def _empty(launch: Launch, environ: Mapping[str, str]) -> Iterator[str]:
-    """Each word with a variable in it that nobody sets."""
+    """Yield a warning for each variable of the launch that nothing sets."""
     for word in launch.arguments:
         for name in sorted({ref.name for ref in _references(word.parts, environ)}):
             yield f"warning: {word.where}: ${name} is not set: bash puts nothing there"

@@ -46,7 +46,7 @@ def folder_of(call: ScriptCall) -> Iterator[Path]:
 
 
 def running_pids(folder: Path) -> list[int]:
-    """Of the launches that run now."""
+    """Return the pids of the launches that run now."""
     return [int(path.name.removeprefix(_RUNNING)) for path in folder.glob(f"{_RUNNING}*")]
 
 

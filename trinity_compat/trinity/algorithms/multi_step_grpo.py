@@ -38,5 +38,5 @@ def step_wise_grpo(
 
 
 def _steps(answers: AdvantageInput, run: list[int]) -> int:
-    """One for a row that does not tell."""
+    """Return the number of steps of a run; a row that does not report its steps counts as one."""
     return sum(max(1, len(answers.info[row].get(STEPS) or ())) for row in run) if answers.info else len(run)

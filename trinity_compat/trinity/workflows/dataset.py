@@ -105,7 +105,7 @@ def _for_plugin(name: str, taskset: Taskset) -> Iterator[dict[str, Any]]:
 
 
 class _Rows:
-    """One taskset's."""
+    """The rows of one taskset."""
 
     def __init__(self, taskset: Taskset, tokenizer: Any) -> None:
         self._taskset, self._tokenizer = taskset, tokenizer

@@ -130,7 +130,7 @@ def _joined(parts: Sequence[TrainableRow], *, by_step: bool) -> TrainableRow:
 
 
 def _chains(parts: Sequence[TrainableRow]) -> list[TrainableRow]:
-    """Each as long as the prompts go on."""
+    """Join rows while each prompt begins with all tokens before it."""
     rows = [*parts[:1]]
     for after in parts[1:]:
         if _goes_on(rows[-1], after):
