@@ -3,7 +3,7 @@
 In double quotes (and here-documents) the word of ``:-``, ``:=``, ``:+`` and their like is double-quoted
 text itself: ``"${V:-'$A'}"`` is A's value between two quotes. Still a ``}`` between single quotes doesn't
 end the expansion. The text is parsed again with such characters masked, byte for byte, so that places
-stay; `unmasked` gives them back.
+stay; `unmasked` gives them back. No text of a script holds the masks: `code.without_unreadable`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Default:
 
 def masked(tree: Node, text: bytes) -> bytes | None:
     """Return the text with these quotes masked; None if it has none, or none of them can be masked."""
-    if b"${" not in text or not CANDIDATE.search(text) or QUOTE in text or BRACE in text:
+    if b"${" not in text or not CANDIDATE.search(text):
         return None
     out = bytearray(text)
     for default in _defaults(tree, quoted=False, heredoc=False):

@@ -153,8 +153,6 @@ def _with_plain_export(text: bytes, error: SyntaxProblem) -> bytes | None:
     found = list(EXPORT.finditer(text, 0, place))
     if not found or ENDED.search(text, found[-1].end(), place):
         return None
-    if b"\x03" in text.replace(PLAIN_EXPORT, b""):
-        return None
     return text[: found[-1].start()] + PLAIN_EXPORT + text[found[-1].end() :]
 
 

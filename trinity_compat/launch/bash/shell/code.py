@@ -12,7 +12,7 @@ from trinity_compat.launch.bash.traced_text import TextPiece, Value, open_source
 from trinity_compat.launch.bash.tree import ParsedText
 
 HOLES = range(0xE000, 0xF700)
-UNREADABLE = re.compile("[\udc80-\udcff\r]")
+UNREADABLE = re.compile("[\x01-\x03\udc80-\udcff\r]")
 CARRIAGE_RETURN = chr(ord("\r") + 0xF700)  # as `without_unreadable` writes it
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")
 
@@ -44,7 +44,8 @@ def without_unreadable(text: str, holes: dict[str, TextPiece], where: Where) -> 
     """Replace characters by holes that the parser treats otherwise than bash.
 
     The parser refuses bytes that are not UTF-8, and drops the carriage return of a line that ends in CR LF,
-    which bash keeps as a character.
+    which bash keeps as a character. `tree` and `quoted_defaults` write the control characters 1 to 3 into
+    texts as marks of their own.
     """
     for char in set(UNREADABLE.findall(text)):
         hole = chr(ord(char) % 0x100 + 0xF700)
