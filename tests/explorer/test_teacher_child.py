@@ -24,11 +24,13 @@ from trinity_compat.common.parent_watch import SUPERVISOR, die_with_parent
 from trinity_compat.explorer.engine.arguments import worker_env
 from trinity_compat.explorer.engine.trajectory import Trajectory
 from trinity_compat.explorer.served.server import free_port
+from trinity_compat.explorer.teachers import address
 from trinity_compat.explorer.teachers.arguments import distillation
 from trinity_compat.explorer.teachers.client import TeacherClient
 
 pytestmark = pytest.mark.runtime
 
+KEY = "the key of this start"
 KNOWN = 259  # bytes and ChatML's marks
 MODULE = "trinity_compat.explorer.teachers.child"
 KEYS = ("sort", "count")  # the run's file has them in another order
@@ -41,7 +43,7 @@ class Child:
         self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
         given = {"path": teacher.path, "inference": teacher.inference, "index": 0, "top": top}
         words = (json.dumps(given), "cpu", *self.address.split(":"))
-        env = {**os.environ, **worker_env("cpu", {}), SUPERVISOR: str(os.getpid())}
+        env = {**os.environ, **worker_env("cpu", {}), SUPERVISOR: str(os.getpid()), address.TOKEN: KEY}
         self.process = subprocess.Popen(
             python_command.of_module(MODULE, *words),
             stdin=subprocess.DEVNULL,
@@ -148,7 +150,7 @@ def expected(toy, weights, part):
 
 def ask(found, children, *requests, **options):
     async def go():
-        client = TeacherClient(found, lambda place: [children[place].address], **options)
+        client = TeacherClient(found, lambda place: [children[place].address], key=KEY, **options)
         try:
             return await asyncio.gather(
                 *(client.score({"data_source": key}, part) for key, part in requests), return_exceptions=True

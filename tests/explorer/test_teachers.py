@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import aiohttp
 import numpy as np
 import pytest
 from aiohttp import web
@@ -22,6 +23,7 @@ from trinity_compat.explorer.teachers.wire import ScoreRequest, TeacherRows
 verl = pytest.mark.verl
 PART = Trajectory([1, 2, 3], [4, 5], [1, 1], [0.0, 0.0])
 TASK = {"index": 7, "data_source": "sort"}
+KEY = "the key of this start"
 
 
 def array(kind, *rows):
@@ -98,7 +100,7 @@ class Scripted:
 
 async def serving(engine, port=0):
     """Serve an engine; returns (its server, its address, how to end it)."""
-    server = TeacherServer(engine)
+    server = TeacherServer(engine, KEY)
     runner = web.AppRunner(server.app, handler_cancellation=True)
     await runner.setup()
     port = port or free_port("127.0.0.1")
@@ -107,7 +109,7 @@ async def serving(engine, port=0):
 
 
 async def with_client(distillation, addresses, work, **options):
-    client = TeacherClient(distillation, addresses.__getitem__, **options)
+    client = TeacherClient(distillation, addresses.__getitem__, **{"key": KEY, **options})
     try:
         return await work(client)
     finally:
@@ -154,6 +156,36 @@ def test_a_task_goes_to_the_teacher_of_its_key_and_else_stock_s_words_are_raised
     configured = r"No teacher configured for routing key 'sing'. Configured teachers: ['count', 'sort']."
     assert str(unknown) == f"the task with index 7 of data_source 'sing': {configured}"
     assert "Routing key is required for multi-teacher distillation" in str(none)
+
+
+@pytest.mark.parametrize("key", ["", "another", "ключ"])
+def test_a_request_without_the_key_is_refused_unread(key):
+    engine = Scripted()
+
+    async def go():
+        _, address, end = await serving(engine)
+        header = {} if not key else {"Authorization": f"Bearer {key}"}
+        try:
+            async with aiohttp.ClientSession() as session:
+                posted = session.post(f"http://{address}/score", data=b"not even a body", headers=header)
+                async with posted as reply:
+                    assert reply.status == 401
+                async with session.get(f"http://{address}/health") as reply:
+                    assert reply.status == 200
+            await with_client(teachers("a"), [[address]], lambda client: client.score(TASK, PART), key=key)
+        finally:
+            await end()
+
+    with pytest.raises(RunError, match="the key of this server is missing") as told:
+        asyncio.run(go())
+    assert str(told.value).startswith("the teacher 'a' (/a) refused the task with index 7")
+    assert engine.most == 0
+
+
+def test_a_server_outside_of_a_start_has_no_key(monkeypatch):
+    monkeypatch.delenv(address.TOKEN, raising=False)
+    with pytest.raises(RunError, match=address.TOKEN):
+        address.key()
 
 
 def test_requests_are_spread_over_replicas_within_their_room():

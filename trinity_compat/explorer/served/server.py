@@ -46,10 +46,17 @@ class ServerActor:
         self._output: deque[str] = deque(maxlen=_KEPT)
         self._address = ""
 
-    def start(self, arguments: Mapping[str, Any], device: str, port: int = 0) -> str:
+    def start(
+        self,
+        arguments: Mapping[str, Any],
+        device: str,
+        port: int = 0,
+        env: Mapping[str, str] | None = None,
+    ) -> str:
         """Start the server; return its address (host:port), at which it does not listen yet.
 
-        ``port``: used if it is free, since after a restart its clients have that address.
+        ``port``: used if it is free, since after a restart its clients have that address. ``env``: more of
+        its environment, where a secret is not seen by other users as in its arguments.
         """
         host = _host()
         self._address = f"{host}:{free_port(host, port)}"
@@ -64,7 +71,7 @@ class ServerActor:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env={**os.environ, SUPERVISOR: str(os.getpid())},
+            env={**os.environ, **(env or {}), SUPERVISOR: str(os.getpid())},
             preexec_fn=die_with_parent,
         )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()

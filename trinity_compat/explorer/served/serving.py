@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from trinity_compat.common.errors import RunError
@@ -27,6 +28,7 @@ class ModelServers(ABC):
 
     model: str  # in messages
     module: ClassVar[str]  # of a server's process; see ServerActor
+    secrets: Mapping[str, str] = MappingProxyType({})  # in the environment of the servers alone
 
     def __init__(self, spec: RunSpec, count: int, beside: Sequence[tuple[int, int]] = ()) -> None:
         self._spec, self._count, self._beside = spec, count, beside
@@ -48,7 +50,7 @@ class ModelServers(ABC):
         starting = []
         for each, given, port in zip(options, arguments, ports, strict=True):
             self._actors.append(self._actor(each))
-            starting.append(self._actors[-1].start.remote(given, self._spec.device, port))
+            starting.append(self._actors[-1].start.remote(given, self._spec.device, port, self.secrets))
         limit_s = max(self._spec.sync.timeout_s, START_S)
         with placement.report_when_pending(placement.ENGINES, heart.note):
             ready = self._until_ready(starting)

@@ -1,10 +1,12 @@
-"""Addresses of the teachers' servers."""
+"""Addresses of the teachers' servers, and the key that their clients send."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.served.address import ServedRole
 
 if TYPE_CHECKING:  # a dry run works without the packages of a run
@@ -13,6 +15,16 @@ if TYPE_CHECKING:  # a dry run works without the packages of a run
 ROLE = "teachers"
 TOKEN = "TRINITY_COMPAT_TEACHERS"
 _SERVED = ServedRole(ROLE, TOKEN, key="distillation.enabled", subject="the teachers are")
+
+
+def key() -> str:
+    """Return the key of this start's servers, which are reachable by other users: the token, a random text.
+
+    Raises RunError outside of a start.
+    """
+    if not (found := os.environ.get(TOKEN)):
+        raise RunError(f"{TOKEN} is not set: the key of the teachers' servers")
+    return found
 
 
 def store_addresses(buffer: Buffer, addresses: Sequence[str], place: int) -> None:

@@ -1,12 +1,14 @@
 """``python -m … ARGUMENTS DEVICE HOST PORT``: a teacher's server, with its arguments as one JSON text.
 
-``GET /health`` answers once the engine has its weights; ``POST /score`` takes and returns bodies of ``wire``.
-A request that vLLM refuses is answered 400, in vLLM's words. The process ends when its engine does.
+``GET /health`` answers once the engine has its weights; ``POST /score`` takes and returns bodies of ``wire``,
+for clients with the key of ``address``. A request that vLLM refuses is answered 400, in vLLM's words. The
+process ends when its engine does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import sys
 from collections.abc import Mapping
@@ -27,6 +29,7 @@ from trinity_compat.explorer.engine.vllm import (
     InProcessEngine,
     PromptTop,
 )
+from trinity_compat.explorer.teachers import address
 from trinity_compat.explorer.teachers.arguments import teacher_arguments
 from trinity_compat.explorer.teachers.wire import ScoreRequest, TeacherRows
 
@@ -36,11 +39,12 @@ _LARGEST = 1 << 30  # bytes of a request
 class TeacherServer:
     """HTTP application around a started engine.
 
-    ``ended`` gets the exception with which the engine died.
+    ``key``: requests without it are answered 401. ``ended`` gets the exception with which the engine died.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, key: str) -> None:
         self._engine = engine
+        self._authorization = f"Bearer {key}".encode()
         self._count = 0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.app = web.Application(client_max_size=_LARGEST)
@@ -51,6 +55,9 @@ class TeacherServer:
         return web.Response()
 
     async def _score(self, call: web.Request) -> web.Response:
+        given = call.headers.get("Authorization", "").encode(errors="replace")
+        if not hmac.compare_digest(given, self._authorization):
+            return web.Response(status=401, text="the key of this server is missing")
         try:
             request = ScoreRequest.decode(await call.read())
             rows = _rows(request, await self._top(request))
@@ -121,9 +128,10 @@ def make_engine(given: Mapping[str, Any], device: str) -> Engine:
 
 async def serve(given: Mapping[str, Any], device: str, host: str, port: int) -> None:
     """Serve until cancelled. Raises EngineDied when the engine ends."""
+    key = address.key()
     engine = make_engine(given, device)
     await engine.start()
-    server = TeacherServer(engine)
+    server = TeacherServer(engine, key)
     # A request whose client has gone away is aborted in the engine.
     runner = web.AppRunner(server.app, handler_cancellation=True)
     await runner.setup()

@@ -18,7 +18,7 @@ from trinity_compat.common.errors import RunError
 from trinity_compat.common.watchdog import Activity, Watchdog
 from trinity_compat.explorer.engine.trajectory import Trajectory
 from trinity_compat.explorer.rewards.scoring import name_task
-from trinity_compat.explorer.teachers.address import load_addresses, wait_for_addresses
+from trinity_compat.explorer.teachers.address import key, load_addresses, wait_for_addresses
 from trinity_compat.explorer.teachers.arguments import Distillation, Teacher, distillation
 from trinity_compat.explorer.teachers.wire import ScoreRequest, TeacherRows
 
@@ -34,6 +34,7 @@ class TeacherClient:
     """Requests rows of log-probabilities; close it after the last one.
 
     ``addresses`` is called again when a server does not answer: after a restart it may have another one.
+    ``key``: that of the servers (``address``).
     ``watchdog`` observes requests: one that a server holds without an answer would wait without end.
     """
 
@@ -42,6 +43,7 @@ class TeacherClient:
         distillation: Distillation,
         addresses: Addresses,
         *,
+        key: str,
         retry_s: float = RETRY_S,
         watchdog: Watchdog | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class TeacherClient:
             teacher.key: _Servers(teacher, place, addresses, retry_s, watchdog or Watchdog())
             for place, teacher in enumerate(distillation.teachers)
         }
+        self._headers = {"Authorization": f"Bearer {key}"}
         self._session: aiohttp.ClientSession | None = None
 
     async def score(self, task: Mapping[str, Any], part: Trajectory) -> TeacherRows:
@@ -65,7 +68,7 @@ class TeacherClient:
             # Bounded by the servers' own limit, not by aiohttp's of 100 connections and 5 minutes.
             whole = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
             connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(timeout=whole, connector=connector)
+            self._session = aiohttp.ClientSession(timeout=whole, connector=connector, headers=self._headers)
         body = await servers.post(self._session, request.encode(), name_task(task))
         return _checked(body, request, servers.name)
 
@@ -111,7 +114,7 @@ async def connected(
         yield None
         return
     await wait_for_addresses(buffer, check, timeout_s=timeout_s, teachers=len(found.teachers))
-    client = TeacherClient(found, partial(load_addresses, buffer), watchdog=watchdog)
+    client = TeacherClient(found, partial(load_addresses, buffer), key=key(), watchdog=watchdog)
     try:
         yield client
     finally:

@@ -31,6 +31,7 @@ class TeacherServers(ModelServers):
         self, spec: RunSpec, teacher: Teacher, top: int, count: int, beside: Sequence[tuple[int, int]] = ()
     ) -> None:
         super().__init__(spec, count, beside)
+        self.secrets = {address.TOKEN: address.key()}
         self.model = f"the teacher {teacher.key}"
         self._teacher, self._top = teacher, top
 
