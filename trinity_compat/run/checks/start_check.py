@@ -20,6 +20,7 @@ from trinity_compat.common.redaction import hidden
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.job.vllm_arguments import GPU
+from trinity_compat.run.checks import upstream_symbols
 from trinity_compat.run.checks.report import StartRefusal, StartReport
 from trinity_compat.run.plan import verl_checkout
 from trinity_compat.run.plan.devices import detect_device
@@ -56,6 +57,7 @@ def check(plan: RunPlan, record: LaunchRecord, *, execute: bool) -> StartReport:
     mark = _mark(plan, native, execute)
     report = _kept_report(plan, mark) or _new_report(plan, execute=execute, native=native)
     report.native, report.mark = native, mark
+    report.changed = list(map(str, upstream_symbols.changed_in_untested()))
     if report.refused:
         raise _error(report, plan, record)
     return report
@@ -75,6 +77,8 @@ def lines(report: StartReport) -> Iterator[str]:
     judges = [f"{names.get(name, name)} {of}" for name, of in sorted(report.versions.items())]
     if judges:
         yield f"checked   {' and '.join(judges)} take{'s' * (len(judges) == 1)} this configuration"
+    for symbol in report.changed:
+        yield f"  untested release: {symbol}"
     for key, stand_in in report.stand_ins.items():
         yield f"  {key}: not on this machine, judged with the configuration of {stand_in}"
     for gap in report.unchecked:
@@ -184,6 +188,8 @@ def _error(report: StartReport, plan: RunPlan, record: LaunchRecord) -> UserErro
     )
     if name := _unset(report.refused[0]):
         hint = f"set {name}, or write ${{oc.env:{name},DEFAULT}}"
+    if report.changed:
+        hint = f"trinity-compat has not been tested with the installed release: {'; '.join(report.changed)}"
     if _IN_MAPPING.search(report.refused[0].key):
         hint = "veRL takes a mapping there for an object: write it into the model's config.json"
     return UserError(f"{first}{more}", where=where, hint=hint or None)
