@@ -283,6 +283,17 @@ def test_an_answer_that_cannot_be_trained_is_its_agent_loop_s_failure(name):
     assert rollout.error.startswith(f"answer 1 cannot be trained: {message}")
 
 
+def test_a_step_reports_how_long_its_teachers_took():
+    (group,) = in_steps(3)
+    asked = zip(group.experiences, (0.5, None, 2.5), strict=True)
+    parts = [
+        replace(part, metrics={} if taken is None else {"teacher/seconds": taken}) for part, taken in asked
+    ]
+    figures = step_metrics(5, 4, [replace(group, experiences=tuple(parts))], StepTimes(0.0))
+    assert (figures["teacher/seconds/mean"], figures["teacher/seconds/max"]) == (1.5, 2.5)
+    assert not [name for name in step_metrics(5, 4, [group], StepTimes(0.0)) if name.startswith("teacher/")]
+
+
 def test_a_run_of_several_steps_is_as_many_experiences():
     (group,) = in_steps(3)
     assert (len(group.experiences), group.runs) == (3, 2)

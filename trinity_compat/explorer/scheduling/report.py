@@ -12,6 +12,7 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.explorer.engine.trajectory import AGENT_FAILED
 from trinity_compat.explorer.rewards.scoring import FAILED, RETRIES, TIMED_OUT
+from trinity_compat.explorer.scheduling.group_builder import TEACHER_S
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.job.answer_info import OF_RUN, other_task, run_of
 from trinity_compat.trinity.workflows.run_rows import TRUNCATED_ROWS
@@ -101,10 +102,17 @@ def step_metrics(step: int, version: int, groups: Sequence[Group], times: StepTi
         "experience_count": float(len(parts)),
         **_run_metrics(groups),
         **{name: sum(part.metrics.get(name, 0.0) for part in parts) for name in COUNTED},
+        **_teacher_seconds(parts),
         "perf/rollout_tokens_per_second": tokens / max(times.seconds.get("rollout", 0.0), 1e-9),
         **{f"time/{phase}": seconds for phase, seconds in times.seconds.items()},
         "time/step": times.total(),
     }
+
+
+def _teacher_seconds(parts: Sequence[Experience]) -> dict[str, float]:
+    """Compute the seconds that an answer waited for its teacher's rows; empty without teachers."""
+    taken = [part.metrics[TEACHER_S] for part in parts if TEACHER_S in part.metrics]
+    return {f"{TEACHER_S}/mean": float(np.mean(taken)), f"{TEACHER_S}/max": max(taken)} if taken else {}
 
 
 def _run_metrics(groups: Sequence[Group]) -> dict[str, float]:
