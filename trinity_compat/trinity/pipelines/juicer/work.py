@@ -61,7 +61,7 @@ class JuicerPipeline:
     def tasks(self) -> dict[str, Any]:
         """Process the files ``inputs`` into ``output_dir``/output.jsonl, in the order of their priorities.
 
-        Dropped rows go to ``dropped_path``, if that is set. Returns the counts.
+        Dropped rows go to ``dropped_path``, if that is set. Makes no folder. Returns the counts.
         """
         rows = _read_files(self._request["inputs"])
         numbered = rows.add_column(ROW, list(range(len(rows))))
@@ -127,7 +127,6 @@ def _read_files(paths: Sequence[str]) -> Any:
 
 
 def _write(path: Path, rows: Sequence[Row]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(row, default=str)}\n" for row in rows))
 
 
