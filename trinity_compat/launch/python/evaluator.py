@@ -17,11 +17,13 @@ from typing import Any
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.bash.limits import FIELDS, Budget
 from trinity_compat.launch.bash.traced_text import Value, literal, text_of
+from trinity_compat.launch.python import script_options
 from trinity_compat.launch.python.values import (
     Function,
     Item,
     Items,
     Known,
+    MethodCall,
     NotKnown,
     Parser,
     Scalar,
@@ -38,7 +40,6 @@ from trinity_compat.launch.python.values import (
 )
 from trinity_compat.launch.source_contents import SourceCommand
 
-SHELL_LINE = "__shell_line__"  # the call that a notebook's `!command` becomes
 ENVIRON = "os.environ"
 _SUBPROCESS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen")}
 _SHELL = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
@@ -332,14 +333,6 @@ class Evaluator:
         if name in _SUBPROCESS | _SHELL:
             self._start(node, name)
             raise NotKnown
-        if name == SHELL_LINE:
-            from trinity_compat.launch.python import ipython
-
-            (code,) = node.args
-            self.record(
-                self.where(node), code=ipython.expanded(self, str(ast.literal_eval(code)), self.where(node))
-            )
-            raise NotKnown
         given = self._sequence(ast.List(node.args)).members
         if name in EXIT:
             raise ProgramExit
@@ -408,9 +401,9 @@ def _method(ev: Evaluator, node: ast.Call, owner: Item, given: list[Item]) -> It
     assert isinstance(node.func, ast.Attribute)
     name, where = node.func.attr, ev.where(node)
     if isinstance(owner, Parser):
-        from trinity_compat.launch.python import script_options
-
-        return script_options.call(ev, node, owner, name)
+        named = {word.arg: ev.item(word.value) for word in node.keywords if word.arg}
+        call = MethodCall(node, given, named, where)
+        return script_options.call(owner, name, call, ev.file.args, ev.file.defaults)
     if isinstance(owner, Items):
         if name in ("append", "extend") and len(given) == 1:
             owner.members += [given[0]] if name == "append" else _spread(given[0])

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.bash.traced_text import Value, lines_of, literal
-from trinity_compat.launch.python.evaluator import SHELL_LINE, Evaluator
+from trinity_compat.launch.python.evaluator import Evaluator
 from trinity_compat.launch.python.values import NotKnown, formatted, plain, text
 
+SHELL_LINE = "__shell_line__"  # the call that `!command` becomes
 _ENVIRONMENT = re.compile(r"\s*%(?:env|set_env)\s+(\w+)(?:\s*=\s*|\s+)(.*)")
 # IPython's DollarFormatter: $name, $$name for a dollar sign; none inside single quotes.
 _DOLLAR = re.compile(r"(.*?)\$(\$?[\w.]+)(?=(?:[^']*'[^']*')*[^']*$)", re.DOTALL)
@@ -52,7 +53,13 @@ def blocks(lines: list[str]) -> Iterator[tuple[int, int]]:
         at = end
 
 
-def expanded(ev: Evaluator, code: str, where: Where) -> Value:
+def run_line(ev: Evaluator, node: ast.Call) -> None:
+    """Record the command of a ``!`` line."""
+    (code,) = node.args
+    ev.record(ev.where(node), code=_expanded(ev, str(ast.literal_eval(code)), ev.where(node)))
+
+
+def _expanded(ev: Evaluator, code: str, where: Where) -> Value:
     """Return a ``!`` line with ``{expression}`` and ``$name`` of Python filled in.
 
     IPython leaves the whole line as it is where one of the expressions fails; so does this function where a

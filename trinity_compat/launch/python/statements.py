@@ -14,6 +14,7 @@ from typing import Any
 
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.python.evaluator import EXIT, Evaluator, File, ProgramExit, forget
+from trinity_compat.launch.python.ipython import SHELL_LINE, run_line
 from trinity_compat.launch.python.values import (
     Function,
     Item,
@@ -147,6 +148,10 @@ def _merge(
 
 def _expressions(ev: Evaluator, node: ast.stmt) -> None:
     """Evaluate what a statement of another kind calls."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if isinstance(call, ast.Call) and ev.dotted(call.func) == SHELL_LINE:
+        run_line(ev, call)
+        return
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             ev.item(child)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -73,11 +73,21 @@ class Function:
         return Function(self.node, copy.deepcopy(self.around, memo))
 
 
+@dataclass(frozen=True, slots=True)
+class MethodCall:
+    """A call of a method, with the values of its arguments."""
+
+    node: ast.Call
+    given: Sequence[Item]
+    named: Mapping[str, Item]
+    where: Where
+
+
 @dataclass(slots=True)
 class Parser:
     """An ``argparse.ArgumentParser``: the ``add_argument`` calls on it."""
 
-    options: list[ast.Call] = field(default_factory=list)
+    options: list[MethodCall] = field(default_factory=list)
 
     def __deepcopy__(self, memo: object) -> Parser:
         return Parser(list(self.options))

@@ -1,4 +1,4 @@
-"""bash's own commands."""
+"""bash's own commands, but for those that run or look up another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from trinity_compat.launch.bash.shell import (
     conditions,
     printing,
     read_input,
-    simple_command,
 )
 from trinity_compat.launch.bash.state import OPTION_LETTERS, Exit, Jump, Return, Shell
 from trinity_compat.launch.bash.traced_text import (
@@ -193,39 +192,6 @@ def _popd(sh: Shell, args: Args) -> int:
     return change_directory(sh, target)
 
 
-def _command(sh: Shell, given: ParsedOptions) -> int:
-    if not given.operands:
-        return 0
-    if given.has("vV"):
-        return _found(sh, given.operands[0])
-    with sh.reaching(through=True):
-        return simple_command.dispatch(sh, given.operands, {}, functions=False)
-
-
-def _type(sh: Shell, given: ParsedOptions) -> int:
-    return max((_found(sh, name) for name in given.operands), default=0)
-
-
-def _found(sh: Shell, name: Value) -> int:
-    """Return whether a command exists: known for the shell's own, a guess for programs."""
-    text = text_of(name)
-    if text not in sh.functions and text not in TABLE:
-        sh.doubt = UnknownPiece(f"command -v {text}", sh.where)
-        sh.write((sh.unknown(f"command -v {text}", sh.where),))
-    else:
-        sh.write_line(name)
-    return 0
-
-
-def _exec(sh: Shell, given: ParsedOptions) -> int:
-    if not given.operands:
-        return 0
-    with sh.reaching(through=True):
-        status = simple_command.dispatch(sh, given.operands, {}, functions=False)
-    sh.exit_trap = None  # the shell is another program now
-    raise Exit(status)
-
-
 def _declare(kind: str) -> Callable[[Shell, Args], int]:
     def run(sh: Shell, args: Args) -> int:
         flags: list[str] = []
@@ -308,7 +274,7 @@ def _trap(sh: Shell, given: ParsedOptions) -> int:
     return 0
 
 
-def _parsed(options: OptionSpec, run: Callable[[Shell, ParsedOptions], int]) -> Callable[[Shell, Args], int]:
+def parsed(options: OptionSpec, run: Callable[[Shell, ParsedOptions], int]) -> Callable[[Shell, Args], int]:
     """A builtin by its options; one that bash doesn't know is status 2."""
 
     def parse(sh: Shell, args: Args) -> int:
@@ -329,7 +295,7 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "false": lambda sh, args: 1,
     "echo": printing.echo,
     "printf": printing.printf,
-    "cd": _parsed(OptionSpec("PLe@"), _cd),
+    "cd": parsed(OptionSpec("PLe@"), _cd),
     "pushd": _pushd,
     "popd": _popd,
     "pwd": lambda sh, args: sh.write_line(sh.cwd),
@@ -340,25 +306,20 @@ TABLE: dict[str, Callable[[Shell, Args], int]] = {
     "continue": lambda sh, args: _jump(sh, args, again=True),
     "shift": _shift,
     "set": _set,
-    "shopt": _parsed(OptionSpec("supqo"), _shopt),
-    "unset": _parsed(OptionSpec("fvn"), _unset),
+    "shopt": parsed(OptionSpec("supqo"), _shopt),
+    "unset": parsed(OptionSpec("fvn"), _unset),
     "eval": _eval,
-    "source": _parsed(LEADING, _source),
-    ".": _parsed(LEADING, _source),
-    "read": _parsed(OptionSpec("ers", "adinNptu"), read_input.read),
-    "mapfile": _parsed(MAPFILE, read_input.mapfile),
-    "readarray": _parsed(MAPFILE, read_input.mapfile),
+    "source": parsed(LEADING, _source),
+    ".": parsed(LEADING, _source),
+    "read": parsed(OptionSpec("ers", "adinNptu"), read_input.read),
+    "mapfile": parsed(MAPFILE, read_input.mapfile),
+    "readarray": parsed(MAPFILE, read_input.mapfile),
     "test": lambda sh, args: conditions.run_test(sh, args, bracket=False),
     "[": lambda sh, args: conditions.run_test(sh, args, bracket=True),
-    "command": _parsed(OptionSpec("pvV", leading=True), _command),
-    "builtin": lambda sh, args: simple_command.dispatch(sh, args, {}, functions=False) if args else 0,
-    "type": _parsed(OptionSpec("afptP"), _type),
-    "which": _parsed(OptionSpec("a"), _type),
-    "exec": _parsed(OptionSpec("cl", "a", leading=True), _exec),
     "alias": _alias,
     "getopts": _getopts,
     "umask": lambda sh, args: 0 if args else sh.write_line(literal("0022", sh.where)),
-    "trap": _parsed(OptionSpec("lp", leading=True), _trap),
+    "trap": parsed(OptionSpec("lp", leading=True), _trap),
     "export": _declare("export"),
     "declare": _declare("declare"),
     "typeset": _declare("declare"),

@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from trinity_compat.launch import entrypoints
+from trinity_compat.launch.bash.options import OptionSpec, ParsedOptions
 from trinity_compat.launch.bash.shell import assignments, builtins
 from trinity_compat.launch.bash.shell.code import CARRIAGE_RETURN
-from trinity_compat.launch.bash.state import Return, Shell, ShellFunction, Variable
+from trinity_compat.launch.bash.state import Exit, Return, Shell, ShellFunction, Variable
 from trinity_compat.launch.bash.traced_text import Value, text_of
 from trinity_compat.launch.bash.tree import Node
 from trinity_compat.launch.bash.words import expansion
 from trinity_compat.launch.bash.wrappers import external
+from trinity_compat.launch.model import UnknownPiece
 
 
 def run(sh: Shell, node: Node) -> int:
@@ -65,7 +67,7 @@ def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functi
             return dispatch(sh, [*alias, *fields[1:]], prefix)
         finally:
             sh.aliases[name] = text
-    builtin = builtins.TABLE.get(name)
+    builtin = _BUILTINS.get(name)
     if builtin is not None:
         with _temporary(sh, prefix):
             return builtin(sh, fields[1:])
@@ -143,3 +145,45 @@ def _lost_override(sh: Shell, name: str) -> int:
         return 127
     sh.warn(code, f"bash takes {name.split('=')[0]!r} for a command, the override is lost: {why}")
     return 127
+
+
+def _command(sh: Shell, given: ParsedOptions) -> int:
+    if not given.operands:
+        return 0
+    if given.has("vV"):
+        return _found(sh, given.operands[0])
+    with sh.reaching(through=True):
+        return dispatch(sh, given.operands, {}, functions=False)
+
+
+def _type(sh: Shell, given: ParsedOptions) -> int:
+    return max((_found(sh, name) for name in given.operands), default=0)
+
+
+def _found(sh: Shell, name: Value) -> int:
+    """Return whether a command exists: known for the shell's own, a guess for programs."""
+    text = text_of(name)
+    if text not in sh.functions and text not in _BUILTINS:
+        sh.doubt = UnknownPiece(f"command -v {text}", sh.where)
+        sh.write((sh.unknown(f"command -v {text}", sh.where),))
+    else:
+        sh.write_line(name)
+    return 0
+
+
+def _exec(sh: Shell, given: ParsedOptions) -> int:
+    if not given.operands:
+        return 0
+    with sh.reaching(through=True):
+        status = dispatch(sh, given.operands, {}, functions=False)
+    sh.exit_trap = None  # the shell is another program now
+    raise Exit(status)
+
+
+_BUILTINS = builtins.TABLE | {
+    "command": builtins.parsed(OptionSpec("pvV", leading=True), _command),
+    "builtin": lambda sh, args: dispatch(sh, args, {}, functions=False) if args else 0,
+    "type": builtins.parsed(OptionSpec("afptP"), _type),
+    "which": builtins.parsed(OptionSpec("a"), _type),
+    "exec": builtins.parsed(OptionSpec("cl", "a", leading=True), _exec),
+}
