@@ -4,8 +4,9 @@ Ray keeps an actor pending without a message if its GPUs do not exist.
 
 The trainer has ``trainer.nnodes`` × ``trainer.n_gpus_per_node``. An explorer has ``rollout.nnodes`` ×
 ``rollout.n_gpus_per_node``, in engines of ``rollout.tensor_model_parallel_size``. A reward model has those of
-``reward.reward_model`` in the same way, for all explorers together. No other module reads or writes these
-keys; ``translate/sections/gpus.py`` divides a launch's GPUs, called by ``run/plan/gpu_split.py``.
+``reward.reward_model`` in the same way, for all explorers together; teachers have those of ``distillation``
+(``job/distillation.py``). No other module reads or writes these keys; ``translate/sections/gpus.py`` divides
+a launch's GPUs, called by ``run/plan/gpu_split.py``.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Literal
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at, value_at
+from trinity_compat.job.distillation import POOL, pool_gpus, teacher_entries
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.served_models import configurations
 
-Side = Literal["trainer", "explorer", "reward model"]
+Side = Literal["trainer", "explorer", "reward model", "teachers"]
 _ROLLOUT = "actor_rollout_ref.rollout"
 _TENSOR_PARALLEL = f"{_ROLLOUT}.tensor_model_parallel_size"
 _REWARD = "reward.reward_model"
@@ -33,13 +35,13 @@ def trainer_gpus(verl: Tree) -> int:
 def shares(verl: Tree, *, device: str, mode: str, explorers: int) -> dict[Side, int]:
     """Return the GPUs of each side of a run (processes where ``device`` is ``cpu``).
 
-    In mode colocate the engines use the trainer's devices and have no share. Without a reward model its side
-    is missing.
+    In mode colocate the engines use the trainer's devices and have no share. Without a reward model, or
+    without teachers, their side is missing.
     """
     found: dict[Side, int] = {"trainer": trainer_gpus(verl)}
     if mode != "colocate":
         found["explorer"] = _of_explorer(verl, device) * explorers
-    return found | _of_reward_model(verl, device)
+    return found | _of_served(verl, device)
 
 
 def engine_places(count: int, width: int) -> dict[str, int]:
@@ -86,16 +88,18 @@ def reward_model_width(verl: Tree, device: str) -> int:
     return engine_width(section_at(verl, f"{_REWARD}.rollout"), device)
 
 
-def _of_reward_model(verl: Tree, device: str) -> dict[Side, int]:
-    """Return the GPUs of all served models together."""
-    if not reward_model_engines(verl, device):
-        return {}
-    every = configurations(verl)
-    return {
-        "reward model": sum(
-            reward_model_engines(each, device) * reward_model_width(each, device) for each in every
-        )
-    }
+def _of_served(verl: Tree, device: str) -> dict[Side, int]:
+    """Return the GPUs of the models that are served beside the policy, where there are any."""
+    sizes = reward_model_sizes(verl, device)
+    found: dict[Side, int] = {"reward model": sum(engines * width for engines, width in sizes)}
+    found["teachers"] = pool_gpus(verl)
+    return {side: gpus for side, gpus in found.items() if gpus}
+
+
+def reward_model_sizes(verl: Tree, device: str) -> list[tuple[int, int]]:
+    """Return (engines, GPUs of each) of the reward model and of the YAML's further models."""
+    every = configurations(verl) if reward_model_engines(verl, device) else []
+    return [(reward_model_engines(each, device), reward_model_width(each, device)) for each in every]
 
 
 def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
@@ -120,7 +124,7 @@ def _wanted(spec: RunSpec, side: Side) -> dict[Side, int]:
         return shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
     if side == "trainer":
         return {side: trainer_gpus(spec.verl)}
-    return {side: _of_explorer(spec.verl, spec.device)} | _of_reward_model(spec.verl, spec.device)
+    return {side: _of_explorer(spec.verl, spec.device)} | _of_served(spec.verl, spec.device)
 
 
 def _of_explorer(verl: Tree, device: str) -> int:
@@ -139,6 +143,10 @@ def _how(spec: RunSpec, side: Side) -> str:
             f"{reward_model_width(verl, spec.device)}"
             for verl in configurations(spec.verl)
         )
+    if side == "teachers":
+        entries = teacher_entries(spec.verl)
+        each = " + ".join(f"{entry.servers} × {entry.width}" for entry in entries)
+        return f"{POOL[0]} × {POOL[1]}: {each}"
     rollout = spec.verl["actor_rollout_ref"]["rollout"]
     count, width = engine_count(rollout, spec.device), engine_width(rollout, spec.device)
     engines = f"{count} engine{'s' if count > 1 else ''} × {_TENSOR_PARALLEL}={width}"

@@ -134,10 +134,15 @@ def section_of(name: str, value: object) -> dict[str, object]:
 
 
 def refusal(
-    name: str, value: object, release: str, found: ArgumentTranslation, where: Where | None = None
+    name: str,
+    value: object,
+    release: str,
+    found: ArgumentTranslation,
+    where: Where | None = None,
+    section: str = SECTION,
 ) -> UserError:
     """Return the error for an argument that ``release`` cannot take."""
-    message = f"{SECTION}.{name}={value}: vLLM {release} has no argument {name}"
+    message = f"{section}.{name}={value}: vLLM {release} has no argument {name}"
     return UserError(f"{message} ({found.why})" if found.why else message, where=where, hint=found.refused)
 
 

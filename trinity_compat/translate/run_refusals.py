@@ -112,6 +112,42 @@ _ALWAYS = (
     ),
 )
 
+# Settings of a teacher's engine, below its ``inference``: name, values that leave it off, reason, hint.
+_OF_TEACHERS = (
+    (
+        "quantization",
+        (None, ""),
+        "a teacher is served in the precision of its files",
+        "leave it out, or write the path of a model that is quantized",
+    ),
+    (
+        "pipeline_model_parallel_size",
+        (None, 0, 1),
+        "veRL's own engines have no pipeline stages either",
+        "write tensor_model_parallel_size",
+    ),
+    ("disaggregation.enabled", (None, False), "a teacher's engine is one process group", STOCK),
+    *(
+        (f"engine_kwargs.vllm.{name}", (None,), why, hint)
+        for names, why, hint in (
+            (("model", "tokenizer"), "the engine serves the teacher's model", "write its model_path"),
+            (
+                ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes"),
+                "the GPUs are allocated before the engine starts",
+                "write tensor_model_parallel_size and num_replicas",
+            ),
+        )
+        for name in names
+    ),
+)
+
+
+def refused_of_teacher(value: Value, entry: str) -> Iterator[tuple[str, object, str, str]]:
+    """Yield (key, value, reason, hint) of what a run refuses of the teacher at ``entry``."""
+    for name, off, why, hint in _OF_TEACHERS:
+        if (given := value(key := f"{entry}.inference.{name}")) not in off:
+            yield key, given, why, hint
+
 
 def refusals(value: Value) -> Iterator[Refusal]:
     """Yield what a run refuses of a launch with these values."""

@@ -17,6 +17,7 @@ from trinity_compat.explorer.heartbeat import Heartbeat
 from trinity_compat.explorer.served.serving import LOOK_S, ModelServers
 from trinity_compat.explorer.teachers import address
 from trinity_compat.explorer.teachers.arguments import Teacher, distillation
+from trinity_compat.job.gpus import reward_model_sizes
 from trinity_compat.job.run_spec import RunSpec
 
 _log = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ async def serve(spec: RunSpec, buffer: Buffer, heart: Heartbeat, *, parts: int) 
     if found is None:
         raise RunError("distillation.enabled is not set, so that there are no teachers to serve")
     served: list[TeacherServers] = []
-    sizes: list[tuple[int, int]] = []
+    # The reward model's process does not count the teachers: it chooses first, whichever starts first.
+    sizes = [(max(1, count // parts), width) for count, width in reward_model_sizes(spec.verl, spec.device)]
     for place, teacher in enumerate(found.teachers):
         count = max(1, teacher.servers // parts)
         servers = TeacherServers(spec, teacher, found.top, count, sizes)

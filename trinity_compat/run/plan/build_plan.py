@@ -18,6 +18,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.network import outward_address
 from trinity_compat.common.redaction import resolved
+from trinity_compat.job.distillation import is_distilled
 from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec, seed_of
 from trinity_compat.job.vllm_arguments import changes, given_in, release_for
 from trinity_compat.run.job_dir.job_dir import JobDir
@@ -34,6 +35,7 @@ from trinity_compat.run.plan import (
     run_length,
     serving,
     single_side,
+    teachers,
     verl_checkout,
     workflows,
 )
@@ -235,27 +237,30 @@ def choose_mode(verl: VerlView, request: RunRequest, *, splits: bool) -> tuple[M
 
 
 def _needs_a_split(verl: VerlView, request: RunRequest) -> bool:
-    """Return whether mode colocate would be refused (`colocate.check`, `reward_model.placed`)."""
+    """Return whether mode colocate would be refused (`colocate.check`, the models' ``placed``)."""
     replay = replay_of(request.trinity)
     return (
         request.options.explorers > 1
         or bool(value_at(verl.tree, reward_model.ENABLE))
+        or is_distilled(verl.tree)
         or colocate.NCCL_ASKED in request.options.sets
         or (replay is not None and replay.max_uses > 1)
     )
 
 
 def assign_gpus(verl: VerlView, request: RunRequest, mode: Mode) -> Step:
-    """Assign GPUs to each side and to the reward model. Raises UserError where they don't suffice."""
+    """Assign GPUs to each side and to the models beside them. Raises UserError where they don't suffice."""
     if mode == "serve":
         return serving.alone(verl, request.trinity, request.device, request.options.sets)
+    parts = request.options.explorers if request.options.explorer is not None else 1
+    verl, teacher_notes = teachers.placed(verl, device=request.device, mode=mode, explorers=parts)
     alone = single_side.is_asked(request.trinity, request.options)
     reward = reward_model.placed(
         verl,
         request.trinity,
         device=request.device,
         mode=mode,
-        explorers=request.options.explorers if request.options.explorer is not None else 1,
+        explorers=parts,
         room=single_side.room(verl, mode) if alone else None,
     )
     explorers = request.options.explorers
@@ -275,7 +280,7 @@ def assign_gpus(verl: VerlView, request: RunRequest, mode: Mode) -> Step:
         )
     fitted, group_notes = groups_fitted(shared)
     roomy, memory_notes = _with_memory(fitted, verl, request, mode)
-    return roomy, [*reward.lines, *split_notes, *group_notes, *memory_notes]
+    return roomy, [*reward.lines, *split_notes, *teacher_notes, *group_notes, *memory_notes]
 
 
 def _with_memory(verl: VerlView, launch: VerlView, request: RunRequest, mode: Mode) -> Step:

@@ -16,8 +16,8 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.gpus import reward_model_places
 from trinity_compat.job.served_models import ServedModel, entry
-from trinity_compat.run.plan import engine
-from trinity_compat.run.plan.verl_view import Step, VerlView
+from trinity_compat.run.plan import served
+from trinity_compat.run.plan.verl_view import VerlView
 from trinity_compat.translate.sections.gpus import halvings
 from trinity_compat.translate.sections.reward import (
     AUXILIARY,
@@ -31,7 +31,7 @@ from trinity_compat.translate.sections.reward import (
 )
 from trinity_compat.translate.trinity_reader import TrinityReader
 
-_ENGINE = f"{MODEL}.rollout.name"
+_WHO = "the reward model"
 _POOL = (f"{MODEL}.nnodes", f"{MODEL}.n_gpus_per_node")
 _OWN_POOL = (
     f"write {POOL}=True with {_POOL[0]} and {_POOL[1]}, which are GPUs of its own; or"
@@ -110,7 +110,7 @@ def _with_further_models(
     if not further:
         return placement
     for each in further:
-        _checked_engines(each.engines, explorers)
+        served.checked_engines(each.engines, explorers, _WHO)
     more = sum(each.engines * each.width for each in further)
     total = placement.verl.trainer.gpus
     if placement.taken + more > room:
@@ -129,15 +129,14 @@ def _first_placed(
     """Place the launch's own reward model."""
     if not value_at(verl.tree, f"{MODEL}.model_path"):
         raise UserError(f"{ENABLE}=True: {MODEL}.model_path is not set", hint=f"write {MODEL}.model_path=…")
-    on_vllm, lines = _on_vllm(verl)
+    on_vllm, lines = served.on_vllm(verl, f"{MODEL}.rollout", _WHO)
     if device == "cpu":
         return RewardModelPlacement(on_vllm.changed(reward_model_places(1, 1)), lines)
-    # Engines of mode colocate take a machine's first GPUs, which Ray may have given to the reward model.
     if mode == "colocate":
-        raise UserError(
-            f"{ENABLE}=True: in mode colocate trainer and explorer take turns on every GPU, and the reward"
-            " model has no turn",
-            hint="--mode both gives each its own GPUs; or serve the model elsewhere and ask it from"
+        raise served.refuse_turns(
+            ENABLE,
+            "the reward model has",
+            "--mode both gives each its own GPUs; or serve the model elsewhere and ask it from"
             " reward.custom_reward_function",
         )
     if value_at(verl.tree, POOL):
@@ -146,17 +145,10 @@ def _first_placed(
     return _on_a_share(on_vllm, lines, wanted, explorers, room)
 
 
-def _on_vllm(verl: VerlView) -> Step:
-    """Set vLLM as the engine. Older releases had no such key; veRL 0.9.1 requires one ("???")."""
-    if value_at(verl.tree, _ENGINE) in (None, "???"):
-        return verl.changed({_ENGINE: "vllm"}), [f"{_ENGINE} = vllm: the launch names no engine"]
-    return engine.on_vllm(verl, f"{MODEL}.rollout", "the reward model")
-
-
 def _on_its_pool(verl: VerlView, lines: list[str], explorers: int) -> RewardModelPlacement:
     nodes, each = (verl.size(key) for key in _POOL)
     width = next(tp for tp in halvings(verl.size(TENSOR_PARALLEL)) if each % tp == 0)
-    engines = _checked_engines(nodes * each // width, explorers)
+    engines = served.checked_engines(nodes * each // width, explorers, _WHO)
     note = f"{nodes * each} GPUs of its own for the reward model ({engines} engine(s) of {width})"
     added = -(-nodes * each // verl.trainer.gpus_per_node) * verl.trainer.gpus_per_node
     return RewardModelPlacement(
@@ -174,24 +166,13 @@ def _on_a_share(
             f"{ENABLE}=True: {total} GPU(s) hold no trainer, explorer and reward model beside each other",
             hint=_OWN_POOL,
         )
-    engines = _checked_engines((wanted or share_of(total, width)) // width or 1, explorers)
+    engines = served.checked_engines((wanted or share_of(total, width)) // width or 1, explorers, _WHO)
     taken = engines * width
     note = f"{taken} for the reward model ({engines} engine(s) of {width})"
     lines = [*lines, *_lowered(verl, width)]
     return RewardModelPlacement(
         verl.changed(reward_model_places(engines, width)), lines, taken=taken, note=note
     )
-
-
-def _checked_engines(engines: int, explorers: int) -> int:
-    """Raise UserError where explorers that are separate commands cannot share the engines evenly."""
-    if engines % explorers:
-        raise UserError(
-            f"--explorers {explorers}, each a command of its own, cannot share {engines} engine(s) of the"
-            " reward model evenly",
-            hint="start the explorers with one command, or give the reward model more GPUs",
-        )
-    return engines
 
 
 def _lowered(verl: VerlView, width: int) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.redaction import without_passwords
+from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.gpus import engine_count, reward_model_engines
 from trinity_compat.job.lora import MERGE, lora_rank, why_whole
 from trinity_compat.job.run_spec import RunSpec
@@ -72,6 +73,7 @@ def describe(plan: RunPlan) -> list[str]:
         f"database  {without_passwords(spec.database_url)}",
         *file_rows.expert_line(spec.experts),
         *_teacher(spec),
+        *_teachers(spec),
         *_reward_model(spec),
     ]
 
@@ -107,6 +109,14 @@ def _teacher(spec: RunSpec) -> list[str]:
     """Whom the algorithm learns from, where that is another model."""
     named = value_at(spec.verl, TEACHER)
     return [f"teacher   {named}, in place of the trainer's reference model"] if named else []
+
+
+def _teachers(spec: RunSpec) -> list[str]:
+    """The teachers of on-policy distillation."""
+    return [
+        f"teacher   {entry.path}, {entry.servers} vLLM engine(s){f', for {entry.key}' if entry.key else ''}"
+        for entry in teacher_entries(spec.verl)
+    ]
 
 
 def _transport(spec: RunSpec) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.network import LOOPBACK, is_loopback
+from trinity_compat.job import distillation
 from trinity_compat.job.gpus import engine_places
 from trinity_compat.job.run_spec import SERVE_KEY, ServeSpec
 from trinity_compat.run.plan import reward_model
@@ -73,4 +74,5 @@ def alone(verl: VerlView, config: Tree, device: str, sets: Sequence[str]) -> Ste
         raise UserError(f"{_ENGINES}={engines}: write a number, 1 or more")
     if device == "cpu" and not any(text.startswith(f"{_ENGINES}=") for text in sets):
         engines = 1
-    return verl.changed({reward_model.ENABLE: False, **engine_places(engines, width)}), []
+    without = {reward_model.ENABLE: False, distillation.ENABLED: False}
+    return verl.changed({**without, **engine_places(engines, width)}), []

@@ -43,8 +43,8 @@ def die_of_ctrl_c() -> int:
 class ProcessCommand:
     """A process to start.
 
-    ``role`` is trainer, explorer, bench or reward_model; ``name`` is also the log's name. ``serves``: it
-    works for the others, and the run does not wait for its end. ``umask``: of its files.
+    ``role`` is trainer, explorer, bench, reward_model or teachers; ``name`` is also the log's name.
+    ``serves``: it works for the others, and the run does not wait for its end. ``umask``: of its files.
     """
 
     role: str

@@ -12,8 +12,9 @@ from pathlib import Path
 from trinity_compat.buffer import open_buffer
 from trinity_compat.common import python_command
 from trinity_compat.common.parent_watch import SUPERVISOR
-from trinity_compat.explorer.rewards.reward_model.address import ROLE as REWARD_MODEL
-from trinity_compat.explorer.rewards.reward_model.address import TOKEN, is_served
+from trinity_compat.explorer.rewards.reward_model import address as reward_model
+from trinity_compat.explorer.teachers import address as teachers
+from trinity_compat.job.distillation import is_distilled
 from trinity_compat.job.restarts import OWN_CHECKPOINT
 from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
 from trinity_compat.run.job_dir.job_dir import JobDir
@@ -45,31 +46,39 @@ def commands_of(plan: RunPlan, ray_address: str) -> list[ProcessCommand]:
             out.append(_command(plan, "explorer", name, ("--index", str(index)), ray_address))
     if spec.mode != "explore":
         out.append(_command(plan, "trainer", "trainer", (), ray_address))
-    return _with_reward_model(plan, out, ray_address) if spec.mode != "train" else out
+    return _with_servers(plan, out, ray_address) if spec.mode != "train" else out
 
 
 def standalone_commands(plan: RunPlan, ray_address: str) -> list[ProcessCommand]:
-    """Return the process of mode bench or serve, an explorer without a trainer, and the reward model's."""
+    """Return the process of mode bench or serve, an explorer without a trainer, and its servers."""
     mode = plan.spec.mode
     alone = _command(plan, mode, mode, (f"--{mode}",), ray_address)
-    return _with_reward_model(plan, [alone], ray_address)
+    return _with_servers(plan, [alone], ray_address)
 
 
-def _with_reward_model(
-    plan: RunPlan, commands: list[ProcessCommand], ray_address: str
+def _with_servers(plan: RunPlan, commands: list[ProcessCommand], ray_address: str) -> list[ProcessCommand]:
+    """Put the processes that serve models in front; the explorers find each by a token."""
+    verl = plan.spec.verl
+    if is_distilled(verl):
+        commands = _with_server(plan, teachers.ROLE, "--teachers", teachers.TOKEN, commands, ray_address)
+    if reward_model.is_served(verl):
+        role, token = reward_model.ROLE, reward_model.TOKEN
+        commands = _with_server(plan, role, "--reward-model", token, commands, ray_address)
+    return commands
+
+
+def _with_server(
+    plan: RunPlan, role: str, option: str, token: str, commands: list[ProcessCommand], ray_address: str
 ) -> list[ProcessCommand]:
-    """Put the process of the reward model in front; the explorers find it by a token."""
-    if not is_served(plan.spec.verl):
-        return commands
-    token, number = {TOKEN: uuid.uuid4().hex}, plan.explorer
+    env, number = {token: uuid.uuid4().hex}, plan.explorer
     bench = plan.spec.mode == ROLE
     suffix = ROLE if bench else number  # another command of the job may serve it too
-    name = REWARD_MODEL if suffix is None else f"{REWARD_MODEL}_{suffix}"
-    # Explorers that are commands of their own have a reward model each.
+    name = role if suffix is None else f"{role}_{suffix}"
+    # Explorers that are commands of their own have servers each.
     parts = 1 if number is None else plan.spec.explorers
-    words = ("--reward-model", name, "--parts", str(parts), *(("--bench",) if bench else ()))
-    server = replace(_command(plan, REWARD_MODEL, name, words, ray_address), serves=True)
-    return [(replace(each, env={**each.env, **token})) for each in (server, *commands)]
+    words = (option, name, "--parts", str(parts), *(("--bench",) if bench else ()))
+    server = replace(_command(plan, role, name, words, ray_address), serves=True)
+    return [replace(each, env={**each.env, **env}) for each in (server, *commands)]
 
 
 def _command(plan: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_address: str) -> ProcessCommand:

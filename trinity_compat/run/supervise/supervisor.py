@@ -218,7 +218,7 @@ def _restart(children: list[Child], by: Supervision) -> bool:
     """Restart dead processes, except after bad input.
 
     The tasks of explorers are in the database, a trainer resumes from its checkpoint, and reward functions
-    retry while the reward model is away.
+    retry while the reward model is away, and explorers while the teachers are.
     """
     dead = [child for child in children if child.returncode not in (None, 0)]
     if any(child.returncode == BAD_INPUT for child in dead) or len(dead) > by.restarts:
