@@ -12,6 +12,7 @@ from verl_samples import PPO, make_launch, real_hydra, write_repository
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.verl_config import FLAVOURS, VERSIONS, as_tree, config_from_yaml, effective_config
+from trinity_compat.verl_config.releases import ENGINE_FLAVOURS
 
 OWN = """\
 hydra:
@@ -151,6 +152,22 @@ def test_a_dump_is_read_back_as_the_launch_that_made_it(version: str, flavour: s
     assert (back.version.value, back.flavour) == (version, flavour)
     assert as_tree(back) == as_tree(config)
     assert set(back.set_keys) == {"data.max_prompt_length", "trainer.nnodes"} and not back.unknown
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(("flavour", "engine"), ENGINE_FLAVOURS.items())
+def test_a_dump_of_another_engine_has_the_keys_of_that_engine(engine, flavour, named, tmp_path) -> None:
+    size = f"actor_rollout_ref.actor.{engine}.expert_parallel_size"
+    config = effective_config(make_launch(f"model_engine={engine}", f"{size}=2"), version="0.9.1")
+    dump = as_tree(config)
+    assert dump["model_engine"] == engine
+    if not named:
+        del dump["model_engine"]
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(dump))
+    back = config_from_yaml(tmp_path / "config.yaml")
+    assert (back.version.value, back.flavour) == ("0.9.1", flavour)
+    assert as_tree(back) == as_tree(config)
+    assert back.set_keys == (size,) and not back.unknown
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.common.nested import leaves, nodes, put, sections_above
+from trinity_compat.common.nested import leaves, nodes, put, sections_above, value_at
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.model import Launch, Word, WordPart
-from trinity_compat.verl_config.arguments import HydraFlags, LaunchArguments
+from trinity_compat.verl_config.arguments import GivenOverride, HydraFlags, LaunchArguments
 from trinity_compat.verl_config.config_folders import read_config
 from trinity_compat.verl_config.effective import (
     ReadLaunch,
@@ -22,10 +22,18 @@ from trinity_compat.verl_config.effective import (
     compose_best,
     settings_of,
 )
+from trinity_compat.verl_config.grammar import SET, Override
+from trinity_compat.verl_config.infer import keys_of
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
-from trinity_compat.verl_config.releases import FLAVOURS, key_index
+from trinity_compat.verl_config.releases import (
+    ENGINE_FLAVOURS,
+    FLAVOURS,
+    MODEL_ENGINE,
+    flavour_with,
+    key_index,
+)
 from trinity_compat.verl_config.source_tree import find_checkout
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
@@ -132,18 +140,24 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
     flavour = _flavour(content)
     choice, likeness = _closest(content, flavour)
     choice = asked_for(version) or choice
-    flags = HydraFlags({"config_name": flavour}, {"config_name": Word((WordPart(flavour),), launch.where)})
-    base = compose_as(ReadLaunch(launch, LaunchArguments(flags, (), (), ()), Path(launch.cwd)), choice)
+    base = compose_as(ReadLaunch(launch, _arguments(flavour, launch.where), Path(launch.cwd)), choice)
     return _over(base, file, content, complete=likeness >= _COMPLETE)
 
 
 def _flavour(content: Mapping[str, object]) -> str:
-    """Megatron's dumps carry ``actor.strategy: megatron``, and say so in the engine's section."""
-    actor = content.get("actor_rollout_ref", {})
-    actor = actor.get("actor", {}) if isinstance(actor, Mapping) else {}
-    strategy = actor.get("strategy") if isinstance(actor, Mapping) else None
-    megatron = strategy == "megatron" or content.get("model_engine") == "megatron"
-    return FLAVOURS[1] if megatron else FLAVOURS[0]
+    """Return the flavour by ``model_engine``, which dumps of older releases lack, or by the strategy."""
+    names = (content.get(MODEL_ENGINE), value_at(content, "actor_rollout_ref.actor.strategy"))
+    return next((found for name in names if (found := flavour_with(name)) != FLAVOURS[0]), FLAVOURS[0])
+
+
+def _arguments(flavour: str, where: Where) -> LaunchArguments:
+    """Return the arguments that choose ``flavour`` and nothing else."""
+    engine = ENGINE_FLAVOURS.get(flavour)
+    primary = FLAVOURS[0] if engine else flavour
+    flags = HydraFlags({"config_name": primary}, {"config_name": Word((WordPart(primary),), where)})
+    line = f"{MODEL_ENGINE}={engine}"
+    chosen = GivenOverride(Override(line, SET, MODEL_ENGINE, engine), Word((WordPart(line),), where))
+    return LaunchArguments(flags, (chosen,) if engine else (), (), ())
 
 
 def _closest(content: Mapping[str, object], flavour: str) -> tuple[VersionChoice, float]:
@@ -155,7 +169,7 @@ def _closest(content: Mapping[str, object], flavour: str) -> tuple[VersionChoice
     common: dict[str, int] = {}
     share: dict[str, float] = {}
     for bit, version in enumerate(VERL_RELEASES):
-        theirs = {key for key, (has, _) in key_index()[flavour].items() if has >> bit & 1}
+        theirs = {key for key, (has, _) in keys_of(flavour).items() if has >> bit & 1}
         common[version] = len(own & theirs)
         share[version] = common[version] / len(own | theirs)
     alike = max(reversed(VERL_RELEASES), key=lambda version: share[version])
