@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
 from trinity_compat.job.gpus import engine_count, engine_width, shares, trainer_gpus
 from trinity_compat.job.run_spec import ReplaySpec, RunSpec, ScoringSpec
 from trinity_compat.job.vllm_arguments import CPU, GPU
@@ -188,6 +189,25 @@ def test_without_an_accelerator_the_cpu_profile_is_applied_and_told():
     told = [line for line in made.notes if "use_remove_padding = False" in line]
     assert told and "# sdpa is quadratic" in told[0]
     assert not any("profile cpu" in line for line in planned(device="cuda").notes)
+
+
+STRATEGIES = [f"{role}.strategy" for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")]
+
+
+@pytest.mark.parametrize(
+    ("words", "trained"),
+    [
+        ((), ("fsdp2", "fsdp2", "fsdp2")),
+        (("actor_rollout_ref.ref.strategy=fsdp",), ("fsdp2", "fsdp2", "fsdp2")),
+        (("actor_rollout_ref.actor.strategy=mine",), ("mine", "mine", "fsdp2")),
+        (("critic.strategy=mine",), ("fsdp2", "fsdp2", "mine")),
+    ],
+)
+def test_a_cpu_has_fsdp2_in_place_of_fsdp_and_of_no_other_engine(words, trained):
+    made = planned(*words)
+    assert tuple(value_at(made.spec.verl, key) for key in STRATEGIES) == trained
+    for key, strategy in zip(STRATEGIES, trained, strict=True):
+        assert strategy == "fsdp2" or not any(line.startswith(f"  {key} =") for line in made.notes)
 
 
 def test_a_set_in_verl_s_spelling_moves_what_is_derived_from_it():

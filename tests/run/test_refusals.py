@@ -6,11 +6,14 @@ import pytest
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.vllm_arguments import CPU
+from trinity_compat.launch import read_script
 from trinity_compat.run import dry_run
 from trinity_compat.run.checks import start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.plan import refusals
 from trinity_compat.run.plan.source import RunOptions
+from trinity_compat.translate.model import TranslateOptions
+from trinity_compat.translate.pipeline import translate_launch
 
 SCRIPT = """\
 python3 -m verl.trainer.main_ppo \\
@@ -244,6 +247,16 @@ def test_an_engine_that_needs_a_gpu_is_refused_on_a_cpu_by_its_name(tmp_path, wo
         planned(tmp_path, word)
     assert caught.value.message.startswith(f"actor_rollout_ref.actor.strategy={ENGINES[word][0]}: ")
     assert caught.value.where.line == 8
+
+
+def test_a_translated_launch_of_such_an_engine_is_refused_on_a_cpu_too(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text(SCRIPT.format(word="actor_rollout_ref.actor.strategy=fsdp_turbo"))
+    _, text = translate_launch(read_script(script).launches[0], TranslateOptions(), root=tmp_path)
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(UserError, match="strategy=fsdp_turbo: fsdp_turbo trains on GPUs only") as caught:
+        list(dry_run.lines(str(tmp_path / "run.yaml"), (), RunOptions(device="cpu")))
+    assert caught.value.where.file == str(tmp_path / "run.yaml")
 
 
 @pytest.mark.parametrize("word", ENGINES)

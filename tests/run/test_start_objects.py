@@ -122,6 +122,21 @@ CASES = {
         None,
         None,
     ),
+    "an engine nobody registers": ([f"{ARR}.actor.strategy=mine"], f"{ARR}.actor.strategy", "backend: mine"),
+    "an engine that a module may register, which is not run": (
+        [
+            "algorithm.adv_estimator=gae",
+            "critic.ppo_micro_batch_size_per_gpu=4",
+            "critic.strategy=mine",
+            "+critic.model.external_lib=a_module_that_ends_the_process",
+            f"{ARR}.actor.strategy=mine",
+            f"{ARR}.actor.use_kl_loss=True",
+            f"{ARR}.ref.log_prob_micro_batch_size_per_gpu=4",
+            f"{ARR}.model.external_lib=a_module_that_ends_the_process",
+        ],
+        None,
+        None,
+    ),
     "a distilled launch": ([*DISTILLED, f"{TEACHER}.inference.tensor_model_parallel_size=2"], None, None),
     "a teacher that does not fill its pool": (
         [*DISTILLED, f"{TEACHER}.inference.tensor_model_parallel_size=3"],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -35,16 +36,20 @@ _ULYSSES = ("ulysses_sequence_parallel_size", "fsdp_config.ulysses_sequence_para
 Stage = tuple[str, Callable[[], object]]  # (the section it is about, what to call)
 
 
-def stages(config: DictConfig) -> Iterator[Stage]:
-    """Return the stages of the check in order; each raises what veRL raises, and needs those before it."""
-    built = SimpleNamespace()
+def stages(config: DictConfig, *, registers: bool = False) -> Iterator[Stage]:
+    """Return the stages of the check in order; each raises what veRL raises, and needs those before it.
+
+    ``registers``: whether a module of the user's that is not run may register engines.
+    """
+    built = SimpleNamespace(registers=registers)
     yield "", lambda: _validated(config)
     yield "actor_rollout_ref.rollout", lambda: omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     yield "actor_rollout_ref.model", lambda: _model(config, built)
+    yield from _strategies(config, registers=registers)
     yield "", lambda: _trainer(config, built)
     yield "critic" if need_critic(config) else "", lambda: _workers(built)
     yield from distillation.stages(config)
-    yield "actor_rollout_ref", lambda: _actor(config)
+    yield "actor_rollout_ref", lambda: _actor(config, registers=registers)
     yield from _algorithm(config)
     yield "actor_rollout_ref.model", lambda: _architecture(config, built.model)
 
@@ -59,6 +64,16 @@ def _model(config: DictConfig, built: SimpleNamespace) -> None:
     if config.actor_rollout_ref.model.path == "":  # of an unset variable; veRL raises an IndexError
         raise UserError("actor_rollout_ref.model.path is empty: write the model's folder or its hub's name")
     built.model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+
+
+def _strategies(config: DictConfig, *, registers: bool) -> Iterator[Stage]:
+    """Look up the engine that each role names."""
+    roles = {_ACTOR: "language_model"}
+    roles |= {"actor_rollout_ref.ref": "language_model"} if need_reference_policy(config) else {}
+    roles |= {"critic": "value_model"} if need_critic(config) else {}
+    for role, kind in roles.items():
+        name = OmegaConf.select(config, f"{role}.strategy")
+        yield f"{role}.strategy", partial(_find_engine, kind, name, registers=registers)
 
 
 class _Reached(Exception):
@@ -100,21 +115,22 @@ def _workers(built: SimpleNamespace) -> None:
     for group in built.trainer.resource_pool_to_cls.values():
         for role in group.values():
             if not isinstance(wanted := role.kwargs.get("config"), DictConfig):
-                _find_engine(wanted)
+                _find_engine(wanted.model_type, wanted.engine_config.strategy, registers=built.registers)
 
 
-def _find_engine(wanted: TrainingWorkerConfig) -> None:
+def _find_engine(model_type: str, strategy: str, *, registers: bool) -> None:
     """Look the engine up, unless its package is missing: veRL calls such an engine unknown."""
-    if engine_of(wanted.engine_config.strategy).missing():
+    engine = engine_of(strategy)
+    if engine.missing() or (registers and not engine.is_known):
         return  # the plan has refused that where this machine trains
-    EngineRegistry.get_engine_cls(wanted.model_type, wanted.engine_config.strategy)
+    EngineRegistry.get_engine_cls(model_type, strategy)
 
 
 class _NoEngine:
     """Substitute of TrainingWorker: checks that the engine of its configuration exists."""
 
-    def __init__(self, config: TrainingWorkerConfig) -> None:
-        _find_engine(config)
+    def __init__(self, config: TrainingWorkerConfig, *, registers: bool) -> None:
+        _find_engine(config.model_type, config.engine_config.strategy, registers=registers)
 
     def reset(self) -> None:
         pass
@@ -129,10 +145,11 @@ class _NoEngine:
 class _Actor(TrainingOnlyWorker):
     """The actor's worker outside a process of its own."""
 
-    actor_worker_cls = ref_worker_cls = _NoEngine
-
-    def __init__(self, config: DictConfig, role: str, teachers: DictConfig | None) -> None:
+    def __init__(
+        self, config: DictConfig, role: str, teachers: DictConfig | None, *, registers: bool
+    ) -> None:
         self.config, self.role = config, role
+        self.actor_worker_cls = self.ref_worker_cls = partial(_NoEngine, registers=registers)
         self.distillation_enabled, self.distillation_config = is_distillation_enabled(teachers), teachers
         self._omega_profiler_config = config.actor.get("profiler", {})
 
@@ -141,11 +158,12 @@ class _Actor(TrainingOnlyWorker):
             raise _Reached
 
 
-def _actor(config: DictConfig) -> None:
+def _actor(config: DictConfig, *, registers: bool) -> None:
     role = "actor_ref" if need_reference_policy(config) else "actor"
     with contextlib.suppress(_Reached):
         teachers = copy.deepcopy(config.get("distillation"))
-        _Actor(copy.deepcopy(config.actor_rollout_ref), role, teachers).init_model()
+        actor = copy.deepcopy(config.actor_rollout_ref)
+        _Actor(actor, role, teachers, registers=registers).init_model()
 
 
 def _algorithm(config: DictConfig) -> Iterator[Stage]:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import Tree, copied, nodes, section_at, value_at
+from trinity_compat.common.nested import Tree, copied, nodes, put, section_at, value_at
 from trinity_compat.common.training_engines import engine_of
 from trinity_compat.explorer.rewards.reward_managers import register_legacy
 from trinity_compat.explorer.rewards.reward_model.address import is_served
@@ -51,6 +51,7 @@ class _Examination:
     execute: bool
     native: bool
     report: StartReport = field(default_factory=StartReport)
+    registers: bool = False  # whether a module that may register engines is not run
 
     def report_of_all(self) -> StartReport:
         judges = ("verl",) if self.spec.rows else tuple(_PACKAGES)
@@ -60,7 +61,7 @@ class _Examination:
         if spec.device == "cpu":
             cpu_engine.register()  # as the workers do when they meet
         config = self._tried("", lambda: trainer_config(spec))
-        passed = config is not None and self._all(trainer_side.stages(config))
+        passed = config is not None and self._all(trainer_side.stages(config, registers=self.registers))
         if missing := engine_of(value_at(spec.verl, STRATEGY)).missing():
             self.report.unchecked.append(f"{STRATEGY}: {', '.join(missing)} is not installed here")
         if config is not None and passed and spec.rows is None:
@@ -69,11 +70,13 @@ class _Examination:
 
     def _localised(self) -> RunSpec:
         verl = copied(self.spec.verl)
-        model = verl["actor_rollout_ref"]["model"]
-        if (library := model.get("external_lib")) and not self.execute:
-            self.report.unchecked.append(f"actor_rollout_ref.model.external_lib={library}: not run")
-            model["external_lib"] = None
         critic = micro_batches.has_critic(verl)
+        for section in ("actor_rollout_ref.model", *(["critic.model"] if critic else [])):
+            key = f"{section}.external_lib"
+            if (library := value_at(verl, key)) and not self.execute:
+                self.report.unchecked.append(f"{key}={library}: not run")
+                put(verl, key, None)
+                self.registers = True
         stand_ins = models.localise(verl, self.folder, cwd=self.cwd, execute=self.execute, critic=critic)
         self.report.stand_ins = dict(stand_ins)
         return replace(self.spec, verl=verl)

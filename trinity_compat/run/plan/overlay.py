@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import yaml
@@ -37,9 +38,16 @@ class Overlay:
     env: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of_profile(cls, profile: profiles.Profile) -> Overlay:
-        """Return a shipped profile with its entries for a decoupled run."""
-        entries = profile.for_kind("decoupled")
+    def of_profile(cls, profile: profiles.Profile, value: Callable[[str], object] | None = None) -> Overlay:
+        """Return a shipped profile with its entries for a decoupled run.
+
+        ``value`` returns what the launch has at a key; without it the entries that depend on it are left out.
+        """
+        entries = tuple(
+            entry
+            for entry in profile.for_kind("decoupled")
+            if not entry.in_place_of or (value is not None and value(entry.key) in entry.in_place_of)
+        )
         lines = (*profiles.announce(profile, entries), *(f"  {n}={v}  # {why}" for n, v, why in profile.env))
         values = {entry.key: entry.value for entry in entries}
         return cls(verl=values, lines=lines, env=tuple((name, value) for name, value, _ in profile.env))

@@ -17,13 +17,17 @@ Kind = Literal["stock", "decoupled"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a profile. ``only_for`` None: for stock veRL and for the decoupled run."""
+    """One key of a profile. ``only_for`` None: for stock veRL and for the decoupled run.
+
+    ``in_place_of``: the values that a run replaces, any where it is empty.
+    """
 
     key: str
     value: object
     why: str
     only_for: Kind | None = None
     add: bool = False  # Hydra's "+": the release's own configuration doesn't define the key
+    in_place_of: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,9 @@ def load(name: str) -> Profile:
     if not path.is_file():
         raise UserError(f"no profile {name!r}", hint=f"known profiles: {', '.join(names())}")
     data = yaml.safe_load(path.read_text())
-    entries = tuple(Entry(**entry) for entry in data["set"])
+    entries = tuple(
+        Entry(**{**entry, "in_place_of": tuple(entry.get("in_place_of", ()))}) for entry in data["set"]
+    )
     env = tuple((item["name"], str(item["value"]), item["why"]) for item in data.get("env", ()))
     return Profile(name=name, about=data["about"], entries=entries, env=env)
 

@@ -108,11 +108,8 @@ def check_rows_engine(config: Tree, record: LaunchRecord, device: str) -> None:
 
 
 def _check_training_engine(verl: Tree, record: LaunchRecord, *, elsewhere: bool) -> None:
-    """Check that the engine trains on this run's device, and that its packages are installed.
-
-    On a CPU the profile has put FSDP's strategy into the section, whose class still says which engine it is.
-    """
-    engine = _launched_engine(verl, record)
+    """Check that the engine trains on this run's device, and that its packages are installed."""
+    engine = _engine_in(verl)
     key = f"{_ACTOR}.strategy={engine.strategy}"
     where = place(record, ("model_engine", f"{_ACTOR}.strategy", "--config-name"))
     if value_at(verl, "trainer.device") == "cpu" and not engine.on_cpu:
@@ -138,11 +135,10 @@ _CLASSES = {
 }
 
 
-def _launched_engine(verl: Tree, record: LaunchRecord) -> TrainingEngine:
-    """Return the engine that the launch names, whatever a profile has put in its place."""
+def _engine_in(verl: Tree) -> TrainingEngine:
+    """Return the engine that veRL builds: the actor's class names it, but FSDP's takes the strategy."""
     of_class = _CLASSES.get(str(value_at(verl, f"{_ACTOR}._target_")).rpartition(".")[2])
-    given = _launch_value(record, f"{_ACTOR}.strategy")
-    return engine_of(of_class or given or value_at(verl, f"{_ACTOR}.strategy"))
+    return engine_of(of_class or value_at(verl, f"{_ACTOR}.strategy"))
 
 
 def missing_for_training(verl: Tree) -> list[str]:

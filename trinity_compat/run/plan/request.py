@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import Tree, copied
+from trinity_compat.common.nested import Tree, copied, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.run.plan import environment, paths, profiles, run_length
 from trinity_compat.run.plan.devices import gpus_here, is_elsewhere
@@ -18,6 +18,7 @@ from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.translate import verl_from_trinity
 from trinity_compat.trinity.config.complete import CompletedConfig
 from trinity_compat.trinity.config.read_tracking import plain, values_of, watched
+from trinity_compat.verl_config.pinned import pinned_release
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,9 @@ class RunRequest:
 
 def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> RunRequest:
     """Complete the configuration as trinity-rft does, and lay the overlays over it. Raises UserError."""
-    wanted = _overlays(options, device)
-    written = _with_trinity_sets(config, wanted)
+    chosen = list(dict.fromkeys([*(["cpu"] if device == "cpu" else []), *options.profiles]))
+    loaded, sets = [profiles.load(name) for name in chosen], Overlay.of_sets(options.sets)
+    written = _with_trinity_sets(config, [*map(Overlay.of_profile, loaded), sets])
     full = verl_from_trinity.in_full(environment.filled(written, os.environ), options.target)
     if not verl_from_trinity.from_launch(full.config):
         _count_gpus(full, options, device)
@@ -60,6 +62,9 @@ def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> R
     full = replace(full, config=trinity)
     r, r_source = verl_from_trinity.updates_per_step(trinity)
     values = plain(verl_from_trinity.verl_settings(full)) | run_length.steps_of(trinity, options.sets)
+    value = _launch_value(values, verl_from_trinity.flavour_of(trinity))
+    # In the order in which they apply: the device's profile, the user's profiles, --set.
+    wanted = [*(Overlay.of_profile(profile, value) for profile in loaded), sets]
     # The profile that replaces flash-attn comes first, so that another profile or a --set wins over it.
     elsewhere = is_elsewhere(device, dry_run=options.dry_run)
     stand_in = [] if elsewhere else flash_attn_overlay(_laid_over(values, wanted), device)
@@ -98,10 +103,10 @@ def _read_template(full: CompletedConfig, cwd: Path) -> None:
     full.put("model.custom_chat_template", text, "model.chat_template_path")
 
 
-def _overlays(options: RunOptions, device: str) -> list[Overlay]:
-    """The overlays in the order in which they apply: the device's profile, the user's profiles, ``--set``."""
-    wanted = list(dict.fromkeys([*(["cpu"] if device == "cpu" else []), *options.profiles]))
-    return [*(Overlay.of_profile(profiles.load(name)) for name in wanted), Overlay.of_sets(options.sets)]
+def _launch_value(values: Tree, flavour: str) -> Callable[[str], object]:
+    """Return a function from a veRL key to its value before the overlays: the launch's, or veRL's default."""
+    given, defaults = {key.lstrip("+"): found for key, found in values.items()}, pinned_release(flavour).tree
+    return lambda key: given[key] if key in given else value_at(defaults, key)
 
 
 def _with_trinity_sets(config: Tree, overlays: Sequence[Overlay]) -> dict[str, object]:
