@@ -182,6 +182,22 @@ def test_a_stand_in_is_the_model_that_the_name_says(path, name, layers):
     assert (chosen.name, chosen.config["num_hidden_layers"], chosen.generic) == (name, layers, False)
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "experts"),
+    [
+        ("/models/Qwen3.5-122B-A10B", "Qwen3.5-122B-A10B", 256),
+        ("Qwen/Qwen3.5-397B-A17B", "Qwen3.5-397B-A17B", 512),
+        ("Qwen/Qwen3.6-35B-A3B", "Qwen3.5-35B-A3B", 256),
+        ("/Qwen3-235B-A22B-Instruct-2507", "Qwen3-235B-A22B-2507", 128),
+        ("tencent/Hy3", "Hy3", 192),
+    ],
+)
+def test_the_stand_in_of_a_mixture_of_experts_has_its_experts(path, name, experts):
+    chosen = models.stand_in(path)
+    language = chosen.config.get("text_config", chosen.config)
+    assert (chosen.name, language["num_experts"]) == (name, experts)
+
+
 def test_a_name_that_says_nothing_gets_a_generic_one():
     assert models.stand_in("/ckpt/sft/step_100").generic
 
