@@ -47,10 +47,13 @@ def test_a_taken_port_is_told_with_the_command_that_frees_it(monkeypatch):
 
 
 def test_a_wrong_version_and_a_missing_package(monkeypatch):
-    have = {"verl": "0.8.0", "ray": None, "psutil": None}
+    have = {"verl": "0.8.0", "ray": None, "psutil": None, "transformers": "5.3.0", "tensordict": "0.10.0"}
     monkeypatch.setattr(doctor, "version", lambda name: have.get(name, "1"))
     found = {check.name: check for check in doctor._packages()}
     assert found["verl"].fix == "pip install 'verl==0.9.1'"
+    assert (
+        found["transformers"].found == "5.3.0, tested with <5.11,>=5.9" and found["tensordict"].state == "ok"
+    )
     assert sorted(found["packages"].found.split(": ")[1].split(", ")) == ["psutil", "ray"]
     assert found["packages"].fix.startswith("pip install 'trinity-compat[run]'")
     assert "ray" not in found and "torch" not in found

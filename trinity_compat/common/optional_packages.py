@@ -11,7 +11,7 @@ from trinity_compat.common.errors import UserError
 
 _DISTRIBUTION = "trinity-compat"
 _REQUIREMENT = re.compile(
-    r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?\s*(?:==\s*(?P<pin>[\w.]+))?[^;]*;.*\bextra\s*==\s*["'](?P<extra>\w+)"""
+    r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?(?P<releases>[^;]*);.*\bextra\s*==\s*["'](?P<extra>\w+)"""
 )
 # The message offers the first extra that contains all missing packages.
 _OFFERED = ("data", "run", "postgres", "gpu", "studio", "workflows", "mcp", "images", "juicer")
@@ -36,7 +36,7 @@ def explained(error: ModuleNotFoundError) -> UserError | None:
 
     In the latter cases the traceback says more. (Python names the outermost missing module.)
     """
-    packages = (package for extra in _OFFERED for package in pins(extra))
+    packages = (package for extra in _OFFERED for package in releases(extra))
     found = [package for package in packages if _MODULES.get(package, package) == error.name]
     return _missing(found[:1]) if found else None
 
@@ -58,15 +58,19 @@ def vllm_plugins() -> dict[str, str]:
 
 
 @cache
-def pins(extra: str) -> Mapping[str, str | None]:
-    """Return package (lower case) → pinned version of ``extra``, None for a range."""
-    return {_lower(each["package"]): each["pin"] for each in _requirements() if each["extra"] == extra}
+def releases(extra: str) -> Mapping[str, str]:
+    """Return package (lower case) → its releases in ``extra`` (">=5.9,<5.11"), "" for any."""
+    return {
+        _lower(each["package"]): each["releases"].strip()
+        for each in _requirements()
+        if each["extra"] == extra
+    }
 
 
 def install(packages: Iterable[str]) -> str:
     """Return the command that installs ``packages``."""
     wanted = {_lower(package) for package in packages}
-    extra = next((extra for extra in _OFFERED if wanted <= pins(extra).keys()), "run")
+    extra = next((extra for extra in _OFFERED if wanted <= releases(extra).keys()), "run")
     return f"pip install '{_DISTRIBUTION}[{extra}]'{_ON_A_CPU if extra in ('run', 'gpu') else ''}"
 
 

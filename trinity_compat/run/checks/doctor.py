@@ -85,20 +85,24 @@ def _python() -> Check:
 
 
 def _packages() -> Iterator[Check]:
-    """Check a run's packages: the missing ones in one line, then each that is pinned."""
-    wanted = optional_packages.pins("run")
+    """Check a run's packages: the missing ones in one line, then each whose releases are limited."""
+    wanted = optional_packages.releases("run")
     if missing := [name for name in wanted if version(name) is None]:
         yield Check(
             "packages", "problem", f"not installed: {', '.join(missing)}", optional_packages.install(missing)
         )
-    for name, pinned in wanted.items():
+    if version("packaging") is None:  # veRL requires it
+        return
+    from packaging.specifiers import SpecifierSet
+
+    for name, releases in wanted.items():
         have = version(name)
-        if have is None or pinned is None:
+        if have is None or not releases:
             continue
-        if have.split("+")[0] != pinned:
-            yield Check(name, "problem", f"{have}, tested with {pinned}", f"pip install '{name}=={pinned}'")
-        else:
+        if SpecifierSet(releases).contains(have, prereleases=True):
             yield Check(name, "ok", have)
+        else:
+            yield Check(name, "problem", f"{have}, tested with {releases}", f"pip install '{name}{releases}'")
 
 
 def _vllm(device: str) -> Check:
