@@ -356,5 +356,23 @@ def test_expert_parallelism_over_machines_becomes_one_per_machine_with_a_note():
     assert "holds 4 times as much of the model as with 32" in line
 
 
+def test_an_engine_whose_ranks_take_every_gpu_is_halved_for_the_trainer():
+    ranks = (f"{ROLLOUT}.data_parallel_size=8", f"{ROLLOUT}.expert_parallel_size=8")
+    made = planned(*ranks, "trainer.n_gpus_per_node=8", device="cuda")
+    rollout = made.spec.verl["actor_rollout_ref"]["rollout"]
+    sizes = ("tensor_model_parallel_size", "expert_parallel_size", "data_parallel_size")
+    assert [rollout[size] for size in sizes] == [4, 4, 1]
+    assert made.spec.verl["trainer"]["n_gpus_per_node"] == 4
+    assert any("tensor_model_parallel_size = 4: the explorer's share" in note for note in made.notes)
+
+
+def test_a_share_of_every_gpu_that_set_asks_for_is_refused():
+    words = (f"{ROLLOUT}.data_parallel_size=8", f"{ROLLOUT}.expert_parallel_size=8")
+    with pytest.raises(UserError, match="8 of 8 GPUs for rollout leave none for the trainer"):
+        planned(
+            *words, "trainer.n_gpus_per_node=8", device="cuda", sets=("explorer.rollout_model.engine_num=1",)
+        )
+
+
 def test_sizes_that_fit_a_share_are_split():
     assert planned("trainer.n_gpus_per_node=8", f"{TP}=8", device="cuda").spec.mode == "both"

@@ -190,12 +190,24 @@ def test_a_stand_in_is_the_model_that_the_name_says(path, name, layers):
         ("Qwen/Qwen3.6-35B-A3B", "Qwen3.5-35B-A3B", 256),
         ("/Qwen3-235B-A22B-Instruct-2507", "Qwen3-235B-A22B-2507", 128),
         ("tencent/Hy3", "Hy3", 192),
+        ("/Qwen3-30B-MoE-merge", "Qwen3-30B-A3B", 128),
     ],
 )
 def test_the_stand_in_of_a_mixture_of_experts_has_its_experts(path, name, experts):
     chosen = models.stand_in(path)
     language = chosen.config.get("text_config", chosen.config)
     assert (chosen.name, language["num_experts"]) == (name, experts)
+
+
+@pytest.mark.parametrize("path", ["/ckpt/step_100", "Qwen/Qwen3-8B"])
+def test_expert_parallelism_is_judged_by_a_model_with_experts(tmp_path, path):
+    arguments = {"cwd": tmp_path, "execute": True, "critic": False}
+    tree = verl_of(path)
+    tree["actor_rollout_ref"]["rollout"] = {"expert_parallel_size": 8}
+    told = dict(models.localise(tree, tmp_path, **arguments))
+    assert told == {"actor_rollout_ref.model.path": "Qwen3-30B-A3B (the name says nothing of the model)"}
+    (tree := verl_of("Hy3"))["actor_rollout_ref"]["rollout"] = {"expert_parallel_size": 8}
+    assert dict(models.localise(tree, tmp_path, **arguments)) == {"actor_rollout_ref.model.path": "Hy3"}
 
 
 def test_a_name_that_says_nothing_gets_a_generic_one():

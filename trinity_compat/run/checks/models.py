@@ -11,7 +11,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -25,6 +25,7 @@ _HERE = Path(__file__).parent / "stand_ins"
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = tuple(f"{_MODEL}.{name}" for name in ("path", "hf_config_path", "tokenizer_path"))
 _CRITIC = tuple(f"critic.model.{name}" for name in ("path", "hf_config_path", "tokenizer_path"))
+_EXPERTS, _WITH_EXPERTS = "actor_rollout_ref.rollout.expert_parallel_size", "Qwen3-30B-A3B"
 _ABOUT = ("name", "match", "base", "generic")  # of an entry, beside what config.json holds
 _TOKENIZER = {
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -82,7 +83,9 @@ def localise(
 
     Yields (key, name of the stand-in) where a stand-in replaces the model; ``folder`` is where stand-ins are
     written. Without ``execute`` a model with code of its own is replaced too: opening it would run that code.
+    A launch with expert parallelism gets a stand-in with experts, whatever the model's name says.
     """
+    spreads_experts = (value_at(verl, _EXPERTS) or 1) > 1
     for key in (*_ACTOR, *(_CRITIC if critic else ()), *((REWARD,) if is_served(verl) else ())):
         value = value_at(verl, key)
         if not isinstance(value, str) or not value:
@@ -92,10 +95,17 @@ def localise(
             put(verl, key, str(here))
             continue
         chosen = stand_in(value)
+        if key in _ACTOR and spreads_experts and not _has_experts(chosen):
+            chosen = replace(stand_in(_WITH_EXPERTS), generic=True)
         if key == REWARD and not asks_function(verl):
             chosen = StandInModel(f"{chosen.name} (scoring)", scoring_config(chosen.config), chosen.generic)
         put(verl, key, str(write(chosen, folder)))
         yield key, f"{chosen.name}{' (the name says nothing of the model)' if chosen.generic else ''}"
+
+
+def _has_experts(chosen: StandInModel) -> bool:
+    language = section_at(chosen.config, "text_config") or chosen.config
+    return any("experts" in name for name in language)
 
 
 def _on_this_machine(text: str, cwd: Path) -> Path | None:

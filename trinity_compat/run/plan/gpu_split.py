@@ -92,8 +92,12 @@ def split_gpus(
         shared, more = _by_hand(fitted, config, sets, explorers, device)
     else:
         reward = reward or RewardModelPlacement(fitted, [])
-        wanted = _explorer_gpus(config, verl.trainer.gpus + reward.added)
+        wanted = _explorer_gpus(config, total := verl.trainer.gpus + reward.added)
         by_hand = not from_launch(config) and not _is_set(sets)
+        if wanted == total and from_launch(config) and not _is_set(sets):
+            wanted = (
+                None  # one engine's ranks take every GPU, and `translate` keeps them: an engine is halved
+            )
         shared, more = _shared(fitted, wanted, explorers, reward, nearest=by_hand)
     return shared, lines + more
 
