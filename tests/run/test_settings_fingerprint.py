@@ -144,7 +144,9 @@ def test_a_change_of_a_key_voids_as_the_table_says(flavour, tmp_path):
         told = changed(before, print_of(tmp_path, edited))
         part = rule_of(key).part
         assert bool(told) is bool(part), key
-        assert all(text.startswith(part) and key in text for text in told), (key, told)
+        # With distillation come its teachers, of which four settings are named.
+        named = key if key != "distillation.enabled" else part
+        assert all(text.startswith(part) and named in text for text in told), (key, told)
 
 
 def test_every_setting_of_a_run_is_classified():
@@ -194,6 +196,88 @@ def test_it_travels_with_the_run_and_holds_no_secret(tmp_path):
     path.parent.mkdir(parents=True)
     dataclasses.replace(spec(), job_dir=str(tmp_path / "job"), fingerprint=mine).save(path)
     assert RunSpec.load(path).fingerprint == mine
+
+
+# -- teachers -----------------------------------------------------------------------------------------------
+
+
+TEACHER = "distillation.teacher_models.teacher_model"
+DISTILLED = (
+    "distillation.enabled=True",
+    "distillation.nnodes=1",
+    "distillation.distillation_loss.loss_mode=forward_kl_topk",
+    f"{TEACHER}.model_path=teacher",
+)
+
+
+@pytest.fixture
+def teacher(tmp_path):
+    (tmp_path / "teacher").mkdir()
+    (tmp_path / "teacher" / "model.safetensors").write_bytes(b"a")
+    return tmp_path
+
+
+def taught(cwd, *words, **options):
+    return made(planned(*DISTILLED, *words, **options).spec, cwd=cwd)
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("distillation.distillation_loss.topk=8", ["distillation.distillation_loss.topk was 32, is 8"]),
+        (
+            "distillation.distillation_loss.loss_mode=k3",
+            ['distillation.distillation_loss.topk was 32, is "of the answer\'s tokens alone"'],
+        ),
+        (f"{TEACHER}.model_path=org/other", None),
+        (f"{TEACHER}.inference.dtype=bfloat16", [f'{TEACHER}.inference.dtype was "float32", is "bfloat16"']),
+        (f"+{TEACHER}.inference.engine_kwargs.vllm.block_size=32", None),
+        (f"{TEACHER}.inference.gpu_memory_utilization=0.9", []),
+        ("distillation.n_gpus_per_node=4", []),
+        ("distillation.distillation_loss.use_task_rewards=False", []),
+        ("distillation.distillation_loss.loss_max_clamp=3", []),
+    ],
+)
+def test_a_change_of_what_teachers_give_voids(teacher, word, told):
+    found = changed(taught(teacher), taught(teacher, word))
+    if told is None:
+        assert found and all(text.startswith("teachers") for text in found)
+    else:
+        assert found == [f"teachers: {text}" for text in told]
+
+
+def test_estimators_are_one_another_s_equal(teacher):
+    k1, k3 = (taught(teacher, f"distillation.distillation_loss.loss_mode={mode}") for mode in ("kl", "k3"))
+    assert changed(k1, k3) == []
+
+
+def test_an_edited_teacher_voids(teacher):
+    before = taught(teacher)
+    (teacher / "teacher" / "model.safetensors").write_bytes(b"b")
+    assert changed(before, taught(teacher)) == [
+        f"teachers {teacher}/teacher/model.safetensors was edited",
+    ]
+
+
+def test_rows_that_go_to_another_teacher_void(teacher):
+    def two(key):
+        entries = (
+            f"+distillation.teacher_models.{name}.{given}"
+            for name, of in (("a", "sort"), ("b", key))
+            for given in (f"key={of}", f"model_path=org/{name}", "num_replicas=1")
+        )
+        return taught(teacher, *entries)
+
+    told = changed(two("count"), two("add"))
+    assert told == ['teachers: distillation.teacher_models.b.key was "count", is "add"']
+
+
+def test_a_run_without_teachers_has_no_part_of_them(teacher):
+    plain = made(planned().spec, cwd=teacher)
+    assert "teachers" not in plain.parts
+    assert "teachers" in taught(teacher).parts
+    off = made(planned(f"{TEACHER}.model_path=org/other").spec, cwd=teacher)
+    assert changed(plain, off) == []
 
 
 # -- code ---------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from typing import Any, Protocol
 import yaml
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import Tree, leaves, section_at
+from trinity_compat.common.nested import Tree, leaves, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.common.redaction import without_passwords
 from trinity_compat.job import fingerprint_files as files
+from trinity_compat.job.distillation import stores_top_tokens, teacher_entries
 from trinity_compat.job.fingerprint_rules import (
     AGENT,
     DATA,
@@ -38,6 +39,8 @@ SCORING = (REWARD, MANAGER, WORKFLOWS, PLUGINS)  # parts that a scoring process 
 ANSWERING = (AGENT, WORKFLOWS, PLUGINS)  # … a process of agent loops
 _KEY = "made with"
 _PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
+# Settings of a teacher's engine on which its log-probabilities depend.
+_OF_A_TEACHER = ("dtype", "load_format", "logprobs_mode", "engine_kwargs")
 _SHOWN_CHARACTERS = 60  # a longer value is kept as a digest
 _SHOWN = 4  # differences that are named of one part
 _CONFIG_BYTES = 4 << 20
@@ -224,6 +227,22 @@ class _Reading:
                 rule = rule_of(f"reward.reward_model.rollout.{name}")
                 if rule.part and setting is not None:
                     self._value(part, f"{key}.{number}.{name}", setting)
+
+    def _distillation(self, part: str, key: str, value: object) -> None:
+        verl = {key: value}
+        entries = teacher_entries(verl)
+        if not entries:
+            return
+        top = value_at(value, "distillation_loss.topk") if stores_top_tokens(verl) else None
+        self._value(part, f"{key}.distillation_loss.topk", top or "of the answer's tokens alone")
+        if len(entries) > 1:
+            self._value(part, f"{key}.teacher_key", value_at(value, "teacher_key"))
+        for entry in entries:
+            self._model(part, f"{entry.section}.model_path", entry.path)
+            self._value(part, f"{entry.section}.key", entry.key)
+            for name, setting in leaves(section_at(verl, f"{entry.section}.inference")):
+                if name.partition(".")[0] in _OF_A_TEACHER and setting not in (None, {}, []):
+                    self._value(part, f"{entry.section}.inference.{name}", setting)
 
     def _path(self, text: str) -> Path | None:
         """Return the path, or None if ``text`` cannot be one."""

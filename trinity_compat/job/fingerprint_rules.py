@@ -17,7 +17,8 @@ from trinity_compat.job.settings import SETTINGS
 # How a setting counts: by its ``value``; as true or false (``flag``); by the content of the Python ``code``
 # that it names, of a ``model`` or a ``tokenizer`` folder, of ``data`` files, of a ``config`` file;
 # ``baseline``: whether a greedy answer belongs to the group; ``tasksets``, ``workflows``, ``operators``,
-# ``served``: sections of ours, by what their entries name.
+# ``served``: sections of ours, by what their entries name; ``distillation``: that of an enabled section which
+# decides the teachers' stored numbers.
 Read = Literal[
     "value",
     "flag",
@@ -31,8 +32,9 @@ Read = Literal[
     "workflows",
     "operators",
     "served",
+    "distillation",
 ]
-WHOLE = ("tasksets", "workflows", "operators", "served")
+WHOLE = ("tasksets", "workflows", "operators", "served", "distillation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ ADAPTER, DATA, ORDER, PROMPTS = "adapter", "training data", "order of tasks", "p
 SAMPLING, LENGTHS, ENGINE, AGENT = "sampling", "lengths", "engine", "agent loop and tools"
 REWARD, MANAGER, REWARD_MODEL = "reward function", "reward manager", "reward model"
 FILTER, PIPELINE, WORKFLOWS, PLUGINS = "group filter", "experience pipeline", "workflows", "plugin folders"
-ENVIRONMENT = "environment of the explorer"
+ENVIRONMENT, TEACHERS = "environment of the explorer", "teachers"
 UNCLASSIFIED = Rule("other settings", "", "", "a setting that no row names may change an answer")
 
 _M = "actor_rollout_ref.model"
@@ -213,7 +215,15 @@ RULES = (
     Rule("", "actor_rollout_ref.ref", "*", _TRAINER),
     Rule("", "actor_rollout_ref", "hybrid_engine nccl_timeout", _SPEED),
     Rule("", "critic", "*", _TRAINER),
-    Rule("", "distillation", "*", "refused where it is enabled"),
+    Rule(
+        TEACHERS,
+        "",
+        "distillation",
+        "where it is enabled: teachers, by their files, and which of their numbers are stored",
+        "distillation",
+    ),
+    Rule(TEACHERS, "distillation", "enabled", "whether a teacher is asked about answers"),
+    Rule("", "distillation", "*", _TRAINER),
     Rule("", "algorithm", "_target_ gamma lam norm_adv_by_std_in_grpo use_kl_in_reward kl_penalty", _TRAINER),
     Rule("", "algorithm", "use_pf_ppo", _TRAINER),
     Rule("", "algorithm.pf_ppo", "*", _TRAINER),
