@@ -229,6 +229,60 @@ def test_a_group_of_another_size_is_refused(buffer, make):
         make().claim(1)
 
 
+def taught(number, *, top=False, rows=RUNS):
+    """A group whose first ``rows`` answers have a teacher's rows."""
+    made = group(number)
+    size = 4 if top else 1
+    arrays = {
+        "teacher_ids": np.zeros((2, size), np.int32) if top else None,
+        "teacher_logprobs": np.zeros((2, size), np.float32),
+    }
+    parts = [replace(part, **arrays) if part.run < rows else part for part in made.experiences]
+    return replace(made, experiences=tuple(parts))
+
+
+def distilled(mode, estimator="grpo"):
+    loss = {"enabled": True, "distillation_loss": {"loss_mode": mode}}
+    return {"distillation": loss, "algorithm": {"adv_estimator": estimator}}
+
+
+@pytest.mark.parametrize(
+    ("mode", "rows", "lacks"),
+    [
+        ("k1", {"rows": 0}, "needs a teacher's log-probabilities, and has none"),
+        ("k1", {"rows": RUNS - 1}, "and has none"),
+        ("k1", {"top": True}, "and has those of another loss_mode"),
+        ("forward_kl_topk", {}, "and has those of another loss_mode"),
+    ],
+)
+def test_answers_without_the_rows_of_the_loss_are_refused_before_the_step(buffer, make, mode, rows, lacks):
+    buffer.put_groups([taught(number, **rows) for number in range(BATCH)])
+    with pytest.raises(RunError, match=f"distillation.enabled=True: group train-0 .*{lacks}"):
+        make(verl=distilled(mode)).claim(1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "estimator", "rows"),
+    [
+        ("k1", "grpo", {}),
+        ("forward_kl_topk", "grpo", {"top": True}),
+        ("k1", "remax", {"rows": RUNS - 1}),  # no teacher is asked about a baseline
+    ],
+)
+def test_answers_with_the_rows_of_the_loss_are_trained(buffer, make, mode, estimator, rows):
+    buffer.put_groups([taught(number, **rows) for number in range(BATCH)])
+    assert len(make(verl=distilled(mode, estimator)).claim(1).groups) == BATCH
+
+
+def test_answers_that_are_not_trained_on_need_no_rows(buffer, make):
+    failed = [
+        replace(part, response_mask=np.zeros(2, np.uint8)) if part.run else part
+        for part in taught(0, rows=1).experiences
+    ]
+    buffer.put_groups([replace(taught(0), experiences=tuple(failed)), taught(1)])
+    assert len(make(verl=distilled("k1")).claim(1).groups) == BATCH
+
+
 def test_groups_too_old_for_max_staleness_are_dropped(buffer, make):
     put(buffer, 0, 1, version=0)
     put(buffer, 2, 3, version=2)

@@ -11,14 +11,15 @@ from typing import TypeVar
 import numpy as np
 
 from trinity_compat.buffer.codec import as_float
-from trinity_compat.buffer.model import Claim, Experience, Group
+from trinity_compat.buffer.model import DROPPED, Claim, Experience, Group
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.buffer.stream_position import NOBODYS, StreamPosition
 from trinity_compat.common.crash_points import point
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import Tree
+from trinity_compat.job.distillation import is_distilled, stores_top_tokens
 from trinity_compat.job.fingerprint import DATA, check, edits, fingerprint_of, sign, sign_anew
-from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.job.run_spec import RunSpec, has_baseline
 from trinity_compat.synchronizer import weight_sync_check
 from trinity_compat.synchronizer.device_turns import DeviceTurn
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
@@ -233,6 +234,24 @@ class BufferExchange:
                 raise RunError(
                     f"group {group.key} holds {group.runs} answers, not {self._group_size}",
                     hint="actor_rollout_ref.rollout.n must be the same for explorer and trainer",
+                )
+            self._check_taught(group)
+
+    def _check_taught(self, group: Group) -> None:
+        """Raise RunError for an answer without the teacher's rows that veRL's loss reads."""
+        if not is_distilled(self._spec.verl):
+            return
+        top = stores_top_tokens(self._spec.verl)
+        for answer in group.experiences[: -1 if has_baseline(self._spec.verl) else None]:
+            if answer.metrics.get(DROPPED) or not answer.response_mask.any():
+                continue
+            has = answer.teacher_logprobs is not None
+            if not has or (answer.teacher_ids is not None) != top:
+                found = "those of another loss_mode" if has else "none"
+                raise RunError(
+                    f"distillation.enabled=True: group {group.key} needs a teacher's log-probabilities, and"
+                    f" has {found}",
+                    hint="distillation.* must be the same for explorer and trainer",
                 )
 
     def commit(self, step: int) -> None:
