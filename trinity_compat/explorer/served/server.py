@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -88,7 +89,9 @@ class ServerActor:
             raise RunError(f"{self._module} was not started")
         code = self._process.poll()
         if code is not None:
-            return ServerState(ready=False, code=code, why=last_error("".join(self._output)) or "")
+            # A killed process had no time to say a word about it.
+            why = "" if code == -signal.SIGKILL else last_error("".join(self._output)) or ""
+            return ServerState(ready=False, code=code, why=why)
         return ServerState(ready=_healthy(self._address))
 
 

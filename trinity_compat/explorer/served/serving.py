@@ -68,7 +68,8 @@ class ModelServers(ABC):
         states = [await self._answer(actor.state.remote()) for actor in self._actors]
         for state in states:
             if state.code is not None:
-                raise RunError(f"{self.model}'s server ended with exit code {state.code}: {state.why}")
+                why = f": {state.why}" if state.why else ""
+                raise RunError(f"{self.model}'s server ended with exit code {state.code}{why}")
         return states
 
     def _options(self) -> list[dict[str, Any]]:

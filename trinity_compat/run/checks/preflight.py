@@ -25,9 +25,10 @@ from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import NO_HEAD, architectures_in, needs_head
 from trinity_compat.job import dynamic_dataset
+from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.run_spec import RowFormat, RowsSpec, RunSpec
 from trinity_compat.job.served_models import served_models
-from trinity_compat.run.checks import loggers
+from trinity_compat.run.checks import loggers, teachers
 from trinity_compat.run.plan import overlay
 from trinity_compat.run.plan.file_rows import SUFFIXES
 from trinity_compat.run.plan.micro_batches import has_critic
@@ -74,6 +75,7 @@ def _check_training(plan: RunPlan) -> None:
     else:
         check_dataset_class(plan.spec, cwd=plan.cwd)
         check_data(verl, cwd=plan.cwd)
+        teachers.check_media(verl, cwd=plan.cwd)
     if plan.spec.experts:
         check_file_rows(plan.spec.experts.rows)
     check_reward_function(verl, cwd=plan.cwd)
@@ -100,6 +102,7 @@ def missing(plan: RunPlan) -> Iterator[str]:
             if of_rows
             else partial(check_data, plan.spec.verl, cwd=plan.cwd),
             *([partial(check_file_rows, experts.rows)] if experts else []),
+            partial(teachers.check_media, plan.spec.verl, cwd=plan.cwd),
             partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
         ]
     )
@@ -142,7 +145,8 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
     critic = ["critic.model.path"] if has_critic(verl) else []
     reward = [REWARD] if is_served(verl) else []
     teacher = [TEACHER] if value_at(verl, TEACHER) else []
-    named = ("actor_rollout_ref.model.path", *critic, *reward, *teacher)
+    taught = (f"{entry.section}.model_path" for entry in teacher_entries(verl))
+    named = ("actor_rollout_ref.model.path", *critic, *reward, *teacher, *taught)
     further = enumerate(served_models(verl)[1:], 1)
     for key, value in (
         *((key, value_at(verl, key)) for key in named),
@@ -167,6 +171,7 @@ def remarks(plan: RunPlan) -> Iterator[str]:
     model = _local(str(value_at(verl, REWARD)), plan.cwd)
     if is_served(verl) and needs_head(verl, architectures_in(model)):
         yield f"warning: {REWARD}={value_at(verl, REWARD)}: {NO_HEAD}"
+    yield from teachers.tokenizer_remarks(verl, cwd=plan.cwd)
 
 
 def check_resume(verl: Tree, *, cwd: Path) -> None:
