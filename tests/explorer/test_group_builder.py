@@ -116,9 +116,14 @@ class Teachers:
     """Gives each token's negative value; notes what it was asked."""
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.read = [], 0
 
-    async def score(self, task, part):
+    async def media(self, task):
+        self.read += 1
+        return task.get("image")
+
+    async def score(self, task, part, media):
+        assert media == task.get("image")
         self.asked.append((task["data_source"], part.prompt_ids, part.response_ids))
         return TeacherRows(None, -np.array(part.response_ids, np.float32)[:, None])
 
@@ -137,7 +142,9 @@ class Answering(Workers):
 
 def taught(parts, teachers, scorer=None, kind="train", **job):
     maker = GroupBuilder(Answering(*parts), scorer or Scorer(), TOKENIZER, teachers=teachers)
-    task = RolloutTask(8, {"data_source": "sort"}, len(parts) - bool(job.get("baseline")), {}, **job)
+    task = RolloutTask(
+        8, {"data_source": "sort", "image": "i"}, len(parts) - bool(job.get("baseline")), {}, **job
+    )
 
     async def collect():
         return [group async for group in maker.groups(StepWork(5, kind, [task]), 4, 1)]
@@ -157,6 +164,7 @@ def test_answers_to_train_on_have_their_teacher_s_rows():
     assert second.teacher_logprobs.tolist() == [[-4.0]]
     assert first.metrics["teacher/seconds"] >= 0
     assert sorted(teachers.asked) == [("sort", [1], [2, 3]), ("sort", [1], [4])]
+    assert teachers.read == 1  # the prompt's media, for both
     for part in (first, second):
         check(part, "group")  # as before it is stored
 
@@ -188,9 +196,9 @@ def test_scores_and_rows_are_made_at_the_same_time_and_a_failure_of_either_ends_
         await asyncio.wait_for(met.setdefault(other, asyncio.Event()).wait(), 60)
 
     class Meeting(Teachers):
-        async def score(self, task, part):
+        async def score(self, task, part, media):
             await meet("teacher", "scorer")
-            return await super().score(task, part)
+            return await super().score(task, part, media)
 
     class MeetingScorer(Scorer):
         async def group(self, task, trajectories):
@@ -203,7 +211,7 @@ def test_scores_and_rows_are_made_at_the_same_time_and_a_failure_of_either_ends_
     ended = []
 
     class Waiting(Teachers):
-        async def score(self, task, part):
+        async def score(self, task, part, media):
             try:
                 await asyncio.sleep(3600)
             finally:

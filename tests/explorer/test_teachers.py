@@ -1,14 +1,20 @@
 """Teachers without an engine: bodies of requests, routing, servers that fail; a launch's teachers."""
 
 import asyncio
+import io
 import json
+import os
+from dataclasses import replace
 
 import aiohttp
 import numpy as np
 import pytest
+import torch
 from aiohttp import web
 from explorer_job import job, verl_config
+from PIL import Image
 
+from trinity_compat.buffer.media import Media
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.watchdog import Watchdog
 from trinity_compat.explorer.engine.trajectory import Trajectory
@@ -18,6 +24,7 @@ from trinity_compat.explorer.teachers import address
 from trinity_compat.explorer.teachers.arguments import Distillation, Teacher, distillation, teacher_arguments
 from trinity_compat.explorer.teachers.child import TeacherServer
 from trinity_compat.explorer.teachers.client import TeacherClient, connected
+from trinity_compat.explorer.teachers.media import PromptMedia
 from trinity_compat.explorer.teachers.wire import ScoreRequest, TeacherRows
 
 verl = pytest.mark.verl
@@ -45,6 +52,104 @@ def test_a_request_comes_back_as_it_was_sent():
     assert (found.rows, found.top) == (2, 64)
 
 
+def shown():
+    """Media of a prompt by vLLM's kinds, as veRL's loop hands them over."""
+    pixels = np.arange(60 * 90 * 3, dtype=np.uint8).reshape(90, 60, 3)
+    frames = torch.arange(2 * 3 * 28 * 28, dtype=torch.float32).reshape(2, 3, 28, 28)
+    about = {"fps": 2.0, "frames_indices": torch.tensor([0, 5]), "video_backend": "torchcodec"}
+    return {
+        "image": [Image.fromarray(pixels), Image.fromarray(pixels[..., 0]), Image.fromarray(pixels)],
+        "video": [(frames, about)],
+        "audio": [np.linspace(0, 1, 4000), [0.5, -0.25], (np.zeros(3, np.float32), 16_000)],
+    }
+
+
+def test_media_come_back_as_they_were_sent():
+    sent = PromptMedia.encode(shown(), {"sampling_rate": 16_000})
+    request = ScoreRequest.decode(ScoreRequest(np.array([5, 6]), 1, 0, sent).encode())
+    assert request.token_ids.tolist() == [5, 6]
+    (found, kwargs), before = request.media.decode(), shown()
+    assert kwargs == {"sampling_rate": 16_000} and [*found] == [*before]
+    for mine, given in zip(found["image"], before["image"], strict=True):
+        assert mine.mode == given.mode and np.array_equal(np.asarray(mine), np.asarray(given))
+    ((frames, about),) = found["video"]
+    ((right, abouts),) = before["video"]
+    assert torch.equal(frames, right) and frames.dtype == right.dtype
+    assert torch.equal(about.pop("frames_indices"), abouts.pop("frames_indices")) and about == abouts
+    array, samples, (short, rate) = found["audio"]
+    assert np.array_equal(array, before["audio"][0]) and (samples, rate) == ([0.5, -0.25], 16_000)
+    assert np.array_equal(short, np.zeros(3)) and short.dtype == np.float32
+
+
+class Trap:
+    """Ends the test's process where it is unpickled."""
+
+    def __reduce__(self):
+        return os._exit, (66,)
+
+
+def pickled():
+    out = io.BytesIO()
+    np.save(out, np.array([Trap()], object), allow_pickle=True)
+    return out.getvalue()
+
+
+def damaged(data, kind="image"):
+    """Media with one part of these bytes."""
+    made = Media(data, kind)
+    text = json.dumps({"items": [{"type": "image", "of": [made.reference]}], "kwargs": {}})
+    return PromptMedia(text, {made.digest: data})
+
+
+WRONG = {
+    "no image": (damaged(b"no image"), "cannot identify image file"),
+    "a pickle": (damaged(pickled(), "array"), "allow_pickle=False"),
+    "a part that is missing": (replace(damaged(b""), parts={}), "KeyError"),
+    "another tree": (PromptMedia("[]", {}), "media that cannot be read"),
+    "an unknown type": (PromptMedia('{"__typed__": [1, "os.system", "true"]}', {}), "os.system"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_media_that_cannot_be_read_are_refused(name):
+    media, message = WRONG[name]
+    engine = Scripted()
+
+    async def go():
+        _, address, end = await serving(engine)
+        try:
+            await with_client(teachers("a"), [[address]], lambda client: client.score(TASK, PART, media))
+        finally:
+            await end()
+
+    with pytest.raises(RunError, match="refused the task with index 7") as told:
+        asyncio.run(go())
+    assert message in str(told.value) and engine.most == 0
+
+
+def test_answers_to_one_prompt_are_requests_of_their_own_with_its_media():
+    engine = Scripted()
+    parts = [Trajectory([1, 2], [token], [1], [0.0]) for token in range(20, 28)]
+    media = PromptMedia.encode(shown(), {"sampling_rate": 16_000})
+
+    async def go():
+        _, address, end = await serving(engine)
+
+        async def ask(client):
+            return await asyncio.gather(*(client.score(TASK, part, media) for part in parts))
+
+        rows = await with_client(teachers("a"), [[address]], ask)
+        await end()
+        return rows
+
+    rows = asyncio.run(go())
+    assert [-each.logprobs.item() for each in rows] == [part.response_ids[0] for part in parts]
+    assert len({request.request_id for request in engine.asked}) == len(parts)
+    for request in engine.asked:
+        assert [len(each) for each in request.media.values()] == [3, 1, 3]
+        assert request.processor_kwargs == {"sampling_rate": 16_000}
+
+
 def body(header, ids=()):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(text).to_bytes(4, "little") + text + np.array(ids, "<i4").tobytes()
@@ -62,6 +167,12 @@ def body(header, ids=()):
         (body({"tokens": 3, "rows": 1, "top": 0}, [1, 2]), "8 bytes of arrays instead of 12"),
         (body({"tokens": 2, "rows": 2, "top": 0}, [1, 2]), "2 rows of a sequence of 2 tokens"),
         (body({"tokens": 2, "rows": 0, "top": 0}, [1, 2]), "0 rows"),
+        (body({"tokens": 1, "rows": 1, "top": 0, "parts": ["a"]}, [1, 2]), "parts="),
+        (body({"tokens": 1, "rows": 1, "top": 0, "parts": {"a": -4}}, [1, 2]), "a=-4"),
+        (
+            body({"tokens": 1, "rows": 1, "top": 0, "parts": {"a": 8}}, [1, 2]),
+            "8 bytes of arrays instead of 12",
+        ),
     ],
 )
 def test_another_body_is_refused(wrong, message):
@@ -79,9 +190,11 @@ class Scripted:
 
     def __init__(self):
         self.under_way = self.most = 0
+        self.asked = []
 
     async def submit(self, requests):
         (request,) = requests
+        self.asked.append(request)
         if 13 in request.prompt_ids:
             raise ValueError("Token id 13 is out of vocabulary")
         return [asyncio.ensure_future(self.answer(request))]
@@ -98,9 +211,9 @@ class Scripted:
         return [Completion([0], [0.0], "length", prompt_top=PromptTop(ids, -ids.astype(np.float32)))]
 
 
-async def serving(engine, port=0):
+async def serving(engine, port=0, processor=None):
     """Serve an engine; returns (its server, its address, how to end it)."""
-    server = TeacherServer(engine, KEY)
+    server = TeacherServer(engine, KEY, processor)
     runner = web.AppRunner(server.app, handler_cancellation=True)
     await runner.setup()
     port = port or free_port("127.0.0.1")

@@ -57,7 +57,7 @@ def _kept_array(value: Any, kind: str) -> Any:
     if kind == "audio" and isinstance(value, list) and value and all(type(part) is float for part in value):
         return Media(_npy(np.array(value)), "numbers")
     if isinstance(value, list | tuple):
-        return [_kept_array(part, kind) for part in value]
+        return type(value)(_kept_array(part, kind) for part in value)
     return kept(value)
 
 

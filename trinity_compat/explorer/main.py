@@ -48,6 +48,7 @@ from trinity_compat.explorer.scheduling.report import StepReporter
 from trinity_compat.explorer.scheduling.scheduler import Scheduler, TrainerFinished
 from trinity_compat.explorer.teachers.address import ROLE as TEACHERS
 from trinity_compat.explorer.teachers.client import TeacherClient, connected
+from trinity_compat.explorer.teachers.media import PromptReader
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.job import disk_full, dynamic_dataset, fingerprint, placement
 from trinity_compat.job.fingerprint import SCORING, fingerprint_of, sign
@@ -215,7 +216,8 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         routers = await _auxiliary_models(spec, buffer, workers, heart)
         scorer = closed_at_end.enter_context(closing(_scorer(spec, config, routers)))
         pipeline = pipeline_of(spec.verl, train)
-        async with _teachers(spec, buffer, heart) as teachers, prepared(pipeline, spec.verl, routers):
+        reader = PromptReader(config.data, processor)
+        async with _teachers(spec, buffer, heart, reader) as teachers, prepared(pipeline, spec.verl, routers):
             builder = _group_builder(spec, workers, scorer, tokenizer, processor, teachers)
             explorer = Explorer(
                 buffer, scheduler, builder, report, heart, receiver, device, sync_check, pipeline
@@ -268,10 +270,10 @@ def _group_builder(
 
 
 def _teachers(
-    spec: RunSpec, buffer: Buffer, heart: Heartbeat
+    spec: RunSpec, buffer: Buffer, heart: Heartbeat, reader: PromptReader
 ) -> AbstractAsyncContextManager[TeacherClient | None]:
     limit_s = max(spec.sync.timeout_s, START_S)
-    return connected(spec.verl, buffer, heart.check, timeout_s=limit_s, watchdog=heart.engines)
+    return connected(spec.verl, buffer, heart.check, timeout_s=limit_s, reader=reader, watchdog=heart.engines)
 
 
 def _trainer_finished(spec: RunSpec) -> TrainerFinished:

@@ -19,6 +19,7 @@ from trinity_compat.explorer.rewards.scoring import Score, failure_metrics, name
 from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
 from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.explorer.teachers.client import TeacherClient
+from trinity_compat.explorer.teachers.media import PromptMedia
 from trinity_compat.explorer.teachers.wire import TeacherRows
 from trinity_compat.job.run_spec import OnAgentFailure
 from trinity_compat.trinity.pipelines.runner import TRUNCATED
@@ -193,7 +194,8 @@ async def _ask(teachers: TeacherClient, job: RolloutTask, parts: Sequence[Trajec
     """
     trained = parts[: -1 if job.baseline else None]
     wanted = {id(part): part for part in trained if any(part.response_mask)}
-    asking = [asyncio.ensure_future(_timed(teachers, job.task, part)) for part in wanted.values()]
+    media = await teachers.media(job.task) if wanted else None
+    asking = [asyncio.ensure_future(_timed(teachers, job.task, part, media)) for part in wanted.values()]
     try:
         found = dict(zip(wanted, await asyncio.gather(*asking), strict=True))
     finally:
@@ -202,9 +204,11 @@ async def _ask(teachers: TeacherClient, job: RolloutTask, parts: Sequence[Trajec
     return [found.get(id(part)) for part in trained] + [None] * (len(parts) - len(trained))
 
 
-async def _timed(teachers: TeacherClient, task: Mapping[str, Any], part: Trajectory) -> Taught:
+async def _timed(
+    teachers: TeacherClient, task: Mapping[str, Any], part: Trajectory, media: PromptMedia | None
+) -> Taught:
     begin = time.monotonic()
-    rows = await teachers.score(task, part)
+    rows = await teachers.score(task, part, media)
     return Taught(rows, time.monotonic() - begin)
 
 

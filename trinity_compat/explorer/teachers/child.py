@@ -12,14 +12,14 @@ import hmac
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from aiohttp import web
 
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.parent_watch import end_with_parent
-from trinity_compat.explorer.engine.media_tokens import placeholders
+from trinity_compat.explorer.engine.media_tokens import collapse_placeholders, placeholders
 from trinity_compat.explorer.engine.vllm import (
     AsyncEngine,
     Engine,
@@ -33,17 +33,21 @@ from trinity_compat.explorer.teachers import address
 from trinity_compat.explorer.teachers.arguments import teacher_arguments
 from trinity_compat.explorer.teachers.wire import ScoreRequest, TeacherRows
 
+if TYPE_CHECKING:
+    from verl.workers.config import HFModelConfig
+
 _LARGEST = 1 << 30  # bytes of a request
 
 
 class TeacherServer:
     """HTTP application around a started engine.
 
-    ``key``: requests without it are answered 401. ``ended`` gets the exception with which the engine died.
+    ``key``: requests without it are answered 401. ``processor``: the teacher's, by which the placeholders of
+    media are known. ``ended`` gets the exception with which the engine died.
     """
 
-    def __init__(self, engine: Engine, key: str) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, key: str, processor: Any = None) -> None:
+        self._engine, self._processor = engine, processor
         self._authorization = f"Bearer {key}".encode()
         self._count = 0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -73,15 +77,16 @@ class TeacherServer:
 
     async def _top(self, request: ScoreRequest) -> PromptTop:
         """Request log-probabilities as veRL does of its teachers (0.9.1, teacher_manager.py)."""
+        given = await asyncio.to_thread(request.media.decode) if request.media else ({}, {})
         self._count += 1
-        sampling = {"prompt_logprobs": request.top, "max_tokens": 1, "temperature": 1.0}
-        (answer,) = await self._engine.submit(
-            [
-                GenerationRequest(
-                    f"score-{self._count}", request.token_ids.tolist(), sampling, prompt_rows=request.rows
-                )
-            ]
+        asked = GenerationRequest(
+            f"score-{self._count}",
+            collapse_placeholders(request.token_ids.tolist(), self._processor),
+            {"prompt_logprobs": request.top, "max_tokens": 1, "temperature": 1.0},
+            *given,
+            request.rows,
         )
+        (answer,) = await self._engine.submit([asked])
         (completion,) = await answer
         if completion.prompt_top is None:
             raise RunError("vLLM returned no log-probabilities of the prompt")
@@ -104,16 +109,14 @@ def _rows(request: ScoreRequest, found: PromptTop) -> TeacherRows:
     return TeacherRows(None, found.logprobs)
 
 
-def make_engine(given: Mapping[str, Any], device: str) -> Engine:
+def make_engine(model: HFModelConfig, given: Mapping[str, Any], device: str) -> Engine:
     """Create a teacher's engine.
 
-    ``given``: path, inference, index and top, as for ``teacher_arguments``. Its vocabulary is that of the
-    teacher's tokenizer, without placeholders of media (verl 0.9.1, vllm_async_server.py, ``run_server``).
+    ``given``: inference, index and top, as for ``teacher_arguments``. Its vocabulary is that of the teacher's
+    tokenizer, without placeholders of media (verl 0.9.1, vllm_async_server.py, ``run_server``).
     """
-    from verl.workers.config import HFModelConfig
     from verl.workers.rollout.utils import get_max_position_embeddings
 
-    model = HFModelConfig(path=given["path"])
     arguments = teacher_arguments(
         given["inference"],
         model_path=model.local_path,
@@ -127,11 +130,17 @@ def make_engine(given: Mapping[str, Any], device: str) -> Engine:
 
 
 async def serve(given: Mapping[str, Any], device: str, host: str, port: int) -> None:
-    """Serve until cancelled. Raises EngineDied when the engine ends."""
+    """Serve until cancelled. Raises EngineDied when the engine ends.
+
+    ``given``: path of the model, and as for ``make_engine``.
+    """
+    from verl.workers.config import HFModelConfig
+
     key = address.key()
-    engine = make_engine(given, device)
+    model = HFModelConfig(path=given["path"])
+    engine = make_engine(model, given, device)
     await engine.start()
-    server = TeacherServer(engine, key)
+    server = TeacherServer(engine, key, model.processor)
     # A request whose client has gone away is aborted in the engine.
     runner = web.AppRunner(server.app, handler_cancellation=True)
     await runner.setup()

@@ -20,6 +20,7 @@ from trinity_compat.explorer.engine.trajectory import Trajectory
 from trinity_compat.explorer.rewards.scoring import name_task
 from trinity_compat.explorer.teachers.address import key, load_addresses, wait_for_addresses
 from trinity_compat.explorer.teachers.arguments import Distillation, Teacher, distillation
+from trinity_compat.explorer.teachers.media import PromptMedia, PromptReader
 from trinity_compat.explorer.teachers.wire import ScoreRequest, TeacherRows
 
 RETRY_S = 300.0  # a server that restarts loads its model first
@@ -34,7 +35,8 @@ class TeacherClient:
     """Requests rows of log-probabilities; close it after the last one.
 
     ``addresses`` is called again when a server does not answer: after a restart it may have another one.
-    ``key``: that of the servers (``address``).
+    ``key``: that of the servers (``address``). ``reader``: reads the media of prompts; None where tasks have
+    none.
     ``watchdog`` observes requests: one that a server holds without an answer would wait without end.
     """
 
@@ -44,6 +46,7 @@ class TeacherClient:
         addresses: Addresses,
         *,
         key: str,
+        reader: PromptReader | None = None,
         retry_s: float = RETRY_S,
         watchdog: Watchdog | None = None,
     ) -> None:
@@ -52,18 +55,25 @@ class TeacherClient:
             teacher.key: _Servers(teacher, place, addresses, retry_s, watchdog or Watchdog())
             for place, teacher in enumerate(distillation.teachers)
         }
+        self._reader = reader
         self._headers = {"Authorization": f"Bearer {key}"}
         self._session: aiohttp.ClientSession | None = None
 
-    async def score(self, task: Mapping[str, Any], part: Trajectory) -> TeacherRows:
+    async def media(self, task: Mapping[str, Any]) -> PromptMedia | None:
+        """Return the media of a task's prompt, for the requests about all its answers."""
+        return await self._reader.read(task) if self._reader else None
+
+    async def score(
+        self, task: Mapping[str, Any], part: Trajectory, media: PromptMedia | None = None
+    ) -> TeacherRows:
         """Return the rows of an answer's response, by the teacher of its task.
 
-        Raises RunError for a task without a teacher, for a request that the teacher refuses, and where it
-        does not answer for ``retry_s`` seconds.
+        ``media``: those of the task. Raises RunError for a task without a teacher, for a request that the
+        teacher refuses, and where it does not answer for ``retry_s`` seconds.
         """
         servers = self._servers[self._key_of(task)]
         ids = np.array([*part.prompt_ids, *part.response_ids], dtype=np.int32)
-        request = ScoreRequest(ids, len(part.response_ids), self._distillation.top)
+        request = ScoreRequest(ids, len(part.response_ids), self._distillation.top, media)
         if self._session is None:
             # Bounded by the servers' own limit, not by aiohttp's of 100 connections and 5 minutes.
             whole = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
@@ -103,6 +113,7 @@ async def connected(
     check: Callable[[], None],
     *,
     timeout_s: float,
+    reader: PromptReader | None = None,
     watchdog: Watchdog | None = None,
 ) -> AsyncIterator[TeacherClient | None]:
     """Yield a client of the launch's teachers once all are served; None without distillation.
@@ -114,7 +125,8 @@ async def connected(
         yield None
         return
     await wait_for_addresses(buffer, check, timeout_s=timeout_s, teachers=len(found.teachers))
-    client = TeacherClient(found, partial(load_addresses, buffer), key=key(), watchdog=watchdog)
+    known = partial(load_addresses, buffer)
+    client = TeacherClient(found, known, key=key(), reader=reader, watchdog=watchdog)
     try:
         yield client
     finally:

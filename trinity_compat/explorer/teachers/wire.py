@@ -1,9 +1,9 @@
 """Requests to a teacher's server and its replies, as bytes: a header in JSON, then arrays.
 
-Little-endian. A request is [length of the header, uint32][header][token ids, int32 [N]]; a reply is [length,
-uint32][header][ids, int32 [R, K], unless they are the own tokens][log-probabilities, float32 [R, K]]. JSON
-would take ten times as many bytes, and 0.7 s for 2048 rows of 64 where this takes 0.1 ms. No pickles: their
-reader would run what a sender wrote.
+Little-endian. A request is [length of the header, uint32][header][token ids, int32 [N]][parts of the
+prompt's media, as ``PromptMedia`` has them]; a reply is [length, uint32][header][ids, int32 [R, K], unless
+they are the own tokens][log-probabilities, float32 [R, K]]. JSON would take ten times as many bytes, and 0.7
+s for 2048 rows of 64 where this takes 0.1 ms. No pickles: their reader would run what a sender wrote.
 """
 
 from __future__ import annotations
@@ -16,35 +16,54 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trinity_compat.explorer.teachers.media import PromptMedia
+
 _LENGTH = 4  # bytes
-_INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+_INT32, _FLOAT32, _BYTE = np.dtype("<i4"), np.dtype("<f4"), np.dtype("u1")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRequest:
     """A request for a sequence's last ``rows`` rows.
 
-    ``token_ids`` int32 [N], prompt and response; ``top``: number of tokens in a row, 0 for the own one.
+    ``token_ids`` int32 [N], prompt and response; ``top``: number of tokens in a row, 0 for the own one;
+    ``media`` of the prompt.
     """
 
     token_ids: npt.NDArray[np.int32]
     rows: int
     top: int
+    media: PromptMedia | None = None
 
     def encode(self) -> bytes:
         """Return the request's body."""
-        header = {"tokens": len(self.token_ids), "rows": self.rows, "top": self.top}
-        return _with_header(header) + self.token_ids.astype(_INT32).tobytes()
+        header: dict[str, Any] = {"tokens": len(self.token_ids), "rows": self.rows, "top": self.top}
+        parts: Mapping[str, bytes] = {}
+        if self.media:
+            parts = self.media.parts
+            sizes = {digest: len(data) for digest, data in parts.items()}
+            header |= {"media": self.media.text, "parts": sizes}
+        return b"".join([_with_header(header), self.token_ids.astype(_INT32).tobytes(), *parts.values()])
 
     @classmethod
     def decode(cls, body: bytes) -> ScoreRequest:
         """Read a request's body. Raises ValueError for any other body, or rows that the sequence lacks."""
         header, rest = _split(body)
         tokens, rows, top = (_count(header, name) for name in ("tokens", "rows", "top"))
-        (token_ids,) = _arrays(rest, [(_INT32, (tokens,))])
+        sizes = header.get("parts", {})
+        if not isinstance(sizes, Mapping):
+            raise ValueError(f"parts={sizes!r:.80} in the header")
+        shapes = [(_BYTE, (_count(sizes, digest),)) for digest in sizes]
+        token_ids, *parts = _arrays(rest, [(_INT32, (tokens,)), *shapes])
         if not 0 < rows < tokens:  # the first token has no row
             raise ValueError(f"{rows} rows of a sequence of {tokens} tokens")
-        return cls(token_ids, rows, top)
+        text = header.get("media")
+        if text is None:
+            return cls(token_ids, rows, top)
+        named = zip(sizes, parts, strict=True)
+        return cls(
+            token_ids, rows, top, PromptMedia(str(text), {name: part.tobytes() for name, part in named})
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
