@@ -143,6 +143,8 @@ def main() -> None:
     if options.fields:
         flavours = (*FLAVOURS, *ENGINE_FLAVOURS)
         named = [targets(composed_as(trees[VERL], flavour)) for flavour in flavours]
+        of_rows = ("engine/", "optim/")  # the sections of the supervised trainers
+        named += [targets(f.config) for name, f in trees[VERL].files.items() if name.startswith(of_rows)]
         write("fields.json", dataclass_fields(set().union(*named)))
 
 

@@ -98,7 +98,8 @@ def test_a_run_goes_on_from_its_checkpoint_unless_the_launch_says_otherwise(mode
     [
         ("optim.lr=0.5", Status.MAPPED, "algorithm.optimizer.lr"),
         ("trainer.save_freq=5", Status.DERIVED, "trainer.save_interval"),
-        ("use_remove_padding=true", Status.PASSED_THROUGH, None),
+        ("use_remove_padding=true", Status.UNSUPPORTED_UPSTREAM, None),  # upstream overwrites it
+        ("model.use_liger=true", Status.PASSED_THROUGH, None),
         ("data.multiturn.messages_key=talk", Status.NO_EFFECT, None),  # the rows are columns
         ("data.custom_cls.path=a.py", Status.UNSUPPORTED, None),
         ("optim.lr_scheduler=wsd", Status.APPROXIMATED, None),

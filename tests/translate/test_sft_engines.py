@@ -2,11 +2,13 @@
 
 import pytest
 
+from trinity_compat.common.nested import value_at
 from trinity_compat.launch import read_argv
 from trinity_compat.translate.model import Status, TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
-from trinity_compat.translate.verl_from_trinity import flavour_of, to_verl
+from trinity_compat.translate.verl_from_trinity import flavour_of, in_full, to_verl, verl_settings
 from trinity_compat.trinity.config import validate
+from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.pinned import compose_pinned
 
 ROWS = ["data.train_files=a.parquet", "data.messages_key=talk", "model.path=m", "trainer.n_gpus_per_node=8"]
@@ -23,7 +25,8 @@ def trained(*arguments):
     """The configuration of veRL's that the run trains with."""
     made = translated(*arguments).config
     assert not validate(made, "0.6.0")
-    return compose_pinned(to_verl(made), flavour_of(made))["actor_rollout_ref"]["actor"]
+    full = in_full(made)
+    return compose_pinned(verl_settings(full), flavour_of(made))["actor_rollout_ref"]["actor"]
 
 
 def finding(key, *arguments):
@@ -125,12 +128,28 @@ def test_a_setting_of_fsdps_without_a_field_reaches_the_run(word, place, value):
 
 
 @pytest.mark.parametrize("engine", ["automodel", "veomni", "torchtitan"])
-def test_an_engine_without_rows_is_said_to_be_unsupported(engine):
-    given = [*ROWS, f"engine={engine}", f"optim={engine}", "engine.use_torch_compile=True"]
-    assert translated(*given).config["trainer"]["trainer_strategy"] == engine
-    for key in ("engine", "optim", "engine.strategy", "engine.use_torch_compile"):
+def test_an_engine_that_trinity_lacks_is_carried_for_our_run(engine):
+    given = [*ROWS, f"engine={engine}", f"optim={engine}", "engine.use_torch_compile=True", "optim.lr=2e-5"]
+    assert translated(*given).config["trainer"]["trainer_strategy"] == "fsdp2"
+    actor = trained(*given)
+    assert actor["strategy"] == engine
+    assert actor[engine]["use_torch_compile"] is True and actor["optim"]["lr"] == 2e-5
+    for key in ("engine", "optim", "engine.use_torch_compile"):
         found = finding(key, *given)
-        assert found.status is Status.UNSUPPORTED and engine in found.reason
+        assert found.status is Status.UNSUPPORTED_UPSTREAM and "our runtime" in found.reason
+
+
+@pytest.mark.parametrize("engine", ["automodel", "veomni", "torchtitan"])
+def test_every_default_of_its_sections_is_the_supervised_trainer_s(engine):
+    """PPO's configuration of an engine has other defaults, and Trinity's for FSDP are not this engine's."""
+    given = [*ROWS, f"engine={engine}", f"optim={engine}"]
+    (found,) = read_argv(["torchrun", "-m", "verl.trainer.sft_trainer", *given]).launches
+    stock, actor = effective_config(found), trained(*given)
+    sections = {"engine": engine, "optim": "optim"}
+    for key, setting in stock.settings.items():
+        section, _, name = key.partition(".")
+        if section in sections and name != "_target_":
+            assert value_at(actor[sections[section]], name) == setting.value, key
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 Their keys are a tree of their own, in every release (``sft_trainer.yaml``, ``sft_trainer_engine.yaml``). Each
 key has a row in ``translators/sft.json``: status, path in the YAML ("" for none), reason. The keys of
-Megatron's sections have theirs in ``sft_megatron.json``. Settings that trinity-rft's YAML lacks are
-written under ``trinity_compat.rows``, for our runtime.
+Megatron's sections have theirs in ``sft_megatron.json``, those of engines that trinity-rft lacks in
+``sft_engines.json``. Settings that its YAML lacks are written under ``trinity_compat.rows``, for our runtime.
 
 The class of the section ``engine`` names the engine (verl 0.9.1, trainer/config/engine/*.yaml): Megatron's
 has no key ``strategy``, which is a default of its dataclass there (workers/config/engine.py).
@@ -19,18 +19,23 @@ from functools import cache
 from typing import Any
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import put, sections_above
+from trinity_compat.common.nested import put, sections_above, value_at
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.common.resources import data_path
+from trinity_compat.common.training_engines import TrainingEngine, engine_of
 from trinity_compat.launch import torchrun
 from trinity_compat.launch.model import Word
+from trinity_compat.translate.defaults import trainer_config
 from trinity_compat.translate.env_references import EnvReferences, recomposed
 from trinity_compat.translate.model import Caution, Finding, Status, TranslateOptions, Translation
-from trinity_compat.translate.supervised import BUFFER, ENGINES, STRATEGY
+from trinity_compat.translate.sections.trainer import STRATEGIES
+from trinity_compat.translate.supervised import ACTOR, BUFFER, STRATEGY
 from trinity_compat.translate.trinity_reader import NEVER
 from trinity_compat.translate.unknown import UNKNOWN, reason_of
 from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_value
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
+from trinity_compat.verl_config.pinned import pinned_release
+from trinity_compat.verl_config.releases import engine_flavour
 
 CODE = "TC100"
 COMPAT = "trainer.trainer_config.trinity_compat"
@@ -145,6 +150,7 @@ class _Draft:
     settings: Mapping[str, Setting]
     config: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
+    carried: dict[str, object] = field(default_factory=dict)  # veRL's keys that upstream's trainer drops
 
     def value(self, key: str, default: object = None) -> Any:
         """Return the value of ``key`` here; ``default`` if there is none or it is null."""
@@ -173,17 +179,39 @@ class _Draft:
         """True if Megatron trains, whose sections have keys of their own."""
         return self.strategy == _MEGATRON
 
+    @property
+    def engine(self) -> TrainingEngine:
+        """The training engine."""
+        return engine_of(self.strategy)
+
+    @property
+    def flavour(self) -> str:
+        """veRL's configuration whose classes an engine that trinity-rft lacks needs, "" for the others."""
+        return engine_flavour(self.strategy)
+
     def row(self, key: str) -> Row:
         """Return the key's status, path and reason. A section's path is that of its keys."""
+        if key not in rows() and key.startswith(_SECTIONS) and not self.engine.is_known:
+            return "unsupported", "", f"a setting for {self.strategy}, which is not an engine of veRL's"
         tables = (rows("sft_megatron"), rows()) if self.megatron else (rows(),)
-        if key not in rows() and key.startswith(_SECTIONS) and self.strategy not in ENGINES:
-            return "unsupported", "", f"a setting for {self.strategy}, which is not among a run's engines"
+        if self.flavour and key.startswith(_SECTIONS):
+            tables = (rows("sft_engines"),)
         for name in (key, *sections_above(key)):
             for table in tables:
                 if name in table:
                     status, path, why = table[name]
-                    return status, path and path + key[len(name) :], why
+                    path = path and path.format(self.engine.section) + key[len(name) :]
+                    return status, self._kept(path), why
         return "unsupported", "", "our runtime does not read it"
+
+    def _kept(self, path: str) -> str:
+        """Return where upstream's trainer leaves ``path``: its classes drop keys that they don't have."""
+        key = path.removeprefix(_TRAINER_CONFIG)
+        if key == path:
+            return path
+        takes = trainer_config(TRINITY, _MEGATRON if self.megatron else "fsdp")
+        dropped = self.flavour or key in takes.ignored or not takes.takes(key)
+        return _CARRIED + key if dropped else path
 
     def write(self) -> None:
         """Write the configuration of the launch."""
@@ -195,9 +223,17 @@ class _Draft:
                 self.put(path, size, f"torchrun --{option} ({place})")
             elif path and status in ("mapped", "passed_through") and self._is_written(key, setting):
                 value = setting.value if path != f"{BUFFER}.path" else _files(setting.value)
-                self.put(path, value, self._said(key))
+                if path.startswith(_CARRIED):
+                    self.carried[path.removeprefix(_CARRIED)] = value
+                else:
+                    self.put(path, value, self._said(key))
         if self.megatron:
             self.put(STRATEGY, _MEGATRON, self._said("engine._target_"))
+        elif self.engine.is_known and self.strategy not in STRATEGIES:
+            self.put(STRATEGY, _STAND_IN, f"trinity-rft has no strategy {self.strategy!r}")
+            self.put(f"{COMPAT}.stands_for", {f"{ACTOR}.strategy": [_STAND_IN, self.strategy]})
+        if self.flavour:
+            self.put(f"{COMPAT}.flavour", self.flavour, "veRL's configuration of this name")
         self._algorithm()
         self._rows()
         self._places()
@@ -212,11 +248,19 @@ class _Draft:
         """Return True unless the value is null, idle, or a default that upstream has by itself."""
         if setting.value in (None, "none") or key in self._idle():
             return False
+        if self.flavour and key.startswith(_SECTIONS):
+            # Trinity's defaults for FSDP's optimizer would count for the names that both optimizers have.
+            at = self.row(key)[1].removeprefix(_CARRIED)
+            return key.startswith("optim.") or setting.value != self._default(at)
         return (
             setting.where is not None
             or self.row(key)[0] == "mapped"
             or key.endswith("micro_batch_size_per_gpu")
         )
+
+    def _default(self, key: str) -> object:
+        """Return the default of a veRL key with the engine's classes."""
+        return value_at(pinned_release(self.flavour).resolved, key)
 
     def _idle(self) -> set[str]:
         """Return the keys that concern the other kind of rows."""
@@ -230,9 +274,11 @@ class _Draft:
 
     def _algorithm(self) -> None:
         self.put("algorithm.algorithm_type", "sft", self.effective.launch.module)
+        if (clip := self.value(_CLIP)) is not None:  # upstream fills trainer.grad_clip in from this one
+            self.put(f"{_OPTIM}.clip_grad", clip, self._said(_CLIP))
         if self.megatron:
             self._of_megatron()
-        else:
+        elif not self.flavour:
             schedule = next(filter(None, map(self.value, _SCHEDULE_KEYS)), "constant")
             self.put(f"{_OPTIM}.lr_scheduler_type", _SCHEDULES.get(str(schedule), "cosine"))
             self.put(f"{_OPTIM}.min_lr_ratio", self.value("optim.min_lr_ratio", 0.0))
@@ -307,6 +353,7 @@ class _Draft:
         """Return keys of veRL's PPO trainer that no field of Trinity's stands for."""
         loggers = _listed(self.value("trainer.logger", ["console"]))
         told: dict[str, object] = {"trainer.default_local_dir": directory, "trainer.logger": loggers}
+        told |= self.carried
         if self.value("data.val_files") and (every := self.value("trainer.test_freq", -1)):
             told["trainer.test_freq"] = every
         return told
@@ -334,9 +381,9 @@ class _Draft:
         """Return the status of a word that is no key, with the reason: a config group, or Hydra's own."""
         if f"{other.key}." not in _SECTIONS:
             return "no_effect", "about Hydra itself"
-        if self.strategy in ENGINES:
+        if self.strategy in STRATEGIES:
             return "mapped", f"which file of veRL's the section comes from: {self.strategy} trains"
-        return "unsupported", f"{self.strategy} is not among a run's engines"
+        return "unsupported_upstream", f"upstream has no strategy {self.strategy!r}; our runtime has"
 
     def _finding(self, key: str, setting: Setting) -> Finding:
         status, path, why = self.row(key)
@@ -344,6 +391,8 @@ class _Draft:
             reason = reason_of(key, self.effective)
             return Finding(UNKNOWN, Status.UNKNOWN, key, setting.value, setting.where, reason=reason)
         found, why = self._fate(key, setting, Status(status), why)
+        if found is Status.PASSED_THROUGH and path.startswith(_CARRIED) and setting.where is not None:
+            found, why = Status.UNSUPPORTED_UPSTREAM, "upstream's trainer drops it; carried for our runtime"
         target = path if path and found in _WITH_TARGET else None
         return Finding(CODE, found, key, setting.value, setting.where, target, reason=why)
 
@@ -360,12 +409,16 @@ class _Draft:
             return Status.NO_EFFECT, "asks for nothing"
         if self.megatron:
             return self._of_megatrons_optimizer(key, setting, status, why)
+        if self.flavour and key.startswith(_SECTIONS):
+            return status, why
         if key in _SCHEDULE_KEYS and setting.value is not None and setting.value not in _SCHEDULES:
             return Status.APPROXIMATED, f"veRL's PPO trainer has no schedule {setting.value!r}: cosine"
         if key == "optim.optimizer" and setting.value not in _OPTIMIZERS:
             return Status.APPROXIMATED, f"no optimizer of that name: {setting.value!r}; adamw"
-        if key == _ENGINE_STRATEGY and setting.value not in ENGINES:
-            return Status.UNSUPPORTED, f"{setting.value} is not among a run's engines"
+        if key == _ENGINE_STRATEGY and setting.value not in STRATEGIES:
+            if self.engine.is_known:
+                return Status.UNSUPPORTED_UPSTREAM, f"upstream has no {setting.value!r}; our runtime has"
+            return Status.UNSUPPORTED, f"veRL's section takes no strategy {setting.value!r}"
         return status, why
 
     def _of_megatrons_optimizer(
@@ -382,10 +435,12 @@ class _Draft:
 
 _DECIDE = ("trainer.resume_mode",)
 _OPTIM = "algorithm.optimizer"
+_STAND_IN = "fsdp2"  # trinity-rft's strategy in place of one that it lacks
+_TRAINER_CONFIG, _CARRIED = "trainer.trainer_config.", f"{COMPAT}.verl."
 _ENGINE_STRATEGY = "engine.strategy"
 _COUNTED = {"trainer.nnodes": "machines", "trainer.n_gpus_per_node": "GPUs"}
 _SECTIONS = ("engine.", "optim.")
-_BETAS, _MUON = "optim.betas", "muon"
+_BETAS, _MUON, _CLIP = "optim.betas", "muon", "optim.clip_grad"
 _DECAY, _FLOOR = "optim.lr_decay_style", "optim.min_lr"  # Megatron's
 _SCHEDULE_KEYS = ("optim.warmup_style", "optim.lr_scheduler", "optim.lr_scheduler_type")
 _WITH_TARGET = (Status.MAPPED, Status.DERIVED, Status.PASSED_THROUGH)

@@ -25,7 +25,6 @@ from trinity_compat.trinity.config.complete import expert_rows
 BUFFER = "buffer.trainer_input.experience_buffer"
 BATCH = "buffer.train_batch_size"
 STRATEGY = "trainer.trainer_strategy"
-ENGINES = ("fsdp", "fsdp2", "megatron")  # those that train on rows
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 _COMPAT = "trainer.trainer_config.trinity_compat"
 _OF_VERL = ("prompt_dict_keys", "response_dict_keys", "response_then_eos")  # of a translated launch

@@ -26,7 +26,7 @@ from trinity_compat.translate.update_steps import verl_steps
 from trinity_compat.trinity.config.complete import CompletedConfig, completed
 from trinity_compat.trinity.config.validate import release_of
 from trinity_compat.verl_config.pinned import pinned_release
-from trinity_compat.verl_config.releases import ENGINE_FLAVOURS
+from trinity_compat.verl_config.releases import OTHER_FLAVOURS
 
 COMPAT = "trinity_compat"
 _UPDATES = "updates_per_step"
@@ -50,7 +50,7 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
         keys.update(way_back(reading))
     keys |= _passed(config)
     keys |= supervised.verl_keys(reading)
-    if (flavour := flavour_of(config)) in ENGINE_FLAVOURS:
+    if (flavour := flavour_of(config)) in OTHER_FLAVOURS:
         # Trinity's fields name settings of FSDP, which the classes of another engine's sections do not take.
         keys = {key: value for key, value in keys.items() if pinned_release(flavour).takes(key) is not False}
     for key, (yaml_says, launch_says) in _stand_ins(compat):

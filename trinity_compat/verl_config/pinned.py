@@ -14,9 +14,15 @@ from trinity_compat.verl_config.compose import composed_as
 from trinity_compat.verl_config.extra_keys import takes
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.merge import merge
-from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, release_tree
+from trinity_compat.verl_config.releases import (
+    FLAVOURS,
+    OTHER_FLAVOURS,
+    ROWS_FLAVOURS,
+    release_tree,
+)
 
-_ALL = (*FLAVOURS, *ENGINE_FLAVOURS)
+_ALL = (*FLAVOURS, *OTHER_FLAVOURS)
+_ACTOR = "actor_rollout_ref.actor"
 
 
 def compose_pinned(overrides: Mapping[str, object], flavour: str = "ppo_trainer") -> dict[str, Any]:
@@ -49,7 +55,9 @@ class Pinned:
     """
 
     def __init__(self, flavour: str) -> None:
-        self.tree: Mapping[str, object] = composed_as(release_tree(VERL), flavour)
+        engine = ROWS_FLAVOURS.get(flavour)
+        composed = composed_as(release_tree(VERL), FLAVOURS[0] if engine else flavour)
+        self.tree: Mapping[str, object] = _with_actor(composed, engine) if engine else composed
         self.nodes = frozenset(nodes(self.tree))
         self.takes = lru_cache(maxsize=8192)(self._takes)
 
@@ -65,8 +73,18 @@ class Pinned:
 
 @lru_cache(maxsize=len(_ALL))
 def pinned_release(flavour: str) -> Pinned:
-    """The pinned release's ``flavour``, which must be one of FLAVOURS or ENGINE_FLAVOURS."""
+    """The pinned release's ``flavour``, which must be one of FLAVOURS or OTHER_FLAVOURS."""
     return Pinned(flavour)
+
+
+def _with_actor(tree: dict[str, object], engine: str) -> dict[str, object]:
+    """Set the actor's sections to those of an engine for which veRL has no actor."""
+    files = release_tree(VERL).files
+    set_key(tree, f"{_ACTOR}._target_", f"trinity_compat.plugins.{engine}_actor.ActorConfig")
+    set_key(tree, f"{_ACTOR}.strategy", engine)
+    set_key(tree, f"{_ACTOR}.{engine}", copied(files[f"engine/{engine}"].config))
+    set_key(tree, f"{_ACTOR}.optim", copied(files[f"optim/{engine}"].config))
+    return tree
 
 
 def put(tree: dict[str, object], key: str, value: object) -> None:

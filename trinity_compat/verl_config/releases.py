@@ -22,6 +22,10 @@ ENGINE_FLAVOURS: Mapping[str, str] = {
     "ppo_veomni_trainer": "veomni",
     "ppo_torchtitan_trainer": "torchtitan",
 }
+# Of ours: ppo_trainer with an actor of an engine for which veRL has none, since its supervised trainer alone
+# trains with it. plugins/automodel_actor.py is the actor's class.
+ROWS_FLAVOURS: Mapping[str, str] = {"sft_automodel": "automodel"}
+OTHER_FLAVOURS: Mapping[str, str] = {**ENGINE_FLAVOURS, **ROWS_FLAVOURS}
 MODEL_ENGINE = "model_engine"
 
 Find = Callable[[str], ConfigFile | None]  # a config's path in its search path, without suffix
@@ -64,6 +68,11 @@ def flavour_with(engine: object) -> str:
     if engine == "megatron":
         return "ppo_megatron_trainer"
     return next((name for name, other in ENGINE_FLAVOURS.items() if other == engine), "ppo_trainer")
+
+
+def engine_flavour(engine: str) -> str:
+    """Return the flavour with the sections of an engine other than FSDP and Megatron, "" for those two."""
+    return next((name for name, other in OTHER_FLAVOURS.items() if other == engine), "")
 
 
 def _load(name: str) -> Any:

@@ -7,6 +7,7 @@ The list is the audit's too: ``translate/run_refusals.py``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -16,16 +17,18 @@ from typing import Literal
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
+from trinity_compat.common.releases import VERL
 from trinity_compat.common.training_engines import TrainingEngine, engine_of
 from trinity_compat.job.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 from trinity_compat.run.plan.source import LaunchRecord
+from trinity_compat.run.plan.verl_view import VerlView
 from trinity_compat.translate.run_refusals import (
     GONE,
     QUANTIZATION,
     STOCK,
     refusals,
 )
-from trinity_compat.translate.supervised import ENGINES as FILE_ENGINES
+from trinity_compat.translate.sections.trainer import STRATEGIES
 from trinity_compat.translate.supervised import STRATEGY, schema_in
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -81,42 +84,73 @@ def _where(text: str) -> Where:
     return Where(file, int(line)) if line.isdigit() else Where(text)
 
 
-def check_rows_engine(config: Tree, record: LaunchRecord, device: str) -> None:
-    """Check the engine of a run on rows of files. Raises UserError for one that cannot train here.
+def check_rows_engine(config: Tree, verl: Tree, record: LaunchRecord) -> None:
+    """Check the engine of a run on rows of files. Raises UserError for one that veRL lacks.
 
-    ``config``: Trinity's, since a CPU's profile puts FSDP into veRL's.
+    ``config``: Trinity's. Its strategies are FSDP's and Megatron's; ``translate`` carries any other one.
     """
     strategy = value_at(config, STRATEGY)
-    on_cpu = device == "cpu" and strategy == "megatron"
-    if schema_in(config) == "experience" or (strategy in (None, *FILE_ENGINES) and not on_cpu):
+    if schema_in(config) == "experience":
         return
-    chosen = _launch_value(record, "engine")
-    said = f"engine={chosen}" if chosen else f"{STRATEGY}={strategy}"
-    fsdp = "engine=fsdp optim=fsdp" if chosen else "fsdp"
-    where = place(record, ("engine", "engine.strategy", "engine._target_", "model.strategy"))
-    if on_cpu:
-        raise UserError(
-            f"{said}: Megatron trains on GPUs only, but this run is on a CPU",
-            where=where,
-            hint=f"start it on a machine with GPUs, or write {fsdp}, with FSDP's own settings",
-        )
+    if strategy in (None, *STRATEGIES):
+        _check_whole_groups(VerlView.of(verl), record)
+        return
+    if chosen := _launch_value(record, "engine.strategy"):
+        said, why = f"engine.strategy={chosen}", f"veRL {VERL}: strategy {chosen} not supported"
+    else:
+        said, why = f"{STRATEGY}={strategy}", f"trinity-rft's are {', '.join(STRATEGIES)}"
+    where = place(record, ("engine.strategy", "model.strategy"))
+    raise UserError(f"{said}: {why}", where=where, hint="write fsdp2, with FSDP's own settings")
+
+
+def _check_whole_groups(verl: VerlView, record: LaunchRecord) -> None:
+    """Check that the GPUs hold whole groups of ranks that compute a row, in the words of the engines.
+
+    An explorer's run is given GPUs that do (``gpu_split``). Source: megatron.core's parallel_state.py,
+    torchtitan's parallel_dims.py.
+    """
+    engine, gpus, sharing = verl.engine, verl.trainer.gpus, verl.sharing(_ACTOR)
+
+    def size(name: str) -> int:
+        return verl.size(engine.key(_ACTOR, name))
+
+    sizes = {name: size(name) for names in engine.shared for name in names if size(name) > 1}
+    if engine.rest and size(engine.rest) > 0 and gpus % sharing == 0:
+        sizes |= {name: size(name) for name in (engine.rest, engine.copies)}
+        product = math.prod(sizes.values())
+        fits, why = product == gpus, f"their product {product} != WORLD_SIZE({gpus})"
+    else:
+        fits, why = gpus % sharing == 0, f"world_size ({gpus}) is not divisible by {sharing}"
+    if fits:
+        return
+    said = {name.rpartition(".")[2]: value for name, value in sizes.items()}
     raise UserError(
-        f"{said}: a run on rows trains with FSDP or Megatron, not with {strategy}",
-        where=where,
-        hint=f"write {fsdp}, with FSDP's own settings, or run on stock veRL",
+        f"{', '.join(f'{name}={value}' for name, value in said.items())}: {why} ({engine.title})",
+        where=place(record, (*(f"engine.{name}" for name in said), "trainer.n_gpus_per_node")),
+        hint="write sizes whose product divides the GPUs, or train on more of them",
     )
 
 
 def _check_training_engine(verl: Tree, record: LaunchRecord, *, elsewhere: bool) -> None:
     """Check that the engine trains on this run's device, and that its packages are installed."""
     engine = _engine_in(verl)
-    key = f"{_ACTOR}.strategy={engine.strategy}"
-    where = place(record, ("model_engine", f"{_ACTOR}.strategy", "--config-name"))
+    chosen = _launch_value(record, "engine")  # of a supervised launch
+    key = f"engine={chosen}" if chosen else f"{_ACTOR}.strategy={engine.strategy}"
+    fsdp = "engine=fsdp optim=fsdp" if chosen else "model_engine=dp"
+    names = (
+        "model_engine",
+        f"{_ACTOR}.strategy",
+        "--config-name",
+        "engine",
+        "engine.strategy",
+        "engine._target_",
+    )
+    where = place(record, names)
     if value_at(verl, "trainer.device") == "cpu" and not engine.on_cpu:
         raise UserError(
             f"{key}: {engine.title} trains on GPUs only, but this run is on a CPU",
             where=where,
-            hint="start it on a machine with GPUs, or write model_engine=dp to train with FSDP",
+            hint=f"start it on a machine with GPUs, or write {fsdp} to train with FSDP",
         )
     if missing := [] if elsewhere else engine.missing():
         on_pypi = all(engine.packages.values())
@@ -124,7 +158,7 @@ def _check_training_engine(verl: Tree, record: LaunchRecord, *, elsewhere: bool)
         raise UserError(
             f"{key} trains with the package {missing[0]}, which is not installed here",
             where=where,
-            hint=f"{installation}, or write model_engine=dp to train with FSDP",
+            hint=f"{installation}, or write {fsdp} to train with FSDP",
         )
 
 

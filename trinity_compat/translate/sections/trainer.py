@@ -12,7 +12,7 @@ from trinity_compat.translate.registry import Derived, VerlSettings, derivation,
 from trinity_compat.translate.sections.gpus import ULYSSES
 from trinity_compat.translate.trinity_reader import FieldPair, NameTable, TrinityReader
 from trinity_compat.trinity.config.schema import schema
-from trinity_compat.verl_config.releases import ENGINE_FLAVOURS
+from trinity_compat.verl_config.releases import OTHER_FLAVOURS
 
 ACTOR = f"{ARR}.actor"
 OPTIM = f"{ACTOR}.optim"
@@ -95,7 +95,7 @@ def _engine(reading: TrinityReader) -> TrainingEngine:
     """Return the engine of the launch, whose name Trinity may lack."""
     if _is_megatron(reading):
         return engine_of("megatron")
-    return engine_of(ENGINE_FLAVOURS.get(str(reading.get(f"{TC}.trinity_compat.flavour"))))
+    return engine_of(OTHER_FLAVOURS.get(str(reading.get(f"{TC}.trinity_compat.flavour"))))
 
 
 def _steps(view: LaunchView, steps: int) -> int:
