@@ -139,6 +139,13 @@ def test_an_engine_that_trinity_lacks_is_carried_for_our_run(engine):
         assert found.status is Status.UNSUPPORTED_UPSTREAM and "our runtime" in found.reason
 
 
+def test_fsdp_turbo_s_section_is_read_by_fsdp_turbo_alone():
+    word = "engine.turbo_config.distributed.ulysses_parallel_size=2"
+    key = word.partition("=")[0]
+    assert finding(key, *ROWS, word).status is Status.NO_EFFECT
+    assert finding(key, *ROWS, "engine.strategy=fsdp_turbo", word).status is Status.UNSUPPORTED_UPSTREAM
+
+
 @pytest.mark.parametrize("engine", ["automodel", "veomni", "torchtitan"])
 def test_every_default_of_its_sections_is_the_supervised_trainer_s(engine):
     """PPO's configuration of an engine has other defaults, and Trinity's for FSDP are not this engine's."""

@@ -74,3 +74,23 @@ def test_ulysses_size_of_the_engine_s_own_section_is_trinity_s():
     assert config["trainer"]["ulysses_sequence_parallel_size"] == 2
     _, small = translated("trainer.n_gpus_per_node=2", *ENGINES["veomni"])
     assert small["trainer"]["ulysses_sequence_parallel_size"] == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "key", "status"),
+    [
+        ("fsdp2", "turbo_config.distributed.ulysses_parallel_size=2", Status.NO_EFFECT),
+        ("fsdp_turbo", "turbo_config.distributed.ulysses_parallel_size=2", Status.UNSUPPORTED_UPSTREAM),
+        ("mine", "turbo_config.distributed.ulysses_parallel_size=2", Status.UNSUPPORTED_UPSTREAM),
+        ("fsdp_turbo", "reshard_after_forward=False", Status.NO_EFFECT),
+        ("fsdp_turbo", "wrap_policy.min_num_params=2", Status.NO_EFFECT),
+        ("fsdp2", "reshard_after_forward=False", Status.PASSED_THROUGH),
+    ],
+)
+def test_settings_that_the_strategy_s_engine_does_not_read_are_without_effect(strategy, key, status):
+    given = f"{ACTOR}.fsdp_config.{key}"
+    translation, _ = translated(GPUS, f"{ACTOR}.strategy={strategy}", given)
+    (found,) = (each for each in translation.findings if each.key == given.partition("=")[0])
+    assert found.status is status
+    if status is Status.NO_EFFECT:
+        assert found.reason == f"the strategy is {strategy}"

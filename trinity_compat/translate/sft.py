@@ -28,7 +28,7 @@ from trinity_compat.launch.model import Word
 from trinity_compat.translate.defaults import trainer_config
 from trinity_compat.translate.env_references import EnvReferences, recomposed
 from trinity_compat.translate.model import Caution, Finding, Status, TranslateOptions, Translation
-from trinity_compat.translate.sections.trainer import STRATEGIES
+from trinity_compat.translate.sections.trainer import STRATEGIES, idle_of_fsdp
 from trinity_compat.translate.supervised import ACTOR, BUFFER, STRATEGY
 from trinity_compat.translate.trinity_reader import NEVER
 from trinity_compat.translate.unknown import UNKNOWN, reason_of
@@ -411,6 +411,10 @@ class _Draft:
             return self._of_megatrons_optimizer(key, setting, status, why)
         if self.flavour and key.startswith(_SECTIONS):
             return status, why
+        if any(
+            name in f".{key.replace('engine.', 'fsdp_config.', 1)}." for name in idle_of_fsdp(self.strategy)
+        ):
+            return Status.NO_EFFECT, f"the strategy is {self.strategy}"
         if key in _SCHEDULE_KEYS and setting.value is not None and setting.value not in _SCHEDULES:
             return Status.APPROXIMATED, f"veRL's PPO trainer has no schedule {setting.value!r}: cosine"
         if key == "optim.optimizer" and setting.value not in _OPTIMIZERS:

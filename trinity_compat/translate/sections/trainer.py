@@ -215,11 +215,22 @@ def _old_critic(key: str) -> str:
 
 def _inactive(view: LaunchView) -> Iterator[Verdict]:
     """Settings of the engine that this strategy doesn't use."""
-    idle = "fsdp_config" if view.megatron else "megatron"
+    strategy = str(view.value(STRATEGY.key, "fsdp"))
+    idle = [".fsdp_config."] if view.megatron else [".megatron.", *idle_of_fsdp(strategy)]
     for key in view.config.settings:
-        if f".{idle}." in key or (idle == "fsdp_config" and key.startswith("critic.fsdp.")):
-            reason = f"the strategy is {view.value(f'{ACTOR}.strategy', 'fsdp')}"
-            yield Verdict(key, Status.NO_EFFECT, reason, "TC034")
+        if any(name in f"{key}." for name in idle) or (view.megatron and key.startswith("critic.fsdp.")):
+            yield Verdict(key, Status.NO_EFFECT, f"the strategy is {strategy}", "TC034")
+
+
+def idle_of_fsdp(strategy: str) -> tuple[str, ...]:
+    """Return parts of keys of FSDP's section that no engine of this strategy reads.
+
+    fsdp_turbo shards the model itself: its ``_build_fsdp_module`` reads none of FSDP's settings for that.
+    """
+    if strategy == "fsdp_turbo":
+        names = ("reshard_after_forward", "wrap_policy", "forward_prefetch", "use_orig_params")
+        return tuple(f".fsdp_config.{name}." for name in names)
+    return (".turbo_config.",) if strategy in ("fsdp", "fsdp2") else ()
 
 
 @derivation
