@@ -74,6 +74,22 @@ def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("engine", ["megatron", "veomni"])
+def test_routes_of_the_rollout_are_refused_with_what_replays_the_trainer_s_own(tmp_path, engine):
+    mode = f"actor_rollout_ref.actor.{engine}.router_replay.mode"
+    routes = "actor_rollout_ref.rollout.enable_rollout_routing_replay=True"
+    for words, refused, hint in (
+        (f"{mode}=R3 {routes}", routes, f"leave it out, and write {mode}=R2, which replays"),
+        (f"{mode}=R3", f"{mode}=R3", f"write {mode}=R2, which replays"),
+    ):
+        with pytest.raises(UserError) as caught:
+            planned(tmp_path, f"model_engine={engine} {words}", device="cuda")
+        assert caught.value.message.startswith(f"{refused} cannot be run decoupled: ")
+        assert caught.value.hint.startswith(hint) and caught.value.where.line == 8
+    (tmp_path / "run.sh").write_text(SCRIPT.format(word=f"model_engine={engine} {mode}=R2"))
+    assert list(dry_run.lines(str(tmp_path / "run.sh"), (), RunOptions(device="cuda", dry_run=True)))
+
+
 def test_a_value_where_verl_has_a_section_is_refused_with_what_is_in_it(tmp_path):
     with pytest.raises(UserError) as caught:
         planned(tmp_path, "actor_rollout_ref.actor.policy_loss=grpo")

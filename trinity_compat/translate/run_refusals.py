@@ -97,7 +97,6 @@ _ALWAYS = (
         f"write {QUANTIZATION}=fp8, or run on stock veRL",
         off=(None, "", "fp8"),
     ),
-    Refusal(f"{_ROLLOUT}.enable_rollout_routing_replay", "the buffer keeps no expert routes"),
     *(
         Refusal(f"{section}.qat.enable", "the explorer's engines quantize nothing", below=f"{section}.qat.")
         for section in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.actor.megatron", _ROLLOUT)
@@ -173,8 +172,25 @@ def _of_the_engine(value: Value) -> Iterator[Refusal]:
             yield Refusal(key, why, "write 0, or train with fsdp2 or megatron")
 
 
+def _of_routes(value: Value) -> Iterator[Refusal]:
+    """Yield the replay of the rollout's expert routes, which the trainer's engine would miss at its first step.
+
+    Of veRL's engines Megatron and VeOmni replay routes; R2 are those of the trainer's own forward pass.
+    """
+    routes, strategy = f"{_ROLLOUT}.enable_rollout_routing_replay", value(STRATEGY)
+    if strategy not in ("megatron", "veomni"):
+        yield Refusal(routes, "the buffer keeps no expert routes")
+        return
+    mode = f"actor_rollout_ref.actor.{strategy}.router_replay.mode"
+    own = f"{mode}=R2, which replays the routes of the trainer's own forward pass"
+    yield Refusal(routes, "the buffer keeps no expert routes", f"leave it out, and write {own}")
+    why = "R3 replays the rollout's expert routes, and the buffer keeps none"
+    yield Refusal(mode, why, f"write {own}", off=(None, "", "disabled", "R2"))
+
+
 def _conditional(value: Value) -> Iterator[Refusal]:
     yield from _of_the_engine(value)
+    yield from _of_routes(value)
     if value(ESTIMATOR) == "remax" and value("algorithm.filter_groups.enable"):
         why = "a group that holds a greedy answer cannot be filtered by the spread of its rewards"
         yield Refusal(ESTIMATOR, why, "leave out algorithm.filter_groups, or use another estimator")
