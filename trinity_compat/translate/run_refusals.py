@@ -173,7 +173,7 @@ def _of_the_engine(value: Value) -> Iterator[Refusal]:
 
 
 def _of_routes(value: Value) -> Iterator[Refusal]:
-    """Yield the replay of the rollout's expert routes, which the trainer's engine would miss at its first step.
+    """Yield the replay of the rollout's routes, which the trainer's engine would miss at its first step.
 
     Of veRL's engines Megatron and VeOmni replay routes; R2 are those of the trainer's own forward pass.
     """
