@@ -17,7 +17,7 @@ from trinity_compat.explorer.agents.user_workflows import EngineWriter, UserWork
 from trinity_compat.explorer.engine.arguments import worker_env
 from trinity_compat.explorer.engine.inflight_requests import InflightRequests
 from trinity_compat.explorer.engine.trajectory import RolloutTask
-from trinity_compat.explorer.engine.vllm import Completion
+from trinity_compat.explorer.engine.vllm import Completion, sampling_params
 from trinity_compat.explorer.rewards.scoring import checked
 from trinity_compat.explorer.scheduling.group_builder import experience_of
 from trinity_compat.trinity.algorithms.model import FUNCTIONS, AdvantageInput
@@ -51,6 +51,25 @@ class Engine:
 
 def written(engine, prompt=(1, 2), **sampling):
     return asyncio.run(EngineWriter(InflightRequests(engine), Limits(8, 16)).write(prompt, sampling))
+
+
+class Checking(Engine):
+    """Refuses what vLLM's own sampling parameters refuse, with their exception."""
+
+    def _answer(self, request):
+        future = super()._answer(request)
+        try:
+            sampling_params(request.sampling)
+        except Exception as error:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
+        return future
+
+
+@pytest.mark.verl
+def test_what_vllm_refuses_of_a_request_is_a_value_error_under_any_of_its_releases():
+    with pytest.raises(ValueError, match="top_p must be in"):  # an endpoint answers 400 to it
+        written(Checking(), top_p=2.0)
 
 
 def test_equal_answers_are_asked_for_once():

@@ -14,7 +14,7 @@ from trinity_compat.buffer.images import opened
 from trinity_compat.explorer.agents.time_limit import AgentTimeout, waiting_for_engine
 from trinity_compat.explorer.engine.inflight_requests import GenerationClient
 from trinity_compat.explorer.engine.trajectory import RolloutTask, Trajectory
-from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest
+from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest, request_faults
 from trinity_compat.job.answer_info import OF_RUN
 from trinity_compat.trinity.workflows.agents import Agents
 from trinity_compat.trinity.workflows.auxiliary import clients_of
@@ -36,7 +36,7 @@ class EngineWriter:
         self._count = 0
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
-        """Answer a prompt; see Writer."""
+        """Answer a prompt; see Writer. Raises ValueError for what vLLM refuses, under any release."""
         room = self._limits.whole - len(prompt_ids)
         if room < 1:
             raise ValueError(f"a prompt of {len(prompt_ids)} tokens leaves no room to answer")
@@ -64,6 +64,8 @@ class EngineWriter:
                     return await answer
                 except asyncio.CancelledError:  # by a change of weights
                     await self._engine.again()
+                except request_faults() as error:
+                    raise ValueError(str(error)) from error
 
 
 class UserWorkflows:

@@ -55,6 +55,13 @@ _EXTENSION = "trinity_compat.plugins.vllm_weights.WeightReceiver"
 _T = TypeVar("_T")
 
 
+def request_faults() -> tuple[type[Exception], ...]:
+    """Return the exceptions of a request at fault: vLLM 0.28 has classes for it, 0.24 a ValueError's."""
+    from vllm import exceptions
+
+    return ValueError, getattr(exceptions, "VLLMClientError", ValueError)
+
+
 class EngineDied(RuntimeError):
     """vLLM has stopped; its pending requests will not be answered."""
 

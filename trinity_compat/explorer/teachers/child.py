@@ -28,6 +28,7 @@ from trinity_compat.explorer.engine.vllm import (
     GenerationRequest,
     InProcessEngine,
     PromptTop,
+    request_faults,
 )
 from trinity_compat.explorer.teachers import address
 from trinity_compat.explorer.teachers.arguments import teacher_arguments
@@ -65,7 +66,7 @@ class TeacherServer:
         try:
             request = ScoreRequest.decode(await call.read())
             rows = _rows(request, await self._top(request))
-        except refusals() as error:
+        except request_faults() as error:
             return web.Response(status=400, text=str(error))
         except EngineDied as error:
             if not self.ended.done():
@@ -91,13 +92,6 @@ class TeacherServer:
         if completion.prompt_top is None:
             raise RunError("vLLM returned no log-probabilities of the prompt")
         return completion.prompt_top
-
-
-def refusals() -> tuple[type[Exception], ...]:
-    """Return the exceptions of a request at fault: vLLM 0.28 has classes for it, 0.24 a ValueError's."""
-    from vllm import exceptions
-
-    return ValueError, getattr(exceptions, "VLLMClientError", ValueError)
 
 
 def _rows(request: ScoreRequest, found: PromptTop) -> TeacherRows:
