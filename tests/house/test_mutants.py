@@ -1,12 +1,12 @@
 """``scripts/mutate.py``: what a mutant is, and that a fork of its warm process sees the code as it stands."""
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from loaded_scripts import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = "def more(number):\n    return number + 1\n"
@@ -30,11 +30,7 @@ def test_left_out():
 
 @pytest.fixture
 def mutate(monkeypatch):
-    spec = importlib.util.spec_from_file_location("mutate", ROOT / "scripts/mutate.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "mutate", module)  # its dataclasses ask for it
-    spec.loader.exec_module(module)
-    return module
+    return loaded("mutate", monkeypatch)
 
 
 def test_a_mutant_changes_what_runs_and_nothing_else(mutate, tmp_path, monkeypatch):

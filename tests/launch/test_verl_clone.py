@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 from pathlib import Path
 
 import needs
 import pytest
+from loaded_scripts import SCRIPTS, loaded
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 TABLE = """\
 # a comment
 examples/sft/*.sh | 8 /tmp/out |
@@ -20,12 +19,7 @@ examples/grpo/*.sh | x | ROOT=/late
 
 @pytest.fixture
 def verl_clone(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    spec = importlib.util.spec_from_file_location("verl_clone_tested", SCRIPTS / "verl_clone.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "verl_clone_tested", module)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("verl_clone", monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """scripts/start_corpus.py: what stock veRL does not start either."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -8,22 +7,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from loaded_scripts import SCRIPTS, loaded
 
 from trinity_compat.launch import read_script
 from trinity_compat.launch.model import Launch
 from trinity_compat.verl_config.pinned import pinned_tree
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-
 
 @pytest.fixture
 def start_corpus(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    spec = importlib.util.spec_from_file_location("start_corpus_tested", SCRIPTS / "start_corpus.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(__import__("sys").modules, "start_corpus_tested", module)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("start_corpus", monkeypatch)
 
 
 @pytest.mark.parametrize(

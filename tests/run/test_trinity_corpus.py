@@ -1,16 +1,13 @@
 """scripts/trinity_corpus.py: published YAMLs are planned, and compared with the real package."""
 
-import importlib.util
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from loaded_scripts import loaded
 from trinity_files import LEAST, merged
 
 from trinity_compat.trinity.config import dump
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 GRPO = merged(
     LEAST,
     {
@@ -24,10 +21,7 @@ AWAY = {"buffer": {"explorer_input": {"default_workflow_type": "frozen_lake_work
 
 @pytest.fixture
 def corpus(monkeypatch):
-    spec = importlib.util.spec_from_file_location("trinity_corpus_tested", SCRIPTS / "trinity_corpus.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "trinity_corpus_tested", module)
-    spec.loader.exec_module(module)
+    module = loaded("trinity_corpus", monkeypatch)
     monkeypatch.setenv("TRINITY_MODEL_PATH", "/m")
     return module
 
