@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -32,6 +33,22 @@ class StartFailed(Exception):
         super().__init__(why)
         self.broken = broken
 
+    def of(self, process: str) -> str:
+        """Return the message about ``process``."""
+        return str(self) if self.broken else f"{process} {self}"
+
+
+class ProcessDied(Exception):
+    """A process ended during a call, for the reason in the text.
+
+    ``certain``: no other call was in it, so this one ended it. ``late``: it was killed because the call took
+    too long.
+    """
+
+    def __init__(self, how: str, *, certain: bool = False, late: bool = False) -> None:
+        super().__init__(how)
+        self.certain, self.late = certain, late
+
 
 def warm(preload: Sequence[str]) -> None:
     """Start the fork server, which imports ``preload`` once, in the background."""
@@ -50,43 +67,47 @@ def surroundings() -> Surroundings:
 
 
 class Process:
-    """A killable process; ``gone`` is called once, when it is ``dead``."""
+    """A killable process.
 
-    def __init__(self, printed: RateLimitedOutput, gone: Callable[[Any], None]) -> None:
-        self._printed, self._gone = printed, gone
+    ``ready``: its first message; ``spoilt``: it takes no more calls, and is killed after its last.
+    """
+
+    def __init__(self, printed: RateLimitedOutput, body: Start, setup: Any) -> None:
+        """Prepare a process; ``body`` and ``setup`` as in ``child_setup.main``."""
+        self._printed, self._body, self._setup = printed, body, setup
         self._process: BaseProcess | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._listener: asyncio.Task[None] | None = None
         self._output = -1
-        self.dead = False
+        self._numbers = itertools.count()
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._had_one_call = False
+        self.ready: Any = None
+        self.dead = self.spoilt = False
 
-    async def begin(self, start: Start, setup: Any) -> Any:
-        """Start the process and return its first message; see ``child_setup.main``.
+    async def start(self) -> None:
+        """Start the process, and wait until it is ready.
 
         Raises StartFailed when it ended, reported that it cannot work, or was not ready in START_S. However
         the start ends without the first message, the process is killed.
         """
-        ready: Any = None
         try:
             async with asyncio.timeout(START_S):
-                ready = await self._begin(start, setup)
-            if ready.broken:
-                raise StartFailed(ready.broken, broken=True)
+                self.ready = await self._begin()
+            if self.ready.broken:
+                raise StartFailed(self.ready.broken, broken=True)
         except TimeoutError as error:
             raise StartFailed(f"was not ready after {START_S:g} s") from error
         except (EOFError, OSError) as error:
             raise StartFailed(f"ended at its start ({type(error).__name__})") from error
         finally:
-            if ready is None or ready.broken:
+            if self.ready is None or self.ready.broken:
                 self.kill()
-        if self.dead:
-            raise StartFailed("ended as soon as it was ready")
-        return ready
 
-    async def _begin(self, start: Start, setup: Any) -> Any:
+    async def _begin(self) -> Any:
         # In a thread: it blocks until the fork server has imported veRL.
         process, channel, self._output = await asyncio.to_thread(
-            _fork, child_setup.main, surroundings(), start, setup
+            _fork, child_setup.main, surroundings(), self._body, self._setup
         )
         self._process = process
         self._printed.attach(self._output, process.pid)
@@ -110,8 +131,25 @@ class Process:
     def receive(self, message: Any) -> None:
         """Process a message; for subclasses."""
 
-    def on_death(self, cause: str) -> None:
-        """End what waits for the process; for subclasses. ``cause``: its signal or exit code, if known."""
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[tuple[int, asyncio.Future[Any]]]:
+        """Enter a call; yield its number, and the future of its result, which fails when the process ends.
+
+        Raises ProcessDied where the process is dead already.
+        """
+        if self.dead:
+            raise ProcessDied("")
+        number, result = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._calls[number] = result
+        try:
+            yield number, result
+        finally:
+            del self._calls[number]
+
+    def kill_late(self, how: str = "") -> ProcessDied:
+        """Kill the process, a call of which took too long, and return the call's error."""
+        self.kill()
+        return ProcessDied(how, certain=self._had_one_call, late=True)
 
     def kill(self) -> None:
         """Kill the process and all that it started; no-op the second time."""
@@ -131,8 +169,11 @@ class Process:
                 os.killpg(self._process.pid, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
-        self.on_death(self._cause_of_death())
-        self._gone(self)
+        cause = self._cause_of_death()
+        self._had_one_call = len(self._calls) == 1 and not self.spoilt
+        for result in self._calls.values():
+            if not result.done():
+                result.set_exception(ProcessDied(cause, certain=self._had_one_call))
 
     def _cause_of_death(self) -> str:
         if self._process is None:

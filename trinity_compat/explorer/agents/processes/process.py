@@ -24,18 +24,10 @@ from trinity_compat.explorer.engine.inflight_requests import AnsweringEngine
 from trinity_compat.explorer.engine.trajectory import RolloutTask, Trajectory
 from trinity_compat.explorer.engine.vllm import EngineDied
 from trinity_compat.explorer.sandbox.output import RateLimitedOutput
-from trinity_compat.explorer.sandbox.process import Process, StartFailed
+from trinity_compat.explorer.sandbox.process import Process
 
 _names = itertools.count()  # each process counts its requests from 1
 GRACE_S = END_S + 5.0  # a process ends a late loop; one that cannot is killed this much later
-
-
-class AgentProcessDied(Exception):
-    """The process ended, with ``crowd`` groups in flight."""
-
-    def __init__(self, how: str, crowd: int) -> None:
-        super().__init__(how)
-        self.crowd = crowd
 
 
 @dataclass(slots=True, eq=False)
@@ -46,61 +38,34 @@ class _Group:
 
 
 class AgentProcess(Process):
-    """Process that runs groups, for whose loops ``engine`` answers.
+    """Process that runs groups, for whose loops ``engine`` answers."""
 
-    ``spoilt``: it takes no more groups, and is killed after its last.
-    """
-
-    def __init__(
-        self,
-        printed: RateLimitedOutput,
-        engine: AnsweringEngine,
-        gone: Callable[[AgentProcess], None],
-        *,
-        limit_s: float | None,
-    ) -> None:
-        super().__init__(printed, gone)
-        self._engine = engine
-        self._limit_s = None if limit_s is None else limit_s + GRACE_S
-        self._numbers, self._name = itertools.count(), f"loops-{next(_names)}"
+    def __init__(self, printed: RateLimitedOutput, setup: AgentProcessSetup, engine: AnsweringEngine) -> None:
+        super().__init__(printed, child.start, setup)
+        self._engine, self._name = engine, f"loops-{next(_names)}"
+        self._limit_s = None if setup.limit_s is None else setup.limit_s + GRACE_S
         self._groups: dict[int, _Group] = {}
         self._requests: dict[int, asyncio.Task[None]] = {}
-        self.spoilt = False
-        self._crowd = 0
-
-    async def start(self, setup: AgentProcessSetup) -> None:
-        """Start it. Raises AgentLoopFailed."""
-        try:
-            await self.begin(child.start, setup)
-        except StartFailed as error:
-            why = str(error) if error.broken else f"a process of agent loops {error}"
-            raise AgentLoopFailed(why) from error
 
     async def run(
         self, job: RolloutTask, version: int = 0, ended: Callable[[], None] = lambda: None
     ) -> list[Trajectory]:
         """Return the group's trajectories; ``ended`` is called as each is finished.
 
-        Raises AgentLoopFailed, EngineDied; AgentProcessDied where the process ended, or exceeded a loop's
-        time limit without a request to the engine, and was killed.
+        Raises AgentLoopFailed, EngineDied; ProcessDied where the process ended, or exceeded a loop's time
+        limit without a request to the engine, and was killed.
         """
-        if self.dead:
-            raise AgentProcessDied("", crowd=2)
-        number, group = next(self._numbers), _Group(asyncio.get_running_loop().create_future(), ended)
-        self._groups[number] = group
-        self.send(MakeGroup(number, job, version))
-        try:
-            return await limited(_result(group.made), self._limit_s, group.clock)
-        except AgentTimeout as error:
-            self.kill()
-            raise AgentProcessDied(
-                f"it computed for {self._limit_s:g} s without an end", self._crowd
-            ) from error
-        finally:
-            del self._groups[number]
-            self.send(StopGroup(number))
-            if self.spoilt and not self._groups:
-                self.kill()
+        with self.calling() as (number, made):
+            self._groups[number] = group = _Group(made, ended)
+            self.send(MakeGroup(number, job, version))
+            try:
+                return await limited(_result(made), self._limit_s, group.clock)
+            except AgentTimeout as error:
+                how = f"it computed for {self._limit_s:g} s without an end"
+                raise self.kill_late(how) from error
+            finally:
+                del self._groups[number]
+                self.send(StopGroup(number))
 
     def receive(self, message: GroupMade | AnswerEnded | EngineRequest | CancelRequest) -> None:
         """Process a message of the process."""
@@ -146,14 +111,11 @@ class AgentProcess(Process):
         except Exception as error:
             return EngineAnswer(request.number, error=f"{type(error).__name__}: {error}")
 
-    def on_death(self, cause: str) -> None:
-        """Fail the groups in flight."""
-        self._crowd = len(self._groups)  # now: the groups that it blocked time out one after the other
+    def kill(self) -> None:
+        """See Process."""
         for request in list(self._requests.values()):
             request.cancel()
-        for group in self._groups.values():
-            if not group.made.done():
-                group.made.set_exception(AgentProcessDied(cause, self._crowd))
+        super().kill()
 
 
 async def _result(made: asyncio.Future[list[Trajectory]]) -> list[Trajectory]:
