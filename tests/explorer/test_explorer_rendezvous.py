@@ -181,7 +181,7 @@ def test_an_explorer_whose_engines_hang_in_a_handover_ends(url):
 
 
 def test_training_processes_that_hang_in_a_handover_are_an_error(monkeypatch):
-    from trinity_compat.trainer.verl_v0 import adapter
+    from trinity_compat.trainer import publisher
 
     class Actors:
         world_size = 2
@@ -196,12 +196,12 @@ def test_training_processes_that_hang_in_a_handover_are_an_error(monkeypatch):
         done = [one for one in waiting if one != "hangs"]
         return done, ["hangs"] * (len(waiting) - len(done))
 
-    monkeypatch.setattr(adapter.ray, "wait", wait)
-    monkeypatch.setattr(adapter.ray, "get", lambda given: given)
+    monkeypatch.setattr(publisher.ray, "wait", wait)
+    monkeypatch.setattr(publisher.ray, "get", lambda given: given)
     looks = []
     meeting = Rendezvous("h", "g", "127.0.0.1", 1, 2, 2, timeout_s=0.0, whole_s=-59.9)
     with pytest.raises(TransferFailed, match="1 of 2 training processes did not finish"):
-        adapter.VersionPublisher(None, Actors(), None).send(2, meeting, lambda: looks.append(1))
+        publisher.VersionPublisher(None, Actors(), None).send(2, meeting, lambda: looks.append(1))
     assert looks
 
 

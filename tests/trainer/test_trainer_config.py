@@ -119,7 +119,7 @@ def test_a_trainer_with_devices_of_its_own_offloads_as_the_launch_says(plain):
 
 @pytest.mark.parametrize(("mode", "replays"), [("disabled", False), ("R3", True), (None, False)])
 def test_the_self_test_is_left_out_where_the_rollout_s_routing_is_replayed(plain, mode, replays):
-    from trinity_compat.trainer.verl_v0.adapter import _replays_routing
+    from trinity_compat.trainer.publisher import _replays_routing
 
     actor = {"actor_rollout_ref__actor__strategy": "megatron"}
     if mode:

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from verl import DataProto
 
 from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.trainer import datasets
 from trinity_compat.trainer.algorithms import ENTROPY
 from trinity_compat.trainer.batch import BatchShape
 from trinity_compat.trainer.verl_v0 import adapter
@@ -41,7 +42,7 @@ def test_validation_rows_get_their_task_s_answers_in_turn():
         validation_answers=lambda: groups, widths=lambda rows: BatchShape(4, 4, 0)
     )
     asked = DataProto.from_dict({"dummy": torch.zeros(4, 1)}, meta_info={"validate": True})
-    asked.non_tensor_batch[adapter.TASK_NO] = np.array([1, 0, 1, 0], dtype=object)
+    asked.non_tensor_batch[datasets.TASK_NO] = np.array([1, 0, 1, 0], dtype=object)
     made = rollouts.generate_sequences(asked)
     assert made.batch["rm_scores"].sum(-1).tolist() == pytest.approx([0.3, 0.1, 0.4, 0.2])
 
@@ -79,12 +80,12 @@ def test_training_and_validation_rows_are_each_opened_from_their_own_files(monke
         opened[is_train] = (files, max_samples)
         return [{"prompt": "a"}]
 
-    monkeypatch.setattr(adapter, "create_rl_dataset", dataset)
+    monkeypatch.setattr(datasets, "create_rl_dataset", dataset)
     monkeypatch.setattr(
-        adapter, "omega_conf_to_dataclass", lambda section: SimpleNamespace(tokenizer=None, processor=None)
+        datasets, "omega_conf_to_dataclass", lambda section: SimpleNamespace(tokenizer=None, processor=None)
     )
     data = {"train_files": "train.parquet", "val_files": "val.parquet", "val_max_samples": 8}
-    adapter.Datasets(OmegaConf.create({"actor_rollout_ref": {"model": {}}, "data": data}))
+    datasets.Datasets(OmegaConf.create({"actor_rollout_ref": {"model": {}}, "data": data}))
     assert opened == {True: ("train.parquet", -1), False: ("val.parquet", 8)}
 
 

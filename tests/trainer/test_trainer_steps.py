@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
+from trinity_compat.trainer.checkpoints import HeldMarker
+
 pytestmark = pytest.mark.verl  # verl is imported along the way
 
 
@@ -55,7 +57,7 @@ def test_ledger_then_checkpoint_then_metrics_then_marker_then_the_older_ones_go(
 
     trainer = saving(adapter.TrinityRayPPOTrainer, tmp_path, 4)
     trainer._directory, trainer._saved = tmp_path, 0
-    trainer._marker = adapter.HeldMarker(tmp_path)
+    trainer._marker = HeldMarker(tmp_path)
     trainer._retention = SimpleNamespace(prune=lambda directory, step: see(f"older than {step} go"))
     trainer.exchange = SimpleNamespace(
         commit=lambda step: see(f"ledger of {step}"),

@@ -59,7 +59,7 @@ def _tensors(experiences: Sequence[Experience], shape: BatchShape) -> dict[str, 
     log_probs = torch.zeros(count, shape.response)
     scores = torch.zeros(count, shape.response)
     for row, experience in enumerate(experiences):
-        before, after = _span(experience, shape)
+        before, after = span(experience, shape)
         ids[row, before : shape.prompt] = _int64(experience.prompt_ids)
         ids[row, shape.prompt : after] = _int64(experience.response_ids)
         attention[row, before:after] = 1
@@ -118,8 +118,8 @@ def _int64(values: npt.ArrayLike) -> torch.Tensor:
     return torch.from_numpy(np.array(values, dtype=np.int64))
 
 
-def _span(experience: Experience, shape: BatchShape) -> tuple[int, int]:
-    """Columns [first prompt token, one after the last response token)."""
+def span(experience: Experience, shape: BatchShape) -> tuple[int, int]:
+    """Columns [first prompt token, one after the last response token). Raises RunError for a longer row."""
     prompt, response = len(experience.prompt_ids), len(experience.response_ids)
     if not response or prompt > shape.prompt or response > shape.response:
         raise RunError(

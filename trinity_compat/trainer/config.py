@@ -27,7 +27,7 @@ def trainer_config(spec: RunSpec) -> DictConfig:
 def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     rollout = config.actor_rollout_ref.rollout
     rollout.agent.agent_loop_manager_class = f"{ADAPTER}.StoredRollouts"
-    rollout.checkpoint_manager_class = f"{ADAPTER}.VersionPublisher"
+    rollout.checkpoint_manager_class = "trinity_compat.trainer.publisher.VersionPublisher"
     transport = rollout.checkpoint_engine
     transport.backend = BROADCAST if spec.sync.method == "nccl" else FILE
     transport.custom_backend_module = "trinity_compat.plugins.verl_checkpoint_engine"

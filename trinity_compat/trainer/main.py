@@ -29,6 +29,7 @@ from trinity_compat.job.run_spec import RunSpec, has_baseline
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.config import trainer_config
+from trinity_compat.trainer.datasets import Datasets, TrainerData
 from trinity_compat.trainer.exchange import BufferExchange
 from trinity_compat.trainer.experts.claims import Experts
 from trinity_compat.trainer.experts.trainer import MixTrainer
@@ -36,7 +37,7 @@ from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 from trinity_compat.trainer.retention import RetentionThread
 from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
 from trinity_compat.trainer.training_processes import reserve_pool
-from trinity_compat.trainer.verl_v0.adapter import Datasets, TrainerData, TrinityRayPPOTrainer, build
+from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer, build
 
 
 def run(spec: RunSpec) -> None:

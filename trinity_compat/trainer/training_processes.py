@@ -13,6 +13,7 @@ import ray
 from omegaconf import DictConfig, OmegaConf
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
+from verl.trainer.ppo.utils import Role
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, TrainingWorkerConfig
@@ -171,6 +172,23 @@ def reserve_pool(config: DictConfig, tag: str) -> RayResourcePool:
     pool = RayResourcePool(sizes, name_prefix=f"{tag}pool", max_colocate_count=placement.CPUS_PER_GPU)
     pool.get_placement_groups(device_name=config.trainer.device)
     return pool
+
+
+def training_pools(
+    pools: ResourcePoolManager, device: str, pool: RayResourcePool | None = None
+) -> ResourcePoolManager:
+    """Pools of the trainer alone, of veRL's ``pools``; the teachers' is the explorer's side's.
+
+    veRL looks up the teachers' pool all the same, and gets the trainer's, in which it starts none.
+    ``pool``: the trainer's, where it is reserved already.
+    """
+    if pools.resource_pool_spec.pop("teacher_pool", None):
+        pools.mapping[Role.TeacherModel] = "global_pool"
+    if pool is not None:
+        return PresetPools(pools.resource_pool_spec, pools.mapping, resource_pool_dict={"global_pool": pool})
+    if device == "cpu":
+        return CpuPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping)
+    return pools
 
 
 class PresetPools(ResourcePoolManager):

@@ -27,7 +27,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.training_engines import engine_of
 from trinity_compat.run.checks import distillation
 from trinity_compat.trainer.step_count import PlaceholderDataset
-from trinity_compat.trainer.training_processes import CpuPools, TrainingOnlyWorker
+from trinity_compat.trainer.training_processes import TrainingOnlyWorker
 from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer, _Roles
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -91,9 +91,7 @@ class _NoProcesses:
 
 
 def _trainer(config: DictConfig, built: SimpleNamespace) -> None:
-    roles = _Roles()
-    mapping, _, _ = roles.build(config, "cpu")  # pools that ask Ray for nothing, whatever the device
-    pools = roles.init_resource_pool_mgr(config)
+    mapping, pools, _ = _Roles().build(config, "cpu")  # pools that ask Ray for nothing, whatever the device
     rows = max(config.data.train_batch_size, config.data.get("gen_batch_size") or 0)
     built.roles = mapping
     built.trainer = TrinityRayPPOTrainer(
@@ -101,7 +99,7 @@ def _trainer(config: DictConfig, built: SimpleNamespace) -> None:
         tokenizer=built.model.tokenizer,
         processor=built.model.processor,
         role_worker_mapping=mapping,
-        resource_pool_manager=CpuPools(resource_pool_spec=pools.resource_pool_spec, mapping=pools.mapping),
+        resource_pool_manager=pools,
         ray_worker_group_cls=_NoProcesses,
         train_dataset=PlaceholderDataset(rows),
         val_dataset=PlaceholderDataset(1),

@@ -25,7 +25,7 @@ from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer
 
 
 class RowsData:
-    """Tokenizer and rows, as ``verl_v0.Datasets`` has them for answers. Raises UserError for too few rows."""
+    """Tokenizer and rows, as ``Datasets`` has them for answers. Raises UserError for too few rows."""
 
     def __init__(self, config: DictConfig, spec: RowsSpec) -> None:
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)

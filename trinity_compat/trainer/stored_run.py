@@ -1,0 +1,117 @@
+"""Base of the adapters of veRL's trainers: metrics, checkpoints, validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+from omegaconf import DictConfig
+
+from trinity_compat.buffer.model import Group
+from trinity_compat.common.crash_points import point
+from trinity_compat.common.nested import Tree
+from trinity_compat.trainer.adapter import Exchange
+from trinity_compat.trainer.checkpoints import (
+    CheckpointRetention,
+    CheckpointState,
+    HeldMarker,
+    read_state,
+    release_marker,
+    repair_marker,
+    write_state,
+)
+from trinity_compat.trainer.publisher import VersionPublisher
+
+
+class StoredRun:
+    """Base of a subclass of a veRL trainer, whose only access to the run is ``exchange``.
+
+    ``defined_in``: the module whose names ``open`` and ``torch`` veRL's trainer uses.
+    """
+
+    defined_in: ModuleType
+    config: DictConfig
+    exchange: Exchange
+    global_steps: int
+    checkpoint_manager: VersionPublisher
+    _validated: tuple[int, list[Group]] | None = None
+
+    def _take_over_checkpoints(self) -> None:
+        """Delete older checkpoints and write the marker in veRL's place. Call before the first checkpoint."""
+        self._directory = Path(self.config.trainer.default_local_dir)
+        self._retention = CheckpointRetention.take_over(self.config.trainer)
+        self._marker, self._saved = HeldMarker(self._directory), 0
+
+    def validation_answers(self) -> list[Group]:
+        """Groups of this step's evaluation, by position; requested once per step."""
+        if self._validated is None or self._validated[0] != self.global_steps:
+            groups = self.exchange.evaluate(self.global_steps, self.checkpoint_manager.send)
+            self._validated = self.global_steps, groups
+        return self._validated[1]
+
+    def _log(self, step: int, metrics: Tree) -> dict[str, object]:
+        logged = self.exchange.log(step, metrics)
+        self._publish_marker()
+        return logged
+
+    def _save(self, verls: Callable[[], Any]) -> None:
+        """Enter the step in the ledger, then let ``verls`` write its checkpoint."""
+        self.exchange.commit(self.global_steps)
+        release_marker(self._directory, self.global_steps)
+        self._save_own_state()
+        point("before checkpoint")
+        with patch.object(self.defined_in, "open", self._marker.open, create=True):
+            verls()
+        self._saved = self.global_steps
+
+    def _publish_marker(self) -> None:
+        """Publish the marker of a checkpoint whose step was logged now, and delete older checkpoints."""
+        if self._saved:
+            self._marker.publish()
+            point("after checkpoint")
+            self._retention.prune(self._directory, self._saved)
+            self._saved = 0
+
+    def _load(self, verls: Callable[[], Any]) -> None:
+        """Let ``verls`` load a checkpoint, if there is one, and go on with the run from it."""
+        repair_marker(self._directory)
+        with patch.object(self.defined_in.torch, "load", _no_state):
+            verls()
+        own = self._load_own_state() if self.global_steps else {}
+        afresh = self.config.trainer.resume_mode == "disable"
+        self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
+
+    def _save_own_state(self) -> None:
+        """Write the adaptive KL coefficient and the position in the task stream, which veRL does not save."""
+        kl = getattr(self, "kl_ctrl_in_reward", None)
+        state: CheckpointState = {
+            "step": self.global_steps,
+            "kl_coef": kl.value if kl else None,
+            "position": self.exchange.position(self.global_steps),
+        }
+        write_state(self._directory / f"global_step_{self.global_steps}", state)
+
+    def _load_own_state(self) -> CheckpointState:
+        own = read_state(self._checkpoint_folder())
+        kl = getattr(self, "kl_ctrl_in_reward", None)
+        if kl is not None:
+            kl.value = own.get("kl_coef") or kl.value
+        return own
+
+    def _checkpoint_folder(self) -> Path:
+        """Folder from which veRL has just loaded."""
+        trainer = self.config.trainer
+        if trainer.resume_mode == "resume_path":
+            return Path(trainer.resume_from_path)
+        return self._directory / f"global_step_{self.global_steps}"
+
+
+def _no_state(path: str, **_: object) -> dict[str, object]:
+    """Replacement for ``torch.load`` of ``data.pt``, the dataloader's state, which veRL would unpickle.
+
+    The dataloader of either adapter has no state.
+    """
+    return {}

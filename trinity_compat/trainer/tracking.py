@@ -1,0 +1,35 @@
+"""veRL's loggers with the run's own metrics in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from unittest.mock import patch
+
+from verl.utils.tracking import Tracking
+
+from trinity_compat.common.nested import Tree
+from trinity_compat.common.redaction import hidden
+
+Log = Callable[[int, Tree], dict[str, object]]
+
+
+@contextmanager
+def logged_through(log: Log, module: ModuleType, suffix: str = "_trainer") -> Iterator[None]:
+    """Let every ``Tracking.log(data, step)`` log what ``log(step, data)`` returns.
+
+    ``module``: where veRL looks up ``Tracking``. The run's name gets ``suffix``, since the explorer logs a
+    run of its own.
+    """
+
+    class Recorded(Tracking):
+        def __init__(self, project_name: str, experiment_name: str, *args: object, **kwargs: object) -> None:
+            kwargs["config"] = hidden("", kwargs.get("config"))  # the loggers keep it
+            super().__init__(project_name, experiment_name + suffix, *args, **kwargs)
+
+        def log(self, data: Tree, step: int, backend: object = None) -> None:
+            super().log(data=log(step, data), step=step, backend=backend)
+
+    with patch.object(module, "Tracking", Recorded):
+        yield
