@@ -29,6 +29,18 @@ def test_keys_values_releases_and_the_cure_are_named():
     assert "--verl-version 0.2.0" in said
 
 
+@pytest.mark.parametrize(("version", "ends"), [("0.5.0", False), ("0.6.1", True), ("0.9.1", True)])
+def test_a_launch_that_names_no_engine_is_told_that_its_release_ends_there(version, ends):
+    unnamed = [word for word in BASICS if "rollout.name" not in word]
+    for words, expected in ((unnamed, ends), ([*unnamed, "actor_rollout_ref.rollout.name=vllm"], False)):
+        effective = effective_config(launch_of([*words, *OLD]), version=version)
+        translation = translate(effective, TranslateOptions(verl_version=version))
+        said = [w.message for w in translation.warnings if w.code == "TW027"]
+        assert bool(said) is expected
+        assert all(f"veRL {version} ends without it (Missing mandatory value: " in each for each in said)
+        assert translation.config["explorer"]["rollout_model"]["engine_type"] == "vllm"
+
+
 @pytest.mark.parametrize("version", ["0.3.0", "0.9.1"])
 def test_nothing_is_told_when_the_release_is_given(version):
     assert told(*OLD, version=version) == ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trinity_compat.job.vllm_arguments import GPU, SECTION, fate
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
-from trinity_compat.translate.model import Caution, Status
+from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.run_refusals import OTHER_ENGINES
 from trinity_compat.translate.trinity_reader import FieldPair, TrinityReader
@@ -20,6 +20,7 @@ MAX_RESPONSE = FieldPair("model.max_response_tokens", RESPONSE)
 POLICY = FieldPair("model.model_path", f"{ARR}.model.path")
 CRITIC = FieldPair("model.critic_model_path", "critic.model.path")
 ENGINE_TYPE = FieldPair(f"{ENGINE}.engine_type", f"{ROLLOUT}.name")
+_MANDATORY = f"Missing mandatory value: {ENGINE_TYPE.key}"
 MAX_LENGTH = FieldPair(f"{ENGINE}.max_model_len", f"{ROLLOUT}.max_model_len")
 EXTRA = tuple(
     FieldPair(f"{ENGINE}.extra_engine_args.{name}", f"{ROLLOUT}.{name}")
@@ -125,10 +126,19 @@ def engine(view: LaunchView) -> Derived:
     """Write the inference engine, and its settings beyond Trinity's schema."""
     name = str(view.value(ENGINE_TYPE.key, "vllm"))
     known = name if name in ("vllm", "sglang") else "vllm"
-    yield ENGINE_TYPE.put(known)
     if name == "???":
-        yield Verdict(ENGINE_TYPE.key, Status.MAPPED, "not given: vllm", target=ENGINE_TYPE.path)
-    elif name in OTHER_ENGINES:
+        yield PathValue(ENGINE_TYPE.path, known, (ENGINE_TYPE.key,), note="rollout.name is not set")
+        yield notice(
+            "TW027",
+            f"rollout.name is not set: veRL {view.origin.version.value} ends without it ({_MANDATORY}). The"
+            " YAML names vLLM, which our runtime runs",
+            view.launch.where,
+            f"write {ENGINE_TYPE.key}=vllm",
+        )
+        yield from _own_arguments(view)
+        return
+    yield ENGINE_TYPE.put(known)
+    if name in OTHER_ENGINES:
         upstream = "" if known == name else f"; Trinity has no engine {name!r}, the YAML says vllm"
         reason = f"our explorer runs vLLM in its place: same weights, same sampling parameters{upstream}"
         yield Verdict(ENGINE_TYPE.key, Status.APPROXIMATED, reason)
