@@ -318,6 +318,28 @@ def test_requests_are_spread_over_replicas_within_their_room():
     assert [engine.most for engine in engines] == [2, 2]
 
 
+def test_a_request_without_room_has_no_copy_of_the_media_yet(monkeypatch):
+    encoded, encode = [], ScoreRequest.encode
+    monkeypatch.setattr(ScoreRequest, "encode", lambda self: encoded.append(self) or encode(self))
+
+    async def go():
+        _, address, end = await serving(Scripted())
+
+        async def ask(client):
+            asking = [asyncio.ensure_future(client.score(TASK, PART)) for _ in range(6)]
+            for _ in range(20):
+                await asyncio.sleep(0)
+            early = len(encoded)
+            await asyncio.gather(*asking)
+            return early
+
+        early = await with_client(teachers("a", seqs=2), [[address]], ask)
+        await end()
+        return early
+
+    assert asyncio.run(go()) == 2 and len(encoded) == 6
+
+
 def test_what_vllm_refuses_is_told_at_once_and_the_server_goes_on():
     async def go():
         _, address, end = await serving(Scripted())

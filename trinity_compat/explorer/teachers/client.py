@@ -79,7 +79,7 @@ class TeacherClient:
             whole = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(timeout=whole, connector=connector, headers=self._headers)
-        body = await servers.post(self._session, request.encode(), name_task(task))
+        body = await servers.post(self._session, request, name_task(task))
         return _checked(body, request, servers.name)
 
     def _key_of(self, task: Mapping[str, Any]) -> str:
@@ -148,9 +148,10 @@ class _Servers:
         self._under_way: Counter[str] = Counter()
         self._room = asyncio.Semaphore(int(teacher.inference["max_num_seqs"]) * teacher.servers)
 
-    async def post(self, session: aiohttp.ClientSession, body: bytes, what: str) -> bytes:
+    async def post(self, session: aiohttp.ClientSession, request: ScoreRequest, what: str) -> bytes:
         """Return the reply to a request about ``what``; see ``TeacherClient.score``."""
         async with self._room, self._observed():
+            body = request.encode()  # not before there is room: with images it is large
             until = time.monotonic() + self._retry_s
             while True:
                 address = min(self._known, key=self._under_way.__getitem__)
