@@ -225,10 +225,10 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
     assert checks
     _, text = translate_launch(launch, TranslateOptions(), root=root or ROOT / "translators")
     cwd = root or folder  # where the script's own files lie: agent loops, tools
-    made = make_plan(
-        yaml.safe_load(text), RunOptions(job=str(folder / "job"), dry_run=True), cwd=cwd, device=device
-    )
+    config = yaml.safe_load(text)
+    made = make_plan(config, RunOptions(job=str(folder / "job"), dry_run=True), cwd=cwd, device=device)
     elsewhere = is_elsewhere(device, dry_run=True)  # as `run --dry-run --device` plans it
+    refusals.check_rows_engine(config, made.spec.verl, {})
     refusals.check(made.spec.verl, {}, cwd=cwd, elsewhere=elsewhere)
     micro_batches.check(made.spec.verl, {})
     if stock_verl.UNSEEN.search(str(made.spec.verl["actor_rollout_ref"]["model"].get("path"))):
