@@ -1,6 +1,7 @@
 """Engines of a run on rows of files: one that cannot train here is refused, never replaced by FSDP."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from trinity_compat.run.script import static_reading
 from trinity_compat.run.script.launch_source import source_of
 from trinity_compat.run.script.shared_folder import ScriptCall
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "trinity"
 SCRIPT = """torchrun --nproc_per_node=${{PROCESSES:-1}} -m verl.trainer.sft_trainer \\
     data.train_files=/a.parquet data.messages_key=talk model.path=m \\
     {} trainer.logger=console
@@ -104,6 +106,20 @@ def test_sizes_that_the_gpus_do_not_hold_are_refused_in_the_engine_s_words(words
 def test_sizes_that_the_gpus_hold_are_planned(words, monkeypatch):
     monkeypatch.setenv("PROCESSES", "8")
     assert plan(words).spec.verl["trainer"]["n_gpus_per_node"] == 8
+
+
+@pytest.mark.parametrize("strategy", ["veomni", "torchtitan", "automodel"])
+def test_an_engine_without_a_section_in_a_yaml_is_refused_beside_an_explorer_too(strategy):
+    text = (EXAMPLES / "grpo.yaml").read_text()
+    lines = text.replace("trainer:\n", f"trainer:\n  trainer_strategy: {strategy}\n", 1)
+    Path("a.yaml").write_text(re.sub(r"  trainer_strategy: fsdp2?\n", "", lines))
+    with pytest.raises(
+        UserError, match=f"trainer_strategy={strategy}: trinity-rft's are fsdp, fsdp2"
+    ) as raised:
+        plan_source(
+            from_yaml(Path("a.yaml")), RunOptions(device="cuda", dry_run=True, gpus=2), cwd=Path.cwd()
+        )
+    assert raised.value.where.file.endswith("a.yaml") and raised.value.where.line
 
 
 def test_an_engine_of_a_yaml_is_refused_by_its_field():

@@ -49,7 +49,7 @@ def plan_source(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
     with error_locations.relocate_errors(source, options.sets):
         plan = with_ignored_keys(make_plan(source.config, options, cwd=cwd), source, options.sets)
         elsewhere = is_elsewhere(plan.spec.device, dry_run=options.dry_run)
-        refusals.check_rows_engine(source.config, plan.spec.verl, source.record)
+        refusals.check_strategy(source.config, plan.spec.verl, source.record)
         refusals.check(plan.spec.verl, source.record, cwd=plan.cwd, elsewhere=elsewhere)
         if plan.spec.mode not in ("bench", "serve"):
             micro_batches.check(plan.spec.verl, source.record)

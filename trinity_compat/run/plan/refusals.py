@@ -84,16 +84,17 @@ def _where(text: str) -> Where:
     return Where(file, int(line)) if line.isdigit() else Where(text)
 
 
-def check_rows_engine(config: Tree, verl: Tree, record: LaunchRecord) -> None:
-    """Check the engine of a run on rows of files. Raises UserError for one that veRL lacks.
+def check_strategy(config: Tree, verl: Tree, record: LaunchRecord) -> None:
+    """Check the strategy that a YAML names. Raises UserError for one whose section the YAML cannot hold.
 
     ``config``: Trinity's. Its strategies are FSDP's and Megatron's; ``translate`` carries any other one.
     """
-    strategy = value_at(config, STRATEGY)
-    if schema_in(config) == "experience":
-        return
+    strategy, has_explorer = value_at(config, STRATEGY), schema_in(config) == "experience"
     if strategy in (None, *STRATEGIES):
-        _check_whole_groups(VerlView.of(verl), record)
+        if not has_explorer:
+            _check_whole_groups(VerlView.of(verl), record)
+        return
+    if has_explorer and engine_of(strategy).section == engine_of(None).section:
         return
     if chosen := _launch_value(record, "engine.strategy"):
         said, why = f"engine.strategy={chosen}", f"veRL {VERL}: strategy {chosen} not supported"
