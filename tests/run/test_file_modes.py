@@ -48,22 +48,6 @@ def test_a_new_job_is_closed_and_so_is_all_that_its_processes_write(tmp_path):
     assert mode(tmp_path / "another") == 0o644, "the command's own umask stays"
 
 
-def test_a_job_of_an_earlier_version_is_closed_where_it_goes_on(tmp_path):
-    job = JobDir(tmp_path / "job")
-    (job.root / "buffer").mkdir(parents=True)
-    (job.root / "buffer" / "experiences.db").touch()
-    (job.root / "global_step_2" / "actor").mkdir(parents=True)
-    (job.root / "global_step_2" / "actor" / "model.pt").touch()
-    (job.root / "latest_checkpointed_iteration.txt").touch()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.touch()
-    (job.root / "buffer" / "link").symlink_to(elsewhere)
-    assert open_paths(job.root)
-    job.create()
-    assert open_paths(job.root) == []
-    assert mode(elsewhere) == 0o644, "what a link names is not the job's"
-
-
 @pytest.mark.parametrize(
     ("opened", "written"), [(0o2770, 0o660), (0o750, 0o640), (0o755, 0o644), (0o777, 0o664)]
 )

@@ -174,7 +174,7 @@ def test_a_look_at_a_lock_refuses_no_start(job, monkeypatch):
 
 
 @pytest.mark.parametrize("side", ["train", "explore"])
-def test_a_run_of_an_earlier_version_is_seen(job, side):
+def test_a_lock_beside_the_job_is_enough(job, side):
     path = job_dir.lock_path(job, side)
     path.parent.mkdir()
     path.write_text("4711")
@@ -261,20 +261,6 @@ def test_each_name_is_a_job_with_a_database_of_its_own(tmp_path, name):
 def test_the_database_is_named_relative_to_the_job(job):
     spec_of(job).save(job.spec_path)
     assert '"database_url": "sqlite:///buffer/experiences.db"' in job.spec_path.read_text()
-
-
-@pytest.mark.parametrize("name", ["plain", "a?b", "ä ö"])
-def test_what_earlier_versions_wrote_is_read(tmp_path, name):
-    job = JobDir(tmp_path / name)
-    job.create()
-    spec_of(job).save(job.spec_path)
-    text = job.spec_path.read_text()
-    full = text.replace("sqlite:///buffer", f"sqlite:///{job.root}/buffer")
-    assert full != text
-    job.spec_path.write_text(full)
-    assert job.load_spec() == spec_of(job)
-    moved = JobDir(job.root.rename(tmp_path / "moved"))
-    assert moved.load_spec() == spec_of(moved)
 
 
 def test_a_job_that_was_started_through_a_link_agrees_with_itself(job, tmp_path):

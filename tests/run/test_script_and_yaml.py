@@ -141,25 +141,7 @@ def about_jobs(made):
     return [note for note in made.notes if " job " in note and note.startswith("note")]
 
 
-def test_a_job_that_an_earlier_version_put_below_the_folder_is_gone_on_with(home):
-    earlier = make_job(home / "ckpts/p/e/p/e")
-    text = ppo(CKPTS, DIRECTORY)
-    for made in (of_script(text), of_yaml(text)):
-        assert made.job.root == earlier
-        assert about_jobs(made) == [f"note: the job is the one that an earlier version put into {earlier}"]
-
-
-def test_beside_another_job_it_is_named(home):
-    earlier, job = make_job(home / "ckpts/p/e/p/e"), make_job(home / "ckpts/p/e")
-    text = ppo(CKPTS, DIRECTORY)
-    for made in (of_script(text), of_yaml(text)):
-        assert made.job.root == job
-        assert about_jobs(made) == [
-            f"note: an earlier version's job lies in {earlier}: `--job {earlier}` goes on with it"
-        ]
-
-
-def test_so_is_the_job_that_set_did_not_name_in_earlier_versions(home):
+def test_a_job_that_set_renames_is_named(home):
     job = make_job(home / "checkpoints/p/e")
     made = of_yaml(ppo(), "trainer.experiment_name=other")
     assert about_jobs(made) == [

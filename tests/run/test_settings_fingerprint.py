@@ -587,17 +587,6 @@ def test_groups_of_two_starts_with_an_edit_between_count_for_neither(buffer, tmp
     assert edits(buffer, second) == []
 
 
-def test_groups_that_an_earlier_version_made_are_made_again(buffer, tmp_path):
-    """It stored a hash of some settings, without the content of any file."""
-    buffer.set_state("made with", "0123456789abcdef")
-    mine = edited(tmp_path, "a = 1\n")
-    sign(buffer, mine)
-    (told,) = edits(buffer, mine)
-    assert "an earlier version of trinity-compat" in told
-    sign_anew(buffer, mine)
-    assert edits(buffer, mine) == []
-
-
 def test_a_message_names_a_few_settings_of_a_part(tmp_path):
     names = ["temperature", "top_k", "top_p", "n", "seed", "ignore_eos"]
     told = changed(

@@ -193,15 +193,6 @@ def test_a_trainer_that_is_started_again_does_not_go_on_with_an_edited_dataset(b
         make(**run).resumed(2, kept)
 
 
-def test_groups_of_an_earlier_version_are_made_again(buffer, make, caplog):
-    caplog.set_level(logging.INFO)
-    put(buffer, 0, 1)
-    buffer.set_state("made with", "0123456789abcdef")
-    make().resumed(0)
-    assert buffer.depth()["void"] == 2
-    assert "an earlier version of trinity-compat made the groups that wait" in caplog.text
-
-
 def test_a_checkpoint_of_a_replay_may_have_trained_fewer_tasks_than_steps_would(make):
     kept = {"below": 3, "beyond": [], "buffer": "another", "history": 1}
     make(replay=ReplaySpec(max_uses=2)).resumed(2, kept)

@@ -67,13 +67,7 @@ def relative(url: str, root: Path) -> str:
     return of_file(file.relative_to(root)) if file and inside else url
 
 
-def absolute(url: str, root: Path, before: str) -> str:
-    """Return ``url`` of a job's ``config/run.json`` for the job at ``root``.
-
-    Earlier versions wrote the full, unquoted path; ``before`` is the job's folder of that time.
-    """
-    raw = url.removeprefix(_SQLITE)
-    if raw != url and raw.startswith(f"{before}/"):
-        return of_file(root / raw.removeprefix(f"{before}/"))
+def absolute(url: str, root: Path) -> str:
+    """Return ``url`` of a job's ``config/run.json`` for the job at ``root``."""
     file = file_of(url)
     return url if file is None or file.is_absolute() else of_file(root / file)

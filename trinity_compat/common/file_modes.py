@@ -1,8 +1,8 @@
 """Permissions of a run's files: private to its user unless the user has opened the job's folder.
 
-A first start closes the job's folder to others (0700), with what an earlier version left in it, and leaves a
-mark. What is opened afterwards (``chmod g+rx``, ``g+rwxs``) stays open: the umask of the run's processes
-follows the folder's mode. Only the group can get the right to write.
+A first start closes the job's folder to others (0700), and leaves a mark. What is opened afterwards
+(``chmod g+rx``, ``g+rwxs``) stays open: the umask of the run's processes follows the folder's mode. Only the
+group can get the right to write.
 """
 
 from __future__ import annotations
@@ -42,19 +42,13 @@ def umask_of(root: Path) -> int:
     return PRIVATE & ~mode | _NOT_FOR_ALL
 
 
-def prepare(root: Path, folders: Iterable[str], *, existing: Iterable[str]) -> None:
-    """Create a job's folder and the ``folders`` in it.
-
-    ``existing`` are patterns of files of an earlier version, which left no mark. Those that this user owns
-    become private.
-    """
+def prepare(root: Path, folders: Iterable[str]) -> None:
+    """Create a job's folder and the ``folders`` in it. A folder that this user has made becomes private."""
     root.parent.mkdir(parents=True, exist_ok=True)  # not the job's: as the user's umask has it
     root.mkdir(mode=0o700, exist_ok=True)
     mark = root / _MARK
-    if not mark.exists() and _is_own(root):
-        _close(root)
-        for path in (found for pattern in existing for found in root.glob(pattern)):
-            _close_all(path)
+    if not mark.exists() and root.stat().st_uid == os.geteuid():
+        root.chmod(stat.S_IMODE(root.stat().st_mode) & ~PRIVATE)
     with umask(umask_of(root)):
         for name in (*folders, str(_MARK.parent)):
             (root / name).mkdir(parents=True, exist_ok=True)
@@ -69,24 +63,3 @@ def ray_folder() -> Path:
     also opens its folder to everybody (0777), which the private folder around it prevents.
     """
     return Path(tempfile.mkdtemp(prefix="tc-ray-", dir="/tmp"), "r")
-
-
-def _close_all(top: Path) -> None:
-    _close(top)
-    if not top.is_symlink():
-        for folder, below, files in os.walk(top):
-            for name in (*below, *files):
-                _close(Path(folder, name))
-
-
-def _close(path: Path) -> None:
-    """Make an own file private; links are skipped. The job's folder is closed first, against new links."""
-    if path.is_symlink() or not _is_own(path):
-        return
-    mode = stat.S_IMODE(path.lstat().st_mode)
-    if mode & PRIVATE:
-        path.chmod(mode & ~PRIVATE)
-
-
-def _is_own(path: Path) -> bool:
-    return path.stat().st_uid == os.geteuid()

@@ -345,13 +345,8 @@ def sign_anew(buffer: StateStore, mine: Fingerprint) -> None:
 def edits(buffer: StateStore, mine: Fingerprint) -> list[str]:
     """Return the reasons why waiting groups cannot be trained with ``mine``; none where they can."""
     known = buffer.get_state(_KEY)
-    if known is None:
-        return []
     if not isinstance(known, list):
-        return [
-            "an earlier version of trinity-compat made the groups that wait, and did not record which reward"
-            " function and other files made them"
-        ]
+        return []
     return list(dict.fromkeys(text for parts in known for text in differences(parts, mine)))
 
 

@@ -235,7 +235,7 @@ class RunSpec:
     def of_text(cls, text: str, job: Path) -> RunSpec:
         """The same of text that was read from the folder ``job``. Raises ValueError, KeyError, TypeError."""
         data, here = json.loads(text), job.resolve()
-        url = database_url.absolute(data["database_url"], here, data["job_dir"])
+        url = database_url.absolute(data["database_url"], here)
         return cls.of_json({**_moved(data, str(here)), "database_url": url})
 
     @classmethod

@@ -103,7 +103,7 @@ class JobDir:
 
     def create(self, folders: Sequence[str] = _FOLDERS) -> None:
         """Make the folders, for this user alone unless the user has opened them."""
-        file_modes.prepare(self.root, folders, existing=(*_FOLDERS, "global_step_*", MARKER))
+        file_modes.prepare(self.root, folders)
 
     def exists(self) -> bool:
         """Return whether an earlier run wrote here."""
@@ -169,7 +169,7 @@ def lock_path(job: JobDir, side: str) -> Path:
     """The lock file of ``side`` beside the job; it holds its owner's pid.
 
     Sides are train, explore, explore.N, bench, serve and start. The file stays when the job is renamed or
-    deleted, and earlier versions have only this one.
+    deleted.
     """
     return job.root.parent / _LOCKS / f"{job.root.name}.{side}"
 

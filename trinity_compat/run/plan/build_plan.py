@@ -72,7 +72,8 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     spec = replace(_spec(request, verl, job, mode, sync), rows=rows, experts=experts)
     colocate.check(spec)
     spec, endpoint_notes = _serving(spec, request)
-    job_notes = paths.earlier_jobs(request.trinity, environment.filled(config, os.environ), options, cwd)
+    file = environment.filled(config, os.environ)
+    job_notes = paths.job_that_set_renames(request.trinity, file, options, cwd)
     return RunPlan(
         spec=spec,
         job=job,

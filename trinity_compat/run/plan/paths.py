@@ -38,47 +38,27 @@ def job_root(config: Tree, options: RunOptions, cwd: Path) -> Path:
     """``--job``, else Trinity's own place: checkpoint_root_dir/project/group/name. Links are followed.
 
     Of a launch a checkpoint_root_dir that ends in project/name is that place itself: only the environment
-    tells whether ``${CKPTS_DIR:-…}`` does, and the script and its YAML have one job. A job that an earlier
-    version put below it is gone on with, unless there is another one.
+    tells whether ``${CKPTS_DIR:-…}`` does, and the script and its YAML have one job.
 
     Raises UserError where that would be called by the text of a command (``run_$(hostname)``).
     """
-    place, earlier = _places(config, options, cwd)
-    return earlier if earlier and _is_job(earlier) and not _is_job(place) else place
+    if options.job:
+        return job_dir.resolved(options.job, cwd)
+    root, own = _root_and_names(config)
+    is_place = _is_of_launch(config) and root.parts[-len(own.parts) :] == own.parts
+    return job_dir.resolved(root if is_place else root / own, cwd)
 
 
-def earlier_jobs(config: Tree, file: Tree, options: RunOptions, cwd: Path) -> list[str]:
-    """Lines about a job where an earlier version put it.
+def job_that_set_renames(config: Tree, file: Tree, options: RunOptions, cwd: Path) -> list[str]:
+    """Return a line about the job of the configuration without ``--set``, where that has another place.
 
-    ``file``: the configuration without ``--set``, whose names in veRL's spelling did not count for a YAML.
+    ``file``: the configuration without ``--set``.
     """
-    place, earlier = _places(config, options, cwd)
-    if earlier and _is_job(earlier):
-        if not _is_job(place):
-            return [f"note: the job is the one that an earlier version put into {earlier}"]
-        return [f"note: an earlier version's job lies in {earlier}: `--job {earlier}` goes on with it"]
-    unnamed, _ = _places({**{field: config.get(field) for field in _FIELDS}, **file}, options, cwd)
-    if unnamed == place or _is_job(place) or not _is_job(unnamed):
+    place = job_root(config, options, cwd)
+    unnamed = job_root({**{field: config.get(field) for field in _FIELDS}, **file}, options, cwd)
+    if unnamed == place or JobDir(place).exists() or not JobDir(unnamed).exists():
         return []
     return [f"note: --set names another job than {unnamed}: `--job {unnamed}` goes on with that one"]
-
-
-def _is_job(root: Path) -> bool:
-    return JobDir(root).exists()
-
-
-def _places(config: Tree, options: RunOptions, cwd: Path) -> tuple[Path, Path | None]:
-    """The job's folder, and of a launch the one that an earlier version may have given it.
-
-    Raises UserError.
-    """
-    if options.job:
-        return job_dir.resolved(options.job, cwd), None
-    root, own = _root_and_names(config)
-    if not _is_of_launch(config):
-        return job_dir.resolved(root / own, cwd), None
-    place = root if root.parts[-len(own.parts) :] == own.parts else root / own
-    return job_dir.resolved(place, cwd), job_dir.resolved(place / own, cwd)
 
 
 def _is_of_launch(config: Tree) -> bool:
@@ -132,9 +112,10 @@ def database_note(config: Tree, spec: RunSpec, options: RunOptions, cwd: Path) -
     file = path.removeprefix("sqlite:///")
     if options.job or options.database or file == path:
         return []
-    places = _places(config, options, cwd)
-    here = job_dir.resolved(file, cwd) in [root / "buffer" / "experiences.db" for root in places if root]
-    return [] if here else [f"{_DATABASE}={path}: the run's database is {ours}"]
+    here = job_root(config, options, cwd) / "buffer" / "experiences.db"
+    return (
+        [] if job_dir.resolved(file, cwd) == here else [f"{_DATABASE}={path}: the run's database is {ours}"]
+    )
 
 
 def _named_database(config: Tree) -> str:
