@@ -28,7 +28,7 @@ def test_console_file_and_tensorboard_need_nothing():
 @pytest.mark.parametrize(
     ("name", "said", "hint"),
     [
-        ("wandbb", "unknown logger", "wandb, "),
+        ("wandbb", "veRL has no such logger", "wandb, "),
         ("clearml", "clearml is not installed", "pip install clearml"),
         ("wandb", "api_key not configured", "WANDB_MODE=offline"),
     ],

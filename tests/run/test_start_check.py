@@ -104,7 +104,7 @@ def test_all_that_was_found_is_said_and_what_was_judged_by_a_stand_in(made, monk
     assert text.splitlines() == [
         "run.sh:3: data.train_batch_size=8: veRL 0.9.1 refuses to start: no",
         f"run.sh:7: {ARR}.rollout.name=vllm: vLLM refuses to start: nor",
-        f"  hint: {ARR}.model.path was judged with the configuration of Qwen2.5-7B",
+        f"  hint: {ARR}.model.path is not here, and was judged with the configuration of Qwen2.5-7B",
     ]
 
 

@@ -223,7 +223,7 @@ def test_a_task_pipeline_that_cannot_run_is_refused(pipeline, message, inputs):
 
 def test_files_that_are_not_there_are_told_before_anything_starts(tmp_path):
     made = with_tasks(tmp_path, {"auto_start": True})
-    with pytest.raises(UserError, match=r"inputs of Data-Juicer: .*/in\.jsonl does not exist"):
+    with pytest.raises(UserError, match=r"Data-Juicer's inputs names .*/in\.jsonl, which does not exist"):
         preflight.check_juicer(made.spec.verl)
 
 

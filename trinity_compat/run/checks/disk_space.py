@@ -61,7 +61,7 @@ def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
     yield from _of_shared_memory(spec)
     if total > free:
         yield (
-            f"warning: the run may need {_gb(total)} and {_gb(free)} are free:"
+            f"warning: the run may need {_gb(total)}, but only {_gb(free)} are free:"
             " --set trinity_compat.keep_steps=K drops texts and tokens of older steps,"
             " trainer.max_actor_ckpt_to_keep limits the checkpoints, --job DIR puts both elsewhere"
         )
@@ -77,8 +77,8 @@ def check_shared_memory(spec: RunSpec) -> None:
         one, free = found
         enough = f"{math.ceil(_VERSIONS * one / 1e9)}g"
         raise UserError(
-            f"a version of the weights takes {_gb(one)} in {_SHARED}, and {_gb(free)} are free there",
-            hint=f"{_OTHER_METHOD}, or a larger one (docker run --shm-size={enough})",
+            f"a version of the weights takes {_gb(one)} in {_SHARED}, but only {_gb(free)} are free there",
+            hint=f"{_OTHER_METHOD}; or give {_SHARED} more space (docker run --shm-size={enough})",
         )
 
 
@@ -90,7 +90,7 @@ def _of_shared_memory(spec: RunSpec) -> Iterator[str]:
     need = _VERSIONS * one
     yield f"weights   about {_gb(need)} in {_SHARED} ({_VERSIONS} versions); free there: {_gb(free)}"
     if need > free:
-        yield f"warning: {_SHARED} may run full while weights are handed over: {_OTHER_METHOD}"
+        yield f"warning: {_SHARED} may fill up while weights are handed over: {_OTHER_METHOD}"
 
 
 def _shared_memory(spec: RunSpec) -> tuple[float, float] | None:

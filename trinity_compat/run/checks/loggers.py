@@ -35,17 +35,20 @@ def check(verl: Tree) -> None:
     configured = value_at(verl, "trainer.logger") or []
     for name in [configured] if isinstance(configured, str) else configured:
         if name not in _PACKAGES:
-            raise UserError(f"trainer.logger={name}: unknown logger", hint=f"veRL has {', '.join(_PACKAGES)}")
+            raise UserError(
+                f"trainer.logger={name}: veRL has no such logger", hint=f"use one of {', '.join(_PACKAGES)}"
+            )
         package = _PACKAGES[name]
         if package and importlib.util.find_spec(package) is None:
             raise UserError(
-                f"trainer.logger names {name}, and {package} is not installed",
+                f"trainer.logger names {name}, but {package} is not installed",
                 hint=f"pip install {package}, or leave {name} out of trainer.logger",
             )
         # wandb asks for the key at its first use, minutes after the start.
         if package == "wandb" and not wandb_may_start():
             raise UserError(
-                "trainer.logger names wandb, and no API key is set (api_key not configured (no-tty))",
+                "trainer.logger names wandb, but no API key is set; wandb would end the run with: api_key not"
+                " configured (no-tty)",
                 hint="export WANDB_API_KEY=…, or WANDB_MODE=offline, or leave wandb out of trainer.logger",
             )
 

@@ -114,7 +114,7 @@ def missing(plan: RunPlan) -> Iterator[str]:
         except ModuleNotFoundError as error:
             if (explanation := optional_packages.explained(error)) is None:
                 raise
-            yield f"the files were not looked into: {explanation}".replace("\n  hint:", ":")
+            yield f"the files were not checked: {explanation}".replace("\n  hint:", ":")
 
 
 def check_juicer(verl: Tree) -> None:
@@ -127,7 +127,7 @@ def check_juicer(verl: Tree) -> None:
     ]
     for key, path in named:
         if path and not Path(str(path)).is_file():
-            raise UserError(f"{key} of Data-Juicer: {path} does not exist")
+            raise UserError(f"Data-Juicer's {key} names {path}, which does not exist")
 
 
 def starts_juicer(verl: Tree) -> bool:
@@ -161,7 +161,7 @@ def check_models(verl: Tree, *, cwd: Path) -> None:
         elif _is_path(str(value)):
             raise UserError(
                 f"{key}={value}: no such folder",
-                hint="the script's download step may have failed, or run elsewhere",
+                hint="download the model there first, or name a folder that has one",
             )
 
 
@@ -184,7 +184,7 @@ def check_resume(verl: Tree, *, cwd: Path) -> None:
     if not named or not named.rsplit("global_step_", 1)[-1].isdigit():
         raise UserError(
             f"trainer.resume_mode=resume_path needs trainer.resume_from_path=…/global_step_N, not {named!r}",
-            hint="or trainer.resume_mode=auto, which takes the job's newest checkpoint",
+            hint="trainer.resume_mode=auto takes the job's newest checkpoint by itself",
         )
     if not (path / "actor").is_dir():
         found = ", ".join(sorted(other.name for other in path.parent.glob("global_step_*/"))) or "none"
@@ -356,7 +356,10 @@ def check_reward_function(verl: Tree, *, cwd: Path) -> None:
     except SyntaxError as error:
         raise UserError(f"{file}:{error.lineno}: {error.msg}") from error
     if name not in set(_names(tree)):
-        raise UserError(f"{file} defines no {name!r}", hint="set reward.custom_reward_function.name")
+        raise UserError(
+            f"{file} does not define {name!r}",
+            hint="set reward.custom_reward_function.name to a function of that file",
+        )
     _check_manager(verl, tree, file)
 
 
@@ -408,7 +411,7 @@ def check_ports(ray: Tree) -> None:
         if port.isdigit() and not is_free(int(port)):
             raise UserError(
                 f"{name}={value}: that port is taken{holder(int(port))}",
-                hint=f"end that process, or unset {name} and let a free port be found",
+                hint=f"end that process, or unset {name}: a run then takes a free port",
             )
 
 

@@ -76,7 +76,7 @@ def lines(report: StartReport) -> Iterator[str]:
     names = {"verl": "veRL", "vllm": "vLLM"}
     judges = [f"{names.get(name, name)} {of}" for name, of in sorted(report.versions.items())]
     if judges:
-        yield f"checked   {' and '.join(judges)} take{'s' * (len(judges) == 1)} this configuration"
+        yield f"checked   {' and '.join(judges)} accept{'s' * (len(judges) == 1)} this configuration"
     for symbol in report.changed:
         yield f"  untested release: {symbol}"
     for key, stand_in in report.stand_ins.items():
@@ -85,7 +85,7 @@ def lines(report: StartReport) -> Iterator[str]:
         yield f"  not checked: {gap}"
     if not report.native and report.versions:
         if report.versions.get("vllm", "").split("+")[0] != GPU:
-            yield f"  not checked: what only vLLM {GPU} refuses ({VLLM_ELSEWHERE}=FOLDER names that release)"
+            yield f"  not checked: what only vLLM {GPU} refuses (set {VLLM_ELSEWHERE} to its folder)"
         yield f"  not checked: {_GPU_ONLY}"
 
 
@@ -184,14 +184,15 @@ def _error(report: StartReport, plan: RunPlan, record: LaunchRecord) -> UserErro
     }.items()
     more = "".join(f"\n{at}: {text}" if at else f"\n{text}" for text, at in others)
     hint = "; ".join(
-        f"{key} was judged with the configuration of {name}" for key, name in report.stand_ins.items()
+        f"{key} is not here, and was judged with the configuration of {name}"
+        for key, name in report.stand_ins.items()
     )
     if name := _unset(report.refused[0]):
         hint = f"set {name}, or write ${{oc.env:{name},DEFAULT}}"
     if report.changed:
         hint = f"trinity-compat has not been tested with the installed release: {'; '.join(report.changed)}"
     if _IN_MAPPING.search(report.refused[0].key):
-        hint = "veRL takes a mapping there for an object: write it into the model's config.json"
+        hint = "veRL makes an object of a mapping there: write it into the model's config.json"
     return UserError(f"{first}{more}", where=where, hint=hint or None)
 
 
