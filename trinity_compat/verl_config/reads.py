@@ -1,0 +1,161 @@
+"""Data on what stock veRL does with each key, which scripts/make_verl_reads.py writes.
+
+``translators/verl/reads/RELEASE.json`` has each key's label and up to three places in veRL's code;
+``by_hand.json`` beside it corrects and confirms. A key is ignored if no code reads it, if its value is only
+stored where nothing loads it, or if a person has confirmed that it is only checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from trinity_compat.common.nested import value_at
+from trinity_compat.common.releases import VERL_RELEASES
+from trinity_compat.common.resources import data_path
+from trinity_compat.launch.entrypoints import PPO, canonical
+from trinity_compat.verl_config.compose import composed_as
+from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.releases import FLAVOURS, release_tree
+
+_FOLDER = "translators/verl/reads"
+NOT_READ, STORED, CHECKED = "NOT READ", "STORED ONLY", "CHECKED ONLY"
+_WORDS: Mapping[str, str] = {
+    "READ": "reads it",
+    "READ IF": "reads it in code of {more}",
+    "READ VIA": "reads it as {more}",
+    "PASSED ON": "passes its section on as a whole",
+    "AMBIGUOUS": "may read it: the place reads this name of an object that is not known",
+    "NAME AS STRING": "has the name as a text, and may read it by that",
+    CHECKED: "only checks it",
+    STORED: "stores it where nothing reads it",
+    NOT_READ: "does not read it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VerlRead:
+    """A release's treatment of a key: ``label``, ``places`` (file:line below veRL's source), and ``more``.
+
+    ``more`` is the key or the part of veRL by which it is read. ``why`` is a person's word on it.
+    """
+
+    label: str
+    places: tuple[str, ...] = ()
+    more: str = ""
+    why: str = ""
+
+    @property
+    def ignored(self) -> bool:
+        """Return whether a run is the same with any value of the key that passes veRL's checks."""
+        return self.label in (NOT_READ, STORED) or (self.label == CHECKED and bool(self.why))
+
+    @property
+    def words(self) -> str:
+        """The label as a sentence without its subject, with the places."""
+        text = _WORDS[self.label].format(more=self.more)
+        places = f" (verl/{', verl/'.join(self.places)})" if self.places else ""
+        return f"{text}{places}" + (f": {self.why}" if self.why else "")
+
+
+@cache
+def _tables(version: str) -> Mapping[str, Mapping[str, list[Any]]]:
+    found: Mapping[str, Mapping[str, list[Any]]] = json.loads(
+        data_path(f"{_FOLDER}/{version}.json").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def table_of(version: str, flavour: str) -> Mapping[str, list[Any]]:
+    """Return the stored answers: all of ppo_trainer, and those that differ under ppo_megatron_trainer."""
+    return _tables(version)[flavour]
+
+
+@cache
+def by_hand() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+    """Return release → key → ``label``, ``place`` (file:line) and ``why``, written by a person."""
+    found: Mapping[str, Mapping[str, Mapping[str, str]]] = json.loads(
+        data_path(f"{_FOLDER}/by_hand.json").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def read_of(key: str, version: str, flavour: str = FLAVOURS[0]) -> VerlRead | None:
+    """Return what the release does with ``key``; None for keys it lacks and other engines' flavours."""
+    if version not in VERL_RELEASES or flavour not in FLAVOURS:
+        return None
+    tables = _tables(version)
+    found = tables[flavour].get(key) or (
+        tables[FLAVOURS[0]].get(key) if _has(key, version, flavour) else None
+    )
+    if found is None:
+        return None
+    word = by_hand().get(version, {}).get(key)
+    if word:
+        return VerlRead(word["label"], (word["place"],), why=word["why"])
+    label, places, more = (*found, (), "")[:3] if len(found) < 3 else found
+    return VerlRead(label, tuple(places or ()), more or "")
+
+
+@cache
+def _defaults(version: str, flavour: str) -> Mapping[str, object]:
+    return composed_as(release_tree(version), flavour)
+
+
+def _has(key: str, version: str, flavour: str) -> bool:
+    return flavour == FLAVOURS[0] or value_at(_defaults(version, flavour), key, _MISSING) is not _MISSING
+
+
+_MISSING = object()
+
+
+def read_until(key: str, version: str, flavour: str = FLAVOURS[0]) -> str:
+    """Return the last release before ``version`` that is known to read ``key``; "" where there is none."""
+    before = VERL_RELEASES[: VERL_RELEASES.index(version)]
+    for release in reversed(before):
+        found = read_of(key, release, flavour)
+        if found is not None and found.label.startswith("READ"):
+            return release
+    return ""
+
+
+def sentence(key: str, version: str, flavour: str = FLAVOURS[0]) -> str:
+    """Say what a release does with a key that it ignores: ``veRL 0.9.1 does not read it (read until 0.7.0)``.
+
+    Empty for a key that it doesn't ignore.
+    """
+    found = read_of(key, version, flavour)
+    if found is None or not found.ignored:
+        return ""
+    until = read_until(key, version, flavour)
+    return f"veRL {version} {found.words}" + (f" (read until {until})" if until else "")
+
+
+def unchecked(config: EffectiveConfig) -> str:
+    """Say why the launch's code is not known: it is a fork's, or another main's; "" where it is known."""
+    if config.fork is not None:
+        return f"it starts from the copy of veRL in {config.fork.folder}, whose code may read other keys"
+    if canonical(config.launch.main or config.launch.module) != PPO:
+        return f"{config.launch.module} is not {PPO}: which keys it reads is not known"
+    return ""
+
+
+def ignored_keys(config: EffectiveConfig) -> dict[str, str]:
+    """Return the keys that the launch sets to another value than the default and that veRL ignores, with why.
+
+    Empty for other mains than main_ppo and for forks: their code is another.
+    """
+    if unchecked(config):
+        return {}
+    version, flavour = config.version.value, config.flavour
+    found = {}
+    for key in config.set_keys:
+        setting = config.settings.get(key)
+        if setting is None or not (why := sentence(key, version, flavour)):
+            continue
+        if setting.value != value_at(_defaults(version, flavour), key):
+            found[key] = why
+    return found
