@@ -37,11 +37,21 @@ PLAIN = [
 ]
 TEACHER = "distillation.teacher_models.teacher_model"
 DISTILLED = [
+    "distillation.enabled=True",
     "distillation.n_gpus_per_node=4",
     "distillation.nnodes=1",
     "distillation.distillation_loss.loss_mode=k1",
     "distillation.distillation_loss.use_policy_gradient=True",
     f"{TEACHER}.model_path=Qwen/Qwen3-32B",
+]
+# Teachers by data source: their inference has the defaults of veRL's dataclass, not those of its file.
+TWO_TEACHERS = [
+    *DISTILLED[:-1],
+    *(
+        f"+distillation.teacher_models.{name}.{given}"
+        for name in ("sort", "count")
+        for given in (f"key={name}", "model_path=Qwen/Qwen3-32B", "num_replicas=1", "inference.name=vllm")
+    ),
 ]
 TWO_NODES = "trainer.nnodes=2"
 # name → (words beside the plain ones, the key at fault, a piece of the message); None: it starts
@@ -143,6 +153,12 @@ CASES = {
         "distillation.n_gpus_per_node",
         "Single teacher's per_replica_world_size (3) must divide the distillation resource pool size",
     ),
+    "teachers by data source": (TWO_TEACHERS, None, None),
+    "a teacher of fewer positions than its launch wants": (
+        [*TWO_TEACHERS, "+distillation.teacher_models.count.inference.max_model_len=50000"],
+        "distillation.teacher_models.count.inference.max_model_len",
+        "40960",
+    ),
     "a reasoning parser that vLLM lacks": (
         [f"+{ARR}.rollout.engine_kwargs.vllm.reasoning_parser=qwen4"],
         f"{ARR}.rollout.engine_kwargs.vllm.reasoning_parser",
@@ -162,10 +178,7 @@ def request(words, device):
     (launch,) = read_argv(["python3", "-m", "verl.trainer.main_ppo", *words]).launches
     _, text = translate_launch(launch, TranslateOptions())
     made = make_plan(yaml.safe_load(text), RunOptions(job="/nowhere"), cwd=Path.cwd(), device=device)
-    spec = asdict(made.spec)
-    if DISTILLED[0] in words:  # the plan refuses it as long as a run starts no teachers
-        spec["verl"]["distillation"]["enabled"] = True
-    return {"spec": spec, "native": device == "cpu"}
+    return {"spec": asdict(made.spec), "native": device == "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +207,7 @@ ONLY = {
     "heads that Ulysses cannot share": "cuda",
     "Megatron": "cuda",
     "more tokens than the model has positions": "cpu",
+    "a teacher of fewer positions than its launch wants": "cpu",
 }
 ON = [(case, device) for case in CASES for device in ("cuda", "cpu") if ONLY.get(case, device) == device]
 

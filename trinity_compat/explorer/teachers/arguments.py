@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.explorer.engine.arguments import engine_arguments
+
+if TYPE_CHECKING:
+    from verl.workers.config import HFModelConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +96,15 @@ def teacher_arguments(
     if top:  # vLLM's default refuses requests of more than 20
         arguments["max_logprobs"] = max(top, arguments.get("max_logprobs") or 0)
     return arguments
+
+
+def served_teacher(
+    model: HFModelConfig, inference: Mapping[str, Any], *, device: str, index: int = 0, top: int = 0
+) -> dict[str, Any]:
+    """Return ``teacher_arguments`` for the teacher's ``model``, as veRL reads it."""
+    from verl.workers.rollout.utils import get_max_position_embeddings
+
+    positions = get_max_position_embeddings(model.hf_config)
+    return teacher_arguments(
+        inference, model_path=model.local_path, device=device, index=index, top=top, positions=positions
+    )

@@ -31,7 +31,7 @@ from trinity_compat.explorer.engine.vllm import (
     request_faults,
 )
 from trinity_compat.explorer.teachers import address
-from trinity_compat.explorer.teachers.arguments import teacher_arguments
+from trinity_compat.explorer.teachers.arguments import served_teacher
 from trinity_compat.explorer.teachers.wire import ScoreRequest, TeacherRows
 
 if TYPE_CHECKING:
@@ -109,15 +109,8 @@ def make_engine(model: HFModelConfig, given: Mapping[str, Any], device: str) -> 
     ``given``: inference, index and top, as for ``teacher_arguments``. Its vocabulary is that of the teacher's
     tokenizer, without placeholders of media (verl 0.9.1, vllm_async_server.py, ``run_server``).
     """
-    from verl.workers.rollout.utils import get_max_position_embeddings
-
-    arguments = teacher_arguments(
-        given["inference"],
-        model_path=model.local_path,
-        device=device,
-        index=given["index"],
-        top=given["top"],
-        positions=get_max_position_embeddings(model.hf_config),
+    arguments = served_teacher(
+        model, given["inference"], device=device, index=given["index"], top=given["top"]
     )
     config = EngineConfig(arguments, len(model.tokenizer), tuple(placeholders(model.processor)))
     return InProcessEngine(config) if device == "cpu" else AsyncEngine(config)

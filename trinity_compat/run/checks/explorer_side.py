@@ -18,6 +18,8 @@ from trinity_compat.common.paths import from_home
 from trinity_compat.explorer.engine.media_tokens import takes_audio
 from trinity_compat.explorer.engine.vllm import engine_args
 from trinity_compat.explorer.rewards.reward_model.models import reward_arguments, served_model
+from trinity_compat.explorer.teachers.arguments import distillation, served_teacher
+from trinity_compat.job.distillation import TeacherEntry
 from trinity_compat.job.lora import MERGE
 from trinity_compat.run.checks.trainer_side import Stage
 from trinity_compat.run.plan.refusals import MediaKind, media_held
@@ -56,6 +58,14 @@ def reward_engine(verl: Tree, device: str, folder: Path) -> Tree:
     """Return the arguments of the reward model's server. ``folder``: for a model that is made here."""
     path, positions = served_model(verl, folder / "reward_model")
     return reward_arguments(verl, model_path=path, device=device, positions=positions)
+
+
+def teacher_engine(verl: Tree, entry: TeacherEntry, device: str) -> Tree:
+    """Return the arguments of a teacher's server."""
+    found = distillation(verl)
+    assert found is not None  # it has entries
+    (teacher,) = (each for each in found.teachers if entry.key in ("", each.key))
+    return served_teacher(HFModelConfig(path=teacher.path), teacher.inference, device=device, top=found.top)
 
 
 def stages(config: DictConfig, model: HFModelConfig, cwd: Path) -> Iterator[Stage]:

@@ -20,6 +20,7 @@ from trinity_compat.common.paths import from_home
 from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import asks_function, scoring_config
+from trinity_compat.job.distillation import teacher_entries
 
 _HERE = Path(__file__).parent / "stand_ins"
 _MODEL = "actor_rollout_ref.model"
@@ -86,7 +87,9 @@ def localise(
     A launch with expert parallelism gets a stand-in with experts, whatever the model's name says.
     """
     spreads_experts = (value_at(verl, _EXPERTS) or 1) > 1
-    for key in (*_ACTOR, *(_CRITIC if critic else ()), *((REWARD,) if is_served(verl) else ())):
+    of_teachers = (f"{entry.section}.model_path" for entry in teacher_entries(verl))
+    served = (*((REWARD,) if is_served(verl) else ()), *of_teachers)
+    for key in (*_ACTOR, *(_CRITIC if critic else ()), *served):
         value = value_at(verl, key)
         if not isinstance(value, str) or not value:
             continue

@@ -19,6 +19,7 @@ from trinity_compat.common.paths import from_home
 from trinity_compat.common.redaction import hidden
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
+from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.vllm_arguments import GPU
 from trinity_compat.run.checks import upstream_symbols
 from trinity_compat.run.checks.report import StartRefusal, StartReport
@@ -102,6 +103,7 @@ def _mark(plan: RunPlan, native: bool, execute: bool) -> str:
     """Return a digest of the check's inputs: configuration, packages, the models' configurations."""
     spec = plan.spec
     models = [_stamp(value_at(spec.verl, key), plan.cwd) for key in _MODELS]
+    models += [_stamp(entry.path, plan.cwd) for entry in teacher_entries(spec.verl)]
     rests_on = [
         spec.verl,
         spec.device,

@@ -18,6 +18,7 @@ from trinity_compat.explorer.rewards.reward_managers import register_legacy
 from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import SECTION
 from trinity_compat.explorer.rollout.worker import arguments_for
+from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.vllm_arguments import release_for
 from trinity_compat.plugins import cpu_engine
@@ -100,6 +101,7 @@ class _Examination:
                 self._engine(given, section)
         if is_served(self.spec.verl):
             self._reward_engine(spec)
+        self._teacher_engines(spec)
 
     def _reward_engine(self, spec: RunSpec) -> None:
         # Not of the trainer's configuration, by which the others are built: that has no reward model.
@@ -107,6 +109,12 @@ class _Examination:
         given = self._tried(SECTION, build)
         if given is not None:
             self._engine(given, f"{SECTION}.rollout")
+
+    def _teacher_engines(self, spec: RunSpec) -> None:
+        for entry in teacher_entries(spec.verl):
+            build = partial(explorer_side.teacher_engine, spec.verl, entry, spec.device)
+            if (given := self._tried(entry.section, build)) is not None:
+                self._engine(given, f"{entry.section}.inference")
 
     def _engine(self, given: Tree, section: str) -> None:
         extra = section_at(self.spec.verl, f"{section}.engine_kwargs.vllm")
