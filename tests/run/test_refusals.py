@@ -265,6 +265,23 @@ def test_an_engine_that_needs_a_gpu_is_refused_on_a_cpu_by_its_name(tmp_path, wo
     assert caught.value.where.line == 8
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("engine", "hint"),
+    [
+        ("automodel", "veRL has no actor for automodel"),
+        ("veomni", "write model_engine=veomni"),
+    ],
+)
+def test_an_engine_that_verl_gives_fsdp_s_settings_is_refused_at_its_word(tmp_path, engine, hint, device):
+    word = f"actor_rollout_ref.actor.strategy={engine}"
+    with pytest.raises(UserError, match="with which it does not start") as caught:
+        planned(tmp_path, word, device=device)
+    assert caught.value.message.startswith(f"{word}: veRL 0.9.1 gives this engine FSDP's settings")
+    assert caught.value.where.line == 8
+    assert hint in caught.value.hint
+
+
 def test_a_translated_launch_of_such_an_engine_is_refused_on_a_cpu_too(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text(SCRIPT.format(word="actor_rollout_ref.actor.strategy=fsdp_turbo"))

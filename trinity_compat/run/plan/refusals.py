@@ -8,7 +8,7 @@ The list is the audit's too: ``translate/run_refusals.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +30,7 @@ from trinity_compat.translate.run_refusals import (
 )
 from trinity_compat.translate.sections.trainer import STRATEGIES
 from trinity_compat.translate.supervised import STRATEGY, schema_in
+from trinity_compat.verl_config.releases import ENGINE_FLAVOURS
 
 _ACTOR = "actor_rollout_ref.actor"
 _SEEN = ("images", "videos")
@@ -147,6 +148,15 @@ def _check_training_engine(verl: Tree, record: LaunchRecord, *, elsewhere: bool)
         "engine._target_",
     )
     where = place(record, names)
+    if not isinstance(value_at(verl, f"{_ACTOR}.{engine.section}"), Mapping):
+        own = engine.strategy in ENGINE_FLAVOURS.values()
+        raise UserError(
+            f"{key}: veRL {VERL} gives this engine FSDP's settings, with which it does not start",
+            where=where,
+            hint=f"write model_engine={engine.strategy}"
+            if own
+            else f"write model_engine=dp to train with FSDP: veRL has no actor for {engine.strategy}",
+        )
     if value_at(verl, "trainer.device") == "cpu" and not engine.on_cpu:
         raise UserError(
             f"{key}: {engine.title} trains on GPUs only, but this run is on a CPU",
