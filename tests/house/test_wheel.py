@@ -31,6 +31,7 @@ CASES = {
     ("debug",): ("run.sh -m workflow", *NEEDS_RUN),
     ("doctor",): ("", 1, "not installed: "),
     ("explain",): ("data.train_batch_size TC020", 0, "Batch sizes"),
+    ("ignored",): ("run.sh", 0, "no setting without effect is known"),
     ("parse",): ("run.sh", 0, "verl.trainer.main_ppo"),
     ("plugin-dir",): ("", 0, "upstream"),
     ("profile",): ("cpu", 0, "attn_implementation"),

@@ -1,0 +1,86 @@
+"""``trinity-compat ignored``: what it prints, and its exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from trinity_compat.cli.ignored import command
+from trinity_compat.common.errors import UserError
+
+ASYNC = "verl.experimental.fully_async_policy.fully_async_main"
+SCRIPT = """\
+python3 -m verl.trainer.main_ppo \\
+    data.train_batch_size=8 \\
+    data.truncation=left \\
+    critic.ppo_micro_batch_size_per_gpu=$SIZE \\
+    actor_rollout_ref.actor.grad_clip=1.0 "$@"
+"""
+
+
+def ignored(*arguments: object) -> tuple[int, str]:
+    """Return (exit code, stdout) as the entry point would have them."""
+    result = CliRunner().invoke(command, [str(a) for a in arguments], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return result.return_value or 0, result.stdout
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    return tmp_path / "run.sh"
+
+
+def test_each_setting_is_named_with_its_line_and_the_place_in_verl(script: Path) -> None:
+    code, text = ignored(script, "--verl-version", "0.9.1", "--env", "SIZE=4")
+    assert code == 1
+    first, *lines = text.splitlines()
+    assert "2 settings have no effect" in first
+    assert lines[0].startswith(f"  {script}:3: data.truncation=left: veRL 0.9.1 ")
+    assert lines[1].startswith(f"  {script}:4: critic.ppo_micro_batch_size_per_gpu=4: veRL 0.9.1 ")
+    assert "verl/workers/config/critic.py:108" in lines[1]
+    assert len(lines) == 2  # grad_clip has its default
+
+
+def test_json_has_the_same(script: Path) -> None:
+    code, text = ignored(script, "--verl-version", "0.9", "--env", "SIZE=4", "--format", "json")
+    assert code == 1
+    (launch,) = json.loads(text)["launches"]
+    assert launch["verl_version"]["value"] == "0.9.1"
+    found = {each["key"]: each for each in launch["ignored"]}
+    assert set(found) == {"data.truncation", "critic.ppo_micro_batch_size_per_gpu"}
+    assert found["critic.ppo_micro_batch_size_per_gpu"]["value"] == 4
+    assert found["data.truncation"]["source"] == f"{script}:3"
+
+
+def test_a_release_that_uses_them_all(script: Path) -> None:
+    code, text = ignored(script, "--verl-version", "0.5.0", "--env", "SIZE=4")
+    assert code == 0
+    assert "no setting without effect is known" in text
+
+
+def test_the_script_s_own_arguments_count(script: Path) -> None:
+    given = ("--verl-version", "0.9.1", "--env", "SIZE=4")
+    _, text = ignored(script, *given, "--", "actor_rollout_ref.actor.grad_clip=0.3")
+    assert "actor_rollout_ref.actor.grad_clip=0.3: veRL 0.9.1 does not read it (read until 0.7.0)" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("echo nothing\n", "launches no training main"),
+        (f"python3 -m {ASYNC} data.train_batch_size=0\n", "is not verl.trainer.main_ppo"),
+        ("python3 -m verl.trainer.main_ppo no.such.key=1\n", "no.such.key"),
+    ],
+)
+def test_a_source_of_which_nothing_is_known_is_an_error(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "run.sh").write_text(text)
+    with pytest.raises(UserError, match=why):
+        ignored(tmp_path / "run.sh", "--verl-version", "0.9.1")
+
+
+def test_a_release_that_there_is_not_is_an_error(script: Path) -> None:
+    with pytest.raises(UserError, match=r"1\.0"):
+        ignored(script, "--verl-version", "1.0")

@@ -1,0 +1,137 @@
+"""`trinity-compat ignored`: the settings of a script that have no effect under stock veRL."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from trinity_compat.cli._shared import (
+    WithScriptArguments,
+    name_and_value,
+    release_options,
+    script_options,
+)
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch import read_script, refuse_lost_arguments
+from trinity_compat.launch.job_files import is_configuration
+from trinity_compat.launch.model import Launch
+from trinity_compat.verl_config import config_from_yaml, effective_config
+from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.reads import ignored_keys, unchecked
+from trinity_compat.verl_config.releases import check_version
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The options of the command: the way in which scripts are read."""
+
+    cwd: Path | None
+    env: dict[str, str]
+    arguments: tuple[str, ...]
+    version: str | None
+    fork_config: bool
+
+
+@click.command(name="ignored", cls=WithScriptArguments)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@script_options
+@release_options
+@click.pass_obj
+def command(
+    arguments: tuple[str, ...],
+    sources: tuple[str, ...],
+    form: str,
+    cwd: Path | None,
+    env: tuple[str, ...],
+    verl_version: str | None,
+    no_fork_config: bool,
+) -> int:
+    """List the settings of a script that have no effect under stock veRL.
+
+    SOURCE is a shell script or a veRL YAML. What follows -- are the script's own arguments. Listed
+    is each key that the launch sets to another value than its release's default and that main_ppo of
+    this release doesn't read. Nothing of a script is run.
+
+    Exit code: 0; 1 when there is such a setting; 2 when a SOURCE cannot be read or composed, starts no
+    launch of main_ppo, or starts from a changed copy of veRL.
+    """
+    if verl_version is not None:
+        check_version(verl_version)
+    known = dict(name_and_value("--env", text) for text in env)
+    how = _How(cwd, known, arguments, verl_version, not no_fork_config)
+    configs = [config for source in sources for config in _configs(source, how)]
+    for config in configs:
+        if why := unchecked(config):
+            raise UserError(why, where=config.launch.where)
+    found = [(config, ignored_keys(config)) for config in configs]
+    click.echo(_json(found) if form == "json" else _text(found))
+    return int(any(keys for _, keys in found))
+
+
+def _configs(source: str, how: _How) -> list[EffectiveConfig]:
+    if is_configuration(source):
+        return [config_from_yaml(source, how.version, fork_config=how.fork_config)]
+    reading = read_script(source, cwd=how.cwd, env=how.env, args=how.arguments)
+    refuse_lost_arguments(reading)
+    if not reading.launches:
+        notes = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
+        raise UserError(f"{source} launches no training main" + (f": {notes}" if notes else ""))
+    return [_composed(launch, how) for launch in reading.launches]
+
+
+def _composed(launch: Launch, how: _How) -> EffectiveConfig:
+    config = effective_config(launch, version=how.version, root=how.cwd, fork_config=how.fork_config)
+    for note in config.diagnostics:
+        if note.severity == "error":
+            raise UserError(note.message, where=note.where)
+    return config
+
+
+def _text(found: list[tuple[EffectiveConfig, dict[str, str]]]) -> str:
+    lines = []
+    for config, keys in found:
+        release = f"verl {config.version.value} ({config.version.why})"
+        if not keys:
+            lines.append(f"{config.launch.where}: under {release} no setting without effect is known")
+            continue
+        number = "1 setting has" if len(keys) == 1 else f"{len(keys)} settings have"
+        lines.append(f"{config.launch.where}: under {release} {number} no effect")
+        for key, why in keys.items():
+            setting = config.settings[key]
+            place = setting.where or config.launch.where
+            lines.append(f"  {place}: {setting.spelling or key}={_short(setting.value)}: {why}")
+    return "\n".join(lines).encode(errors="backslashreplace").decode()
+
+
+def _short(value: object) -> str:
+    return "null" if value is None else " ".join(str(value).split())
+
+
+def _json(found: list[tuple[EffectiveConfig, dict[str, str]]]) -> str:
+    launches = [
+        {
+            "source": str(config.launch.where),
+            "module": config.launch.module,
+            "verl_version": {"value": config.version.value, "why": config.version.why},
+            "ignored": [
+                {
+                    "key": key,
+                    "value": _plain(config.settings[key].value),
+                    "source": str(config.settings[key].where or config.launch.where),
+                    "why": why,
+                }
+                for key, why in keys.items()
+            ],
+        }
+        for config, keys in found
+    ]
+    return json.dumps({"version": 1, "launches": launches}, indent=1)
+
+
+def _plain(value: object) -> object:
+    """The value as JSON has it."""
+    return json.loads(json.dumps(value, default=str))
