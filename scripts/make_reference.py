@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trinity_compat.job.fingerprint_rules import table
 from trinity_compat.job.settings import page as settings_page
-from trinity_compat.translate.reference import code_pages, mapping_page
+from trinity_compat.translate.reference import code_pages, ignored_page, mapping_page
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.trinity_fields import fields_page
 
@@ -23,6 +23,7 @@ def main() -> None:
     rows = load_rows()
     pages = {DOCS / "findings" / name: text for name, text in code_pages(rows).items()}
     pages[DOCS / "reference" / "mapping.md"] = mapping_page(rows)
+    pages[DOCS / "reference" / "ignored.md"] = ignored_page()
     pages[DOCS / "reference" / "trinity.md"] = fields_page()
     pages[DOCS / "reference" / "settings.md"] = settings_page()
     pages[DOCS / "durability.md"] = _with_table((DOCS / "durability.md").read_text(encoding="utf-8"))

@@ -405,3 +405,25 @@ def test_a_launch_with_images_is_not_said_to_run_on_trinity_rft(tmp_path, more, 
     (found,) = json.loads(out)["launches"]
     assert found["counts"].get("unsupported_upstream", 0) == unsupported
     assert [caution["rank"] for caution in found["warnings"] if caution["code"] == "TW026"] == told
+
+
+def test_a_key_that_stock_verl_ignores_is_said_to_be_and_listed_once(tmp_path):
+    more = " actor_rollout_ref.actor.grad_clip=0.5 data.truncation=left data.seed=3\n"
+    (tmp_path / "run.sh").write_text(GRPO.replace(' "$@"\n', more))
+    (launch,) = launches(tmp_path / "run.sh", "--env", "HOME=/h", "--verl-version", "0.9.1")["launches"]
+    reasons = {finding["key"]: finding["reason"] for finding in launch["findings"]}
+    assert reasons["actor_rollout_ref.actor.grad_clip"].endswith(
+        "; veRL 0.9.1 does not read it (read until 0.7.0)"
+    )
+    assert "veRL 0.9.1" not in reasons["data.seed"]
+    (note,) = [each for each in launch["warnings"] if each["code"] == "TW028"]
+    assert note["rank"] == "note"
+    assert note["message"].endswith(
+        "2 keys that this launch sets: actor_rollout_ref.actor.grad_clip, data.truncation"
+    )
+
+
+def test_a_release_that_reads_its_keys_gets_no_note_of_ignored_ones(tmp_path):
+    (tmp_path / "run.sh").write_text(GRPO.replace(' "$@"\n', " actor_rollout_ref.actor.grad_clip=0.5\n"))
+    (launch,) = launches(tmp_path / "run.sh", "--env", "HOME=/h", "--verl-version", "0.5.0")["launches"]
+    assert "TW028" not in [each["code"] for each in launch["warnings"]]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trinity_compat.translate.reference import code_pages, mapping_page
+from trinity_compat.translate.reference import code_pages, ignored_page, mapping_page
 from trinity_compat.translate.rows import load_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -15,3 +15,7 @@ def test_mapping_page_is_current():
 def test_code_pages_are_current():
     pages = code_pages(load_rows())
     assert {path.name: path.read_text() for path in (DOCS / "findings").glob("*.md")} == pages
+
+
+def test_page_of_ignored_keys_is_current():
+    assert (DOCS / "reference" / "ignored.md").read_text() == ignored_page()

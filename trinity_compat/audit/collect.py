@@ -21,7 +21,7 @@ from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.translate import forks
 from trinity_compat.translate.apply_user_rules import apply_rules
-from trinity_compat.translate.model import Finding, Status, TranslateOptions
+from trinity_compat.translate.model import Caution, Finding, Status, TranslateOptions, notice
 from trinity_compat.translate.partial_findings import PartialTranslation, as_ppo, translate_partially
 from trinity_compat.translate.rows import MappingTable, load_rows
 from trinity_compat.translate.set_overrides import with_assigned_keys
@@ -29,6 +29,7 @@ from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of, rea
 from trinity_compat.verl_config import config_from_yaml, effective_config, upgrade
 from trinity_compat.verl_config.arguments import read_arguments
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
+from trinity_compat.verl_config.reads import ignored_keys
 from trinity_compat.verl_config.releases import check_version
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
@@ -202,7 +203,11 @@ def _audited(
     ``config`` is the whole launch's; ``why`` says why its main is not translated, "" for one that is.
     """
     launch, translation = config.launch, found.translation
-    findings = _with_left_out(config, found)
+    unread = {} if why else ignored_keys(config)
+    findings = tuple(
+        replace(each, reason=f"{each.reason}; {unread[each.key]}") if each.key in unread else each
+        for each in _with_left_out(config, found)
+    )
     _assert_accounted(config, {finding.key for finding in findings})
     broken = [f"{d.where}: {d.message}" for d in config.diagnostics if d.severity == "error"]
     refused = [why, listed(broken, between="; "), "; ".join(map(_one_line, found.refused))]
@@ -213,10 +218,18 @@ def _audited(
         version=config.version,
         findings=findings,
         refused=next(filter(None, refused), None),
-        warnings=translation.warnings,
+        warnings=(*translation.warnings, *_unread_caution(config, tuple(unread))),
         diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
         fork=config.fork,
     )
+
+
+def _unread_caution(config: EffectiveConfig, keys: tuple[str, ...]) -> Iterator[Caution]:
+    """Yield the note on the keys that stock veRL ignores, if the launch sets any."""
+    if keys:
+        number = "1 key" if len(keys) == 1 else f"{len(keys)} keys"
+        text = f"stock veRL {config.version.value} ignores {number} that this launch sets: {', '.join(keys)}"
+        yield notice("TW028", text, config.launch.where, "trinity-compat ignored names the places in veRL")
 
 
 def _with_left_out(config: EffectiveConfig, found: PartialTranslation) -> tuple[Finding, ...]:

@@ -15,6 +15,7 @@ from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.translate.rows import MappingRow, MappingTable, load_rows, meaningless
 from trinity_compat.translate.unknown import reason_without_release
 from trinity_compat.verl_config import FLAVOURS
+from trinity_compat.verl_config.reads import read_of, read_until
 from trinity_compat.verl_config.releases import key_index
 from trinity_compat.verl_config.upgrade import is_well_known, row_for
 
@@ -193,8 +194,20 @@ def _key_lines(key: str, row: MappingRow) -> Iterator[str]:
         yield f"  rule:    {row.key}"
     if versions := releases_with(key):
         yield f"  veRL:    {spans(versions)}"
+        yield from (f"  stock:   {text}" for text in _stock(key, versions[-1]))
     if key in meaningless():
         yield f"  back:    not carried to the trainer: {meaningless()[key]}"
+
+
+def _stock(key: str, version: str) -> Iterator[str]:
+    """Yield what stock veRL of ``version`` does with the key, and what else under Megatron."""
+    said = ""
+    for flavour in FLAVOURS:
+        if (found := read_of(key, version, flavour)) is not None and found.words != said:
+            until = read_until(key, version, flavour) if found.ignored else ""
+            megatron = " (under Megatron)" if said else ""
+            said = found.words
+            yield f"veRL {version}{megatron} {said}" + (f" (read until {until})" if until else "")
 
 
 def _with_successors(key: str, rows: MappingTable) -> Iterator[str]:

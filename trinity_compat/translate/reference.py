@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.translate.explain import HOW_READS, all_keys, codes, releases_with, spans
 from trinity_compat.translate.rows import MappingRow, MappingTable, meaningless
+from trinity_compat.verl_config import FLAVOURS
+from trinity_compat.verl_config.reads import read_of, read_until, table_of
 
 _SECTIONS = {
     "data": "data",
@@ -61,6 +63,38 @@ def _line(row: MappingRow) -> str:
     code = f"[{row.code}](../findings/{row.code}.md)"
     versions = spans(releases_with(row.key)) if "*" not in row.key else ""
     return f"| `{row.key}` | {how} | {'<br>'.join(paths) or '–'} | {row.why} | {code} | {versions} |"
+
+
+_IGNORED_HEAD = """# Keys that veRL accepts and ignores
+
+Generated from `translators/verl/reads/` by `scripts/make_reference.py`; a test keeps it current.
+
+For each release the keys of `main_ppo`'s configuration that none of its code reads, that are only stored, or
+that are only checked, so that another value changes nothing. `trinity-compat ignored run.sh` lists those that
+a script sets. How this was found, and how precise it is: [stock-reads.md](../stock-reads.md)."""
+
+
+def ignored_page() -> str:
+    """docs/reference/ignored.md."""
+    parts = [_IGNORED_HEAD]
+    for version in reversed(VERL_RELEASES):
+        head = "| key | stock veRL | read until | with |"
+        rows = [f"## veRL {version}", "", head, "|---|---|---|---|", *_ignored_rows(version)]
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _ignored_rows(version: str) -> Iterator[str]:
+    for key in sorted({key for flavour in FLAVOURS for key in table_of(version, flavour)}):
+        found = {flavour: read_of(key, version, flavour) for flavour in FLAVOURS}
+        here = {flavour: read for flavour, read in found.items() if read is not None}
+        if ignored := {flavour: read for flavour, read in here.items() if read.ignored}:
+            flavour, read = next(iter(ignored.items()))
+            engines = "" if len(ignored) == len(here) == 2 else ", ".join(map(_ENGINES.__getitem__, ignored))
+            yield f"| `{key}` | {read.words} | {read_until(key, version, flavour)} | {engines} |"
+
+
+_ENGINES = {"ppo_trainer": "FSDP", "ppo_megatron_trainer": "Megatron"}
 
 
 def _meaningless() -> str:
