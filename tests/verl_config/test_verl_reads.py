@@ -111,6 +111,12 @@ def test_a_key_that_is_set_to_its_default_is_not_named() -> None:
     assert not ignored_keys(launch("data.truncation=error"))
 
 
+def test_a_default_that_is_another_key_s_value_is_compared_as_that_value() -> None:
+    dynamic, critic = "actor_rollout_ref.actor.use_dynamic_bsz=True", "critic.use_dynamic_bsz"
+    assert not ignored_keys(launch(dynamic, f"{critic}=True"))
+    assert set(ignored_keys(launch(dynamic, f"{critic}=False"))) == {critic}
+
+
 def test_the_release_decides() -> None:
     assert ignored_keys(launch("actor_rollout_ref.actor.grad_clip=0.3"))
     assert not ignored_keys(launch("actor_rollout_ref.actor.grad_clip=0.3", version="0.5.0"))

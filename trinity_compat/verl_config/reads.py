@@ -8,6 +8,7 @@ stored where nothing loads it, or if a person has confirmed that it is only chec
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ from trinity_compat.verl_config.compose import composed_as
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.releases import FLAVOURS, release_tree
 
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,.*)?\}")
 _FOLDER = "translators/verl/reads"
 NOT_READ, STORED, CHECKED = "NOT READ", "STORED ONLY", "CHECKED ONLY"
 _WORDS: Mapping[str, str] = {
@@ -156,6 +158,13 @@ def ignored_keys(config: EffectiveConfig) -> dict[str, str]:
         setting = config.settings.get(key)
         if setting is None or not (why := sentence(key, version, flavour)):
             continue
-        if setting.value != value_at(_defaults(version, flavour), key):
+        if setting.value != _default_in(config, key):
             found[key] = why
     return found
+
+
+def _default_in(config: EffectiveConfig, key: str) -> object:
+    """Return the release's default of ``key``; of one that refers to another key, that key's value here."""
+    default = value_at(_defaults(config.version.value, config.flavour), key)
+    other = _REFERENCE.fullmatch(default) if isinstance(default, str) else None
+    return config.get(other[1]) if other else default
