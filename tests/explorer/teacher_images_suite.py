@@ -13,9 +13,8 @@ import torch
 from explorer_job import verl_config
 from hearing_toy import make_hearing_toy
 from images_suite import Recorded, opened
-from safetensors.torch import load_file, save_file
 from test_teachers import KEY, serving
-from vision_toy import CLIP, make_vision_toy, square
+from vision_toy import CLIP, make_vision_toy, square, strengthen
 
 from trinity_compat.buffer.media import Media, replaced
 from trinity_compat.explorer.agents.verl_loops import AgentLoops
@@ -49,16 +48,6 @@ def on_the_cpu():
         ):
             patch.setenv(name, value)
         yield
-
-
-def with_strong_tower(folder, tower):
-    """Copy a model, with media that change the answers: a toy's tower is random and small."""
-    weights = load_file(folder / "model.safetensors")
-    torch.manual_seed(1)
-    for name, value in weights.items():
-        if tower in name and value.ndim > 1:
-            value.add_(torch.randn(value.shape) * 0.2)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
 class Teaching:
@@ -131,7 +120,7 @@ class Teaching:
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory, loop):
     toy = make_vision_toy(tmp_path_factory.mktemp("vision"), images=(1, 1, 0, 2, CLIP), warm_steps=20)
-    with_strong_tower(toy / "model", "visual")
+    strengthen(toy / "model", "visual")
     return Teaching(toy, loop)
 
 
@@ -169,7 +158,7 @@ def test_another_image_gives_other_rows_and_so_does_none(seeing):
 
 def test_a_teacher_hears(tmp_path, loop):
     toy = make_hearing_toy(tmp_path / "hearing", warm_steps=20)
-    with_strong_tower(toy / "model", "audio")
+    strengthen(toy / "model", "audio")
     sounds = {"engine_kwargs": {"vllm": {"limit_mm_per_prompt": {"image": 0, "video": 0, "audio": 1}}}}
     hearing = Teaching(toy, loop, **sounds)
     task, parts = hearing.answers(1)
