@@ -44,6 +44,8 @@ def test_each_key_of_a_release_has_an_answer(version: str, flavour: str) -> None
         ("actor_rollout_ref.actor.use_torch_compile", "NOT READ"),
         ("actor_rollout_ref.nccl_timeout", "NOT READ"),
         ("custom_reward_function.path", "NOT READ"),
+        ("data.trust_remote_code", "NOT READ"),
+        ("reward_model.enable", "NOT READ"),
         ("data.truncation", "STORED ONLY"),
         (MICRO, "CHECKED ONLY"),
         ("critic.use_dynamic_bsz", "CHECKED ONLY"),
