@@ -94,6 +94,8 @@ nightly: test-setup
 	$(PART) nightly -m nightly $(PYTEST_ARGS)
 	$(PROOF) toy broadcast
 	scripts/main_starts.sh
+	scripts/try_releases.sh own
+	-scripts/try_releases.sh newest
 	$(PY) scripts/mutate.py --changed "$$(cat .ci/landed)" --rest --at-least 0.9
 
 bench: install

