@@ -23,6 +23,13 @@ import yaml
 from trinity_compat.launch import read_script, read_text
 
 CLONE = os.environ.get("TC_VERL_GIT", "")
+# bash was started without sbatch. We read what the `#SBATCH` lines give (docs/parse.md): these keys differ.
+BY_SLURM = {
+    "examples/slurm/ray_on_slurm.slurm": {"trainer.n_gpus_per_node": "4", "trainer.nnodes": "2"},
+    "v0.6.1:recipe/langgraph_agent/example/run_gpt_oss_20b_bf16.sh": {"trainer.n_gpus_per_node": "4"},
+    "v0.6.1:recipe/langgraph_agent/example/run_qwen2.5_3b.sh": {"trainer.n_gpus_per_node": "4"},
+    "examples/sapo_trainer/run_qwen30b_sapo.sh": {"trainer.n_gpus_per_node": "8", "trainer.nnodes": "1"},
+}
 ENV = {"HOME": "/home/user", "USER": "tester", "SOURCE_DATE_EPOCH": "1767323045"}
 
 
@@ -58,7 +65,17 @@ def _shapes(block: str) -> list[str]:
 
 
 def expected(entry):
-    return [(launch["module"], launch["args"]) for launch in entry["launches"]]
+    path = entry["path"]
+    given = BY_SLURM.get(path) or BY_SLURM.get(f"{entry['tag']}:{path}") or {}
+    return [
+        (launch["module"], [_with_slurm(argument, given) for argument in launch["args"]])
+        for launch in entry["launches"]
+    ]
+
+
+def _with_slurm(argument, given):
+    key = argument.partition("=")[0]
+    return f"{key}={given[key]}" if key in given else argument
 
 
 def found_in(reading, tree):
