@@ -1,10 +1,8 @@
-"""Teachers are looked at before a run starts: their folders, their tokenizers, and rows with media."""
+"""Teachers are looked at before a run starts: their folders and their tokenizers."""
 
 import json
 import shutil
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 from test_plan import planned
 
@@ -81,14 +79,3 @@ def test_a_teacher_that_is_not_there_is_named(tmp_path):
         preflight.check_models(verl, cwd=tmp_path)
     off = {**verl, "distillation": {**verl["distillation"], "enabled": False}}
     preflight.check_models(off, cwd=tmp_path)
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_rows_with_images_are_refused_where_a_teacher_is_asked(tmp_path, enabled):
-    pyarrow.parquet.write_table(pyarrow.table({"images": [["a"]]}), tmp_path / "rows.parquet")
-    verl = verl_of(model(tmp_path / "p"), model(tmp_path / "t"), f"data.train_files={tmp_path}/rows.parquet")
-    if not enabled:
-        teachers.check_media({**verl, "distillation": {"enabled": False}}, cwd=tmp_path)
-        return
-    with pytest.raises(UserError, match=r"rows\.parquet has images .*teachers are sent tokens only"):
-        teachers.check_media(verl, cwd=tmp_path)

@@ -75,7 +75,6 @@ def _check_training(plan: RunPlan) -> None:
     else:
         check_dataset_class(plan.spec, cwd=plan.cwd)
         check_data(verl, cwd=plan.cwd)
-        teachers.check_media(verl, cwd=plan.cwd)
     if plan.spec.experts:
         check_file_rows(plan.spec.experts.rows)
     check_reward_function(verl, cwd=plan.cwd)
@@ -102,7 +101,6 @@ def missing(plan: RunPlan) -> Iterator[str]:
             if of_rows
             else partial(check_data, plan.spec.verl, cwd=plan.cwd),
             *([partial(check_file_rows, experts.rows)] if experts else []),
-            partial(teachers.check_media, plan.spec.verl, cwd=plan.cwd),
             partial(check_reward_function, plan.spec.verl, cwd=plan.cwd),
         ]
     )

@@ -1,4 +1,4 @@
-"""Preflight checks of teachers: what they are sent, and whether they read it as the policy does."""
+"""Preflight check of teachers: whether they read tokens as the policy does."""
 
 from __future__ import annotations
 
@@ -6,23 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.paths import from_home
-from trinity_compat.job.distillation import ENABLED, is_distilled, teacher_entries
-from trinity_compat.run.plan.refusals import media_held
+from trinity_compat.job.distillation import teacher_entries
 
 _MODEL = "actor_rollout_ref.model"
 _FILE = "tokenizer.json"
-
-
-def check_media(verl: Tree, *, cwd: Path) -> None:
-    """Raise UserError for images and sounds, which no teacher is sent."""
-    if is_distilled(verl) and (held := media_held(verl, cwd)):
-        raise UserError(
-            f"{ENABLED}=True: {next(iter(held.values()))}, and teachers are sent tokens only",
-            hint="train on rows without media, or run on stock veRL",
-        )
 
 
 def tokenizer_remarks(verl: Tree, *, cwd: Path) -> Iterator[str]:
