@@ -1,12 +1,21 @@
 """Teachers in the plan: their engines, their GPUs, their process. No GPU is needed to say how."""
 
+import json
+import lzma
+from pathlib import Path
+
 import pytest
+import yaml
 from test_plan import planned
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import check_gpus, shares
+from trinity_compat.launch import read_argv
+from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.run_plan import describe
+from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.supervise.sides import commands_of, standalone_commands
+from trinity_compat.translate import TranslateOptions, translate_launch
 
 N, NODES, EACH = "trainer.n_gpus_per_node", "distillation.nnodes", "distillation.n_gpus_per_node"
 ONE = "distillation.teacher_models.teacher_model"
@@ -175,3 +184,44 @@ def test_each_command_with_explorers_serves_them_and_a_trainer_alone_does_not():
     one = planned(*SINGLE, device="cpu", mode="explore", explorers=2, explorer=1)
     assert names(commands_of(one, "ray")) == [("teachers_1", True), ("explorer_1", False)]
     assert names(commands_of(planned(*SINGLE, device="cpu", mode="train"), "ray")) == [("trainer", False)]
+
+
+EXAMPLES = {
+    "run_qwen3_0.6b_opd_veomni.sh": 7 + 1,
+    "run_qwen3_5_4b_fsdp.sh": 8 + 8,
+    "run_qwen3_8b_fsdp.sh": 8 + 4,
+    "run_qwen3_8b_megatron.sh": 8 + 4,
+    "run_qwen3_8b_mopd_fsdp.sh": 8 + 4,
+    "run_qwen3_8b_mopd_veomni.sh": 8 + 4,
+    "run_qwen3_vl_8b_fsdp.sh": 8 + 4,
+}
+REFUSED = "run_v1_separate_async_opd.sh"  # by stock 0.9.1 too: it sets megatron.grad_offload
+MAIN = Path(__file__).parents[1] / "facts" / "main.json.xz"
+
+
+def distilled_launches():
+    """{script: its launch} of veRL's main."""
+    scripts = json.loads(lzma.decompress(MAIN.read_bytes()))["scripts"]
+    launches = (
+        (Path(script["path"]).name, launch) for script in scripts for launch in script["launches"][:1]
+    )
+    return {
+        name: (launch["module"], launch["args"])
+        for name, launch in launches
+        if "distillation.enabled=True" in launch["args"]
+    }
+
+
+def test_verl_s_examples_have_as_many_gpus_as_under_verl(tmp_path):
+    launches = distilled_launches()
+    assert launches.keys() == {*EXAMPLES, REFUSED}
+    del launches[REFUSED]
+    found = {}
+    for name, (module, words) in launches.items():
+        (launch,) = read_argv(["python3", "-m", module, *words]).launches
+        _, text = translate_launch(launch, TranslateOptions())
+        options = RunOptions(job=str(tmp_path / "job"), dry_run=True)
+        spec = make_plan(yaml.safe_load(text), options, cwd=tmp_path, device="cuda").spec
+        assert spec.mode == "both"
+        found[name] = sum(shares(spec.verl, device="cuda", mode="both", explorers=spec.explorers).values())
+    assert found == EXAMPLES

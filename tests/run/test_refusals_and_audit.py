@@ -26,7 +26,6 @@ GIVEN = ["actor_rollout_ref.model.path=org/m", "data.train_files=/d/t.parquet", 
     "word",
     [
         f"{ROLLOUT}.name=lmdeploy",
-        "distillation.enabled=True",
         f"+{ROLLOUT}.quantization=torchao",
         f"{ROLLOUT}.enable_rollout_routing_replay=True",
         f"{ROLLOUT}.expert_parallel_size=3",
@@ -51,12 +50,12 @@ def test_what_a_run_refuses_the_audit_does_not_promise(tmp_path, word):
     assert "our runtime refuses it" in found.reason or "our own runtime refuses it" in found.reason
 
 
-def test_the_page_has_four_keys_that_verl_carries_out_and_names_every_other():
+def test_the_page_has_three_keys_that_verl_carries_out_and_names_every_other():
     text = PAGE.read_text()
     below = text[text.index("## Keys that a run refuses") :].split("\n## ")[0]
-    assert len(re.findall(r"^\| `", below, re.MULTILINE)) == 4
+    assert len(re.findall(r"^\| `", below, re.MULTILINE)) == 3
     asked = {refusal.key for refusal in every_refusal(lambda key: "something")} | set(GONE)
     keys = {key for key in asked if not key.startswith(SECTION)}  # vLLM's own arguments have a sentence
-    assert len(keys) >= 14 and "an argument of vLLM that the explorer sets" in below
+    assert len(keys) >= 13 and "an argument of vLLM that the explorer sets" in below
     for key in keys:
         assert key.rpartition(".")[2] in below or ".".join(key.split(".")[-2:]) in below, key

@@ -90,7 +90,6 @@ _ALWAYS = (
         f"write {_ROLLOUT}.name=vllm",
         off=("vllm", *OTHER_ENGINES),
     ),
-    Refusal("distillation.enabled", "no process of the run serves teachers", below="distillation."),
     Refusal(
         QUANTIZATION,
         "the explorer's engines quantize weights as they arrive, to fp8 only",

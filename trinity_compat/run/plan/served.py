@@ -1,4 +1,4 @@
-"""What the plan checks of every model that a run serves beside its policy: engine, turns, shares."""
+"""Checks of every model that a run serves beside its policy: its engine, its turns, its shares."""
 
 from __future__ import annotations
 
