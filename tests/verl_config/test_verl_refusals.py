@@ -30,6 +30,27 @@ def test_a_key_that_was_refused_is_not_proposed_for_the_next() -> None:
     assert not any("did you mean" in note.message for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("word", "instead"),
+    [
+        (
+            "actor_rollout_ref.actor.megatron.grad_offload=True",
+            "leave it out (gradients follow param_offload",
+        ),
+        (
+            "actor_rollout_ref.actor.checkpoint.contents=[model]",
+            "write actor_rollout_ref.actor.checkpoint.save_contents and actor_rollout_ref.actor.checkpoint."
+            "load_contents (",
+        ),
+    ],
+)
+def test_a_key_of_an_older_release_beside_new_ones_is_refused_with_what_replaced_it(word, instead) -> None:
+    launch = make_launch("ray_kwargs.ray_init.runtime_env.py_executable=null", word)
+    (note,) = effective_config(launch, version="0.9.1").diagnostics
+    told = f"{word.partition('=')[0]}: verl 0.9.1 has no such key; an older release has it; {instead}"
+    assert note.code == "TP201" and told in note.message
+
+
 def test_a_dict_in_a_section_that_becomes_a_dataclass_takes_any_key() -> None:
     config = effective_config(make_launch("+critic.model.fused_kernel_options.own=1"), version="0.6.1")
     assert (config.diagnostics, config.unknown) == ((), ())

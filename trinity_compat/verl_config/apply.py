@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.common.nested import nodes
+from trinity_compat.common.releases import VERL
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.launch.model import Diagnostic
 from trinity_compat.verl_config.arguments import GivenOverride
@@ -18,6 +19,7 @@ from trinity_compat.verl_config.extra_keys import takes
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET
 from trinity_compat.verl_config.interpolate import Path, Resolver
 from trinity_compat.verl_config.merge import merge
+from trinity_compat.verl_config.upgrade import row_for
 
 _ABSENT = object()
 
@@ -130,10 +132,25 @@ def _set(done: AppliedOverrides, given: GivenOverride, release: str) -> None:
 
 def _unknown(done: AppliedOverrides, given: GivenOverride, release: str) -> None:
     key = given.override.key
-    near = did_you_mean(key, done.known)
-    hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}"
+    hint = _instead(key) if release == f"verl {VERL}" else ""
+    if not hint:
+        near = did_you_mean(key, done.known)
+        hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}"
     done.unknown.append(key)
     done.refuse("TP201", given, f"Hydra would refuse {given.spelling}: {release} has no such key; {hint}")
+
+
+def _instead(key: str) -> str:
+    """What replaces a key of an older release in the pinned one, "" for other keys.
+
+    A launch of veRL's main may set it beside keys of the pinned release.
+    """
+    row = row_for(key, "")
+    if row is None or row.old != key:
+        return ""
+    if not row.new:
+        return f"an older release has it; leave it out ({row.why})"
+    return f"an older release has it; write {' and '.join(row.new)} ({row.why})"
 
 
 def _check_nested(
