@@ -47,16 +47,16 @@ def space_needed(spec: RunSpec) -> SpaceNeeded | None:
 
 def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
     """Yield the needed and the free space in ``folder``, with a warning where it is too little."""
-    found, free = space_needed(spec), shutil.disk_usage(_existing(folder)).free
-    if found is None:
+    needed, free = space_needed(spec), shutil.disk_usage(_existing(folder)).free
+    if needed is None:
         yield f"disk      buffer up to {_gb(_buffer(spec, 1))} a step; free at {folder}: {_gb(free)}"
         yield from _of_shared_memory(spec)
         return
     local = spec.database_url.startswith("sqlite")
-    total = (found.buffer if local else 0.0) + (found.checkpoints or 0.0)
+    total = (needed.buffer if local else 0.0) + (needed.checkpoints or 0.0)
     where = "" if local else " in its database"
-    parts = [f"buffer up to {_gb(found.buffer)}{where}"] if found.buffer else []
-    parts += [f"checkpoints about {_gb(found.checkpoints)}"] if found.checkpoints else []
+    parts = [f"buffer up to {_gb(needed.buffer)}{where}"] if needed.buffer else []
+    parts += [f"checkpoints about {_gb(needed.checkpoints)}"] if needed.checkpoints else []
     yield f"disk      {' + '.join(parts) or 'no checkpoints'}; free at {folder}: {_gb(free)}"
     yield from _of_shared_memory(spec)
     if total > free:
@@ -72,9 +72,9 @@ def check_shared_memory(spec: RunSpec) -> None:
 
     The run would end with ENOSPC after its engines have started. Docker gives a container 64 MB.
     """
-    found = _shared_memory(spec)
-    if found is not None and found[0] > found[1]:
-        one, free = found
+    sizes = _shared_memory(spec)
+    if sizes is not None and sizes[0] > sizes[1]:
+        one, free = sizes
         enough = f"{math.ceil(_VERSIONS * one / 1e9)}g"
         raise UserError(
             f"a version of the weights takes {_gb(one)} in {_SHARED}, but only {_gb(free)} are free there",
@@ -83,10 +83,10 @@ def check_shared_memory(spec: RunSpec) -> None:
 
 
 def _of_shared_memory(spec: RunSpec) -> Iterator[str]:
-    found = _shared_memory(spec)
-    if found is None:
+    sizes = _shared_memory(spec)
+    if sizes is None:
         return
-    one, free = found
+    one, free = sizes
     need = _VERSIONS * one
     yield f"weights   about {_gb(need)} in {_SHARED} ({_VERSIONS} versions); free there: {_gb(free)}"
     if need > free:

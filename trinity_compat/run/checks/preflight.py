@@ -185,10 +185,10 @@ def check_resume(verl: Tree, *, cwd: Path) -> None:
             hint="trainer.resume_mode=auto takes the job's newest checkpoint by itself",
         )
     if not (path / "actor").is_dir():
-        found = ", ".join(sorted(other.name for other in path.parent.glob("global_step_*/"))) or "none"
+        checkpoints = ", ".join(sorted(other.name for other in path.parent.glob("global_step_*/"))) or "none"
         raise UserError(
             f"trainer.resume_from_path={named}: no checkpoint there (no folder {path}/actor)",
-            hint=f"checkpoints in {path.parent}: {found}",
+            hint=f"checkpoints in {path.parent}: {checkpoints}",
         )
 
 

@@ -43,8 +43,8 @@ def detect_device() -> str:
         return "cpu"
     if any(all(Path(path).exists() for path in paths) for paths in _NVIDIA):
         return "cuda"
-    found = [name for name, path in _OTHERS.items() if Path(path).exists()]
-    return "cpu" if not found or (found == ["rocm"] and _torch_is_for_cpus()) else found[0]
+    others = [name for name, path in _OTHERS.items() if Path(path).exists()]
+    return "cpu" if not others or (others == ["rocm"] and _torch_is_for_cpus()) else others[0]
 
 
 def usable(device: str) -> str:

@@ -419,25 +419,25 @@ def idle(spec: RunSpec, *, machines: int) -> Iterator[str]:
 
     It has the idle part of GPU time, and a better setting. ``machines``: the launch's.
     """
-    found = shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
+    gpus = shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
     ways = [
         f"`--set synchronizer.sync_offset={spec.updates_per_step}` overlaps them, with weights one veRL step"
         " older"
     ]
-    if spec.explorers == 1 and found.keys() == {"trainer", "explorer"}:
-        untried = unproven(sum(found.values()), machines)
+    if spec.explorers == 1 and gpus.keys() == {"trainer", "explorer"}:
+        untried = unproven(sum(gpus.values()), machines)
         ways.append(f"`--mode colocate` gives all GPUs to both in turns ({untried})")
     yield (
         "every step waits for the weights of the one before it, so each side's GPUs are idle while the other"
-        f" side works, {_idle_share(found)} of all GPU time; {'; '.join(ways)}"
+        f" side works, {_idle_share(gpus)} of all GPU time; {'; '.join(ways)}"
     )
 
 
-def _idle_share(found: Mapping[Side, int]) -> str:
+def _idle_share(gpus: Mapping[Side, int]) -> str:
     """Return the share of idle GPUs: those of the side that does not work at the moment.
 
     The reward model works with the explorer.
     """
-    every = sum(found.values())
-    low, high = sorted(round(100 * part / every) for part in (found["trainer"], every - found["trainer"]))
+    every = sum(gpus.values())
+    low, high = sorted(round(100 * part / every) for part in (gpus["trainer"], every - gpus["trainer"]))
     return f"{low} %" if low == high else f"{low} to {high} %"

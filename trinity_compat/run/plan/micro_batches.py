@@ -86,8 +86,8 @@ def check(verl: Tree, record: LaunchRecord) -> None:
                 where=place(record, (size.all_gpus,)),
                 hint=f"write {size.per_gpu}={per_gpu or '… (yours divided by the GPUs that train)'} instead",
             )
-    for found in missing(value, lambda key: f"{key}={value(key)}"):
-        raise UserError(found.message, where=place(record, (found.key,)), hint=found.hint)
+    for lacking in missing(value, lambda key: f"{key}={value(key)}"):
+        raise UserError(lacking.message, where=place(record, (lacking.key,)), hint=lacking.hint)
 
 
 def has_critic(verl: Tree) -> bool:

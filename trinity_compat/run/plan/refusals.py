@@ -201,9 +201,9 @@ def _check_engine(verl: Tree, record: LaunchRecord) -> None:
         )
     release = release_for(str(value_at(verl, "trainer.device")))
     for name, value in given_in(verl).items():
-        found = fate(name, value, release)
-        if found.refused:
-            raise refusal(name, value, release, found, place(record, (f"{SECTION}.{name}",)))
+        outcome = fate(name, value, release)
+        if outcome.refused:
+            raise refusal(name, value, release, outcome, place(record, (f"{SECTION}.{name}",)))
 
 
 def _check_media(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
@@ -244,14 +244,14 @@ def media_held(verl: Tree, cwd: Path) -> dict[MediaKind, str]:
     """Kind → the local training file and column that has it. ``cwd``: the launch's folder."""
     data = section_at(verl, "data")
     files = data.get("train_files")
-    found: dict[MediaKind, str] = {}
+    held: dict[MediaKind, str] = {}
     for text in files if isinstance(files, list | tuple) else [files]:
         path = cwd / from_home(str(text))
         for key, kind in _MEDIA_KEYS.items():
             column = str(data.get(key) or kind)
             if path.suffix == ".parquet" and path.is_file() and _has_values(path, column):
-                found.setdefault(kind, f"{path} has {column} (data.{key})")
-    return found
+                held.setdefault(kind, f"{path} has {column} (data.{key})")
+    return held
 
 
 def _has_values(path: Path, column: str) -> bool:

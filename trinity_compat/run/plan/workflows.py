@@ -66,21 +66,21 @@ def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), cwd: Pat
     read, not run. ``cwd``: where the user's programs are.
     """
     kinds = {kind: list(_named(trinity, kind)) for kind in ("train", "eval")}
-    if all(each.workflow in (None, VERL) for found in kinds.values() for each in found):
+    if all(each.workflow in (None, VERL) for named in kinds.values() for each in named):
         if value_at(trinity, "mode") != "serve":  # it asks nobody
-            _check_scored_by_verl(each for found in kinds.values() for each in found)
+            _check_scored_by_verl(each for named in kinds.values() for each in named)
         files, validated = (value_at(verl.tree, f"data.{kind}_files") for kind in ("train", "val"))
         read_by_us = value_at(verl.tree, _OWN_DATASET) == _OF_TASKSETS
         return (verl.changed(_no_evaluation(files)) if read_by_us and validated == [] else verl), []
     own = value_at(verl.tree, _OWN_DATASET)
     if own and own != _OF_TASKSETS:
         raise UserError(f"{_OWN_DATASET}={own}: a YAML with workflows brings its own dataset")
-    _check_all_named([each for found in kinds.values() for each in found])
+    _check_all_named([each for named in kinds.values() for each in named])
     registered = registered_in(plugins)
     tasksets = {
         reference(kind, number): _taskset(each, trinity, registered, cwd)
-        for kind, found in kinds.items()
-        for number, each in enumerate(found)
+        for kind, named in kinds.items()
+        for number, each in enumerate(named)
     }
     _check_baseline(verl, tasksets.values())
     changed = verl.changed(_changes(verl, tasksets))
