@@ -15,6 +15,7 @@ from functools import partial
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
+from trinity_compat.job.distillation import is_distilled
 from trinity_compat.job.gpus import ENGINES, Side, engine_places, shares
 from trinity_compat.job.run_spec import Mode, RunSpec
 from trinity_compat.run.plan.engine import narrowed, of_one_machine
@@ -148,12 +149,13 @@ def _fitting_sequence(verl: VerlView, own: int, width: int, taken: int) -> int:
     for size in halvings(sequence) if verl.engine.can_halve else [sequence]:
         if not _machine(whole, width, size, taken).fault(own):
             return size
-    raise _as_in_verl(_machine(whole, width, sequence, taken), own)
+    turns = not is_distilled(verl.tree)
+    raise _as_in_verl(_machine(whole, width, sequence, taken), own, turns=turns)
 
 
-def _as_in_verl(machine: GpuBudget, own: int) -> UserError:
+def _as_in_verl(machine: GpuBudget, own: int, *, turns: bool = True) -> UserError:
     """Return the refusal of a launch's own shares, with veRL's words where its trainer has the same ranks."""
-    refused, ranks = _no_split(machine, own), (machine.total - own) // machine.sequence
+    refused, ranks = _no_split(machine, own, turns=turns), (machine.total - own) // machine.sequence
     if machine.auxiliary or not ranks or machine.experiences % ranks == 0:
         return refused
     words = f"Got mini_batch_size={machine.experiences} and self.engine.get_data_parallel_size()={ranks}"
@@ -264,7 +266,7 @@ def _split(verl: VerlView, wanted: int | None, auxiliary: int, *, nearest: bool 
             return _Share(machine, tp, machine.nearest_half(choices))
         if choices and nearest and wanted is not None and tp == verl.rollout.tensor_parallel:
             return _Share(machine, tp, min(choices, key=lambda count: (abs(count - wanted), count)))
-    raise _no_split(machines[0][1], wanted)
+    raise _no_split(machines[0][1], wanted, turns=not is_distilled(verl.tree))
 
 
 def _machines(verl: VerlView, auxiliary: int) -> Iterator[tuple[int, GpuBudget]]:
@@ -307,7 +309,8 @@ def fits_no_share(verl: VerlView) -> str:
     return f"of {machine.total} GPUs no share fits ({machine.fault(max(1, machine.total // 2))})"
 
 
-def _no_split(machine: GpuBudget, wanted: int | None) -> UserError:
+def _no_split(machine: GpuBudget, wanted: int | None, *, turns: bool) -> UserError:
+    """Return the refusal of a split. ``turns``: whether mode colocate may be suggested."""
     explorer = wanted or max(machine.engine, machine.total // 2)
     able = [count // machine.engine for count in machine.choices()]
     rewarding = f"{machine.auxiliary} of them for the reward model and " if machine.auxiliary else ""
@@ -316,8 +319,8 @@ def _no_split(machine: GpuBudget, wanted: int | None) -> UserError:
         f"{machine.total} GPUs, {rewarding}{explorer} {of_them}for the explorer: {machine.fault(explorer)}",
         hint=f"--set {ENGINES}=N, where N may be {', '.join(map(str, able))}"
         if able
-        else f"{_all_of_them(machine)}give the run more GPUs, smaller parallel sizes, or another"
-        " ppo_mini_batch_size",
+        else f"{_all_of_them(machine) if turns else ''}give the run more GPUs, smaller parallel sizes, or"
+        " another ppo_mini_batch_size",
     )
 
 
