@@ -1,6 +1,6 @@
 """The parity study: the toy launch on stock veRL and decoupled, several seeds each, compared.
 
-    python benchmarks/parity/run.py --out DIR [--study grpo kl ppo] [--seeds 5] [--steps 20]
+    python benchmarks/parity/run.py --out DIR [--study grpo kl ppo distill] [--seeds 5] [--steps 20]
     python benchmarks/parity/run.py --out DIR --study grpo --ways stock offset1 --within 300
     python benchmarks/parity/run.py --out DIR --report        # the tables of what is finished
 
@@ -25,7 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import toy_runs
+import toy_teacher
 from toy_runs import OURS, WAYS
+from toy_teacher import DISTILLED, TEACHER
 
 from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.html import as_html
@@ -38,22 +40,35 @@ STOCK = "stock"
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """One launch, run in several ways; ``words`` go to the script before the user's."""
+    """One launch, run in several ways; ``words`` go to the script before the user's.
+
+    ``stock``: more of them for stock veRL alone; ``teacher``: the key that names the toy's teacher.
+    """
 
     script: str
     ways: tuple[str, ...]
     words: tuple[str, ...] = ()
+    stock: tuple[str, ...] = ()
+    teacher: str = ""
 
 
 KL_LOSS = (
     "actor_rollout_ref.actor.use_kl_loss=True",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=128",
 )
+# Its engines on a CPU: the teacher's cannot sleep there, and stands beside the policy's.
+ON_A_CPU = (
+    f"{TEACHER}.inference.free_cache_engine=False",
+    f"+{TEACHER}.inference.enable_sleep_mode=False",
+    "ray_kwargs.ray_init.num_gpus=2",
+)
 STUDIES = {
     "grpo": Study("run_toy_grpo.sh", (STOCK, *OURS)),
     "kl": Study("run_toy_grpo.sh", (STOCK, "offset0"), KL_LOSS),
     "ppo": Study("run_toy_ppo.sh", (STOCK, "offset0")),
+    "distill": Study("run_toy_grpo.sh", (STOCK, "offset0"), DISTILLED, ON_A_CPU, f"{TEACHER}.model_path"),
 }
+CURVES = {"critic/score/mean": "mean reward", "actor/distillation/loss": "divergence from the teacher"}
 SHOWN = (
     "critic/score/mean",
     "val-core/toy/sort/acc/mean@1",
@@ -64,6 +79,7 @@ SHOWN = (
     "actor/ppo_kl",
     "actor/pg_clipfrac",
     "actor/kl_loss",
+    "actor/distillation/loss",
     "critic/vf_loss",
     "critic/vf_explained_var",
     "critic/grad_norm",
@@ -86,11 +102,16 @@ def ways_of(args: argparse.Namespace, study: str) -> list[str]:
 def run_all(args: argparse.Namespace) -> None:
     """Every missing run, ``--jobs`` at a time; none is begun after ``--within`` seconds."""
     toy = toy_runs.make_toy((args.toy or args.out / "toy").absolute())
+    if any(STUDIES[study].teacher for study in args.study):
+        toy_teacher.make_teacher(toy)
     end = time.monotonic() + args.within if args.within else float("inf")
 
     def one(study: str, seed: int, way: str) -> None:
         if time.monotonic() < end:
-            words = [*fixed_words(args, study), *toy_runs.seeded(seed), *args.words]
+            own = [*STUDIES[study].stock] if way in toy_runs.STOCK else []
+            if key := STUDIES[study].teacher:
+                own.append(f"{key}={toy / 'teacher'}")
+            words = [*fixed_words(args, study), *toy_runs.seeded(seed), *own, *args.words]
             script = toy_runs.SCRIPT.with_name(STUDIES[study].script)
             done = toy_runs.run(way, folder_of(args, study, way, seed), toy, words, script=script)
             print(f"{study} {way} seed {seed}: {done.seconds:.0f} s", file=sys.stderr, flush=True)
@@ -128,12 +149,14 @@ def sides_of(args: argparse.Namespace, study: str) -> dict[str, Side]:
 # -- what is printed -----------------------------------------------------------------------------------
 
 
-def score_table(sides: Sequence[Side], steps: int) -> None:
-    """Mean reward by step: mean over seeds ± their standard deviation."""
+def curve_table(sides: Sequence[Side], steps: int, name: str, title: str) -> None:
+    """A metric by step: mean over seeds ± their standard deviation; nothing where no run has it."""
     at = sorted({1, *range(5, steps + 1, 5), steps})
-    print(f"\n| mean reward at step | seeds | {' | '.join(map(str, at))} |\n|---{'|---:' * (len(at) + 1)}|")
+    if not any(name in run.series for side in sides for run in side.runs):
+        return
+    print(f"\n| {title} at step | seeds | {' | '.join(map(str, at))} |\n|---{'|---:' * (len(at) + 1)}|")
     for one in sides:
-        curves = [dict(toy_runs.series(run, "critic/score/mean").points()) for run in one.runs]
+        curves = [dict(toy_runs.series(run, name).points()) for run in one.runs]
         cells = [_spread([curve[step] for curve in curves]) for step in at]
         print(f"| {one.label} | {len(curves)} | {' | '.join(cells)} |")
 
@@ -183,7 +206,8 @@ def levels_table(sides: Sequence[Side], path: Path) -> None:
 def report(args: argparse.Namespace, study: str) -> None:
     sides = sides_of(args, study)
     print(f"\n## {study}")
-    score_table(list(sides.values()), args.steps)
+    for name, title in CURVES.items():
+        curve_table(list(sides.values()), args.steps, name, title)
     if sides:
         levels_table(list(sides.values()), args.out / study / "levels.csv")
     for way in sides:
