@@ -45,10 +45,8 @@ def stages(config: DictConfig, *, registers: bool = False) -> Iterator[Stage]:
     yield "", lambda: _validated(config)
     yield "actor_rollout_ref.rollout", lambda: omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     yield "actor_rollout_ref.model", lambda: _model(config, built)
-    yield (
-        "",
-        lambda: _trainer(config, built),
-    )  # the last that needs no engine: scripts/stock_verl.py ends here
+    # The last that needs no engine: scripts/stock_verl.py ends with it.
+    yield "", lambda: _trainer(config, built)
     yield from _strategies(config, registers=registers)
     yield "critic" if need_critic(config) else "", lambda: _workers(built)
     yield from distillation.stages(config)
