@@ -1,6 +1,7 @@
-"""A training engine with veRL's interface and none of FSDP's attributes: each rank holds the whole model.
+"""Training engines with veRL's interface and none of FSDP's attributes: each rank holds the whole model.
 
-Registered for the CPU as strategy ``plain``, as a user's module would do it (``model.external_lib``).
+Registered for the CPU as strategies ``plain`` and ``twins``, as a user's module would do it
+(``model.external_lib``).
 Source of the interface: verl 0.9.1, workers/engine/base.py.
 """
 
@@ -69,7 +70,7 @@ class PlainEngine(BaseEngine):
     def optimizer_step(self):
         for parameter in self._net.parameters():
             if parameter.grad is not None:
-                dist.all_reduce(parameter.grad)
+                dist.all_reduce(parameter.grad, group=self.get_data_parallel_group())
                 parameter.grad /= self.get_data_parallel_size()
         norm = torch.nn.utils.clip_grad_norm_(self._net.parameters(), self._optim.clip_grad)
         self._adam.step()
@@ -144,9 +145,31 @@ class PlainEngine(BaseEngine):
         self._adam.load_state_dict(kept["adam"])
 
 
+class TwinEngine(PlainEngine):
+    """All ranks compute all rows, as those of a model-parallel group do: one data-parallel rank."""
+
+    def initialize(self):
+        super().initialize()
+        alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+        self._alone = alone[dist.get_rank()]
+
+    def get_data_parallel_size(self):
+        return 1
+
+    def get_data_parallel_rank(self):
+        return 0
+
+    def get_data_parallel_group(self):
+        return self._alone
+
+    def is_mp_src_rank_with_outputs(self):
+        return dist.get_rank() == 0
+
+
 def _jagged(values, like):
     return torch.nested.nested_tensor_from_jagged(values, like.offsets())
 
 
-if "plain" not in EngineRegistry._engines.get("language_model", {}):
-    EngineRegistry.register(model_type="language_model", backend="plain", device="cpu")(PlainEngine)
+for name, engine in (("plain", PlainEngine), ("twins", TwinEngine)):
+    if name not in EngineRegistry._engines.get("language_model", {}):
+        EngineRegistry.register(model_type="language_model", backend=name, device="cpu")(engine)

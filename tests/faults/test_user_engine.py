@@ -1,4 +1,4 @@
-"""A run on two ranks of an engine that a user's module registers, which has nothing of FSDP's."""
+"""Runs on two ranks of engines that a user's module registers, which have nothing of FSDP's."""
 
 import os
 import re
@@ -10,7 +10,6 @@ TESTS = Path(__file__).parents[1]
 STEPS = 8
 WORDS = [
     "actor_rollout_ref.model.external_lib=plain_engine",
-    "actor_rollout_ref.actor.strategy=plain",
     "actor_rollout_ref.actor.fsdp_config.param_offload=True",
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16",
     "actor_rollout_ref.actor.use_kl_loss=True",
@@ -22,9 +21,11 @@ WORDS = [
 
 @pytest.mark.runtime
 @pytest.mark.nightly
-def test_its_weights_are_published_and_a_killed_trainer_goes_on_from_its_checkpoint(run):
+@pytest.mark.parametrize("engine", ["plain", "twins"])
+def test_its_weights_are_published_and_a_killed_trainer_goes_on_from_its_checkpoint(run, engine):
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
-    one = run(*WORDS, options=("--restarts", "1"), env={"PYTHONPATH": path}).start()
+    words = [*WORDS, f"actor_rollout_ref.actor.strategy={engine}"]
+    one = run(*words, options=("--restarts", "1"), env={"PYTHONPATH": path}).start()
     one.wait_for(lambda: one.trained_steps() >= 3 and (one.job / "global_step_2" / "actor").is_dir())
     one.side("trainer").kill()
     one.finish()
