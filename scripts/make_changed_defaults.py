@@ -35,6 +35,7 @@ MECHANICS = (
     "recompute_",
     "tokenizer_path",
     "_target_",
+    "teacher_model.inference",  # follows the rollout's, whose own row says it
 )
 
 
