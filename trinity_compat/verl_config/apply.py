@@ -141,7 +141,7 @@ def _unknown(done: AppliedOverrides, given: GivenOverride, release: str) -> None
 
 
 def _instead(key: str) -> str:
-    """What replaces a key of an older release in the pinned one, "" for other keys.
+    """Return advice on a key of an older release that the pinned one lacks, "" for other keys.
 
     A launch of veRL's main may set it beside keys of the pinned release.
     """
