@@ -81,7 +81,7 @@ STARTS = {"partial", "submit", "run_in_executor", "to_thread", "Thread", "RayCla
 PRINTS = {"print", "pprint", "debug", "info", "warning", "error", "critical", "log", "warn", "to_yaml"}
 LOOKUPS = {"get", "pop", "setdefault", "__getitem__"}
 ITERATES = {"items", "values", "keys", "to_dict", "__iter__", "__dict__"}
-CHECKS = re.compile(r"check_(?!point)|validate(_|$)|validate_config")  # a function that only checks
+CHECKS = re.compile(r"check_(?!point)|^validate(_|$)|_validate_")  # functions that only check
 CONFIG_NAME = re.compile(r"config|cfg|conf$|^args$|option|kwargs|setting")
 MODULE = "<module>"  # the function that stands for a module's own statements
 NO_ARGUMENTS = ast.arguments([], [], None, [], [], None, [])
@@ -373,7 +373,6 @@ class Sources:
             for name in born:
                 living |= mentioned(waiting.pop(name).node, name)
                 self.alive.add(name)
-        self.mentions = living
 
     def _note_loads(self) -> None:
         """Note for each attribute the classes that load it from ``self``, and None for any other load."""
@@ -826,7 +825,7 @@ class Pass:
 
     def _call(self, node: ast.Call) -> Values:
         callee = last_name(node.func)
-        if callee in PRINTS and self.how != "check":
+        if callee in PRINTS:
             self._as("print", ast.Tuple([*node.args, *(k.value for k in node.keywords)]))
             return NONE
         if isinstance(node.func, ast.Attribute):
