@@ -16,6 +16,7 @@ import numpy as np
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.watchdog import Activity, Watchdog
+from trinity_compat.explorer.engine.arguments import START_S
 from trinity_compat.explorer.engine.trajectory import Trajectory
 from trinity_compat.explorer.rewards.scoring import name_task
 from trinity_compat.explorer.teachers.address import key, load_addresses, wait_for_addresses
@@ -23,7 +24,6 @@ from trinity_compat.explorer.teachers.arguments import Distillation, Teacher, di
 from trinity_compat.explorer.teachers.media import PromptMedia, PromptReader
 from trinity_compat.explorer.teachers.wire import ScoreRequest, TeacherRows
 
-RETRY_S = 300.0  # a server that restarts loads its model first
 _PAUSE_S = 1.0
 _BUSY = 503  # its engine has died: the server ends
 
@@ -36,7 +36,7 @@ class TeacherClient:
 
     ``addresses`` is called again when a server does not answer: after a restart it may have another one.
     ``key``: that of the servers (``address``). ``reader``: reads the media of prompts; None where tasks have
-    none.
+    none. ``retry_s``: the limit for a server that is started again, which loads its model first.
     ``watchdog`` observes requests: one that a server holds without an answer would wait without end.
     """
 
@@ -47,7 +47,7 @@ class TeacherClient:
         *,
         key: str,
         reader: PromptReader | None = None,
-        retry_s: float = RETRY_S,
+        retry_s: float = START_S,
         watchdog: Watchdog | None = None,
     ) -> None:
         self._distillation = distillation
@@ -126,7 +126,7 @@ async def connected(
         return
     await wait_for_addresses(buffer, check, timeout_s=timeout_s, teachers=len(found.teachers))
     known = partial(load_addresses, buffer)
-    client = TeacherClient(found, known, key=key(), reader=reader, watchdog=watchdog)
+    client = TeacherClient(found, known, key=key(), reader=reader, retry_s=timeout_s, watchdog=watchdog)
     try:
         yield client
     finally:
