@@ -7,7 +7,8 @@ key → default, as Hydra composes them. `command_lines.txt`: ways in which peop
 
 `main.json.xz`: the same of a commit of veRL's main, made by `scripts/verl_clone.py`; `launch_arguments.txt`:
 which arguments and variables those scripts want; `floors.json`: which of the launches start, by
-`scripts/start_corpus.py`.
+`scripts/start_corpus.py`. `verl_reads.txt`: keys that stock runs read, each with a place in veRL, by
+`scripts/trace_verl_reads.py`.
 """
 
 from __future__ import annotations

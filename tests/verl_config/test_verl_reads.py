@@ -15,6 +15,7 @@ from trinity_compat.verl_config.compose import composed_as
 from trinity_compat.verl_config.reads import by_hand, ignored_keys, read_of, read_until, sentence
 from trinity_compat.verl_config.releases import release_tree
 
+FACTS = Path(__file__).parents[1] / "facts" / "verl_reads.txt"
 MICRO = "critic.ppo_micro_batch_size_per_gpu"
 
 
@@ -96,6 +97,14 @@ def test_the_places_of_stores_and_checks_hold_the_key_in_the_installed_release()
     assert len(shown) > 8
     for key, read in shown.items():
         assert any(key.rpartition(".")[2] in verl_source(place) for place in read.places), key
+
+
+def test_no_key_that_a_stock_run_read_is_said_to_be_unread() -> None:
+    """The list is scripts/trace_verl_reads.py's; there a check and a store count as reads."""
+    places = dict(line.split() for line in FACTS.read_text().splitlines())
+    labels = {key: found.label for key in places if (found := read_of(key, VERL))}
+    assert len(labels) > 150
+    assert [key for key, label in labels.items() if label == "NOT READ"] == []
 
 
 def launch(*arguments: str, version: str = VERL, main: str = "verl.trainer.main_ppo"):
