@@ -12,11 +12,13 @@ import pytest
 import torch
 from aiohttp import web
 from explorer_job import job, verl_config
+from omegaconf import OmegaConf
 from PIL import Image
 
 from trinity_compat.buffer.media import Media
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.watchdog import Watchdog
+from trinity_compat.explorer.agents.verl_loops import AgentLoops
 from trinity_compat.explorer.engine.trajectory import Trajectory
 from trinity_compat.explorer.engine.vllm import Completion, EngineDied, PromptTop
 from trinity_compat.explorer.served.server import free_port
@@ -526,3 +528,11 @@ def test_a_launch_without_distillation_has_no_client(toy, tmp_path):
 
     assert asyncio.run(client()) is None
     buffer.close()
+
+
+@verl
+def test_agent_loops_leave_the_teacher_to_the_explorer(toy):
+    words = ("distillation.n_gpus_per_node=1", f"{SINGLE}.model_path={toy}/model")
+    config = OmegaConf.create(launch(toy, *words, f"{SINGLE}.inference.tensor_model_parallel_size=1"))
+    AgentLoops(config, None)
+    assert config.distillation.enabled

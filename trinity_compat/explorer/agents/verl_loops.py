@@ -125,8 +125,15 @@ class AgentLoops:
 
 
 def untraced(config: DictConfig) -> DictConfig:
-    """Remove rollout.trace from ``config``: its tracker would be opened and never used."""
-    off = {"actor_rollout_ref": {"rollout": {"trace": {"backend": None, "token2text": False}}}}
+    """Remove from ``config`` what the explorer does itself, or nothing does.
+
+    rollout.trace: its tracker would be opened and never used. distillation: the worker would ask for its
+    teachers' clients.
+    """
+    off = {
+        "distillation": {"enabled": False},
+        "actor_rollout_ref": {"rollout": {"trace": {"backend": None, "token2text": False}}},
+    }
     return cast(DictConfig, OmegaConf.merge(config, off))
 
 
