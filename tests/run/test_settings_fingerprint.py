@@ -51,6 +51,7 @@ FIELDS = {
     "agent_retries": ["explorer.max_retry_times"],
     "scoring": [f"trinity_compat.{name}" for name in ("reward_timeout", "reward_failure", "reward_memory")],
     "keep_steps": ["trinity_compat.keep_steps"],
+    "trainer": ["trinity_compat.trainer"],
     "env": ["explorer.env_vars.JUDGE_URL", "trinity_compat.plugin_dirs"],
     "resume": ["continue_from_checkpoint"],
     "rows": ["buffer.trainer_input.experience_buffer"],
@@ -82,6 +83,7 @@ CHANGES = {
     "agent_retries": 5,
     "scoring": ScoringSpec(timeout_s=1.0),
     "keep_steps": 3,
+    "trainer": "v1",
     "env": {"JUDGE_URL": "http://127.0.0.1:1"},
     "resume": False,
 }

@@ -66,6 +66,7 @@ CASES = {
         None,
         None,
     ),
+    "veRL's v1 trainer": (["trinity_compat.trainer=v1"], None, None),
     "LoRA": ([f"{ARR}.model.lora_rank=8"], None, None),
     "an estimator nobody registered": (
         ["algorithm.adv_estimator=hgpo"],
@@ -173,11 +174,14 @@ CASES = {
 
 
 def request(words, device):
+    sets = tuple(word for word in words if word.startswith("trinity_compat."))
+    words = [word for word in words if word not in sets]
     flags = [word for word in words if word.startswith("--")]
     words = [*flags, *PLAIN, *(word for word in words if word not in flags)]
     (launch,) = read_argv(["python3", "-m", "verl.trainer.main_ppo", *words]).launches
     _, text = translate_launch(launch, TranslateOptions())
-    made = make_plan(yaml.safe_load(text), RunOptions(job="/nowhere"), cwd=Path.cwd(), device=device)
+    options = RunOptions(job="/nowhere", sets=sets)
+    made = make_plan(yaml.safe_load(text), options, cwd=Path.cwd(), device=device)
     return {"spec": asdict(made.spec), "native": device == "cpu"}
 
 

@@ -84,10 +84,11 @@ def learnt(metrics):
     return {k: v for k, v in metrics.items() if not k.startswith(gone)}
 
 
-def test_killed_explorer_is_noticed_and_a_rerun_repeats_the_lost_step_exactly(toy_dir, tmp_path):
+@pytest.mark.parametrize("trainer", ["v0", pytest.param("v1", marks=pytest.mark.whole)])
+def test_killed_explorer_is_noticed_and_a_rerun_repeats_the_lost_step_exactly(toy_dir, tmp_path, trainer):
     options = ["trainer.total_training_steps=4", "trainer.save_freq=2", "trainer.test_freq=4"]
     options += ["trainer.val_before_train=True", "actor_rollout_ref.actor.shuffle=True"]
-    spec = job(toy_dir, tmp_path, *options)
+    spec = job(toy_dir, tmp_path, *options, trainer=trainer)
     PlainExplorer(spec, die_after=3).start()
     before = train(tmp_path, code=3)
     assert "was last heard of" in (tmp_path / "trainer.log").read_text()

@@ -23,6 +23,22 @@ def test_an_epoch_of_five_steps_ends_with_the_run(next_step, total, places):
     assert len(list(PlaceholderDataLoader(trainer, 5))) == places
 
 
+def adapters():
+    """Each adapter's trainer and the trainer of veRL's under it."""
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+    from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+    from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer
+    from trinity_compat.trainer.verl_v1.adapter import TrinityPPOTrainer
+
+    return {"v0": (TrinityRayPPOTrainer, RayPPOTrainer), "v1": (TrinityPPOTrainer, PPOTrainerSync)}
+
+
+@pytest.fixture(params=["v0", "v1"])
+def ours_and_stock(request):
+    return adapters()[request.param]
+
+
 def saving(cls, tmp_path, step):
     """A trainer as far as saving looks at it; it has no model."""
     trainer = object.__new__(cls)
@@ -33,20 +49,17 @@ def saving(cls, tmp_path, step):
     trainer.global_steps, trainer.use_critic = step, False
     trainer.actor_rollout_wg = SimpleNamespace(save_checkpoint=lambda *_, **__: None)
     trainer.train_dataloader = SimpleNamespace(state_dict=dict)
+    trainer.trainer_mode, trainer.checkpoint_callback = "sync", SimpleNamespace(on_save=lambda **_: None)
     return trainer
 
 
-def test_stock_verl_lets_a_checkpoint_count_before_its_metrics_are_logged(tmp_path):
-    from trinity_compat.trainer.verl_v0 import adapter
-
-    saving(adapter.ray_trainer.RayPPOTrainer, tmp_path, 4)._save_checkpoint()
+def test_stock_verl_lets_a_checkpoint_count_before_its_metrics_are_logged(tmp_path, ours_and_stock):
+    saving(ours_and_stock[1], tmp_path, 4)._save_checkpoint()
     assert (tmp_path / "latest_checkpointed_iteration.txt").read_text() == "4"
 
 
-def test_ledger_then_checkpoint_then_metrics_then_marker_then_the_older_ones_go(tmp_path):
+def test_ledger_then_checkpoint_then_metrics_then_marker_then_the_older_ones_go(tmp_path, ours_and_stock):
     """The marker names no checkpoint that is being written over: here step 4, of a branch left."""
-    from trinity_compat.trainer.verl_v0 import adapter
-
     marker = tmp_path / "latest_checkpointed_iteration.txt"
     (tmp_path / "global_step_4").mkdir()
     marker.write_text("4")
@@ -55,7 +68,7 @@ def test_ledger_then_checkpoint_then_metrics_then_marker_then_the_older_ones_go(
     def see(what):
         seen.append((what, marker.read_text() if marker.exists() else None))
 
-    trainer = saving(adapter.TrinityRayPPOTrainer, tmp_path, 4)
+    trainer = saving(ours_and_stock[0], tmp_path, 4)
     trainer._directory, trainer._saved = tmp_path, 0
     trainer._marker = HeldMarker(tmp_path)
     trainer._retention = SimpleNamespace(prune=lambda directory, step: see(f"older than {step} go"))
@@ -101,17 +114,13 @@ def loading(cls, tmp_path):
     return trainer
 
 
-def test_stock_verl_unpickles_whatever_lies_in_data_pt(tmp_path):
-    from trinity_compat.trainer.verl_v0 import adapter
-
-    loading(adapter.ray_trainer.RayPPOTrainer, tmp_path)._load_checkpoint()
+def test_stock_verl_unpickles_whatever_lies_in_data_pt(tmp_path, ours_and_stock):
+    loading(ours_and_stock[1], tmp_path)._load_checkpoint()
     assert (tmp_path / "ran").exists()
 
 
-def test_a_resume_does_not_open_it(tmp_path):
-    from trinity_compat.trainer.verl_v0 import adapter
-
-    trainer, resumed = loading(adapter.TrinityRayPPOTrainer, tmp_path), []
+def test_a_resume_does_not_open_it(tmp_path, ours_and_stock):
+    trainer, resumed = loading(ours_and_stock[0], tmp_path), []
     trainer._directory = tmp_path
     trainer.exchange = SimpleNamespace(resumed=lambda step, *_, **__: resumed.append(step))
     trainer._load_checkpoint()

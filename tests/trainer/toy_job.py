@@ -50,7 +50,9 @@ def verl_config(toy_dir: Path, job_dir: Path, *overrides: str) -> dict:
     return OmegaConf.to_container(config, resolve=True)
 
 
-def job(toy_dir: Path, job_dir: Path, *overrides: str, sync: SyncSpec | None = None) -> RunSpec:
+def job(
+    toy_dir: Path, job_dir: Path, *overrides: str, sync: SyncSpec | None = None, trainer: str = "v0"
+) -> RunSpec:
     """Write ``config/run.json`` below ``job_dir`` and return it."""
     sync = sync or SyncSpec(timeout_s=900, directory=str(job_dir / "sync"))
     (job_dir / "config").mkdir(parents=True, exist_ok=True)
@@ -62,6 +64,7 @@ def job(toy_dir: Path, job_dir: Path, *overrides: str, sync: SyncSpec | None = N
         updates_per_step=2,
         total_steps=verl["trainer"]["total_training_steps"],
         sync=sync,
+        trainer=trainer,
     )
     spec.save(job_dir / "config" / "run.json")
     return spec

@@ -19,7 +19,7 @@ from trinity_compat.launch import Launch, read_script
 from trinity_compat.translate import flavour_of, refuse_errors
 from trinity_compat.translate.env_references import EnvReferences, named
 from trinity_compat.translate.translator import symbolic_settings
-from trinity_compat.translate.verl_from_trinity import in_full, verl_settings
+from trinity_compat.translate.verl_from_trinity import compat_of, in_full, verl_settings
 from trinity_compat.trinity.config.read import load
 from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
 from trinity_compat.verl_config.config_folders import read_config
@@ -69,9 +69,9 @@ def read_in_effect(source: str) -> EffectiveSettings:
 
 
 def _of_trinity(source: str, config: Mapping[str, object]) -> EffectiveSettings:
-    # our runtime runs veRL's v0 trainer, as the upgrade of a script says too
     full = in_full(config)
-    told = {**named(verl_settings(full)), "trainer.use_v1": False}
+    # Which of veRL's trainers runs is a setting of ours.
+    told = {**named(verl_settings(full)), "trainer.use_v1": compat_of(full.config).get("trainer") == "v1"}
     values = dict(leaves(compose_pinned(told, flavour_of(full.config))))
     return EffectiveSettings(
         source, values, dict.fromkeys(told, source), "a Trinity configuration, carried back to veRL"

@@ -42,7 +42,8 @@ def cpus_for(spec: RunSpec) -> int:
     """Return the CPU slots that a Ray of the run's own needs: slots of placement groups, not cores."""
     trainer = spec.verl["trainer"]
     processes = int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"])
-    return processes * (CPUS_PER_GPU if spec.device != "cpu" else 1) + _SPARE_CPUS
+    queue = 1 + int(trainer["nnodes"]) if spec.trainer == "v1" else 0  # TransferQueue
+    return processes * (CPUS_PER_GPU if spec.device != "cpu" else 1) + queue + _SPARE_CPUS
 
 
 def engine_nodes(

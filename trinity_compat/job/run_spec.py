@@ -18,6 +18,7 @@ Mode = Literal["both", "train", "explore", "bench", "serve", "colocate"]
 SERVE_KEY = "TRINITY_COMPAT_SERVE_KEY"  # of the environment: who sends it may use what mode serve serves
 OnFailure = Literal["zero", "retry", "raise"]
 OnAgentFailure = Literal["raise", "zero"]
+VerlTrainer = Literal["v0", "v1"]
 SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
 
 
@@ -187,6 +188,7 @@ class RunSpec:
     agent_retries: int = 2
     scoring: ScoringSpec = ScoringSpec()
     keep_steps: int | None = None  # trained steps whose texts and tokens stay; None: all
+    trainer: VerlTrainer = "v0"  # which of veRL's two trainers trains
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True
     rows: RowsSpec | None = None  # trained on in place of an explorer's answers

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.suggestions import nearest, question
-from trinity_compat.job.run_spec import OnAgentFailure, OnFailure
+from trinity_compat.job.run_spec import OnAgentFailure, OnFailure, VerlTrainer
 
 SECTION = "trinity_compat"
 SettingValue = Any  # a checked value: of the setting's kind, or None
@@ -267,6 +267,17 @@ _ROWS = (
         " its group; unset: where the algorithm's advantage is computed per step, a row per conversation",
         acts="trinity_compat.run.plan.workflows",
         why="`data.workflows` has it",
+    ),
+    RunSetting(
+        "trainer",
+        "choice",
+        example="v1",
+        default="v0",
+        field="trainer",
+        help="which of veRL's two trainers trains (docs/trainer.md)",
+        acts="trinity_compat.trainer.config",
+        choices=get_args(VerlTrainer),
+        why="how answers are trained on, not how they are made",
     ),
 )
 SETTINGS: Mapping[str, RunSetting] = {row.name: row for row in _ROWS}

@@ -1,15 +1,16 @@
 """Interface between a veRL trainer and the rest of the run.
 
 A veRL trainer calls the run through ``Exchange`` alone, and ``main`` calls its ``fit``. The table shows where
-the adapter ``verl_v0`` calls, and where one for veRL's v1 trainer would:
+the adapters ``verl_v0`` and ``verl_v1`` call:
 
-| Exchange | v0: RayPPOTrainer.fit | v1: PPOTrainer |
+| Exchange | v0: RayPPOTrainer.fit | v1: PPOTrainerSync.fit |
 |---|---|---|
-| resumed | end of ``_load_checkpoint`` | ``on_init_end`` |
-| publish | ``checkpoint_manager.update_weights`` | ``on_init_end``, ``on_step_end`` |
-| claim | ``async_rollout_manager.generate_sequences`` | ``ReplayBuffer.sample(partition="train")`` |
-| commit | before ``_save_checkpoint``, and after the update | ``on_step_end``, before ``_save_checkpoint`` |
-| evaluate | ``generate_sequences`` with meta_info["validate"] | ``ReplayBuffer.sample(partition="val")`` |
+| started | ``_create_dataloader`` | ``_init_dataloader`` |
+| resumed | end of ``_load_checkpoint`` | end of ``_load_checkpoint`` |
+| publish | ``checkpoint_manager.update_weights`` | the same, in ``on_init_end`` and ``on_step_end`` |
+| claim | ``async_rollout_manager.generate_sequences`` | ``replay_buffer.sample(partition_id="train")`` |
+| commit | before ``_save_checkpoint``, and in ``publish`` | before ``_save_checkpoint``, and in ``publish`` |
+| evaluate | ``generate_sequences`` of ``validate`` | ``replay_buffer.sample(partition_id="val")`` |
 | log | ``Tracking.log`` | ``Tracking.log`` |
 """
 

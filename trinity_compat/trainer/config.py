@@ -38,7 +38,9 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
         "shared": _shared(config, spec),
     }
     transport.engine_kwargs = {FILE: {**files, "dtype": dtype}, BROADCAST: {"dtype": dtype}}
-    config.trainer.use_v1 = False
+    config.trainer.use_v1 = spec.trainer == "v1"
+    if config.trainer.use_v1:
+        _one_update_of_the_weights_per_step(config)
     if spec.mode == "colocate" and spec.device != "cpu":
         _leave_the_device_between_steps(config)
     if not spec.resume:
@@ -60,6 +62,17 @@ def _shared(config: DictConfig, spec: RunSpec) -> bool:
     one_node = int(config.trainer.nnodes) == 1
     ordered = engine_of(config.actor_rollout_ref.actor.strategy).ordered
     return ordered and (one_node or spec.sync.method == "checkpoint")
+
+
+def _one_update_of_the_weights_per_step(config: DictConfig) -> None:
+    """Set up veRL's v1 trainer for stored groups: mode ``sync``, and a TransferQueue for one step's rows.
+
+    An asynchronous mode would split a step, save TransferQueue and give its tasks out again.
+    """
+    config.trainer.v1.trainer_mode, config.trainer.v1.sync = "sync", {}
+    transport = config.transfer_queue
+    transport.enable, transport.backend.storage_backend = True, "SimpleStorage"
+    transport.backend.SimpleStorage.num_data_storage_units = int(config.trainer.nnodes)
 
 
 def _leave_the_device_between_steps(config: DictConfig) -> None:

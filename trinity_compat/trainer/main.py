@@ -12,7 +12,7 @@ from types import FrameType
 import ray
 import verl  # noqa: F401  loads the plugins, which choose the platform
 from omegaconf import DictConfig
-from verl.single_controller.ray import RayResourcePool
+from verl.single_controller.ray import RayResourcePool, RayWorkerGroup
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
@@ -36,7 +36,7 @@ from trinity_compat.trainer.experts.trainer import MixTrainer
 from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 from trinity_compat.trainer.retention import RetentionThread
 from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
-from trinity_compat.trainer.training_processes import reserve_pool
+from trinity_compat.trainer.training_processes import observe_calls, reserve_pool
 from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer, build
 
 
@@ -102,10 +102,13 @@ def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: 
         try:
             pool = _reserve_shared_devices(config, spec, heart)
             exchange.wait_for_device()
-            kind = MixTrainer if experts else TrinityRayPPOTrainer
-            trainer = _build(config, exchange, datasets, spec, heart, kind, pool)
-            with RetentionThread(spec):
-                trainer.fit()
+            if config.trainer.use_v1:
+                _train_with_v1(config, exchange, datasets, spec, heart, pool)
+            else:
+                kind = MixTrainer if experts else TrinityRayPPOTrainer
+                trainer = _build(config, exchange, datasets, spec, heart, kind, pool)
+                with RetentionThread(spec):
+                    trainer.fit()
         finally:
             exchange.release()
 
@@ -121,6 +124,25 @@ def _build(
 ) -> TrinityRayPPOTrainer:
     with placement.report_when_pending(placement.TRAINER, heart.note):
         return build(config, exchange, datasets, spec.device, kind, pool, heart.record_call)
+
+
+def _train_with_v1(
+    config: DictConfig,
+    exchange: Exchange,
+    datasets: TrainerData,
+    spec: RunSpec,
+    heart: LeaseHeartbeat,
+    pool: RayResourcePool | None,
+) -> None:
+    from trinity_compat.trainer.verl_v1 import adapter, queue  # they import TransferQueue
+
+    with queue.opened(config):
+        group_class = observe_calls(RayWorkerGroup, heart.record_call)
+        trainer = adapter.TrinityPPOTrainer(config, exchange, datasets, spec.device, group_class, pool)
+        with placement.report_when_pending(placement.TRAINER, heart.note):
+            trainer.init()
+        with RetentionThread(spec):
+            trainer.train()
 
 
 def _reserve_shared_devices(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 
@@ -31,7 +32,8 @@ class NoServers:
 class NoRewardLoop:
     """Replacement for RewardLoopManager, since the explorer has scored the answers."""
 
-    reward_loop_workers = None
+    reward_loop_workers = None  # v0's name
+    reward_loop_worker_handles: Sequence[object] = ()  # v1's; None would make veRL score the answers itself
 
     def __init__(self, *_: object, **__: object) -> None:
         pass

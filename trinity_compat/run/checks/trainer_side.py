@@ -1,7 +1,8 @@
 """Checks of the trainer's start by veRL's own code: roles, dataloaders, worker configurations, engine names.
 
-``RayPPOTrainer`` is built and starts its workers; where it would ask Ray for processes a recorder ends it.
-The actor's worker then runs its own ``init_model`` up to the engines, which are looked up and not built.
+veRL's trainer that the run uses is built and starts its workers; where it would ask Ray for processes a
+recorder ends it. The actor's worker then runs its own ``init_model`` up to the engines, which are looked up
+and not built.
 Source: verl 0.9.1, trainer/ppo/ray_trainer.py, workers/engine_workers.py.
 """
 
@@ -92,6 +93,27 @@ class _NoProcesses:
 
 
 def _trainer(config: DictConfig, built: SimpleNamespace) -> None:
+    if config.trainer.use_v1:
+        _v1_trainer(config, built)
+    else:
+        _v0_trainer(config, built)
+
+
+def _v1_trainer(config: DictConfig, built: SimpleNamespace) -> None:
+    from trinity_compat.trainer.verl_v1.adapter import TrinityPPOTrainer  # it imports TransferQueue
+
+    datasets = SimpleNamespace(
+        tokenizer=built.model.tokenizer,
+        processor=built.model.processor,
+        train=PlaceholderDataset(config.data.train_batch_size),
+        val=PlaceholderDataset(1),
+    )
+    exchange = SimpleNamespace(started=lambda total: None)
+    built.trainer = TrinityPPOTrainer(config, exchange, datasets, "cpu", _NoProcesses)
+    built.start = built.trainer._setup
+
+
+def _v0_trainer(config: DictConfig, built: SimpleNamespace) -> None:
     mapping, pools, _ = _Roles().build(config, "cpu")  # pools that ask Ray for nothing, whatever the device
     rows = max(config.data.train_batch_size, config.data.get("gen_batch_size") or 0)
     built.roles = mapping
@@ -106,11 +128,12 @@ def _trainer(config: DictConfig, built: SimpleNamespace) -> None:
         val_dataset=PlaceholderDataset(1),
         exchange=SimpleNamespace(started=lambda total: None),
     )
+    built.start = built.trainer.init_workers
 
 
 def _workers(built: SimpleNamespace) -> None:
     with contextlib.suppress(_Reached):
-        built.trainer.init_workers()
+        built.start()
     for group in built.trainer.resource_pool_to_cls.values():
         for role in group.values():
             if not isinstance(wanted := role.kwargs.get("config"), DictConfig):

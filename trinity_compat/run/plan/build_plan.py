@@ -37,11 +37,12 @@ from trinity_compat.run.plan import (
     single_side,
     teachers,
     verl_checkout,
+    verl_trainer,
     workflows,
 )
 from trinity_compat.run.plan.devices import detect_device, usable
 from trinity_compat.run.plan.gpu_split import fits_no_share, groups_fitted, split_gpus
-from trinity_compat.run.plan.read_settings import max_staleness, retries, spec_fields
+from trinity_compat.run.plan.read_settings import max_staleness, retries, setting_of, spec_fields
 from trinity_compat.run.plan.request import RunRequest, read_request
 from trinity_compat.run.plan.run_plan import RunPlan, closing_notes, opening_notes
 from trinity_compat.run.plan.source import RunOptions
@@ -71,6 +72,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     verl, row_notes = file_rows.cut_evenly(verl, rows, experts)
     spec = replace(_spec(request, verl, job, mode, sync), rows=rows, experts=experts)
     colocate.check(spec)
+    verl_trainer.check(spec)
     spec, endpoint_notes = _serving(spec, request)
     file = environment.filled(config, os.environ)
     job_notes = paths.job_that_set_renames(request.trinity, file, options, cwd)
@@ -123,7 +125,7 @@ def _fitted(composed: VerlView, request: RunRequest, job: JobDir) -> Step:
         {
             "trainer.default_local_dir": str(job.root),
             "trainer.device": request.device,
-            "trainer.use_v1": False,  # the trainer room adapts veRL's v0 trainer
+            "trainer.use_v1": setting_of(request.trinity, "trainer") == "v1",
         }
     )
     verl, checkout_notes = verl_checkout.without_checkout(verl, request.cwd)

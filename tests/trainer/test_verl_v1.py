@@ -1,0 +1,169 @@
+"""What the adapter of veRL's v1 trainer hands over, without its workers and without TransferQueue."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trinity_compat.buffer.model import DROPPED, Experience, Group
+from trinity_compat.common.errors import RunError, UserError
+
+pytestmark = pytest.mark.verl  # verl is imported along the way
+
+TASK = {"data_source": "toy", "reward_model": {"ground_truth": "12"}}
+
+
+def answer(prompt, response, *, reward=0.5, run=0, **more):
+    return Experience(
+        run=run,
+        prompt_ids=np.array(prompt, np.int32),
+        response_ids=np.array(response, np.int32),
+        response_mask=np.array([token % 2 for token in response], np.uint8),
+        logprobs=-np.arange(1, len(response) + 1, dtype=np.float32),
+        reward=reward,
+        min_model_version=2,
+        max_model_version=3,
+        num_turns=2,
+        info={"acc": reward},
+        **more,
+    )
+
+
+def row(experience, *, prompt=8, response=8):
+    from trinity_compat.trainer.batch import BatchShape
+    from trinity_compat.trainer.verl_v1.rows import row_of
+
+    return row_of(experience, "4-0", 1, 4, BatchShape(prompt, response, 0), TASK)
+
+
+def test_a_row_has_the_columns_and_types_of_verls_agent_loop():
+    import torch
+    from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+    stock = AgentLoopOutput(
+        prompt_ids=[11, 12, 13],
+        response_ids=[21, 22],
+        response_mask=[1, 0],
+        response_logprobs=[-1.0, -2.0],
+        reward_score=0.5,
+        num_turns=2,
+        metrics=AgentLoopMetrics(),
+        extra_fields={"reward_extra_info": {"acc": 0.5}},
+    ).as_dict()
+    stock.pop("metrics")  # the explorer logs its own times
+    made = row(answer([11, 12, 13], [21, 22])).fields
+    assert stock.keys() <= made.keys()
+    for name, value in stock.items():
+        if isinstance(value, torch.Tensor):
+            assert made[name].dtype == value.dtype, name
+            assert made[name].tolist() == value.tolist(), name
+        else:
+            assert made[name] == value, name
+    # and what AgentLoopWorkerTQ adds (verl 0.9.1, v1/agent_loop_tq.py)
+    assert made["loss_mask"].tolist() == [1, 0]
+    assert made["input_ids"].tolist() == [11, 12, 13, 21, 22]
+    assert made["position_ids"].tolist() == [0, 1, 2, 3, 4]
+    assert (made["uid"], made["data_source"], made["reward_model"]) == ("4-0", "toy", {"ground_truth": "12"})
+
+
+def test_its_key_and_its_tag_are_those_that_verl_reads():
+    made = row(answer([11, 12, 13], [21, 22]))
+    uid, session, index = made.key.rsplit("_", 2)  # v1/utils.py: compute_advantage_for_multi_trajectories
+    assert (uid, session, index) == ("4-0", "1", "0")
+    lengths = {"prompt_len": 3, "response_len": 2, "seq_len": 5}
+    versions = {"global_steps": 4, "min_global_steps": 2, "max_global_steps": 3}
+    assert made.tag == {"status": "success", **lengths, **versions}
+
+
+def test_no_token_of_a_dropped_answer_counts():
+    fields = row(answer([11], [21, 23], metrics={DROPPED: 1.0})).fields
+    assert fields["response_mask"].tolist() == fields["loss_mask"].tolist() == [0, 0]
+
+
+def test_an_answer_longer_than_the_trainers_is_an_error():
+    with pytest.raises(RunError, match="1 prompt and 3 response tokens does not fit the trainer's 8 \\+ 2"):
+        row(answer([11], [21, 22, 23]), response=2)
+
+
+def test_rows_of_unlike_columns_are_an_error_for_transfer_queue_would_lose_one_in_silence():
+    from dataclasses import replace
+
+    from trinity_compat.trainer.verl_v1 import queue
+
+    first = row(answer([11], [21]))
+    lacking = {name: value for name, value in first.fields.items() if name != "rm_scores"}
+    with pytest.raises(RunError, match="differ in their columns: rm_scores"):
+        queue.put([first, replace(first, key="4-0_2_0", fields=lacking)], "train")
+
+
+def stored(monkeypatch, groups):
+    """A sampler of ``groups``, its agent loops, the rows that are put by partition, the keys cleared."""
+    from transfer_queue import KVBatchMeta
+
+    from trinity_compat.trainer.batch import BatchShape
+    from trinity_compat.trainer.verl_v1 import adapter
+
+    put, cleared = {}, []
+
+    def keep(rows, partition):
+        put[partition] = rows
+        keys, tags = [each.key for each in rows], [each.tag for each in rows]
+        return KVBatchMeta(partition_id=partition, keys=keys, tags=tags)
+
+    monkeypatch.setattr(adapter.queue, "put", keep)
+    monkeypatch.setattr(adapter.queue, "clear", lambda keys, partition: cleared.extend(keys))
+    trainer = SimpleNamespace(
+        exchange=SimpleNamespace(claim=lambda step: SimpleNamespace(groups=groups)),
+        validation_answers=lambda: groups,
+        agent_loop_manager=adapter.AskedTasks(),
+        global_steps=4,
+        shape=BatchShape(8, 8, 0),
+    )
+    return adapter.StoredGroups(trainer), trainer.agent_loop_manager, put, cleared
+
+
+def group(task, *rewards, **more):
+    answers = tuple(answer([11], [20 + task], reward=each, run=n, **more) for n, each in enumerate(rewards))
+    return Group(f"h1/{task}_x", task, TASK, 1, answers)
+
+
+def test_the_answers_to_one_task_are_one_group_of_verls(monkeypatch):
+    sampler, _, put, _ = stored(monkeypatch, [group(0, 0.1, 0.2), group(1, 0.3, 0.4)])
+    batch, metrics = sampler.sample(4, "train", 2)
+    assert batch.keys == ["4-0_0_0", "4-0_1_0", "4-1_0_0", "4-1_1_0"]
+    assert [each.fields["uid"] for each in put["train"]] == ["4-0", "4-0", "4-1", "4-1"]
+    assert metrics == {}
+
+
+def test_a_validation_row_gets_the_answers_to_its_task_under_its_own_uid(monkeypatch):
+    from verl.utils.tensordict_utils import get_tensordict
+
+    from trinity_compat.trainer.datasets import TASK_NO
+
+    sampler, loops, put, cleared = stored(monkeypatch, [group(0, 0.1), group(1, 0.3, 0.4), group(2, 0.9)])
+    loops.generate_sequences(get_tensordict({"uid": ["b", "a"], TASK_NO: [1, 0]}))
+    batch, _ = sampler.sample(4, "val", 2)
+    assert batch.keys == ["b_0_0", "b_1_0", "a_0_0"]
+    assert [float(each.fields["rm_scores"].sum()) for each in put["val"]] == pytest.approx([0.3, 0.4, 0.1])
+    assert cleared == ["b", "a"]  # veRL's own entries, which wait for answers
+    assert loops.taken() == []
+
+
+def test_a_workflows_run_of_several_rows_is_an_error(monkeypatch):
+    from trinity_compat.job.answer_info import OF_RUN
+
+    several = Group("h1/0", 0, TASK, 1, (answer([11], [21]), answer([11], [22], metrics={})))
+    parts = tuple(
+        type(each)(**{**{f: getattr(each, f) for f in each.__slots__}, "info": {OF_RUN: {}}})
+        for each in several.experiences
+    )
+    sampler, *_ = stored(monkeypatch, [Group("h1/0", 0, TASK, 1, parts)])
+    with pytest.raises(RunError, match="several rows"):
+        sampler.sample(4, "train", 1)
+
+
+def test_a_model_that_takes_images_is_refused():
+    from trinity_compat.trainer.verl_v1.adapter import TrinityPPOTrainer
+
+    with pytest.raises(UserError, match=r"trinity_compat\.trainer=v1 trains text alone"):
+        TrinityPPOTrainer(None, None, SimpleNamespace(processor=object()), "cpu", None)

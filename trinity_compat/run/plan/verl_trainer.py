@@ -1,0 +1,51 @@
+"""Refusal of runs that the adapter of veRL's v1 trainer does not train; v0's does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.job.settings import SETTINGS
+from trinity_compat.trinity.algorithms.model import PREFIX
+from trinity_compat.trinity.pipelines import SECTION as PIPELINE
+from trinity_compat.trinity.workflows.tasksets import SECTION as WORKFLOWS
+
+# Estimators that read more than the seven columns which v1 hands over (verl 0.9.1, trainer_base.py:
+# _compute_advantage).
+_READ_MORE = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
+_LOSS = "actor_rollout_ref.actor.policy_loss"
+_GEN_BATCH = "data.gen_batch_size"
+
+
+def check(spec: RunSpec) -> None:
+    """Raise UserError for a run of v1 that needs more than its adapter does."""
+    if spec.trainer == "v1" and (found := next(_unfit(spec), None)):
+        key = SETTINGS["trainer"].key
+        raise UserError(f"{key}=v1: {found}", hint=f"write {key}=v0, or leave it out")
+
+
+def _unfit(spec: RunSpec) -> Iterator[str]:
+    if spec.rows:
+        yield "rows of files are trained by v0 alone"
+    if spec.experts:
+        yield "an expert's rows are trained by v0 alone"
+    if value_at(spec.verl, WORKFLOWS):
+        yield "answers of Trinity's workflows are trained by v0 alone"
+    if value_at(spec.verl, PIPELINE):
+        yield "answers that a pipeline's operators change are trained by v0 alone"
+    if value_at(spec.verl, "distillation.enabled"):
+        yield "distillation.enabled=True is done by v0 alone"
+    if value_at(spec.verl, "algorithm.adv_estimator") == "gae" or value_at(spec.verl, "critic.enable"):
+        yield "a critic (algorithm.adv_estimator=gae, critic.enable=True) is trained by v0 alone"
+    estimator = str(value_at(spec.verl, "algorithm.adv_estimator"))
+    if estimator in _READ_MORE or estimator.startswith(PREFIX):
+        yield f"algorithm.adv_estimator={estimator} reads columns that v1 does not hand over"
+    policy_loss = value_at(spec.verl, _LOSS) or {}
+    for name, value in policy_loss.items():
+        if str(value).startswith(PREFIX) or (name.startswith(PREFIX) and value):
+            yield f"{_LOSS}.{name}={value} is computed by v0 alone"
+    size, batch = value_at(spec.verl, _GEN_BATCH), value_at(spec.verl, "data.train_batch_size")
+    if size not in (None, batch):
+        yield f"{_GEN_BATCH}={size} must be data.train_batch_size={batch}, which gives an epoch's steps"

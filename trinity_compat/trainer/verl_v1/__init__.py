@@ -1,0 +1,1 @@
+"""Adapter of veRL's v1 trainer, which takes its rows from TransferQueue."""

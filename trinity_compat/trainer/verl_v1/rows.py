@@ -1,0 +1,72 @@
+"""Conversion of stored experiences to rows as veRL's agent loop puts them into TransferQueue.
+
+Follows ``AgentLoopWorkerTQ._agent_loop_postprocess`` and ``AgentLoopOutput.as_dict`` of verl 0.9.1: same
+columns, same tags, no padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trinity_compat.buffer.model import DROPPED, Experience
+from trinity_compat.trainer.batch import BatchShape, span
+from trinity_compat.trainer.verl_v1.queue import QueueRow
+
+
+def row_of(
+    experience: Experience,
+    uid: str,
+    session: int,
+    step: int,
+    shape: BatchShape,
+    task: Mapping[str, object] | None = None,
+) -> QueueRow:
+    """Row of one answer to the task that ``uid`` stands for.
+
+    Tensors, of P prompt and R response tokens: prompts int64 [P], responses, response_mask and loss_mask
+    int64 [R] (1 for tokens of the policy; 0 in an answer that a pipeline dropped), input_ids and position_ids
+    int64 [P+R], rollout_log_probs float32 [R], rm_scores float32 [R] with the reward at the last response
+    token. Raises RunError when the answer is longer than ``shape``.
+    """
+    prompt, response = _int64(experience.prompt_ids), _int64(experience.response_ids)
+    span(experience, shape)
+    mask = _int64(experience.response_mask)
+    if experience.metrics.get(DROPPED):
+        mask = torch.zeros_like(mask)
+    scores = torch.zeros(len(response))
+    scores[-1] = experience.reward
+    total = len(prompt) + len(response)
+    fields = {
+        "prompts": prompt,
+        "responses": response,
+        "response_mask": mask,
+        "loss_mask": mask,
+        "input_ids": torch.cat([prompt, response]),
+        "position_ids": torch.arange(total),
+        "rollout_log_probs": torch.from_numpy(np.array(experience.logprobs, dtype=np.float32)),
+        "rm_scores": scores,
+        "uid": uid,
+        "num_turns": experience.num_turns,
+        "multi_modal_inputs": {},
+        "extra_fields": {"reward_extra_info": dict(experience.info)},
+        "reward_model": (task or {}).get("reward_model") or {},
+        "data_source": str((task or {}).get("data_source") or "unknown"),
+    }
+    tag = {
+        "status": "success",
+        "prompt_len": len(prompt),
+        "response_len": len(response),
+        "seq_len": total,
+        "global_steps": step,
+        "min_global_steps": experience.min_model_version,
+        "max_global_steps": experience.max_model_version,
+    }
+    return QueueRow(f"{uid}_{session}_0", fields, tag)
+
+
+def _int64(values: npt.ArrayLike) -> torch.Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.int64))
