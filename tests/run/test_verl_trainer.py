@@ -21,6 +21,12 @@ def test_the_recorded_configuration_names_the_trainer_that_runs(sets, trainer, u
     assert (spec.trainer, spec.verl["trainer"]["use_v1"]) == (trainer, use_v1)
 
 
+def test_a_run_of_v1_says_that_it_has_not_been_compared_and_one_of_v0_nothing():
+    said = "trinity_compat.trainer=v1 has not been compared with stock veRL's v1 yet"
+    assert any(said in note for note in planned(sets=(V1,)).notes)
+    assert not any("trinity_compat.trainer" in note for note in planned().notes)
+
+
 def test_a_ray_of_the_runs_own_has_room_for_transfer_queue():
     v0, v1 = planned().spec, planned(sets=(V1,)).spec
     assert cpus_for(v1) - cpus_for(v0) == 2  # its controller, and a store on the one machine

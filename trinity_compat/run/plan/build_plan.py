@@ -72,7 +72,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     verl, row_notes = file_rows.cut_evenly(verl, rows, experts)
     spec = replace(_spec(request, verl, job, mode, sync), rows=rows, experts=experts)
     colocate.check(spec)
-    verl_trainer.check(spec)
+    trainer_notes = verl_trainer.check(spec)
     spec, endpoint_notes = _serving(spec, request)
     file = environment.filled(config, os.environ)
     job_notes = paths.job_that_set_renames(request.trinity, file, options, cwd)
@@ -91,6 +91,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
             *gpu_notes,
             *row_notes,
             *sync_notes,
+            *trainer_notes,
             *endpoint_notes,
             *closing_notes(request, composed, verl, spec),
         ),

@@ -1,4 +1,4 @@
-"""Refusal of runs that the adapter of veRL's v1 trainer does not train; v0's does."""
+"""Refusal of runs that the adapter of veRL's v1 trainer does not train, and what is said of the others."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ _LOSS = "actor_rollout_ref.actor.policy_loss"
 _GEN_BATCH = "data.gen_batch_size"
 
 
-def check(spec: RunSpec) -> None:
-    """Raise UserError for a run of v1 that needs more than its adapter does."""
-    if spec.trainer == "v1" and (found := next(_unfit(spec), None)):
-        key = SETTINGS["trainer"].key
+def check(spec: RunSpec) -> list[str]:
+    """Return what to say of a run of v1. Raises UserError for one that needs more than its adapter does."""
+    if spec.trainer != "v1":
+        return []
+    key = SETTINGS["trainer"].key
+    if found := next(_unfit(spec), None):
         raise UserError(f"{key}=v1: {found}", hint=f"write {key}=v0, or leave it out")
+    compared = "has not been compared with stock veRL's v1 yet, and gave another gradient than v0 for PPO"
+    return [f"{key}=v1 {compared}"]
 
 
 def _unfit(spec: RunSpec) -> Iterator[str]:
