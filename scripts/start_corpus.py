@@ -216,7 +216,7 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
 
     from trinity_compat.run import checks
     from trinity_compat.run.checks.verl_objects import examine
-    from trinity_compat.run.plan import micro_batches, refusals
+    from trinity_compat.run.plan import environment, micro_batches, refusals
     from trinity_compat.run.plan.build_plan import make_plan
     from trinity_compat.run.plan.devices import is_elsewhere
     from trinity_compat.run.plan.source import RunOptions
@@ -228,7 +228,7 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
     config = yaml.safe_load(text)
     made = make_plan(config, RunOptions(job=str(folder / "job"), dry_run=True), cwd=cwd, device=device)
     elsewhere = is_elsewhere(device, dry_run=True)  # as `run --dry-run --device` plans it
-    refusals.check_strategy(config, made.spec.verl, {})
+    refusals.check_strategy(environment.filled(config, os.environ), made.spec.verl, {})
     refusals.check(made.spec.verl, {}, cwd=cwd, elsewhere=elsewhere)
     micro_batches.check(made.spec.verl, {})
     if stock_verl.UNSEEN.search(str(made.spec.verl["actor_rollout_ref"]["model"].get("path"))):

@@ -122,19 +122,32 @@ def test_an_engine_without_a_section_in_a_yaml_is_refused_beside_an_explorer_too
     assert raised.value.where.file.endswith("a.yaml") and raised.value.where.line
 
 
-def test_an_engine_of_a_yaml_is_refused_by_its_field():
+def trained_yaml(strategy):
     Path("a.yaml").write_text(
         "mode: train\nproject: p\nname: n\ncheckpoint_root_dir: /tmp/c\n"
         "algorithm: {algorithm_type: sft}\nmodel: {model_path: m, max_model_len: 64}\n"
         "buffer: {train_batch_size: 4, trainer_input: {experience_buffer: {name: r, storage_type: file,"
         " path: /a.parquet, format: {prompt_type: messages, messages_key: talk}}}}\n"
         "cluster: {node_num: 1, gpu_per_node: 1}\n"
-        "trainer: {trainer_strategy: automodel}\nsynchronizer: {sync_method: checkpoint}\n"
+        f"trainer: {{trainer_strategy: '{strategy}'}}\nsynchronizer: {{sync_method: checkpoint}}\n"
     )
+    return plan_source(from_yaml(Path("a.yaml")), RunOptions(device="cuda", dry_run=True), cwd=Path.cwd())
+
+
+def test_an_engine_of_a_yaml_is_refused_by_its_field(monkeypatch):
     with pytest.raises(
         UserError, match=r"trainer\.trainer_strategy=automodel: trinity-rft's are fsdp, fsdp2, megatron"
     ):
-        plan_source(from_yaml(Path("a.yaml")), RunOptions(device="cuda", dry_run=True), cwd=Path.cwd())
+        trained_yaml("automodel")
+    monkeypatch.setenv("ENGINE", "automodel")
+    with pytest.raises(UserError, match=r"trainer_strategy=automodel: trinity-rft's are"):
+        trained_yaml("${oc.env:ENGINE,fsdp2}")
+
+
+def test_an_engine_that_a_variable_names_is_the_variables_default_where_it_is_not_set(monkeypatch):
+    monkeypatch.delenv("ENGINE", raising=False)
+    actor = trained_yaml("${oc.env:ENGINE,fsdp2}").spec.verl["actor_rollout_ref"]["actor"]
+    assert actor["strategy"] == "fsdp2"
 
 
 @pytest.mark.parametrize("engine", ["fsdp", *ENGINES])

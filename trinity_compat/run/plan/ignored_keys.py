@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -20,7 +21,7 @@ import yaml
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import Tree
 from trinity_compat.common.resources import data_path
-from trinity_compat.run.plan import error_locations, micro_batches, refusals
+from trinity_compat.run.plan import environment, error_locations, micro_batches, refusals
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.devices import is_elsewhere
 from trinity_compat.run.plan.run_plan import RunPlan
@@ -49,7 +50,8 @@ def plan_source(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
     with error_locations.relocate_errors(source, options.sets):
         plan = with_ignored_keys(make_plan(source.config, options, cwd=cwd), source, options.sets)
         elsewhere = is_elsewhere(plan.spec.device, dry_run=options.dry_run)
-        refusals.check_strategy(source.config, plan.spec.verl, source.record)
+        config = environment.filled(source.config, os.environ)
+        refusals.check_strategy(config, plan.spec.verl, source.record)
         refusals.check(plan.spec.verl, source.record, cwd=plan.cwd, elsewhere=elsewhere)
         if plan.spec.mode not in ("bench", "serve"):
             micro_batches.check(plan.spec.verl, source.record)
