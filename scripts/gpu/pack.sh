@@ -1,6 +1,6 @@
 #!/bin/sh
 # Downloads what the proof needs (requirements/gpu-proof.txt, cp312, no dependencies of theirs) and cuts it into
-# parts of at most 54 MiB: .whl/gpu/part-NN. Prints the sum first. Bring them over one by one, then unpack.sh.
+# parts of at most 52 MiB: .whl/gpu/part-NN. Prints the sum first. Bring them over one by one, then unpack.sh.
 set -eu
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TRAVELS = 64 << 20  # at once, the checkout included
-LIMIT = 54 << 20
+LIMIT = 52 << 20
 _SLICE = re.compile(r"(.+\.whl)\.slice-(\d+)-of-(\d+)")
 # Of a wheel's files, what nothing opens on one Hopper GPU with Python 3.12: kernels of other GPUs (vLLM takes
 # FlashAttention 3 there, 2 elsewhere), headers, Java.

@@ -119,7 +119,11 @@ INFERENCE = f"{ONE}.inference"
 @pytest.mark.parametrize(
     ("words", "options", "why"),
     [
-        ([f"{NODES}=0"], {}, "distillation.nnodes=0: config.distillation.nnodes must be greater than 0"),
+        (
+            [f"{NODES}=0"],
+            {},
+            "enabled=True with distillation.nnodes=0: config.distillation.nnodes must be greater than 0",
+        ),
         ([f"{EACH}=0"], {}, "config.distillation.n_gpus_per_node must be greater than 0"),
         ([f"{ONE}.model_path=null"], {}, f"{ONE}.model_path is not set"),
         ([f"{N}=8"], {"mode": "colocate"}, "in mode colocate .* the teachers have no turn"),

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.verl
 
 
 def spec(nodes, *, mode="colocate", device="cuda"):
-    verl = {"trainer": {"nnodes": nodes}, "algorithm": {}}
+    verl = {"trainer": {"nnodes": nodes, "use_v1": False}, "algorithm": {}}
     return RunSpec("/jobs/one", "", verl, 1, None, SyncSpec(), device, mode)
 
 

@@ -74,7 +74,11 @@ def of_case(given):
     return translated(*(word for word in given if not word.startswith("@")), **options)[1]
 
 
-TRANSLATED = [case for case in read_cases() if not case.values[1][0].startswith("refused: ")]
+# Planned by no run: tests/run/test_distillation_plan.py has its refusals.
+UNPLANNED = "teachers are ours alone, but for what their engines do not do"
+TRANSLATED = [
+    case for case in read_cases() if not case.values[1][0].startswith("refused: ") and case.id != UNPLANNED
+]
 
 
 @pytest.mark.parametrize("given", [pytest.param(case.values[0], id=case.id) for case in TRANSLATED])

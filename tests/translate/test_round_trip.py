@@ -42,12 +42,18 @@ def our_settings(effective):
     return as_main_ppo(view)[0].config.settings
 
 
+# Follows rollout.name, which has no default and which a YAML always has.
+FOLLOWS_ROLLOUT = "distillation.teacher_models.teacher_model.inference.name"
+
+
 def differences(effective, config):
     """Keys of the launch, carried to the pinned veRL, that the way back tells otherwise."""
     back = compose_pinned(to_verl(config), flavour_of(config))
     told = flat(back)
     for key, setting in our_settings(effective).items():
         if key.endswith("_target_") or means_nothing(key) or setting.value == "???":
+            continue
+        if key == FOLLOWS_ROLLOUT and setting.value is None:
             continue
         wanted = flat({key: setting.value}) if isinstance(setting.value, dict) else {key: setting.value}
         for path, value in wanted.items():

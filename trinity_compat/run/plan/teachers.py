@@ -65,7 +65,7 @@ def _check_sizes(verl: VerlView) -> None:
     for key in POOL:
         if not value_at(verl.tree, key) or verl.size(key) < 1:
             raise UserError(
-                f"{key}={value_at(verl.tree, key)}: config.{key} must be greater than 0",
+                f"{ENABLED}=True with {key}={value_at(verl.tree, key)}: config.{key} must be greater than 0",
                 hint=f"{POOL[0]} × {POOL[1]} are the GPUs of the teachers, beside the trainer's",
             )
     for section in section_at(verl.tree, "distillation.teacher_models"):
