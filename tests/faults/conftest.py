@@ -156,7 +156,8 @@ class Run:
         )
         assert sizes == []
 
-    def clean_up(self):
+    def kill_all(self):
+        """Kill every process at once; one may have ended with its parent."""
         for process in self.alive():
             try:
                 process.kill()
@@ -177,7 +178,7 @@ def run(tmp_path, toy):
 
     yield make
     for one in made:
-        one.clean_up()
+        one.kill_all()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_no_answer_is_trained_with_the_reward_of_another_file(run, tmp_path):
     words = (*endless, f"reward.custom_reward_function.path={path}")
     one = run(*words, options=STYLE).start()
     one.wait_for(lambda: (one.job / "latest_checkpointed_iteration.txt").exists() and waiting(one) >= 8)
-    killed(one)
+    one.kill_all()
     step = int((one.job / "latest_checkpointed_iteration.txt").read_text())
 
     path.write_text(REWARD.format("-7.0"))
@@ -48,10 +48,3 @@ def test_no_answer_is_trained_with_the_reward_of_another_file(run, tmp_path):
 
 def waiting(one):
     return one.sql("select count(*) from task_groups where kind = 'train' and state = 'ready'")[0][0]
-
-
-def killed(one):
-    """All of the job's processes at once."""
-    for process in one.alive():
-        process.kill()
-    one.process.wait()

@@ -51,8 +51,7 @@ def test_a_model_that_sees_is_trained_through_a_kill(run, toy, tmp_path):
     words, env = words_of(tmp_path), {"PYTHONPATH": python_path()}
     first = run(*words, env=env, name="first").start()
     first.wait_for(lambda: first.trained_steps() >= 3)
-    for process in first.alive():
-        process.kill()
+    first.kill_all()
     one = run(*words, env=env, name="second").start().finish()
     assert one.code == 0, one.out + one.err
     one.nothing_is_left_and_nothing_lost()
