@@ -26,7 +26,7 @@ def check(spec: RunSpec) -> list[str]:
     key = SETTINGS["trainer"].key
     if found := next(_unfit(spec), None):
         raise UserError(f"{key}=v1: {found}", hint=f"write {key}=v0, or leave it out")
-    return [f"{key}=v1 computes what v0 does; it has not been compared with stock's v1 yet"]
+    return [f"{key}=v1: mini-batches hold other rows than v0's; it has not been compared with stock's v1 yet"]
 
 
 def _unfit(spec: RunSpec) -> Iterator[str]:
