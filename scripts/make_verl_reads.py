@@ -299,7 +299,7 @@ class Sources:
         return Value("module", full) if full in self.trees else None
 
     def imported(self, source: str, target: str, seen: tuple[str, ...] = ()) -> Value | None:
-        """Return what ``from source import target`` binds (``import source`` where there is no target)."""
+        """Return what ``from source import target`` binds; without a target, what ``import source`` does."""
         if not target:
             return Value("module", source) if source in self.trees else None
         return self.find(source, target, seen) if source in self.trees else None

@@ -11,7 +11,7 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 
 def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return scripts/NAME.py, executed anew, which finds its neighbours until the test ends."""
+    """Execute scripts/NAME.py again and return it. Until the test ends it can import other scripts."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
     spec = importlib.util.spec_from_file_location(f"{name}_tested", SCRIPTS / f"{name}.py")
     assert spec and spec.loader

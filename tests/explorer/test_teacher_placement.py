@@ -1,4 +1,4 @@
-"""Where the teachers' servers stand beside the run's other models, without Ray."""
+"""GPUs that the teachers' servers get beside the run's other models, without Ray."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What the adapter of veRL's v1 trainer hands over, without its workers and without TransferQueue."""
+"""The rows, tasks and checkpoints of the adapter of veRL's v1 trainer, without workers and TransferQueue."""
 
 from types import SimpleNamespace
 

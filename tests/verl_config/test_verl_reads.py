@@ -1,4 +1,4 @@
-"""What stock veRL does with its keys: the data, and what is said of a launch."""
+"""Data on the keys that stock veRL reads, and the sentences about a launch's keys that are made of it."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ class NoServers:
         return cls()
 
     def get_client(self) -> None:
-        """None: there is no server."""
+        """Return None, since no server runs."""
         return
 
     def get_replicas(self) -> list[object]:
-        """Empty list: there is no server."""
+        """Return no replicas, since no server runs."""
         return []
 
     def start_profile(self) -> None:
@@ -46,5 +46,5 @@ class NoTeachers:
         pass
 
     def get_client(self) -> None:
-        """None: there is no server."""
+        """Return None, since no server runs."""
         return

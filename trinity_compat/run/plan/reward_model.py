@@ -133,7 +133,7 @@ def _first_placed(
     if device == "cpu":
         return RewardModelPlacement(on_vllm.changed(reward_model_places(1, 1)), lines)
     if mode == "colocate":
-        raise served.refuse_turns(
+        raise served.refusal_of_turns(
             ENABLE,
             "the reward model has",
             "--mode both gives each its own GPUs; or serve the model elsewhere and ask it from"

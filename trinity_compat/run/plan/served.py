@@ -19,7 +19,7 @@ def on_vllm(verl: VerlView, section: str, who: str) -> Step:
     return engine.on_vllm(verl, section, who)
 
 
-def refuse_turns(enabled: str, who: str, hint: str) -> UserError:
+def refusal_of_turns(enabled: str, who: str, hint: str) -> UserError:
     """Return the refusal of mode colocate, for ``who`` by the key ``enabled``.
 
     Engines of that mode take a machine's first GPUs, which Ray may have given to a served model.

@@ -43,7 +43,7 @@ def placed(verl: VerlView, *, device: str, mode: str, explorers: int) -> Step:
         return _on_a_cpu(verl), lines
     entries = teacher_entries(verl.tree)
     if mode == "colocate":
-        raise served.refuse_turns(ENABLED, "the teachers have", "--mode both gives each its own GPUs")
+        raise served.refusal_of_turns(ENABLED, "the teachers have", "--mode both gives each its own GPUs")
     for entry in entries:
         served.checked_engines(entry.servers, explorers if mode != "train" else 1, _named(entry))
         if entry.width > (each := verl.size(POOL[1])):
