@@ -16,6 +16,14 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH", "")]))
 
 
+def make_toy(folder: Path, code: str) -> Path:
+    """Run ``code``, which makes a toy in ``folder``, in a process that has them; it can import the toys."""
+    path = os.pathsep.join([python_path(), str(ROOT / "tests")])
+    command = [sys.executable, "-c", f"import pathlib\nfolder = pathlib.Path({str(folder)!r})\n{code}"]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=300)
+    return folder
+
+
 def check_suite(suite: Path) -> None:
     """All tests of a file pass, none left out, in a process that has them."""
     command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", str(suite)]

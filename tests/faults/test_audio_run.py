@@ -4,14 +4,10 @@ sounds whose processor veRL 0.9.1 knows; each prompt's is of another length.
 With torchvision and qwen-vl-utils (tests/vision.py).
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from statistics import fmean
 
 import pytest
-from vision import python_path
+from vision import make_toy, python_path
 
 from trinity_compat.buffer import open_buffer
 
@@ -26,13 +22,8 @@ ONE_SOUND = "+actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt={
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hearing") / "toy"
-    made = "import pathlib, sys, hearing_toy as toy\n"
-    made += f"toy.make_hearing_toy(pathlib.Path(sys.argv[1]), rows={ROWS}, warm_steps=40)"
-    path = os.pathsep.join([python_path(), str(Path(__file__).parents[1])])
-    command = [sys.executable, "-c", made, str(folder)]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=300)
-    return folder
+    code = f"import hearing_toy as toy; toy.make_hearing_toy(folder, rows={ROWS}, warm_steps=40)"
+    return make_toy(tmp_path_factory.mktemp("hearing") / "toy", code)
 
 
 @pytest.mark.runtime

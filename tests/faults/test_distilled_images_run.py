@@ -3,44 +3,24 @@
 With torchvision and qwen-vl-utils (tests/vision.py).
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-from vision import python_path
-
-LOSS, TEACHER = "distillation.distillation_loss", "distillation.teacher_models.teacher_model"
+from test_distilled_run import distilled_by
+from vision import make_toy, python_path
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     """A task with one or two images in each prompt, and a model that sees them well."""
-    folder = tmp_path_factory.mktemp("vision") / "toy"
-    made = "import pathlib, sys, vision_toy as toy\nfolder = pathlib.Path(sys.argv[1])\n"
-    made += "toy.make_vision_toy(folder, images=(1, 2))\ntoy.strengthen(folder / 'model', 'visual')"
-    path = os.pathsep.join([python_path(), str(Path(__file__).parents[1])])
-    command = [sys.executable, "-c", made, str(folder)]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=300)
-    return folder
+    code = "import vision_toy as toy; toy.make_vision_toy(folder, images=(1, 2))\n"
+    code += "toy.strengthen(folder / 'model', 'visual')"
+    return make_toy(tmp_path_factory.mktemp("vision") / "toy", code)
 
 
 @pytest.mark.runtime
 @pytest.mark.nightly
 def test_the_policy_s_own_teacher_sees_its_images(run, toy):
-    words = [
-        "data.max_prompt_length=96",
-        "distillation.enabled=True",
-        "distillation.nnodes=1",
-        "distillation.n_gpus_per_node=1",
-        f"{TEACHER}.model_path={toy}/model",
-        f"{TEACHER}.inference.tensor_model_parallel_size=1",
-        f"{LOSS}.loss_mode=k1",
-        f"{LOSS}.use_policy_gradient=True",
-        "trainer.total_training_steps=1",
-    ]
+    words = [*distilled_by(toy / "model", steps=1), "data.max_prompt_length=96"]
     one = run(*words, env={"PYTHONPATH": python_path()}).start().finish()
     assert one.code == 0, one.out + one.err
     one.nothing_is_left_and_nothing_lost()

@@ -11,19 +11,24 @@ STEPS = 6
 LOSS, TEACHER = "distillation.distillation_loss", "distillation.teacher_models.teacher_model"
 
 
-@pytest.mark.runtime
-@pytest.mark.nightly
-def test_a_killed_teacher_is_started_again_and_every_answer_has_its_numbers(run, toy):
-    words = [
+def distilled_by(model, *, steps):
+    """Overrides of a launch whose only teacher is ``model``."""
+    return [
         "distillation.enabled=True",
         "distillation.nnodes=1",
         "distillation.n_gpus_per_node=1",
-        f"{TEACHER}.model_path={toy}/model",
+        f"{TEACHER}.model_path={model}",
         f"{TEACHER}.inference.tensor_model_parallel_size=1",
         f"{LOSS}.loss_mode=k1",
         f"{LOSS}.use_policy_gradient=True",
-        f"trainer.total_training_steps={STEPS}",
+        f"trainer.total_training_steps={steps}",
     ]
+
+
+@pytest.mark.runtime
+@pytest.mark.nightly
+def test_a_killed_teacher_is_started_again_and_every_answer_has_its_numbers(run, toy):
+    words = distilled_by(toy / "model", steps=STEPS)
     one = run(*words, options=("--restarts", "1")).start()
     one.wait_for(lambda: one.trained_steps() >= 1)
     (server,) = one.processes("teachers.child")

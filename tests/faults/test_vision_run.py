@@ -5,14 +5,9 @@ of two frames, one step in time to the model: at more, veRL 0.9.1's positions fo
 With torchvision and qwen-vl-utils (tests/vision.py).
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pyarrow.parquet as pq
 import pytest
-from vision import python_path
+from vision import make_toy, python_path
 
 from trinity_compat.buffer import open_buffer
 
@@ -25,13 +20,8 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("vision")
-    made = "import pathlib, sys, vision_toy as toy\n"
-    made += "toy.make_vision_toy(pathlib.Path(sys.argv[1]), images=(1, toy.CLIP, 2, 1))"
-    path = os.pathsep.join([python_path(), str(Path(__file__).parents[1])])
-    command = [sys.executable, "-c", made, str(folder)]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, timeout=300)
-    return folder
+    code = "import vision_toy as toy; toy.make_vision_toy(folder, images=(1, toy.CLIP, 2, 1))"
+    return make_toy(tmp_path_factory.mktemp("vision"), code)
 
 
 def words_of(folder):
