@@ -604,6 +604,20 @@ def test_a_verl_checkout_in_the_working_directory_is_not_what_runs(tmp_path, mon
     assert any("are not used" in line for line in laid.notes)
 
 
+def test_a_verl_that_pip_installed_into_a_folder_of_pythonpath_is_what_runs(tmp_path, monkeypatch):
+    installed, sources = tmp_path / "site", tmp_path / "sources"
+    for folder in (installed, sources):
+        (folder / "verl").mkdir(parents=True)
+        (folder / "verl" / "__init__.py").touch()
+    (installed / "verl-0.9.1.dist-info").mkdir()
+    monkeypatch.setenv("PYTHONPATH", f"{sources}:{installed}")
+    made = planned()
+    assert commands_of(made, "127.0.0.1:1")[-1].env["PYTHONPATH"] == str(installed)
+    assert [line for line in made.notes if "are not used" in line] == [
+        f"veRL's sources in {sources} are not used: the run needs the installed veRL"
+    ]
+
+
 def test_log_level_and_group_by_node_reach_every_process():
     made = planned(sets=("log.level=debug", "log.group_by_node=true"))
     commands = commands_of(made, "ray:1")

@@ -14,19 +14,29 @@ from trinity_compat.run.plan.verl_view import Step, VerlView
 
 
 def holds_verl(folder: Path) -> bool:
-    """Return whether ``import verl`` would find a package in ``folder``."""
-    return (folder / "verl" / "__init__.py").is_file()
+    """Return whether ``import verl`` would find sources in ``folder`` that are not installed there.
+
+    What pip installed (also with ``--target``, found by PYTHONPATH) has its metadata beside it.
+    """
+    return (folder / "verl" / "__init__.py").is_file() and not any(folder.glob("verl-*.dist-info"))
 
 
 def without_checkout(verl: VerlView, cwd: Path) -> Step:
     """Make relative paths absolute for a run that starts outside ``cwd``, which holds a veRL checkout.
 
-    Every string that is a relative path to something below ``cwd`` changes.
+    Every string that is a relative path to something below ``cwd`` changes. A note names each folder, of
+    PYTHONPATH too, whose veRL is not used.
     """
+    searched = [Path(part) for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    notes = [
+        f"veRL's sources in {folder} are not used: the run needs the installed veRL"
+        for folder in dict.fromkeys([cwd, *searched])
+        if holds_verl(folder)
+    ]
     if not holds_verl(cwd):
-        return verl, []
+        return verl, notes
     tree = {key: _absolute(value, cwd) for key, value in verl.tree.items()}
-    return VerlView.of(tree), [f"veRL's sources in {cwd} are not used: the run needs the installed veRL"]
+    return VerlView.of(tree), notes
 
 
 def _absolute(tree: object, cwd: Path) -> object:
