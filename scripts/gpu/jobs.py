@@ -143,7 +143,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def _last(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    errors = [line for line in lines if "error" in line.lower()]
+    errors = [line for line in lines if "error:" in line.lower()]
     return (errors or lines or ["no output"])[-1][-400:]
 
 
