@@ -89,6 +89,11 @@ WHERE g.kind = :kind AND g.state NOT IN ('void', 'stale') ORDER BY g.task_no, g.
 KIND_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e WHERE e.group_id IN (
     SELECT g.id FROM task_groups g WHERE g.kind = :kind AND g.state NOT IN ('void', 'stale')
     ORDER BY g.task_no, g.id LIMIT :limit) ORDER BY e.group_id, e.run"""
+NEWEST_OF_TASK = f"""SELECT {_GROUP} FROM task_groups g
+WHERE g.task_no = :task_no AND g.kind LIKE :kind AND g.state NOT IN ('void', 'stale')
+ORDER BY g.id DESC LIMIT 1"""
+MEDIA_OF_GROUP = """SELECT digest, data FROM media WHERE digest IN (
+    SELECT digest FROM group_media WHERE group_id = :group_id)"""
 EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e
 WHERE e.id > :after_id AND e.response_ids IS NOT NULL ORDER BY e.id LIMIT :limit"""
 CHOSEN_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import groups, queries
+from trinity_compat.buffer import groups, media, queries
 from trinity_compat.buffer.groups import Columns, Row
-from trinity_compat.buffer.model import Experience
+from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.reading import open_for_reading
 from trinity_compat.buffer.retention import Droppable, TextRetention, last_trained
@@ -105,6 +105,23 @@ class BufferReport:
             if not found:
                 _check_kind(conn, kind)
             return [_shown(row, _rows(conn, queries.ONE_GROUP, {"group_id": row[0]})) for row in found]
+
+        return self._db.run(work, write=False)
+
+    def newest_group(self, task_no: int, kind: str = "train") -> Group | None:
+        """The newest group of a task that is not void or stale, with the content of its images.
+
+        ``kind``: an SQL pattern, such as ``eval:%``. Texts and tokens of a pruned group are empty.
+        """
+
+        def work(conn: sa.Connection) -> Group | None:
+            rows = _rows(conn, queries.NEWEST_OF_TASK, {"task_no": task_no, "kind": kind})
+            if not rows:
+                return None
+            bind = {"group_id": rows[0][0]}
+            (group,) = groups.assemble(rows, _rows(conn, queries.ONE_GROUP, bind))
+            data = {digest: bytes(content) for digest, content in _rows(conn, queries.MEDIA_OF_GROUP, bind)}
+            return replace(group, task=media.filled(group.task, data)) if data else group
 
         return self._db.run(work, write=False)
 

@@ -24,6 +24,7 @@ from trinity_compat.trinity.workflows.tasksets import SECTION
 
 if TYPE_CHECKING:
     from trinity_compat.explorer.modes.debug import DebugTask, TaskOutcome
+    from trinity_compat.explorer.modes.debug_reward import RewardOutcome, StoredAnswer
 
 
 def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSpec:
@@ -33,6 +34,11 @@ def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSp
     """
     # A job keeps the spec of its run, whatever became of the script since.
     if Path(source).is_dir():
+        if options.sets or options.profiles or arguments:
+            raise UserError(
+                f"{source} is a job: its settings are those of its run",
+                hint="leave out --set, --profile and overrides, or name the script",
+            )
         return JobDir.at(source).load_spec()
     found, rest = next(dry_run.sources(source, arguments, options))
     plan = make_plan(found.config, rest, cwd=Path.cwd())
@@ -92,6 +98,27 @@ def run_task(spec: RunSpec, port: int, ask: DebugTask, *, plugins: Path | None) 
         if plugins and not value_at(spec.verl, SECTION):  # a YAML's workflows load them themselves
             debug.load_plugins(plugins)
         return asyncio.run(debug.run_task(spec, port, ask))
+    except UserError:
+        raise
+    except Exception as error:
+        raise _as_run_error(error) from error
+
+
+def score_again(source: str, ask: StoredAnswer) -> RewardOutcome:
+    """Score stored answers of a job directory with its reward function as the file is now.
+
+    Raises UserError, and RunError for what the reward function raises, after printing its traceback.
+    """
+    if not Path(source).is_dir():
+        raise UserError(
+            f"{source} is not a job directory", hint="--module reward scores stored answers of a job"
+        )
+    spec = JobDir.at(source).load_spec()
+    preflight.check_reward_function(spec.verl, cwd=Path.cwd())
+    from trinity_compat.explorer.modes import debug_reward
+
+    try:
+        return asyncio.run(debug_reward.score_again(spec, ask))
     except UserError:
         raise
     except Exception as error:
