@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import re
-import resource
 import subprocess
 import sys
 import threading
@@ -244,11 +243,13 @@ def _wait_at_most(process: subprocess.Popen[bytes]) -> float:
     Where the system can bound the process's own time, waiting may take longer than that: a busy machine
     doesn't change a reading.
     """
-    if not hasattr(resource, "prlimit"):
+    try:
+        from resource import RLIMIT_CPU, prlimit
+    except ImportError:  # only Linux has prlimit
         return limits.PARSER_SECONDS
     limit = math.ceil(limits.PARSER_SECONDS)  # the system counts whole seconds
     with contextlib.suppress(OSError):  # it has ended already
-        resource.prlimit(process.pid, resource.RLIMIT_CPU, (limit, limit))
+        prlimit(process.pid, RLIMIT_CPU, (limit, limit))
     return limits.PARSER_WAIT
 
 

@@ -1,0 +1,48 @@
+"""The light commands where Python has none of the modules and calls that only POSIX has, as on Windows."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = str(ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh")
+RUN = """
+import json, os, sys
+for name in ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"):
+    sys.modules[name] = None
+for name in ("fchmod", "fork", "geteuid", "getgid", "getpgid", "getuid", "killpg", "setsid"):
+    delattr(os, name)
+from trinity_compat.cli import main
+main(json.loads(sys.argv[1]))
+"""
+
+
+def run(folder, *words):
+    command = [sys.executable, "-c", RUN, json.dumps(words)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("translate", SCRIPT, "-o", "x.yaml"),
+        ("audit", SCRIPT, "--format", "html", "-o", "x.html"),
+        ("explain", "data.train_batch_size"),
+        ("parse", SCRIPT),
+        ("ignored", SCRIPT),
+        ("profile",),
+        ("compare", "a.csv", "b.csv", "-o", "report"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_light_command_needs_nothing_of_posix(tmp_path, words):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(
+            "step,reward\n" + "".join(f"{step},{step}\n" for step in range(1, 31))
+        )
+    told = run(tmp_path, *words)
+    assert "Traceback" not in told.stderr, told.stderr
+    assert told.returncode == 0, told.stderr
