@@ -22,12 +22,10 @@ Metrics = Mapping[int, Mapping[str, float]]
 
 def record(job: Job, limit_s: float, *, device: str) -> Metrics:
     """Stock veRL's metrics by step; its train batches lie in ``job.folder`` afterwards."""
+    from recorded_batches import RECORDING
+
     job.folder.mkdir(parents=True, exist_ok=True)
-    job.words = (
-        *job.words,
-        "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=recording.Recording",
-        "actor_rollout_ref.rollout.calculate_log_probs=True",
-    )
+    job.words = (*job.words, *RECORDING["v0"], "actor_rollout_ref.rollout.calculate_log_probs=True")
     job.env = {**job.env, "RECORD_DIR": str(job.folder), "PYTHONPATH": _python_path()}
     return jobs.stock(job, limit_s, v1=False, device=device)
 

@@ -6,11 +6,8 @@ to responses become experiences, so that equal metrics also say that no other ro
 
 import pytest
 import torch
-from test_trainer_runs import learnt, recorded, run_stock, toy_dir, train  # noqa: F401
-from toy_job import job
+from test_trainer_runs import every_figure_is_stock_s, replayed, toy_dir  # noqa: F401
 from transformers import AutoModelForCausalLM, AutoTokenizer
-
-from trinity_compat.buffer import open_buffer
 
 pytestmark = [pytest.mark.runtime, pytest.mark.nightly]
 
@@ -62,15 +59,9 @@ CASES = {
 def test_distillation_equals_stock_on_the_same_answers(toy_dir, teacher, tmp_path, case):  # noqa: F811
     options = ["trainer.total_training_steps=2", *POOL, f"{TEACHER}.model_path={teacher}", *CASES[case]]
     # The last one counts: stock has the teacher's engine beside the student's.
-    stock = run_stock(toy_dir, tmp_path, *options, *ENGINE, "ray_kwargs.ray_init.num_gpus=2")
-    buffer = open_buffer(job(toy_dir, tmp_path, *options, ENGINE[0]).database_url)
-    for step in (1, 2):
-        buffer.put_groups(recorded(tmp_path / f"{step}.pt", step, runs=4))
-    buffer.beat("explorer", "recorded", state="done")
-    ours = train(tmp_path)
+    engines = (*ENGINE, "ray_kwargs.ray_init.num_gpus=2")
+    stock, ours = replayed(toy_dir, tmp_path, *options, stock_only=engines, ours_only=ENGINE[:1])
     for step in (1, 2):
         assert stock[step]["actor/distillation/loss"] != 0
         assert stock[step]["actor/grad_norm"] > 0
-        assert set(stock[step]) <= set(ours[step]), "a metric of stock veRL is missing"
-        for name, value in learnt(stock[step]).items():
-            assert ours[step][name] == pytest.approx(value, rel=1e-5, abs=1e-7), f"{name} at step {step}"
+    every_figure_is_stock_s(stock, ours)

@@ -1,16 +1,13 @@
-"""Exact replay, PPO: the rollouts of a stock run through our buffer and trainer give stock's numbers.
+"""Exact replay: the rollouts of a stock run through our buffer and trainer give stock's numbers.
 
-GRPO with a KL loss is in ``tests/trainer/test_trainer_runs.py``; here a critic, GAE and an adaptive KL in
-the reward, whose coefficient depends on the step before.
+GRPO with a KL loss on v0 is in ``tests/trainer/test_trainer_runs.py``; here v1, and on both trainers a
+critic, GAE and an adaptive KL in the reward, whose coefficient depends on the step before.
 """
 
 import pytest
 import torch
-from test_trainer_runs import learnt, recorded, run_stock, toy_dir, train  # noqa: F401
-from toy_job import job
+from test_trainer_runs import every_figure_is_stock_s, replayed, toy_dir  # noqa: F401
 from transformers import AutoModelForTokenClassification, AutoTokenizer
-
-from trinity_compat.buffer import open_buffer
 
 pytestmark = [pytest.mark.runtime, pytest.mark.nightly]
 
@@ -25,7 +22,8 @@ def critic_of(model, folder):
     return folder
 
 
-def test_ppo_with_a_critic_equals_stock_on_the_same_rollouts(toy_dir, tmp_path):  # noqa: F811
+@pytest.mark.parametrize("trainer", ["v0", "v1"])
+def test_ppo_with_a_critic_equals_stock_on_the_same_rollouts(toy_dir, tmp_path, trainer):  # noqa: F811
     options = [
         "trainer.total_training_steps=2",
         "algorithm.adv_estimator=gae",
@@ -33,14 +31,11 @@ def test_ppo_with_a_critic_equals_stock_on_the_same_rollouts(toy_dir, tmp_path):
         "algorithm.kl_ctrl.type=adaptive",
         f"critic.model.path={critic_of(toy_dir / 'model', tmp_path / 'critic')}",
     ]
-    stock = run_stock(toy_dir, tmp_path, *options)
-    buffer = open_buffer(job(toy_dir, tmp_path, *options).database_url)
-    for step in (1, 2):
-        buffer.put_groups(recorded(tmp_path / f"{step}.pt", step, runs=4))
-    buffer.beat("explorer", "recorded", state="done")
-    ours = train(tmp_path)
+    stock, ours = replayed(toy_dir, tmp_path, *options, trainer=trainer)
     assert stock[2]["critic/vf_loss"] > 0
-    for step in (1, 2):
-        assert set(stock[step]) <= set(ours[step]), "a metric of stock veRL is missing"
-        for name, value in learnt(stock[step]).items():
-            assert ours[step][name] == pytest.approx(value, rel=1e-5, abs=1e-7), f"{name} at step {step}"
+    every_figure_is_stock_s(stock, ours, rel=0, abs=0)
+
+
+def test_v1_equals_stock_s_v1_on_the_same_rollouts(toy_dir, tmp_path):  # noqa: F811
+    steps = ["trainer.total_training_steps=2", "actor_rollout_ref.actor.use_kl_loss=True"]
+    every_figure_is_stock_s(*replayed(toy_dir, tmp_path, *steps, trainer="v1"), rel=0, abs=0)

@@ -21,8 +21,8 @@ def test_the_recorded_configuration_names_the_trainer_that_runs(sets, trainer, u
     assert (spec.trainer, spec.verl["trainer"]["use_v1"]) == (trainer, use_v1)
 
 
-def test_a_run_of_v1_says_that_it_has_not_been_compared_and_one_of_v0_nothing():
-    said = "mini-batches hold other rows than v0's; it has not been compared with stock's v1 yet"
+def test_a_run_of_v1_says_what_it_computes_otherwise_and_one_of_v0_nothing():
+    said = "mini-batches hold other rows than v0's, and losses are divided by rejected tokens too"
     assert any(said in note for note in planned(sets=(V1,)).notes)
     assert not any("trinity_compat.trainer" in note for note in planned().notes)
 

@@ -32,7 +32,7 @@ from trinity_compat.synchronizer.versions import read_version
 
 PARITY = HERE.parents[1] / "benchmarks" / "parity"
 sys.path.append(str(PARITY))
-from recorded_batches import recorded  # noqa: E402
+from recorded_batches import RECORDING, recorded  # noqa: E402
 
 pytestmark = pytest.mark.runtime
 
@@ -123,7 +123,8 @@ def ledger(job_dir):
 
 
 @pytest.mark.whole
-def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path):
+@pytest.mark.parametrize("trainer", ["v0", pytest.param("v1", marks=pytest.mark.nightly)])
+def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path, trainer):
     options = [
         "algorithm.adv_estimator=gae",
         "algorithm.use_kl_in_reward=True",
@@ -135,7 +136,7 @@ def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path):
         "trainer.total_training_steps=2",
     ]
     options += ["actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"]
-    spec = job(toy_dir, tmp_path, *options, *TWO_PROCESSES)
+    spec = job(toy_dir, tmp_path, *options, *TWO_PROCESSES, trainer=trainer)
     explorer = PlainExplorer(spec)
     explorer.start()
     metrics = train(tmp_path)[2]
@@ -152,8 +153,9 @@ def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path):
 
 
 @pytest.mark.whole
-def test_sigterm_ends_it_and_gives_the_claim_back(toy_dir, tmp_path):
-    spec = job(toy_dir, tmp_path, "trainer.total_training_steps=30")
+@pytest.mark.parametrize("trainer", ["v0", pytest.param("v1", marks=pytest.mark.nightly)])
+def test_sigterm_ends_it_and_gives_the_claim_back(toy_dir, tmp_path, trainer):
+    spec = job(toy_dir, tmp_path, "trainer.total_training_steps=30", trainer=trainer)
     explorer = PlainExplorer(spec)
     explorer.start()
     process = start(tmp_path)
@@ -243,29 +245,38 @@ def test_with_lora_merge_a_version_is_a_whole_model(toy_dir, tmp_path):
 
 
 def test_our_trainer_equals_stock_verl_on_the_same_rollouts(toy_dir, tmp_path):
-    """Two steps of stock veRL with vLLM, recorded; the same answers through our buffer and trainer."""
     steps = ["trainer.total_training_steps=2", "actor_rollout_ref.actor.use_kl_loss=True"]
-    stock = run_stock(toy_dir, tmp_path, *steps)
-    spec = job(toy_dir, tmp_path, *steps)
-    buffer = open_buffer(spec.database_url)
+    every_figure_is_stock_s(*replayed(toy_dir, tmp_path, *steps))
+
+
+def replayed(toy_dir, tmp_path, *options, trainer="v0", stock_only=(), ours_only=()):
+    """Metrics by step of two steps: stock veRL's with vLLM, and our trainer's on the same answers."""
+    stock = run_stock(toy_dir, tmp_path, *options, *stock_only, trainer=trainer)
+    buffer = open_buffer(job(toy_dir, tmp_path, *options, *ours_only, trainer=trainer).database_url)
     for step in (1, 2):
         buffer.put_groups(recorded(tmp_path / f"{step}.pt", step, runs=4))
     buffer.beat("explorer", "recorded", state="done")
-    ours = train(tmp_path)
+    return stock, train(tmp_path)
+
+
+def every_figure_is_stock_s(stock, ours, **within):
+    """``within``: ``rel`` and ``abs`` of ``pytest.approx``."""
+    within = within or {"rel": 1e-5, "abs": 1e-7}
     for step in (1, 2):
         assert set(stock[step]) <= set(ours[step]), "a metric of stock veRL is missing"
+        assert stock[step]["critic/score/max"] > stock[step]["critic/score/min"], "no advantage to compute"
         for name, value in learnt(stock[step]).items():
-            assert ours[step][name] == pytest.approx(value, rel=1e-5, abs=1e-7), f"{name} at step {step}"
+            assert ours[step][name] == pytest.approx(value, **within), f"{name} at step {step}"
 
 
-def run_stock(toy_dir, tmp_path, *options):
-    """Metrics by step of ``verl.trainer.main_ppo`` (v0), from veRL's own file logger."""
+def run_stock(toy_dir, tmp_path, *options, trainer="v0"):
+    """Metrics by step of ``verl.trainer.main_ppo``, from veRL's own file logger; its rows are kept."""
     stock_only = (HERE / "stock.overrides").read_text().split()
     paths = [
         f"data.train_files={toy_dir}/data/train.parquet",
         f"data.val_files={toy_dir}/data/val.parquet",
         f"actor_rollout_ref.model.path={toy_dir}/model",
-        f"reward.custom_reward_function.path={HERE.parents[1]}/examples/verl_scripts/toy_reward.py",
+        f"reward.custom_reward_function.path={HERE}/graded_reward.py",
         f"trainer.default_local_dir={tmp_path}/stock",
     ]
     extra = {"RECORD_DIR": str(tmp_path), "VERL_FILE_LOGGER_PATH": str(tmp_path / "stock.jsonl")}
@@ -279,6 +290,7 @@ def run_stock(toy_dir, tmp_path, *options):
                 *CPU,
                 *TASK,
                 *stock_only,
+                *RECORDING[trainer],
                 *paths,
                 *options,
             ],

@@ -26,7 +26,9 @@ def check(spec: RunSpec) -> list[str]:
     key = SETTINGS["trainer"].key
     if found := next(_unfit(spec), None):
         raise UserError(f"{key}=v1: {found}", hint=f"write {key}=v0, or leave it out")
-    return [f"{key}=v1: mini-batches hold other rows than v0's; it has not been compared with stock's v1 yet"]
+    return [
+        f"{key}=v1: mini-batches hold other rows than v0's, and losses are divided by rejected tokens too"
+    ]
 
 
 def _unfit(spec: RunSpec) -> Iterator[str]:
