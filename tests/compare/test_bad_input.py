@@ -119,7 +119,7 @@ def test_what_is_no_run_is_named(tmp_path, capsys, make, says, place):
         ([GOOD, GOOD, "--assert", 'max(delta("critic/score/men")) < 1'], "did you mean critic/score/me"),
         ([GOOD, GOOD, "--pair", "x"], "--pair 'x' has no '='"),
         ([f"{GOOD},{GOOD}", GOOD, "--paired"], "--paired needs as many runs on each side"),
-        ([GOOD, GOOD, "--configs"], "a folder"),
+        ([str(Path(GOOD).parent), GOOD, "--configs"], "not a job directory"),
     ],
 )
 def test_a_wrong_option_is_named_and_nothing_is_printed(capsys, arguments, says):

@@ -29,6 +29,7 @@ CASES = {
     ("checkpoint", "to-hf"): ("job", *NEEDS_RUN),
     ("compare",): ("a.jsonl b.jsonl", 0, "critic/score/mean"),
     ("debug",): ("run.sh -m workflow", *NEEDS_RUN),
+    ("diff",): ("run.sh x.yaml --env TOY_DIR=/toy", 0, "no difference in effect"),
     ("doctor",): ("", 1, "not installed: "),
     ("explain",): ("data.train_batch_size TC020", 0, "Batch sizes"),
     ("ignored",): ("run.sh", 0, "no setting without effect is known"),

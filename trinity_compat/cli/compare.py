@@ -219,10 +219,10 @@ def _page(comparisons: list[Comparison]) -> str:
 
 
 def _compare_configs(sides: tuple[str, ...], form: str, output: Path | None) -> int:
-    from trinity_compat.compare.configs import difference_text
+    from trinity_compat.cli.diff import differences, rendered
 
     _refuse_beside("--configs", "compares configurations", ("sides", "configs", "output", "form"))
-    _print(difference_text(sides[0], list(sides[1:]), form), output)
+    _print(rendered(differences(sides), form), output)
     return 0
 
 

@@ -1,154 +1,182 @@
 """Comparison of two launches by their effective configuration.
 
-Each source is first upgraded to the pinned veRL, so a script of veRL 0.4 and a Trinity YAML are comparable: a
-key that moved is one row, and a default that changed between releases is a difference.
+Differences come in the order of their weight: settings that differ, those that follow from them, and those
+that differ without effect. Spelling does not count: a renamed key, a default written out, quotes.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from trinity_compat.common.errors import UserError, Where
-from trinity_compat.common.nested import leaves
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import copied, leaves, put
 from trinity_compat.common.releases import VERL
-from trinity_compat.launch import Launch, read_script
-from trinity_compat.translate import flavour_of, refuse_errors
-from trinity_compat.translate.env_references import EnvReferences, named
-from trinity_compat.translate.translator import symbolic_settings
-from trinity_compat.translate.verl_from_trinity import compat_of, in_full, verl_settings
-from trinity_compat.trinity.config.read import load
-from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
-from trinity_compat.verl_config.config_folders import read_config
-from trinity_compat.verl_config.from_yaml import config_from_yaml
-from trinity_compat.verl_config.model import EffectiveConfig, Setting
+from trinity_compat.compare.effective_settings import EffectiveSettings, by_way_of_trinity
+from trinity_compat.translate.defaults import same
+from trinity_compat.translate.pipeline import as_translated
+from trinity_compat.translate.rows import means_nothing
+from trinity_compat.translate.stock_verl import honoured_here
+from trinity_compat.translate.verl_from_trinity import verl_settings
+from trinity_compat.trinity.config.complete import CompletedConfig, completed
+from trinity_compat.trinity.config.read_tracking import values_of
+from trinity_compat.verl_config.reads import sentence, unchecked
 
-_ABSENT = "(not there)"
-_TRINITY_SECTIONS = {"algorithm", "buffer", "explorer", "synchronizer", "cluster"}
-
-
-@dataclass(frozen=True, slots=True)
-class EffectiveSettings:
-    """Every leaf of a source under the pinned veRL's keys, and the places where keys were set."""
-
-    source: str
-    values: Mapping[str, object]
-    places: Mapping[str, str]
-    why: str  # the veRL release as which it was read, or Trinity
+ABSENT = "(not there)"
+_FILES = ("data.train_files", "data.val_files")  # one file or a list of files
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """One key whose effect differs."""
+    """One key whose value differs.
+
+    ``why``: the interpolation that it follows, or the reason why it has no effect; "" for others.
+    """
 
     key: str
     a: object
     b: object
     a_place: str
     b_place: str
+    why: str = ""
 
 
-def read_in_effect(source: str) -> EffectiveSettings:
-    """Read a script, a veRL YAML or a Trinity YAML. Raises UserError."""
-    path = Path(source)
-    if not path.is_file():
-        raise UserError(
-            "a folder" if path.is_dir() else "no such file",
-            where=Where(source),
-            hint="--configs takes scripts and YAML files (of a job directory: config/verl.yaml)",
-        )
-    if path.suffix not in (".yaml", ".yml"):
-        return _of_script(source, read_script(path).launches)
-    data = read_config(path).config
-    if len(_TRINITY_SECTIONS & set(data)) >= 2 and "actor_rollout_ref" not in data:
-        return _of_trinity(source, load(path))
-    return _of_verl(source, config_from_yaml(path))
+@dataclass(frozen=True, slots=True)
+class SettingsDifference:
+    """The differences of B from A: in effect, following from those, and without effect."""
+
+    a: EffectiveSettings
+    b: EffectiveSettings
+    effective: tuple[KeyDifference, ...]
+    following: tuple[KeyDifference, ...]
+    idle: tuple[KeyDifference, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Return True if something differs in effect."""
+        return bool(self.effective or self.following)
 
 
-def _of_trinity(source: str, config: Mapping[str, object]) -> EffectiveSettings:
-    full = in_full(config)
-    # Which of veRL's trainers runs is a setting of ours.
-    told = {**named(verl_settings(full)), "trainer.use_v1": compat_of(full.config).get("trainer") == "v1"}
-    values = dict(leaves(compose_pinned(told, flavour_of(full.config))))
-    return EffectiveSettings(
-        source, values, dict.fromkeys(told, source), "a Trinity configuration, carried back to veRL"
+def compared(a: EffectiveSettings, b: EffectiveSettings) -> SettingsDifference:
+    """Compare two sources. A veRL source beside a Trinity YAML or a job counts as its translation."""
+    if trinity := a.trinity or b.trinity:
+        a, b = (side if side.trinity else by_way_of_trinity(side, trinity.target) for side in (a, b))
+    rows = list(_of_keys(a, b))
+    idle = {row.key: why for row in rows if (why := _why_idle(row.key, a, b))}
+    following = {row.key for row in rows if _follows(row.key, a, b)} - idle.keys()
+    lasting = [row for row in rows if row.key not in idle and row.key not in following]
+    fields, derived = _of_trinity_alone(a, b)
+    return SettingsDifference(
+        a,
+        b,
+        (*lasting, *fields, *_of_jobs(a, b)),
+        (*(replace(row, why=a.follows[row.key]) for row in rows if row.key in following), *derived),
+        (*(replace(row, why=idle[row.key]) for row in rows if row.key in idle), *_of_dropped(a, b)),
     )
 
 
-def _of_script(source: str, launches: Sequence[Launch]) -> EffectiveSettings:
-    if not launches:
-        raise UserError("no veRL launch in this script", where=Where(source))
-    found = _of_verl(source, effective_config(launches[0]))
-    first = f"the first of {len(launches)} launches, line {launches[0].where.line}; " if launches[1:] else ""
-    return replace(found, why=first + found.why)
+def _of_keys(a: EffectiveSettings, b: EffectiveSettings) -> Iterator[KeyDifference]:
+    """Yield the veRL keys with different values in order, including keys that only one side has."""
+    for key in sorted(set(a.values) | set(b.values)):
+        p, q = a.values.get(key, ABSENT), b.values.get(key, ABSENT)
+        if key.endswith("_target_") or _is_same(key, p, q):
+            continue
+        a_place, b_place = (side.places.get(key, side.unset) for side in (a, b))
+        yield KeyDifference(key, p, q, a_place, b_place)
 
 
-def _of_verl(source: str, config: EffectiveConfig) -> EffectiveSettings:
-    """Read a veRL configuration. Raises UserError for one that Hydra would refuse, since it has no effect."""
-    refuse_errors(config)
-    upgraded = upgrade(config).config
-    values = dict(leaves({key: setting.value for key, setting in upgraded.settings.items()}))
-    places = {key: _place(setting) for key, setting in upgraded.settings.items()}
-    why = f"veRL {config.version.value}: {config.version.why}"
-    return EffectiveSettings(source, values | _unknown_texts(config), places, why)
+def _is_same(key: str, a: object, b: object) -> bool:
+    if key in _FILES:
+        a, b = (value[0] if isinstance(value, list) and len(value) == 1 else value for value in (a, b))
+    return same(a, b) or (a in ({}, ABSENT) and b in ({}, ABSENT))
 
 
-def _place(setting: Setting) -> str:
-    if setting.where is not None:
-        return str(setting.where)
-    return f"follows {setting.interpolation}" if setting.interpolation else "default"
+def _follows(key: str, a: EffectiveSettings, b: EffectiveSettings) -> bool:
+    return key in a.follows and a.follows[key] == b.follows.get(key)
 
 
-def _unknown_texts(config: EffectiveConfig) -> dict[str, object]:
-    """Return values that contain an unset variable or unknown output, with its name as a reference.
+def _why_idle(key: str, a: EffectiveSettings, b: EffectiveSettings) -> str:
+    """Return why a difference of ``key`` has no effect, "" if it has one.
 
-    A Trinity YAML also has ``${oc.env:HOME}`` there.
+    A key that stock veRL ignores has an effect if a run here honours it, and may have one for code that is
+    not known.
     """
-    symbols = EnvReferences()
-    marked = symbolic_settings(config, symbols, None) or {}
-    values = leaves({key: setting.value for key, setting in marked.items()})
-    return {key: symbols.in_effect(value) for key, value in values if not symbols.is_known(value)}
+    if (a.trinity or b.trinity) and means_nothing(key):
+        return "a run here does without it"
+    if any(side.config and unchecked(side.config) for side in (a, b)):
+        return ""
+    return "" if a.flavour != b.flavour or honoured_here(key) else sentence(key, VERL, a.flavour)
 
 
-def difference(a: EffectiveSettings, b: EffectiveSettings) -> list[KeyDifference]:
-    """Return the keys with different effects in order, including keys that only one side has."""
-    keys = sorted(set(a.values) | set(b.values))
-    rows = []
-    for key in keys:
-        p, q = a.values.get(key, _ABSENT), b.values.get(key, _ABSENT)
-        if p != q:
-            place_a, place_b = (s.places.get(key, "default") for s in (a, b))
-            rows.append(KeyDifference(key, p, q, place_a, place_b))
-    return rows
+def _of_trinity_alone(
+    a: EffectiveSettings, b: EffectiveSettings
+) -> tuple[list[KeyDifference], list[KeyDifference]]:
+    """Return the fields of two Trinity configurations that differ and that no veRL key stands for.
+
+    The second list has those that translate derives from the veRL keys of each side.
+    """
+    if a.trinity is None or b.trinity is None:
+        return [], []
+    one, other = values_of(a.trinity.config), values_of(b.trinity.config)
+    paths = one.keys() | other.keys()
+    if a.trinity.target != b.trinity.target:  # releases whose fields and defaults are others
+        paths = values_of(a.trinity.file).keys() & values_of(b.trinity.file).keys()
+    rows = [
+        KeyDifference(path, one.get(path), other.get(path), a.source, b.source)
+        for path in sorted(paths)
+        if not same(one.get(path), other.get(path))
+        and not _is_verl(a.trinity, path, other.get(path))
+        and not _is_verl(b.trinity, path, one.get(path))
+    ]
+    if not rows:
+        return [], []
+    made = [_derived(side) for side in (a.trinity, b.trinity)]
+    derived = {row.key for row in rows if [fields.get(row.key, ABSENT) for fields in made] == [row.a, row.b]}
+    return (
+        [row for row in rows if row.key not in derived],
+        [replace(row, why="the veRL settings above") for row in rows if row.key in derived],
+    )
 
 
-def difference_text(first: str, others: Sequence[str], form: str) -> str:
-    """Return the differences of each source from the first as text, md or json."""
-    a = read_in_effect(first)
-    pairs = [(b, difference(a, b)) for b in map(read_in_effect, others)]
-    if form == "json":
-        rows = [{"a": a.source, "b": b.source, "differences": [_row(d) for d in found]} for b, found in pairs]
-        return json.dumps({"version": 1, "comparisons": rows}, indent=2, ensure_ascii=False) + "\n"
-    return "\n".join(_text(a, b, found, form) for b, found in pairs)
+def _derived(full: CompletedConfig) -> dict[str, object]:
+    """Return the fields that translate would write for the veRL settings of ``full``; empty if it refuses."""
+    try:
+        return values_of(completed(as_translated(full.config, full.target), full.target).config)
+    except UserError:
+        return {}
 
 
-def _row(d: KeyDifference) -> dict[str, object]:
-    return {"key": d.key, "a": d.a, "b": d.b, "a_place": d.a_place, "b_place": d.b_place}
+def _is_verl(full: CompletedConfig, path: str, value: object) -> bool:
+    """Return True if another ``value`` at ``path`` changes the veRL configuration, whose rows tell it."""
+    changed = copied(full.config)
+    try:
+        put(changed, path, value)
+        return verl_settings(replace(full, config=changed)) != verl_settings(full)
+    except (UserError, IndexError, ValueError):
+        return False
 
 
-def _text(a: EffectiveSettings, b: EffectiveSettings, found: list[KeyDifference], form: str) -> str:
-    head = [f"A = {a.source} ({a.why})", f"B = {b.source} ({b.why})"]
-    number = f"{len(found)} key{'s differ' if len(found) > 1 else ' differs'}"
-    head.append(f"{number} in effect, as veRL {VERL} understands it" if found else "no difference")
-    if form == "md":
-        lines = ["", "| key | A | B | where |", "|---|---|---|---|"] if found else []
-        lines += [f"| {d.key} | `{d.a}` | `{d.b}` | {d.a_place} / {d.b_place} |" for d in found]
-        return "\n".join([*head, *lines]) + "\n"
-    lines = [f"  {d.key}\n    A {d.a!r}  ({d.a_place})\n    B {d.b!r}  ({d.b_place})" for d in found]
-    return "\n".join([*head, *lines]) + "\n"
+def _of_jobs(a: EffectiveSettings, b: EffectiveSettings) -> Iterator[KeyDifference]:
+    """Yield the settings of two jobs that no configuration of veRL's holds."""
+    if not a.run or not b.run:
+        return
+    for key in sorted(a.run.keys() | b.run.keys()):
+        p, q = a.run.get(key, ABSENT), b.run.get(key, ABSENT)
+        if not _is_same(key, p, q):
+            yield KeyDifference(f"run.{key}", p, q, "config/run.json", "config/run.json")
+
+
+def _of_dropped(a: EffectiveSettings, b: EffectiveSettings) -> Iterator[KeyDifference]:
+    """Yield the settings that a side gives and that mean nothing to the pinned veRL."""
+    for key in sorted(a.dropped.keys() | b.dropped.keys()):
+        found = [side.dropped.get(key) for side in (a, b)]
+        p, q = (gone.value if gone else ABSENT for gone in found)
+        given = [gone for gone in found if gone and gone.given]
+        if not given or same(p, q):
+            continue
+        a_place, b_place = (gone.place if gone else "" for gone in found)
+        yield KeyDifference(key, p, q, a_place, b_place, given[0].why)
 
 
 def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, object]] | None:
@@ -162,11 +190,10 @@ def of_runs(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, object
         return None
     one, other = (dict(leaves(tree)) for tree in (verl_a, verl_b))
     reasons = {**_reasons(a), **_reasons(b)}
-    changed = {
-        d.key for d in difference(EffectiveSettings("A", one, {}, ""), EffectiveSettings("B", other, {}, ""))
-    }
+    sides = (EffectiveSettings("A", one, {}, ""), EffectiveSettings("B", other, {}, ""))
+    changed = {row.key for row in _of_keys(*sides)}
     rows = [
-        {"key": key, "a": one.get(key, _ABSENT), "b": other.get(key, _ABSENT), "why": reasons.get(key, "")}
+        {"key": key, "a": one.get(key, ABSENT), "b": other.get(key, ABSENT), "why": reasons.get(key, "")}
         for key in changed | set(reasons)
     ]
     return sorted(rows, key=lambda row: (not row["why"], row["key"]))

@@ -2,8 +2,8 @@
 
 ``translators/verl/stock.json`` maps a key, or ``x.*`` for all below x, to a description of the pinned
 release's ``main_ppo``: ``says`` what it does; ``but``: the value with which it does what the key says;
-``moved``: a section that the release has under another name. Found by tracing the key's reads in whole runs
-and by reading the source.
+``moved``: a section that the release has under another name; ``here``: a run here does what the key says.
+Found by tracing the key's reads in whole runs and by reading the source.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ def remark(config: EffectiveConfig, key: str) -> str | None:
 def is_moved(key: str) -> bool:
     """Return True if stock veRL ignores ``key`` because the pinned release renamed its section."""
     return bool((_entry(key) or {}).get("moved"))
+
+
+def honoured_here(key: str) -> bool:
+    """Return True if a run here does what ``key`` says and stock veRL ignores it."""
+    entry = _entry(key) or {}
+    return bool(entry.get("moved") or entry.get("here"))
 
 
 def lost_in(verl: Tree) -> dict[str, object]:

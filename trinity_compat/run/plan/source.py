@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree
 from trinity_compat.common.redaction import shown
-from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.job.run_spec import Mode
-from trinity_compat.trinity.config.read import load
+from trinity_compat.trinity.config.read import load, load_known
 from trinity_compat.trinity.config.stages import Stage
 
 
@@ -57,19 +55,9 @@ def from_yaml(path: Path, target: str | None = None) -> Source:
 
     Raises UserError with file and line.
     """
-    config = load(path, target) if target else _loaded(path)
+    config = load(path, target) if target else load_known(path)
     text = "".join(map(shown, path.read_text().splitlines(keepends=True)))
     return Source(config, text, {"yaml": str(path.absolute())}, target=target)
-
-
-def _loaded(path: Path) -> Tree:
-    try:
-        return load(path, TRINITY)
-    except UserError as newest:
-        try:
-            return load(path, TRINITY_OLD)
-        except UserError:
-            raise newest from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,21 @@ def load(path: str | Path, target: str = TARGETS[0]) -> dict[str, object]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     return parse(_text(data, str(path)), str(path), target)
+
+
+def load_known(path: str | Path) -> dict[str, object]:
+    """Read a Trinity YAML as ``load`` does, for the newest release that takes it.
+
+    Raises UserError, with the newest release's reason, if none does.
+    """
+    newest, *others = TARGETS
+    try:
+        return load(path, newest)
+    except UserError:
+        for target in others:
+            with suppress(UserError):
+                return load(path, target)
+        raise
 
 
 def _text(data: bytes, name: str) -> str:
