@@ -220,6 +220,7 @@ def words(tmp_path, monkeypatch):
         ("buffer", "export"): [job],
         ("compare",): [tmp_path / "a.jsonl", tmp_path / "b.jsonl"],
         ("debug",): [job, "-m", "workflow"],
+        ("diff",): [SCRIPT, SCRIPT],
         ("rules", "init"): [SCRIPT],
         ("translate",): [SCRIPT, "--env", "TOY_DIR=/toy"],
     }
