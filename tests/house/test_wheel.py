@@ -43,6 +43,7 @@ CASES = {
     ("studio",): (".", 2, "hint: pip install 'trinity-compat[studio]'"),
     ("toy",): ("toy", *NEEDS_RUN),
     ("translate",): ("run.sh", 0, "checkpoint_root_dir:"),
+    ("upgrade",): ("run.sh", 0, "verl.trainer.main_ppo"),
 }
 MORE = [
     (("run",), "run.sh --dry-run", 0, "# steps     60 veRL steps"),

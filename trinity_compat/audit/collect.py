@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from trinity_compat.launch.entrypoints import refusal
 from trinity_compat.launch.environment import unused_variables
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.model import Launch, Reading
+from trinity_compat.launch.script_files import files_of
 from trinity_compat.translate import forks
 from trinity_compat.translate.apply_user_rules import apply_rules
 from trinity_compat.translate.model import Caution, Finding, Status, TranslateOptions, notice
@@ -32,7 +32,6 @@ from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionCh
 from trinity_compat.verl_config.reads import ignored_keys
 from trinity_compat.verl_config.releases import check_version
 
-SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 SYNTAX_ERROR = "TP001"
 _Verdict = tuple[str, Status, str]  # code, status, reason
 _DEFAULT = "left out by a rule, so veRL's default applies"
@@ -67,7 +66,7 @@ def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
     launches: list[LaunchAudit] = []
     problems: dict[str, str] = {}
     empty: dict[str, str] = {}
-    for source, named_by_user in _files(sources):
+    for source, named_by_user in files_of(sources):
         try:
             audited, notes = _audit_source(source, request)
         except UserError as error:
@@ -79,33 +78,6 @@ def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
         if not audited:
             empty[source] = notes
     return Audit(tuple(launches), problems, empty)
-
-
-def _files(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Yield pairs of a file and True if the user named it, False if it was found in a folder."""
-    for source in sources:
-        if not source:
-            raise UserError(
-                "a SOURCE is empty", hint="an unset variable? name a script, a folder, or . for this one"
-            )
-        path = Path(source)
-        if source != "-" and path.is_dir():
-            os.scandir(path).close()  # raises where the folder can't be read: the search would find it empty
-            scripts = _scripts_below(path)
-            if not scripts:
-                raise UserError(
-                    f"no script below this folder ({', '.join(sorted(SCRIPTS))})", where=Where(source)
-                )
-            yield from ((str(file), False) for file in scripts)
-        else:
-            yield source, True
-
-
-def _scripts_below(folder: Path) -> list[Path]:
-    found = (file for file in folder.rglob("*") if file.suffix in SCRIPTS and file.is_file())
-    return sorted(
-        file for file in found if not any(p.startswith(".") for p in file.relative_to(folder).parts)
-    )
 
 
 def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit], str]:

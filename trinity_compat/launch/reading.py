@@ -46,13 +46,15 @@ def read_script(
     name: str | None = None,
     given: Collection[str] | None = None,
     mains: Mapping[str, str] = NO_USER_MAINS,
+    content: bytes | None = None,
 ) -> Reading:
     """Read a shell script, or another file that starts training mains, without running any of it.
 
     ``cwd`` is the directory that bash would start in (default: the current one), ``env`` the known
     environment, ``args`` the script's own arguments, ``name`` how places are shown (default: ``path``),
     ``given`` the names of ``env`` that the user gave: one that the script never reads and sets itself is a
-    diagnostic (default: all of them), ``mains`` the user's ``--main MODULE=MAIN`` (see `entrypoints.find`).
+    diagnostic (default: all of them), ``mains`` the user's ``--main MODULE=MAIN`` (see `entrypoints.find`),
+    ``content`` what is read in place of the file's own content.
     Raises `UserError` when the file can't be read.
     """
     file = Path(path)
@@ -64,7 +66,7 @@ def read_script(
         raise UserError(f"there is no script {os.fspath(path)}")
     try:
         with file.open("rb") as stream:
-            data = stream.read(limits.SCRIPT + 1)
+            data = stream.read(limits.SCRIPT + 1) if content is None else content
     except OSError as error:
         raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
     if problem := _no_text(data):

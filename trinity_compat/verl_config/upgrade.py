@@ -145,6 +145,16 @@ def misfit_of(key: str, value: object, flavour: str) -> str:
     return next(filter(None, (misfit(tree, target, now) for target in targets)), "")
 
 
+def source_of_implied(key: str) -> str:
+    """Return the key of the old release that an implied ``key`` follows from, "" where there is none."""
+    return _DERIVED_FROM.get(key, "")
+
+
+def implies_others(key: str) -> bool:
+    """Return whether other keys follow from ``key`` in some releases."""
+    return key in _DERIVED_FROM.values()
+
+
 def is_well_known(key: str) -> bool:
     """Return whether no release has ``key``, and its meaning in the forks that have it is known."""
     return any(row.forks for row in _rows()[0].get(key, ()))

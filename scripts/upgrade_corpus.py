@@ -1,0 +1,177 @@
+"""Judge `trinity-compat upgrade` on the launch scripts of seven revisions of veRL.
+
+    .venv/bin/python scripts/upgrade_corpus.py --verl-git CLONE [--only SUBSTRING] [--verbose]
+
+Each recorded script that starts main_ppo (tests/facts/public.json.xz) is upgraded from its own release. Then
+
+- the new script, read again and composed under the target, has the configuration that
+  ``verl_config.upgrade`` carries the old one to, but for the differences that `deliberate` names;
+- ``bash -n`` takes it;
+- a second upgrade changes nothing.
+
+A launch that upgrade names as not carried counts as a failure, with its reason. Exit code 1 below 95 %.
+Nothing of a script is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import facts
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.releases import VERL
+from trinity_compat.launch import read_script
+from trinity_compat.rewrite.script import UpgradeOptions, upgrade_script
+from trinity_compat.translate.micro_batch_sizes import has_critic
+from trinity_compat.verl_config import effective_config, upgrade
+from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.reads import read_of
+
+ENV = {"HOME": "/home/user", "USER": "tester", "SOURCE_DATE_EPOCH": "1767323045"}
+MAIN = "verl.trainer.main_ppo"
+LEAST = 0.95
+
+
+def version_of(tag: str) -> str:
+    """The release of a revision; the clone's head of January 2026 is nearest to 0.7."""
+    return {"HEAD": "0.7.0", "v0.2.0.post2": "0.2.0", "v0.3.0.post1": "0.3.0"}.get(tag, tag.lstrip("v"))
+
+
+def deliberate(key: str, old: EffectiveConfig, carried: EffectiveConfig, new: EffectiveConfig) -> str:
+    """Return why ``key`` may differ from the carried configuration, "" where it may not."""
+    found = read_of(key, VERL, old.flavour)
+    if found is not None and found.ignored:
+        return f"veRL {VERL} ignores it"
+    if key not in new.settings and key not in carried.set_keys:
+        return f"a default that veRL {VERL} has no key for"
+    if key.startswith("critic.") and not has_critic(new.get):
+        return "no critic is trained"
+    if key.endswith("_micro_batch_size_per_gpu") and old.get(key.removesuffix("_per_gpu")) is not None:
+        return "a micro-batch over all GPUs became that of one"
+    if key.startswith("actor_rollout_ref.rollout.engine_kwargs.vllm."):
+        return "an engine argument of older vLLM"
+    if key == "trainer.use_v1" and key in old.settings:
+        return "the release had the choice of a trainer itself"
+    return ""
+
+
+def differences(old: EffectiveConfig, new: EffectiveConfig, reasons: Counter[str]) -> Iterator[str]:
+    """Yield what differs from the carried configuration without a reason."""
+    carried = upgrade(old).config
+    for key, setting in carried.settings.items():
+        there = new.settings.get(key)
+        if there and type(there.value) is type(setting.value) and there.value == setting.value:
+            continue
+        if why := deliberate(key, old, carried, new):
+            reasons[why] += 1
+        else:
+            yield f"{key} is {there.value if there else 'absent'}, not {setting.value}"
+
+
+def judged(script: Path, how: dict[str, Any], version: str, reasons: Counter[str]) -> Iterator[str]:
+    """Yield each way in which the upgrade of a script fails."""
+    options = UpgradeOptions(Path(how["cwd"]), how["env"], tuple(how["args"]), version)
+    result = upgrade_script(str(script), options)
+    yield from (f"not carried: {remark.spelled}: {remark.text}" for remark in result.refused)
+    before = read_script(script, **how).launches
+    after = read_script(script, **how, content=result.after).launches
+    for one, other in zip(before, after, strict=True):
+        if one.module == MAIN:
+            old = effective_config(one, version=version, root=Path(how["cwd"]))
+            new = effective_config(other, version=VERL, root=Path(how["cwd"]))
+            yield from differences(old, new, reasons)
+    with tempfile.TemporaryDirectory() as folder:
+        again = Path(folder) / script.name
+        again.write_bytes(result.after)
+        refused = [
+            subprocess.run(["bash", "-n", file], capture_output=True).returncode for file in (script, again)
+        ]
+        if refused[1] and not refused[0]:
+            yield "bash -n refuses it"
+    old_text = script.read_bytes()
+    try:
+        script.write_bytes(result.after)
+        for again_from in (None, version):
+            options = UpgradeOptions(Path(how["cwd"]), how["env"], tuple(how["args"]), again_from, False)
+            try:
+                second = upgrade_script(str(script), options)
+            except UserError as error:
+                yield f"second upgrade from {again_from or 'what is inferred'}: {error}"
+                continue
+            if second.changed:
+                yield f"second upgrade from {again_from or 'what is inferred'}: {second.changes[0]}"
+    finally:
+        script.write_bytes(old_text)
+
+
+def _is_refused(script: Path) -> bool:
+    return subprocess.run(["bash", "-n", script], capture_output=True).returncode != 0
+
+
+def _is_judged(entry: dict[str, Any]) -> bool:
+    """Return whether an entry is a shell script that starts main_ppo."""
+    starts = any(launch["module"] == MAIN for launch in entry["launches"])
+    return (
+        starts and entry["kind"] == "file" and not entry["path"].endswith((".py", ".ipynb", ".yaml", ".yml"))
+    )
+
+
+def main() -> int:
+    cli = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    cli.add_argument("--verl-git", type=Path, required=True)
+    cli.add_argument("--only", default="", help="substring of TAG:PATH")
+    cli.add_argument("--verbose", action="store_true")
+    options = cli.parse_args()
+    corpus = facts.load("public")
+    entries = [
+        e for e in corpus["scripts"] if e["kind"] == "file" and options.only in f"{e['tag']}:{e['path']}"
+    ]
+    entries = [e for e in entries if any(launch["module"] == MAIN for launch in e["launches"])]
+    entries = [e for e in entries if not e["path"].endswith((".py", ".ipynb", ".yaml", ".yml"))]
+    count, failed, problems, reasons = 0, 0, Counter[str](), Counter[str]()
+    unread: list[str] = []  # without a configuration under their own release
+    with tempfile.TemporaryDirectory() as folder:
+        for tag in {entry["tag"] for entry in entries}:
+            revision = corpus["head"] if tag == "HEAD" else tag
+            archive = subprocess.run(
+                ["git", "-C", options.verl_git, "archive", revision], capture_output=True, check=True
+            )
+            with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+                tar.extractall(Path(folder) / tag, filter="data")
+        for entry in entries:
+            tree = Path(folder) / entry["tag"]
+            env = ENV | dict(pair.split("=", 1) for pair in entry["env"].split())
+            how = {"cwd": entry["cwd"].replace("/repo", str(tree), 1), "env": env, "args": entry["args"]}
+            try:
+                found = list(judged(tree / entry["path"], how, version_of(entry["tag"]), reasons))
+            except UserError as error:
+                unread.append(f"{entry['tag']}:{entry['path']}: {error}".replace(str(tree), ""))
+                continue
+            failed += bool(found)
+            count += 1
+            problems.update(problem.replace(str(tree), "")[:110] for problem in found)
+            if found and options.verbose:
+                print(f"{entry['tag']}:{entry['path']}", *found, sep="\n  ")
+    share = 1 - failed / count if count else 0.0
+    print(f"{count} scripts, {failed} failed: {share:.1%} upgraded with the same configuration")
+    print(f"{len(unread)} have no configuration under their own release:", *unread, sep="\n  ")
+    for counts, title in ((problems, "failures"), (reasons, "deliberate differences (keys)")):
+        print(f"\n{title}:")
+        for text, number in counts.most_common(40):
+            print(f"  {number:4}  {text}")
+    return int(share < LEAST)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,317 @@
+"""`upgrade` on scripts: what becomes of each word, and that all else stays as it is."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trinity_compat.launch import read_script
+from trinity_compat.rewrite.script import Upgraded, UpgradeOptions, upgrade_script
+
+LAUNCH = "python3 -m verl.trainer.main_ppo"
+
+
+@pytest.fixture
+def upgraded(tmp_path: Path):
+    def upgrade(text: str, version: str | None = "0.8.0", **options: object) -> Upgraded:
+        script = tmp_path / "run.sh"
+        script.write_text(text)
+        return upgrade_script(str(script), UpgradeOptions(version=version, **options))
+
+    return upgrade
+
+
+def after(result: Upgraded) -> str:
+    """The new text, which bash takes and which a second upgrade leaves alone."""
+    text = result.after.decode()
+    assert subprocess.run(["bash", "-n"], input=result.after, capture_output=True).returncode == 0
+    script = Path(result.path)
+    script.write_text(text)
+    assert not upgrade_script(result.path, UpgradeOptions()).changed
+    return text
+
+
+# A launch of 0.8 whose defaults are those of 0.9.1 but for these.
+SAME = "algorithm.adv_estimator=grpo actor_rollout_ref.rollout.max_num_seqs=64 trainer.use_v1=False"
+GONE = "trainer.use_legacy_worker_impl=auto"
+RENAMES = [
+    pytest.param(
+        f"""\
+#!/bin/bash
+# reward_model.reward_manager=x stays in a comment
+set -x
+{LAUNCH} \\
+    reward_model.reward_manager=dapo \\
+    {SAME} "$@"   # the end
+""",
+        f"""\
+#!/bin/bash
+# reward_model.reward_manager=x stays in a comment
+set -x
+{LAUNCH} \\
+    reward.reward_manager.name=dapo \\
+    {SAME} "$@"   # the end
+""",
+        id="a renamed key in the command",
+    ),
+    pytest.param(
+        f"""\
+ARGS=(
+    # who scores
+    "reward_model.reward_manager=dapo"  # its name
+    +reward_model.reward_kwargs.a="$A"
+)
+{LAUNCH} {SAME} "${{ARGS[@]}}"
+""",
+        f"""\
+ARGS=(
+    # who scores
+    "reward.reward_manager.name=dapo"  # its name
+    +reward.reward_kwargs.a="$A"
+)
+{LAUNCH} {SAME} "${{ARGS[@]}}"
+""",
+        id="renamed keys in an array, with their quotes, comments and variables",
+    ),
+    pytest.param(
+        f"""\
+COMMON="reward_model.reward_manager=dapo
+  trainer.total_epochs=3"
+{LAUNCH} $COMMON {SAME}
+""",
+        f"""\
+COMMON="reward.reward_manager.name=dapo
+  trainer.total_epochs=3"
+{LAUNCH} $COMMON {SAME}
+""",
+        id="a renamed key in a text that is split",
+    ),
+    pytest.param(
+        f"""\
+{LAUNCH} {SAME} \\
+    reward_model.use_reward_loop=True \\
+    trainer.total_epochs=3 \\
+    {GONE}
+echo done
+""",
+        f"""\
+{LAUNCH} {SAME} \\
+    trainer.total_epochs=3
+echo done
+""",
+        id="removed words take their lines, the last one the continuation before it",
+    ),
+    pytest.param(
+        f"ARGS=({GONE})\nMORE=(\n  a=1 {GONE}\n  {GONE} # no\n)\n"
+        f'{LAUNCH} {SAME} {GONE} trainer.total_epochs=3 "${{ARGS[@]}}"\n',
+        f"ARGS=()\nMORE=(\n  a=1 {GONE}\n  {GONE} # no\n)\n"
+        f'{LAUNCH} {SAME} trainer.total_epochs=3 "${{ARGS[@]}}"\n',
+        id="removed words within a line; an array that no launch takes stays",
+    ),
+    pytest.param(
+        f"if true; then\n  {LAUNCH} {SAME} \\\n    {GONE}; fi\n",
+        f"if true; then\n  {LAUNCH} {SAME} \\\n    ; fi\n",
+        id="a removed word before the end of a command",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "meant"), RENAMES)
+def test_words_change_at_their_places(upgraded, text: str, meant: str) -> None:
+    result = upgraded(text)
+    assert result.refused == []
+    assert after(result) == meant
+
+
+def test_each_change_has_its_place_and_its_reason(upgraded) -> None:
+    result = upgraded(f"{LAUNCH} \\\n  reward_model.reward_manager=dapo \\\n  {SAME}\n")
+    (change,) = result.changes
+    assert str(change) == (
+        f"{result.path}:2: reward_model.reward_manager becomes reward.reward_manager.name: "
+        "moved below reward in 0.8"
+    )
+
+
+def test_one_key_that_became_two(upgraded) -> None:
+    text = f"""{LAUNCH} {SAME} \\\n  actor_rollout_ref.actor.checkpoint.contents='["model"]'\n"""
+    assert after(upgraded(text)) == (
+        f"""{LAUNCH} {SAME} \\\n  actor_rollout_ref.actor.checkpoint.save_contents='["model"]' \\\n"""
+        """  actor_rollout_ref.actor.checkpoint.load_contents='["model"]'\n"""
+    )
+
+
+MODE = "actor_rollout_ref.rollout.mode="
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "meant"),
+    [
+        ("", "sync", ("", "async")),
+        ("", '"sync"', ("", '"async"')),
+        ("MODE=sync\n", "$MODE", ("MODE=async\n", "$MODE")),
+        ('MODE="sync" # how\n', '"${MODE}"', ('MODE="async" # how\n', '"${MODE}"')),
+        ("MODE=${1:-sync}\n", "$MODE", ("MODE=${1:-async}\n", "$MODE")),
+        ("MODE=${MODE:-sync}\n", "$MODE", ("MODE=${MODE:-async}\n", "$MODE")),
+        ("", "${MODE:-sync}", ("", "${MODE:-async}")),
+    ],
+)
+def test_a_value_changes_where_it_is_set(upgraded, before: str, word: str, meant: tuple[str, str]) -> None:
+    result = upgraded(f"{before}{LAUNCH} {SAME} {MODE}{word}\n")
+    assert result.refused == []
+    assert after(result) == f"{meant[0]}{LAUNCH} {SAME} {MODE}{meant[1]}\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "MODE=sync\necho $MODE\n",
+        "export MODE=sync\n",
+        "MODE=sync\nif true; then MODE=sync; fi\n",
+        "MODE=a\nMODE=${MODE/a/sync}\n",
+    ],
+)
+def test_a_variable_that_is_used_elsewhere_is_named(upgraded, before: str) -> None:
+    text = f"{before}{LAUNCH} {SAME} {MODE}$MODE reward_model.num_workers=2\n"
+    result = upgraded(text)
+    assert [str(remark.where) for remark in result.refused] == [f"{result.path}:{text.count(chr(10))}"]
+    assert "variable MODE" in result.refused[0].text
+    # what can be carried is
+    assert result.after.decode() == text.replace("reward_model.num_workers", "reward.num_workers")
+
+
+def test_defaults_that_changed_are_written_behind_the_last_word(upgraded) -> None:
+    result = upgraded(f"{LAUNCH} \\\n  algorithm.adv_estimator=grpo \\\n  trainer.nnodes=1 $@\n")
+    assert after(result) == (
+        f"{LAUNCH} \\\n  algorithm.adv_estimator=grpo \\\n"
+        "  trainer.nnodes=1 \\\n  actor_rollout_ref.rollout.max_num_seqs=1024 \\\n  trainer.use_v1=False $@\n"
+    )
+    assert str(result.changes[0]).endswith(
+        ":3: actor_rollout_ref.rollout.max_num_seqs=1024 comes: "
+        "the default of veRL 0.8.0 is 1024, that of 0.9.1 another"
+    )
+
+
+def test_a_default_that_follows_from_a_key_repeats_its_words(upgraded) -> None:
+    text = f"{LAUNCH} \\\n  actor_rollout_ref.actor.clip_ratio=$CLIP {SAME}\n"
+    result = upgraded(text, "0.3.0", env={"CLIP": "0.3"})
+    assert "actor_rollout_ref.actor.clip_ratio_low=$CLIP " in after(result)
+    assert "actor_rollout_ref.actor.clip_ratio_c=100000000.0 " in after(result)
+
+
+def test_a_default_that_refers_to_a_key_is_written_as_a_reference(upgraded) -> None:
+    text = f"{LAUNCH} \\\n  algorithm.adv_estimator=gae \\\n  actor_rollout_ref.model.path=$M\n"
+    result = upgraded(text, "0.3.0")
+    assert "  critic.model.tokenizer_path='${actor_rollout_ref.model.path}'" in after(result)
+
+
+def test_keys_that_say_nothing_today_become_those_that_do(upgraded) -> None:
+    text = f"{LAUNCH} {SAME} actor_rollout_ref.actor.grad_clip=0.5\n"
+    result = upgraded(text, "0.7.0")
+    assert after(result) == f"{LAUNCH} {SAME} actor_rollout_ref.actor.optim.clip_grad=0.5\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "meant"),
+    [
+        ("", "64", ("", "8")),
+        ("SIZE=64\n", "$SIZE", ("SIZE=8\n", "$SIZE")),
+        ("SIZE=64\necho $SIZE\n", "${SIZE}", ("SIZE=64\necho $SIZE\n", "$((SIZE / 8))")),
+    ],
+)
+def test_a_micro_batch_over_all_gpus_becomes_that_of_one(upgraded, before, value, meant) -> None:
+    gpus = (
+        "trainer.n_gpus_per_node=8 trainer.nnodes=2 actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
+    )
+    key = "actor_rollout_ref.actor.ppo_micro_batch_size"
+    result = upgraded(f"{before}{LAUNCH} {SAME} {gpus} {key}={value}\n")
+    assert result.refused == []
+    assert after(result) == f"{meant[0]}{LAUNCH} {SAME} {gpus} {key}_per_gpu={meant[1]}\n"
+
+
+@pytest.mark.parametrize("gpus", ["trainer.n_gpus_per_node=5", "trainer.n_gpus_per_node=$N"])
+def test_a_micro_batch_that_cannot_be_divided_is_named(upgraded, gpus: str) -> None:
+    text = f"{LAUNCH} {SAME} {gpus} actor_rollout_ref.actor.ppo_micro_batch_size=64\n"
+    result = upgraded(text)
+    assert result.after.decode() == text
+    assert "write actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu" in result.refused[0].text
+
+
+def test_engine_arguments_of_older_vllm(upgraded) -> None:
+    section = "+actor_rollout_ref.rollout.engine_kwargs.vllm"
+    text = (
+        f"{LAUNCH} {SAME} {section}.guided_decoding_backend=xgrammar {section}.max_seq_len_to_capture=9"
+        f" {section}.disable_log_requests=True {section}.speculative_model=m\n"
+    )
+    result = upgraded(text)
+    assert result.after.decode() == (
+        f"{LAUNCH} {SAME} {section}.structured_outputs_config.backend=xgrammar"
+        f" {section}.enable_log_requests=False {section}.speculative_model=m\n"
+    )
+    assert ["speculative_config.model" in remark.text for remark in result.refused] == [True]
+
+
+def test_operators_are_what_hydra_wants_today(upgraded) -> None:
+    text = f"{LAUNCH} {SAME} +data.mine=1 ++data.other=2 +reward_model.reward_manager=dapo ~data.datagen\n"
+    meant = f"{LAUNCH} {SAME} +data.mine=1 ++data.other=2 reward.reward_manager.name=dapo\n"
+    assert after(upgraded(text)) == meant
+
+
+def test_what_the_target_ignores_has_a_word(upgraded) -> None:
+    result = upgraded(f"{LAUNCH} {SAME} data.truncation=left\n")
+    assert not result.changed
+    (remark,) = result.kept
+    assert str(remark).startswith(
+        f"{result.path}:1: data.truncation: veRL 0.9.1 stores it where nothing reads"
+    )
+
+
+def test_a_script_of_today_stays(upgraded) -> None:
+    result = upgraded(f"{LAUNCH} data.train_batch_size=8 actor_rollout_ref.rollout.name=vllm\n", None)
+    assert not result.changed
+    assert result.changes == result.refused == []
+
+
+def test_a_section_in_one_word_is_named(upgraded) -> None:
+    result = upgraded(f"{LAUNCH} {SAME} reward_model='{{reward_manager: dapo}}'\n")
+    assert "write its keys one by one" in result.refused[0].text
+
+
+def test_another_main_is_named_and_stays(upgraded) -> None:
+    result = upgraded("python3 -m recipe.dapo.main_dapo reward_model.reward_manager=dapo\n")
+    assert not result.changed
+    assert "not part of veRL 0.9.1" in result.refused[0].text
+
+
+def test_a_loop_that_gives_one_word_two_meanings_is_left_alone(upgraded) -> None:
+    text = f"for mode in sync async; do\n  {LAUNCH} {SAME} {MODE}$mode\ndone\n"
+    result = upgraded(text)
+    assert result.after.decode() == text
+    assert result.refused
+
+
+def test_two_launches_share_their_words(upgraded) -> None:
+    text = (
+        f"ARGS=(reward_model.reward_manager=dapo)\nfor seed in 1 2; do\n"
+        f'  {LAUNCH} {SAME} data.seed=$seed "${{ARGS[@]}}"\ndone\n'
+    )
+    result = upgraded(text)
+    assert after(result) == text.replace("reward_model.reward_manager", "reward.reward_manager.name")
+    assert len(read_script(result.path).launches) == 2
+
+
+def test_words_of_another_file_are_named(upgraded, tmp_path: Path) -> None:
+    (tmp_path / "common.sh").write_text("ARGS=(reward_model.reward_manager=dapo)\n")
+    result = upgraded(f'. ./common.sh\n{LAUNCH} {SAME} "${{ARGS[@]}}"\n', cwd=tmp_path)
+    assert not result.changed
+    assert str(result.refused[0].where).endswith("common.sh:1")
+
+
+def test_a_script_with_windows_line_ends_is_named(upgraded) -> None:
+    result = upgraded(f"{LAUNCH} {SAME} reward_model.reward_manager=dapo\r\n")
+    assert not result.changed
+    assert "dos2unix" in result.refused[0].text
+
+
+def test_nothing_of_a_script_is_run(upgraded, tmp_path: Path) -> None:
+    upgraded(f"touch {tmp_path}/ran\nX=$(touch {tmp_path}/ran)\n{LAUNCH} {SAME} data.seed=$X\n")
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,317 @@
+"""Upgrades the text of a shell script: each launch is planned, each word edited at its place.
+
+The result is read again: it counts only if every launch has exactly the arguments that were planned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.redaction import masked
+from trinity_compat.common.releases import VERL
+from trinity_compat.launch import read_script, refuse_lost_arguments
+from trinity_compat.launch.model import Diagnostic, Launch, Reading
+from trinity_compat.rewrite.bash_text import BashText, Edit, NotEditable, Place, applied
+from trinity_compat.rewrite.plan import (
+    AddedWord,
+    LaunchPlan,
+    NewWord,
+    Remark,
+    WordChange,
+    added_word,
+    new_words,
+    plan,
+)
+from trinity_compat.verl_config import effective_config
+from trinity_compat.verl_config.config_search import releases_of
+
+_OTHERS = (".py", ".ipynb", ".yaml", ".yml")  # files that are read, and not as bash
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeOptions:
+    """The way in which sources are read, as for ``read_script`` and ``effective_config``."""
+
+    cwd: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    version: str | None = None
+    fork_config: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a text with its reason. ``after`` is empty for what goes, ``before`` for what comes."""
+
+    where: Where
+    before: str
+    after: str
+    why: str
+
+    def __str__(self) -> str:
+        if not self.after:
+            return f"{self.where}: {self.before} goes: {self.why}"
+        if not self.before:
+            return f"{self.where}: {self.after} comes: {self.why}"
+        return f"{self.where}: {self.before} becomes {self.after}: {self.why}"
+
+
+@dataclass
+class Upgraded:
+    """A source before and after. ``refused`` cannot be carried; ``kept`` has no effect under the target."""
+
+    path: str
+    before: bytes
+    after: bytes
+    changes: list[Change] = field(default_factory=list)
+    refused: list[Remark] = field(default_factory=list)
+    kept: list[Remark] = field(default_factory=list)
+    launches: int = 0
+    notes: str = ""  # of the reading of a script without launches
+
+    @property
+    def changed(self) -> bool:
+        """Return whether the text differs."""
+        return self.before != self.after
+
+
+def upgrade_script(path: str, options: UpgradeOptions) -> Upgraded:
+    """Upgrade a shell script; one without launches stays. Raises UserError for one that cannot be read."""
+    if path.endswith(_OTHERS):
+        raise UserError("is not a shell script: upgrade changes shell scripts only", where=Where(path))
+    reading = _read(path, options)
+    refuse_lost_arguments(reading)
+    before = Path(path).read_bytes()
+    out = Upgraded(path, before, before, launches=len(reading.launches))
+    if not reading.launches:
+        out.notes = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
+        return out
+    try:
+        text = BashText(before)
+    except NotEditable as problem:
+        out.refused.append(Remark(Where(path), "this script", f"is not changed: {problem}"))
+        return out
+    session = _Session(text, path, options, out)
+    for launch in reading.launches:
+        session.launch(launch)
+    session.finish(reading)
+    return out
+
+
+def _read(path: str, options: UpgradeOptions, text: bytes | None = None) -> Reading:
+    return read_script(path, cwd=options.cwd, env=options.env, args=options.arguments, content=text)
+
+
+class _Session:
+    """The edits of one text, launch by launch."""
+
+    def __init__(self, text: BashText, path: str, options: UpgradeOptions, out: Upgraded) -> None:
+        self.text, self.path, self.options, self.out = text, path, options, out
+        self.edits: list[Edit] = []
+        self.behind: dict[int, tuple[Place, list[bytes]]] = {}
+        self.expected: list[list[str]] = []
+        self.faults: set[tuple[str, str]] = set()  # what Hydra refuses of the old launches
+
+    def launch(self, launch: Launch) -> None:
+        """Plan and place the changes of one launch."""
+        self.expected.append([word.text for word in launch.arguments])
+        root = self.options.cwd
+        if why := _unsupported(launch):
+            self._refuse(launch.where, launch.module, why)
+            return
+        config = effective_config(
+            launch, version=self.options.version, root=root, fork_config=self.options.fork_config
+        )
+        if config.fork is not None:
+            self._refuse(
+                launch.where,
+                launch.module,
+                f"starts from the copy of veRL in {config.fork.folder}, whose code is not veRL {VERL}'s;"
+                " --no-fork-config takes it for the release that its keys fit",
+            )
+            return
+        self.faults |= {_fault(note) for note in config.diagnostics if note.severity == "error"}
+        planned = plan(config, root)
+        self._report(planned)
+        words: list[str] = []
+        changes = {change.index: change for change in planned.changes}
+        for index, word in enumerate(launch.arguments):
+            change = changes.get(index)
+            if change is None or not self._change(launch, change):
+                words.append(word.text)
+            else:
+                words += [new.text for new in new_words(launch, index, change)]
+        self.expected[-1] = words + self._add(launch, planned, changes)
+
+    def _report(self, planned: LaunchPlan) -> None:
+        for kind, found in ((self.out.refused, planned.refused), (self.out.kept, planned.kept)):
+            kind += [remark for remark in found if remark not in kind]
+
+    def _refuse(self, where: Where, spelled: str, text: str) -> None:
+        remark = Remark(where, spelled, text)
+        if remark not in self.out.refused:
+            self.out.refused.append(remark)
+
+    def _place(self, launch: Launch, index: int) -> Place:
+        """Find the place of an argument. Raises NotEditable."""
+        word = launch.arguments[index]
+        head = word.text if word.text.startswith("~") else word.text.partition("=")[0]
+        places = self.text.places(head, word.where.line) if word.where.file == self.path else []
+        if not places:
+            raise NotEditable("it is not written out in this file as key=value")
+        return places[0]
+
+    def _change(self, launch: Launch, change: WordChange) -> bool:
+        """Make the edits of one argument; name it where that cannot be."""
+        word = launch.arguments[change.index]
+        head, _, value = word.text.partition("=")
+        try:
+            place = self._place(launch, change.index)
+            if not change.new:
+                edits = [self.text.removed(place)]
+            else:
+                first, *others = change.new
+                edits = []
+                if first.head != head:
+                    edits.append(self.text.renamed(place, first.head, head))
+                if first.value is not None:
+                    edits.append(self._revalued(place, value, first))
+                if others:
+                    copies = [self.text.copy(place, new.head, head, new.value) for new in others]
+                    edits.append(self.text.inserted(place, copies))
+        except NotEditable as problem:
+            became = " and ".join(map(_shown, change.new)) if change.new else "nothing"
+            self._refuse(word.where, head, f"is {became} now ({change.why}): {problem}")
+            return False
+        self.edits += edits
+        after = " ".join(map(_shown, change.new))
+        revalued = not change.new or any(new.value is not None for new in change.new)
+        self._note(word.where, word.text if revalued else head, after, change.why)
+        return True
+
+    def _revalued(self, place: Place, old: str, new: NewWord) -> Edit:
+        try:
+            return self.text.revalued(place, old, new.value or "")
+        except NotEditable:
+            divided = self.text.divided(place, new.divisor) if new.divisor else None
+            if divided is None:
+                raise
+            return divided
+
+    def _note(self, where: Where, before: str, after: str, why: str) -> None:
+        shown = list(masked([before, after]))
+        change = Change(where, shown[0], shown[1], why)
+        if change not in self.out.changes:
+            self.out.changes.append(change)
+
+    def _add(self, launch: Launch, planned: LaunchPlan, changes: Mapping[int, WordChange]) -> list[str]:
+        """Write the additions behind the last argument that stays; return their texts."""
+        if not planned.added:
+            return []
+        anchor = self._anchor(launch, changes)
+        out = []
+        for added in planned.added:
+            shown = added_word(launch, added).text
+            try:
+                if anchor is None:
+                    raise NotEditable("no argument of the launch is written out in this file")
+                place, where = anchor
+                word = self._added_text(launch, added, place)
+            except NotEditable as problem:
+                self._refuse(launch.where, shown, f"is needed now ({added.why}): {problem}")
+                continue
+            words = self.behind.setdefault(place.start, (place, []))[1]
+            if word not in words:
+                words.append(word)
+            self._note(where, "", shown, added.why)
+            out.append(shown)
+        return out
+
+    def _added_text(self, launch: Launch, added: AddedWord, anchor: Place) -> bytes:
+        if added.copied is None:
+            return self.text.word(added.new.head, added.new.value or "", anchor)
+        source = self._place(launch, added.copied)
+        head = launch.arguments[added.copied].text.partition("=")[0]
+        return self.text.copy(source, added.new.head, head, None)
+
+    def _anchor(self, launch: Launch, changes: Mapping[int, WordChange]) -> tuple[Place, Where] | None:
+        """The last argument that stays, best one that stands in the command itself."""
+        found = []
+        for index, word in enumerate(launch.arguments):
+            if (
+                "=" not in word.text
+                or word.text.startswith("-")
+                or (index in changes and not changes[index].new)
+            ):
+                continue
+            try:
+                place = self._place(launch, index)
+            except NotEditable:
+                continue
+            found.append(
+                (place.token.kind == "argument" and place.alone, place.alone, index, place, word.where)
+            )
+        if not found:
+            return None
+        best = max(found, key=lambda item: item[:3])
+        return best[3], best[4]
+
+    def finish(self, reading: Reading) -> None:
+        """Apply the edits, read the script again, and keep the result only if it is what was planned."""
+        edits = list(self.edits)
+        try:
+            edits += [self.text.inserted(place, words) for place, words in self.behind.values()]
+            after = applied(self.text.source, edits)
+        except NotEditable as problem:
+            self._give_up(str(problem))
+            return
+        if after == self.text.source:
+            return
+        again = _read(self.path, self.options, after)
+        new = [Counter(word.text for word in launch.arguments) for launch in again.launches]
+        if [launch.module for launch in again.launches] != [launch.module for launch in reading.launches] or (
+            new != [Counter(words) for words in self.expected]
+        ):
+            self._give_up("its launches would not get the arguments that are meant")
+            return
+        self.out.after = after
+        self._compose(again)
+
+    def _give_up(self, why: str) -> None:
+        self.out.changes.clear()
+        self.out.refused.append(Remark(Where(self.path), "this script", f"is not changed: {why}"))
+
+    def _compose(self, reading: Reading) -> None:
+        """Name what veRL's target would refuse of the new script."""
+        for launch in reading.launches:
+            if _unsupported(launch):
+                continue
+            composed = effective_config(launch, version=VERL, root=self.options.cwd)
+            for note in composed.diagnostics:
+                if note.severity != "error":
+                    continue
+                if _fault(note) in self.faults:
+                    remark = Remark(note.where, launch.module, f"{note.message} (so did its own release)")
+                    self.out.kept.append(remark)
+                else:
+                    self._refuse(note.where, launch.module, note.message)
+
+
+def _shown(new: NewWord) -> str:
+    return new.head if new.value is None else f"{new.head}={new.value}"
+
+
+def _fault(note: Diagnostic) -> tuple[str, str]:
+    """Code and subject of an error, without what the release has to say on it."""
+    return note.code, note.message.partition(": ")[0]
+
+
+def _unsupported(launch: Launch) -> str:
+    """Return why a launch is not upgraded, "" where it is."""
+    if VERL not in releases_of(launch.taken_for):
+        return f"is not part of veRL {VERL}: what became of its keys is not known"
+    return ""
