@@ -1,5 +1,7 @@
 """The adapters of veRL's v0 and v1 trainer train the same on the same stored groups."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from test_replay import critic_of
@@ -10,37 +12,86 @@ pytestmark = [pytest.mark.runtime, pytest.mark.nightly]
 
 # Without it v0 orders the rows of a step by their length, v1 does not: other rows share a mini-batch.
 SAME_ORDER = "trainer.balance_batch=False"
-STEPS = 2
+ADAPTIVE_KL = ("algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive")
+ACCEPTED = "rollout_rs_threshold=0.05"  # of token_k2, half the square of the log-probability's error
 # v1 compares lengths with the longest row, v0 with the limit, and it logs the balance of its one order.
 LOGGED_OTHERWISE = ("prompt_length/clip_ratio", "response_length/clip_ratio")
 LOGGED_OTHERWISE += ("response_length_non_aborted/clip_ratio", "global_seqlen/")
 
 
-def trained_on_stored_groups(toy, folder, trainer, *options):
-    """Store the same groups for each trainer, train on them; returns the metrics by step."""
-    spec = job(toy, folder, f"trainer.total_training_steps={STEPS}", SAME_ORDER, *options, trainer=trainer)
+def store_groups(spec, steps, *, off_policy=0.0):
+    """Answers for ``steps``, the same in each call; ``off_policy``: the spread of their log-probabilities'
+    error."""
     explorer = PlainExplorer(spec)
     explorer.version = 0
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         rng = torch.Generator().manual_seed(step)
         places = range((step - 1) * explorer.batch, step * explorer.batch)
-        explorer.buffer.put_groups(
-            [explorer._group(n, explorer.train[n], step, rng, key=f"1-{n}") for n in places]
-        )
+        groups = [explorer._group(n, explorer.train[n], step, rng, key=f"1-{n}") for n in places]
+        explorer.buffer.put_groups([_moved(group, rng, off_policy) for group in groups])
     explorer.buffer.beat("explorer", "recorded", state="done")
+
+
+def _moved(group, rng, spread):
+    def moved(one):
+        noise = spread * torch.randn(len(one.logprobs), generator=rng).numpy()
+        return replace(one, logprobs=one.logprobs + noise)
+
+    return replace(group, experiences=tuple(map(moved, group.experiences)))
+
+
+def trained_on_stored_groups(toy, folder, trainer, *options, steps=2, **given):
+    """Store the same groups for each trainer, train on them; returns the metrics by step."""
+    spec = job(toy, folder, f"trainer.total_training_steps={steps}", SAME_ORDER, *options, trainer=trainer)
+    store_groups(spec, steps, **given)
     return train(folder)
+
+
+def the_same_is_computed(v0, v1, steps):
+    for step in range(1, steps + 1):
+        computed = {k: v for k, v in learnt(v0[step]).items() if not k.startswith(LOGGED_OTHERWISE)}
+        assert computed["actor/grad_norm"] > 0 and computed.keys() <= v1[step].keys()
+        for name, value in computed.items():
+            assert v1[step][name] == pytest.approx(value, rel=1e-5, abs=1e-6), f"{name} at step {step}"
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
 def test_both_trainers_compute_the_same(toy_dir, tmp_path, algorithm):  # noqa: F811
     options = ["actor_rollout_ref.actor.use_kl_loss=True"]
     if algorithm == "ppo":
-        options = ["algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=True"]
-        options += ["algorithm.kl_ctrl.type=adaptive"]
+        options = ["algorithm.adv_estimator=gae", *ADAPTIVE_KL]
         options += [f"critic.model.path={critic_of(toy_dir / 'model', tmp_path / 'critic')}"]
     v0, v1 = (trained_on_stored_groups(toy_dir, tmp_path / name, name, *options) for name in ("v0", "v1"))
-    for step in range(1, STEPS + 1):
-        computed = {k: v for k, v in learnt(v0[step]).items() if not k.startswith(LOGGED_OTHERWISE)}
-        assert computed["actor/grad_norm"] > 0 and computed.keys() <= v1[step].keys()
-        for name, value in computed.items():
-            assert v1[step][name] == pytest.approx(value, rel=1e-5, abs=1e-6), f"{name} at step {step}"
+    the_same_is_computed(v0, v1, 2)
+
+
+def test_after_rejection_v1_divides_by_the_rejected_tokens_too(toy_dir, tmp_path):  # noqa: F811
+    options = [f"algorithm.rollout_correction.{word}" for word in ("rollout_rs=token_k2", ACCEPTED)]
+    options += ["actor_rollout_ref.actor.ppo_mini_batch_size=8"]
+    given = {"steps": 1, "off_policy": 0.5}
+    v0, v1 = (
+        trained_on_stored_groups(toy_dir, tmp_path / name, name, *options, **given)[1]
+        for name in ("v0", "v1")
+    )
+    rejected = v0["rollout_corr/rollout_rs_masked_fraction"]
+    assert 0.1 < rejected < 0.9 and v1["rollout_corr/rollout_rs_masked_fraction"] == rejected
+    assert v0["actor/grad_norm"] > 0.1
+    for name in ("actor/grad_norm", "actor/pg_loss"):
+        assert v1[name] == pytest.approx((1 - rejected) * v0[name], rel=1e-4), name
+    assert v1["critic/advantages/max"] == pytest.approx(v0["critic/advantages/max"])
+
+
+def test_either_trainer_goes_on_from_the_other_s_checkpoint(toy_dir, tmp_path):  # noqa: F811
+    """Three steps of v0, v1 and v0 in turn compute what v1 computes in one run."""
+    options = ["trainer.save_freq=1", *ADAPTIVE_KL]
+    whole = trained_on_stored_groups(toy_dir, tmp_path / "whole", "v1", *options, steps=3)
+    folder = tmp_path / "turns"
+    for step, trainer in enumerate(("v0", "v1", "v0"), 1):
+        words = (f"trainer.total_training_steps={step}", SAME_ORDER, *options)
+        spec = job(toy_dir, folder, *words, trainer=trainer)
+        if step == 1:
+            store_groups(spec, 3)
+        turns = train(folder)
+        assert sorted(turns) == list(range(1, step + 1))
+    the_same_is_computed(turns, whole, 3)
+    assert whole[3]["actor/reward_kl_penalty_coeff"] != whole[1]["actor/reward_kl_penalty_coeff"]
