@@ -167,3 +167,23 @@ def test_a_model_that_takes_images_is_refused():
 
     with pytest.raises(UserError, match=r"trinity_compat\.trainer=v1 trains text alone"):
         TrinityPPOTrainer(None, None, SimpleNamespace(processor=object()), "cpu", None)
+
+
+def test_no_checkpoint_counts_while_a_row_is_left_in_transfer_queue(monkeypatch):
+    import transfer_queue
+
+    from trinity_compat.trainer.verl_v1 import adapter
+
+    left = {"train": {"4-0_0_0": {}}, "val": {}}
+    monkeypatch.setattr(transfer_queue, "kv_list", lambda: left)
+    published = []
+    trainer = object.__new__(adapter.TrinityPPOTrainer)
+    trainer._marker = SimpleNamespace(publish=lambda: published.append("marker"))
+    trainer._retention = SimpleNamespace(prune=lambda folder, step: None)
+    trainer._directory, trainer._saved = None, 4
+    with pytest.raises(RunError, match=r"^rows are left in TransferQueue after their step \(1\)"):
+        trainer._publish_marker()
+    assert published == []
+    left["train"].clear()
+    trainer._publish_marker()
+    assert published == ["marker"]

@@ -186,6 +186,11 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
     def _save_checkpoint(self) -> None:
         self._save(super()._save_checkpoint)
 
+    def _publish_marker(self) -> None:
+        if self._saved:
+            queue.check_empty()
+        super()._publish_marker()
+
     def _load_checkpoint(self) -> None:
         self._load(super()._load_checkpoint)
 

@@ -17,7 +17,7 @@ import transfer_queue
 from omegaconf import DictConfig
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from trinity_compat.common.errors import RunError
+from trinity_compat.common.errors import RunError, UserError
 
 _CONTROLLER, _NAMESPACE = "TransferQueueController", "transfer_queue"
 _LEAVES_S = 30.0  # an actor outlives its driver by this at most, when that was killed
@@ -36,15 +36,17 @@ class QueueRow:
 def opened(config: DictConfig) -> Iterator[None]:
     """Start TransferQueue for this process and its workers, and end it.
 
-    Raises RunError where another process has one on this Ray: its name is Ray's, so that both would share
+    Raises UserError where another process has one on this Ray: its name is Ray's, so that both would share
     one partition, and the first to end would end the other's.
     """
     until = time.monotonic() + _LEAVES_S
     while _exists():
         if time.monotonic() > until:
-            raise RunError(
-                "another run on this Ray uses veRL's v1 trainer, and both would share its TransferQueue",
-                hint="give this run a Ray of its own, or write trinity_compat.trainer=v0",
+            raise UserError(
+                "trinity_compat.trainer=v1: another run on this Ray trains with veRL's v1, and a Ray has one"
+                " TransferQueue: each would take the other's rows",
+                hint="wait for its end, unset RAY_ADDRESS to give this run a Ray of its own,"
+                " or write trinity_compat.trainer=v0",
             )
         time.sleep(0.5)
     transfer_queue.init(config.transfer_queue)
@@ -79,6 +81,15 @@ def put(rows: Sequence[QueueRow], partition: str) -> transfer_queue.KVBatchMeta:
         tags=tags,
     )
     return transfer_queue.KVBatchMeta(partition_id=partition, keys=keys, tags=tags)
+
+
+def check_empty() -> None:
+    """Raise RunError where a row is left: at a checkpoint the database alone has the run's rows."""
+    left = sum(len(rows) for rows in (transfer_queue.kv_list() or {}).values())
+    if left:
+        raise RunError(
+            f"rows are left in TransferQueue after their step ({left}): no checkpoint is published"
+        )
 
 
 def clear(keys: Sequence[str], partition: str) -> None:
