@@ -18,12 +18,13 @@ from trinity_compat.translate.defaults import same
 from trinity_compat.translate.pipeline import as_translated
 from trinity_compat.translate.rows import means_nothing
 from trinity_compat.translate.stock_verl import honoured_here
-from trinity_compat.translate.verl_from_trinity import verl_settings
+from trinity_compat.translate.verl_from_trinity import COMPAT, verl_settings
 from trinity_compat.trinity.config.complete import CompletedConfig, completed
 from trinity_compat.trinity.config.read_tracking import values_of
 from trinity_compat.verl_config.reads import sentence, unchecked
 
 ABSENT = "(not there)"
+_IN_TRAINER_CONFIG = ("trainer.trainer_config.actor_rollout_ref.", "trainer.trainer_config.critic.")
 _FILES = ("data.train_files", "data.val_files")  # one file or a list of files
 
 
@@ -149,6 +150,10 @@ def _derived(full: CompletedConfig) -> dict[str, object]:
 
 def _is_verl(full: CompletedConfig, path: str, value: object) -> bool:
     """Return True if another ``value`` at ``path`` changes the veRL configuration, whose rows tell it."""
+    if any(f".{COMPAT}.{section}." in path for section in ("verl", "stands_for")):
+        return True  # keys of veRL by their names; so are these, but for the count of steps
+    if path.startswith(_IN_TRAINER_CONFIG) and not path.endswith("optim.lr_warmup_steps"):
+        return True
     changed = copied(full.config)
     try:
         put(changed, path, value)

@@ -48,7 +48,7 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     keys |= _copied(reading)
     for way_back in WAYS_BACK:
         keys.update(way_back(reading))
-    keys |= _passed(config)
+    keys |= passed(config)
     keys |= supervised.verl_keys(reading)
     if (flavour := flavour_of(config)) in OTHER_FLAVOURS:
         # Trinity's fields name settings of FSDP, which the classes of another engine's sections do not take.
@@ -259,7 +259,7 @@ def _copied(reading: TrinityReader) -> dict[str, object]:
     return keys
 
 
-def _passed(config: Mapping[str, object]) -> dict[str, object]:
+def passed(config: Mapping[str, object]) -> dict[str, object]:
     """Return the keys passed to trainer_config, which have their own veRL names there."""
     section = TrinityReader(config).get(_TC) or {}
     keys = {}
