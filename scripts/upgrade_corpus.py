@@ -4,8 +4,8 @@
 
 Each recorded script that starts main_ppo (tests/facts/public.json.xz) is upgraded from its own release. Then
 
-- the new script, read again and composed under the target, has the configuration that
-  ``verl_config.upgrade`` carries the old one to, but for the differences that `deliberate` names;
+- the new script, read again and composed under the target with its config files as upgraded, has the
+  configuration that ``verl_config.upgrade`` carries the old one to, but for what `deliberate` names;
 - ``bash -n`` takes it;
 - a second upgrade changes nothing.
 
@@ -23,6 +23,7 @@ import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ import facts
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_script
+from trinity_compat.launch.model import Launch
+from trinity_compat.rewrite.configuration import upgrade_configuration
+from trinity_compat.rewrite.plan import with_files
 from trinity_compat.rewrite.script import UpgradeOptions, upgrade_script
 from trinity_compat.translate.micro_batch_sizes import has_critic
 from trinity_compat.verl_config import effective_config, upgrade
@@ -79,17 +83,31 @@ def differences(old: EffectiveConfig, new: EffectiveConfig, reasons: Counter[str
             yield f"{key} is {there.value if there else 'absent'}, not {setting.value}"
 
 
+def config_files(launch: Launch, version: str, root: Path) -> set[Path]:
+    """Return the user's config files from which a launch of main_ppo is composed."""
+    if launch.module != MAIN:
+        return set()
+    settings = effective_config(launch, version=version, root=root).settings.values()
+    places = {one.where.file for one in settings if one.where and one.word is None}
+    return {(root / place).resolve() for place in places if place.endswith(".yaml")}
+
+
 def judged(script: Path, how: dict[str, Any], version: str, reasons: Counter[str]) -> Iterator[str]:
     """Yield each way in which the upgrade of a script fails."""
-    options = UpgradeOptions(Path(how["cwd"]), how["env"], tuple(how["args"]), version)
+    before = read_script(script, **how).launches
+    files = {}
+    for file in {file for launch in before for file in config_files(launch, version, Path(how["cwd"]))}:
+        done = upgrade_configuration(str(file), UpgradeOptions(version=version, fork_config=False))
+        yield from (f"not carried: {remark.spelled}: {remark.text}" for remark in done.refused)
+        files[str(file)] = done.after.decode()
+    options = UpgradeOptions(Path(how["cwd"]), how["env"], tuple(how["args"]), version, files=files)
     result = upgrade_script(str(script), options)
     yield from (f"not carried: {remark.spelled}: {remark.text}" for remark in result.refused)
-    before = read_script(script, **how).launches
     after = read_script(script, **how, content=result.after).launches
     for one, other in zip(before, after, strict=True):
         if one.module == MAIN:
             old = effective_config(one, version=version, root=Path(how["cwd"]))
-            new = effective_config(other, version=VERL, root=Path(how["cwd"]))
+            new = effective_config(with_files(other, files), version=VERL, root=Path(how["cwd"]))
             yield from differences(old, new, reasons)
     with tempfile.TemporaryDirectory() as folder:
         again = Path(folder) / script.name
@@ -103,7 +121,7 @@ def judged(script: Path, how: dict[str, Any], version: str, reasons: Counter[str
     try:
         script.write_bytes(result.after)
         for again_from in (None, version):
-            options = UpgradeOptions(Path(how["cwd"]), how["env"], tuple(how["args"]), again_from, False)
+            options = replace(options, version=again_from, fork_config=False)
             try:
                 second = upgrade_script(str(script), options)
             except UserError as error:

@@ -109,6 +109,28 @@ def test_several_scripts_are_not_printed_as_one(script: Path) -> None:
         upgrade(script, script)
 
 
+def test_a_script_and_the_configuration_that_it_reads(tmp_path: Path) -> None:
+    script, config = tmp_path / "run.sh", tmp_path / "conf" / "mine.yaml"
+    config.parent.mkdir()
+    config.write_text("defaults:\n  - ppo_trainer\n  - _self_\nreward_model:\n  reward_manager: dapo\n")
+    script.write_text(
+        'python3 -m verl.trainer.main_ppo --config-path="$PWD/conf" --config-name=mine \\\n'
+        "  algorithm.adv_estimator=grpo\n"
+    )
+    how = ("--verl-version", "0.8.0", "--cwd", tmp_path)
+    code, out, err = upgrade(script, *how)
+    assert code == 1
+    assert f"{config}:5: reward_model.reward_manager: became reward.reward_manager.name" in err
+    assert "reward_manager" not in out
+    assert upgrade(script, config, *how, "--write")[0] == 0
+    assert config.read_text() == (
+        "defaults:\n  - ppo_trainer\n  - _self_\nreward:\n  reward_manager:\n    name: dapo\n"
+        "actor_rollout_ref:\n  rollout:\n    max_num_seqs: 1024\ntrainer:\n  use_v1: false\n"
+    )
+    assert "max_num_seqs" not in script.read_text()
+    assert upgrade(script, config, "--cwd", tmp_path, "--check") == (0, "", "")
+
+
 def test_what_cannot_be_carried_exits_1_with_its_line(script: Path) -> None:
     script.write_text("MODE=sync\necho $MODE\n" + REFUSED)
     code, out, err = upgrade(script, "--verl-version", "0.8", "-q")
@@ -135,7 +157,7 @@ def test_secrets_are_not_shown(script: Path) -> None:
         (["{folder}/none.sh"], "there is no script"),
         (["{folder}/empty"], "no script below"),
         (["{folder}/idle.sh"], "launches no training main"),
-        (["{folder}/main.py"], "is not a shell script"),
+        (["{folder}/main.py"], "shell scripts and YAML configurations only"),
         ([""], "a SOURCE is empty"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -19,7 +20,9 @@ from trinity_compat.cli._shared import (
 from trinity_compat.common.atomic_write import replacing
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.releases import VERL
+from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.script_files import files_of
+from trinity_compat.rewrite.configuration import upgrade_configuration
 from trinity_compat.rewrite.script import Upgraded, UpgradeOptions, upgrade_script
 from trinity_compat.verl_config.releases import check_version
 
@@ -49,9 +52,9 @@ def command(
 ) -> int:
     """Write a veRL launch script in the spelling of a newer veRL release.
 
-    SOURCE is a shell script, or a folder of them. Renamed keys are renamed, keys without an effect
-    removed, and defaults that have changed since are written out. Everything else stays as it is. What
-    follows -- are the script's own arguments. Nothing of a script is run.
+    SOURCE is a shell script, a folder of them, or a veRL YAML. Renamed keys are renamed, keys without an
+    effect removed, and defaults that have changed since are written out. Everything else stays as it is.
+    What follows -- are the script's own arguments. Nothing of a script is run.
 
     Without --write, --diff or --check the new script is printed; stderr has a line with the reason of each
     change.
@@ -74,11 +77,17 @@ def command(
         )
     results: list[Upgraded] = []
     failed = False
-    for path, named in files:
+    # first the configurations: a script that reads one is upgraded together with it
+    for path, named in sorted(files, key=lambda file: not is_configuration(file[0])):
         try:
             if in_place:
                 _refuse_link(path)
-            result = upgrade_script(path, options)
+            if is_configuration(path):
+                result = upgrade_configuration(path, options)
+                new = {str(place): result.after.decode() for place in _places(path)}
+                options = replace(options, files={**options.files, **new})
+            else:
+                result = upgrade_script(path, options)
             if named and not result.launches:
                 raise UserError(f"{path} launches no training main" + (result.notes and f": {result.notes}"))
         except UserError as error:
@@ -92,6 +101,11 @@ def command(
     refused = any(result.refused for result in results)
     changed = check and any(result.changed for result in results)
     return 2 if failed else int(refused or changed)
+
+
+def _places(path: str) -> tuple[Path, Path]:
+    """Return the absolute paths under which a launch may read a file."""
+    return Path(path).absolute(), Path(path).resolve()
 
 
 def _refuse_link(path: str) -> None:

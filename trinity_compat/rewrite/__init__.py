@@ -1,1 +1,1 @@
-"""Rewriting of a veRL script in a newer release's spelling, by edits at the words' own places."""
+"""Rewriting of veRL scripts and YAML in a newer release's spelling, by edits at the words' own places."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import leaves, value_at
@@ -35,6 +36,7 @@ from trinity_compat.verl_config.upgrade import (
 _VLLM = vllm_arguments.SECTION + "."
 _V1 = "trainer.use_v1"
 _V1_WHY = "older releases have the v0 trainer alone; v1, the default now, makes mini-batches of other rows"
+NO_FILES: Mapping[str, str] = MappingProxyType({})
 _AS_BEFORE = "the default of veRL {old} is {value}, that of {target} another"
 _NO_KEY = f"veRL {VERL} has no such key"
 
@@ -95,13 +97,24 @@ class LaunchPlan:
     carried: EffectiveConfig | None = None  # the configuration that the new launch is to have
 
 
-def plan(config: EffectiveConfig, root: Path | None) -> LaunchPlan:
-    """Plan the upgrade of the launch that ``config`` was composed from."""
-    return _Planner(config, root).plan()
+def plan(
+    config: EffectiveConfig,
+    root: Path | None,
+    *,
+    files: Mapping[str, str] = NO_FILES,
+    add_defaults: bool = True,
+) -> LaunchPlan:
+    """Plan the upgrade of the launch that ``config`` was composed from.
+
+    ``files``: new texts of config files, by absolute path, that are upgraded as well. Without
+    ``add_defaults`` defaults that have changed are not made up for.
+    """
+    return _Planner(config, root, files).plan(add_defaults=add_defaults)
 
 
 class _Planner:
-    def __init__(self, config: EffectiveConfig, root: Path | None) -> None:
+    def __init__(self, config: EffectiveConfig, root: Path | None, files: Mapping[str, str]) -> None:
+        self.files = files
         self.config, self.root, self.launch = config, root, config.launch
         self.result: UpgradeResult = upgrade(config)
         self.carried = self.result.config.settings
@@ -120,7 +133,8 @@ class _Planner:
         self.sizes = {size.all_gpus: size for size in sizes(lambda _: True)}  # those of every model
         self.last = {given.override.key: given for given in self.given}
 
-    def plan(self) -> LaunchPlan:
+    def plan(self, *, add_defaults: bool) -> LaunchPlan:
+        """Return the plan."""
         groups = {setting.key.lstrip("~") for setting in self.config.others}
         for given in self.given:
             spelled = given.override.key + (f"@{given.override.package}" if given.override.package else "")
@@ -130,7 +144,7 @@ class _Planner:
             if change is not None:
                 self.out.changes.append(change)
         self._check_files()
-        if self.older:
+        if self.older and add_defaults:
             self._add_defaults()
         self._note_ignored()
         return self.out
@@ -140,6 +154,8 @@ class _Planner:
         for key in self.config.set_keys:
             setting = self.config.settings[key]
             if setting.where is None or setting.word is not None:
+                continue
+            if str(Path(setting.where.file).resolve()) in self.files:
                 continue
             row = row_for(key, self.config.flavour)
             if row is not None and (row.targets(key) != (key,) or row.value(setting.value) != setting.value):
@@ -156,6 +172,8 @@ class _Planner:
         if op == DELETE:
             gone = key not in self.target.nodes
             return WordChange(index, (), f"{_NO_KEY} to delete") if gone else None
+        if not self.older and key in self.target.nodes and _same(value_at(self.target.tree, key), value):
+            return None  # the default of the target itself
         if isinstance(value, Mapping) and value:
             self._check_section(given, value)
             return self._renamed(index, given, (key,), value, value, "")
@@ -165,7 +183,11 @@ class _Planner:
         over_all = size is not None and value is not None and self.config.get(size.per_gpu) is None
         if size is not None and over_all and not size.is_dynamic(self.config.get):
             return self._per_gpu(index, given, size)
-        derived = [name for name in self.implied if source_of_implied(name) == key and name != key]
+        derived = [
+            name
+            for name in self.implied
+            if source_of_implied(name) == key and name != key and name not in self.last
+        ]
         row = row_for(key, self.config.flavour)
         dropped = row is not None and not row.targets(key)
         if derived and (dropped or sentence(key, VERL, self.config.flavour)):
@@ -183,9 +205,12 @@ class _Planner:
             if target in self.implied and target in self.carried:
                 now, why = self.carried[target].value, self.implied[target]
         if row is not None and row.skip_null and value is None and targets != (key,):
+            if key in self.target.nodes and value_at(self.target.tree, key) is None:
+                return None  # the target has the old key, too, as null
             return WordChange(index, (), f"{why}; null said nothing")
-        if row is None and self.target.takes(key) is False and self._drops(key):
-            return WordChange(index, (), self._drops(key))
+        drops = self._drops(key)
+        if row is None and drops and (self.older or key not in self.target.nodes):
+            return WordChange(index, (), drops)
         return self._renamed(index, given, targets, value, now, why)
 
     def _drops(self, key: str) -> str:
@@ -299,7 +324,8 @@ class _Planner:
         """Add what the target's defaults say otherwise, until the composition is the carried one."""
         for _ in range(4):
             try:
-                composed = effective_config(new_launch(self.launch, self.out), version=VERL, root=self.root)
+                launch = with_files(new_launch(self.launch, self.out), self.files)
+                composed = effective_config(launch, version=VERL, root=self.root)
             except UserError:
                 return  # said when the new script is composed
             found = [item for item in self._differing(composed) if item not in self.out.added]
@@ -313,6 +339,8 @@ class _Planner:
             there = composed.settings.get(key)
             if there is None or key not in self.result.explicit or _same(there.value, setting.value):
                 continue
+            if setting.where is not None and setting.word is None:
+                continue  # of a config file, which is upgraded by itself
             if key in composed.set_keys or (key == _V1 and key in self.config.settings):
                 continue
             if key.rpartition(".")[2] == "_target_" or (key.startswith("critic.") and not critic):
@@ -391,3 +419,8 @@ def new_launch(launch: Launch, plan: LaunchPlan) -> Launch:
         words += new_words(launch, index, changes[index]) if index in changes else [word]
     words += [added_word(launch, added) for added in plan.added]
     return replace(launch, arguments=tuple(words))
+
+
+def with_files(launch: Launch, files: Mapping[str, str]) -> Launch:
+    """Return the launch as it would read config files with these texts, by absolute path."""
+    return replace(launch, wrote={**launch.wrote, **files}) if files else launch

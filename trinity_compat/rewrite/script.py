@@ -25,6 +25,7 @@ from trinity_compat.rewrite.plan import (
     added_word,
     new_words,
     plan,
+    with_files,
 )
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.config_search import releases_of
@@ -41,6 +42,7 @@ class UpgradeOptions:
     arguments: tuple[str, ...] = ()
     version: str | None = None
     fork_config: bool = True
+    files: Mapping[str, str] = field(default_factory=dict)  # as for `plan.plan`
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Upgraded:
 def upgrade_script(path: str, options: UpgradeOptions) -> Upgraded:
     """Upgrade a shell script; one without launches stays. Raises UserError for one that cannot be read."""
     if path.endswith(_OTHERS):
-        raise UserError("is not a shell script: upgrade changes shell scripts only", where=Where(path))
+        raise UserError("upgrade changes shell scripts and YAML configurations only", where=Where(path))
     reading = _read(path, options)
     refuse_lost_arguments(reading)
     before = Path(path).read_bytes()
@@ -135,7 +137,7 @@ class _Session:
             )
             return
         self.faults |= {_fault(note) for note in config.diagnostics if note.severity == "error"}
-        planned = plan(config, root)
+        planned = plan(config, root, files=self.options.files)
         self._report(planned)
         words: list[str] = []
         changes = {change.index: change for change in planned.changes}
@@ -184,11 +186,11 @@ class _Session:
                     copies = [self.text.copy(place, new.head, head, new.value) for new in others]
                     edits.append(self.text.inserted(place, copies))
         except NotEditable as problem:
-            became = " and ".join(map(_shown, change.new)) if change.new else "nothing"
+            became = " and ".join(map(shown, change.new)) if change.new else "nothing"
             self._refuse(word.where, head, f"is {became} now ({change.why}): {problem}")
             return False
         self.edits += edits
-        after = " ".join(map(_shown, change.new))
+        after = " ".join(map(shown, change.new))
         revalued = not change.new or any(new.value is not None for new in change.new)
         self._note(word.where, word.text if revalued else head, after, change.why)
         return True
@@ -203,8 +205,8 @@ class _Session:
             return divided
 
     def _note(self, where: Where, before: str, after: str, why: str) -> None:
-        shown = list(masked([before, after]))
-        change = Change(where, shown[0], shown[1], why)
+        texts = list(masked([before, after]))
+        change = Change(where, texts[0], texts[1], why)
         if change not in self.out.changes:
             self.out.changes.append(change)
 
@@ -215,20 +217,20 @@ class _Session:
         anchor = self._anchor(launch, changes)
         out = []
         for added in planned.added:
-            shown = added_word(launch, added).text
+            text = added_word(launch, added).text
             try:
                 if anchor is None:
                     raise NotEditable("no argument of the launch is written out in this file")
                 place, where = anchor
                 word = self._added_text(launch, added, place)
             except NotEditable as problem:
-                self._refuse(launch.where, shown, f"is needed now ({added.why}): {problem}")
+                self._refuse(launch.where, text, f"is needed now ({added.why}): {problem}")
                 continue
             words = self.behind.setdefault(place.start, (place, []))[1]
             if word not in words:
                 words.append(word)
-            self._note(where, "", shown, added.why)
-            out.append(shown)
+            self._note(where, "", text, added.why)
+            out.append(text)
         return out
 
     def _added_text(self, launch: Launch, added: AddedWord, anchor: Place) -> bytes:
@@ -290,6 +292,7 @@ class _Session:
         for launch in reading.launches:
             if _unsupported(launch):
                 continue
+            launch = with_files(launch, self.options.files)
             composed = effective_config(launch, version=VERL, root=self.options.cwd)
             for note in composed.diagnostics:
                 if note.severity != "error":
@@ -301,7 +304,8 @@ class _Session:
                     self._refuse(note.where, launch.module, note.message)
 
 
-def _shown(new: NewWord) -> str:
+def shown(new: NewWord) -> str:
+    """Return a new word as messages show it."""
     return new.head if new.value is None else f"{new.head}={new.value}"
 
 

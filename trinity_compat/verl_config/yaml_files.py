@@ -108,6 +108,13 @@ def _below(node: yaml.Node) -> list[yaml.Node]:
     return [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
 
 
+def compose_yaml(text: str) -> yaml.Node | None:
+    """Return the nodes of one YAML document, with their places. Raises yaml.YAMLError."""
+    import yaml
+
+    return yaml.compose(text, Loader=_loader())
+
+
 def load_yaml(text: str) -> object:
     """Parse one YAML document by OmegaConf's rules. Raises yaml.YAMLError."""
     import yaml
@@ -147,7 +154,7 @@ def key_lines(text: str) -> dict[str, int]:
             if isinstance(value, yaml.MappingNode):
                 walk(value, f"{prefix}{key.value}.")
 
-    root = yaml.compose(text, Loader=_loader())
+    root = compose_yaml(text)
     if isinstance(root, yaml.MappingNode):
         walk(root, "")
     return out
