@@ -213,6 +213,8 @@ def words(tmp_path, monkeypatch):
     url = f"sqlite:///{job}/experiences.db"
     open_buffer(url).close()
     RunSpec(str(job), url, {}, 1, None, SyncSpec()).save(job / "config" / "run.json")
+    translated = tmp_path / "translated.yaml"
+    cli(["translate", str(SCRIPT), "-o", str(translated)], standalone_mode=False)
     shown = SimpleNamespace(lines=lambda: ["shown"], record=lambda: {"answers": []})
     monkeypatch.setattr(debug, "run_task", lambda *told, **more: shown)
     return {
@@ -222,6 +224,7 @@ def words(tmp_path, monkeypatch):
         ("debug",): [job, "-m", "workflow"],
         ("diff",): [SCRIPT, SCRIPT],
         ("rules", "init"): [SCRIPT],
+        ("to-verl",): [translated],
         ("translate",): [SCRIPT, "--env", "TOY_DIR=/toy"],
     }
 
