@@ -1,6 +1,6 @@
 """Write translators/verl/releases/: the config trees of veRL's releases as JSON, one key a line.
 
-    python scripts/make_verl_releases.py --tree 0.7.0=DIR:"git tag v0.7.0" [--tree …]
+    python scripts/make_verl_releases.py --tree 0.7.0=DIR:"git tag v0.7.0" [--tree …] [--fields]
 
 DIR holds a checkout of a release, or its unpacked wheel (a folder with ``verl/trainer/config``).
 Written per release: ``<version>.json`` (verl/trainer/config) and ``<version>.recipes.json`` (config
@@ -9,7 +9,8 @@ files elsewhere in the repository that build on ppo_trainer or ppo_megatron_trai
 version is inferred from. With ``--fields`` (the pinned release must be installed) also ``fields.json``:
 the fields of each dataclass that a section's ``_target_`` names, which is what verl builds it from.
 To read one more release: name it in ``VERL_RELEASES`` (trinity_compat/common/releases.py) and run this with
-every release's tree. ``VERL`` there, the release that runs, is not affected.
+its tree; those of the others are read from what is stored. ``VERL`` there, the release that runs, is not
+affected.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import Any
 import yaml
 from data_files import dump
 
-from trinity_compat.common.releases import VERL
+from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.verl_config.compose import Choices, compose, composed_as
-from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, Tree
+from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, Tree, release_tree
 from trinity_compat.verl_config.yaml_files import ConfigFile, parse_config_file
 
 OUT = Path(__file__).resolve().parent.parent / "translators" / "verl" / "releases"
@@ -128,17 +129,18 @@ def write(name: str, content: Any) -> None:
 
 def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__)
-    cli.add_argument("--tree", action="append", required=True, metavar="VERSION=DIR:SOURCE")
+    cli.add_argument("--tree", action="append", default=[], metavar="VERSION=DIR:SOURCE")
     cli.add_argument("--fields", action="store_true")
     options = cli.parse_args()
-    trees: dict[str, Tree] = {}
     for spec in options.tree:
         version, _, rest = spec.partition("=")
         folder, _, source = rest.partition(":")
+        if version not in VERL_RELEASES:
+            cli.error(f"{version} is not in VERL_RELEASES (trinity_compat/common/releases.py)")
         files = read_tree(Path(folder) / CONFIG)
         write(f"{version}.json", {"version": version, "source": source, "files": files})
         write(f"{version}.recipes.json", read_recipes(Path(folder)))
-        trees[version] = Tree.from_json(files)
+    trees = {version: release_tree(version) for version in VERL_RELEASES}
     write("keys.json", fingerprints(trees))
     if options.fields:
         flavours = (*FLAVOURS, *ENGINE_FLAVOURS)

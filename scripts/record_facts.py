@@ -1,8 +1,11 @@
 """Pack recorded facts about other software for the tests: tests/facts.
 
     .venv/bin/python scripts/record_facts.py [--from ../shared] [--check]
+    .venv/bin/python scripts/record_facts.py --tree 0.9.0=DIR
 
 ``--check`` writes nothing and exits with 1 where the packed copy says something else than the folder.
+``--tree`` adds the defaults of one release of veRL, as Hydra composes them from its unpacked wheel or
+checkout DIR. Defaults that the folder does not have are kept.
 """
 
 from __future__ import annotations
@@ -14,17 +17,37 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.common.nested import leaves
+from trinity_compat.verl_config import FLAVOURS
+
 ROOT = Path(__file__).resolve().parents[1]
 FACTS = ROOT / "tests" / "facts"
 
 
 def gathered(source: Path) -> dict[str, Any]:
     """Name of a packed file → its content."""
-    defaults = sorted((source / "verl_defaults").glob("*.json"))
+    defaults = {path.stem: json.loads(path.read_text()) for path in (source / "verl_defaults").glob("*.json")}
     return {
         "public": json.loads((source / "corpus" / "public.json").read_text()),
-        "verl_defaults": {path.stem: json.loads(path.read_text()) for path in defaults},
+        "verl_defaults": with_defaults(defaults),
     }
+
+
+def with_defaults(added: dict[str, Any]) -> dict[str, Any]:
+    """The packed defaults with those of other releases, oldest release first."""
+    return dict(sorted({**read(FACTS / "verl_defaults.json.xz"), **added}.items()))
+
+
+def composed(tree: Path) -> dict[str, Any]:
+    """Flavour → dotted key → default of a release, by Hydra."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    with initialize_config_dir(str((tree / "verl/trainer/config").resolve()), version_base=None):
+        return {
+            flavour: dict(leaves(OmegaConf.to_container(compose(flavour), resolve=False)))
+            for flavour in FLAVOURS
+        }
 
 
 def read(path: Path) -> Any:
@@ -57,7 +80,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--from", dest="source", type=Path, default=ROOT.parent / "shared")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--tree", metavar="VERSION=DIR")
     args = parser.parse_args()
+    if args.tree:
+        version, _, folder = args.tree.partition("=")
+        content = with_defaults({version: composed(Path(folder))})
+        (FACTS / "verl_defaults.json.xz").write_bytes(packed(content))
+        return
     if args.check:
         wrong = different(args.source)
         print("\n".join(f"{name}: differs from {args.source}" for name in wrong) or "the same")

@@ -45,6 +45,7 @@ def planned(tmp_path, word, *options, device=None):
     [
         ("actor_rollout_ref.rollout.name=lmdeploy", "veRL has no rollout of that name"),
         ("+data.sampler.class_path=mine.py", "veRL's default order"),
+        ("data.continuous_token.enable=True", "no longer has its builder of tokens"),
         ("+actor_rollout_ref.rollout.quantization=torchao", "quantize weights as they arrive, to fp8 only"),
         ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "no pipeline stages either"),
         ("actor_rollout_ref.rollout.expert_parallel_size=8", "tensor_model_parallel_size × data_parallel"),
@@ -72,6 +73,10 @@ def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):
     assert why in caught.value.message
     assert (caught.value.where.file, caught.value.where.line) == (str(tmp_path / "run.sh"), 8)
     assert caught.value.hint
+
+
+def test_a_switch_of_an_older_release_that_is_off_is_no_obstacle(tmp_path):
+    assert planned(tmp_path, "data.continuous_token.enable=False")
 
 
 @pytest.mark.parametrize("engine", ["megatron", "veomni"])

@@ -268,7 +268,11 @@ ARGUMENTS = [
     ("text", "version", "why"),
     [
         ("actor_rollout_ref: {rollout: {n: 5}}", "0.9.1", "keys of 0.2.0, "),
-        ("data: {train_batch_size: 8}\nreward: {num_workers: 2}", "0.9.1", "of 0.8.0, 0.9.1; the newest"),
+        (
+            "data: {train_batch_size: 8}\nreward: {num_workers: 2}",
+            "0.9.1",
+            "of 0.8.0, 0.9.0, 0.9.1; the",
+        ),
         ("critic: {model: {fsdp_config: {param_offload: true}}}\ntrainer: {nnodes: 1}", "0.7.0", "is taken"),
     ],
 )

@@ -38,7 +38,17 @@ def test_the_fingerprints_say_which_release_has_which_key(flavour: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "taken"), [("0.9.1", "0.9.1"), ("0.9.0", "0.9.1"), ("0.6", "0.6.1"), ("0.3.0.post1", "0.3.0")]
+    ("asked", "taken"),
+    [
+        ("0.9.1", "0.9.1"),
+        ("0.9.0", "0.9.0"),
+        ("0.9.0.dev0", "0.9.0"),
+        ("0.9", "0.9.1"),
+        ("0.9.2", "0.9.1"),
+        ("0.6", "0.6.1"),
+        ("0.6.0", "0.6.1"),
+        ("0.3.0.post1", "0.3.0"),
+    ],
 )
 def test_a_version_stands_for_the_recorded_release_of_its_line(asked: str, taken: str) -> None:
     assert check_version(asked) == taken

@@ -11,7 +11,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import nodes
 from trinity_compat.common.resources import data_path
 from trinity_compat.verl_config import FLAVOURS, PINNED, VERSIONS, effective_config, upgrade
-from trinity_compat.verl_config.pinned import pinned_tree
+from trinity_compat.verl_config.pinned import pinned_release, pinned_tree
 from trinity_compat.verl_config.releases import key_index, recipes
 from trinity_compat.verl_config.upgrade import row_for
 
@@ -23,6 +23,13 @@ SGLANG_TOOLS = [ROLLOUT + "name=sglang", ROLLOUT + "multi_turn.enable=True"]
 
 def carried(*arguments: str, version: str, module: str = PPO):
     return upgrade(effective_config(make_launch(*arguments, module=module), version=version))
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_no_default_of_a_release_stays_under_a_key_that_the_pinned_one_lacks(version, flavour) -> None:
+    config = upgrade(effective_config(make_launch(f"--config-name={flavour}"), version=version)).config
+    assert [key for key in config.settings if not pinned_release(flavour).takes(key)] == []
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

@@ -73,8 +73,8 @@ def test_a_main_has_the_configuration_of_its_trainer(module, arguments, flavour,
 @pytest.mark.parametrize(
     ("arguments", "version", "why"),
     [
-        (["engine.grad_offload=True"], "0.8.0", "engine.grad_offload is refused by 0.9.1"),
-        (["optim.lr_decay_style=cosine"], "0.9.1", "every key fits 0.6.1, 0.7.0, 0.8.0, 0.9.1"),
+        (["engine.grad_offload=True"], "0.9.0", "engine.grad_offload is refused by 0.9.1"),
+        (["optim.lr_decay_style=cosine"], "0.9.1", "every key fits 0.6.1, 0.7.0, 0.8.0, 0.9.0, 0.9.1"),
     ],
 )
 def test_the_sections_that_a_supervised_launch_chooses_tell_the_release(arguments, version, why) -> None:
@@ -101,14 +101,14 @@ def test_a_set_key_is_not_told_as_depending_on_the_release() -> None:
     assert "actor_rollout_ref.actor.entropy_coeff" not in dict(version_sensitive(launch, "0.9.1"))
 
 
-OLD = "actor_rollout_ref.actor.megatron.grad_offload=True"  # until 0.8.0
+OLD = "actor_rollout_ref.actor.megatron.grad_offload=True"  # until 0.9.0
 
 
 @pytest.mark.parametrize(
     ("arguments", "version"),
     [
         ([OLD], "0.5.0"),  # 0.6.1 and later want a rollout.name
-        ([OLD, NAME], "0.8.0"),
+        ([OLD, NAME], "0.9.0"),
         (["trainer.total_epochs=1"], "0.9.1"),  # fits the newest: a piece of a launch, not an old one
     ],
 )

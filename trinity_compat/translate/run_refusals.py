@@ -26,10 +26,14 @@ _ORDER = (
     f"the explorer draws the dataset's rows in veRL's default order, and veRL {VERL} no longer has such a key"
 )
 _TURNS = f"veRL {VERL} no longer has such classes; an agent loop of your own (rollout.agent.*) replaces them"
+_TOKENS = (
+    f"veRL {VERL} no longer has its builder of tokens; each turn's messages are encoded by the chat template"
+)
 # Keys that older releases have and the pinned veRL lacks, with the reason; only the launch has their values.
 GONE = {
     "data.sampler.class_path": _ORDER,
     "data.datagen.path": _ORDER,
+    "data.continuous_token.enable": _TOKENS,
     f"{_ROLLOUT}.multi_turn.interaction_config_path": _TURNS,
     f"{_ROLLOUT}.multi_turn.completion_callback": _TURNS,
     f"{_ROLLOUT}.chat_scheduler": _TURNS,

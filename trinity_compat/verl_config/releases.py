@@ -14,7 +14,8 @@ from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.common.resources import data_path
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
-_LINE = re.compile(r"v?(\d+\.\d+)(?:\.\w+)*")  # a release, its line in the group
+_RELEASE = re.compile(r"v?(\d+\.\d+)(?:\.(\d+))?(?:\.\w+)*")  # groups: its line, its number in the line
+_ANY_PATCH = 1 << 30  # "0.9" is the newest of its line
 FLAVOURS = ("ppo_trainer", "ppo_megatron_trainer")
 # ppo_trainer with another ``model_engine``: its sections have classes and keys of their own. The names are
 # those of the files that veRL generates for them (verl/trainer/config/_generated_*).
@@ -103,15 +104,17 @@ def dataclass_fields() -> Mapping[str, list[str]]:
 
 
 def check_version(version: str) -> str:
-    """``version`` itself, or the release whose configuration it shares (0.9.0 → 0.9.1).
+    """``version`` itself, or the release whose configuration it shares (0.5.1 → 0.5.0).
 
-    Raises UserError for anything that isn't a veRL release between the first and the last known.
+    Of a line with several known releases it is the newest that is not newer. Raises UserError for a version
+    of another line.
     """
-    line = _LINE.fullmatch(version)
-    if line:
-        for known in VERL_RELEASES:
-            if known.startswith(line.group(1) + "."):
-                return known
+    parsed = _RELEASE.fullmatch(version)
+    if parsed:
+        line, patch = parsed.group(1), int(parsed.group(2) or _ANY_PATCH)
+        known = {int(name.rpartition(".")[2]): name for name in VERL_RELEASES if name.startswith(f"{line}.")}
+        if known:
+            return known[max((each for each in known if each <= patch), default=min(known))]
     raise UserError(
         f"veRL {version} is not a release that trinity-compat knows",
         hint=f"write one of {', '.join(VERL_RELEASES)}",

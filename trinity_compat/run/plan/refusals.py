@@ -61,12 +61,12 @@ def check(verl: Tree, record: LaunchRecord, *, cwd: Path, elsewhere: bool = Fals
 
 
 def _launch_value(record: LaunchRecord, key: str) -> str | None:
-    """Return the launch's value of a key as text; None for null, or without the key."""
+    """Return the launch's value of a key as text; None for null, False, or without the key."""
     # From the end: Hydra takes the last one.
     for word in reversed(record.get("arguments", ())):
         name, _, value = word["text"].partition("=")
         if name.lstrip("+~") == key:
-            return value if value not in ("", "null", "None") else None
+            return value if value.lower() not in ("", "null", "none", "false") else None
     return None
 
 
