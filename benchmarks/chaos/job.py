@@ -90,6 +90,7 @@ class Job:
     server: Any = None
     url: str = ""
     batch: int = 32  # groups in a step; half of them in an update
+    trainer: str = "v0"
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     process: subprocess.Popen[bytes] | None = None
     restarts: list[str] = field(default_factory=list)
@@ -160,6 +161,7 @@ class Job:
         command = [str(Path(sys.executable).parent / "trinity-compat"), "run", str(SCRIPT)]
         command += ["--restarts", "1"] if again else []
         command += ["--set", f"trinity_compat.stall_timeout={STALL_S:g}"]
+        command += ["--set", f"trinity_compat.trainer={self.trainer}"]
         command += ["--job", str(self.root), *database, "--", *self.words]
         env = {**os.environ, "TOY_DIR": str(self.toy), _MARK: self.mark, "TRINITY_COMPAT_STOP_AT": stop_at}
         env |= {"TRAIN_PROMPTS": str(self.batch), "MINI_PROMPTS": str(self.batch // 2)}

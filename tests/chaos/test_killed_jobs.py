@@ -30,10 +30,11 @@ def toy(tmp_path_factory):
     return made_toy(tmp_path_factory.mktemp("toy"), ToySpec(train_rows=64, val_rows=8, warm_steps=1))
 
 
-@pytest.fixture(scope="module")
-def killed(toy, tmp_path_factory):
+@pytest.fixture(scope="module", params=["v0", "v1"])
+def killed(toy, tmp_path_factory, request):
     """The job, and what became of it."""
-    job = Job(tmp_path_factory.mktemp("killed"), toy, WORDS, STEPS, random.Random(0), batch=BATCH)
+    folder = tmp_path_factory.mktemp("killed")
+    job = Job(folder, toy, WORDS, STEPS, random.Random(0), batch=BATCH, trainer=request.param)
     strikes = [
         Strike("self", "inside ledger", 3),  # step 3 is entered and not committed
         Strike("job", "inside checkpoint"),  # step 4: the model is written, the marker is not
@@ -52,9 +53,10 @@ def test_kills_lose_nothing_and_train_nothing_twice(killed):
     assert not (job.root / "global_step_2" / "actor").exists()  # two are kept: 4 and 5
 
 
-def test_a_dead_trainer_is_started_again_by_the_command(toy, tmp_path):
+@pytest.mark.parametrize("trainer", ["v0", "v1"])
+def test_a_dead_trainer_is_started_again_by_the_command(toy, tmp_path, trainer):
     """It resumes from the checkpoint of its own run; what the explorer made meanwhile is trained."""
-    job = Job(tmp_path, toy, WORDS, STEPS, random.Random(0), batch=BATCH)
+    job = Job(tmp_path, toy, WORDS, STEPS, random.Random(0), batch=BATCH, trainer=trainer)
     try:
         report = job.run([Strike("self", "inside ledger", 4, again=True)])
     finally:
@@ -68,7 +70,7 @@ def test_a_dead_trainer_is_started_again_by_the_command(toy, tmp_path):
 
 
 def test_another_job_goes_on_at_the_checkpoint_s_task(killed, toy, tmp_path):
-    """resume_path, a fresh database: the explorer has no position of its own."""
+    """resume_path, a fresh database: the explorer has no position of its own. v0 goes on from either's."""
     checkpoint = killed[0].root / "global_step_4"
     words = (*WORDS, "trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}")
     job = Job(tmp_path, toy, words, STEPS, random.Random(0), batch=BATCH)

@@ -1,5 +1,7 @@
 """TransferQueue of the v1 adapter on a real Ray: rows that are left, and a second run."""
 
+import queue as queue_module
+
 import pytest
 import ray
 from omegaconf import OmegaConf
@@ -18,7 +20,7 @@ def opened(monkeypatch):
     """The context manager of one queue, on a Ray of the test's own."""
     monkeypatch.setattr(queue, "_LEAVES_S", 0.0)
     ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR")
-    yield lambda: queue.opened(OmegaConf.create({"transfer_queue": STORE}))
+    yield lambda died=None: queue.opened(OmegaConf.create({"transfer_queue": STORE}), died)
     ray.shutdown()
 
 
@@ -35,3 +37,10 @@ def test_a_queue_is_this_run_s_alone_and_has_no_row_where_a_checkpoint_counts(op
         queue.check_empty()  # the refused one has not ended this one's
     with opened():  # and its end leaves the Ray to the next
         queue.check_empty()
+
+
+def test_the_death_of_one_of_its_processes_is_told(opened):
+    told = queue_module.Queue()
+    with opened(told.put):
+        ray.kill(ray.get_actor(queue._CONTROLLER, namespace=queue._NAMESPACE))
+        assert told.get(timeout=300) == "TransferQueue's controller has died"

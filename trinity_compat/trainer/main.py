@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -136,7 +137,12 @@ def _train_with_v1(
 ) -> None:
     from trinity_compat.trainer.verl_v1 import adapter, queue  # they import TransferQueue
 
-    with queue.opened(config):
+    def leave(reason: str) -> None:
+        heart.say("failed", reason=reason)
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        os._exit(1)  # the main thread may wait for it
+
+    with queue.opened(config, leave):
         group_class = observe_calls(RayWorkerGroup, heart.record_call)
         trainer = adapter.TrinityPPOTrainer(config, exchange, datasets, spec.device, group_class, pool)
         with placement.report_when_pending(placement.TRAINER, heart.note):

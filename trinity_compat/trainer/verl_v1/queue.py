@@ -6,8 +6,9 @@ process: nothing of it is saved or restored. TransferQueue 0.1.11.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,15 @@ from typing import Any
 import ray
 import transfer_queue
 from omegaconf import DictConfig
+from ray.exceptions import RayActorError
+from transfer_queue import interface
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from trinity_compat.common.errors import RunError, UserError
 
 _CONTROLLER, _NAMESPACE = "TransferQueueController", "transfer_queue"
 _LEAVES_S = 30.0  # an actor outlives its driver by this at most, when that was killed
+_LOOK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +37,10 @@ class QueueRow:
 
 
 @contextmanager
-def opened(config: DictConfig) -> Iterator[None]:
+def opened(config: DictConfig, died: Callable[[str], object]) -> Iterator[None]:
     """Start TransferQueue for this process and its workers, and end it.
 
+    ``died`` is called, in another thread, when one of its processes has died: calls to it then wait for ever.
     Raises UserError where another process has one on this Ray: its name is Ray's, so that both would share
     one partition, and the first to end would end the other's.
     """
@@ -50,10 +55,31 @@ def opened(config: DictConfig) -> Iterator[None]:
             )
         time.sleep(0.5)
     transfer_queue.init(config.transfer_queue)
+    actors = {"controller": interface._TQ_CONTROLLER, **interface._TQ_STORAGE["SimpleStorage"]}
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(actors, died, over), daemon=True).start()
     try:
         yield
     finally:
+        over.set()
         transfer_queue.close()
+
+
+def _watch(actors: Mapping[str, Any], died: Callable[[str], object], over: threading.Event) -> None:
+    while not over.wait(_LOOK_S):
+        asked = {actor.__ray_call__.remote(_nothing): name for name, actor in actors.items()}
+        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_LOOK_S)
+        for answer in answered:
+            try:
+                ray.get(answer)
+            except RayActorError:
+                if not over.is_set():
+                    died(f"TransferQueue's {asked[answer]} has died")
+                return
+
+
+def _nothing(_: object) -> None:
+    return
 
 
 def _exists() -> bool:
