@@ -94,12 +94,10 @@ def _composed(launch: Launch, how: _How) -> EffectiveConfig:
 def _text(found: list[tuple[EffectiveConfig, dict[str, str]]]) -> str:
     lines = []
     for config, keys in found:
-        release = f"verl {config.version.value} ({config.version.why})"
-        if not keys:
-            lines.append(f"{config.launch.where}: under {release} no setting without effect is known")
-            continue
         number = "1 setting has" if len(keys) == 1 else f"{len(keys)} settings have"
-        lines.append(f"{config.launch.where}: under {release} {number} no effect")
+        found_here = f"{number} no effect" if keys else "no setting without effect is known"
+        lines.append(f"{config.launch.where}: under verl {config.version.value} {found_here}")
+        lines.append(f"  (verl {config.version.value}: {config.version.why})")
         for key, why in keys.items():
             setting = config.settings[key]
             place = setting.where or config.launch.where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.common.releases import TRINITY
+from trinity_compat.common.releases import TRINITY, VERL_RELEASES
 from trinity_compat.common.training_engines import TrainingEngine, engine_of
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict, is_finite
 from trinity_compat.translate.model import Status
@@ -27,6 +27,8 @@ CRITIC_WARMUP = FieldPair(f"{TC}.critic.optim.lr_warmup_steps", "critic.optim.lr
 SCHEDULES = ("lr_scheduler_type", "lr_decay_style")  # FSDP's, Megatron's
 CLIP = FieldPair("trainer.grad_clip", f"{OPTIM}.clip_grad")
 OLDER_CLIP = f"{ACTOR}.grad_clip"  # of FSDP's actor; veRL 0.8 and later clip by the optimizer's
+CRITIC_CLIP, OLDER_CRITIC_CLIP = "critic.optim.clip_grad", "critic.grad_clip"
+_LAST_CRITIC_CLIP = "0.7.0"  # the last release whose critic clips by the older key
 STRATEGIES = ("fsdp", "fsdp2", "megatron")  # Trinity's
 STRATEGY = FieldPair("trainer.trainer_strategy", f"{ACTOR}.strategy")
 OFFLOADS = ("param_offload", "optimizer_offload")
@@ -140,6 +142,10 @@ def grad_clip(view: LaunchView) -> Derived:
     if view.value(OLDER_CLIP) not in (None, clip):
         reason = f"veRL 0.8 and later clip by optim.clip_grad, which is {clip}"
         yield Verdict(OLDER_CLIP, Status.NO_EFFECT, reason)
+    clips = VERL_RELEASES.index(view.origin.version.value) <= VERL_RELEASES.index(_LAST_CRITIC_CLIP)
+    if clips and view.critic and view.value(OLDER_CRITIC_CLIP) is not None:
+        reason = f"until 0.7 FSDP's critic clipped by it; written as {CRITIC_CLIP}"
+        yield Verdict(OLDER_CRITIC_CLIP, Status.DERIVED, reason, target=f"{TC}.{CRITIC_CLIP}")
 
 
 @derivation
