@@ -755,12 +755,6 @@ def test_an_argument_that_vllm_has_renamed_is_told():
         assert any(f"{key}=True: vLLM {release} gets mm_processor_cache_gb=0" in note for note in notes)
 
 
-@pytest.mark.parametrize("sets", [(), ("trainer.use_v1=True",)])
-def test_the_recorded_trainer_is_the_one_that_runs(sets):
-    plan_ = make_plan(source()[0].config, RunOptions(sets=sets), cwd=Path("/work"), device="cpu")
-    assert plan_.spec.verl["trainer"]["use_v1"] is False
-
-
 def test_what_a_yaml_leaves_to_the_environment_is_taken_from_it(monkeypatch):
     config = json.loads(json.dumps(source()[0].config))
     config["model"]["model_path"] = "${oc.env:MODEL,/models/small}"

@@ -175,8 +175,11 @@ def test_every_row_leads_to_a_key_of_the_pinned_release_or_nowhere() -> None:
                 "algorithm.rollout_correction.rollout_rs_threshold": "0.25_4.0",
             },
         ),
-        # The runtime's trainer.
-        ("0.9.1", ["trainer.use_v1=True"], {"trainer.use_v1": False}),
+        # v0 trains here unless the launch says otherwise.
+        ("0.9.1", ["trainer.use_v1=True"], {"trainer.use_v1": True}),
+        ("0.9.1", ["trainer.use_v1=False"], {"trainer.use_v1": False}),
+        ("0.9.1", [], {"trainer.use_v1": False}),
+        ("0.7.0", [], {"trainer.use_v1": False}),
     ],
 )
 def test_the_meaning_is_kept(version: str, arguments: list[str], expected: dict) -> None:

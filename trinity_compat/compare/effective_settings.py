@@ -26,7 +26,6 @@ from trinity_compat.translate.env_references import EnvReferences, named
 from trinity_compat.translate.set_overrides import is_verl_key
 from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.translate.verl_from_trinity import (
-    compat_of,
     from_launch,
     in_full,
     target_of,
@@ -156,8 +155,7 @@ def of_trinity(source: str, config: Mapping[str, object]) -> EffectiveSettings:
     """Read a Trinity configuration. Raises UserError as the way back does."""
     full = in_full(config)
     flavour = flavour_of(full.config)
-    # Which of veRL's trainers runs is a setting of ours.
-    told = {**named(verl_settings(full)), _USE_V1: compat_of(full.config).get("trainer") == "v1"}
+    told = named(verl_settings(full))
     return EffectiveSettings(
         source,
         dict(leaves(compose_pinned(told, flavour))),
@@ -268,7 +266,7 @@ def _of_verl(source: str, config: EffectiveConfig) -> EffectiveSettings:
     upgraded = upgrade(config)
     settings = upgraded.config.settings
     values = dict(leaves({key: setting.value for key, setting in settings.items()}))
-    # A run here has v0's trainer; to stock veRL the key says which.
+    # A run here has v0's trainer where nothing is said, stock veRL that of its release.
     values[_USE_V1] = config.get(_USE_V1, False)
     return EffectiveSettings(
         source,

@@ -15,6 +15,7 @@ from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.defaults import pinned_defaults, same
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.rows import means_nothing
+from trinity_compat.translate.sections.asynchronous import USE_V1
 from trinity_compat.translate.update_steps import MINI
 from trinity_compat.translate.verl_from_trinity import compat_path, to_verl
 
@@ -24,6 +25,7 @@ def carry(view: LaunchView, draft: Draft) -> None:
     base = compat_path(view.options.trinity)
     draft.put(f"{base}.updates_per_step", view.r, "r: mini-batches in one veRL step")
     _write_ahead(view, draft, base)
+    _write_trainer(view, draft, base)
     if view.published:
         draft.put(f"{base}.steps", "verl", "counts of steps are veRL's, as in the published guide")
     if view.config.flavour != "ppo_trainer":
@@ -49,6 +51,16 @@ def _write_ahead(view: LaunchView, draft: Draft, base: str) -> None:
         if value is not None:
             where = view.origin.settings[key].where if key in view.origin.settings else None
             draft.put(f"{base}.{name}", value, f"{key} ({where or view.origin.default_of(key)})", (key,))
+
+
+def _write_trainer(view: LaunchView, draft: Draft, base: str) -> None:
+    """Write which of veRL's trainers runs, where the launch says it."""
+    setting = view.origin.settings.get(USE_V1)
+    if setting is None or setting.where is None:
+        return
+    view.demand_known(USE_V1)
+    note = f"{setting.spelling} ({setting.where})"
+    draft.put(f"{base}.trainer", "v1" if setting.value else "v0", note, (USE_V1,))
 
 
 def _not_determined(

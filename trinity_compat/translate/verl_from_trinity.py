@@ -50,6 +50,7 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
         keys.update(way_back(reading))
     keys |= passed(config)
     keys |= supervised.verl_keys(reading)
+    keys["trainer.use_v1"] = compat.get("trainer") == "v1"
     if (flavour := flavour_of(config)) in OTHER_FLAVOURS:
         # Trinity's fields name settings of FSDP, which the classes of another engine's sections do not take.
         keys = {key: value for key, value in keys.items() if pinned_release(flavour).takes(key) is not False}

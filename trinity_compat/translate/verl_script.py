@@ -35,7 +35,6 @@ from trinity_compat.verl_config.pinned import pinned_release, put
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, MODEL_ENGINE
 
 _GPU_MEMORY = "actor_rollout_ref.rollout.gpu_memory_utilization"
-_USE_V1 = "trainer.use_v1"
 _ENV_VARS = "explorer.env_vars"
 _NAME = re.compile(r"[A-Za-z_][\w-]*", re.A)
 _OPENING = "${oc.env:"
@@ -58,7 +57,7 @@ def verl_script(config: Mapping[str, object], source: str) -> VerlScript:
     """
     _refuse_other_trainings(config, source)
     flavour = flavour_of(config)
-    told = {**verl_settings(in_full(config)), _USE_V1: compat_of(config).get("trainer") == "v1"}
+    told = verl_settings(in_full(config))
     references: list[str] = []
     marked = {key: _marked(value, references) for key, value in told.items()}
     words, unsaid = [], []

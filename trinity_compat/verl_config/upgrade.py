@@ -341,6 +341,11 @@ def _samples_validation(config: EffectiveConfig) -> object:
     return True if isinstance(temperature, int | float) and temperature > 0 and not given else None
 
 
+def _v0_unless_said(config: EffectiveConfig) -> bool | None:
+    setting = config.settings.get(_USE_V1)
+    return None if setting is not None and setting.where is not None else False
+
+
 def _clip_ratio(config: EffectiveConfig) -> object:
     return config.get("actor_rollout_ref.actor.clip_ratio", 0.2)
 
@@ -402,6 +407,7 @@ def _tools_of_sglang(config: EffectiveConfig) -> str | None:
 
 
 _AGENT = "actor_rollout_ref.rollout.agent.default_agent_loop"
+_USE_V1 = "trainer.use_v1"
 _ACTOR = "actor_rollout_ref.actor."
 _CORRECTION = "algorithm.rollout_correction."
 _DERIVED_FROM = {
@@ -422,7 +428,7 @@ _RECAST = {
     _CORRECTION + "rollout_rs_threshold",
     "trainer.resume_mode",
     "trainer.resume_from_path",
-    "trainer.use_v1",
+    _USE_V1,
     _DO_SAMPLE,
     _AGENT,
     _ACTOR + "optim.clip_grad",
@@ -469,9 +475,9 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
     ),
     (
         _EVERY,
-        "trainer.use_v1",
-        lambda _: False,
-        "trinity-compat's trainer is built on veRL's v0 trainer, which computes the same losses in one "
-        "process less",
+        _USE_V1,
+        _v0_unless_said,
+        "trinity-compat trains with veRL's v0 trainer unless the launch or trinity_compat.trainer says v1; "
+        "both compute the same losses",
     ),
 )

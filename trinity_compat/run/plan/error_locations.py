@@ -68,6 +68,13 @@ def words_about(record: LaunchRecord, key: str) -> list[str]:
     return [name for name in words if key in spelled_now(name)]
 
 
+def _keys_of_setting(name: str) -> Iterator[str]:
+    """veRL's keys that translate writes as a setting of ours, spelled as ``--set`` does."""
+    if name.startswith(f"{COMPAT}."):
+        path = compat_path(TARGETS[0]).removesuffix(COMPAT) + name
+        yield from (row.key for row in load_rows().all() if path in row.to)
+
+
 def spelled_now(name: str) -> tuple[str, ...]:
     """The pinned release's names of a key that an older one may have."""
     row = row_for(name, "ppo_trainer")
@@ -76,7 +83,7 @@ def spelled_now(name: str) -> tuple[str, ...]:
 
 def _in_script(message: str, record: LaunchRecord) -> tuple[str, Where | None]:
     key = _head(message)
-    names = words_about(record, key)
+    names = [name for known in (key, *_keys_of_setting(key)) for name in words_about(record, known)]
     if not names:  # what the launch leaves to veRL's default is at the launch itself
         is_key = _PATH.fullmatch(key) and message[len(key) :].startswith("=")
         return message, place(record, (key,)) if is_key else None

@@ -19,6 +19,7 @@ from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run.plan import profiles
 from trinity_compat.run.plan.engine import OFF
 from trinity_compat.translate import verl_from_trinity
+from trinity_compat.translate.sections.asynchronous import USE_V1
 from trinity_compat.trinity.config import TARGETS, schema
 from trinity_compat.verl_config.pinned import pinned_tree
 
@@ -64,6 +65,8 @@ class Overlay:
             key, value = _read(text)
             if why := _DECIDED.get(key.lstrip("+")):
                 raise UserError(f"--set {key}={value}: {why}", hint="leave it out")
+            if key == USE_V1:
+                key, value = _trainer_named(value)
             if own := own_setting(key):
                 trinity[own] = value
             else:
@@ -101,6 +104,13 @@ def own_setting(key: str) -> str | None:
             hint=question(nearest(name, SETTINGS)) or f"use one of {', '.join(SETTINGS)}",
         )
     return f"{verl_from_trinity.compat_path(TARGETS[0])}.{name}"
+
+
+def _trainer_named(value: object) -> tuple[str, str]:
+    """Return our setting, and its value, that veRL's switch between its two trainers stands for."""
+    if not isinstance(value, bool):
+        raise UserError(f"--set {USE_V1}={value}: it may be True or False")
+    return SETTINGS["trainer"].key, "v1" if value else "v0"
 
 
 def is_trinity_only(text: str) -> bool:

@@ -25,7 +25,7 @@ def check(spec: RunSpec) -> list[str]:
         return []
     key = SETTINGS["trainer"].key
     if found := next(_unfit(spec), None):
-        raise UserError(f"{key}=v1: {found}", hint=f"write {key}=v0, or leave it out")
+        raise UserError(f"{key}: {found}", hint=f"let veRL's v0 trainer train it: --set {key}=v0")
     return [
         f"{key}=v1: mini-batches hold other rows than v0's, and losses are divided by rejected tokens too"
     ]
@@ -33,22 +33,22 @@ def check(spec: RunSpec) -> list[str]:
 
 def _unfit(spec: RunSpec) -> Iterator[str]:
     if spec.rows:
-        yield "rows of files are trained by v0 alone"
+        yield "v1 does not train rows of files here"
     if spec.experts:
-        yield "an expert's rows are trained by v0 alone"
+        yield "v1 does not train an expert's rows here"
     if value_at(spec.verl, WORKFLOWS):
-        yield "answers of Trinity's workflows are trained by v0 alone"
+        yield "v1 does not train answers of Trinity's workflows here"
     if value_at(spec.verl, PIPELINE):
-        yield "answers that a pipeline's operators change are trained by v0 alone"
+        yield "v1 does not train answers that a pipeline's operators change"
     if value_at(spec.verl, "distillation.enabled"):
-        yield "distillation.enabled=True is done by v0 alone"
+        yield "v1 does not distil here, and distillation.enabled=True"
     estimator = str(value_at(spec.verl, "algorithm.adv_estimator"))
     if estimator in _READ_MORE or estimator.startswith(PREFIX):
-        yield f"algorithm.adv_estimator={estimator} reads columns that v1 does not hand over"
+        yield f"v1 does not hand over the columns that algorithm.adv_estimator={estimator} reads"
     policy_loss = value_at(spec.verl, _LOSS) or {}
     for name, value in policy_loss.items():
         if str(value).startswith(PREFIX) or (name.startswith(PREFIX) and value):
-            yield f"{_LOSS}.{name}={value} is computed by v0 alone"
+            yield f"v1 does not compute {_LOSS}.{name}={value} here"
     size, batch = value_at(spec.verl, _GEN_BATCH), value_at(spec.verl, "data.train_batch_size")
     if size not in (None, batch):
-        yield f"{_GEN_BATCH}={size} must be data.train_batch_size={batch}, which gives an epoch's steps"
+        yield f"v1 counts an epoch's steps by data.train_batch_size={batch}, not by {_GEN_BATCH}={size}"
