@@ -74,7 +74,6 @@ KEYS = {
     "algorithm.adv_estimator": "remax",
     "actor_rollout_ref.actor.policy_loss.loss_mode": "trinity_sppo",
     "actor_rollout_ref.actor.policy_loss.trinity_kl": "k2",
-    "data.gen_batch_size": 64,
     "data.workflows": {"tasksets": []},
     "data.experience_pipeline": {"operators": []},
 }
@@ -90,6 +89,13 @@ def test_what_v1_does_not_train_is_refused_before_anything_starts(key):
         verl_trainer.check(replace(spec, verl=verl))
     assert caught.value.hint == "let veRL's v0 trainer train it: --set trinity_compat.trainer=v0"
     verl_trainer.check(replace(spec, verl=verl, trainer="v0"))
+
+
+def test_a_filter_may_draw_more_tasks_than_a_step_trains():
+    spec = planned(sets=(V1,)).spec
+    verl = dict(spec.verl)
+    put(verl, "data.gen_batch_size", 64)
+    assert verl_trainer.check(replace(spec, verl=verl))  # with its notes
 
 
 @pytest.mark.parametrize("field", [{"rows": ROWS}, {"experts": ExpertSpec(ROWS, 2)}])

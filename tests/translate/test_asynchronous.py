@@ -316,3 +316,13 @@ def test_what_filter_groups_draws_at_a_time_stays():
     )
     told = to_verl(config)
     assert (told["data.train_batch_size"], told["data.gen_batch_size"]) == (16, 32)
+
+
+@pytest.mark.parametrize(("use_v1", "steps"), [(False, 1), (True, 2)])
+def test_the_epochs_of_a_filtered_run_end_by_the_count_of_its_trainer(tmp_path, use_v1, steps):
+    pq.write_table(pa.table({"prompt": ["p"] * 40}), tmp_path / "train.parquet")
+    filtered = ("algorithm.filter_groups.enable=True", "+data.gen_batch_size=32", f"trainer.use_v1={use_v1}")
+    length = ("trainer.total_training_steps=5", "trainer.total_epochs=1")
+    files = f"data.train_files={tmp_path}/train.parquet"
+    _, config = translated(*DRAWN, *filtered, *length, files)
+    assert total_steps_of(config) == steps

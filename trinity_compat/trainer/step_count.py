@@ -41,6 +41,7 @@ def placeholder_dataset(config: DictConfig, rows: int) -> PlaceholderDataset:
     buffer/task_scheduler.py).
     """
     batch = int(config.data.train_batch_size)
-    loaded = int(config.data.get("gen_batch_size") or batch)
+    # v0 counts an epoch's steps by its loader, v1 by the train batch (trainer_base.py: _init_dataloader).
+    loaded = batch if config.trainer.get("use_v1") else int(config.data.get("gen_batch_size") or batch)
     set_length(config, rows * int(config.trainer.total_epochs) // batch, max(1, rows // loaded))
     return PlaceholderDataset(max(rows, loaded))

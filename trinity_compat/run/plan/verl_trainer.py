@@ -16,7 +16,6 @@ from trinity_compat.trinity.workflows.tasksets import SECTION as WORKFLOWS
 # _compute_advantage).
 _READ_MORE = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 _LOSS = "actor_rollout_ref.actor.policy_loss"
-_GEN_BATCH = "data.gen_batch_size"
 
 
 def check(spec: RunSpec) -> list[str]:
@@ -49,6 +48,3 @@ def _unfit(spec: RunSpec) -> Iterator[str]:
     for name, value in policy_loss.items():
         if str(value).startswith(PREFIX) or (name.startswith(PREFIX) and value):
             yield f"v1 does not compute {_LOSS}.{name}={value} here"
-    size, batch = value_at(spec.verl, _GEN_BATCH), value_at(spec.verl, "data.train_batch_size")
-    if size not in (None, batch):
-        yield f"v1 counts an epoch's steps by data.train_batch_size={batch}, not by {_GEN_BATCH}={size}"

@@ -211,7 +211,8 @@ def _ends_before(view: LaunchView, steps: int) -> tuple[int, int] | None:
     rows = training_rows(view)
     if not rows:
         return None
-    drawn = view.value("data.gen_batch_size")
+    # v0 counts an epoch's steps by its loader, v1 by the train batch (0.9.1, trainer_base.py).
+    drawn = None if view.value("trainer.use_v1") else view.value("data.gen_batch_size")
     loaded = int(drawn) if is_finite(drawn) and drawn else view.integer(BATCH)
     real = rows // loaded * view.size(EPOCHS, least=0)
     return (rows, real) if 0 < real < steps else None
