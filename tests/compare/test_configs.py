@@ -222,6 +222,8 @@ def test_which_trainer_of_veRLs_runs_is_a_difference_of_scripts(tmp_path):
     a, b = script(tmp_path, "a.sh"), script(tmp_path, "b.sh", "trainer.use_v1=False")
     assert changed(a, b) == {"trainer.use_v1": (True, False)}
     assert changed(in_yaml(a), in_yaml(b)) == {}
+    v1 = in_yaml(script(tmp_path, "c.sh", "trainer.use_v1=True"))
+    assert changed(v1, in_yaml(b)) == {"trainer.use_v1": (True, False)}
 
 
 def test_a_field_that_only_trinity_has_is_a_difference(tmp_path):
