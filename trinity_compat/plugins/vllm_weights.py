@@ -224,7 +224,11 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
 
     def _quantisation_device(self) -> torch.device | None:
         """Return the device on which veRL quantises arriving weights, None if it doesn't."""
-        return self.device if verl_rollout.is_quantized_model(self.model_runner.vllm_config) else None
+        if hasattr(verl_rollout, "is_quantized_model"):
+            quantised = verl_rollout.is_quantized_model(self.model_runner.vllm_config)
+        else:  # veRL 0.9.0, which knows FP8 alone
+            quantised = verl_rollout.is_fp8_model(self.model_runner.vllm_config)
+        return self.device if quantised else None
 
     def mask_vocabulary(self, size: int, banned: Sequence[int] = ()) -> None:
         """Give tokens ≥ ``size`` and the ``banned`` ones probability 0, in a draft model too.

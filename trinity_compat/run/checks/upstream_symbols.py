@@ -243,7 +243,8 @@ def changed_in_untested() -> list[ChangedSymbol]:
 def changed_symbols(package: str) -> list[ChangedSymbol]:
     """Compare the installed ``package`` ("verl", "vllm") with the table.
 
-    A signature counts as known if any tested release has it. Without an installation the list is empty.
+    A signature counts as known if any tested release has it, and so does the absence of the symbol. Without
+    an installation the list is empty.
     """
     spec, release = importlib.util.find_spec(package), installed_release(package)
     if release is None or spec is None or not spec.submodule_search_locations:
@@ -254,13 +255,14 @@ def changed_symbols(package: str) -> list[ChangedSymbol]:
 def changed_in(tree: SourceTree, package: str, release: str) -> list[ChangedSymbol]:
     """Compare one tree of sources with the table; ``release`` is its name in messages."""
     out: list[ChangedSymbol] = []
-    exact = f"{package} {release}" if release in tested_releases(package) else None
+    releases = tested_releases(package)
+    known = [f"{package} {name}" for name in ([release] if release in releases else releases)]
     for symbol, row in table().items():
         if not symbol.startswith(f"{package}."):
             continue
         tested = {name: str(text) for name, text in row.items() if name.startswith(f"{package} ")}
         now = tree.signature(symbol) or ""
-        if now in ([tested.get(exact, "")] if exact else tested.values()):
+        if now in [tested.get(name, "") for name in known]:
             continue
         if not now and any(not each.now and symbol.startswith(f"{each.symbol}.") for each in out):
             continue  # a member of what is missing

@@ -14,6 +14,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.network import outward_address
@@ -52,6 +53,7 @@ from trinity_compat.translate.replay import replay_of
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.translate.update_steps import mini_batches
 from trinity_compat.verl_config.pinned import compose_pinned
+from trinity_compat.verl_config.runnable import in_keys_of
 
 
 def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | None = None) -> RunPlan:
@@ -147,7 +149,7 @@ def _spec(request: RunRequest, verl: VerlView, job: JobDir, mode: Mode, sync: Sy
     return RunSpec(
         job_dir=str(job.root),
         database_url=paths.database_of(config, job, request.options, request.cwd),
-        verl=verl.tree,
+        verl=in_keys_of(optional_packages.version("verl"), verl.tree, verl_from_trinity.flavour_of(config)),
         updates_per_step=r,
         total_steps=run_length.of_launch(config, request.options.sets, verl.trainer.total_steps) or None,
         sync=replace(sync, directory=sync.directory or str(paths.weights_folder(job, sync))),

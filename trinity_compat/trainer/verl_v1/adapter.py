@@ -173,9 +173,8 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
                 self.role_worker_mapping[role] = ray.remote(TrainingOnlyWorker)
         self.resource_pool_manager = training_pools(self.resource_pool_manager, self._device, self._pool)
 
-    def prepare_step(self) -> dict[str, float]:
+    def _add_batch_to_generate(self) -> None:
         """No-op: the explorer has its tasks from the buffer."""
-        return {}
 
     def train(self) -> None:
         """Run veRL's ``fit`` with its logger wrapped."""
