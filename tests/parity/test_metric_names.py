@@ -3,8 +3,9 @@
 ``metric_names.txt`` is frozen: the names that stock veRL 0.9.1 (v0) logs on the GRPO toy, with validation
 and a checkpoint; ``metric_names_ppo.txt`` for the PPO toy with a critic. ``benchmarks/parity/record.py``
 made them and the recordings of both sides beside them. ``metric_names_v1.txt`` is what stock's v1 trainer
-(``trainer.use_v1=True``) logs on the GRPO toy; ours runs v0's ``fit`` and adds the names of v1 that it can.
-Whole runs of today are held against the same names in ``tests/faults/test_undisturbed_runs.py``.
+(``trainer.use_v1=True``) logs on the GRPO toy; ours on v0 adds the names of v1 that it can, and on v1 logs
+all (``tests/trainer/test_trainer_runs.py``). Whole runs of today are held against the same names in
+``tests/faults/test_undisturbed_runs.py``.
 """
 
 from pathlib import Path

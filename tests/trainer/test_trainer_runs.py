@@ -36,6 +36,7 @@ from recorded_batches import RECORDING, recorded  # noqa: E402
 
 pytestmark = pytest.mark.runtime
 
+NAMES_OF_V1 = HERE.parent / "parity" / "metric_names_v1.txt"
 TWO_PROCESSES = (HERE / "two_processes.overrides").read_text().split()
 # A step's seconds, and what follows from them or from the machine.
 MEASURED = ("timing_s/", "timing_per_token_ms/", "perf/", "actor/perf/", "critic/perf/")
@@ -103,6 +104,8 @@ def test_killed_explorer_is_noticed_and_a_rerun_repeats_the_lost_step_exactly(to
     assert sorted(step for step in after if step > 0) == [1, 2, 3, 4]
     assert any(name.startswith("val-core/") for name in after[4])
     assert after[3]["training/rollout_probs_diff_max"] < 1e-4
+    if trainer == "v1":
+        assert set(NAMES_OF_V1.read_text().split()) <= set(after[4]), "a metric of stock's v1 is missing"
     buffer = explorer.buffer
     assert buffer.get_state("finished") is True
     assert buffer.get_state("total_steps") == 4
