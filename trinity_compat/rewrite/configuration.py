@@ -172,5 +172,5 @@ def _plain(remark: Remark) -> Remark:
 
 
 def _entry(entry: object) -> object:
-    """Name of a group in an entry of a defaults list."""
+    """Return what an entry of a defaults list names."""
     return next(iter(entry)) if isinstance(entry, Mapping) else entry
