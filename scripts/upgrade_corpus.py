@@ -5,7 +5,8 @@
 Each recorded script that starts main_ppo (tests/facts/public.json.xz) is upgraded from its own release. Then
 
 - the new script, read again and composed under the target with its config files as upgraded, has the
-  configuration that ``verl_config.upgrade`` carries the old one to, but for what `deliberate` names;
+  configuration that ``verl_config.upgrade`` carries the old one to, but for what
+  ``rewrite.meaning`` gives a reason for;
 - ``bash -n`` takes it;
 - a second upgrade changes nothing.
 
@@ -35,12 +36,11 @@ from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_script
 from trinity_compat.launch.model import Launch
 from trinity_compat.rewrite.configuration import upgrade_configuration
+from trinity_compat.rewrite.meaning import differences
 from trinity_compat.rewrite.plan import with_files
 from trinity_compat.rewrite.script import UpgradeOptions, upgrade_script
-from trinity_compat.translate.micro_batch_sizes import has_critic
 from trinity_compat.verl_config import effective_config, upgrade
 from trinity_compat.verl_config.model import EffectiveConfig
-from trinity_compat.verl_config.reads import read_of
 
 ENV = {"HOME": "/home/user", "USER": "tester", "SOURCE_DATE_EPOCH": "1767323045"}
 MAIN = "verl.trainer.main_ppo"
@@ -52,35 +52,13 @@ def version_of(tag: str) -> str:
     return {"HEAD": "0.7.0", "v0.2.0.post2": "0.2.0", "v0.3.0.post1": "0.3.0"}.get(tag, tag.lstrip("v"))
 
 
-def deliberate(key: str, old: EffectiveConfig, carried: EffectiveConfig, new: EffectiveConfig) -> str:
-    """Return why ``key`` may differ from the carried configuration, "" where it may not."""
-    found = read_of(key, VERL, old.flavour)
-    if found is not None and found.ignored:
-        return f"veRL {VERL} ignores it"
-    if key not in new.settings and key not in carried.set_keys:
-        return f"a default that veRL {VERL} has no key for"
-    if key.startswith("critic.") and not has_critic(new.get):
-        return "no critic is trained"
-    if key.endswith("_micro_batch_size_per_gpu") and old.get(key.removesuffix("_per_gpu")) is not None:
-        return "a micro-batch over all GPUs became that of one"
-    if key.startswith("actor_rollout_ref.rollout.engine_kwargs.vllm."):
-        return "an engine argument of older vLLM"
-    if key == "trainer.use_v1" and key in old.settings:
-        return "the release had the choice of a trainer itself"
-    return ""
-
-
-def differences(old: EffectiveConfig, new: EffectiveConfig, reasons: Counter[str]) -> Iterator[str]:
-    """Yield what differs from the carried configuration without a reason."""
-    carried = upgrade(old).config
-    for key, setting in carried.settings.items():
-        there = new.settings.get(key)
-        if there and type(there.value) is type(setting.value) and there.value == setting.value:
-            continue
-        if why := deliberate(key, old, carried, new):
-            reasons[why] += 1
+def unmeant(old: EffectiveConfig, new: EffectiveConfig, reasons: Counter[str]) -> Iterator[str]:
+    """Yield what differs from the carried configuration without a reason; count the reasons of the rest."""
+    for found in differences(old, upgrade(old).config, new):
+        if found.why:
+            reasons[found.why] += 1
         else:
-            yield f"{key} is {there.value if there else 'absent'}, not {setting.value}"
+            yield f"{found.key} is {found.now}, not {found.carried}"
 
 
 def config_files(launch: Launch, version: str, root: Path) -> set[Path]:
@@ -97,7 +75,9 @@ def judged(script: Path, how: dict[str, Any], version: str, reasons: Counter[str
     before = read_script(script, **how).launches
     files = {}
     for file in {file for launch in before for file in config_files(launch, version, Path(how["cwd"]))}:
-        done = upgrade_configuration(str(file), UpgradeOptions(version=version, fork_config=False))
+        done = upgrade_configuration(
+            str(file), UpgradeOptions(version=version, fork_config=False, of_scripts=True)
+        )
         yield from (f"not carried: {remark.spelled}: {remark.text}" for remark in done.refused)
         files[str(file)] = done.after.decode()
     options = UpgradeOptions(Path(how["cwd"]), how["env"], tuple(how["args"]), version, files=files)
@@ -108,7 +88,7 @@ def judged(script: Path, how: dict[str, Any], version: str, reasons: Counter[str
         if one.module == MAIN:
             old = effective_config(one, version=version, root=Path(how["cwd"]))
             new = effective_config(with_files(other, files), version=VERL, root=Path(how["cwd"]))
-            yield from differences(old, new, reasons)
+            yield from unmeant(old, new, reasons)
     with tempfile.TemporaryDirectory() as folder:
         again = Path(folder) / script.name
         again.write_bytes(result.after)

@@ -112,7 +112,8 @@ def test_several_scripts_are_not_printed_as_one(script: Path) -> None:
 def test_a_script_and_the_configuration_that_it_reads(tmp_path: Path) -> None:
     script, config = tmp_path / "run.sh", tmp_path / "conf" / "mine.yaml"
     config.parent.mkdir()
-    config.write_text("defaults:\n  - ppo_trainer\n  - _self_\nreward_model:\n  reward_manager: dapo\n")
+    head = "hydra:\n  searchpath: [pkg://verl.trainer.config]\ndefaults:\n  - ppo_trainer\n  - _self_\n"
+    config.write_text(f"{head}reward_model:\n  reward_manager: dapo\n")
     script.write_text(
         'python3 -m verl.trainer.main_ppo --config-path="$PWD/conf" --config-name=mine \\\n'
         "  algorithm.adv_estimator=grpo\n"
@@ -120,15 +121,22 @@ def test_a_script_and_the_configuration_that_it_reads(tmp_path: Path) -> None:
     how = ("--verl-version", "0.8.0", "--cwd", tmp_path)
     code, out, err = upgrade(script, *how)
     assert code == 1
-    assert f"{config}:5: reward_model.reward_manager: became reward.reward_manager.name" in err
+    assert f"{config}:7: reward_model.reward_manager: became reward.reward_manager.name" in err
     assert "reward_manager" not in out
     assert upgrade(script, config, *how, "--write")[0] == 0
-    assert config.read_text() == (
-        "defaults:\n  - ppo_trainer\n  - _self_\nreward:\n  reward_manager:\n    name: dapo\n"
+    assert config.read_text() == f"{head}reward:\n  reward_manager:\n    name: dapo\n"
+    assert "max_num_seqs=1024" in script.read_text()
+    assert upgrade(script, config, "--cwd", tmp_path, "--check") == (0, "", "")
+
+
+def test_a_configuration_by_itself_gets_the_defaults(tmp_path: Path) -> None:
+    config = tmp_path / "mine.yaml"
+    head = "hydra:\n  searchpath: [pkg://verl.trainer.config]\ndefaults:\n  - ppo_trainer\n  - _self_\n"
+    config.write_text(f"{head}algorithm:\n  adv_estimator: grpo\n")
+    assert upgrade(config, "--verl-version", "0.8.0", "-q")[1] == (
+        f"{head}algorithm:\n  adv_estimator: grpo\n"
         "actor_rollout_ref:\n  rollout:\n    max_num_seqs: 1024\ntrainer:\n  use_v1: false\n"
     )
-    assert "max_num_seqs" not in script.read_text()
-    assert upgrade(script, config, "--cwd", tmp_path, "--check") == (0, "", "")
 
 
 def test_what_cannot_be_carried_exits_1_with_its_line(script: Path) -> None:

@@ -123,6 +123,32 @@ def test_words_change_at_their_places(upgraded, text: str, meant: str) -> None:
     assert after(result) == meant
 
 
+TEXTS = [
+    f'CMD="{LAUNCH} \\\n  NEW=dapo \\\n  OLD \\\n  {SAME}"\neval $CMD a.b=$X\n',
+    f'bash -c "{LAUNCH} NEW=dapo OLD {SAME}"\n',
+    f'run() {{\n  {LAUNCH} "$@" {SAME}\n}}\nrun NEW=dapo OLD\n',
+    f"cat > inner.sh <<EOF\n{LAUNCH} \\\\\n  NEW=dapo \\\\\n  OLD \\\\\n  {SAME}\nEOF\nbash inner.sh\n",
+    f"cat > inner.sh <<'EOF'\n{LAUNCH} {SAME} \\\n  NEW=dapo \\\n  OLD\nEOF\nbash inner.sh\n",
+    f"ray job submit -- {LAUNCH} NEW=dapo OLD {SAME} 2>&1 | tee log\n",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_of_code_within_the_script(upgraded, text: str) -> None:
+    result = upgraded(text.replace("NEW", "reward_model.reward_manager").replace("OLD", GONE))
+    assert result.refused == []
+    lines = text.replace("NEW", "reward.reward_manager.name")
+    for gone in (" \\\n  OLD", " \\\\\n  OLD", " OLD"):
+        lines = lines.replace(gone, "")
+    assert after(result) == lines
+
+
+def test_defaults_in_a_script_that_the_script_writes(upgraded) -> None:
+    text = f"cat > in.sh <<EOF\n{LAUNCH} \\\\\n  algorithm.adv_estimator=grpo\nEOF\nbash in.sh\n"
+    more = " \\\\\n  actor_rollout_ref.rollout.max_num_seqs=1024 \\\\\n  trainer.use_v1=False"
+    assert after(upgraded(text)) == text.replace("=grpo", f"=grpo{more}")
+
+
 def test_each_change_has_its_place_and_its_reason(upgraded) -> None:
     result = upgraded(f"{LAUNCH} \\\n  reward_model.reward_manager=dapo \\\n  {SAME}\n")
     (change,) = result.changes
@@ -315,3 +341,11 @@ def test_a_script_with_windows_line_ends_is_named(upgraded) -> None:
 def test_nothing_of_a_script_is_run(upgraded, tmp_path: Path) -> None:
     upgraded(f"touch {tmp_path}/ran\nX=$(touch {tmp_path}/ran)\n{LAUNCH} {SAME} data.seed=$X\n")
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_difference_that_is_left_is_named(upgraded) -> None:
+    result = upgraded(f"MODE=sync\necho $MODE\n{LAUNCH} {SAME} {MODE}$MODE\n")
+    assert [remark.spelled for remark in result.refused] == ["actor_rollout_ref.rollout.mode"]
+    # a launch without words to put the defaults behind
+    result = upgraded(f"{LAUNCH}\n")
+    assert "trainer.use_v1=False" in {remark.spelled for remark in result.refused}

@@ -75,6 +75,8 @@ def command(
         raise UserError(
             f"{len(files)} files cannot be printed as one", hint="give --write, --diff or --check"
         )
+    scripts = any(not is_configuration(path) for path, _ in files)
+    options = replace(options, of_scripts=scripts)
     results: list[Upgraded] = []
     failed = False
     # first the configurations: a script that reads one is upgraded together with it

@@ -22,9 +22,10 @@ _PLAIN_IN_QUOTES = re.compile(r"[^\"'`$\\!\s]*")
 _BEFORE_KEY = rb"(?<![\w.+~/$@}-])"
 _VARIABLE = re.compile(rb"\$(?:(\w+)|\{(\w+)(?::?-([^{}$`\"'\\]*))?\})\Z")
 _DEFAULTED = re.compile(rb"\$\{(\w+):?-([^{}$`\"'\\]*)\}\Z")
-_ENDS_LINE = re.compile(rb"[ \t]*(\\?)[ \t]*(#[^\n]*)?(?:\n|\Z)")
-_CONTINUED = re.compile(rb"(?:^|[ \t\"'(]|[^\\])\\\n\Z")
-_OPEN_LINE = re.compile(rb"(?:[ \t]|\\\n)*\Z")
+_ENDS_LINE = re.compile(rb"[ \t]*(\\{0,2})[ \t]*(#[^\n]*)?(?:\n|\Z)")
+# Two backslashes continue a line of a script that a here-document writes.
+_CONTINUED = re.compile(rb"(?<!\\)(\\{1,2})\n\Z")
+_OPEN_LINE = re.compile(rb"(?:[ \t]|\\{1,2}\n)*\Z")
 
 
 class NotEditable(Exception):
@@ -311,8 +312,8 @@ class BashText:
         indent = source[line:start]
         if indent.strip(b" \t"):
             return Edit(end, end, b"".join(b" " + word for word in words))
-        if _CONTINUED.search(source[:line]):
-            joint = b" \\\n" + indent
+        if continued := _CONTINUED.search(source[:line]):
+            joint = b" " + continued[1] + b"\n" + indent
         elif place.token.kind == "argument":
             joint = b" "
         else:

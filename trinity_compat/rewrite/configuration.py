@@ -40,12 +40,14 @@ def upgrade_configuration(path: str, options: UpgradeOptions) -> Upgraded:
     if problem:
         out.refused.append(Remark(Where(path), "this configuration", problem))
         return out
-    _Configuration(path, read_config(Path(path)), config, out).upgrade()
+    _Configuration(path, read_config(Path(path)), config, out, of_scripts=options.of_scripts).upgrade()
     return out
 
 
 class _Configuration:
-    def __init__(self, path: str, file: ConfigFile, config: EffectiveConfig, out: Upgraded) -> None:
+    def __init__(
+        self, path: str, file: ConfigFile, config: EffectiveConfig, out: Upgraded, *, of_scripts: bool
+    ) -> None:
         self.path, self.file, self.out = path, file, out
         self.text = YamlText(file.text)
         self.names: list[str] = []  # of the launch's arguments
@@ -53,7 +55,10 @@ class _Configuration:
         self.meant = dict(leaves({key: value for key, value in file.config.items() if key != "hydra"}))
         launch = self._launch(config)
         old = effective_config(launch, version=config.version.value, root=Path(launch.cwd))
-        own = not file.defaults or all(entry in _OWN for entry in map(_entry, file.defaults))
+        of_verl = all(entry in _OWN for entry in map(_entry, file.defaults))
+        own = not file.defaults or (of_verl and not of_scripts)
+        self.old = old
+        self.own = own
         self.plan = plan(old, Path(launch.cwd), add_defaults=own)
         self.launch = launch
 
@@ -102,6 +107,8 @@ class _Configuration:
         for note in composed.diagnostics:
             if note.severity == "error":
                 self.out.refused.append(Remark(note.where, "this configuration", note.message))
+        if self.own and not self.out.refused:
+            self.out.refused += plan.remaining(self.old, composed)
 
     def _give_up(self, why: str) -> None:
         self.out.changes.clear()

@@ -17,10 +17,12 @@ from trinity_compat.common.nested import leaves, value_at
 from trinity_compat.common.releases import VERL, VERL_RELEASES, VLLM_ON_GPU
 from trinity_compat.job import vllm_arguments
 from trinity_compat.launch.model import Launch, Word, WordPart
+from trinity_compat.rewrite.meaning import differences
 from trinity_compat.translate.micro_batch_sizes import MicroBatchSize, has_critic, sizes
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.arguments import GivenOverride, cut, read_arguments
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, SET
+from trinity_compat.verl_config.interpolate import is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 from trinity_compat.verl_config.pinned import Pinned, pinned_release
 from trinity_compat.verl_config.reads import read_of, sentence
@@ -95,6 +97,15 @@ class LaunchPlan:
     refused: list[Remark] = field(default_factory=list)
     kept: list[Remark] = field(default_factory=list)
     carried: EffectiveConfig | None = None  # the configuration that the new launch is to have
+
+    def remaining(self, old: EffectiveConfig, new: EffectiveConfig) -> Iterator[Remark]:
+        """Yield what the new launch has otherwise than it should, where nothing has been said of the key."""
+        assert self.carried is not None
+        said = {remark.spelled.lstrip("+") for remark in self.refused}
+        for found in differences(old, self.carried, new):
+            if not found.why and found.key not in said:
+                text = f"would be {found.now} under veRL {VERL} and was {found.carried}: write it out"
+                yield Remark(old.launch.where, found.key, text)
 
 
 def plan(
@@ -331,7 +342,9 @@ class _Planner:
             found = [item for item in self._differing(composed) if item not in self.out.added]
             if not found:
                 return
-            self.out.added += found
+            # one whose default refers to another key may follow that one
+            plain = [item for item in found if not is_interpolated(value_at(self.target.tree, item.new.head))]
+            self.out.added += plain or found
 
     def _differing(self, composed: EffectiveConfig) -> Iterator[AddedWord]:
         critic = has_critic(self._carried_value)
@@ -339,7 +352,7 @@ class _Planner:
             there = composed.settings.get(key)
             if there is None or key not in self.result.explicit or _same(there.value, setting.value):
                 continue
-            if setting.where is not None and setting.word is None:
+            if setting.where is not None and setting.word is None and key not in self.implied:
                 continue  # of a config file, which is upgraded by itself
             if key in composed.set_keys or (key == _V1 and key in self.config.settings):
                 continue

@@ -29,13 +29,18 @@ from trinity_compat.rewrite.plan import (
 )
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.config_search import releases_of
+from trinity_compat.verl_config.model import EffectiveConfig
 
 _OTHERS = (".py", ".ipynb", ".yaml", ".yml")  # files that are read, and not as bash
 
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOptions:
-    """The way in which sources are read, as for ``read_script`` and ``effective_config``."""
+    """The way in which sources are read, as for ``read_script`` and ``effective_config``.
+
+    ``of_scripts``: config files with a ``defaults`` list are files of scripts that are upgraded with them;
+    these get the defaults that have changed.
+    """
 
     cwd: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -43,6 +48,7 @@ class UpgradeOptions:
     version: str | None = None
     fork_config: bool = True
     files: Mapping[str, str] = field(default_factory=dict)  # as for `plan.plan`
+    of_scripts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +122,13 @@ class _Session:
         self.edits: list[Edit] = []
         self.behind: dict[int, tuple[Place, list[bytes]]] = {}
         self.expected: list[list[str]] = []
+        self.planned: list[tuple[EffectiveConfig, LaunchPlan] | None] = []
         self.faults: set[tuple[str, str]] = set()  # what Hydra refuses of the old launches
 
     def launch(self, launch: Launch) -> None:
         """Plan and place the changes of one launch."""
         self.expected.append([word.text for word in launch.arguments])
+        self.planned.append(None)
         root = self.options.cwd
         if why := _unsupported(launch):
             self._refuse(launch.where, launch.module, why)
@@ -138,6 +146,7 @@ class _Session:
             return
         self.faults |= {_fault(note) for note in config.diagnostics if note.severity == "error"}
         planned = plan(config, root, files=self.options.files)
+        self.planned[-1] = config, planned
         self._report(planned)
         words: list[str] = []
         changes = {change.index: change for change in planned.changes}
@@ -272,6 +281,7 @@ class _Session:
             self._give_up(str(problem))
             return
         if after == self.text.source:
+            self._compose(reading)
             return
         again = _read(self.path, self.options, after)
         new = [Counter(word.text for word in launch.arguments) for launch in again.launches]
@@ -289,8 +299,8 @@ class _Session:
 
     def _compose(self, reading: Reading) -> None:
         """Name what veRL's target would refuse of the new script."""
-        for launch in reading.launches:
-            if _unsupported(launch):
+        for launch, planned in zip(reading.launches, self.planned, strict=True):
+            if planned is None:
                 continue
             launch = with_files(launch, self.options.files)
             composed = effective_config(launch, version=VERL, root=self.options.cwd)
@@ -302,6 +312,10 @@ class _Session:
                     self.out.kept.append(remark)
                 else:
                     self._refuse(note.where, launch.module, note.message)
+            said = {remark.spelled.lstrip("+").partition("=")[0] for remark in self.out.refused}
+            for remark in planned[1].remaining(planned[0], composed):
+                if remark.spelled not in said:
+                    self._refuse(remark.where, remark.spelled, remark.text)
 
 
 def shown(new: NewWord) -> str:
