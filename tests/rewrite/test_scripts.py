@@ -349,3 +349,13 @@ def test_a_difference_that_is_left_is_named(upgraded) -> None:
     # a launch without words to put the defaults behind
     result = upgraded(f"{LAUNCH}\n")
     assert "trainer.use_v1=False" in {remark.spelled for remark in result.refused}
+
+
+def test_a_variable_of_two_words_that_want_the_same(upgraded) -> None:
+    words = " ".join(
+        f"{model}.optim.lr_warmup_steps=$STEPS" for model in ("actor_rollout_ref.actor", "critic")
+    )
+    text = f"STEPS=null\n{LAUNCH} {SAME} {words}\n"
+    result = upgraded(text)
+    assert result.refused == []
+    assert after(result) == text.replace("STEPS=null", "STEPS=-1")

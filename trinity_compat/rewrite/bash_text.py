@@ -203,10 +203,16 @@ class BashText:
         """Write another key, with its operator, in front of the ``=``."""
         return Edit(place.key, place.key + len(old.encode(errors="surrogateescape")), head.encode())
 
-    def revalued(self, place: Place, old: str, new: str) -> Edit:
+    def variable_of(self, place: Place) -> str:
+        """Return the variable that a value is, "" for another text."""
+        match = _VARIABLE.match(_unquoted(self.source[place.value : place.stop]))
+        return (match[1] or match[2]).decode() if match else ""
+
+    def revalued(self, place: Place, old: str, new: str, uses: int = 1) -> Edit:
         """Write another value: in the word itself, or where the variable is set that it comes from.
 
-        Raises NotEditable where that variable is used elsewhere, too, or the text is a mixture.
+        ``uses``: the words that are this variable and get this value. Raises NotEditable where the variable
+        is used elsewhere, too, or the text is a mixture.
         """
         raw = self.source[place.value : place.stop]
         quoted = self.source[place.start : place.start + 1] in (b'"', b"'") and place.stop < place.end
@@ -215,12 +221,11 @@ class BashText:
             if bare != raw and _PLAIN_IN_QUOTES.fullmatch(new):
                 return Edit(place.value + 1, place.stop - 1, new.encode())
             return Edit(place.value, place.stop, self._spelled(place, new, inside=quoted))
-        match = _VARIABLE.match(bare)
-        if not match:
+        name = self.variable_of(place)
+        if not name:
             shown = raw.decode(errors="replace")
             raise NotEditable(f"its value, {shown}, is not written out, and would have to be {new}")
-        name = (match[1] or match[2]).decode()
-        return self._reassigned(name, place, bare, old, new)
+        return self._reassigned(name, place, old, new, uses)
 
     def divided(self, place: Place, divisor: int) -> Edit | None:
         """Divide the value where it stands, if it is a variable: ``$((NAME / 8))``."""
@@ -230,7 +235,7 @@ class BashText:
         text = b"$((%s / %d))" % (match[1] or match[2], divisor)
         return Edit(place.value, place.stop, text)
 
-    def _reassigned(self, name: str, place: Place, bare: bytes, old: str, new: str) -> Edit:
+    def _reassigned(self, name: str, place: Place, old: str, new: str, uses: int) -> Edit:
         mentions = [
             match.start()
             for match in re.finditer(rb"(?<!\w)" + name.encode() + rb"(?!\w)", self.source)
@@ -241,7 +246,7 @@ class BashText:
         if not _SAFE.fullmatch(new):
             raise NotEditable(elsewhere)
         if not assigned:
-            default = _DEFAULTED.match(bare)
+            default = _DEFAULTED.match(_unquoted(self.source[place.value : place.stop]))
             if default is None or len(mentions) != 1 or default[2] != old.encode():
                 raise NotEditable(f"{elsewhere}: give it that value where it is set")
             at = self.source.find(default[2] + b"}", place.value)
@@ -249,7 +254,7 @@ class BashText:
         token = assigned[0]
         inner = sum(token.start <= at < token.end for at in mentions)
         places = ", ".join(dict.fromkeys(f"line {self.line_of(at)}" for at in mentions))
-        if len(assigned) > 1 or len(mentions) != 2 + inner or not token.free:
+        if len(assigned) > 1 or len(mentions) != 1 + uses + inner or not token.free:
             raise NotEditable(f"{elsewhere}; it is used elsewhere, too, or exported ({places})")
         text = _unquoted(self.source[token.start : token.end])
         if text == old.encode():

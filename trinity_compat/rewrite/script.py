@@ -122,6 +122,7 @@ class _Session:
         self.edits: list[Edit] = []
         self.behind: dict[int, tuple[Place, list[bytes]]] = {}
         self.expected: list[list[str]] = []
+        self.uses: dict[tuple[str, str], set[int]] = {}  # (variable, new value) → words
         self.planned: list[tuple[EffectiveConfig, LaunchPlan] | None] = []
         self.faults: set[tuple[str, str]] = set()  # what Hydra refuses of the old launches
 
@@ -150,6 +151,7 @@ class _Session:
         self._report(planned)
         words: list[str] = []
         changes = {change.index: change for change in planned.changes}
+        self._count_uses(launch, planned.changes)
         for index, word in enumerate(launch.arguments):
             change = changes.get(index)
             if change is None or not self._change(launch, change):
@@ -175,6 +177,18 @@ class _Session:
         if not places:
             raise NotEditable("it is not written out in this file as key=value")
         return places[0]
+
+    def _count_uses(self, launch: Launch, changes: list[WordChange]) -> None:
+        """Count the words that are one variable and all get the same new value."""
+        for change in changes:
+            if len(change.new) != 1 or change.new[0].value is None:
+                continue
+            try:
+                place = self._place(launch, change.index)
+            except NotEditable:
+                continue
+            name = self.text.variable_of(place)
+            self.uses.setdefault((name, change.new[0].value), set()).add(place.start)
 
     def _change(self, launch: Launch, change: WordChange) -> bool:
         """Make the edits of one argument; name it where that cannot be."""
@@ -206,7 +220,8 @@ class _Session:
 
     def _revalued(self, place: Place, old: str, new: NewWord) -> Edit:
         try:
-            return self.text.revalued(place, old, new.value or "")
+            uses = self.uses.get((self.text.variable_of(place), new.value or ""), ())
+            return self.text.revalued(place, old, new.value or "", max(1, len(uses)))
         except NotEditable:
             divided = self.text.divided(place, new.divisor) if new.divisor else None
             if divided is None:
