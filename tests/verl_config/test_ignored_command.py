@@ -85,3 +85,16 @@ def test_a_source_of_which_nothing_is_known_is_an_error(tmp_path: Path, text: st
 def test_a_release_that_there_is_not_is_an_error(script: Path) -> None:
     with pytest.raises(UserError, match=r"1\.0"):
         ignored(script, "--verl-version", "1.0")
+
+
+@pytest.mark.parametrize(
+    ("key", "ignored_by"),
+    [("algorithm.filter_groups.enable=True", "False"), ("critic.ppo_max_token_len_per_gpu=100", "True")],
+)
+@pytest.mark.parametrize("v1", ["True", "False"])
+def test_a_key_of_one_trainer_has_no_effect_under_the_other(tmp_path, key, ignored_by, v1) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"python3 -m verl.trainer.main_ppo {key} trainer.use_v1={v1}\n")
+    code, text = ignored(path, "--verl-version", "0.9.1")
+    assert code == int(v1 == ignored_by)
+    assert (f"; here trainer.use_v1={v1}" in text) == (v1 == ignored_by)

@@ -37,7 +37,7 @@ def test_each_key_of_a_release_has_an_answer(version: str, flavour: str) -> None
     [
         ("data.train_batch_size", "READ"),
         ("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", "READ"),
-        ("critic.ppo_max_token_len_per_gpu", "READ"),
+        ("critic.ppo_max_token_len_per_gpu", "READ IF"),
         ("actor_rollout_ref.actor.optim.clip_grad", "READ"),
         ("reward.custom_reward_function.path", "READ"),
         ("actor_rollout_ref.actor.entropy_checkpointing", "READ VIA"),

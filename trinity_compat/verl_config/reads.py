@@ -23,6 +23,8 @@ from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.releases import FLAVOURS, release_tree
 
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,.*)?\}")
+_USE_V1 = "trainer.use_v1"  # which of veRL's two trainers runs
+_TRAINERS = (f"{_USE_V1}=True", f"{_USE_V1}=False")
 _FOLDER = "translators/verl/reads"
 NOT_READ, STORED, CHECKED = "NOT READ", "STORED ONLY", "CHECKED ONLY"
 _WORDS: Mapping[str, str] = {
@@ -97,7 +99,7 @@ def read_of(key: str, version: str, flavour: str = FLAVOURS[0]) -> VerlRead | No
         return None
     word = by_hand().get(version, {}).get(key)
     if word:
-        return VerlRead(word["label"], (word["place"],), why=word["why"])
+        return VerlRead(word["label"], (word["place"],), word.get("more", ""), word["why"])
     label, places, more = (*found, (), "")[:3] if len(found) < 3 else found
     return VerlRead(label, tuple(places or ()), more or "")
 
@@ -148,7 +150,8 @@ def unchecked(config: EffectiveConfig) -> str:
 def ignored_keys(config: EffectiveConfig) -> dict[str, str]:
     """Return the keys that the launch sets to another value than the default and that veRL ignores, with why.
 
-    Empty for other mains than main_ppo and for forks: their code is another.
+    A key that only one of veRL's two trainers reads is ignored if the launch has the other. Empty for other
+    mains than main_ppo and for forks: their code is another.
     """
     if unchecked(config):
         return {}
@@ -156,11 +159,21 @@ def ignored_keys(config: EffectiveConfig) -> dict[str, str]:
     found = {}
     for key in config.set_keys:
         setting = config.settings.get(key)
-        if setting is None or not (why := sentence(key, version, flavour)):
+        why = sentence(key, version, flavour) or _only_in_the_other_trainer(config, key)
+        if setting is None or not why:
             continue
         if setting.value != _default_in(config, key):
             found[key] = why
     return found
+
+
+def _only_in_the_other_trainer(config: EffectiveConfig, key: str) -> str:
+    """Say that only the trainer that ``trainer.use_v1`` does not choose reads ``key``; "" for others."""
+    found = read_of(key, config.version.value, config.flavour)
+    chosen = f"{_USE_V1}={config.get(_USE_V1)}"
+    if found is None or found.label != "READ IF" or found.more not in _TRAINERS or found.more == chosen:
+        return ""
+    return f"veRL {config.version.value} only {found.words}; here {chosen}"
 
 
 def _default_in(config: EffectiveConfig, key: str) -> object:
