@@ -247,3 +247,13 @@ def test_a_key_that_there_is_not_hides_nothing_of_those_that_there_are(call):
     assert code == 2 and out.startswith("data.seed\n") and "\n\ndata.shuffle\n" in out
     told = [line for line in err.splitlines() if line.startswith("error: ")]
     assert [line.split()[1] for line in told] == ["nope.nope", "data.train_batchsize:"]
+
+
+def test_a_bad_value_is_named_beside_a_key_that_hydra_refuses(call, tmp_path):
+    keys = "trainer.total_epoch=3 \\\n  trainer.total_epochs=two \\\n  data.train_batch_size=x\n"
+    (tmp_path / "run.sh").write_text(SCRIPT.rstrip("\n") + " \\\n  " + keys)
+    code, out, err = call("translate", "run.sh")
+    assert (code, out) == (2, "")
+    assert "run.sh:5: Hydra would refuse trainer.total_epoch: " in err
+    assert "run.sh:6: trainer.total_epochs=two: 'two' where an integer is expected" in err
+    assert "run.sh:7: data.train_batch_size=x should be a whole number" in err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from trinity_compat.launch.model import Launch
 from trinity_compat.translate import verl_from_trinity
 from trinity_compat.translate.apply_user_rules import apply_rules
 from trinity_compat.translate.env_references import resolved_launch
+from trinity_compat.translate.launch_view import KeyRefused
 from trinity_compat.translate.minimal import minimal
 from trinity_compat.translate.model import Severity, TranslateOptions, Translation
 from trinity_compat.translate.partial_findings import refusal_of_all, translate_partially
@@ -73,7 +74,7 @@ def translate_config(
 ) -> tuple[Translation, str]:
     """Translate a configuration that has been composed (a veRL YAML), like ``translate_launch``."""
     refuse_other_mains(effective)
-    refuse_errors(effective)
+    refuse_errors(effective, lambda: _refused_values(effective, options, root))
     found = translate_partially(effective, options, root=root)
     if found.refused:
         raise refusal_of_all(found.refused)
@@ -108,13 +109,34 @@ def header_lines(translation: Translation, options: TranslateOptions) -> list[st
     return lines
 
 
-def refuse_errors(effective: EffectiveConfig) -> None:
-    """Raise UserError for what Hydra would refuse: the launch cannot start under veRL either."""
+def refuse_errors(effective: EffectiveConfig, others: Callable[[], Sequence[UserError]] = tuple) -> None:
+    """Raise UserError for what Hydra would refuse: the launch cannot start under veRL either.
+
+    ``others`` are errors that the message names too; they are asked for only then.
+    """
     errors = [found for found in effective.diagnostics if found.severity == "error"]
     if errors:
-        more = "".join(f"\n{found.where}: {found.message} ({found.code})" for found in errors[1:])
+        more = [f"{found.where}: {found.message} ({found.code})" for found in errors[1:]]
+        more += [f"{found.where}: {found.message}" for found in others()]
         hint = f"veRL {version.value}: {version.why}" if (version := effective.version).stands_in else None
-        raise UserError(f"{errors[0].message} ({errors[0].code}){more}", where=errors[0].where, hint=hint)
+        text = "\n".join([f"{errors[0].message} ({errors[0].code})", *more])
+        raise UserError(text, where=errors[0].where, hint=hint)
+
+
+def _refused_values(
+    effective: EffectiveConfig, options: TranslateOptions, root: Path | None
+) -> Sequence[KeyRefused]:
+    """Return the values of a launch that cannot be translated, beside what Hydra refuses of it."""
+    said = [found.message for found in effective.diagnostics if found.severity == "error"]
+    try:
+        refused = translate_partially(effective, options, root=root).refused
+    except UserError:  # it follows from the other errors, or names no argument of its own
+        return ()
+    return [error for error in refused if not any(_is_about(error.spelling, message) for message in said)]
+
+
+def _is_about(spelling: str, message: str) -> bool:
+    return message.startswith((spelling, f"Hydra would refuse {spelling}:"))
 
 
 _MODEL = "explorer.rollout_model"
