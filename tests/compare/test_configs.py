@@ -201,7 +201,14 @@ def test_a_key_that_veRL_does_not_read_differs_without_effect(tmp_path):
 
 def test_a_key_that_a_run_here_honours_has_an_effect_although_stock_ignores_it(tmp_path):
     a, b = script(tmp_path, "a.sh"), script(tmp_path, "b.sh", "data.truncation=right")
-    assert [row.key for row in differences(a, b).effective] == ["data.truncation"]
+    (row,) = differences(a, b).effective
+    assert row.key == "data.truncation"
+    assert (
+        "; a run here honours it, stock veRL 0.9.1 stores it where nothing reads it"
+        in diff(a, b, "--format", "md")[1]
+    )
+    (row,) = differences(a, script(tmp_path, "c.sh", "algorithm.gamma=0.9")).effective
+    assert row.stock == ""
 
 
 def test_a_key_of_an_older_release_that_means_nothing_today_differs_without_effect(tmp_path):

@@ -32,7 +32,8 @@ _FILES = ("data.train_files", "data.val_files")  # one file or a list of files
 class KeyDifference:
     """One key whose value differs.
 
-    ``why``: the interpolation that it follows, or the reason why it has no effect; "" for others.
+    ``why``: the interpolation that it follows, or the reason why it has no effect; "" for others. ``stock``:
+    what stock veRL does with a key that it ignores and a run here honours.
     """
 
     key: str
@@ -41,6 +42,7 @@ class KeyDifference:
     a_place: str
     b_place: str
     why: str = ""
+    stock: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,11 @@ def compared(a: EffectiveSettings, b: EffectiveSettings) -> SettingsDifference:
     rows = list(_of_keys(a, b))
     idle = {row.key: why for row in rows if (why := _why_idle(row.key, a, b))}
     following = {row.key for row in rows if _follows(row.key, a, b)} - idle.keys()
-    lasting = [row for row in rows if row.key not in idle and row.key not in following]
+    lasting = [
+        replace(row, stock=_of_stock(row.key, a, b))
+        for row in rows
+        if row.key not in idle and row.key not in following
+    ]
     fields, derived = _of_trinity_alone(a, b)
     return SettingsDifference(
         a,
@@ -108,6 +114,10 @@ def _why_idle(key: str, a: EffectiveSettings, b: EffectiveSettings) -> str:
     if any(side.config and unchecked(side.config) for side in (a, b)):
         return ""
     return "" if a.flavour != b.flavour or honoured_here(key) else sentence(key, VERL, a.flavour)
+
+
+def _of_stock(key: str, a: EffectiveSettings, b: EffectiveSettings) -> str:
+    return sentence(key, VERL, a.flavour) if a.flavour == b.flavour and honoured_here(key) else ""
 
 
 def _of_trinity_alone(

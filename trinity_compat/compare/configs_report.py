@@ -60,7 +60,7 @@ def _as_dict(found: SettingsDifference) -> dict[str, object]:
         "a": found.a.source,
         "b": found.b.source,
         "same": not found.differs,
-        "differences": [_row(row) for row in found.effective],
+        "differences": [{**_row(row), "stock": row.stock} for row in found.effective],
         "following": [{**_row(row), "follows": row.why} for row in found.following],
         "without_effect": [{**_row(row), "why": row.why} for row in found.idle],
     }
@@ -95,7 +95,9 @@ def _number(rows: Sequence[KeyDifference]) -> str:
 
 def _cells(row: KeyDifference) -> tuple[str, str, str, str]:
     a, b = (_shown(hidden(row.key, value)) for value in (row.a, row.b))
-    return row.key, a, b, row.why or f"{row.a_place or '–'} / {row.b_place or '–'}"
+    places = f"{row.a_place or '–'} / {row.b_place or '–'}"
+    stock = f"; a run here honours it, stock {row.stock}" if row.stock else ""
+    return row.key, a, b, row.why or f"{places}{stock}"
 
 
 def _shown(value: object) -> str:
