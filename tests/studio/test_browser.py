@@ -178,6 +178,53 @@ def test_a_metric_is_added_smoothed_kept_and_taken_away(opened):
     assert page.locator("#charts .chart").count() == first
 
 
+def test_the_address_gives_another_reader_the_same_view(opened, listener):
+    page = opened("/run/done")
+    page.fill("#add", "timing_s/step")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Remove actor/entropy").click()
+    page.check("#log")
+    page.locator("#smooth").press("End")
+    page.select_option("[name=x]", "time")
+    box = page.locator(".u-over").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 50, steps=4)
+    page.mouse.up()
+    page.mouse.move(0, 0)
+    expect(page.get_by_role("button", name="Show all")).to_be_visible()
+    seen = """() => [[...document.querySelectorAll("#charts h3")].map(head => head.innerText),
+        Charts.settings.zoom, Charts.settings.smooth, Charts.settings.log, Charts.settings.axis,
+        Charts.settings.place(3)]"""
+    said = page.evaluate(seen)
+    assert said[2:] == [0.98, True, "time", 12] and "timing_s/step 4" in said[0]
+    other = opened(page.url.removeprefix(listener.url.rstrip("/")))
+    assert other.evaluate(seen) == [said[0], pytest.approx(said[1], rel=1e-4), *said[2:]]
+    other.get_by_role("button", name="Show all").click()
+    expect(other.get_by_role("button", name="Show all")).to_be_hidden()
+    assert "zoom" not in other.url and "x=time" in other.url
+
+
+def test_axes_that_the_run_does_not_log_are_not_offered(opened):
+    page = opened("/run/done")
+    disabled = page.evaluate("[...document.querySelectorAll('[name=x] option:disabled')].map(o => o.value)")
+    assert disabled == ["tokens"]
+    page.select_option("[name=x]", "update")
+    assert page.evaluate("Charts.settings.place(3)") == 6
+
+
+def test_a_comparison_keeps_its_view_on_another_axis(opened):
+    page = opened(PAGES["compare"])
+    page.fill("#add", "timing_s/step")
+    page.keyboard.press("Enter")
+    expect(page.locator("#charts h3", has_text="timing_s/step")).to_have_count(1)
+    page.check("#log")
+    page.get_by_role("link", name="update", exact=True).click()
+    page.wait_for_selector("#charts[data-ready]")
+    assert "axis=update" in page.url and page.is_checked("#log")
+    expect(page.locator("#charts h3", has_text="timing_s/step")).to_have_count(1)
+
+
 def test_the_keyboard_reaches_everything_and_the_theme_stays(opened):
     page = opened("/")
     page.keyboard.press("Tab")

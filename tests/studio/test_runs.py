@@ -50,11 +50,11 @@ def test_a_job_that_cannot_be_read_has_a_row_that_says_so(tmp_path):
         assert studio.get(f"/metrics/{name}").status_code == 503
 
 
-def test_series_by_name_with_gaps_for_what_is_not_a_number(studio):
+def test_series_by_name_with_the_names_of_what_is_not_a_number(studio):
     names = ["critic/score/mean", "actor/entropy", "explorer/critic/score/mean", "nope"]
     found = studio.get("/metrics/plain", params={"name": names}).json()
     assert found["series"]["critic/score/mean"] == [[1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4]]
-    assert found["series"]["actor/entropy"][1][2] is None
+    assert found["series"]["actor/entropy"][1][2] == "NaN"
     assert found["series"]["explorer/critic/score/mean"][1][0] == pytest.approx(1 / 9)
     assert "nope" not in found["series"] and found["last"] == {"trainer": [4, 9], "explorer": [4, 4]}
 
@@ -208,6 +208,15 @@ def test_a_sparkline_of_one_point_or_of_equal_ones():
     assert spark_points([(1, 0.5)]) == ""
     assert spark_points([(1, 0.5), (2, 0.5)]) == "2.0,14.0 118.0,14.0"
     assert spark_points([(1, 0.5), (1, 0.7)]) == "2.0,25.0 2.0,3.0"
+    assert spark_points([(1, 0.5), (2, float("nan")), (2, 0.5)]) == spark_points([(1, 0.5), (2, 0.5)])
+
+
+def test_a_reward_that_is_no_number_is_shown_as_such(tmp_path):
+    buffer = open_buffer(f"sqlite:///{make_job(tmp_path / 'job')}/buffer/experiences.db")
+    buffer.log_metrics("trainer", STEPS, {"critic/score/mean": float("nan"), "timing_s/step": 1.0})
+    studio = client_of(tmp_path)
+    assert "<b>NaN</b>" in studio.get("/").text
+    assert '<b id="t-reward">NaN</b>' in studio.get("/run/job").text
 
 
 def test_a_row_has_the_newest_figures_and_the_rewards_of_its_steps(tmp_path):

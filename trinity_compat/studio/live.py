@@ -6,7 +6,7 @@ Each look is a few short reads, once a second, of which nothing stays open; a br
 from __future__ import annotations
 
 import asyncio
-import json
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,12 +19,12 @@ from trinity_compat.common.redaction import shown
 from trinity_compat.compare.breakdown import step_parts
 from trinity_compat.studio import logs, run_state
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_of, studio_of, whole_number
-from trinity_compat.studio.series import FiniteRow, Metrics, Seen, SeriesCache, public
+from trinity_compat.studio.pages import job_of, studio_of, to_json, whole_number
+from trinity_compat.studio.series import Metrics, Row, Seen, SeriesCache, public
 
 LOOK_EVERY_S = 1.0
 _SILENT_LOOKS = 15  # after as many a comment keeps the connection open
-Rows = Mapping[str, Sequence[tuple[int, FiniteRow]]]
+Rows = Mapping[str, Sequence[tuple[int, Row]]]
 
 
 @dataclass
@@ -68,7 +68,7 @@ class PageState:
         return [("rows", {"rows": _named(new, trainer), "seconds": seconds(new)})] if new else []
 
 
-def _named(rows: Rows, trainer: set[str]) -> list[tuple[int, FiniteRow]]:
+def _named(rows: Rows, trainer: set[str]) -> list[tuple[int, Row]]:
     return [
         (step, {public(role, name, trainer): value for name, value in row.items()})
         for role, found in rows.items()
@@ -80,7 +80,7 @@ def seconds(rows: Rows, *, most: int | None = None) -> dict[str, object]:
     """Side → [(step, part → seconds)] of rows that have a clock, the last ``most`` of them."""
     found = {}
     for role, of_role in rows.items():
-        read: Callable[[Mapping[str, float | None]], dict[str, float]]
+        read: Callable[[Mapping[str, float]], dict[str, float]]
         read = trainer_seconds if role == "trainer" else explorer_seconds
         clocks = [(step, parts) for step, row in of_role if (parts := read(row))]
         found[role] = clocks[-most:] if most else clocks
@@ -107,7 +107,7 @@ async def _stream(request: Request, watch: PageState) -> AsyncIterator[str]:
         found = await run_in_threadpool(watch.look)
         silent = 0 if found else silent + 1
         for name, data in found:
-            yield f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n"
+            yield f"event: {name}\ndata: {to_json(data)}\n\n"
         if silent % _SILENT_LOOKS == _SILENT_LOOKS - 1:
             yield ": still here\n\n"
         await asyncio.sleep(LOOK_EVERY_S)
@@ -117,21 +117,21 @@ WAITING = ("waiting for the buffer", "waiting")
 _EXPLORER_PARTS = {"rollout": "rollout", "write": "write", "sync_weight": "weights", "wait": "waiting"}
 
 
-def trainer_seconds(row: Mapping[str, float | None]) -> dict[str, float]:
+def trainer_seconds(row: Mapping[str, float]) -> dict[str, float]:
     """Part → seconds of one veRL step, in order; {} for a row without a step's clock."""
     clock = _clocks(row, "timing_s/")
     return {part: s for part, s in step_parts(clock).items() if s > 0} if "step" in clock else {}
 
 
-def explorer_seconds(row: Mapping[str, float | None]) -> dict[str, float]:
+def explorer_seconds(row: Mapping[str, float]) -> dict[str, float]:
     """Part → seconds of one explorer step."""
     clock = _clocks(row, "time/")
     return {part: clock[name] for name, part in _EXPLORER_PARTS.items() if clock.get(name, 0) > 0}
 
 
-def _clocks(row: Mapping[str, float | None], prefix: str) -> dict[str, float]:
+def _clocks(row: Mapping[str, float], prefix: str) -> dict[str, float]:
     return {
         name.removeprefix(prefix): value
         for name, value in row.items()
-        if name.startswith(prefix) and value is not None
+        if name.startswith(prefix) and math.isfinite(value)
     }

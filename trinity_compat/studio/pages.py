@@ -96,6 +96,8 @@ def figure(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     size = abs(value)
+    if not math.isfinite(value):
+        return str(value).replace("nan", "NaN").replace("inf", "∞").replace("-", "−")
     if size >= 10_000:
         return f"{value:,.0f}".replace(",", " ")
     return f"{value:.2e}" if 0 < size < 1e-3 else f"{value:.4g}"
@@ -159,17 +161,13 @@ def _html(text: str, status: int) -> HTMLResponse:
 
 
 def as_json(value: object) -> Response:
-    """Return ``value`` as ASCII JSON (names may hold lone surrogates), with null for NaN and infinities."""
+    """Return ``value`` as ASCII JSON (names may hold lone surrogates); see ``to_json``."""
+    return Response(to_json(value), media_type="application/json")
+
+
+def to_json(value: object) -> str:
+    """Return ``value`` as JSON, which lacks NaN and infinities: a page gets their names as strings."""
     try:
-        text = json.dumps(value, allow_nan=False)
+        return json.dumps(value, allow_nan=False)
     except ValueError:
-        text = json.dumps(_finite(json.loads(json.dumps(value))), allow_nan=False)
-    return Response(text, media_type="application/json")
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return json.dumps(json.loads(json.dumps(value), parse_constant=str), allow_nan=False)

@@ -23,6 +23,12 @@ _CURVES = (
     "training/model_version_lag/mean",
     "training/rollout_probs_diff_mean",
 )
+_AXES = (
+    ("step", "veRL's step: one train batch"),
+    ("update", "optimizer updates"),
+    ("time", "the steps' times, added up: pauses of a stopped run are not in it"),
+    ("tokens", "tokens of the steps' batches, added up"),
+)
 _BUFFER = ("buffer/ready", "buffer/claimed", "buffer/stale", "buffer/void")
 _LANE_STEPS = 60
 _EVALUATIONS = 20
@@ -65,6 +71,8 @@ def _live(request: Request) -> Response:
         "resumed": job.resumed.message(running=now["state"] == "running") if job.resumed else "",
         "names": metrics.names(),
         "curves": _CURVES,
+        "axes": _AXES,
+        "updates": job.spec.updates_per_step,
         "buffer": _BUFFER,
     }
     return page(request, "run.html", values | shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from trinity_compat.run.job_dir.snapshot import StepFigures, age, label, snapsho
 from trinity_compat.run.job_dir.status import is_live
 from trinity_compat.studio import job_files
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.series import Metrics, finite
+from trinity_compat.studio.series import Metrics
 
 _SPARK = 120  # steps
 _LATEST = """SELECT step, CAST(metrics AS TEXT) FROM metrics
@@ -88,7 +89,7 @@ def _summary(job: Job) -> RunSummary:
         participants = buffer.participants()
         rows = training_rows(job.database().run(_latest, write=False))
     last = rows[-1] if rows else StepFigures(0)
-    rewards = tuple((row.step, value) for row in rows if (value := finite(row.reward)) is not None)
+    rewards = tuple((row.step, row.reward) for row in rows if row.reward is not None)
     return RunSummary(
         job.name,
         state_of(participants),
@@ -96,9 +97,9 @@ def _summary(job: Job) -> RunSummary:
         spec.total_steps,
         rewards[-1][1] if rewards else None,
         rewards,
-        finite(last.staleness),
-        finite(last.tokens_per_s),
-        finite(last.step_s),
+        last.staleness,
+        last.tokens_per_s,
+        last.step_s,
         min((one.age_s for one in participants), default=None),
     )
 
@@ -121,6 +122,7 @@ def state_of(participants: Sequence[Participant]) -> str:
 
 def spark_points(points: Sequence[tuple[int, float]], width: int = 120, height: int = 28) -> str:
     """Return the ``points`` attribute of an SVG polyline, '' for fewer than two points."""
+    points = [point for point in points if math.isfinite(point[1])]
     if len(points) < 2:
         return ""
     xs, ys = [x for x, _ in points], [y for _, y in points]
@@ -148,10 +150,10 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
         "total": snapshot.total,
         "updates": snapshot.step * snapshot.updates_per_step,
         "left": age(remaining_s) if remaining_s is not None and state == "running" else "",
-        "reward": finite(last.reward),
-        "lag": finite(last.staleness),
-        "tokens": finite(last.tokens_per_s),
-        "step_s": finite(last.step_s),
+        "reward": last.reward,
+        "lag": last.staleness,
+        "tokens": last.tokens_per_s,
+        "step_s": last.step_s,
         "depth": dict(snapshot.depth),
         "version": snapshot.version,
         "checkpoint": job.latest_checkpoint,
@@ -184,9 +186,7 @@ def evaluations(
         {name for row in found.values() for name in row}, key=lambda n: (not n.startswith("val-core"), n)
     )
     return names, [
-        (step, [finite(row[name]) if name in row else None for name in names])
-        for step, row in sorted(found.items(), reverse=True)
-        if row
+        (step, [row.get(name) for name in names]) for step, row in sorted(found.items(), reverse=True) if row
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +13,6 @@ from trinity_compat.buffer.queries import query
 from trinity_compat.studio.jobs import Job
 
 Row = dict[str, float]
-FiniteRow = dict[str, float | None]
 Seen = tuple[int, int]  # a step, how many figures its row had
 
 _ROWS = """SELECT role, step, CAST(metrics AS TEXT) FROM metrics
@@ -55,13 +53,13 @@ class Metrics:
         rows = self.rows.get(role, {})
         return [(step, rows[step]) for step in sorted(rows)[-count:]]
 
-    def after(self, seen: Mapping[str, Seen]) -> dict[str, list[tuple[int, FiniteRow]]]:
+    def after(self, seen: Mapping[str, Seen]) -> dict[str, list[tuple[int, Row]]]:
         """Role → the rows that are new since ``seen``; its last one again where figures were added."""
-        found: dict[str, list[tuple[int, FiniteRow]]] = {}
+        found: dict[str, list[tuple[int, Row]]] = {}
         for role, rows in self.rows.items():
             new = sorted(step for step in rows if (step, len(rows[step])) > seen.get(role, (-1, 0)))
             if new:
-                found[role] = [(step, {k: finite(v) for k, v in rows[step].items()}) for step in new]
+                found[role] = [(step, rows[step]) for step in new]
         return found
 
     def names(self) -> list[str]:
@@ -76,14 +74,14 @@ class Metrics:
         }
         return sorted(trainer | others)
 
-    def series(self, names: Iterable[str]) -> dict[str, tuple[list[int], list[float | None]]]:
-        """Name → (steps, values); a name that is not there is left out. NaN and infinities are None."""
+    def series(self, names: Iterable[str]) -> dict[str, tuple[list[int], list[float]]]:
+        """Name → (steps, values); a name that is not there is left out."""
         trainer = {name for row in self.rows.get("trainer", {}).values() for name in row}
         found = {}
         for name in dict.fromkeys(names):
             points = sorted(self._points(name, trainer))
             if points:
-                found[name] = ([step for step, _ in points], [finite(value) for _, value in points])
+                found[name] = ([step for step, _ in points], [value for _, value in points])
         return found
 
     def _points(self, wanted: str, trainer: set[str]) -> Iterable[tuple[int, float]]:
@@ -97,11 +95,6 @@ class Metrics:
 def public(role: str, name: str, trainer: set[str]) -> str:
     """Return a series' name, with ``explorer/`` for an explorer's metric that the trainer has too."""
     return f"{role}/{name}" if role != "trainer" and (name in trainer or role != "explorer") else name
-
-
-def finite(value: float | None) -> float | None:
-    """JSON has neither NaN nor infinities."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 class SeriesCache:

@@ -1,7 +1,7 @@
 "use strict";
 // One run, live: what the page was made with, then server-sent events.
 addEventListener("DOMContentLoaded", async () => {
-  const { el, figure, parsed, sum, palette, Curve, stack } = Charts;
+  const { el, figure, number, parsed, sum, palette, Curve, stack } = Charts;
   const at = id => document.getElementById(id);
   const live = at("live"), job = live.dataset.job;
   const points = new Map();               // metric → Map(step → value)
@@ -14,27 +14,38 @@ addEventListener("DOMContentLoaded", async () => {
     const answer = await (await fetch(`/metrics/${job}?${query}`)).json();
     for (const name in answer.series) {
       const [steps, values] = answer.series[name], into = of(name);
-      steps.forEach((step, index) => into.set(step, values[index]));
+      steps.forEach((step, index) => into.set(step, number(values[index])));
     }
     return answer;
   };
   const draw = name => {
-    if (drawn.has(name)) return;
+    if (drawn.has(name) || !of(name).size) return;
     const series = [{ label: name, colour: "--c1", points: of(name) }];
     drawn.set(name, new Curve(at("charts"), name, series, { onClose: () => { drawn.delete(name); remember(); } }));
   };
-  // The reader's own choice of curves, by job; until there is one, the page's, of what the run has so far.
-  const key = `curves:${job}`;
-  const remember = () => { try { localStorage.setItem(key, JSON.stringify([...drawn.keys()])); } catch { /* not kept */ } };
-  const chosen = () => { try { return JSON.parse(localStorage.getItem(key)) || []; } catch { return []; } };
   const known = new Set([...at("names").options].map(option => option.value));
   const ofPage = () => {
     const scores = [...known].filter(name => name.startsWith("val-core")).slice(0, 2);
     const found = [...JSON.parse(live.dataset.curves).filter(name => known.has(name)), ...scores];
     return found.length ? found : [...known].slice(0, 6);
   };
-  const wanted = () => chosen().length ? chosen() : ofPage();
+  const wanted = () => choices.metrics || ofPage();
+  const remember = () => { choices.metrics = [...drawn.keys()]; choices.save(); };
   const inBuffer = () => JSON.parse(live.dataset.buffer).filter(name => known.has(name));
+
+  // ---- axes ----
+  const AMOUNTS = { time: "timing_s/step", tokens: "perf/total_num_tokens" };
+  const choices = Charts.choices(at("tools"), `view:${job}`, () => placing());
+  // A step's x: times and tokens add up over the trainer's steps, and end with its last.
+  const placing = () => {
+    for (const option of at("tools").elements.x.options) option.disabled = option.value in AMOUNTS && !of(AMOUNTS[option.value]).size;
+    const { axis } = Charts.settings, updates = +live.dataset.updates;
+    if (!(axis in AMOUNTS)) { Charts.settings.place = step => axis === "update" ? step * updates : step; return; }
+    const totals = new Map([[0, 0]]);
+    let total = 0;
+    for (const [step, amount] of [...of(AMOUNTS[axis])].sort((a, b) => a[0] - b[0])) totals.set(step, total += amount > 0 ? amount : 0);
+    Charts.settings.place = step => totals.get(step);
+  };
 
   // ---- curves ----
   const drawBuffer = () => {
@@ -44,7 +55,8 @@ addEventListener("DOMContentLoaded", async () => {
     if (series.length) buffer = new Curve(at("buffer"), "groups", series);
     else at("buffer").append(el("p", "No buffer depth recorded yet.", "dim"));
   };
-  ({ last, history } = await load([...wanted(), ...inBuffer()]));
+  ({ last, history } = await load([...wanted(), ...inBuffer(), ...Object.values(AMOUNTS)]));
+  choices.apply();
   wanted().forEach(draw);
   at("none-yet").hidden = drawn.size > 0;
   drawBuffer();
@@ -54,7 +66,7 @@ addEventListener("DOMContentLoaded", async () => {
     await load([...wanted(), ...inBuffer()].filter(name => !points.has(name)));
     wanted().forEach(draw);
     at("none-yet").hidden = drawn.size > 0;
-    if (!chosen().length) at("charts").append(...ofPage().map(name => drawn.get(name).box));
+    if (!choices.metrics) at("charts").append(...ofPage().map(name => drawn.get(name).box));
     drawBuffer();
   };
   at("add").addEventListener("change", async event => {
@@ -63,15 +75,12 @@ addEventListener("DOMContentLoaded", async () => {
     event.target.value = "";
     await load([name]); draw(name); remember();
   });
-  at("smooth").addEventListener("input", event => Charts.set({ smooth: +event.target.value }));
-  at("log").addEventListener("change", event => Charts.set({ log: event.target.checked }));
-  at("tools").addEventListener("submit", event => event.preventDefault());
 
   // ---- lanes ----
   const sides = {}, MOST = 60;
   const { sides: first, waiting } = await (await fetch(`/seconds/${job}`)).json();
   const parts = [];
-  const colours = palette(parts, waiting);
+  const colours = palette(waiting);
   // Parts that never take a hundredth of a step would only fill the key: they count as other.
   const joined = of => {
     const whole = sum(of), found = {};
@@ -94,7 +103,7 @@ addEventListener("DOMContentLoaded", async () => {
       const mean = rows.reduce((total, [, of]) => total + sum(of), 0) / rows.length;
       const idle = rows.reduce((total, [, of]) => total + sum(waiting.map(part => of[part] || 0)), 0) / rows.length;
       const said = `${figure(mean)} s a step, ${Math.round(idle / mean * 100)} % of it waiting`;
-      head.append(el("span", `${said} · steps ${rows[0][0]}–${rows.at(-1)[0]}, up to ${figure(highest)} s`));
+      head.append(el("span", `${said} · ${rows.length > 1 ? `steps ${rows[0][0]}–${rows.at(-1)[0]}` : `step ${rows[0][0]}`}, up to ${figure(highest)} s`));
       box.append(head, stack(rows, colours, highest, `${side}: ${said}`));
       return box;
     });
@@ -154,7 +163,8 @@ addEventListener("DOMContentLoaded", async () => {
     if (answer.ok) at("evaluations").replaceChildren(...parsed(await answer.text()));
   };
   on("rows", async ({ rows, seconds }) => {
-    for (const [step, row] of rows) for (const name in row) if (points.has(name)) of(name).set(step, row[name]);
+    for (const [step, row] of rows) for (const name in row) if (points.has(name)) of(name).set(step, number(row[name]));
+    placing();
     drawn.forEach(chart => chart.update());
     buffer?.update();
     lane(seconds.sides);

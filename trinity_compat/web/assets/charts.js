@@ -22,8 +22,13 @@ const Charts = (() => {
     probe.remove();
     return `rgb(${r} ${g} ${b} / ${alpha})`;
   };
-  const figure = value => {
-    if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  // JSON lacks NaN and the infinities: a page gets their names.
+  const number = value => typeof value === "string" ? Number(value) : value;
+  const broken = value => typeof value === "number" && !Number.isFinite(value);
+  const figure = given => {
+    const value = number(given);
+    if (value === null || value === undefined) return "–";
+    if (broken(value)) return String(value).replace("Infinity", "∞").replace("-", "−");
     const size = Math.abs(value);
     if (size >= 1e4) return value.toLocaleString("en", { maximumFractionDigits: 0 }).replaceAll(",", " ");
     return size > 0 && size < 1e-3 ? value.toExponential(2) : String(+value.toPrecision(4));
@@ -41,12 +46,18 @@ const Charts = (() => {
   // The nodes of a fragment that the studio's own pages are made of.
   const parsed = text => new DOMParser().parseFromString(text, "text/html").body.childNodes;
 
+  // A time axis' label, in the largest unit that its ticks stand apart by.
+  const clock = (seconds, apart) => {
+    const [unit, name] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([size]) => apart >= size) || [1, "s"];
+    return `${+(seconds / unit).toFixed(apart < 1 ? 2 : 0)} ${name}`;
+  };
+
   // Exponential moving average, corrected for its start; gaps stay gaps.
   const smoothed = (values, weight) => {
     if (!weight) return values;
     let mean = 0, mass = 0;
     return values.map(value => {
-      if (value === null) return null;
+      if (value === null || value === undefined) return value;
       mean = weight * mean + (1 - weight) * value;
       mass = weight * mass + (1 - weight);
       return mean / mass;
@@ -61,13 +72,22 @@ const Charts = (() => {
   };
 
   const all = new Set();
-  const settings = { smooth: 0, log: false };
+  // place: a step's x on the chosen axis, undefined where it has none. zoom: [from, to] on that axis.
+  const settings = { smooth: 0, log: false, axis: "step", unit: "step", place: step => step, zoom: null };
   const HEIGHT = 170, LEFT = 46;
   const AXIS = { ticks: { show: false }, font: "11px system-ui" };
   const XS = [1, 2, 5].flatMap(k => [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9].map(unit => k * unit)).sort((a, b) => a - b);
+  const SECONDS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, ...XS.map(k => k * 86400)];
+  const across = (plot, low, high) => settings.zoom || (low === null || low === undefined ? [0, 1] : [low, high]);
+  // Values that have no finite neighbour: a line would not show them.
+  const alone = values => {
+    const known = values.flatMap((value, i) => value === undefined ? [] : [i]);
+    return known.filter((i, k) => values[i] !== null && (values[known[k - 1]] ?? null) === null && (values[known[k + 1]] ?? null) === null);
+  };
 
-  // One chart: drag zooms, a double click shows all again, and every chart of its group follows the cursor.
-  // series: [{label, colour (a CSS variable), points: Map x → value, low, high: Maps of a band, width}]
+  // One chart: drag zooms all, a double click shows all again, and every chart of its group follows the cursor.
+  // series: [{label, colour (a CSS variable), points: Map step → value, low, high: Maps of a band, width,
+  // broken: {kind, count, first} of points that are not drawn}]
   // marks: x of dashed lines. between: {windows, title} of what is drawn below.
   class Curve {
     constructor(box, title, series, { group = "curves", onClose, between, tag, marks = [] } = {}) {
@@ -77,7 +97,8 @@ const Charts = (() => {
       this.box.setAttribute("aria-label", title);
       const head = el("h3", title + " ");
       this.value = el("span", "", "value");
-      head.append(this.value);
+      this.warning = el("span", "", "pill broken");
+      head.append(this.value, " ", this.warning);
       if (tag) head.append(" ", el("span", tag, `pill ${tag}`));
       this.place = el("div", undefined, "plot");
       this.box.append(head, this.place);
@@ -96,75 +117,118 @@ const Charts = (() => {
       this.make();
     }
     end() { this.sizes.disconnect(); this.plot?.destroy(); this.box.remove(); all.delete(this); }
+    // null is a gap; undefined, where a series has no value, is not: lines go on to its next one.
     data() {
-      const xs = [...new Set(this.series.flatMap(one => [...one.points.keys()]))].sort((a, b) => a - b);
-      const low = value => settings.log && value !== null && value <= 0 ? null : value;
-      const column = points => xs.map(x => low(points.get(x) ?? null));
-      return [xs, ...this.series.flatMap(one => {
+      const steps = [...new Set(this.series.flatMap(one => [...one.points.keys()]))].sort((a, b) => a - b);
+      this.steps = steps.filter(step => settings.place(step) !== undefined);
+      const column = points => this.steps.map(step => broken(points.get(step)) ? null : points.get(step));
+      return [this.steps.map(settings.place), ...this.series.flatMap(one => {
         const raw = column(one.points);
         return [smoothed(raw, settings.smooth), ...this.extra(one).map(kind => kind === "raw" ? raw : column(one[kind]))];
       })];
     }
     // What is drawn of a series besides its line: the unsmoothed values, else its band.
     extra(one) { return this.faint ? ["raw"] : one.low ? ["high", "low"] : []; }
+    // Logarithmic, but linear between the smallest values of both signs (or a millionth of the largest) where
+    // some are zero or negative.
+    scale(data) {
+      if (!settings.log) return { range: around };
+      const values = data.slice(1).flat().filter(value => value !== null && value !== undefined);
+      if (values.every(value => value > 0)) return { distr: 3 };
+      const sizes = values.map(Math.abs).filter(size => size > 0);
+      const [least, most] = sizes.reduce(([low, high], size) => [Math.min(low, size), Math.max(high, size)], [Infinity, 0]);
+      const range = (plot, low, high) => { const [below, above] = low === null ? [0, 1] : uPlot.rangeAsinh(low, high, 10, true); return [low >= 0 ? 0 : below, above]; };
+      return { distr: 4, range, asinh: most ? 10 ** Math.floor(Math.log10(Math.max(least, most / 1e6))) : 1 };
+    }
     make() {
       this.plot?.destroy();
       this.faint = settings.smooth > 0;
-      this.at = [];                       // where in the data each series stands
+      const data = this.data(), scale = this.scale(data), time = settings.axis === "time";
+      this.drawnAs = JSON.stringify(scale);
       const drawn = [{}], bands = [];
       for (const one of this.series) {
         const colour = css(one.colour), no = { show: false };
-        this.at.push(drawn.length);
-        drawn.push({ stroke: colour, width: one.width || 1.7, spanGaps: true, points: { show: one.points.size < 3, size: 5, fill: colour, stroke: colour } });
+        const dots = { show: one.points.size < 3, filter: (plot, index, all) => all ? null : alone(plot.data[index]), size: 5, fill: colour, stroke: colour };
+        drawn.push({ stroke: colour, width: one.width || 1.7, points: dots });
         const extra = this.extra(one);
         if (extra.length === 2) bands.push({ series: [drawn.length, drawn.length + 1], fill: css(one.colour, .15) });
-        for (const kind of extra) drawn.push({ stroke: kind === "raw" ? css(one.colour, .27) : "transparent", width: kind === "raw" ? 1 : 0, spanGaps: true, points: no });
+        for (const kind of extra) drawn.push({ stroke: kind === "raw" ? css(one.colour, .27) : "transparent", width: kind === "raw" ? 1 : 0, points: no });
       }
       const axis = { ...AXIS, stroke: css("--dim"), grid: { stroke: css("--grid"), width: 1 } };
       const values = (plot, ticks, _, __, apart) => ticks.map(value => value === null ? "" : tick(value, settings.log ? 0 : apart));
       this.plot = new uPlot({
         width: this.place.clientWidth || 300, height: HEIGHT,
-        padding: [6, 8, 0, 0],
+        padding: [6, time ? 18 : 8, 0, 0],
         legend: { show: false },
-        cursor: { sync: { key: this.group, scales: ["x", null] }, y: false, points: { size: 6 }, drag: { x: true, y: false } },
-        scales: { x: { time: false }, y: settings.log ? { distr: 3 } : { range: around } },
-        axes: [{ ...axis, size: 24, space: 46, incrs: XS, values: (_, ticks, __, ___, apart) => ticks.map(x => tick(x, apart)) }, { ...axis, size: (_, ticks) => Math.max(LEFT, 10 + 6.5 * Math.max(0, ...(ticks || []).map(text => text.length))), space: 32, values }],
+        cursor: {
+          sync: { key: this.group, scales: ["x", null], filters: { pub: kind => kind.startsWith("mouse") && !["mousedown", "mouseup"].includes(kind) } },
+          y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoom(null) },
+        },
+        scales: { x: { time: false, range: across }, y: scale },
+        axes: [{ ...axis, size: 24, space: 46, incrs: time ? SECONDS : XS, values: (_, ticks, __, ___, apart) => ticks.map(x => (time ? clock : tick)(x, apart)) }, { ...axis, size: (_, ticks) => Math.max(LEFT, 10 + 6.5 * Math.max(0, ...(ticks || []).map(text => text.length))), space: 32, values }],
         series: drawn, bands,
-        hooks: { setCursor: [plot => this.say(plot.cursor.idx)], drawAxes: [plot => this.mark(plot)],
+        hooks: { setCursor: [plot => this.say(plot.cursor.idx)], setSelect: [plot => this.select(plot)], drawAxes: [plot => this.mark(plot)],
                  draw: [plot => this.below && drawBetween(this.below, this.between, plot)] },
-      }, this.data(), this.place);
+      }, data, this.place);
       this.say(null);
     }
+    select(plot) {
+      const { left, width } = plot.select;
+      plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      if (width > 2) zoom([plot.posToVal(left, "x"), plot.posToVal(left + width, "x")]);
+    }
+    // Dashed lines, and a red stripe over each step that has no number.
     mark(plot) {
-      const { ctx, bbox } = plot;
+      const { ctx, bbox } = plot, xs = plot.data[0];
       ctx.save();
+      ctx.beginPath(); ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height); ctx.clip();
+      ctx.fillStyle = css("--bad", .3);
+      this.steps.forEach((step, i) => {
+        if (!this.series.some(one => broken(one.points.get(step)))) return;
+        const [from, at, to] = [i - 1, i, i + 1].map(k => plot.valToPos(xs[Math.max(0, Math.min(k, xs.length - 1))], "x", true));
+        const wide = Math.max(3 * devicePixelRatio, (to - from) / 3);
+        ctx.fillRect(at - wide / 2, bbox.top, wide, bbox.height);
+      });
       ctx.strokeStyle = css("--bad"); ctx.setLineDash([2, 3]); ctx.lineWidth = devicePixelRatio;
-      for (const x of this.marks) {
-        const at = plot.valToPos(x, "x", true);
+      for (const step of this.marks) {
+        const at = plot.valToPos(settings.place(step), "x", true);
         ctx.beginPath(); ctx.moveTo(at, bbox.top); ctx.lineTo(at, bbox.top + bbox.height); ctx.stroke();
       }
       ctx.restore();
     }
-    // The values under the cursor, else the newest ones.
+    // The values under the cursor, else the newest ones, as they were logged; and where there is none.
     say(at) {
-      const xs = this.plot?.data[0] || [];
-      const index = at ?? xs.length - 1;
-      if (index < 0) { this.value.textContent = ""; return; }
-      const parts = this.series.map((one, k) => {
-        const value = figure(this.plot.data[this.at[k]][index]);
-        const [low, high] = [one.low, one.high].map(points => points?.get(xs[index]));
+      const many = this.series.length > 1;
+      this.value.replaceChildren(...this.series.flatMap((one, k) => {
+        const step = this.steps[at ?? this.steps.findLastIndex(each => one.points.has(each))];
+        if (step === undefined) return [];
+        const value = figure(one.points.get(step)), [low, high] = [one.low, one.high].map(points => points?.get(step));
         const range = low === undefined || figure(low) === figure(high) ? "" : ` (${figure(low)} … ${figure(high)})`;
-        return this.series.length > 1 ? `${one.label} ${value}${range}` : `${value}${range}`;
+        const part = el("span", many ? `${one.label} ${value}${range}` : value + range);
+        if (many) {
+          const swatch = el("i");
+          swatch.style.background = `var(${one.colour})`;
+          part.prepend(swatch);
+        }
+        return k && many ? [" · ", part] : [part];
+      }));
+      if (at !== null && at !== undefined) this.value.append(` at ${settings.unit} ${figure(this.steps[at])}`);
+      const found = this.series.flatMap(one => {
+        const at = this.steps.filter(step => broken(one.points.get(step)));
+        const kinds = [...new Set(at.map(step => figure(one.points.get(step))))].join(", ");
+        const told = at.length ? { kind: kinds, count: at.length, first: at[0] } : one.broken;
+        if (!told) return [];
+        const where = told.count > 1 ? `at ${told.count} points, first at ${settings.unit} ${figure(told.first)}` : `at ${settings.unit} ${figure(told.first)}`;
+        return [`${many ? `${one.label}: ` : ""}${told.kind} ${where}`];
       });
-      this.value.textContent = `${parts.join(" · ")}${at === null || at === undefined ? "" : ` at ${figure(xs[index])}`}`;
+      this.warning.textContent = found.join("; ");
+      this.warning.hidden = !found.length;
     }
-    // The points have grown. Who has zoomed in stays there.
+    // The points, the axis or the zoom have changed.
     update() {
-      if (this.series.some(one => one.points.size < 4)) { this.make(); return; }
-      const { min, max } = this.plot.scales.x, old = this.plot.data[0];
-      const zoomed = min > old[0] || max < old.at(-1);
-      this.plot.setData(this.data(), !zoomed);
-      if (zoomed) this.plot.setScale("x", { min, max });
+      const data = this.data();
+      if (this.series.some(one => one.points.size < 4) || JSON.stringify(this.scale(data)) !== this.drawnAs) { this.make(); return; }
+      this.plot.setData(data);
       this.say(this.plot.cursor.idx);
     }
   }
@@ -173,6 +237,52 @@ const Charts = (() => {
   addEventListener("themechange", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   const set = changes => { Object.assign(settings, changes); redraw(); };
+  const zoom = to => {
+    settings.zoom = to;
+    all.forEach(chart => chart.plot.setData(chart.plot.data));
+    dispatchEvent(new Event("zoomed"));
+  };
+
+  // A page's choices, in the fields of ``form`` and in the address, so that a reload or a link shows the same;
+  // and in the browser under ``key``, for the next visit without them.
+  const OWN = ["metric", "smooth", "log", "x", "zoom"];
+  const choices = (form, key, changed = () => {}) => {
+    const field = name => form.elements[name];
+    let given = new URLSearchParams(location.search);
+    if (!OWN.some(name => given.has(name))) try { given = new URLSearchParams(localStorage.getItem(key) || ""); } catch { /* not kept */ }
+    const chosen = { metrics: given.has("metric") ? given.getAll("metric").filter(Boolean) : null };
+    field("smooth").value = given.get("smooth") || 0;
+    field("log").checked = given.has("log");
+    if (field("x") && given.get("x")) field("x").value = given.get("x");
+    const limits = (given.get("zoom") || "").split(",").map(parseFloat);
+    if (limits.length === 2 && limits[0] < limits[1]) settings.zoom = limits;
+    const save = () => {
+      const own = new URLSearchParams((chosen.metrics?.length === 0 ? [""] : chosen.metrics || []).map(name => ["metric", name]));
+      if (+field("smooth").value) own.set("smooth", field("smooth").value);
+      if (field("log").checked) own.set("log", "1");
+      if (field("x") && field("x").selectedIndex > 0) own.set("x", field("x").value);
+      if (settings.zoom) own.set("zoom", settings.zoom.map(x => +x.toPrecision(6)).join());
+      const whole = new URLSearchParams([...new URLSearchParams(location.search)].filter(([name]) => !OWN.includes(name)));
+      own.forEach((value, name) => whole.append(name, value));
+      history.replaceState(null, "", `${location.pathname}${whole.size ? "?" : ""}${whole}${location.hash}`);
+      own.delete("zoom");
+      try { localStorage.setItem(key, own); } catch { /* not kept */ }
+    };
+    const apply = () => {
+      Object.assign(settings, { smooth: +field("smooth").value, log: field("log").checked, axis: field("x")?.value || "step" });
+      changed();
+      redraw();
+    };
+    field("smooth").addEventListener("input", apply);
+    field("smooth").addEventListener("change", save);
+    field("log").addEventListener("change", () => { apply(); save(); });
+    field("x")?.addEventListener("change", () => { settings.zoom = null; apply(); zoom(null); });
+    field("whole").addEventListener("click", () => zoom(null));
+    addEventListener("zoomed", () => { field("whole").hidden = !settings.zoom; save(); });
+    field("whole").hidden = !settings.zoom;
+    form.addEventListener("submit", event => event.preventDefault());
+    return Object.assign(chosen, { save, apply });
+  };
 
   // Below a chart: rectangles of [from, to, low, high, apart] over the x that it shows, and a line at 0.
   const drawBetween = (pic, { windows, title }, plot) => {
@@ -198,10 +308,11 @@ const Charts = (() => {
   // B − A over windows of steps, where that is known.
   const pair = (box, metric, options) => {
     const side = (label, colour, runs, width) => {
+      const broken = metric.not_finite?.[label.toLowerCase()];
       const over = of => new Map(metric.x.map((x, i) => [x, of(runs.map(run => run[i]))]));
       const mean = values => sum(values) / values.length;
       const band = runs.length > 1 ? { low: over(values => Math.min(...values)), high: over(values => Math.max(...values)) } : {};
-      return { label, colour, width, points: over(mean), ...band };
+      return { label, colour, width, broken, points: over(mean), ...band };
     };
     const series = [side("A", "--a", metric.a_seeds, 2.6), side("B", "--b", metric.b_seeds, 1.4)];
     const parts = metric.verdict === "identical" ? null : metric.parts;
@@ -256,12 +367,14 @@ const Charts = (() => {
     defs.append(made);
     return defs;
   };
-  // Part → class, in the order in which ``parts`` got them; what is waiting is hatched.
-  const palette = (parts, waiting) => part => waiting.includes(part) ? "wait" : part === "other" ? "k9" : `k${parts.indexOf(part) % 8 + 1}`;
+  // Part → class, the same on every page; what is waiting is hatched.
+  const PARTS = ["gen", "update_actor", "old_log_prob", "rollout", "ref", "update_critic", "adv", "reward",
+                 "values", "write", "update_weights", "weights", "save_checkpoint", "testing"];
+  const palette = waiting => part => waiting.includes(part) ? "wait" : part === "other" ? "k9" : `k${(PARTS.indexOf(part) + 8) % 8 + 1}`;
   const key = (parts, colours) => parts.map(part => {
     const entry = el("span", part);
     entry.prepend(el("i", undefined, colours(part)));
     return entry;
   });
-  return { Curve, set, pair, stack, bar, palette, key, sum, el, svg, figure, parsed };
+  return { Curve, set, settings, choices, number, pair, stack, bar, palette, key, sum, el, svg, figure, parsed };
 })();
