@@ -88,25 +88,19 @@ class Watched:
         began = time.monotonic()
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         browser.open(url)  # shows the token in it
-        place = urljoin(url, "/events/job?history=1")
-        while not self._ended.is_set():
-            with contextlib.suppress(OSError):  # until the job has a database
-                self._events(browser.open(place))
-            time.sleep(0.2)
+        query, wait_s = "history=1", 1.0
+        while not self._ended.wait(wait_s):
+            with contextlib.suppress(OSError):  # until there is a job
+                found = json.load(browser.open(urljoin(url, f"/look/job?{query}")))
+                query, wait_s = found["next"], found["wait_s"]
+                self._look_at(found["events"])
         self.for_s = time.monotonic() - began
 
-    def _events(self, stream) -> None:
-        name = b""
-        for line in stream:
-            if line.startswith(b"event: "):
-                name = line.strip().removeprefix(b"event: ")
-            if line.startswith(b"data: ") and name == b"rows":
-                rows = json.loads(line.removeprefix(b"data: "))["rows"]
-                for step, row in rows:
-                    if "timing_s/step" in row and step in self.committed:
-                        self.told.setdefault(step, time.monotonic())
-            if self._ended.is_set():
-                return
+    def _look_at(self, events: list) -> None:
+        for name, data in events:
+            for step, row in data["rows"] if name == "rows" else ():
+                if "timing_s/step" in row and step in self.committed:
+                    self.told.setdefault(step, time.monotonic())
 
 
 def one(folder: Path, toy: Path, steps: int, *, page: bool) -> float:

@@ -26,10 +26,10 @@ def chromium() -> str:
 
 
 @contextlib.contextmanager
-def serving(folder: Path):
+def serving(folder: Path, port: int = 0, **given):
     """A studio over ``folder`` in a thread; where it listens."""
-    with listening("127.0.0.1", 0) as taken:
-        listener = Listener("127.0.0.1", taken.getsockname()[1])
+    with listening("127.0.0.1", port) as taken:
+        listener = Listener("127.0.0.1", taken.getsockname()[1], **given)
         server = uvicorn.Server(
             uvicorn.Config(create_app(folder, listener), log_level="warning", timeout_graceful_shutdown=1)
         )

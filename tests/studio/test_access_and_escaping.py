@@ -194,7 +194,7 @@ def test_a_form_of_another_site_is_refused_even_with_the_secret(studio, sent):
     ["../plain", "toy%2fgrpo%2f..%2f..%2fplain", "%2e%2e/plain", "toy", "nope", "/etc", "toy/grpo/config"],
 )
 def test_only_jobs_that_were_found_have_pages(studio, path):
-    for page in ("run", "metrics", "configuration", "stop", "experiences", "group", "selection", "events"):
+    for page in ("run", "metrics", "configuration", "stop", "experiences", "group", "selection", "look"):
         assert studio.get(f"/{page}/{path}").status_code in (404, 400)
 
 

@@ -256,6 +256,65 @@ def test_an_answer_is_found_pinned_and_found_again(opened):
     expect(page.locator(".note")).to_have_text("look at <b>this</b>")
 
 
+def test_more_tabs_than_a_browser_has_connections_all_follow_their_runs(browser, tmp_path):
+    for number in range(8):
+        make_job(tmp_path / f"job{number}", state="running", steps=1)
+    with serving(tmp_path) as listener:
+        context = browser.new_context()
+        context.set_default_timeout(WAIT_MS)
+        tabs = [context.new_page() for _ in range(8)]
+        tabs[0].goto(listener.address)
+        for number, tab in enumerate(tabs):
+            tab.goto(f"{listener.url}run/job{number}")
+        for number, tab in enumerate(tabs):
+            train_step(open_buffer(f"sqlite:///{tmp_path}/job{number}/buffer/experiences.db"), 2)
+            expect(tab.locator("#t-step")).to_have_text("2")
+        context.close()
+
+
+def test_a_page_says_that_the_studio_is_gone_and_when_it_is_there_again(browser, tmp_path):
+    make_job(tmp_path / "job")
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    context.set_default_timeout(WAIT_MS)
+    page, gone = context.new_page(), "#gone"
+    with serving(tmp_path, token="a" * 22) as listener:
+        page.goto(listener.address)
+        page.goto(f"{listener.url}run/job")
+        page.wait_for_selector("#live[data-ready]")
+        expect(page.locator(gone)).to_be_hidden()
+    expect(page.locator(gone)).to_contain_text("does not answer")
+    is_whole(page, "gone")
+    with serving(tmp_path, listener.port, token="a" * 22):
+        expect(page.locator(gone)).to_be_hidden()
+    with serving(tmp_path, listener.port, token="b" * 22):
+        expect(page.locator(gone)).to_contain_text("has been started again")
+    context.close()
+
+
+def test_every_part_of_a_page_works_below_a_path(browser, tmp_path):
+    make_job(tmp_path / "job", state="running")
+    make_job(tmp_path / "other", evil=False, wobble=0.1)
+    with serving(tmp_path, base="/user/me/studio") as listener:
+        context, said, asked = browser.new_context(), [], []
+        context.set_default_timeout(WAIT_MS)
+        page = context.new_page()
+        page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
+        page.on("request", lambda each: asked.append(each.url.removeprefix(listener.url.rstrip("/"))))
+        page.goto(listener.address)
+        page.get_by_role("link", name="job", exact=True).click()
+        page.wait_for_selector("#live[data-ready]")
+        expect(page.locator(".log pre")).to_have_count(2)
+        page.get_by_role("link", name="Experiences").click()
+        page.locator("a.reward-tag").first.click()
+        page.locator(".noting button").first.click()
+        expect(page.locator("h1")).to_have_text("job")
+        page.goto(f"{listener.url}compare?a=job&b=other")
+        page.wait_for_selector("#charts[data-ready]")
+        assert said == [] and not [path for path in asked if not path.startswith("/")]
+        assert any(path.startswith("/look/job") for path in asked)
+        context.close()
+
+
 def test_the_configuration_is_filtered_as_one_types(opened):
     page = opened("/configuration/done")
     page.fill("#filter", "nothing like it")

@@ -6,7 +6,7 @@ import pytest
 from starlette.routing import Route
 from studio_jobs import client_of, make_job
 
-from trinity_compat.studio import experiences, live
+from trinity_compat.studio import experiences
 from trinity_compat.studio.pages import as_json
 
 # Address → the parameters that its handler reads; "" for none.
@@ -15,7 +15,8 @@ PARAMETERS = {
     "/run/{job:path}": ["evaluations"],
     "/metrics/{job:path}": ["name"],
     "/seconds/{job:path}": [],
-    "/events/{job:path}": ["history", "last"],
+    "/alive": [],
+    "/look/{job:path}": ["history", "last", "log"],
     "/configuration/{job:path}": [],
     "/experiences/{job:path}": [
         *("kind", "text", "task", "sort", "after", "up", "pinned"),
@@ -66,11 +67,7 @@ def studio(folder):
 
 
 @pytest.fixture(autouse=True)
-def streams_that_end(monkeypatch):
-    async def ended(*_):
-        yield "event: now\ndata: {}\n\n"
-
-    monkeypatch.setattr(live, "_stream", ended)
+def patience(monkeypatch):
     monkeypatch.setattr(experiences, "_AT_ONCE_S", 30.0)
 
 
@@ -132,9 +129,10 @@ WRONG = [
     "/experiences/one?sort=x",
     "/selection/one?format=x",
     "/selection/one?length_max=x",
-    "/events/one?history=-1",
-    "/events/one?last=trainer",
-    "/events/one?last=trainer:1:99999999999999999999",
+    "/look/one?history=-1",
+    "/look/one?last=trainer",
+    "/look/one?log=trainer:x",
+    "/look/one?last=trainer:1:99999999999999999999",
     "/compare?a=one&b=two&axis=x",
     "/curves?a=one",
     "/answers?a=one&b=two",
@@ -152,7 +150,7 @@ def test_many_of_a_parameter_are_no_harm(studio):
         "/metrics/one?name=",
         "/curves?a=one&b=two&name=",
         "/compare?a=one&b=two&a=",
-        "/events/one?last=x:1:",
+        "/look/one?last=x:1:",
     ):
         name = path.rpartition("&")[2].rpartition("?")[2]
         many = "&".join(f"{name}{number}" for number in range(2000))

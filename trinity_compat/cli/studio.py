@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
 
 from trinity_compat.common import optional_packages
+
+
+def _base(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    base = value.removesuffix("/")
+    if re.fullmatch(r"(/[\w.~-]+)*", base, re.ASCII):
+        return base
+    raise click.BadParameter(f"{value!r} is not a path such as /user/me/studio")
 
 
 @click.command(name="studio")
@@ -24,7 +32,14 @@ from trinity_compat.common import optional_packages
     show_default=True,
     help="Name or address of this machine to listen on. There is no TLS.",
 )
-def command(folder: Path, port: int, host: str) -> None:
+@click.option(
+    "--root-path",
+    metavar="PATH",
+    default="",
+    callback=_base,
+    help="Path at which a proxy shows the studio, such as /user/me/studio.",
+)
+def command(folder: Path, port: int, host: str, root_path: str) -> None:
     """Serve a web page of jobs: live curves, logs, experiences.
 
     Shows the jobs below DIR, or one JOB.
@@ -35,4 +50,4 @@ def command(folder: Path, port: int, host: str) -> None:
     optional_packages.need("starlette", "uvicorn", "python-multipart", "SQLAlchemy", "numpy")
     from trinity_compat.studio.serving import serve
 
-    serve(folder, host, port)
+    serve(folder, host, port, root_path)

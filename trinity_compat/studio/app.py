@@ -11,17 +11,16 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
 from trinity_compat.studio import compare_page, control, experiences, live, run_pages
+from trinity_compat.studio.assets import mounts
 from trinity_compat.studio.comparisons import Comparisons
 from trinity_compat.studio.guard import Listener, RequestGuard
-from trinity_compat.studio.pages import HERE, Studio, page, refusal
-from trinity_compat.web import ASSETS
+from trinity_compat.studio.pages import Studio, page, refusal
 
 
 def create_app(root: Path, listener: Listener) -> Starlette:
@@ -32,7 +31,7 @@ def create_app(root: Path, listener: Listener) -> Starlette:
             Route("/run/{job:path}", run_pages.run),
             Route("/metrics/{job:path}", run_pages.metrics),
             Route("/seconds/{job:path}", run_pages.seconds),
-            Route("/events/{job:path}", live.events),
+            Route("/look/{job:path}", live.look),
             Route("/configuration/{job:path}", run_pages.configuration),
             Route("/experiences/{job:path}", experiences.experiences),
             Route("/group/{job:path}", experiences.group),
@@ -45,8 +44,8 @@ def create_app(root: Path, listener: Listener) -> Starlette:
             Route("/answers", compare_page.same_task),
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
-            Mount("/static", StaticFiles(directory=HERE / "static")),
-            Mount("/shared", StaticFiles(directory=ASSETS)),
+            Route("/alive", _alive),
+            *mounts(),
         ],
         middleware=[Middleware(RequestGuard, listener=listener, refusal=refusal)],
         exception_handlers={
@@ -59,6 +58,11 @@ def create_app(root: Path, listener: Listener) -> Starlette:
     )
     app.state.studio = Studio.over(root, listener, Comparisons())
     return app
+
+
+async def _alive(request: Request) -> Response:
+    """Answer an open page that asks whether the studio is there."""
+    return Response(status_code=204)
 
 
 def _problem_page(request: Request, error: Exception) -> Response:

@@ -75,7 +75,7 @@ async def stop(request: Request) -> Response:
     for holder in found:
         if problem := await run_in_threadpool(_end, holder):
             raise HTTPException(409, problem)
-    return RedirectResponse(page_of("run", job), 303)
+    return RedirectResponse(page_of(request, "run", job), 303)
 
 
 async def resume(request: Request) -> Response:
@@ -92,7 +92,7 @@ async def resume(request: Request) -> Response:
         return page(request, "resume.html", values, status=409 if request.method == "POST" else 200)
     await check_form_secret(request)
     await run_in_threadpool(_start, command, folder, job)
-    return RedirectResponse(page_of("run", job), 303)
+    return RedirectResponse(page_of(request, "run", job), 303)
 
 
 async def check_form_secret(request: Request) -> None:

@@ -214,7 +214,7 @@ async def note(request: Request) -> Response:
         index_of(job)[0].note(number, pinned="pinned" in form, text=text)
 
     await run_in_threadpool(keep)
-    return RedirectResponse(f"{page_of('group', job)}?id={back}#a{number}", 303)
+    return RedirectResponse(f"{page_of(request, 'group', job)}?id={back}#a{number}", 303)
 
 
 def selection(request: Request) -> Response:

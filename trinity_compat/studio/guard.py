@@ -4,7 +4,7 @@
   address that the studio printed, and receives a cookie. Without it, only style sheets, scripts and icons are
   served.
 - Host: a studio on the loopback interface accepts loopback names only, which excludes DNS rebinding. On other
-  interfaces every name is accepted (a rebound name has no cookie).
+  interfaces and behind a proxy (a base path) every name is accepted: a rebound name has no cookie.
 - Every change is a POST from the studio's own pages: same origin, with the process's secret.
 - Content-Security-Policy: scripts and styles from the studio's own files, never inline; no frames.
 """
@@ -48,12 +48,13 @@ class Listener:
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    base: str = ""  # the path at which a proxy shows the studio: "" or "/…"
 
     @property
     def url(self) -> str:
         """The URL without the token."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/"
+        return f"http://{host}:{self.port}{self.base}/"
 
     @property
     def address(self) -> str:
@@ -71,10 +72,14 @@ class Listener:
         return hmac.new(self.token.encode(), self.cookie.encode(), hashlib.sha256).hexdigest()
 
     def accepts_host(self, host: str) -> bool:
-        """Return whether a request's Host header can name this studio. Its port may be a tunnel's."""
+        """Return whether a request's Host header can name this studio.
+
+        Its port may be a tunnel's. A proxy's name is not known.
+        """
         name, colon, port = host.rpartition(":")
         bare = name if colon and port.isdecimal() else host
-        return self.host not in LOOPBACK or bare.removeprefix("[").removesuffix("]") in LOOPBACK
+        known = bare.removeprefix("[").removesuffix("]") in LOOPBACK
+        return known or self.host not in LOOPBACK or bool(self.base)
 
 
 class RequestGuard:
@@ -90,8 +95,16 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = self._below_base(scope)
         refusal = self._refusal(Request(scope))
         await (refusal or self._app)(scope, receive, _with_headers(send))
+
+    def _below_base(self, scope: Scope) -> Scope:
+        """Return the scope without the base in its path, which some proxies take away and others leave."""
+        base, path = self._listener.base, scope["path"]
+        if not base or not (path == base or path.startswith(f"{base}/")):
+            return scope
+        return {**scope, "path": path.removeprefix(base) or "/", "raw_path": None}
 
     def _refusal(self, request: Request) -> Response | None:
         if not self._listener.accepts_host(request.headers.get("host", "")):
@@ -111,10 +124,15 @@ class RequestGuard:
         """Redirect to the same address without the token, and set the cookie."""
         rest = urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "token"])
         path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
-        place = "/" + path.decode("ascii", "replace").lstrip("/\\")
+        place = f"{self._listener.base}/" + path.decode("ascii", "replace").lstrip("/\\")
         answer = RedirectResponse(f"{place}?{rest}" if rest else place, 303)
         answer.set_cookie(
-            self._listener.cookie, self._listener.ticket, max_age=_WEEK_S, httponly=True, samesite="strict"
+            self._listener.cookie,
+            self._listener.ticket,
+            max_age=_WEEK_S,
+            path=self._listener.base or "/",
+            httponly=True,
+            samesite="strict",
         )
         return answer
 
@@ -124,9 +142,10 @@ def _same(given: str | None, secret: str) -> bool:
 
 
 def _same_origin(headers: Headers) -> bool:
-    origin = headers.get("origin")
-    site = headers.get("sec-fetch-site", "same-origin")
-    return site in ("same-origin", "none") and origin in (None, f"http://{headers.get('host', '')}")
+    """By the browser's own word, which no page can set, if it gives one: a proxy may change the host."""
+    if site := headers.get("sec-fetch-site"):
+        return site in ("same-origin", "none")
+    return headers.get("origin") in (None, f"http://{headers.get('host', '')}")
 
 
 def _with_headers(send: Send) -> Send:

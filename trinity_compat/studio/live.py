@@ -1,29 +1,28 @@
-"""One run as server-sent events: ``now`` (figures), ``rows`` (new metrics), ``log`` (new lines).
+"""News of one run for an open page: ``now`` (figures), ``rows`` (new metrics), ``log`` (new lines).
 
-Each look is a few short reads, once a second, of which nothing stays open; a browser that goes away ends it.
+A page asks once a second: a browser has six connections to a host, which a stream for each page would use up.
+Each look is a few short reads; the page, not the studio, keeps how far it has got.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import urlencode
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
 
 from trinity_compat.common.redaction import shown
 from trinity_compat.compare.breakdown import step_parts
 from trinity_compat.studio import logs, run_state
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_of, studio_of, to_json, whole_number
+from trinity_compat.studio.pages import as_json, job_of, studio_of, whole_number
 from trinity_compat.studio.series import Metrics, Row, Seen, SeriesCache, public
 
-LOOK_EVERY_S = 1.0
-_SILENT_LOOKS = 15  # after as many a comment keeps the connection open
+_SOON_S, _LATER_S = 1, 5  # until the next look at a run that goes on, at another
 Rows = Mapping[str, Sequence[tuple[int, Row]]]
 
 
@@ -36,27 +35,32 @@ class PageState:
     history: int
     seen: dict[str, Seen]
     logs_at: dict[str, int] = field(default_factory=dict)
-    told: dict[str, object] = field(default_factory=dict)
+    wait_s: int = _LATER_S
 
     def look(self) -> list[tuple[str, object]]:
         """(event, data) of all that is new since the last look."""
+        self.wait_s = _SOON_S
         try:
             with self.job.database().at_once():
                 metrics = self.store.of(self.job)
                 now = run_state.now(self.job, metrics)
-                events = [("now", now), *self._rows(metrics)]
-                if self.job.resumed:
-                    events.append(("resumed", self.job.resumed.message(running=now["state"] == "running")))
-            self.told.pop("problem", None)
+                found = [("now", now), *self._rows(metrics)]
+            running = now["state"] == "running"
+            if self.job.resumed:
+                found.append(("resumed", self.job.resumed.message(running=running)))
+            if not running and not (self.job.resumed and self.job.resumed.lives):
+                self.wait_s = _LATER_S
         except Exception as error:  # the next look may do better
-            events = [("problem", shown(str(error)))]
-            self.told.pop("now", None)
-        fresh = [(name, data) for name, data in events if self.told.get(name) != data]
-        self.told |= {name: data for name, data in fresh if name != "rows"}
-        return [
-            *fresh,
-            *(("log", [name, text]) for name, text in logs.follow(self.job.dir, self.logs_at).items()),
-        ]
+            found = [("problem", shown(str(error)))]
+        lines = logs.follow(self.job.dir, self.logs_at)
+        return [*found, *(("log", [name, text]) for name, text in lines.items())]
+
+    @property
+    def query(self) -> str:
+        """The query of its next look: how far the page has got."""
+        last = [("last", f"{role}:{step}:{figures}") for role, (step, figures) in self.seen.items()]
+        at = [("log", f"{name}:{byte}") for name, byte in self.logs_at.items()]
+        return urlencode([("history", self.history), *last, *at], errors="replace")
 
     def _rows(self, metrics: Metrics) -> list[tuple[str, object]]:
         if metrics.history != self.history:
@@ -87,30 +91,23 @@ def seconds(rows: Rows, *, most: int | None = None) -> dict[str, object]:
     return {"sides": found}
 
 
-def events(request: Request) -> StreamingResponse:
-    """``?history=H&last=ROLE:STEP:FIGURES…``: what the page has already."""
+def look(request: Request) -> Response:
+    """``?history=H&last=ROLE:STEP:FIGURES…&log=NAME:BYTE…``: what the page has; ``PageState.query``."""
+    given = request.query_params
     seen = {}
-    for text in request.query_params.getlist("last"):
+    for text in given.getlist("last"):
         role, *newest = text.rsplit(":", 2)
         if len(newest) != 2:
             raise HTTPException(400, "last is ROLE:STEP:FIGURES.")
         seen[role] = (whole_number(newest[0], "last"), whole_number(newest[1], "last"))
-    history = whole_number(request.query_params.get("history", "0"), "history")
-    watch = PageState(job_of(request), studio_of(request).store, history, seen)
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_stream(request, watch), media_type="text/event-stream", headers=headers)
-
-
-async def _stream(request: Request, watch: PageState) -> AsyncIterator[str]:
-    silent = 0
-    while not await request.is_disconnected():
-        found = await run_in_threadpool(watch.look)
-        silent = 0 if found else silent + 1
-        for name, data in found:
-            yield f"event: {name}\ndata: {to_json(data)}\n\n"
-        if silent % _SILENT_LOOKS == _SILENT_LOOKS - 1:
-            yield ": still here\n\n"
-        await asyncio.sleep(LOOK_EVERY_S)
+    logs_at = {}
+    for text in given.getlist("log"):
+        name, _, byte = text.rpartition(":")
+        logs_at[name] = whole_number(byte, "log")
+    history = whole_number(given.get("history", "0"), "history")
+    page = PageState(job_of(request), studio_of(request).store, history, seen, logs_at)
+    events = page.look()
+    return as_json({"events": events, "next": page.query, "wait_s": page.wait_s})
 
 
 WAITING = ("waiting for the buffer", "waiting")

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from trinity_compat import __version__
+from trinity_compat.studio.assets import assets_digest
 from trinity_compat.studio.guard import Listener
 from trinity_compat.studio.jobs import Job, Jobs
 from trinity_compat.studio.run_state import MEANS, Summaries, spark_points
@@ -44,10 +45,10 @@ class Studio:
     @classmethod
     def over(cls, root: Path, listener: Listener, comparisons: Comparisons) -> Studio:
         """Return a studio of the jobs in ``root``."""
-        return cls(Jobs(root), listener, SeriesCache(), Summaries(), comparisons, _templates())
+        return cls(Jobs(root), listener, SeriesCache(), Summaries(), comparisons, _templates(listener))
 
 
-def _templates() -> jinja2.Environment:
+def _templates(listener: Listener) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -57,6 +58,7 @@ def _templates() -> jinja2.Environment:
     )
     environment.filters |= {"figure": figure, "path": lambda name: quote(str(name)), "spark": spark_points}
     environment.globals |= {"version": __version__, "means": MEANS}
+    environment.globals |= {"base": listener.base, "assets": assets_digest()}
     return environment
 
 
@@ -114,9 +116,9 @@ def job_of(request: Request) -> Job:
     return job_named(request, request.path_params["job"])
 
 
-def page_of(kind: str, job: Job) -> str:
+def page_of(request: Request, kind: str, job: Job) -> str:
     """Return the address of a job's page."""
-    return f"/{kind}/{quote(job.name)}"
+    return f"{studio_of(request).listener.base}/{kind}/{quote(job.name)}"
 
 
 def job_named(request: Request, name: str) -> Job:

@@ -15,15 +15,15 @@ from trinity_compat.studio import address
 from trinity_compat.studio.app import create_app
 from trinity_compat.studio.guard import Listener
 
-_GOODBYE_S = 1  # for open event streams
+_GOODBYE_S = 1  # for requests that are being answered
 
 
 TOKEN = "TRINITY_COMPAT_STUDIO_TOKEN"  # in the environment: for scripts that cannot read what is printed
 _TOKEN = re.compile(r"[\w.~-]{22,}", re.ASCII)  # 128 bits, as URLs hold them unchanged
 
 
-def serve(folder: Path, host: str, port: int) -> None:
-    """Until Ctrl-C or SIGTERM.
+def serve(folder: Path, host: str, port: int, base: str = "") -> None:
+    """Until Ctrl-C or SIGTERM. ``base`` is the path at which a proxy shows the studio.
 
     Raises UserError where the folder is not there, the port is taken, or the environment's token is too
     short.
@@ -33,7 +33,7 @@ def serve(folder: Path, host: str, port: int) -> None:
         raise UserError(f"{folder} is not a folder", hint="give a job directory, or the folder above several")
     with listening(host, port) as taken:
         at = taken.getsockname()[1]
-        listener = Listener(host, at, token) if token else Listener(host, at)
+        listener = Listener(host, at, base=base, **({"token": token} if token else {}))
         app = create_app(folder, listener)
         config = uvicorn.Config(
             app,

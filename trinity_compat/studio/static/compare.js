@@ -16,7 +16,7 @@ addEventListener("DOMContentLoaded", async () => {
   const remember = () => { choices.metrics = [...shown]; choices.save(); };
   const draw = async names => {
     const query = new URLSearchParams(names.map(name => ["name", name]));
-    const found = await (await fetch(`/curves?${box.dataset.address}&${query}`)).json();
+    const found = await (await fetch(`${BASE}/curves?${box.dataset.address}&${query}`)).json();
     for (const name of names) {
       if (!found[name] || shown.has(name)) continue;
       shown.add(name);

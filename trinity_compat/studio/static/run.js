@@ -1,5 +1,5 @@
 "use strict";
-// One run, live: what the page was made with, then server-sent events.
+// One run, live: what the page was made with, then what is new every second.
 addEventListener("DOMContentLoaded", async () => {
   const { el, figure, number, parsed, sum, palette, Curve, stack } = Charts;
   const at = id => document.getElementById(id);
@@ -11,7 +11,7 @@ addEventListener("DOMContentLoaded", async () => {
 
   const load = async names => {
     const query = new URLSearchParams(names.map(name => ["name", name]));
-    const answer = await (await fetch(`/metrics/${job}?${query}`)).json();
+    const answer = await (await fetch(`${BASE}/metrics/${job}?${query}`)).json();
     for (const name in answer.series) {
       const [steps, values] = answer.series[name], into = of(name);
       steps.forEach((step, index) => into.set(step, number(values[index])));
@@ -78,7 +78,7 @@ addEventListener("DOMContentLoaded", async () => {
 
   // ---- lanes ----
   const sides = {}, MOST = 60;
-  const { sides: first, waiting } = await (await fetch(`/seconds/${job}`)).json();
+  const { sides: first, waiting } = await (await fetch(`${BASE}/seconds/${job}`)).json();
   const parts = [];
   const colours = palette(waiting);
   // Parts that never take a hundredth of a step would only fill the key: they count as other.
@@ -153,30 +153,45 @@ addEventListener("DOMContentLoaded", async () => {
   };
 
   // ---- what happens ----
-  const seen = Object.entries(last).map(([role, [step, figures]]) => ["last", `${role}:${step}:${figures}`]);
-  const query = new URLSearchParams([["history", history], ...seen]);
-  const events = new EventSource(`/events/${job}?${query}`);
-  const on = (name, act) => events.addEventListener(name, event => act(JSON.parse(event.data)));
-  on("now", now => { at("problem").hidden = true; show(now); });
   const evaluate = async () => {
-    const answer = await fetch(`/run/${job}?evaluations=1`);
+    const answer = await fetch(`${BASE}/run/${job}?evaluations=1`);
     if (answer.ok) at("evaluations").replaceChildren(...parsed(await answer.text()));
   };
-  on("rows", async ({ rows, seconds }) => {
-    for (const [step, row] of rows) for (const name in row) if (points.has(name)) of(name).set(step, number(row[name]));
-    placing();
-    drawn.forEach(chart => chart.update());
-    buffer?.update();
-    lane(seconds.sides);
-    const names = new Set(rows.flatMap(([, row]) => Object.keys(row)));
-    if ([...names].some(name => name.startsWith("val-"))) await evaluate();
-    const unknown = [...names].filter(name => !known.has(name));
-    if (unknown.length) await meet(unknown);
-  });
-  on("log", log);
-  on("resumed", text => { at("resumed").textContent = text; at("resumed").hidden = !text; });
-  on("again", () => location.reload());  // a resume took steps back
-  on("problem", text => { at("problem").textContent = text; at("problem").hidden = false; });
-  addEventListener("pagehide", () => events.close());
+  const told = {
+    now: now => { at("problem").hidden = true; show(now); },
+    rows: async ({ rows, seconds }) => {
+      for (const [step, row] of rows) for (const name in row) if (points.has(name)) of(name).set(step, number(row[name]));
+      placing();
+      drawn.forEach(chart => chart.update());
+      buffer?.update();
+      lane(seconds.sides);
+      const names = new Set(rows.flatMap(([, row]) => Object.keys(row)));
+      if ([...names].some(name => name.startsWith("val-"))) await evaluate();
+      const unknown = [...names].filter(name => !known.has(name));
+      if (unknown.length) await meet(unknown);
+    },
+    log,
+    resumed: text => { at("resumed").textContent = text; at("resumed").hidden = !text; },
+    again: () => location.reload(),  // a resume took steps back
+    problem: text => { at("problem").textContent = text; at("problem").hidden = false; },
+  };
+  // Each look says what to ask next, and when; a page that nobody sees asks seldom.
+  const seen = Object.entries(last).map(([role, [step, figures]]) => ["last", `${role}:${step}:${figures}`]);
+  let query = new URLSearchParams([["history", history], ...seen]), timer, looking = false;
+  const look = async () => {
+    clearTimeout(timer);
+    if (looking) return;
+    looking = true;
+    let wait_s = 5;
+    try {
+      const answer = await (await fetch(`${BASE}/look/${job}?${query}`, { signal: AbortSignal.timeout(20000) })).json();
+      for (const [name, data] of answer.events) await told[name](data);
+      ({ next: query, wait_s } = answer);
+    } catch { /* connection.js says so */ }
+    looking = false;
+    timer = setTimeout(look, 1000 * (document.hidden ? 15 : wait_s));
+  };
+  addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
+  look();
   live.dataset.ready = "1";
 });

@@ -5,7 +5,7 @@
   setInterval(async () => {
     if (document.hidden || table.contains(document.activeElement)) return;
     try {
-      const answer = await fetch("/?table=1");
+      const answer = await fetch(`${BASE}/?table=1`);
       if (!answer.ok) return;
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       table.replaceChildren(...fresh.body.childNodes);

@@ -1,4 +1,6 @@
 "use strict";
+// The path below which the studio is: '' or '/…'.
+const BASE = document.documentElement.dataset.base;
 // Light or dark: the reader's choice, else the system's. In the head, before anything is painted.
 (() => {
   const system = matchMedia("(prefers-color-scheme: dark)");
