@@ -443,6 +443,15 @@ def test_participants_age_by_the_databases_clock(buffer, clock):
     assert found == {"e0": ("explorer", "running", 2.0, {}), "t": ("trainer", "running", 2.0, {"step": 3})}
 
 
+def test_the_newest_group_ages_by_the_databases_clock(buffer, clock):
+    assert buffer.newest_group_age_s() is None
+    buffer.put_groups([group(0)])
+    clock.seconds += 5
+    buffer.put_groups([group(1)])
+    clock.seconds += 2
+    assert buffer.newest_group_age_s() == 2.0
+
+
 def test_state_is_json(buffer):
     buffer.set_state("position", {"epoch": 1, "rng": [1, 2]})
     buffer.set_state("position", {"epoch": 2})

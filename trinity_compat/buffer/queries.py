@@ -218,6 +218,7 @@ ON CONFLICT (role, name) DO UPDATE SET pid = excluded.pid, host = excluded.host,
     detail = excluded.detail, history_id = excluded.history_id, beat_at = excluded.beat_at"""
 PARTICIPANTS = """SELECT role, name, pid, host, state, :now - beat_at, CAST(detail AS TEXT), beat_at
 FROM participants WHERE history_id = :history ORDER BY role, name"""
+NEWEST_GROUP_AGE = "SELECT :now - written_at FROM task_groups ORDER BY id DESC LIMIT 1"
 FORGET_PARTICIPANTS = "DELETE FROM participants"
 SET_STATE = """INSERT INTO job_state (key, value) VALUES (:key, :value)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value"""

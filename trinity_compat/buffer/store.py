@@ -368,6 +368,14 @@ class Buffer:
 
         self._db.run(work)
 
+    def newest_group_age_s(self) -> float | None:
+        """Seconds since a group was last stored, of any kind; None before the first."""
+
+        def work(conn: sa.Connection) -> float | None:
+            return conn.execute(query(queries.NEWEST_GROUP_AGE), {"now": self._now(conn)}).scalar()
+
+        return self._read(work)
+
     def participants(self) -> list[Participant]:
         """All processes with a heartbeat in the current history."""
 

@@ -39,7 +39,13 @@ def _base(context: click.Context, parameter: click.Parameter, value: str) -> str
     callback=_base,
     help="Path at which a proxy shows the studio, such as /user/me/studio.",
 )
-def command(folder: Path, port: int, host: str, root_path: str) -> None:
+@click.option(
+    "--notify",
+    metavar="COMMAND|URL",
+    default="",
+    help="Tell new alerts of running jobs: COMMAND gets the text as last argument, URL a POST of JSON.",
+)
+def command(folder: Path, port: int, host: str, root_path: str, notify: str) -> None:
     """Serve a web page of jobs: live curves, logs, experiences.
 
     Shows the jobs below DIR, or one JOB.
@@ -50,4 +56,4 @@ def command(folder: Path, port: int, host: str, root_path: str) -> None:
     optional_packages.need("starlette", "uvicorn", "python-multipart", "SQLAlchemy", "numpy")
     from trinity_compat.studio.serving import serve
 
-    serve(folder, host, port, root_path)
+    serve(folder, host, port, root_path, notify)

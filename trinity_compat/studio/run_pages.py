@@ -43,7 +43,8 @@ def runs(request: Request) -> HTMLResponse:
         key=lambda row: (row.state != "running", row.seen_s if row.seen_s is not None else 1e18, row.name)
     )
     template = "runs_table.html" if "table" in request.query_params else "runs.html"
-    return page(request, template, {"rows": rows})
+    warned = sum(bool(row.alerts) and row.state == "running" for row in rows)
+    return page(request, template, {"rows": rows, "warned": warned})
 
 
 def run(request: Request) -> Response:

@@ -14,6 +14,8 @@ from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.queries import query
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
+from trinity_compat.run.job_dir import alerts
+from trinity_compat.run.job_dir.alerts import Alert
 from trinity_compat.run.job_dir.snapshot import StepFigures, age, label, snapshot_of, training_rows
 from trinity_compat.run.job_dir.status import is_live
 from trinity_compat.studio import job_files
@@ -49,6 +51,7 @@ class RunSummary:
     tokens_per_s: float | None = None
     step_s: float | None = None
     seen_s: float | None = None
+    alerts: tuple[Alert, ...] = ()
     problem: str = ""
 
 
@@ -86,13 +89,13 @@ def _without_figures(job: Job) -> str:
 def _summary(job: Job) -> RunSummary:
     spec, buffer = job.spec, job.buffer()
     with job.database().at_once():
-        participants = buffer.participants()
-        rows = training_rows(job.database().run(_latest, write=False))
+        snapshot = snapshot_of(buffer, spec, job.database().run(_latest, write=False))
+    participants, rows, state = snapshot.participants, snapshot.rows, state_of(snapshot.participants)
     last = rows[-1] if rows else StepFigures(0)
     rewards = tuple((row.step, row.reward) for row in rows if row.reward is not None)
     return RunSummary(
         job.name,
-        state_of(participants),
+        state,
         last.step,
         spec.total_steps,
         rewards[-1][1] if rewards else None,
@@ -101,6 +104,7 @@ def _summary(job: Job) -> RunSummary:
         last.tokens_per_s,
         last.step_s,
         min((one.age_s for one in participants), default=None),
+        tuple(alerts.of_run(snapshot, rows, spec, running=state == "running")),
     )
 
 
@@ -139,7 +143,8 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
 
     Raises UserError or BufferError.
     """
-    snapshot = snapshot_of(job.buffer(), job.spec, metrics.newest("trainer", _PACE))
+    newest = metrics.newest("trainer", alerts.ROWS)
+    snapshot = snapshot_of(job.buffer(), job.spec, newest[-_PACE:])
     last = snapshot.rows[-1] if snapshot.rows else StepFigures(0)
     remaining_s = snapshot.left_s
     state = state_of(snapshot.participants)
@@ -158,6 +163,10 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
         "version": snapshot.version,
         "checkpoint": job.latest_checkpoint,
         "history": snapshot.history,
+        "alerts": [
+            shown(alert.text)
+            for alert in alerts.of_run(snapshot, training_rows(newest), job.spec, running=state == "running")
+        ],
         "sides": [_participant(one) for one in snapshot.participants],
     }
 

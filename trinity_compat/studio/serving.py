@@ -14,6 +14,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.studio import address
 from trinity_compat.studio.app import create_app
 from trinity_compat.studio.guard import Listener
+from trinity_compat.studio.notify import Notifier
 
 _GOODBYE_S = 1  # for requests that are being answered
 
@@ -22,11 +23,11 @@ TOKEN = "TRINITY_COMPAT_STUDIO_TOKEN"  # in the environment: for scripts that ca
 _TOKEN = re.compile(r"[\w.~-]{22,}", re.ASCII)  # 128 bits, as URLs hold them unchanged
 
 
-def serve(folder: Path, host: str, port: int, base: str = "") -> None:
+def serve(folder: Path, host: str, port: int, base: str = "", notify: str = "") -> None:
     """Until Ctrl-C or SIGTERM. ``base`` is the path at which a proxy shows the studio.
 
-    Raises UserError where the folder is not there, the port is taken, or the environment's token is too
-    short.
+    Raises UserError where the folder is not there, the port is taken, the command to notify is not there, or
+    the environment's token is too short.
     """
     token = _given_token()
     if not folder.is_dir():
@@ -35,6 +36,8 @@ def serve(folder: Path, host: str, port: int, base: str = "") -> None:
         at = taken.getsockname()[1]
         listener = Listener(host, at, base=base, **({"token": token} if token else {}))
         app = create_app(folder, listener)
+        if notify:
+            Notifier(app.state.studio.jobs, app.state.studio.summaries, notify).start()
         config = uvicorn.Config(
             app,
             log_level="warning",

@@ -42,6 +42,7 @@ class Snapshot:
     version: int | None
     history: int
     validation: Mapping[str, float] = field(default_factory=dict)
+    quiet_s: float | None = None  # since a group was stored; None before the first
 
     @property
     def step(self) -> int:
@@ -75,6 +76,7 @@ def snapshot_of(buffer: Buffer, spec: RunSpec, metrics: Sequence[Metrics]) -> Sn
         version=latest.version if latest else None,
         history=buffer.history(),
         validation=_last_validation(metrics),
+        quiet_s=buffer.newest_group_age_s(),
     )
 
 

@@ -118,6 +118,11 @@ addEventListener("DOMContentLoaded", async () => {
     pill.title = now.means;
     at("state").replaceChildren(pill);
     at("stop").hidden = now.state !== "running"; at("resume").hidden = ["running", "done"].includes(now.state);
+    // Only what has changed is read out.
+    if (JSON.stringify(now.alerts) !== JSON.stringify([...at("alerts").children].map(line => line.textContent)))
+      at("alerts").replaceChildren(...now.alerts.map(text => el("li", text)));
+    at("alarm").hidden = !now.alerts.length;
+    badge(now.alerts.length);
     at("t-step").textContent = figure(now.step);
     at("t-total").textContent = now.total ? `of ${figure(now.total)}` : "";
     at("t-bar").hidden = !now.total; at("t-bar").max = now.total || 1; at("t-bar").value = now.step;

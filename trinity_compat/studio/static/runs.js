@@ -9,6 +9,7 @@
       if (!answer.ok) return;
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       table.replaceChildren(...fresh.body.childNodes);
+      badge(+document.getElementById("warned").dataset.runs);
     } catch { /* the studio has ended; the next look may find it again */ }
   }, 3000);
 })();

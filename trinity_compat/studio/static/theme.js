@@ -1,6 +1,8 @@
 "use strict";
 // The path below which the studio is: '' or '/…'.
 const BASE = document.documentElement.dataset.base;
+// How much of the page asks for a look, in its title, which a tab shows that nobody sees.
+const badge = count => { document.title = (count ? `(${count}) ` : "") + document.title.replace(/^\(\d+\) /, ""); };
 // Light or dark: the reader's choice, else the system's. In the head, before anything is painted.
 (() => {
   const system = matchMedia("(prefers-color-scheme: dark)");
