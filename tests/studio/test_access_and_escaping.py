@@ -13,6 +13,8 @@ from trinity_compat.studio.guard import Listener
 
 PAGES = [
     "/",
+    "/?group=folder&column=actor.optim.lr",
+    "/overlay?run=toy/grpo&run=plain",
     "/run/toy/grpo",
     "/configuration/toy/grpo",
     "/stop/toy/grpo",

@@ -20,7 +20,9 @@ from trinity_compat.compare.verdict import compare
 pytestmark = pytest.mark.browser
 PAGES = {
     "runs": "/",
+    "runs in groups": "/?group=folder&column=actor.optim.lr&column=trainer.total_training_steps&words=e",
     "run": "/run/toy/grpo",
+    "overlay": "/overlay?run=done&run=other&run=toy/grpo",
     "finished": "/run/done",
     "begins": "/run/begins",
     "configuration": "/configuration/toy/grpo",
@@ -230,10 +232,10 @@ def test_the_keyboard_reaches_everything_and_the_theme_stays(opened):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     seen = []
-    for _ in range(12):
+    for _ in range(40):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.getAttribute('href') || document.activeElement.id"))
-    assert {"/", "/compare", "theme", "/run/done", "/run/toy/grpo"} <= set(seen)
+    assert {"/", "/compare", "theme", "/run/done", "/run/toy/grpo"} <= set(seen), seen
     page.click("#theme")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.reload()
@@ -254,6 +256,44 @@ def test_an_answer_is_found_pinned_and_found_again(opened):
     page.goto(page.url.partition("/group")[0] + "/experiences/done?pinned=on")
     expect(page.locator(".answer")).to_have_count(1)
     expect(page.locator(".note")).to_have_text("look at <b>this</b>")
+
+
+def test_chosen_runs_are_overlaid_live_by_any_axis(opened, jobs):
+    page = opened("/?words=o")
+    for name in ("done", "toy/grpo"):
+        page.get_by_label(f"Choose {name}", exact=True).check()
+    assert "run=done" in page.url and "run=toy%2Fgrpo" in page.url
+    page.get_by_role("button", name="Overlay the chosen runs").click()
+    page.wait_for_selector("#charts[data-ready]")
+    first = page.locator("#charts .chart").count()
+    page.fill("#add", "timing_s/(gen|step)$")
+    page.keyboard.press("Enter")
+    expect(page.locator("#charts .chart")).to_have_count(first + 2)
+    score = page.locator("#charts h3", has_text="critic/score/mean").first
+    expect(score).to_contain_text("done 0.6")
+    expect(score).to_contain_text("toy/grpo")
+    page.select_option("[name=x]", "update")
+    newest = "Charts.settings.axis + [...document.querySelectorAll('#charts canvas')].length"
+    assert page.evaluate(newest) == f"update{first + 2}"
+    buffer = open_buffer(f"sqlite:///{jobs}/toy/grpo/buffer/experiences.db")
+    (known,) = buffer.read_metrics("trainer")[-1:]
+    buffer.log_metrics("trainer", known[0] + 1, known[1] | {"critic/score/mean": 0.875})
+    expect(score).to_contain_text("toy/grpo 0.875")
+    page.reload()
+    page.wait_for_selector("#charts[data-ready]")
+    expect(page.locator("#charts .chart")).to_have_count(first + 2)
+    page.get_by_label("Without toy/grpo").click()
+    page.wait_for_selector("#charts[data-ready]")
+    expect(page.locator("h1 + .key a")).to_have_count(2)
+
+
+def test_runs_stay_chosen_while_the_table_is_made_again(opened):
+    page = opened("/")
+    page.get_by_label("Choose done", exact=True).check()
+    page.locator("h1").click()  # out of the table, which is then made again
+    page.evaluate("document.activeElement.blur(); document.querySelector('#table .runs').dataset.old = '1'")
+    page.wait_for_selector("#table .runs:not([data-old])")
+    assert page.get_by_label("Choose done", exact=True).is_checked()
 
 
 def test_more_tabs_than_a_browser_has_connections_all_follow_their_runs(browser, tmp_path):

@@ -11,12 +11,13 @@ from trinity_compat.studio.pages import as_json
 
 # Address → the parameters that its handler reads; "" for none.
 PARAMETERS = {
-    "/": ["table"],
+    "/": ["table", "words", "state", "sort", "up", "group", "column", "after", "run"],
+    "/overlay": ["run"],
     "/run/{job:path}": ["evaluations"],
     "/metrics/{job:path}": ["name"],
     "/seconds/{job:path}": [],
     "/alive": [],
-    "/look/{job:path}": ["history", "last", "log"],
+    "/look/{job:path}": ["history", "last", "log", "rows"],
     "/configuration/{job:path}": [],
     "/experiences/{job:path}": [
         *("kind", "text", "task", "sort", "after", "up", "pinned"),

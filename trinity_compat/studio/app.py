@@ -16,7 +16,7 @@ from starlette.routing import Route
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
-from trinity_compat.studio import compare_page, control, experiences, live, run_pages
+from trinity_compat.studio import compare_page, control, experiences, live, overlay_page, run_pages, runs_page
 from trinity_compat.studio.assets import mounts
 from trinity_compat.studio.comparisons import Comparisons
 from trinity_compat.studio.guard import Listener, RequestGuard
@@ -27,7 +27,7 @@ def create_app(root: Path, listener: Listener) -> Starlette:
     """Return the application for the jobs in ``root``, guarded by ``listener``."""
     app = Starlette(
         routes=[
-            Route("/", run_pages.runs),
+            Route("/", runs_page.runs),
             Route("/run/{job:path}", run_pages.run),
             Route("/metrics/{job:path}", run_pages.metrics),
             Route("/seconds/{job:path}", run_pages.seconds),
@@ -38,6 +38,7 @@ def create_app(root: Path, listener: Listener) -> Starlette:
             Route("/image/{job:path}", experiences.image),
             Route("/selection/{job:path}", experiences.selection),
             Route("/note/{job:path}", experiences.note, methods=["POST"]),
+            Route("/overlay", overlay_page.overlay),
             Route("/compare", compare_page.comparison),
             Route("/curves", compare_page.curves),
             Route("/report", compare_page.report),

@@ -34,6 +34,7 @@ class Job:
         self.dir = JobDir(root)
         self.resumed: RestartedRun | None = None  # by this studio
         self._opened: tuple[str, ReadOnlyDatabase, Buffer] | None = None
+        self._flat: tuple[RunSpec, Mapping[str, object]] | None = None
         self._read: tuple[tuple[int, int, int], RunSpec] | None = None
 
     @property
@@ -83,6 +84,18 @@ class Job:
         except (OSError, ValueError):
             return None
 
+    def changed_at(self) -> float | None:
+        """Return when its files last changed; None where they don't tell (a database elsewhere)."""
+        found = self.signature()
+        return None if found is None else max(found)
+
+    def configuration(self) -> Mapping[str, object]:
+        """Return veRL's configuration as dotted key → value. Raises UserError as ``spec``."""
+        spec = self.spec
+        if self._flat is None or self._flat[0] is not spec:
+            self._flat = (spec, dict(_flat(spec.verl)))
+        return self._flat[1]
+
     def signature(self) -> tuple[float, ...] | None:
         """Changes when the job's files do; None where they don't tell (a database elsewhere)."""
         folder = self.dir.root / "buffer"
@@ -98,9 +111,18 @@ def _said(error: OSError) -> str:
     return text if text.startswith("is ") else f"cannot be read: {text}"
 
 
+def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def _changed_at(path: Path) -> float:
     try:
-        return job_files.status(path).st_mtime
+        found = job_files.status(path)
+        return found.st_mtime if found.st_size else 0.0  # reading makes an empty write-ahead log
     except OSError:
         return 0.0
 

@@ -92,7 +92,7 @@ def seconds(rows: Rows, *, most: int | None = None) -> dict[str, object]:
 
 
 def look(request: Request) -> Response:
-    """``?history=H&last=ROLE:STEP:FIGURES…&log=NAME:BYTE…``: what the page has; ``PageState.query``."""
+    """``?history=H&last=ROLE:STEP:FIGURES…&log=NAME:BYTE…``: what the page has (``PageState.query``)."""
     given = request.query_params
     seen = {}
     for text in given.getlist("last"):
@@ -107,6 +107,8 @@ def look(request: Request) -> Response:
     history = whole_number(given.get("history", "0"), "history")
     page = PageState(job_of(request), studio_of(request).store, history, seen, logs_at)
     events = page.look()
+    if "rows" in given:  # for a page of several runs
+        events = [event for event in events if event[0] in ("rows", "again")]
     return as_json({"events": events, "next": page.query, "wait_s": page.wait_s})
 
 

@@ -1,4 +1,4 @@
-"""The page of all runs, and the pages of one run."""
+"""The pages of one run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trinity_compat.studio import control, job_files, live, run_state
 from trinity_compat.studio.pages import as_json, job_of, page, reading, studio_of
 
 # Shown first, those that the run has, before its evaluations' scores.
-_CURVES = (
+CURVES = (
     "critic/score/mean",
     "response_length/mean",
     "actor/entropy",
@@ -23,7 +23,7 @@ _CURVES = (
     "training/model_version_lag/mean",
     "training/rollout_probs_diff_mean",
 )
-_AXES = (
+AXES = (
     ("step", "veRL's step: one train batch"),
     ("update", "optimizer updates"),
     ("time", "the steps' times, added up: pauses of a stopped run are not in it"),
@@ -33,18 +33,6 @@ _BUFFER = ("buffer/ready", "buffer/claimed", "buffer/stale", "buffer/void")
 _LANE_STEPS = 60
 _EVALUATIONS = 20
 _RECORDS = ("trinity.yaml", "verl.yaml", "launch.json")
-
-
-def runs(request: Request) -> HTMLResponse:
-    """Show all jobs below the folder, running ones first."""
-    studio = studio_of(request)
-    rows = [studio.summaries.of(job) for job in studio.jobs.all().values()]
-    rows.sort(
-        key=lambda row: (row.state != "running", row.seen_s if row.seen_s is not None else 1e18, row.name)
-    )
-    template = "runs_table.html" if "table" in request.query_params else "runs.html"
-    warned = sum(bool(row.alerts) and row.state == "running" for row in rows)
-    return page(request, template, {"rows": rows, "warned": warned})
 
 
 def run(request: Request) -> Response:
@@ -71,8 +59,8 @@ def _live(request: Request) -> Response:
         "why_not": control.action_refusals(job),
         "resumed": job.resumed.message(running=now["state"] == "running") if job.resumed else "",
         "names": metrics.names(),
-        "curves": _CURVES,
-        "axes": _AXES,
+        "curves": CURVES,
+        "axes": AXES,
         "updates": job.spec.updates_per_step,
         "buffer": _BUFFER,
     }

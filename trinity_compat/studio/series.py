@@ -18,7 +18,7 @@ Seen = tuple[int, int]  # a step, how many figures its row had
 _ROWS = """SELECT role, step, CAST(metrics AS TEXT) FROM metrics
 WHERE voided_in IS NULL AND step >= :first AND (role = 'trainer' OR role LIKE 'explorer%')
 ORDER BY history_id, step"""
-_KEPT = 8  # jobs whose metrics stay in memory
+_KEPT = 20  # jobs whose metrics stay in memory
 
 
 class Metrics:

@@ -25,6 +25,6 @@ addEventListener("DOMContentLoaded", async () => {
   };
   choices.apply();
   await draw(choices.metrics || JSON.parse(box.dataset.curves));
-  at("add").addEventListener("change", async event => { const name = event.target.value; event.target.value = ""; await draw([name]); remember(); });
+  at("add").addEventListener("change", async event => { await draw(Charts.matching(event.target, at("names"))); remember(); });
   box.dataset.ready = "1";
 });

@@ -34,17 +34,10 @@ addEventListener("DOMContentLoaded", async () => {
   const inBuffer = () => JSON.parse(live.dataset.buffer).filter(name => known.has(name));
 
   // ---- axes ----
-  const AMOUNTS = { time: "timing_s/step", tokens: "perf/total_num_tokens" };
   const choices = Charts.choices(at("tools"), `view:${job}`, () => placing());
-  // A step's x: times and tokens add up over the trainer's steps, and end with its last.
   const placing = () => {
-    for (const option of at("tools").elements.x.options) option.disabled = option.value in AMOUNTS && !of(AMOUNTS[option.value]).size;
-    const { axis } = Charts.settings, updates = +live.dataset.updates;
-    if (!(axis in AMOUNTS)) { Charts.settings.place = step => axis === "update" ? step * updates : step; return; }
-    const totals = new Map([[0, 0]]);
-    let total = 0;
-    for (const [step, amount] of [...of(AMOUNTS[axis])].sort((a, b) => a[0] - b[0])) totals.set(step, total += amount > 0 ? amount : 0);
-    Charts.settings.place = step => totals.get(step);
+    for (const option of at("tools").elements.x.options) option.disabled = option.value in Charts.amounts && !of(Charts.amounts[option.value]).size;
+    Charts.settings.place = Charts.placing(Charts.settings.axis, +live.dataset.updates, of);
   };
 
   // ---- curves ----
@@ -55,7 +48,7 @@ addEventListener("DOMContentLoaded", async () => {
     if (series.length) buffer = new Curve(at("buffer"), "groups", series);
     else at("buffer").append(el("p", "No buffer depth recorded yet.", "dim"));
   };
-  ({ last, history } = await load([...wanted(), ...inBuffer(), ...Object.values(AMOUNTS)]));
+  ({ last, history } = await load([...wanted(), ...inBuffer(), ...Object.values(Charts.amounts)]));
   choices.apply();
   wanted().forEach(draw);
   at("none-yet").hidden = drawn.size > 0;
@@ -70,10 +63,10 @@ addEventListener("DOMContentLoaded", async () => {
     drawBuffer();
   };
   at("add").addEventListener("change", async event => {
-    const name = event.target.value;
-    if (!known.has(name)) return;
-    event.target.value = "";
-    await load([name]); draw(name); remember();
+    const names = Charts.matching(event.target, at("names"));
+    await load(names.filter(name => !drawn.has(name)));
+    names.forEach(draw);
+    remember();
   });
 
   // ---- lanes ----

@@ -149,7 +149,7 @@ const Charts = (() => {
       for (const one of this.series) {
         const colour = css(one.colour), no = { show: false };
         const dots = { show: one.points.size < 3, filter: (plot, index, all) => all ? null : alone(plot.data[index]), size: 5, fill: colour, stroke: colour };
-        drawn.push({ stroke: colour, width: one.width || 1.7, points: dots });
+        drawn.push({ stroke: colour, width: one.width || 1.7, dash: one.dash, points: dots });
         const extra = this.extra(one);
         if (extra.length === 2) bands.push({ series: [drawn.length, drawn.length + 1], fill: css(one.colour, .15) });
         for (const kind of extra) drawn.push({ stroke: kind === "raw" ? css(one.colour, .27) : "transparent", width: kind === "raw" ? 1 : 0, points: no });
@@ -204,7 +204,8 @@ const Charts = (() => {
         if (step === undefined) return [];
         const value = figure(one.points.get(step)), [low, high] = [one.low, one.high].map(points => points?.get(step));
         const range = low === undefined || figure(low) === figure(high) ? "" : ` (${figure(low)} … ${figure(high)})`;
-        const part = el("span", many ? `${one.label} ${value}${range}` : value + range);
+        const part = el("span", many && this.series.length < 4 ? `${one.label} ${value}${range}` : value + range);
+        part.title = one.label;
         if (many) {
           const swatch = el("i");
           swatch.style.background = `var(${one.colour})`;
@@ -241,6 +242,28 @@ const Charts = (() => {
     settings.zoom = to;
     all.forEach(chart => chart.plot.setData(chart.plot.data));
     dispatchEvent(new Event("zoomed"));
+  };
+
+  // The metrics of ``offered`` that a field names, by one's name or a regular expression; says so if there are none.
+  const MOST_ADDED = 24;
+  const matching = (field, offered) => {
+    const names = [...offered.options].map(option => option.value), text = field.value;
+    let found = names.filter(name => name === text);
+    try { if (!found.length && text) found = names.filter(name => new RegExp(text).test(name)); } catch { /* no expression */ }
+    field.setCustomValidity(found.length ? "" : `No metric is, or matches, ${text}`);
+    if (text) field.reportValidity();
+    if (found.length) field.value = "";
+    return found.slice(0, MOST_ADDED);
+  };
+
+  // The function from a run's step to its x. Times and tokens add up over the trainer's steps, and end with its last.
+  const amounts = { time: "timing_s/step", tokens: "perf/total_num_tokens" };
+  const placing = (axis, updates, of) => {
+    if (!(axis in amounts)) return step => axis === "update" ? step * updates : step;
+    const totals = new Map([[0, 0]]);
+    let total = 0;
+    for (const [step, amount] of [...of(amounts[axis])].sort((a, b) => a[0] - b[0])) totals.set(step, total += amount > 0 ? amount : 0);
+    return step => totals.get(step);
   };
 
   // A page's choices, in the fields of ``form`` and in the address, so that a reload or a link shows the same;
@@ -376,5 +399,5 @@ const Charts = (() => {
     entry.prepend(el("i", undefined, colours(part)));
     return entry;
   });
-  return { Curve, set, settings, choices, number, pair, stack, bar, palette, key, sum, el, svg, figure, parsed };
+  return { Curve, set, settings, choices, matching, amounts, placing, number, pair, stack, bar, palette, key, sum, el, svg, figure, parsed };
 })();

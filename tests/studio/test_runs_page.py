@@ -1,0 +1,149 @@
+"""The list of runs: filtered, sorted, grouped, by pages; and several runs in the same charts."""
+
+import json
+import os
+import re
+
+import pytest
+from studio_jobs import SECRET, client_of, make_job
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.studio import run_state, runs_page
+from trinity_compat.studio.jobs import Jobs
+
+LR = "actor.optim.lr"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("jobs")
+    for number, (name, lr, reward) in enumerate(
+        [("ppo/a", 1e-6, 0.5), ("ppo/b", 3e-6, 0.9), ("grpo/c", 1e-6, 0.1), ("grpo/d", None, float("nan"))]
+    ):
+        job = make_job(root / name, evil=False, steps=1, state="failed" if name.endswith("c") else "done")
+        buffer = open_buffer(f"sqlite:///{job}/buffer/experiences.db")
+        buffer.log_metrics("trainer", 1, {"critic/score/mean": reward, "timing_s/step": 10.0 - number})
+        buffer.close()
+        path = job / "config" / "run.json"
+        spec = json.loads(path.read_text())
+        spec["verl"]["actor"]["optim"] = {} if lr is None else {"lr": lr}
+        spec["verl"]["reward"] = {"api_key": f"{SECRET}-{number}"}
+        path.write_text(json.dumps(spec))
+        for file in (*(job / "buffer").iterdir(), path):
+            os.utime(file, (1000 + number, 1000 + number))
+    return root
+
+
+@pytest.fixture(scope="module")
+def studio(folder):
+    return client_of(folder)
+
+
+def names(answer):
+    assert answer.status_code == 200
+    return re.findall(r'name="run" value="([^"]+)"', answer.text)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", ["grpo/d", "grpo/c", "ppo/b", "ppo/a"]),  # changed last
+        ("words=PPO", ["ppo/b", "ppo/a"]),
+        ("words=ppo/ b", ["ppo/b"]),
+        ("words=nothing", []),
+        ("state=failed", ["grpo/c"]),
+        ("sort=name", ["grpo/c", "grpo/d", "ppo/a", "ppo/b"]),
+        ("sort=name&up=0", ["ppo/b", "ppo/a", "grpo/d", "grpo/c"]),
+        ("sort=reward", ["ppo/b", "ppo/a", "grpo/c", "grpo/d"]),  # NaN last
+        ("sort=reward&up=1", ["grpo/c", "ppo/a", "ppo/b", "grpo/d"]),
+        ("sort=step_s&up=1", ["grpo/d", "grpo/c", "ppo/b", "ppo/a"]),
+        (f"sort={LR}&up=1", ["grpo/c", "ppo/a", "ppo/b", "grpo/d"]),  # equal ones by name; none last
+        ("group=folder&sort=name", ["grpo/c", "grpo/d", "ppo/a", "ppo/b"]),
+        ("group=folder&sort=reward", ["grpo/c", "grpo/d", "ppo/b", "ppo/a"]),
+    ],
+)
+def test_the_runs_of_a_query_in_its_order(studio, query, expected):
+    assert names(studio.get(f"/?{query}")) == expected
+
+
+def test_groups_have_headings(studio):
+    page = studio.get(f"/?group={LR}&sort=name").text
+    assert re.findall(r'rowgroup"[^>]*>([^<]+)<', page) == [f"{LR} = 1e-06", f"{LR} = 3e-06", f"{LR} = –"]
+    assert re.findall(r'rowgroup"[^>]*>([^<]+)<', studio.get("/?group=folder").text) == ["grpo", "ppo"]
+
+
+def test_columns_show_configuration_keys_and_hide_secrets(studio):
+    page = studio.get(f"/?column={LR}&column=reward.api_key&sort=name").text
+    assert re.findall(rf'data-label="{LR}"><code>([^<]+)', page) == ["1e-06", "–", "1e-06", "3e-06"]
+    assert page.count('data-label="reward.api_key"><code>***') == 4 and SECRET not in page
+    offered = re.findall(r'<option value="([^"]+)"', page)
+    assert LR in offered and "trainer.total_training_steps" not in offered  # equal in all runs
+
+
+def test_pages_follow_each_other(studio, monkeypatch):
+    monkeypatch.setattr(runs_page, "PAGE", 3)
+    first = studio.get("/?sort=name")
+    assert names(first) == ["grpo/c", "grpo/d", "ppo/a"] and "1–3 of 4 runs" in first.text
+    link = re.search(r'href="([^"]+)">next page', first.text)[1].replace("&amp;", "&")
+    second = studio.get(f"/{link}")
+    assert names(second) == ["ppo/b"] and "4–4 of 4 runs" in second.text and "next page" not in second.text
+
+
+def test_only_the_runs_of_a_page_are_read(folder, monkeypatch):
+    monkeypatch.setattr(runs_page, "PAGE", 2)
+    read, summary = [], run_state._summary
+    monkeypatch.setattr(run_state, "_summary", lambda job: read.append(job.name) or summary(job))
+    assert names(client_of(folder).get("/")) == ["grpo/d", "grpo/c"]
+    assert sorted(read) == ["grpo/c", "grpo/d"]
+
+
+def test_a_head_sorts_and_turns_round(studio):
+    links = [link.replace("&amp;", "&") for link in re.findall(r'<a href="(\?[^"]+)">', studio.get("/").text)]
+    (by_reward,) = [link for link in links if "sort=reward" in link]
+    assert names(studio.get(f"/{by_reward}"))[0] == "ppo/b"
+    assert 'aria-sort="descending"' in studio.get(f"/{by_reward}").text
+    assert "sort=reward&amp;up=1" in studio.get(f"/{by_reward}").text
+
+
+def test_chosen_runs_stay_chosen_in_the_address(studio):
+    page = studio.get("/?run=ppo/a&table=1").text
+    assert re.findall(r'value="([^"]+)" aria-label="[^"]+" checked', page) == ["ppo/a"]
+
+
+def test_a_state_that_no_run_has_is_refused(studio):
+    assert studio.get("/?state=nope").status_code == 400
+
+
+def test_an_unreadable_run_has_a_row_in_any_order(tmp_path):
+    (tmp_path / "broken" / "config").mkdir(parents=True)
+    (tmp_path / "broken" / "config" / "run.json").write_text("{")
+    make_job(tmp_path / "job", steps=1)
+    studio = client_of(tmp_path)
+    for query in ("", "sort=reward", f"sort={LR}", f"group={LR}", f"column={LR}"):
+        assert set(names(studio.get(f"/?{query}"))) == {"broken", "job"}
+
+
+def test_an_overlay_names_its_runs_and_their_metrics(studio):
+    page = studio.get("/overlay?run=ppo/a&run=ppo/b&run=ppo/a").text
+    assert page.count('aria-label="Without') == 2 and "a=ppo/a&amp;b=ppo/b" in page
+    assert '<option value="critic/score/mean">' in page
+    assert "No run is chosen" in studio.get("/overlay").text
+    assert studio.get("/overlay?run=../etc").status_code == 404
+
+
+def test_an_overlay_of_more_runs_than_a_chart_can_show_is_refused(tmp_path, monkeypatch):
+    from trinity_compat.studio import overlay_page
+
+    monkeypatch.setattr(overlay_page, "MOST", 1)
+    for name in "ab":
+        make_job(tmp_path / name, steps=1)
+    assert client_of(tmp_path).get("/overlay?run=a&run=b").status_code == 400
+
+
+def test_an_overlay_s_looks_have_metrics_alone(studio):
+    events = studio.get("/look/ppo/a?rows=1&history=1").json()["events"]
+    assert [name for name, _ in events] == ["rows"]
+
+
+def test_a_job_is_known_by_its_own_time(folder):
+    assert Jobs(folder).get("ppo/b").changed_at() == 1001

@@ -1,0 +1,63 @@
+"use strict";
+// Several runs in the same charts, live.
+addEventListener("DOMContentLoaded", async () => {
+  const at = id => document.getElementById(id), box = at("charts");
+  if (!box) return;
+  const { Curve, amounts, number, placing } = Charts;
+  const runs = JSON.parse(box.dataset.runs), drawn = new Map();
+  for (const run of runs) Object.assign(run, { path: run.name.split("/").map(encodeURIComponent).join("/"), points: new Map() });
+  const of = (run, name) => run.points.get(name) || run.points.set(name, new Map()).get(name);
+
+  const load = async names => Promise.all(runs.map(async run => {
+    const query = new URLSearchParams(names.filter(name => !run.points.has(name)).map(name => ["name", name]));
+    const found = await (await fetch(`${BASE}/metrics/${run.path}?${query}`)).json();
+    run.query ||= new URLSearchParams([["history", found.history], ...Object.entries(found.last).map(([role, [step, figures]]) => ["last", `${role}:${step}:${figures}`])]);
+    for (const name of names) of(run, name);
+    for (const name in found.series) found.series[name][0].forEach((step, k) => of(run, name).set(step, number(found.series[name][1][k])));
+  }));
+  // Each run has its own steps per update, times and tokens: charts get points that are placed already.
+  const placed = (run, name) => {
+    const place = placing(Charts.settings.axis, run.updates, kind => of(run, kind));
+    return new Map([...of(run, name)].map(([step, value]) => [place(step), value]).filter(([x]) => x !== undefined));
+  };
+  const draw = name => {
+    if (drawn.has(name)) return;
+    const series = runs.map(run => ({ label: run.name, colour: `--c${run.colour}`, dash: run.dashed ? [6, 4] : undefined, points: placed(run, name) }));
+    drawn.set(name, new Curve(box, name, series, { onClose: () => { drawn.delete(name); remember(); } }));
+  };
+  const place = () => {
+    Charts.settings.unit = Charts.settings.axis;
+    for (const [name, chart] of drawn) chart.series.forEach((one, k) => { one.points = placed(runs[k], name); });
+  };
+  const choices = Charts.choices(at("tools"), "view:overlay", place);
+  const remember = () => { choices.metrics = [...drawn.keys()]; choices.save(); };
+  const wanted = choices.metrics || JSON.parse(box.dataset.curves);
+  await load([...wanted, ...Object.values(amounts)]);
+  choices.apply();
+  wanted.forEach(draw);
+  at("add").addEventListener("change", async event => {
+    const names = Charts.matching(event.target, at("names"));
+    await load(names);
+    names.forEach(draw);
+    remember();
+  });
+
+  const look = async () => {
+    let again_s = 5;
+    if (!document.hidden) for (const run of runs) {
+      try {
+        const found = await (await fetch(`${BASE}/look/${run.path}?rows=1&${run.query}`, { signal: AbortSignal.timeout(20000) })).json();
+        run.query = found.next;
+        again_s = Math.min(again_s, found.wait_s * 2);
+        for (const [kind, data] of found.events) {
+          if (kind === "again") location.reload();
+          for (const [step, row] of data.rows || []) for (const name in row) if (run.points.has(name)) of(run, name).set(step, number(row[name]));
+          if (data.rows) { place(); drawn.forEach(chart => chart.update()); }
+        }
+      } catch { /* connection.js says so */ }
+    }
+    setTimeout(look, again_s * 1000);
+  };
+  look();
+  box.dataset.ready = "1";
+});
