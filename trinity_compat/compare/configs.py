@@ -162,8 +162,6 @@ def _is_verl(full: CompletedConfig, path: str, value: object) -> bool:
     """Return True if another ``value`` at ``path`` changes the veRL configuration, whose rows tell it."""
     if any(f".{COMPAT}.{section}." in path for section in ("verl", "stands_for")):
         return True  # keys of veRL by their names; so are these, but for the count of steps
-    if path.endswith(f".{COMPAT}.trainer"):
-        return True  # trainer.use_v1 tells it
     if path.startswith(_IN_TRAINER_CONFIG) and not path.endswith("optim.lr_warmup_steps"):
         return True
     changed = copied(full.config)

@@ -54,13 +54,12 @@ def _write_ahead(view: LaunchView, draft: Draft, base: str) -> None:
 
 
 def _write_trainer(view: LaunchView, draft: Draft, base: str) -> None:
-    """Write which of veRL's trainers runs, where the launch says it."""
-    setting = view.origin.settings.get(USE_V1)
-    if setting is None or setting.where is None:
+    """Write that veRL's v1 trainer runs, where the launch says so; without it v0 does."""
+    if view.where(USE_V1) is None:
         return
     view.demand_known(USE_V1)
-    note = f"{setting.spelling} ({setting.where})"
-    draft.put(f"{base}.trainer", "v1" if setting.value else "v0", note, (USE_V1,))
+    if view.value(USE_V1):
+        draft.put(f"{base}.trainer", "v1", f"{USE_V1} ({view.where(USE_V1)})", (USE_V1,))
 
 
 def _not_determined(

@@ -18,6 +18,7 @@ from trinity_compat.common.releases import VERL
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.translate.defaults import same, trainer_config
 from trinity_compat.translate.rows import load_rows
+from trinity_compat.translate.sections.asynchronous import USE_V1
 from trinity_compat.translate.supervised import schema_in
 from trinity_compat.translate.verl_from_trinity import (
     compat_of,
@@ -92,9 +93,9 @@ def _refuse_other_trainings(config: Mapping[str, object], source: str) -> None:
 def _always(config: Mapping[str, object]) -> frozenset[str]:
     """Return the keys that the script sets to a default, too.
 
-    These are the ones of veRL that the YAML has by their own names, and one for which translate takes another
-    value than the default where a launch leaves it out. A carried key that would stand in trainer_config if
-    the launch had set it is a default of the launch's release.
+    These are the ones of veRL that the YAML has by their own names, and those for which translate takes
+    another value than the default where a launch leaves them out. A carried key that would stand in
+    trainer_config if the launch had set it is a default of the launch's release.
     """
     compat, in_trainer_config = compat_of(config), passed(config)
     megatron = flavour_of(config) == "ppo_megatron_trainer"
@@ -105,7 +106,7 @@ def _always(config: Mapping[str, object]) -> frozenset[str]:
         for key in compat.get("verl", {})
         if not (known.takes(key) and key.partition(".")[0] in sections and _passes(key, target_of(config)))
     }
-    own = {*set_ones, *in_trainer_config, _GPU_MEMORY}
+    own = {*set_ones, *in_trainer_config, _GPU_MEMORY, USE_V1}
     return frozenset(own.difference(compat.get("stands_for", {})))
 
 

@@ -119,6 +119,8 @@ def as_main_ppo(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:
 def asynchronous(view: LaunchView) -> Derived:
     """Yield verdicts on keys that the launch's main reads otherwise than main_ppo does, or not at all."""
     yield from view.verdicts
+    if view.where(USE_V1) is not None and not view.value(USE_V1):
+        yield Verdict(USE_V1, Status.NO_EFFECT, "v0 trains here where nothing asks for v1")
     if view.ahead is None:
         for mode in (SEPARATE, COLOCATE):
             for key in (f"{V1}.{mode}.{name}" for name in ("parameter_sync_step", "num_warmup_batches")):
