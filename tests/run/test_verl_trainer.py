@@ -69,32 +69,40 @@ def test_a_ray_of_the_runs_own_has_room_for_transfer_queue():
     assert cpus_for(v1) - cpus_for(v0) == 2  # its controller, and a store on the one machine
 
 
-KEYS = {
-    "distillation.enabled": True,
-    "algorithm.adv_estimator": "remax",
-    "actor_rollout_ref.actor.policy_loss.loss_mode": "trinity_sppo",
-    "actor_rollout_ref.actor.policy_loss.trinity_kl": "k2",
-    "data.workflows": {"tasksets": []},
-    "data.experience_pipeline": {"operators": []},
+CLIPB = {
+    "algorithm.adv_estimator": "trinity_clipb",
+    "algorithm.rollout_correction.bypass_mode": True,
 }
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_what_v1_does_not_train_is_refused_before_anything_starts(key):
+@pytest.mark.parametrize("keys", [{"distillation.enabled": True}, CLIPB], ids=["distillation", "clipb"])
+def test_what_v1_does_not_train_is_refused_before_anything_starts(keys):
     spec = planned(sets=(V1,)).spec
-    verl_trainer.check(spec)  # as it is it runs
     verl = dict(spec.verl)
-    put(verl, key, KEYS[key])
+    for key, value in keys.items():
+        verl_trainer.check(replace(spec, verl=verl))  # as it is it runs
+        put(verl, key, value)
     with pytest.raises(UserError, match=r"^trinity_compat\.trainer: v1 ") as caught:
         verl_trainer.check(replace(spec, verl=verl))
     assert caught.value.hint == "let veRL's v0 trainer train it: --set trinity_compat.trainer=v0"
     verl_trainer.check(replace(spec, verl=verl, trainer="v0"))
 
 
-def test_a_filter_may_draw_more_tasks_than_a_step_trains():
+TRAINED = {
+    "algorithm.adv_estimator": "remax",
+    "actor_rollout_ref.actor.policy_loss.loss_mode": "trinity_sppo",
+    "actor_rollout_ref.actor.policy_loss.trinity_kl": "k2",
+    "data.gen_batch_size": 64,
+    "data.experience_pipeline": {"operators": []},
+    "data.workflows": {"tasksets": []},
+}
+
+
+@pytest.mark.parametrize("key", TRAINED)
+def test_what_v1_trains_is_planned(key):
     spec = planned(sets=(V1,)).spec
     verl = dict(spec.verl)
-    put(verl, "data.gen_batch_size", 64)
+    put(verl, key, TRAINED[key])
     assert verl_trainer.check(replace(spec, verl=verl))  # with its notes
 
 

@@ -1,5 +1,6 @@
 """The rows, tasks and checkpoints of the adapter of veRL's v1 trainer, without workers and TransferQueue."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,8 +87,6 @@ def test_an_answer_longer_than_the_trainers_is_an_error():
 
 
 def test_rows_of_unlike_columns_are_an_error_for_transfer_queue_would_lose_one_in_silence():
-    from dataclasses import replace
-
     from trinity_compat.trainer.verl_v1 import queue
 
     first = row(answer([11], [21]))
@@ -117,7 +116,10 @@ def stored(monkeypatch, groups):
         validation_answers=lambda: groups,
         agent_loop_manager=adapter.AskedTasks(),
         global_steps=4,
-        shape=BatchShape(8, 8, 0),
+        runs=2,
+        config={"algorithm": {}},
+        set_rows_per_task=lambda rows: setattr(trainer, "rows", rows),
+        widths=lambda experiences: BatchShape(8, 8, 0),
     )
     return adapter.StoredGroups(trainer), trainer.agent_loop_manager, put, cleared
 
@@ -149,17 +151,24 @@ def test_a_validation_row_gets_the_answers_to_its_task_under_its_own_uid(monkeyp
     assert loops.taken() == []
 
 
-def test_a_workflows_run_of_several_rows_is_an_error(monkeypatch):
+def test_a_workflows_run_may_have_several_rows(monkeypatch):
     from trinity_compat.job.answer_info import OF_RUN
 
-    several = Group("h1/0", 0, TASK, 1, (answer([11], [21]), answer([11], [22], metrics={})))
-    parts = tuple(
-        type(each)(**{**{f: getattr(each, f) for f in each.__slots__}, "info": {OF_RUN: {}}})
-        for each in several.experiences
-    )
-    sampler, *_ = stored(monkeypatch, [Group("h1/0", 0, TASK, 1, parts)])
-    with pytest.raises(RunError, match="several rows"):
-        sampler.sample(4, "train", 1)
+    def rows(task, runs):
+        parts = tuple(
+            replace(answer([11], [21 + place]), info={OF_RUN: {"run": run, "row": row}})
+            for place, (run, row) in enumerate(runs)
+        )
+        return Group(f"h1/{task}", task, TASK, 1, parts)
+
+    stored_groups = [rows(0, [(0, 0), (0, 1), (1, 0)]), rows(1, [(0, 0), (1, 0)])]
+    sampler, _, put, _ = stored(monkeypatch, stored_groups)
+    batch, _ = sampler.sample(4, "train", 2)
+    assert sampler._trainer.rows == 4  # the largest group has 3 rows: the next multiple of two runs
+    assert batch.keys == [f"4-{task}_{row}_0" for task in (0, 1) for row in range(4)]  # sessions of their own
+    filling = [bool(each.tag.get("is_padding")) for each in put["train"]]
+    assert filling == [False, False, False, True, False, False, True, True]
+    assert [each.fields["loss_mask"].sum() > 0 for each in put["train"]][:3] == [True, False, True]
 
 
 def test_a_model_that_takes_images_is_refused():

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
-from trinity_compat.buffer.model import Group
+from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
 from trinity_compat.common.nested import Tree
 from trinity_compat.trainer.adapter import Exchange
+from trinity_compat.trainer.batch import BatchShape
 from trinity_compat.trainer.checkpoints import (
     CheckpointRetention,
     CheckpointState,
@@ -37,6 +38,8 @@ class StoredRun:
     exchange: Exchange
     global_steps: int
     checkpoint_manager: VersionPublisher
+    shape: BatchShape
+    longer = False  # whether a row may join several answers, and be longer than one
     _validated: tuple[int, list[Group]] | None = None
 
     def _take_over_checkpoints(self) -> None:
@@ -44,6 +47,24 @@ class StoredRun:
         self._directory = Path(self.config.trainer.default_local_dir)
         self._retention = CheckpointRetention.take_over(self.config.trainer)
         self._marker, self._saved = HeldMarker(self._directory), 0
+
+    def set_rows_per_task(self, rows: int) -> None:
+        """Write the number of rows of each task in this step to the configuration, where veRL reads it."""
+        with open_dict(self.config):
+            self.config.actor_rollout_ref.rollout.n = rows
+
+    def widths(self, experiences: Sequence[Experience]) -> BatchShape:
+        """Shape of a batch of experiences.
+
+        veRL's configured widths; where a row may join several answers (up to max_model_len), at least those
+        of the longest, as in trinity-rft (trainer/verl/utils.py).
+        """
+        if not self.longer:
+            return self.shape
+        prompt = max((len(each.prompt_ids) for each in experiences), default=0)
+        response = max((len(each.response_ids) for each in experiences), default=0)
+        own = self.shape
+        return BatchShape(max(own.prompt, prompt), max(own.response, response), own.pad_id)
 
     def validation_answers(self) -> list[Group]:
         """Groups of this step's evaluation, by position; requested once per step."""

@@ -8,14 +8,10 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.settings import SETTINGS
+from trinity_compat.trinity.algorithms import FUNCTIONS
 from trinity_compat.trinity.algorithms.model import PREFIX
-from trinity_compat.trinity.pipelines import SECTION as PIPELINE
-from trinity_compat.trinity.workflows.tasksets import SECTION as WORKFLOWS
 
-# Estimators that read more than the seven columns which v1 hands over (verl 0.9.1, trainer_base.py:
-# _compute_advantage).
-_READ_MORE = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
-_LOSS = "actor_rollout_ref.actor.policy_loss"
+_BYPASS, _ESTIMATOR = "algorithm.rollout_correction.bypass_mode", "algorithm.adv_estimator"
 
 
 def check(spec: RunSpec) -> list[str]:
@@ -35,16 +31,9 @@ def _unfit(spec: RunSpec) -> Iterator[str]:
         yield "v1 does not train rows of files here"
     if spec.experts:
         yield "v1 does not train an expert's rows here"
-    if value_at(spec.verl, WORKFLOWS):
-        yield "v1 does not train answers of Trinity's workflows here"
-    if value_at(spec.verl, PIPELINE):
-        yield "v1 does not train answers that a pipeline's operators change"
     if value_at(spec.verl, "distillation.enabled"):
         yield "v1 does not distil here, and distillation.enabled=True"
-    estimator = str(value_at(spec.verl, "algorithm.adv_estimator"))
-    if estimator in _READ_MORE or estimator.startswith(PREFIX):
-        yield f"v1 does not hand over the columns that algorithm.adv_estimator={estimator} reads"
-    policy_loss = value_at(spec.verl, _LOSS) or {}
-    for name, value in policy_loss.items():
-        if str(value).startswith(PREFIX) or (name.startswith(PREFIX) and value):
-            yield f"v1 does not compute {_LOSS}.{name}={value} here"
+    estimator = str(value_at(spec.verl, _ESTIMATOR))
+    own = FUNCTIONS["advantage_fn"].get(estimator.removeprefix(PREFIX))
+    if own and estimator.startswith(PREFIX) and "entropy" in own.columns and value_at(spec.verl, _BYPASS):
+        yield f"v1 does not compute the entropies that {_ESTIMATOR}={estimator} reads, with {_BYPASS}=True"

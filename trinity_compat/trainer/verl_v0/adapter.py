@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import ray
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.main_ppo_v0 import BaseTaskRunner
@@ -144,7 +144,6 @@ class TrinityRayPPOTrainer(StoredRun, ray_trainer.RayPPOTrainer):
 
     defined_in = ray_trainer
     train_dataloader: Sized
-    longer = False  # whether a row may join several answers, and be longer than one
 
     def __init__(self, *args: object, exchange: Exchange, **kwargs: object) -> None:
         self.exchange = exchange
@@ -207,27 +206,9 @@ class TrinityRayPPOTrainer(StoredRun, ray_trainer.RayPPOTrainer):
         ):
             super().fit()
 
-    def set_rows_per_task(self, rows: int) -> None:
-        """Write the number of rows of each task in this step to the configuration, where veRL reads it."""
-        with open_dict(self.config):
-            self.config.actor_rollout_ref.rollout.n = rows
-
     def claimed(self, step: int) -> Claimed:
         """Train batch of ``step``."""
         return self.exchange.claim(step)
-
-    def widths(self, experiences: Sequence[Experience]) -> BatchShape:
-        """Shape of a batch of experiences.
-
-        veRL's configured widths; where a row may join several answers (up to max_model_len), at least those
-        of the longest, as in trinity-rft (trainer/verl/utils.py).
-        """
-        if not self.longer:
-            return self.shape
-        prompt = max((len(each.prompt_ids) for each in experiences), default=0)
-        response = max((len(each.response_ids) for each in experiences), default=0)
-        own = self.shape
-        return BatchShape(max(own.prompt, prompt), max(own.response, response), own.pad_id)
 
     @property
     def ranks(self) -> int:

@@ -8,25 +8,31 @@ dataloader), ``StoredGroups`` (the replay buffer), ``AskedTasks`` (the agent loo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import ray
-from omegaconf import DictConfig
+import torch
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta, kv_batch_get
+from transfer_queue import KVBatchMeta, kv_batch_get, kv_batch_put
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
-from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import has_baseline
 from trinity_compat.trainer.adapter import Exchange
+from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy
 from trinity_compat.trainer.batch import BatchShape
 from trinity_compat.trainer.datasets import TASK_NO, TrainerData
-from trinity_compat.trainer.pad_groups import is_uneven
+from trinity_compat.trainer.pad_groups import is_uneven, pad_to_equal
 from trinity_compat.trainer.publisher import VersionPublisher
 from trinity_compat.trainer.stand_ins import NoRewardLoop, NoServers, NoTeachers
 from trinity_compat.trainer.stored_run import StoredRun
@@ -36,9 +42,13 @@ from trinity_compat.trainer.training_processes import (
     training_pools,
 )
 from trinity_compat.trainer.verl_v1 import queue
+from trinity_compat.trainer.verl_v1.advantages import StoredColumns, computed
 from trinity_compat.trainer.verl_v1.rows import row_of
+from trinity_compat.trinity.workflows.tasksets import SECTION, have_classes
 
 _TRAIN, _VALIDATION, _CHECK = "train", "val", "check"
+_SUM = "sum_pi_squared"
+_SQUARES = f"calculate_{_SUM}"
 
 
 class NoTasks:
@@ -82,16 +92,30 @@ class StoredGroups:
         if partition_id == _VALIDATION:
             return self._validation(global_steps), {}
         groups = self._trainer.exchange.claim(global_steps).groups
-        if is_uneven(groups):
-            raise RunError(
-                "a run of a workflow has several rows, which the adapter of veRL's v1 trainer does not take",
-                hint="write trinity_compat.trainer=v0",
-            )
         uids = [f"{global_steps}-{place}" for place in range(len(groups))]
-        return queue.put(self._rows(groups, uids), _TRAIN), {}
+        n = self._trainer.runs
+        sampled = [replace(group, experiences=group.experiences[:n]) for group in groups]
+        if is_uneven(groups):
+            levelled, n = pad_to_equal(groups, n)
+            sampled = [
+                replace(group, experiences=tuple(levelled[place * n : (place + 1) * n]))
+                for place, group in enumerate(groups)
+            ]
+        self._trainer.set_rows_per_task(n)
+        rows = self._rows(sampled, uids)
+        answers = [experience for group in sampled for experience in group.experiences]
+        keys = [row.key for row in rows]
+        # remax: a group's last answer is its greedy one, which is not a row of the batch
+        has_greedy = has_baseline(self._trainer.config)
+        greedy = [group.experiences[-1].reward for group in groups for _ in range(n) if has_greedy]
+        self._trainer.columns = StoredColumns(
+            dict(zip(keys, answers, strict=True)), dict(zip(keys, greedy, strict=False))
+        )
+        return queue.put(rows, _TRAIN), {}
 
     def _rows(self, groups: Sequence[Group], uids: Sequence[str]) -> list[queue.QueueRow]:
-        step, shape = self._trainer.global_steps, self._trainer.shape
+        step = self._trainer.global_steps
+        shape = self._trainer.widths([each for group in groups for each in group.experiences])
         return [
             row_of(experience, uid, session, step, shape, group.task)
             for uid, group in zip(uids, groups, strict=True)
@@ -110,6 +134,7 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
 
     defined_in = trainer_base
     resource_pool_manager: ResourcePoolManager
+    columns: StoredColumns
 
     def __init__(
         self,
@@ -131,8 +156,10 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
         super().__init__(config)
         self._take_over_checkpoints()
         rollout = config.actor_rollout_ref.rollout
+        self.runs = int(rollout.n)  # of each task
         pad = datasets.tokenizer.pad_token_id
         self.shape = BatchShape(rollout.prompt_length, rollout.response_length, pad)
+        self.longer = have_classes(OmegaConf.select(config, SECTION) or {})
 
     def _build_replay_buffer(self) -> StoredGroups:
         return StoredGroups(self)
@@ -175,6 +202,49 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
 
     def _add_batch_to_generate(self) -> None:
         """No-op: the explorer has its tasks from the buffer."""
+
+    def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """Compute as veRL does, with the sums of squared probabilities, which v0 asks its actor for."""
+        batch.extra_info[_SQUARES] = self._asks_for_squares()
+        made = super()._compute_old_log_prob(batch, metrics)
+        for each in (batch, made):
+            each.extra_info.pop(_SQUARES, None)
+        return made
+
+    def _asks_for_squares(self) -> bool:
+        return bool(self.config.actor_rollout_ref.actor.get(_SQUARES, False))
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """Compute as veRL does, with the columns that v0's batch has."""
+        compute = computed(
+            trainer_base.compute_advantage_for_multi_trajectories,
+            self.columns,
+            self._of_actor(batch),
+            metrics,
+            partial(self._write_mask, batch),
+        )
+        with patch.object(trainer_base, "compute_advantage_for_multi_trajectories", compute):
+            return super()._compute_advantage(batch, metrics)
+
+    def _of_actor(self, batch: KVBatchMeta) -> dict[str, torch.Tensor]:
+        """Columns [N, T] of the actor's forward pass that only some estimators read."""
+        recomputed = not OmegaConf.select(self.config, "algorithm.rollout_correction.bypass_mode")
+        wanted = {ENTROPY: "entropy"} if reads_entropy(self.config.algorithm) else {}
+        wanted |= {_SUM: _SUM} if self._asks_for_squares() and recomputed else {}
+        if not wanted:
+            return {}
+        columns = ["response_mask", *wanted.values()]
+        found = kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=columns)
+        if _SUM in wanted:  # the model's own output, of prompt and response
+            found[_SUM] = response_from_nested(found[_SUM], found["response_mask"])
+        return {name: found[column].to_padded_tensor(0.0).float() for name, column in wanted.items()}
+
+    def _write_mask(self, batch: KVBatchMeta, mask: torch.Tensor) -> None:
+        rows: dict[str, Any] = {"keys": batch.keys, "partition_id": batch.partition_id}
+        before = kv_batch_get(**rows, select_fields=["response_mask"])["response_mask"]
+        made = response_to_nested(mask, before)
+        fields = TensorDict({"response_mask": made, "loss_mask": made}, batch_size=len(batch))
+        kv_batch_put(**rows, fields=fields)
 
     def train(self) -> None:
         """Run veRL's ``fit`` with its logger wrapped."""

@@ -14,6 +14,7 @@ import torch
 
 from trinity_compat.buffer.model import DROPPED, Experience
 from trinity_compat.trainer.batch import BatchShape, span
+from trinity_compat.trainer.pad_groups import FILLER
 from trinity_compat.trainer.verl_v1.queue import QueueRow
 
 
@@ -65,6 +66,8 @@ def row_of(
         "min_global_steps": experience.min_model_version,
         "max_global_steps": experience.max_model_version,
     }
+    if experience.metrics.get(FILLER):
+        tag["is_padding"] = True  # as veRL's own rows that fill a batch: no metric counts it
     return QueueRow(f"{uid}_{session}_0", fields, tag)
 
 
