@@ -8,6 +8,7 @@ import torch
 from test_trainer_runs import toy_dir, train  # noqa: F401
 from test_trainers_equal import SAME_ORDER, the_same_is_computed
 from toy_job import PlainExplorer, job
+from vision import check_suite
 
 from trinity_compat.buffer.model import DROPPED
 from trinity_compat.common.nested import copied, put
@@ -91,3 +92,7 @@ def test_both_trainers_compute_the_same(toy_dir, tmp_path, case):  # noqa: F811
         store_groups(spec, case)
         metrics.append(train(Path(spec.job_dir)))
     the_same_is_computed(*metrics, STEPS)
+
+
+def test_both_trainers_compute_the_same_on_images():
+    check_suite(Path(__file__).with_name("v1_images_suite.py"))

@@ -158,6 +158,7 @@ def by_v1(config, stored, monkeypatch, order):
     from verl.trainer.ppo.v1 import trainer_base
 
     from trinity_compat.trainer.batch import BatchShape
+    from trinity_compat.trainer.multi_modal import MultiModal
     from trinity_compat.trainer.verl_v1 import adapter
 
     queue = Queue()
@@ -172,7 +173,7 @@ def by_v1(config, stored, monkeypatch, order):
         monkeypatch.setattr(where, "kv_batch_put", queue.put)
     trainer = object.__new__(adapter.TrinityPPOTrainer)
     trainer.config, trainer.runs, trainer.global_steps = config, N, 1
-    trainer.shape = BatchShape(8, 8, 0)
+    trainer.shape, trainer.multi_modal = BatchShape(8, 8, 0), MultiModal.none()
     trainer.exchange = SimpleNamespace(claim=lambda step: SimpleNamespace(groups=stored))
     batch, _ = adapter.StoredGroups(trainer).sample(1, "train", TASKS)
     in_order = list(batch.keys)

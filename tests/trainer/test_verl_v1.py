@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from trinity_compat.buffer.model import DROPPED, Experience, Group
-from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.errors import RunError
 
 pytestmark = pytest.mark.verl  # verl is imported along the way
 
@@ -100,6 +100,7 @@ def stored(monkeypatch, groups):
     from transfer_queue import KVBatchMeta
 
     from trinity_compat.trainer.batch import BatchShape
+    from trinity_compat.trainer.multi_modal import MultiModal
     from trinity_compat.trainer.verl_v1 import adapter
 
     put, cleared = {}, []
@@ -112,11 +113,12 @@ def stored(monkeypatch, groups):
     monkeypatch.setattr(adapter.queue, "put", keep)
     monkeypatch.setattr(adapter.queue, "clear", lambda keys, partition: cleared.extend(keys))
     trainer = SimpleNamespace(
+        multi_modal=MultiModal.none(),
+        runs=2,
         exchange=SimpleNamespace(claim=lambda step: SimpleNamespace(groups=groups)),
         validation_answers=lambda: groups,
         agent_loop_manager=adapter.AskedTasks(),
         global_steps=4,
-        runs=2,
         config={"algorithm": {}},
         set_rows_per_task=lambda rows: setattr(trainer, "rows", rows),
         widths=lambda experiences: BatchShape(8, 8, 0),
@@ -171,11 +173,19 @@ def test_a_workflows_run_may_have_several_rows(monkeypatch):
     assert [each.fields["loss_mask"].sum() > 0 for each in put["train"]][:3] == [True, False, True]
 
 
-def test_a_model_that_takes_images_is_refused():
-    from trinity_compat.trainer.verl_v1.adapter import TrinityPPOTrainer
+def test_the_inputs_of_a_model_that_sees_are_in_its_row():
+    import torch
 
-    with pytest.raises(UserError, match=r"trinity_compat\.trainer=v1 trains text alone"):
-        TrinityPPOTrainer(None, None, SimpleNamespace(processor=object()), "cpu", None)
+    from trinity_compat.trainer.batch import BatchShape
+    from trinity_compat.trainer.verl_v1.rows import row_of, tokens_of
+
+    seen = answer([11, 12], [21])
+    ids, attention = tokens_of(seen)
+    assert (ids.tolist(), attention.tolist()) == ([[11, 12, 21]], [[1, 1, 1]])
+    inputs, positions = {"pixel_values": torch.ones(4, 2)}, torch.arange(12).reshape(1, 4, 3)
+    fields = row_of(seen, "4-0", 0, 4, BatchShape(8, 8, 0), TASK, (inputs, positions)).fields
+    assert fields["multi_modal_inputs"] is inputs
+    assert fields["position_ids"].tolist() == positions[0].tolist()
 
 
 def test_no_checkpoint_counts_while_a_row_is_left_in_transfer_queue(monkeypatch):

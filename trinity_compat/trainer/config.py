@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+
 from omegaconf import DictConfig, OmegaConf, open_dict
+from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.common.training_engines import engine_of
 from trinity_compat.job.lora import is_handed_over, lora_rank
 from trinity_compat.job.restarts import from_own_checkpoint
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
+from trinity_compat.synchronizer.adapters import beside_language_model
 from trinity_compat.synchronizer.shards import dtype_of
 from trinity_compat.synchronizer.versions import recycles
+
+_log = logging.getLogger(__name__)
 
 ADAPTER = "trinity_compat.trainer.verl_v0.adapter"
 
@@ -89,3 +95,12 @@ def hand_over_whole(config: DictConfig) -> None:
     model = config.actor_rollout_ref.model
     with open_dict(config):
         model.lora = OmegaConf.merge(model.get("lora") or {}, {"merge": True})
+
+
+def send_whole_where_needed(config: DictConfig) -> None:
+    """Send whole models instead of an adapter where the explorer's engines would ignore a part of it."""
+    if not is_handed_over(dict(OmegaConf.to_container(config))):
+        return
+    if beside := beside_language_model(omega_conf_to_dataclass(config.actor_rollout_ref.model)):
+        _log.info("LoRA: each version is a whole model, %s is adapted too", beside)
+        hand_over_whole(config)

@@ -29,7 +29,7 @@ from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.run_spec import RunSpec, has_baseline
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.trainer.adapter import Exchange
-from trinity_compat.trainer.config import trainer_config
+from trinity_compat.trainer.config import send_whole_where_needed, trainer_config
 from trinity_compat.trainer.datasets import Datasets, TrainerData
 from trinity_compat.trainer.exchange import BufferExchange
 from trinity_compat.trainer.experts.claims import Experts
@@ -142,6 +142,8 @@ def _train_with_v1(
         print(f"error: {reason}", file=sys.stderr, flush=True)
         os._exit(1)  # the main thread may wait for it
 
+    if datasets.processor is not None:
+        send_whole_where_needed(config)
     with queue.opened(config, leave):
         group_class = observe_calls(RayWorkerGroup, heart.record_call)
         trainer = adapter.TrinityPPOTrainer(config, exchange, datasets, spec.device, group_class, pool)

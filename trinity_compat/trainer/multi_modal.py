@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch.nn.functional import pad
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopWorker
 from verl.utils.dataset.rl_dataset import get_dataset_class
+from verl.utils.model import compute_position_id_with_mask
 
 from trinity_compat.buffer.images import opened
 
@@ -40,6 +41,11 @@ class MultiModal:
     def __init__(self, config: DictConfig, tokenizer: Any, processor: Any) -> None:
         self._worker = None if processor is None else _Worker(config.data, tokenizer, processor)
 
+    @classmethod
+    def none(cls) -> Self:
+        """Those of a model without a processor."""
+        return cls(OmegaConf.create(), None, None)
+
     def add(self, batch: DataProto, tasks: Sequence[Mapping[str, Any]]) -> None:
         """Add to each row of ``batch`` the inputs that its task's media yield.
 
@@ -48,19 +54,28 @@ class MultiModal:
         video_grid_thw likewise, input_features of sounds), and ``position_ids`` (int64 [N, 4, P+R] where the
         model counts text, time, height and width, else [N, P+R]).
         """
-        worker = self._worker
-        if worker is None:
+        if self._worker is None:
             return
         rows = zip(batch.batch["input_ids"].split(1), batch.batch["attention_mask"].split(1), strict=True)
-        known: dict[int, _Prompt] = {}
-        positions = []
-        for row, ((ids, attention), task) in enumerate(zip(rows, tasks, strict=True)):
-            prompt = known.setdefault(id(task), _Prompt(worker, task))
-            inputs = prompt.inputs(ids)
-            positions.append(worker.positions(ids, attention, inputs))
+        made = self.inputs_of(rows, tasks)
+        for row, (inputs, _) in enumerate(made):
             batch.non_tensor_batch["multi_modal_inputs"][row] = inputs
-        batch.batch["position_ids"] = torch.cat(positions)
-        level(batch.non_tensor_batch["multi_modal_inputs"])
+        batch.batch["position_ids"] = torch.cat([positions for _, positions in made])
+
+    def inputs_of(
+        self, rows: Iterable[tuple[torch.Tensor, torch.Tensor]], tasks: Sequence[Mapping[str, Any]]
+    ) -> list[tuple[Inputs, torch.Tensor]]:
+        """Inputs and position ids of each row: its tokens and attention mask, int64 [1, P+R] both."""
+        worker = self._worker
+        if worker is None:
+            return [({}, compute_position_id_with_mask(attention)) for _, attention in rows]
+        known: dict[int, _Prompt] = {}
+        made = []
+        for (ids, attention), task in zip(rows, tasks, strict=True):
+            inputs = known.setdefault(id(task), _Prompt(worker, task)).inputs(ids)
+            made.append((inputs, worker.positions(ids, attention, inputs)))
+        level(inputs for inputs, _ in made)
+        return made
 
 
 def level(rows: Iterable[Inputs]) -> None:

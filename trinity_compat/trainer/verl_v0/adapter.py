@@ -6,7 +6,6 @@ dataloader), ``StoredRollouts`` (the rollout manager) and ``VersionPublisher`` (
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
 from typing import Self
@@ -21,17 +20,14 @@ from verl.trainer.main_ppo_v0 import BaseTaskRunner
 from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.utils import Role
 from verl.utils import tracking
-from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
-from trinity_compat.job.lora import is_handed_over
-from trinity_compat.synchronizer.adapters import beside_language_model
 from trinity_compat.trainer.adapter import Claimed, Exchange
 from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy, with_advantages
 from trinity_compat.trainer.batch import BatchShape, task_columns, to_dataproto
-from trinity_compat.trainer.config import hand_over_whole
+from trinity_compat.trainer.config import send_whole_where_needed
 from trinity_compat.trainer.datasets import TASK_NO, TrainerData
 from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.pad_groups import (
@@ -51,8 +47,6 @@ from trinity_compat.trainer.training_processes import (
     training_pools,
 )
 from trinity_compat.trinity.workflows.tasksets import SECTION, have_classes
-
-_log = logging.getLogger(__name__)
 
 
 class PlaceholderDataLoader:
@@ -267,7 +261,7 @@ def build(
     processes.
     """
     if datasets.processor is not None:
-        _send_whole_where_needed(config)
+        send_whole_where_needed(config)
     roles, pools, group_class = _Roles().build(config, device, pool)
     trainer = kind(
         config=config,
@@ -283,12 +277,3 @@ def build(
     )
     trainer.init_workers()
     return trainer
-
-
-def _send_whole_where_needed(config: DictConfig) -> None:
-    """Send whole models instead of an adapter where the explorer's engines would ignore a part of it."""
-    if not is_handed_over(dict(OmegaConf.to_container(config))):
-        return
-    if beside := beside_language_model(omega_conf_to_dataclass(config.actor_rollout_ref.model)):
-        _log.info("LoRA: each version is a whole model, %s is adapted too", beside)
-        hand_over_whole(config)

@@ -26,12 +26,12 @@ from verl.workers.utils.padding import response_from_nested, response_to_nested
 
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
-from trinity_compat.common.errors import UserError
 from trinity_compat.job.run_spec import has_baseline
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy
 from trinity_compat.trainer.batch import BatchShape
 from trinity_compat.trainer.datasets import TASK_NO, TrainerData
+from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.pad_groups import is_uneven, pad_to_equal
 from trinity_compat.trainer.publisher import VersionPublisher
 from trinity_compat.trainer.stand_ins import NoRewardLoop, NoServers, NoTeachers
@@ -43,7 +43,7 @@ from trinity_compat.trainer.training_processes import (
 )
 from trinity_compat.trainer.verl_v1 import queue
 from trinity_compat.trainer.verl_v1.advantages import StoredColumns, computed
-from trinity_compat.trainer.verl_v1.rows import row_of
+from trinity_compat.trainer.verl_v1.rows import row_of, tokens_of
 from trinity_compat.trinity.workflows.tasksets import SECTION, have_classes
 
 _TRAIN, _VALIDATION, _CHECK = "train", "val", "check"
@@ -102,7 +102,7 @@ class StoredGroups:
                 for place, group in enumerate(groups)
             ]
         self._trainer.set_rows_per_task(n)
-        rows = self._rows(sampled, uids)
+        rows = self._rows(sampled, uids, self._trainer.multi_modal)
         answers = [experience for group in sampled for experience in group.experiences]
         keys = [row.key for row in rows]
         # remax: a group's last answer is its greedy one, which is not a row of the batch
@@ -113,20 +113,29 @@ class StoredGroups:
         )
         return queue.put(rows, _TRAIN), {}
 
-    def _rows(self, groups: Sequence[Group], uids: Sequence[str]) -> list[queue.QueueRow]:
+    def _rows(
+        self, groups: Sequence[Group], uids: Sequence[str], multi_modal: MultiModal
+    ) -> list[queue.QueueRow]:
         step = self._trainer.global_steps
         shape = self._trainer.widths([each for group in groups for each in group.experiences])
-        return [
-            row_of(experience, uid, session, step, shape, group.task)
+        answers = [
+            (experience, uid, session, group.task)
             for uid, group in zip(uids, groups, strict=True)
             for session, experience in enumerate(group.experiences)
+        ]
+        tokens = (tokens_of(experience) for experience, *_ in answers)
+        media = multi_modal.inputs_of(tokens, [task for *_, task in answers])
+        return [
+            row_of(experience, uid, session, step, shape, task, inputs)
+            for (experience, uid, session, task), inputs in zip(answers, media, strict=True)
         ]
 
     def _validation(self, step: int) -> KVBatchMeta:
         asked, answers = self._trainer.agent_loop_manager.taken(), self._trainer.validation_answers()
         uids = [uid for uid, _ in asked]
         queue.clear(uids, _VALIDATION)  # veRL has entered them as tasks that wait for answers
-        return queue.put(self._rows([answers[place] for _, place in asked], uids), _VALIDATION)
+        groups = [answers[place] for _, place in asked]
+        return queue.put(self._rows(groups, uids, MultiModal.none()), _VALIDATION)  # no model reads them
 
 
 class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
@@ -145,11 +154,6 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
         group_class: type[RayWorkerGroup],
         pool: RayResourcePool | None = None,
     ) -> None:
-        if datasets.processor is not None:
-            raise UserError(
-                "trinity_compat.trainer=v1 trains text alone, and this model takes images too",
-                hint="write trinity_compat.trainer=v0, or leave it out",
-            )
         self.exchange, self._datasets = exchange, datasets
         self._device, self._pool, self._group_class = device, pool, group_class
         self.global_steps = 0
@@ -160,6 +164,7 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
         pad = datasets.tokenizer.pad_token_id
         self.shape = BatchShape(rollout.prompt_length, rollout.response_length, pad)
         self.longer = have_classes(OmegaConf.select(config, SECTION) or {})
+        self.multi_modal = MultiModal(config, datasets.tokenizer, datasets.processor)
 
     def _build_replay_buffer(self) -> StoredGroups:
         return StoredGroups(self)

@@ -14,6 +14,7 @@ import torch
 
 from trinity_compat.buffer.model import DROPPED, Experience
 from trinity_compat.trainer.batch import BatchShape, span
+from trinity_compat.trainer.multi_modal import Inputs
 from trinity_compat.trainer.pad_groups import FILLER
 from trinity_compat.trainer.verl_v1.queue import QueueRow
 
@@ -25,13 +26,15 @@ def row_of(
     step: int,
     shape: BatchShape,
     task: Mapping[str, object] | None = None,
+    media: tuple[Inputs, torch.Tensor] | None = None,
 ) -> QueueRow:
     """Row of one answer to the task that ``uid`` stands for.
 
     Tensors, of P prompt and R response tokens: prompts int64 [P], responses, response_mask and loss_mask
     int64 [R] (1 for tokens of the policy; 0 in an answer that a pipeline dropped), input_ids and position_ids
     int64 [P+R], rollout_log_probs float32 [R], rm_scores float32 [R] with the reward at the last response
-    token. Raises RunError when the answer is longer than ``shape``.
+    token. ``media``: the inputs of a model with a processor, and its position ids, int64 [1, 4, P+R] where it
+    counts in four dimensions. Raises RunError when the answer is longer than ``shape``.
     """
     prompt, response = _int64(experience.prompt_ids), _int64(experience.response_ids)
     span(experience, shape)
@@ -41,18 +44,19 @@ def row_of(
     scores = torch.zeros(len(response))
     scores[-1] = experience.reward
     total = len(prompt) + len(response)
+    inputs, positions = media or ({}, torch.arange(total).unsqueeze(0))
     fields = {
         "prompts": prompt,
         "responses": response,
         "response_mask": mask,
         "loss_mask": mask,
         "input_ids": torch.cat([prompt, response]),
-        "position_ids": torch.arange(total),
+        "position_ids": positions.squeeze(0),
         "rollout_log_probs": torch.from_numpy(np.array(experience.logprobs, dtype=np.float32)),
         "rm_scores": scores,
         "uid": uid,
         "num_turns": experience.num_turns,
-        "multi_modal_inputs": {},
+        "multi_modal_inputs": inputs,
         "extra_fields": {"reward_extra_info": dict(experience.info)},
         "reward_model": (task or {}).get("reward_model") or {},
         "data_source": str((task or {}).get("data_source") or "unknown"),
@@ -69,6 +73,12 @@ def row_of(
     if experience.metrics.get(FILLER):
         tag["is_padding"] = True  # as veRL's own rows that fill a batch: no metric counts it
     return QueueRow(f"{uid}_{session}_0", fields, tag)
+
+
+def tokens_of(experience: Experience) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and attention mask of an answer with its prompt, int64 [1, P+R] both."""
+    ids = torch.cat([_int64(experience.prompt_ids), _int64(experience.response_ids)]).unsqueeze(0)
+    return ids, torch.ones_like(ids)
 
 
 def _int64(values: npt.ArrayLike) -> torch.Tensor:
