@@ -14,7 +14,7 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.redaction import masked
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_script, refuse_lost_arguments
-from trinity_compat.launch.model import Diagnostic, Launch, Reading
+from trinity_compat.launch.model import Diagnostic, Launch, Reading, Word
 from trinity_compat.rewrite.bash_text import BashText, Edit, NotEditable, Place, applied
 from trinity_compat.rewrite.plan import (
     AddedWord,
@@ -30,6 +30,8 @@ from trinity_compat.rewrite.plan import (
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.config_search import releases_of
 from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.releases import FLAVOURS
+from trinity_compat.verl_config.upgrade import row_for
 
 _OTHERS = (".py", ".ipynb", ".yaml", ".yml")  # files that are read, and not as bash
 
@@ -172,11 +174,17 @@ class _Session:
     def _place(self, launch: Launch, index: int) -> Place:
         """Find the place of an argument. Raises NotEditable."""
         word = launch.arguments[index]
-        head = word.text if word.text.startswith("~") else word.text.partition("=")[0]
-        places = self.text.places(head, word.where.line) if word.where.file == self.path else []
+        head = _head_of(word)
+        places = _places_of(self.text, word, self.path)
         if not places:
             raise NotEditable("it is not written out in this file as key=value")
-        return places[0]
+        same = [
+            number
+            for number, other in enumerate(launch.arguments)
+            if _head_of(other) == head and other.where == word.where
+        ]
+        nearest = sorted(places[: len(same)], key=lambda place: place.start)
+        return nearest[min(same.index(index), len(nearest) - 1)]
 
     def _count_uses(self, launch: Launch, changes: list[WordChange]) -> None:
         """Count the words that are one variable and all get the same new value."""
@@ -297,6 +305,7 @@ class _Session:
             return
         if after == self.text.source:
             self._compose(reading)
+            self._name_unreached(self.text, reading)
             return
         again = _read(self.path, self.options, after)
         new = [Counter(word.text for word in launch.arguments) for launch in again.launches]
@@ -307,6 +316,23 @@ class _Session:
             return
         self.out.after = after
         self._compose(again)
+        self._name_unreached(BashText(after), again)
+
+    def _name_unreached(self, text: BashText, reading: Reading) -> None:
+        """Name keys of older releases that no launch takes: those of a branch that is not taken."""
+        known = {
+            place.key + len(_head_of(word)) - len(_head_of(word).lstrip("+~"))
+            for launch in reading.launches
+            for word in launch.arguments
+            for place in _places_of(text, word, self.path)
+        }
+        for at, key in text.dotted_keys():
+            row = row_for(key, FLAVOURS[0])
+            if at in known or row is None or row.targets(key) == (key,) or row.forks:
+                continue
+            became = " and ".join(row.targets(key)) or "nothing"
+            why = f"is {became} now ({row.why}); no launch takes it here as the script is read"
+            self._refuse(Where(self.path, text.line_of(at)), key, f"{why}: change it by hand")
 
     def _give_up(self, why: str) -> None:
         self.out.changes.clear()
@@ -331,6 +357,15 @@ class _Session:
             for remark in planned[1].remaining(planned[0], composed):
                 if remark.spelled not in said:
                     self._refuse(remark.where, remark.spelled, remark.text)
+
+
+def _head_of(word: Word) -> str:
+    """Return an argument's key with its operator."""
+    return word.text if word.text.startswith("~") else word.text.partition("=")[0]
+
+
+def _places_of(text: BashText, word: Word, path: str) -> list[Place]:
+    return text.places(_head_of(word), word.where.line) if word.where.file == path else []
 
 
 def shown(new: NewWord) -> str:
