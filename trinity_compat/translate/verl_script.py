@@ -59,6 +59,8 @@ def verl_script(config: Mapping[str, object], source: str) -> VerlScript:
     _refuse_other_trainings(config, source)
     flavour = flavour_of(config)
     told = verl_settings(in_full(config))
+    if not compat_of(config).get("trainer"):
+        told.pop("trainer.use_v1", None)  # the launch did not choose: written, it would be a choice
     references: list[str] = []
     marked = {key: _marked(value, references) for key, value in told.items()}
     words, unsaid = [], []
