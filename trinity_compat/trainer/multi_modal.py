@@ -43,7 +43,7 @@ class MultiModal:
 
     @classmethod
     def none(cls) -> Self:
-        """Those of a model without a processor."""
+        """Inputs of a model without a processor: none."""
         return cls(OmegaConf.create(), None, None)
 
     def add(self, batch: DataProto, tasks: Sequence[Mapping[str, Any]]) -> None:
