@@ -17,6 +17,7 @@ ACCEPTED = "rollout_rs_threshold=0.05"  # of token_k2, half the square of the lo
 # v1 compares lengths with the longest row, v0 with the limit, and it logs the balance of its one order.
 LOGGED_OTHERWISE = ("prompt_length/clip_ratio", "response_length/clip_ratio")
 LOGGED_OTHERWISE += ("response_length_non_aborted/clip_ratio", "global_seqlen/")
+LOGGED_OTHERWISE += ("gdpo/", "variance_proxy/")  # by v0 alone
 
 
 def store_groups(spec, steps, *, off_policy=0.0):
