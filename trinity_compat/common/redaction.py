@@ -37,7 +37,9 @@ _OF_TEXT = _set(
     " suffix sum think tool unk video"
 )
 # veRL's and Trinity's own names that the rules would take for secrets.
-_VERLS_OWN = _set("balance_dp_token enable_thinking_key env_state_hash_key reward_model_key teacher_key")
+_VERLS_OWN = _set(
+    "balance_dp_token continuous_token enable_thinking_key env_state_hash_key reward_model_key teacher_key"
+)
 # The name of a teacher's data: a key only where it stands below that section.
 _TEACHER_S = re.compile(r"(?:^|\.|\+)teacher_models\.[\w-]+\.key$")
 _NO_KEYS = _set("monkey donkey turkey hockey jockey whiskey")
