@@ -93,6 +93,7 @@ def test_a_new_start_forgets_what_an_earlier_one_said_last(spec, buffer):
 
 def test_a_side_that_a_signal_ended_is_stopped_and_not_missing(spec):
     now = [100.0]
+    (Path(spec.job_dir) / "config").mkdir()
     spec.save(Path(spec.job_dir) / "config" / "run.json")
     buffer = open_buffer(spec.database_url, clock=lambda: now[0])
     buffer.beat("trainer", "host-12", state="stopped", detail={"reason": "by a signal"})
