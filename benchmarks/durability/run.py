@@ -218,7 +218,8 @@ class Job:
             if not self.database.exists():
                 return None
             with suppress(sqlite3.Error), closing(self.connect()) as conn:
-                if (conn.execute(BEGUN).fetchone()[0] or 0) < began:
+                # The first start is in the history that the database begins with.
+                if number and (conn.execute(BEGUN).fetchone()[0] or 0) < began:
                     return None
                 return int(conn.execute(COMPLETED).fetchone()[0] or 0)
             return None
