@@ -1,4 +1,4 @@
-"""What v1 lacks, or our adapter of v0 adds: both trainers compute the same on the same stored groups."""
+"""Both trainers compute the same with what our adapters add to v1: estimators, dropped rows, images."""
 
 from dataclasses import replace
 from pathlib import Path

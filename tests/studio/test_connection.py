@@ -1,4 +1,4 @@
-"""What an open page asks for, the studio below a path of a proxy, and what browsers keep of it."""
+"""Requests of an open page, the studio below a proxy's path, and caching by browsers."""
 
 import re
 

@@ -55,7 +55,7 @@ def groups(*, baseline, dropped):
 
 
 def of_model(answers):
-    """What the actor computes for each answer: float [N, T], zero behind its end."""
+    """The actor's columns for each answer: float [N, T], zero behind its end."""
     rng = torch.Generator().manual_seed(5)
     width = max(map(len, (each.response_ids for each in answers)))
     made = {name: torch.rand(len(answers), width, generator=rng) for name in ("old", "squares", "entropy")}

@@ -28,7 +28,7 @@ _OWN = {*FLAVOURS, "_self_"}  # entries of a defaults list that are veRL's own c
 
 
 def upgrade_configuration(path: str, options: UpgradeOptions) -> Upgraded:
-    """Upgrade a veRL YAML. Raises UserError for one that is no configuration of PPO training."""
+    """Upgrade a veRL YAML. Raises UserError for one that does not configure PPO training."""
     config = config_from_yaml(path, options.version, fork_config=options.fork_config)
     before = Path(path).read_bytes()
     out = Upgraded(path, before, before, launches=1)

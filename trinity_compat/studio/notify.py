@@ -77,7 +77,7 @@ def _command(target: str) -> list[str]:
         raise UserError(f"--notify {target!r} is not a command: {error}") from error
     if not words or shutil.which(words[0]) is None:
         raise UserError(
-            f"--notify {target!r}: there is no such command",
+            f"--notify {target!r}: the command was not found",
             hint="give a program that takes the text as its last argument, or an http(s) address",
         )
     return words

@@ -34,6 +34,7 @@ from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_overri
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.pinned import pinned_release, put
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, MODEL_ENGINE
+from trinity_compat.verl_config.spelling import hydra_text
 
 _GPU_MEMORY = "actor_rollout_ref.rollout.gpu_memory_utilization"
 _ENV_VARS = "explorer.env_vars"
@@ -162,7 +163,11 @@ def _spelled(key: str, flavour: str) -> str:
 
 def _word(key: str, value: object, references: Sequence[str] = ()) -> str:
     """Return ``key=value`` for a shell. Raises ValueError for what Hydra's grammar cannot hold."""
-    text = f"{key}={_for_hydra(value)}"
+    spelled = hydra_text(value)
+    # The latter is what bash has computed in the script that was translated.
+    if spelled is None or "\\${" in spelled:
+        raise ValueError(key)
+    text = f"{key}={spelled}"
     try:
         found = parse_override(text)
     except OverrideSyntaxError:
@@ -242,43 +247,3 @@ def _in_shell(text: str, references: Sequence[str]) -> str:
         return shlex.quote(text)  # an interactive bash expands a ! between double quotes
     escaped = re.sub(r'([\\"$`])', r"\\\1", text)
     return f'"{_filled(escaped, references)}"'
-
-
-def _for_hydra(value: object) -> str:
-    """Return a value in Hydra's grammar. Raises ValueError if it has no spelling there."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value)
-    if isinstance(value, str):
-        return _text_for_hydra(value)
-    if isinstance(value, list):
-        return f"[{','.join(map(_element, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{_element(key)}:{_element(item)}' for key, item in value.items())}}}"
-    return str(value)
-
-
-def _element(value: object) -> str:
-    """Return an element of a list or dictionary, where a text with a comma or a bracket needs quotes."""
-    text = _for_hydra(value)
-    return text if _reads_as(f"[{text}]", [value]) else _text_for_hydra(value, quoted=True)
-
-
-def _text_for_hydra(value: object, *, quoted: bool = False) -> str:
-    text = str(value)
-    if "\\${" in text:
-        raise ValueError(text)  # what bash has computed in the script that was translated
-    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + (found[2] and "\\'"), text)
-    for spelled in (text, f"'{escaped}'", f'"{text}"'):
-        if not (quoted and spelled is text) and _reads_as(spelled, value):
-            return spelled
-    raise ValueError(text)
-
-
-def _reads_as(text: str, value: object) -> bool:
-    try:
-        found = parse_override(f"x={text}").value
-    except OverrideSyntaxError:
-        return False
-    return type(found) is type(value) and bool(found == value)

@@ -10,6 +10,7 @@ import yaml
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.resources import data_path
+from trinity_compat.verl_config.spelling import hydra_text
 
 _ENV_VARS = "ray_kwargs.ray_init.runtime_env.env_vars"
 Kind = Literal["stock", "decoupled"]
@@ -73,16 +74,11 @@ def as_overrides(profile: Profile, kind: Kind = "stock") -> list[str]:
 
 
 def hydra_value(value: object) -> str:
-    """``value`` in Hydra's override grammar."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value)
-    if isinstance(value, list):
-        return f"[{','.join(hydra_value(item) for item in value)}]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{hydra_value(item)}' for key, item in value.items())}}}"
-    return str(value)
+    """``value`` in Hydra's override grammar. Raises ValueError for one that has no spelling there."""
+    text = hydra_text(value)
+    if text is None:
+        raise ValueError(f"{value!r} has no spelling in Hydra's grammar")
+    return text
 
 
 def announce(profile: Profile, entries: tuple[Entry, ...]) -> Iterator[str]:
