@@ -148,6 +148,13 @@ def test_what_cannot_be_carried_exits_1_with_its_line(script: Path) -> None:
     assert err.endswith("[cannot be carried]\n")
 
 
+def test_a_key_that_no_release_has_exits_1_though_nothing_changes(script: Path) -> None:
+    script.write_text(NEW.replace("data.train_batch_size", "data.train_bach_size"))
+    code, _, err = upgrade(script, "--check")
+    assert code == 1
+    assert "did you mean data.train_batch_size? (its own release refuses it, too)" in err
+
+
 def test_secrets_are_not_shown(script: Path) -> None:
     script.write_text(SCRIPT.replace("reward_manager=dapo", "sandbox_fusion.url=http://me:hidden@host"))
     code, out, _ = upgrade(script, "--check")

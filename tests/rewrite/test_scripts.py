@@ -122,7 +122,7 @@ def test_words_change_at_their_places(upgraded, text: str, meant: str) -> None:
 
 
 TEXTS = [
-    f'CMD="{LAUNCH} \\\n  NEW=dapo \\\n  OLD \\\n  {SAME}"\neval $CMD a.b=$X\n',
+    f'CMD="{LAUNCH} \\\n  NEW=dapo \\\n  OLD \\\n  {SAME}"\neval $CMD +a.b=$X\n',
     f'bash -c "{LAUNCH} NEW=dapo OLD {SAME}"\n',
     f'run() {{\n  {LAUNCH} "$@" {SAME}\n}}\nrun NEW=dapo OLD\n',
     f"cat > inner.sh <<EOF\n{LAUNCH} \\\\\n  NEW=dapo \\\\\n  OLD \\\\\n  {SAME}\nEOF\nbash inner.sh\n",

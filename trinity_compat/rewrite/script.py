@@ -348,11 +348,8 @@ class _Session:
             for note in composed.diagnostics:
                 if note.severity != "error":
                     continue
-                if _fault(note) in self.faults:
-                    remark = Remark(note.where, launch.module, f"{note.message} (so did its own release)")
-                    self.out.kept.append(remark)
-                else:
-                    self._refuse(note.where, launch.module, note.message)
+                before = " (its own release refuses it, too)" if _fault(note) in self.faults else ""
+                self._refuse(note.where, launch.module, note.message + before)
             said = {remark.spelled.lstrip("+").partition("=")[0] for remark in self.out.refused}
             for remark in planned[1].remaining(planned[0], composed):
                 if remark.spelled not in said:
