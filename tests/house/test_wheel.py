@@ -11,6 +11,8 @@ from pathlib import Path
 import needs
 import pytest
 from command_paths import commands
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from trinity_compat.common import optional_packages
 from trinity_compat.verl_config import PINNED
@@ -141,12 +143,12 @@ def test_doctor_names_all_that_a_run_lacks(light, folder):
 
 
 def test_what_a_run_needs_is_in_its_extra():
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = {text.partition("=")[0].partition(">")[0].partition("[")[0].lower() for text in told["run"]}
-    assert named == optional_packages.releases("run").keys()
-    assert {package.lower() for package in optional_packages.EVERY_RUN} <= named
-    run = optional_packages.releases("run")
-    assert run["verl"] == f"=={PINNED}" and run["torch"] == ""
+    text = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["run"]
+    needed = {each.name.lower(): each.specifier for each in map(Requirement, text)}
+    installed = {name: SpecifierSet(releases) for name, releases in optional_packages.releases("run").items()}
+    assert installed == needed, "the environment was made from an older pyproject.toml: `make install`"
+    assert {package.lower() for package in optional_packages.EVERY_RUN} <= needed.keys()
+    assert PINNED in needed["verl"] and not needed["torch"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli.doctor import command
+from trinity_compat.common import optional_packages
 from trinity_compat.run.checks import doctor
 from trinity_compat.run.checks.doctor import Check
 from trinity_compat.run.plan import overlay
@@ -50,7 +51,7 @@ def test_a_wrong_version_and_a_missing_package(monkeypatch):
     have = {"verl": "0.8.0", "ray": None, "psutil": None, "transformers": "5.3.0", "tensordict": "0.10.0"}
     monkeypatch.setattr(doctor, "version", lambda name: have.get(name, "1"))
     found = {check.name: check for check in doctor._packages()}
-    assert found["verl"].fix == "pip install 'verl==0.9.1'"
+    assert found["verl"].fix == f"pip install 'verl{optional_packages.releases('run')['verl']}'"
     assert (
         found["transformers"].found == "5.3.0, tested with <5.11,>=5.9" and found["tensordict"].state == "ok"
     )
