@@ -18,6 +18,7 @@ from trinity_compat.launch import entrypoints, read_text
 from trinity_compat.translate import TranslateOptions, translate_launch
 from trinity_compat.translate.verl_script import _word, verl_script
 from trinity_compat.trinity.config.read import parse
+from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.grammar import parse_override
 
 from .helpers import BASICS, launch_of, script
@@ -73,6 +74,17 @@ def test_a_script_of_every_translation_gives_the_same_yaml(target):
     assert equal >= 0.75 * done > 0
     for text in texts:
         subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_a_section_that_follows_another_takes_a_key_that_the_other_brings():
+    section = "megatron.override_transformer_config.num_layers_in_first_pipeline_stage"
+    text = LAUNCH.format(
+        more=f"model_engine=megatron +actor_rollout_ref.actor.{section}=2 ++actor_rollout_ref.ref.{section}=3"
+    )
+    written, config, found = again(yaml_of(script(text)))
+    assert config == found
+    assert f"+actor_rollout_ref.actor.{section}=2" in written
+    assert effective_config(script(written)).diagnostics == ()
 
 
 def test_the_environment_stays_with_the_shell():

@@ -115,6 +115,17 @@ def test_every_row_leads_to_a_key_of_the_pinned_release_or_nowhere() -> None:
             [ACTOR + "grad_clip=0.3", "critic.grad_clip=0.4"],
             {ACTOR + "optim.clip_grad": 0.3, "critic.optim.clip_grad": 0.4},
         ),
+        # Until 0.7 the critic's workers split sequences by the critic's own field.
+        (
+            "0.7.0",
+            ["critic.ulysses_sequence_parallel_size=4"],
+            {"critic.fsdp.ulysses_sequence_parallel_size": 4},
+        ),
+        (
+            "0.8.0",
+            ["critic.ulysses_sequence_parallel_size=4"],
+            {"critic.fsdp.ulysses_sequence_parallel_size": 1},
+        ),
         ("0.8.0", [ACTOR + "grad_clip=0.3"], {ACTOR + "optim.clip_grad": 1.0, ACTOR + "grad_clip": 0.3}),
         ("0.8.0", [ACTOR + "optim.clip_grad=0.3"], {ACTOR + "optim.clip_grad": 0.3}),
         # Defaults that flipped.

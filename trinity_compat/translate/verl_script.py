@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trinity_compat.common.errors import RunError
-from trinity_compat.common.nested import copied, leaves, value_at
+from trinity_compat.common.nested import copied, leaves, sections_above, value_at
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.translate.defaults import same, trainer_config
@@ -158,7 +158,15 @@ def _differing(
 
 
 def _spelled(key: str, flavour: str) -> str:
-    return key if key in pinned_release(flavour).nodes else f"+{key}"
+    """Return ``key`` with the operator that sets it.
+
+    A section that refers to another has that one's additions, too: ``++`` sets a key that may be there.
+    """
+    pinned = pinned_release(flavour)
+    if key in pinned.nodes:
+        return key
+    refers = any(isinstance(value_at(pinned.tree, section), str) for section in sections_above(key))
+    return f"++{key}" if refers else f"+{key}"
 
 
 def _word(key: str, value: object, references: Sequence[str] = ()) -> str:

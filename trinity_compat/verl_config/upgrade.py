@@ -355,6 +355,12 @@ def _clip_of(model: str) -> _Rule:
     return lambda config: config.get(f"{model}.grad_clip")
 
 
+def _critic_ulysses(config: EffectiveConfig) -> int | None:
+    """Return over how many GPUs the old critic split a sequence, None for one."""
+    size = config.get("critic.ulysses_sequence_parallel_size")
+    return size if isinstance(size, int) and size > 1 else None
+
+
 def _overlong_length(config: EffectiveConfig) -> object:
     if not any(key.startswith("reward_model.overlong_buffer.") for key in config.settings):
         return None
@@ -415,6 +421,7 @@ _DERIVED_FROM = {
     _ACTOR + "clip_ratio_high": _ACTOR + "clip_ratio",
     _ACTOR + "optim.clip_grad": _ACTOR + "grad_clip",
     "critic.optim.clip_grad": "critic.grad_clip",
+    "critic.fsdp.ulysses_sequence_parallel_size": "critic.ulysses_sequence_parallel_size",
     "algorithm.use_kl_in_reward": _ACTOR + "use_kl_loss",
     _CORRECTION + "rollout_rs": _CORRECTION + "rollout_rs",
     _CORRECTION + "rollout_rs_threshold": _CORRECTION + "rollout_rs_threshold",
@@ -458,6 +465,12 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
     ),
     ("0.7.0", _ACTOR + "optim.clip_grad", _clip_of("actor_rollout_ref.actor"), _CLIP_WHY),
     ("0.7.0", "critic.optim.clip_grad", _clip_of("critic"), _CLIP_WHY),
+    (
+        "0.7.0",
+        "critic.fsdp.ulysses_sequence_parallel_size",
+        _critic_ulysses,
+        "since 0.8 the critic's engine takes the size of its FSDP section",
+    ),
     ("0.7.0", _CORRECTION + "rollout_rs", _rejection, "0.8 names the statistic"),
     ("0.7.0", _CORRECTION + "rollout_rs_threshold", _rejection_bounds, "0.8 takes both bounds in one text"),
     ("0.7.0", _CORRECTION + "loss_type", _policy_gradient, "use_policy_gradient became loss_type"),
