@@ -413,8 +413,9 @@ def test_a_key_that_stock_verl_ignores_is_said_to_be_and_listed_once(tmp_path):
     (launch,) = launches(tmp_path / "run.sh", "--env", "HOME=/h", "--verl-version", "0.9.1")["launches"]
     reasons = {finding["key"]: finding["reason"] for finding in launch["findings"]}
     assert reasons["actor_rollout_ref.actor.grad_clip"].endswith(
-        "; veRL 0.9.1 does not read it (read until 0.7.0)"
+        "; stock veRL 0.9.1 does not read it (0.7 did): it clips by actor.optim.clip_grad"
     )
+    assert reasons["actor_rollout_ref.actor.grad_clip"].count("veRL 0.9.1") == 1
     assert "veRL 0.9.1" not in reasons["data.seed"]
     (note,) = [each for each in launch["warnings"] if each["code"] == "TW028"]
     assert note["rank"] == "note"

@@ -13,6 +13,7 @@ from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
 from trinity_compat.audit.phrases import listed
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import sections_above
+from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_script, read_text, refuse_lost_arguments
 from trinity_compat.launch.entrypoints import refusal
 from trinity_compat.launch.environment import unused_variables
@@ -25,11 +26,12 @@ from trinity_compat.translate.model import Caution, Finding, Status, TranslateOp
 from trinity_compat.translate.partial_findings import PartialTranslation, as_ppo, translate_partially
 from trinity_compat.translate.rows import MappingTable, load_rows
 from trinity_compat.translate.set_overrides import with_assigned_keys
+from trinity_compat.translate.stock_verl import remark
 from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of, reason_without_release
 from trinity_compat.verl_config import config_from_yaml, effective_config, upgrade
 from trinity_compat.verl_config.arguments import read_arguments
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
-from trinity_compat.verl_config.reads import ignored_keys
+from trinity_compat.verl_config.reads import ignored_keys, read_of
 from trinity_compat.verl_config.releases import check_version
 
 SYNTAX_ERROR = "TP001"
@@ -177,7 +179,7 @@ def _audited(
     launch, translation = config.launch, found.translation
     unread = {} if why else ignored_keys(config)
     findings = tuple(
-        replace(each, reason=f"{each.reason}; {unread[each.key]}") if each.key in unread else each
+        replace(each, reason=_with_stock(config, each, unread[each.key])) if each.key in unread else each
         for each in _with_left_out(config, found)
     )
     _assert_accounted(config, {finding.key for finding in findings})
@@ -194,6 +196,16 @@ def _audited(
         diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
         fork=config.fork,
     )
+
+
+def _with_stock(config: EffectiveConfig, finding: Finding, unread: str) -> str:
+    """Return the finding's reason with what stock veRL does with the key, which it may say already."""
+    said = remark(config, finding.key) if config.version.value == VERL else None
+    if said is None or said not in finding.reason:
+        return f"{finding.reason}; {unread}"
+    read = read_of(finding.key, VERL, config.flavour)
+    places = f" ({read.shown_places})" if read and read.places else ""
+    return finding.reason.replace(said, said + places)
 
 
 def _unread_caution(config: EffectiveConfig, keys: tuple[str, ...]) -> Iterator[Caution]:

@@ -58,10 +58,15 @@ class VerlRead:
         return self.label in (NOT_READ, STORED) or (self.label == CHECKED and bool(self.why))
 
     @property
+    def shown_places(self) -> str:
+        """The places as paths of veRL's source, separated by commas."""
+        return ", ".join(f"verl/{place}" for place in self.places)
+
+    @property
     def words(self) -> str:
         """The label as a sentence without its subject, with the places."""
         text = _WORDS[self.label].format(more=self.more)
-        places = f" (verl/{', verl/'.join(self.places)})" if self.places else ""
+        places = f" ({self.shown_places})" if self.places else ""
         return f"{text}{places}" + (f": {self.why}" if self.why else "")
 
 
