@@ -1,4 +1,4 @@
-"""A run of stock veRL that lost reward keys of before 0.8 is named beside one that has them."""
+"""A run of stock veRL that lost reward keys of before 0.8, or ignored others, is named."""
 
 import json
 import pprint
@@ -82,6 +82,34 @@ def test_of_a_run_without_a_configuration_our_launch_tells_what_stock_would_lose
     assert headline(found)[1] == f"If B is a run of stock veRL 0.9, it {WITHOUT}"
     assert as_dict(found)["lost_by_stock"][0]["known"] is False
     assert comparison(run("job", audit=audit()), run("tensorboard")).lost_by_stock == []
+
+
+def stock(**data):
+    return {**read(given={}), "data": data, "trainer": {"use_v1": True}}
+
+
+def test_a_key_that_stock_ignores_and_we_honour_is_named():
+    found = comparison(run("job"), run("console", verl=stock(truncation="right", trust_remote_code=False)))
+    line = (
+        "B is a run of stock veRL (console), which cuts text prompts on the left, whatever it says:"
+        " data.truncation=right has no effect there, and A honours it."
+    )
+    assert headline(found)[1] == line
+    (told,) = as_dict(found)["ignored_by_stock"]
+    assert (told["side"], told["key"], told["value"]) == ("B", "data.truncation", "right")
+
+
+@pytest.mark.parametrize(
+    ("ours", "verl"),
+    [
+        ("job", stock(truncation="left")),  # what stock does anyway
+        ("job", stock(truncation="error", trust_remote_code=False)),  # the defaults
+        ("job", stock(truncation="right") | {"trainer": {}}),  # an older release, which may read it
+        ("console", stock(truncation="right")),  # stock on both sides
+    ],
+)
+def test_a_key_that_makes_no_difference_is_not_named(ours, verl):
+    assert comparison(run(ours), run("console", verl=verl)).ignored_by_stock == []
 
 
 def test_a_console_log_is_enough(tmp_path):

@@ -109,7 +109,7 @@ def headline(comparison: Comparison) -> list[str]:
     """Return the report's first lines: the result, the outcome metrics, the counts, the methods."""
     known = {metric.name: metric for metric in comparison.metrics}
     first, *more = _result(comparison)
-    lines = [first, *map(str, comparison.lost_by_stock), *more]
+    lines = [first, *map(str, comparison.lost_by_stock), *map(str, comparison.ignored_by_stock), *more]
     lines += [sentence(known[name]) for name in _SENTENCES if name in known]
     lines += [sentence(metric) for metric in comparison.metrics if metric.name.startswith("val-core/")]
     lines += [*_curve_differences(comparison), *_unclear_outcomes(comparison), _counts(comparison)]

@@ -1,13 +1,14 @@
-"""Detection of stock veRL runs that lost reward keys, so that the sides have different rewards."""
+"""Detection of keys that a stock veRL run ignored: reward keys, and others that a run here honours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from trinity_compat.common.nested import value_at
 from trinity_compat.common.redaction import hidden
 from trinity_compat.compare.model import RunMetrics, Side
-from trinity_compat.translate.stock_verl import is_moved, lost_in
+from trinity_compat.translate.stock_verl import ignored_in, is_moved, lost_in
 
 _OURS = "job"  # the kind of a run that reads them
 _SINCE = "stock veRL does not read the reward keys from before 0.8 since 0.9.0"
@@ -41,6 +42,57 @@ class LostKeys:
     def as_dict(self) -> dict[str, object]:
         """Return the JSON form."""
         return {"side": self.side, "runs": [*self.runs], "keys": dict(self.keys), "known": self.known}
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredKey:
+    """A key that runs of stock veRL on side A or B were given and ignored, and the other side's job honoured.
+
+    ``stock`` says what stock veRL does instead.
+    """
+
+    side: str
+    runs: tuple[str, ...]
+    key: str
+    value: object
+    stock: str
+
+    def __str__(self) -> str:
+        """Return the report's line on the key."""
+        ours = "B" if self.side == "A" else "A"
+        return (
+            f"{self.side} is a run of stock veRL ({', '.join(self.runs)}), which {self.stock}:"
+            f" {self.key}={self.value} has no effect there, and {ours} honours it."
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the JSON form."""
+        return {
+            "side": self.side,
+            "runs": [*self.runs],
+            "key": self.key,
+            "value": self.value,
+            "stock": self.stock,
+        }
+
+
+def ignored_by_stock(a: Side, b: Side) -> list[IgnoredKey]:
+    """Return the keys that stock runs of one side ignored and jobs of the other honoured."""
+    return [*_ignored_of("A", a, b), *_ignored_of("B", b, a)]
+
+
+def _ignored_of(letter: str, side: Side, other: Side) -> Iterator[IgnoredKey]:
+    if not any(run.kind == _OURS for run in other.runs):
+        return
+    found: dict[tuple[str, str], list[str]] = {}
+    values: dict[str, object] = {}
+    for run in side.runs:
+        verl = (run.meta.get("verl") or {}) if run.kind != _OURS else {}
+        for key, says in ignored_in(verl).items():
+            found.setdefault((key, says), []).append(run.name)
+            values.setdefault(key, hidden(key, value_at(verl, key)))
+    for (key, says), runs in found.items():
+        yield IgnoredKey(letter, tuple(runs), key, values[key], says)
 
 
 def lost_by_stock(a: Side, b: Side) -> list[LostKeys]:

@@ -162,6 +162,7 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
         "axis": comparison.options.axis,
         "conclusion": headline(comparison),
         "lost_by_stock": [lost.as_dict() for lost in comparison.lost_by_stock],
+        "ignored_by_stock": [ignored.as_dict() for ignored in comparison.ignored_by_stock],
         "groups": [
             {"group": g, "counts": counts, "differs": names} for g, counts, names in group_rows(comparison)
         ],

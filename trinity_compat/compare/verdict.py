@@ -19,7 +19,7 @@ from trinity_compat.compare.model import RunMetrics, Side
 
 if TYPE_CHECKING:
     from trinity_compat.compare.inference.divergence_step import Band
-    from trinity_compat.compare.lost_keys import LostKeys
+    from trinity_compat.compare.lost_keys import IgnoredKey, LostKeys
 
 __all__ = ["CompareOptions", "Comparison", "MetricVerdict", "compare"]
 
@@ -95,6 +95,13 @@ class Comparison:
         )
 
         return lost_by_stock(self.a, self.b)
+
+    @property
+    def ignored_by_stock(self) -> list[IgnoredKey]:
+        """The other keys that a stock run of a side ignored and the other side's job honoured."""
+        from trinity_compat.compare.lost_keys import ignored_by_stock
+
+        return ignored_by_stock(self.a, self.b)
 
     @property
     def groups(self) -> dict[str, list[MetricVerdict]]:

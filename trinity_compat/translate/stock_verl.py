@@ -19,6 +19,7 @@ from trinity_compat.common.resources import data_path
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.verl_config import upgrade
 from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.upgrade import row_for
 
 
@@ -71,6 +72,23 @@ def lost_in(verl: Tree) -> dict[str, object]:
         if row and any(value_at(verl, new) != row.value(value) for new in row.targets(key)):
             lost[key] = value
     return lost
+
+
+def ignored_in(verl: Tree) -> dict[str, str]:
+    """Return key → what stock veRL 0.9 does instead, for keys of its run ``verl`` that a run here honours.
+
+    Moved keys are ``lost_in``'s. Empty for other releases, of whose runs ``verl`` says less.
+    """
+    if value_at(verl, "trainer.use_v1") is None:
+        return {}
+    defaults = pinned_release("ppo_trainer").resolved
+    return {
+        key: entry["says"]
+        for key, entry in _table().items()
+        if entry.get("here")
+        and (value := value_at(verl, key)) is not None
+        and value not in (entry.get("but"), value_at(defaults, key))
+    }
 
 
 def lost_keys(config: EffectiveConfig) -> dict[str, object]:
