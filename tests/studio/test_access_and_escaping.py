@@ -56,6 +56,8 @@ def test_a_hostile_text_stays_text_and_nothing_is_inline(studio, page):
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
     assert answer.headers["x-content-type-options"] == "nosniff"
+    for name in ("referrer-policy", "cross-origin-opener-policy", "cross-origin-resource-policy"):
+        assert answer.headers[name] == "same-origin"
 
 
 def test_the_hostile_text_is_there_to_be_escaped(studio):

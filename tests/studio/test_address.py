@@ -30,6 +30,13 @@ def test_the_studio_over_a_job_is_named_while_it_runs(tmp_path):
     assert "studio     http" not in CliRunner().invoke(cli, ["status", "--once", str(job)]).output
 
 
+def test_the_terminal_names_the_address_and_who_may_have_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+    shown = CliRunner().invoke(cli, ["studio", str(tmp_path), "--port", "0"]).output
+    assert "studio     http://127.0.0.1:" in shown and f"shows {tmp_path};" in shown
+    assert "anyone with this address can act as you" in shown
+
+
 def test_a_studio_that_was_killed_is_not_named(tmp_path):
     with address.announced("http://127.0.0.1:1/", tmp_path):
         (file,) = (tmp_path / "run").rglob("*.json")

@@ -30,6 +30,12 @@ def test_a_folder_that_is_a_job_is_the_one_job(folder):
     assert list(Jobs(folder / "toy" / "grpo").all()) == ["grpo"]
 
 
+def test_jobs_in_hidden_folders_and_among_node_s_modules_are_not_listed(tmp_path):
+    for place in ("mine", ".trash/old", "web/node_modules/odd"):
+        make_job(tmp_path / place)
+    assert list(Jobs(tmp_path).all()) == ["mine"]
+
+
 def test_a_folder_without_jobs_says_how_to_get_one(tmp_path):
     assert "trinity-compat run" in client_of(tmp_path).get("/").text
 

@@ -8,6 +8,9 @@ import pytest
 from read_only import LEFT, files_of, left, needs_mounts, read_only
 from studio_jobs import make_job
 
+from trinity_compat.common.errors import UserError
+from trinity_compat.studio.read_only_database import ReadOnlyDatabase
+
 
 @pytest.fixture(params=LEFT)
 def job(tmp_path, request):
@@ -38,3 +41,9 @@ for page in ("run", "experiences"):
     with sqlite3.connect(found[0]) as db:
         assert (db.execute("SELECT max(reward) FROM rows").fetchone()[0] == 77.0) == killed
     assert files_of(job) == before
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(UserError, match="no buffer at"):
+        ReadOnlyDatabase(f"sqlite:///{tmp_path}/buffer/experiences.db", tmp_path)
+    assert list(tmp_path.iterdir()) == []
