@@ -273,3 +273,21 @@ def test_a_folder_that_is_closed_to_a_user_is_not_listed(shared):
     (shared / "closed").chmod(0o700)
     (shared / "listed").mkdir(mode=0o744)
     assert as_nobody(LIST, shared) == "['open']\n"
+
+
+LISTED = """
+import os
+from pathlib import Path
+from trinity_compat.studio import job_files
+
+def main(folder):
+    with job_files.folder(Path(folder), listed=True) as handle:
+        print(*os.listdir(handle))
+"""
+
+
+def test_only_the_folder_that_is_listed_has_to_be_readable(shared):
+    closed = shared / "team"  # may be passed through and not listed, as many homes are
+    (closed / "jobs" / "toy").mkdir(parents=True)
+    closed.chmod(0o711)
+    assert as_nobody(LISTED, closed / "jobs").split() == ["toy"]
