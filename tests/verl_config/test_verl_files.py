@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from subprocess import run
 
@@ -83,6 +84,8 @@ def test_the_folder_of_another_copy_is_the_one_of_this(own: Path, tmp_path: Path
     (note,) = config.diagnostics
     assert (note.code, note.severity) == ("TP213", "warning")
     assert "its conf is taken, which has mine.yaml" in note.message
+    written = replace(launch, wrote={str(own): "my:\n  own: 0.5\n"})  # by the script, before its launch
+    assert effective_config(written, root=tmp_path).get("my.own") == 0.5
 
 
 @pytest.mark.parametrize("name", ["other", "../conf/mine2"])

@@ -150,7 +150,8 @@ def _instead(key: str) -> str:
         return ""
     if not row.new:
         return f"an older release has it; leave it out ({row.why})"
-    return f"an older release has it; write {' and '.join(row.new)} ({row.why})"
+    new = ("+" + key,) if row.new == (key,) else row.new
+    return f"an older release has it; write {' and '.join(new)} ({row.why})"
 
 
 def _check_nested(

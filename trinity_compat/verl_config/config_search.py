@@ -237,7 +237,7 @@ def _folder(
     if (tail := _in_this_copy(spelled, path.primary, root)) is not None:
         message = f"{spelled} is not below {root}: its {tail} is taken, which has {path.primary}.yaml"
         path.notes.append(Diagnostic("TP213", message, where))
-        return ConfigFolder(root / tail, root)
+        return ConfigFolder(root / tail, root, written=launch.wrote)
     known = _of_repository(spelled, version)
     if known is None:
         raise UserError(
