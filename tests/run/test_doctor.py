@@ -6,6 +6,7 @@ import socket
 import pytest
 from click.testing import CliRunner
 
+import trinity_compat
 from trinity_compat.cli.doctor import command
 from trinity_compat.common import optional_packages
 from trinity_compat.run.checks import doctor
@@ -229,3 +230,30 @@ def test_a_port_of_ray_s_that_is_taken_is_noted_and_stops_nothing(monkeypatch, t
     assert [check.name for check in found] == names
     assert [check.state for check in found] == ["note" if taken else "ok"]
     assert not taken or " is taken by somebody; a run starts a Ray of its own" in found[0].found
+
+
+def test_the_report_for_an_issue_has_versions_environment_and_checks_without_secrets(monkeypatch, tmp_path):
+    found = [
+        Check("disk", "ok", f"{tmp_path}/jobs"),
+        Check("RAY_ADDRESS", "problem", "ray://me:s3cr3t-url@host:1 is gone", "unset it"),
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda folder: iter(found))
+    for name, value in {
+        "HOME": str(tmp_path),
+        "WANDB_API_KEY": "s3cr3t-wandb",
+        "HF_TOKEN": "s3cr3t-hf",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "HF_HOME": f"{tmp_path}/hub",
+        "MY_OWN": "s3cr3t-other",
+    }.items():
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(command, ["--report"], standalone_mode=False)
+    lines = [line.strip() for line in result.output.splitlines()]
+    assert result.return_value == 1
+    assert "s3cr3t" not in result.output and str(tmp_path) not in result.output
+    assert lines[0] == f"trinity-compat {trinity_compat.__version__}"
+    assert {f"verl {optional_packages.version('verl')}", "CUDA_VISIBLE_DEVICES=0,1"} <= set(lines)
+    assert {"WANDB_API_KEY=***", "HF_TOKEN=***", "HF_HOME=~/hub", "→ unset it"} <= set(lines)
+    assert (
+        "ok   disk           ~/jobs" in lines and "BAD  RAY_ADDRESS    ray://me:***@host:1 is gone" in lines
+    )
