@@ -42,6 +42,7 @@ check: install
 	ruff format --check .
 	mypy
 	lint-imports
+	$(PY) scripts/check_commits.py
 
 # First what is light, verl's imports included; then what starts Ray, an engine, PostgreSQL, a browser or the real
 # trinity-rft, file by file and the longest first (tests/conftest.py). On both cores. What fails runs once more, alone;
