@@ -1,5 +1,5 @@
 .NOTPARALLEL:
-.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample nightly bench parity chaos starts mutate clean
+.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check nightly bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -77,6 +77,10 @@ proof: install
 
 starts-sample: test-setup
 	scripts/starts_sample.sh
+
+# Before a tag: wheel and sdist, each alone in a fresh venv, the README's commands, the pages' links, one version.
+release-check: install
+	$(PY) scripts/release_check.py $(RELEASE_ARGS)
 
 # The parts that the change since the last landed commit (.ci/landed) can break: scripts/changed.py says which are
 # left out.

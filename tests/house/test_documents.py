@@ -11,8 +11,11 @@ import pytest
 from trinity_compat.cli import cli
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+import release_check  # noqa: E402
+
 PACKAGE = ROOT / "trinity_compat"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = release_check.pages()
 
 
 def tracked():
@@ -26,9 +29,21 @@ def test_no_half_of_a_merge_is_left_in_any_file():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_to_files_that_are_here(page):
-    links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def test_links_lead_to_files_and_headings_that_are_here(page):
+    assert list(release_check.broken_links(page)) == []
+
+
+def test_a_link_to_a_file_or_a_heading_that_is_not_there_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(release_check, "ROOT", tmp_path)
+    (tmp_path / "other.md").write_text("# A `title`: [linked](x.md)\n## Twice\n## Twice\n```\n# code\n```\n")
+    page = tmp_path / "page.md"
+    for link in ("other.md#a-title-linked", "other.md#twice-1", "https://gone.example/x", "#here"):
+        page.write_text(f"## Here\n[text]({link})")
+        assert list(release_check.broken_links(page)) == []
+    for link in ("gone.md", "other.md#code", "other.md#twice-2", "#there"):
+        page.write_text(f"## Here\n[text]({link})")
+        (told,) = release_check.broken_links(page)
+        assert told.startswith(f"page.md: {link} ")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

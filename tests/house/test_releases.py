@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from trinity_compat.common.releases import (
 )
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+import release_check  # noqa: E402
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
@@ -64,7 +68,37 @@ def test_each_release_has_its_data():
     assert {path.stem for path in (data / "trainer_config").glob("*.json")} == set(TARGETS)
 
 
-def test_our_own_version_is_the_packages():
-    told = PROJECT.get("version", trinity_compat.__version__)  # else hatch reads it from trinity_compat
-    assert told == trinity_compat.__version__
-    assert ("version" in PROJECT) != ("version" in PROJECT.get("dynamic", []))
+def test_our_own_version_stands_in_one_place():
+    assert list(release_check.version_problems(None)) == []
+    assert release_check.version() == trinity_compat.__version__
+    assert "version" not in PROJECT
+
+
+def test_a_tag_is_the_version_and_the_changelog_has_its_section(tmp_path, monkeypatch):
+    monkeypatch.setattr(release_check, "ROOT", tmp_path)
+    (tmp_path / "pyproject.toml").write_text('[project]\ndynamic = ["version"]\n')
+    (tmp_path / "trinity_compat").mkdir()
+    (tmp_path / "trinity_compat/__init__.py").write_text('__version__ = "1.2.0"\n')
+    log = tmp_path / "CHANGELOG.md"
+    log.write_text("## Unreleased\n## 1.2.0 - 2026-12-01\n")
+    assert list(release_check.version_problems("v1.2.0")) == []
+    (told,) = release_check.version_problems("v1.2.1")
+    assert "v1.2.1 is not v1.2.0" in told
+    log.write_text("## Unreleased\n## 1.1.0 - 2026-12-01\n")
+    assert list(release_check.version_problems("v1.2.0")) == ["CHANGELOG.md: no section 1.2.0"]
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.0"\n')
+    (told,) = release_check.version_problems(None)
+    assert "a version of its own" in told
+
+
+def test_a_command_or_option_of_the_readme_that_is_not_there_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(release_check, "ROOT", tmp_path)
+    (tmp_path / "README.md").write_text(
+        "    trinity-compat explain data.seed --rules x  # text\n`trinity-compat nothing x` and\n"
+        "| `A=1 trinity-compat parse run.sh --nope=1 -- --its-own` |\n"
+    )
+    command = Path(sys.executable).with_name("trinity-compat")
+    assert list(release_check.command_problems(command)) == [
+        "README.md: there is no command nothing",
+        "README.md: parse has no option --nope",
+    ]

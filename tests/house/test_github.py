@@ -1,0 +1,37 @@
+"""The files for GitHub: what they run is here, and issues ask for what helps."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+FORMS = ROOT / ".github/ISSUE_TEMPLATE"
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_runs_files_that_are_here_with_no_more_rights_than_it_needs(workflow):
+    read = yaml.safe_load(workflow.read_text())
+    commands = [step["run"] for job in read["jobs"].values() for step in job["steps"] if "run" in step]
+    named = [
+        name for text in commands for name in re.findall(r"(?:scripts|requirements|\.ci)/[\w./-]+", text)
+    ]
+    assert named and all((ROOT / name).is_file() for name in named)
+    assert read["permissions"] == {"contents": "read"}
+    assert "secrets." not in workflow.read_text()  # publishing is trusted by its identity
+
+
+def test_only_the_job_that_publishes_has_an_identity_and_it_builds_nothing():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == ["publish"]
+    assert not any("run" in step for step in jobs["publish"]["steps"])
+
+
+@pytest.mark.parametrize("name", ["run.yml", "request.yml"])
+def test_an_issue_about_a_run_asks_for_the_doctor_s_report(name):
+    fields = yaml.safe_load((FORMS / name).read_text())["body"]
+    (report,) = (field for field in fields if field.get("id") == "report")
+    assert "`trinity-compat doctor --report`" in report["attributes"]["label"]
+    assert report.get("validations", {}).get("required", False) == (name == "run.yml")
