@@ -165,6 +165,7 @@ def test_a_dry_run_for_gpus_writes_its_files_and_names_unchecked_parts(run, tmp_
     names = [
         "audit.json",
         "engine.json",
+        "environment.json",
         "launch.json",
         "private",
         "run.json",

@@ -24,7 +24,7 @@ from starlette.responses import RedirectResponse, Response
 
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.redaction import masked
+from trinity_compat.common.redaction import masked, shown
 from trinity_compat.job.checkpoints import MARKER
 from trinity_compat.run.job_dir.job_dir import identity_of, lock_path, side_locks
 from trinity_compat.studio import job_files
@@ -33,6 +33,13 @@ from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_of, page, page_of, studio_of
 from trinity_compat.studio.path_ownership import not_own, not_own_tree
 from trinity_compat.studio.restarted_runs import RestartedRun
+from trinity_compat.studio.resume_changes import (
+    Change,
+    configuration_changes,
+    environment_changes,
+    missing_secrets,
+    recorded_environment,
+)
 from trinity_compat.studio.run_state import state_of
 
 _OPTION_NAMES = {"profiles": "profile", "sets": "set", "mains": "main"}  # repeatable options
@@ -88,6 +95,7 @@ async def resume(request: Request) -> Response:
             "command": shlex.join(masked(command)),
             "folder": str(folder),
             "why_not": why_not,
+            "since": None if why_not else await run_in_threadpool(_since_last_start, job, folder),
         }
         return page(request, "resume.html", values, status=409 if request.method == "POST" else 200)
     await check_form_secret(request)
@@ -262,8 +270,42 @@ def _option(name: str, value: object) -> list[str]:
     return [word for each in (value if isinstance(value, list) else [value]) for word in (name, str(each))]
 
 
-def _start(command: Sequence[str], folder: Path, job: Job) -> None:
+@dataclass(frozen=True, slots=True)
+class SinceLastStart:
+    """What a resume would do otherwise than the last start. ``unread``: why the script tells nothing."""
+
+    configuration: Sequence[Change]
+    unread: str
+    environment: Sequence[Change] | None  # None where the run recorded none
+    secrets: Sequence[str]
+    missing: Sequence[str]
+
+
+def _since_last_start(job: Job, folder: Path) -> SinceLastStart:
+    recorded = recorded_environment(job)
+    environ = dict(os.environ) if recorded is None else recorded.applied(os.environ)
+    changes: Sequence[Change] = ()
+    unread = ""
     try:
-        job.resumed = RestartedRun(command, folder, job.dir.log("studio"))
+        record = json.loads(job_files.text(job.dir.root / "config" / "launch.json"))
+        changes = configuration_changes(job, record, folder, environ)
+    except (UserError, OSError, ValueError) as error:
+        unread = shown(str(error))
+    if recorded is None:
+        return SinceLastStart(changes, unread, None, (), ())
+    return SinceLastStart(
+        changes,
+        unread,
+        environment_changes(recorded, os.environ),
+        sorted(recorded.secrets),
+        missing_secrets(recorded, os.environ),
+    )
+
+
+def _start(command: Sequence[str], folder: Path, job: Job) -> None:
+    recorded = recorded_environment(job)
+    env = None if recorded is None else recorded.applied(os.environ)
+    try:
+        job.resumed = RestartedRun(command, folder, job.dir.log("studio"), env)
     except OSError as error:
         raise HTTPException(409, f"The command could not be started: {error}") from error

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat.studio import job_files
@@ -21,8 +21,13 @@ _EXPECTED = (0, *(-number for number in _ENDS), *(128 + number for number in _EN
 class RestartedRun:
     """A restarted run. ``log`` is the file that receives its output."""
 
-    def __init__(self, command: Sequence[str], folder: Path, log: Path) -> None:
-        """Start the command in its own session, so that it outlives the studio. Raises OSError."""
+    def __init__(
+        self, command: Sequence[str], folder: Path, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start the command in its own session, so that it outlives the studio.
+
+        ``env`` None: this process's. Raises OSError.
+        """
         self.log = log
         with job_files.appended(log) as file:
             self._from = file.seek(0, 2)
@@ -30,6 +35,7 @@ class RestartedRun:
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

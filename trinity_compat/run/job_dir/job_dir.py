@@ -1,6 +1,6 @@
 """A run's folder: where everything lies, who may use it, and what becomes of an earlier run there.
 
-config/{launch.json,verl.yaml,trinity.yaml,audit.json,run.json}   buffer/experiences.db
+config/{launch,environment,audit,run}.json config/{verl,trinity}.yaml   buffer/experiences.db
 monitor/tensorboard/{trainer,explorer}   log/{trainer,explorer,…}.log
 global_step_N/   latest_checkpointed_iteration.txt   .locks/
 

@@ -48,6 +48,8 @@ class Source:
     notes: tuple[str, ...] = ()
     target: str | None = None  # the trinity-rft that a YAML is for; None: told by its keys
     stage: Stage | None = None  # of a YAML that has several: the one that this is
+    # As the script found it; None: as it is. Not shown: it may hold secrets.
+    environ: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 def from_yaml(path: Path, target: str | None = None) -> Source:

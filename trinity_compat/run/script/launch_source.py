@@ -63,6 +63,7 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
         _record(launch, call),
         _audit(launch, environ, call.script, translate_options),
         (*_empty(launch, call.environ), *_notes(translation), *_left_out(found)),
+        environ=call.environ,
     )
     return source, replace(call.options, sets=rest, joined=tuple(words))
 
