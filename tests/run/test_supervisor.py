@@ -266,7 +266,7 @@ def test_a_run_s_supervision_has_the_run_s_limit(monkeypatch):
     monkeypatch.setattr(sides, "Progress", MagicMock())
     made, cluster = MagicMock(), Cluster("here")
     made.spec.stall_timeout_s = 45.0
-    sides.supervise_sides(made, MagicMock(), StopSignal(), cluster, restarts=0)
+    sides.supervise_sides(made, MagicMock(), StopSignal(), cluster, MagicMock(), restarts=0)
     sides.supervise_standalone(made, Silent(), StopSignal(), cluster)
     assert given == [45.0, 45.0]
 
@@ -286,13 +286,15 @@ def test_a_run_prints_what_users_code_prints_in_its_sides(side, monkeypatch, cap
     if alone:
         outcome = sides.supervise_standalone(made, Silent(), StopSignal(), cluster)
     else:
-        outcome = sides.supervise_sides(made, MagicMock(), StopSignal(), cluster, restarts=0)
+        outcome = sides.supervise_sides(made, MagicMock(), StopSignal(), cluster, MagicMock(), restarts=0)
     assert outcome.code == 0
     assert capsys.readouterr().out == "(RewardFunction pid=7) hello\n"
 
 
 class Shows(Silent):
     """A display without a terminal."""
+
+    last = None
 
     def __enter__(self):
         return self

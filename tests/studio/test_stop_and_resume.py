@@ -222,6 +222,15 @@ def test_a_finished_run_is_not_resumed(tmp_path, started):
     assert '<span id="resume" hidden>' in page
 
 
+def test_a_run_whose_explorer_failed_after_the_last_step_is_not_resumed(tmp_path, started):
+    root = make_job(tmp_path / "job", state="done")
+    raw = sqlite3.connect(root / "buffer" / "experiences.db")
+    raw.execute("UPDATE participants SET state = 'failed' WHERE role = 'explorer'")
+    raw.commit()
+    page = refused(tmp_path, started, "trained all its steps")
+    assert "trained all its steps" in page and "Resume…" not in page
+
+
 @pytest.mark.parametrize("gone", ["run.sh", "begun"])
 def test_a_script_or_folder_that_is_gone_is_said_so(tmp_path, started, gone):
     root = make_job(tmp_path / "job", state="stopped")

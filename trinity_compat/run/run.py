@@ -16,6 +16,7 @@ from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
 from trinity_compat.run.job_dir.launch_end import LaunchEnd
 from trinity_compat.run.job_dir.progress import say
+from trinity_compat.run.job_dir.start_record import StartRecorder
 from trinity_compat.run.plan import error_locations, ignored_keys
 from trinity_compat.run.plan.run_plan import RunPlan, describe
 from trinity_compat.run.plan.source import RunOptions, Source
@@ -33,6 +34,12 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
         return _run_bench(bench.with_checkpoints(plan, source.config, options.checkpoints), source)
     if plan.spec.mode == "serve":
         return _run_serve(plan, source)
+    with StartRecorder(plan.job, plan.spec, plan.explorer).recording() as start:
+        outcome = _run_sides(plan, source, options, start)
+    return report_end(plan, outcome)
+
+
+def _run_sides(plan: RunPlan, source: Source, options: RunOptions, start: StartRecorder) -> RunOutcome:
     _announce(plan, source, (*describe(plan), *preflight.remarks(plan)))
     for line in disk_space.remarks(plan.spec, plan.job.root):
         say(line)
@@ -46,16 +53,17 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
             say(line)
         report = _start_check(plan, source)
     try:
-        with catch_signals() as stop, acquire_job(plan, source, options, report):
+        with catch_signals() as stop, acquire_job(plan, source, options, report), start.hold():
             links.begin()
             outcome = with_ray(
                 plan,
                 stop,
-                lambda cluster: supervise_sides(plan, links, stop, cluster, restarts=options.restarts),
+                lambda cluster: supervise_sides(plan, links, stop, cluster, start, restarts=options.restarts),
             )
+            start.finish(outcome.code, _full_failure(plan, outcome), outcome.log or "")
     except OSError as error:
         raise disk_full.explained(error, plan.spec) or error from None
-    return report_end(plan, outcome)
+    return outcome
 
 
 def _run_bench(plan: RunPlan, source: Source) -> LaunchEnd:
@@ -120,8 +128,7 @@ def report_end(plan: RunPlan, outcome: RunOutcome, *, resume_hint: str = "") -> 
         if step
         else "no checkpoint yet: the same command starts over"
     )
-    if outcome.failure:
-        failure = outcome.failure + disk_full_note(plan, outcome.failure)
+    if failure := _full_failure(plan, outcome):
         if disk_full.TOLD in failure:
             resume_hint = f"free some space, then {resume_hint}"
         message = f"error: {failure}\n  log: {outcome.log or job.root / 'log'}\n  hint: {resume_hint}"
@@ -132,6 +139,10 @@ def report_end(plan: RunPlan, outcome: RunOutcome, *, resume_hint: str = "") -> 
         message = "done"
         say(message)
     return LaunchEnd(outcome.code, str(job.root), message)
+
+
+def _full_failure(plan: RunPlan, outcome: RunOutcome) -> str:
+    return outcome.failure + disk_full_note(plan, outcome.failure) if outcome.failure else ""
 
 
 def disk_full_note(plan: RunPlan, failure: str) -> str:

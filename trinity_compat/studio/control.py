@@ -40,8 +40,9 @@ from trinity_compat.studio.resume_changes import (
     missing_secrets,
     recorded_environment,
 )
-from trinity_compat.studio.run_state import state_of
+from trinity_compat.studio.starts import starts_of, state_of
 
+_DONE = "The run has trained all its steps, so there is nothing to resume."
 _OPTION_NAMES = {"profiles": "profile", "sets": "set", "mains": "main"}  # repeatable options
 
 
@@ -169,7 +170,7 @@ def _end(holder: LockHolder) -> str:
 
 def action_refusals(job: Job) -> dict[str, str]:
     """Return why ``stop`` and ``resume`` are not offered, '' where they are."""
-    return {"stop": _stop_refusal(job, holders(job)), "resume": _recorded(job)[2]}
+    return {"stop": _stop_refusal(job, holders(job)), "resume": _DONE if _is_done(job) else _recorded(job)[2]}
 
 
 def _resume_command(job: Job) -> tuple[list[str], Path, str]:
@@ -179,7 +180,7 @@ def _resume_command(job: Job) -> tuple[list[str], Path, str]:
     if job.resumed and job.resumed.lives:
         return [], job.dir.root, job.resumed.message(running=False)
     if _is_done(job):
-        return [], job.dir.root, "The run has trained all its steps, so there is nothing to resume."
+        return [], job.dir.root, _DONE
     return _recorded(job)
 
 
@@ -213,7 +214,10 @@ def _recorded(job: Job) -> tuple[list[str], Path, str]:
 
 def _is_done(job: Job) -> bool:
     try:
-        return state_of(job.buffer().participants()) == "done"
+        participants = job.buffer().participants()
+        return state_of(participants, starts_of(job)) == "done" or any(
+            one.role == "trainer" and one.state == "done" for one in participants
+        )
     except (UserError, BufferError):
         return False
 

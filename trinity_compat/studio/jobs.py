@@ -101,7 +101,12 @@ class Job:
         folder = self.dir.root / "buffer"
         times = [
             _changed_at(path)
-            for path in (folder / "experiences.db", folder / "experiences.db-wal", self.dir.spec_path)
+            for path in (
+                folder / "experiences.db",
+                folder / "experiences.db-wal",
+                self.dir.spec_path,
+                self.dir.root / "log" / "phases.json",
+            )
         ]
         return tuple(times) if times[0] else None
 

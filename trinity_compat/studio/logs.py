@@ -10,6 +10,7 @@ from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.studio import job_files
 
 _AT_ONCE = 64 * 1024  # bytes
+_TAIL = 8192  # bytes that the last lines are taken from
 _CONTROL = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)|[\x00-\x08\x0b\x0c\x0e-\x1f]"
 )
@@ -54,6 +55,17 @@ def _since(path: Path, at: int | None) -> tuple[str, int]:
         whole = whole[whole.find(b"\n") + 1 :]
         return whole.decode(errors="replace"), begin + data.rfind(b"\n") + 1
     return whole.decode(errors="replace"), begin + len(whole)
+
+
+def last_lines(path: Path, *, after: int = 0, count: int = 12) -> str:
+    """Return the last lines of a log since byte ``after``, or why it cannot be read."""
+    try:
+        with job_files.opened(path) as file:
+            file.seek(max(after, file.seek(0, 2) - _TAIL))
+            text = file.read(_TAIL).decode(errors="replace")
+    except OSError as error:
+        return f"{path} {error.strerror}"
+    return "\n".join(clean(text + "\n").rstrip().splitlines()[-count:])
 
 
 def clean(text: str) -> str:

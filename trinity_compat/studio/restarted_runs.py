@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat.studio import job_files
-from trinity_compat.studio.logs import clean
+from trinity_compat.studio.logs import last_lines
 
-_LINES = 12  # of what it printed last
-_BYTES = 8192
 _ENDS = (signal.SIGINT, signal.SIGTERM)
 _EXPECTED = (0, *(-number for number in _ENDS), *(128 + number for number in _ENDS))  # exit codes
 
@@ -65,13 +63,5 @@ class RestartedRun:
         if code in _EXPECTED:
             return ""
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return f"The resume ended {how} after {self.took_s:.0f} s.\n{self._last_lines()}".rstrip()
-
-    def _last_lines(self) -> str:
-        try:
-            with job_files.opened(self.log) as file:
-                file.seek(max(self._from, file.seek(0, 2) - _BYTES))
-                text = file.read(_BYTES).decode(errors="replace")
-        except OSError as error:
-            return f"{self.log} {error.strerror}"
-        return "\n".join(clean(text + "\n").rstrip().splitlines()[-_LINES:])
+        lines = last_lines(self.log, after=self._from)
+        return f"The resume ended {how} after {self.took_s:.0f} s.\n{lines}".rstrip()

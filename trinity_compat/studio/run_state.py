@@ -17,8 +17,7 @@ from trinity_compat.common.redaction import shown
 from trinity_compat.run.job_dir import alerts
 from trinity_compat.run.job_dir.alerts import Alert
 from trinity_compat.run.job_dir.snapshot import StepFigures, age, label, snapshot_of, training_rows
-from trinity_compat.run.job_dir.status import is_live
-from trinity_compat.studio import job_files
+from trinity_compat.studio import job_files, starts
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.series import Metrics
 
@@ -32,6 +31,7 @@ MEANS = {
     "failed": "explorer or trainer failed",
     "stopped": "was stopped; resuming continues from the last checkpoint",
     "lost": "was running and has sent no heartbeat for 30 s",
+    "starting": "its launcher is at work, and no process has sent a heartbeat yet",
     "new": "has not started yet",
     "unreadable": "its files cannot be read",
 }
@@ -39,7 +39,7 @@ MEANS = {
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A row of the runs page. ``problem`` is the reason why its figures are missing."""
+    """A row of the runs page. ``problem``: why its figures are missing; ``failure``: why it failed."""
 
     name: str
     state: str
@@ -53,6 +53,7 @@ class RunSummary:
     seen_s: float | None = None
     alerts: tuple[Alert, ...] = ()
     problem: str = ""
+    failure: str = ""
 
 
 class Summaries:
@@ -65,7 +66,12 @@ class Summaries:
         """Return the job's row. Never raises: an unreadable job has its problem in the row."""
         signature = job.signature()
         kept = self._kept.get(job.dir.root)
-        if kept and signature is not None and kept[0] == signature and kept[1].state != "running":
+        if (
+            kept
+            and signature is not None
+            and kept[0] == signature
+            and kept[1].state not in ("running", "starting")
+        ):
             return kept[1]
         try:
             found = _summary(job)
@@ -90,7 +96,8 @@ def _summary(job: Job) -> RunSummary:
     spec, buffer = job.spec, job.buffer()
     with job.database().at_once():
         snapshot = snapshot_of(buffer, spec, job.database().run(_latest, write=False))
-    participants, rows, state = snapshot.participants, snapshot.rows, state_of(snapshot.participants)
+    participants, rows, begun = snapshot.participants, snapshot.rows, starts.starts_of(job)
+    state = starts.state_of(participants, begun)
     last = rows[-1] if rows else StepFigures(0)
     rewards = tuple((row.step, row.reward) for row in rows if row.reward is not None)
     return RunSummary(
@@ -105,23 +112,13 @@ def _summary(job: Job) -> RunSummary:
         last.step_s,
         min((one.age_s for one in participants), default=None),
         tuple(alerts.of_run(snapshot, rows, spec, running=state == "running")),
+        failure=starts.reason_of(state, participants, begun),
     )
 
 
 def _latest(conn: sa.Connection) -> list[tuple[int, dict[str, float]]]:
     found = conn.execute(query(_LATEST), {"limit": _SPARK}).all()
     return [(int(step), codec.numbers(text)) for step, text in reversed(found)]
-
-
-def state_of(participants: Sequence[Participant]) -> str:
-    """Return the job's state, a key of MEANS."""
-    if is_live(participants):
-        return "running"
-    states = {one.state for one in participants}
-    for word in ("failed", "stopped", "done"):
-        if word in states:
-            return word
-    return "lost" if states else "new"
 
 
 def spark_points(points: Sequence[tuple[int, float]], width: int = 120, height: int = 28) -> str:
@@ -147,7 +144,8 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
     snapshot = snapshot_of(job.buffer(), job.spec, newest[-_PACE:])
     last = snapshot.rows[-1] if snapshot.rows else StepFigures(0)
     remaining_s = snapshot.left_s
-    state = state_of(snapshot.participants)
+    begun = starts.starts_of(job)
+    state = starts.state_of(snapshot.participants, begun)
     return {
         "state": state,
         "means": MEANS[state],
@@ -168,6 +166,8 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
             for alert in alerts.of_run(snapshot, training_rows(newest), job.spec, running=state == "running")
         ],
         "sides": [_participant(one) for one in snapshot.participants],
+        "starts": starts.as_page(begun),
+        "failure": starts.failure_of(job, state, snapshot.participants, begun),
     }
 
 

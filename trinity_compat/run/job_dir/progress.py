@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TextIO
 
@@ -106,6 +107,7 @@ class Progress:
     def aside(self, text: str) -> None:
         """Print a line that is not about the run's progress: above the panel, where there is one."""
         if self._live:
+            _copy(text)
             self._live.console.print(Text.from_ansi(text), soft_wrap=True)
         else:
             say(text, self._out)
@@ -141,8 +143,27 @@ class Progress:
             say(text, self._out)
 
 
+_copies: list[Callable[[str], None]] = []
+
+
+@contextlib.contextmanager
+def copied_to(sink: Callable[[str], None]) -> Iterator[None]:
+    """Give each text that is said in the block to ``sink`` too."""
+    _copies.append(sink)
+    try:
+        yield
+    finally:
+        _copies.remove(sink)
+
+
+def _copy(text: str) -> None:
+    for sink in _copies:
+        sink(text)
+
+
 def say(text: str, out: TextIO | None = None) -> None:
     """Print a line and flush. A closed pipe (``| tee`` after Ctrl-C) does not fail the run."""
+    _copy(text)
     try:
         print(text, file=out or sys.stdout, flush=True)
     except BrokenPipeError:

@@ -14,7 +14,7 @@ from trinity_compat.buffer.store import Buffer
 from trinity_compat.common import database_url
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.run.job_dir import alerts
+from trinity_compat.run.job_dir import alerts, start_record
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.job_dir.progress import Progress
 from trinity_compat.run.job_dir.snapshot import Snapshot, age, label, now_line, read_snapshot
@@ -76,6 +76,11 @@ def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
     yield "weights    " + ("none published" if snapshot.version is None else f"of step {snapshot.version}")
     yield f"checkpoint of step {checkpoint}" if checkpoint else "checkpoint none"
     running = is_live(snapshot.participants)
+    for start in start_record.read(job):
+        phases = start_record.line(start, time.time(), live=start.end is None)
+        yield "start      " + (f"{start.side}: {phases}" if start.side else phases)
+        if start.end and start.end.failure and not running:
+            yield f"failure    {start.end.failure}"
     for alert in alerts.of_run(snapshot, snapshot.rows, job.load_spec(), running=running):
         yield f"alert      {alert.text}"
     for name, value in snapshot.validation.items():

@@ -19,6 +19,7 @@ from trinity_compat.job.restarts import OWN_CHECKPOINT
 from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.job_dir.progress import Progress, say
+from trinity_compat.run.job_dir.start_record import ENGINE, RAY, WEIGHTS, StartRecorder
 from trinity_compat.run.plan import verl_checkout
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.supervise.bench import ROLE
@@ -125,9 +126,16 @@ def _log_apart(env: dict[str, str], name: str) -> None:
 
 
 def supervise_sides(
-    plan: RunPlan, links: CheckpointLinks, stop: StopSignal, cluster: Cluster, *, restarts: int
+    plan: RunPlan,
+    links: CheckpointLinks,
+    stop: StopSignal,
+    cluster: Cluster,
+    start: StartRecorder,
+    *,
+    restarts: int,
 ) -> RunOutcome:
     """Run explorers and trainer, or one of the two."""
+    start.next(RAY, ENGINE, WEIGHTS)
     commands = commands_of(plan, cluster.address)
     with (
         Progress(plan.spec, lambda: open_buffer(plan.spec.database_url)) as progress,
@@ -137,6 +145,7 @@ def supervise_sides(
         def poll() -> None:
             links.update()
             user_output.update()
+            start.look(progress.last)
 
         return supervise(
             commands,

@@ -110,7 +110,8 @@ addEventListener("DOMContentLoaded", async () => {
     const pill = el("span", now.state, `pill ${now.state}`);
     pill.title = now.means;
     at("state").replaceChildren(pill);
-    at("stop").hidden = now.state !== "running"; at("resume").hidden = ["running", "done"].includes(now.state);
+    const going = ["running", "starting"].includes(now.state);
+    at("stop").hidden = !going; at("resume").hidden = going || now.state === "done";
     // Only what has changed is read out.
     if (JSON.stringify(now.alerts) !== JSON.stringify([...at("alerts").children].map(line => line.textContent)))
       at("alerts").replaceChildren(...now.alerts.map(text => el("li", text)));
@@ -124,6 +125,25 @@ addEventListener("DOMContentLoaded", async () => {
                                ["ready", now.depth.ready], ["version", now.version]]) at(`t-${id}`).textContent = figure(value);
     at("t-depth").textContent = ["claimed", "stale", "void"].filter(k => now.depth[k]).map(k => `${now.depth[k]} ${k}`).join(", ");
     at("t-checkpoint").textContent = now.checkpoint ? `checkpoint of ${now.checkpoint}` : "no checkpoint";
+    at("failure").hidden = !now.failure;
+    if (now.failure) {
+      const { reason, log, lines } = now.failure, details = at("failure").querySelector("details");
+      if (at("f-reason").textContent !== reason) at("f-reason").textContent = reason;
+      if (at("f-lines").textContent !== lines) at("f-lines").textContent = lines;
+      at("f-log").textContent = `log/${log}.log`; details.hidden = !lines;
+    }
+    at("starts").hidden = !now.starts.length;
+    at("starts").replaceChildren(...now.starts.map(({ side, phases }) => {
+      const list = el("ol", undefined, "phases");
+      if (side) list.append(el("li", side, "side"));
+      list.append(...phases.map(([name, took, state]) => {
+        const phase = el("li", `${name} `, state);
+        phase.append(el("b", took));
+        if (state === "now") phase.setAttribute("aria-current", "step");
+        return phase;
+      }));
+      return list;
+    }));
     at("sides").replaceChildren(...now.sides.map(side => {
       const row = el("tr"), name = el("th", side.name), state = el("td", `${side.state} `);
       name.scope = "row";

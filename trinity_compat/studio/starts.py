@@ -1,0 +1,114 @@
+"""A run's last start as its launcher recorded it: phases with their times, and why the run ended.
+
+The record lies in the job, which may be another user's: it is read as text and numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from trinity_compat.buffer.model import Participant
+from trinity_compat.common.redaction import shown
+from trinity_compat.run.job_dir import start_record
+from trinity_compat.run.job_dir.snapshot import age, label
+from trinity_compat.run.job_dir.start_record import Start
+from trinity_compat.run.job_dir.status import is_live
+from trinity_compat.studio import job_files, logs
+from trinity_compat.studio.jobs import Job
+
+_STARTING_S = 120.0  # without a heartbeat since the last phase began
+_MOST = 16  # records
+_NOBODY = (
+    "The run's processes are gone, and none of them said why: often the machine ran out of memory, or was"
+    " restarted."
+)
+
+
+def starts_of(job: Job) -> list[Start]:
+    """Return the last start of each command of the run; [] for a job that recorded none."""
+    folder = job.dir.root / "log"
+    try:
+        names = [name for name in job_files.names(folder) if start_record.NAME.fullmatch(name)]
+    except OSError:
+        return []
+    found = []
+    for name in names[:_MOST]:
+        side = name.removeprefix("phases").removesuffix(".json").lstrip("-")
+        with contextlib.suppress(OSError, ValueError):
+            found.append(Start.of_text(job_files.text(folder / name), side))
+    return found
+
+
+def state_of(participants: Sequence[Participant], starts: Sequence[Start]) -> str:
+    """Return the job's state, a key of MEANS."""
+    ends = [start.end for start in starts if start.end]
+    ended = bool(starts) and len(ends) == len(starts)
+    if is_live(participants) and not ended:
+        return "running"
+    states = {one.state for one in participants}
+    if "failed" in states or any(end.failure for end in ends):
+        return "failed"
+    if any(one.state == "done" for one in participants if one.role == "trainer"):
+        return "done"  # also where the explorer was stopped since
+    for word in ("stopped", "done"):
+        if word in states:
+            return word
+    if ended:
+        return "stopped" if any(end.code for end in ends) else "done"
+    if states:
+        return "lost"
+    began = max((phase.began or 0.0 for start in starts for phase in start.phases), default=None)
+    if began is None:
+        return "new"
+    return "starting" if time.time() - began < _STARTING_S else "lost"
+
+
+def as_page(starts: Sequence[Start]) -> list[dict[str, object]]:
+    """Return the starts for JSON: each phase with its name, its time in words, and done, now or later."""
+    now = time.time()
+    found: list[dict[str, object]] = []
+    for start in starts:
+        phases = []
+        for phase in start.phases:
+            state = "done" if phase.ended is not None else "later"
+            if phase.began is not None and phase.ended is None and start.end is None:
+                state = "now"
+            took = "" if state == "later" else age(phase.took_s(now))
+            phases.append([shown(phase.name), f"for {took}" if state == "now" else took, state])
+        found.append({"side": start.side, "phases": phases})
+    return found
+
+
+def reason_of(state: str, participants: Sequence[Participant], starts: Sequence[Start]) -> str:
+    """Return why the run failed in one sentence, '' for one that did not fail."""
+    if state == "lost":
+        return _NOBODY
+    if state != "failed":
+        return ""
+    for start in starts:
+        if start.end and start.end.failure:
+            return shown(start.end.failure)
+    failed = [one for one in participants if one.state == "failed"]
+    told = [f"{label(one)}: {one.detail['reason']}" for one in failed if one.detail.get("reason")]
+    return shown("; ".join(told)) or f"{' and '.join(map(label, failed))} failed without a reason."
+
+
+def failure_of(
+    job: Job, state: str, participants: Sequence[Participant], starts: Sequence[Start]
+) -> dict[str, str] | None:
+    """Return the failure for the run's page: the reason, the log that tells more and its last lines.
+
+    None for a run that did not fail.
+    """
+    reason = reason_of(state, participants, starts)
+    if not reason:
+        return None
+    blamed = [Path(start.end.log).stem for start in starts if start.end and start.end.log]
+    blamed += [label(one) for one in participants if one.state == "failed"]
+    known = logs.names(job.dir)
+    log = next((name for name in (*blamed, "launcher", "trainer") if name in known), "")
+    lines = logs.last_lines(job.dir.log(log)) if log else ""
+    return {"reason": reason, "log": log, "lines": lines}
