@@ -19,7 +19,7 @@ def call(*args):
 def test_text_starts_with_the_conclusion(seeds):
     result = call(seeds("stock"), seeds("ours", first_seed=50, shift=-0.1))
     assert result.return_value == 0
-    assert result.output.splitlines()[3].startswith("Training differs: critic/score/mean is lower in B")
+    assert result.output.splitlines()[3].startswith("Different: critic/score/mean is lower in B")
     assert "A is better" in result.output
 
 

@@ -101,7 +101,7 @@ def test_the_report_begins_with_the_conclusion():
     lines = call(STOCK, OURS).splitlines()
     assert lines[:2] == ["A = stock.log: 1 run(s)", "B = ours: 1 run(s)"]
     why = "with one run on a side at least 16 points in common are needed, and there are 3"
-    assert lines[3] == f"No conclusion about training: {why}."
+    assert lines[3] == f"Not enough data to say: {why}."
     assert any(line.endswith(f"metrics not tested: {why}.") for line in lines)
     assert any("seed noise is unknown" in line for line in lines)
 
@@ -129,7 +129,7 @@ def test_two_runs_of_one_name_stay_apart(tmp_path):
 
 def test_markdown_has_a_verdict_by_group():
     lines = call(STOCK, OURS, "--format", "md").splitlines()
-    assert lines[0].startswith("**No conclusion about training")
+    assert lines[0].startswith("**Not enough data to say: ")
     assert "| group | differs | unclear | same | identical | which differ |" in lines
     assert "| reward | 0 | 2 | 0 | 4 |  |" in lines
 

@@ -108,7 +108,7 @@ def test_curves_that_differ_are_reported_with_their_first_step_and_drawn():
 def test_curves_that_cross_at_the_same_level_are_reported():
     found = compare(*sides(lambda step: 0.1 if step <= 30 else -0.1), CompareOptions())
     assert found.metric(SCORE).difference.q > 0.05
-    assert headline(found)[0].startswith(f"The levels do not differ, but the curves of {SCORE} do.")
+    assert headline(found)[0].startswith(f"Different: the curves of {SCORE}, although their levels are not.")
     assert "; the levels do not differ)." in " ".join(headline(found))
 
 
@@ -173,7 +173,7 @@ def test_correlated_steps_of_a_single_run_are_named_as_the_reason():
 def test_identical_training_is_the_first_line():
     a = {SCORE: [0.1, 0.2, 0.3], "actor/entropy": [1.0, 1.0, 1.0]}
     found = compare(with_metrics("a", a), with_metrics("b", a), CompareOptions())
-    assert headline(found)[0] == "Training is identical: all 2 metrics of learning are equal at every point."
+    assert headline(found)[0] == "The same: all 2 metrics of learning are equal at every point."
 
 
 def call(*args):
@@ -265,7 +265,7 @@ def test_without_numpy_curves_and_levels_are_there_and_what_is_missing_is_said(m
     result = call(a, b, "--assert", f'mean(delta("{SCORE}")) < 0')
     assert result.return_value == 0
     lines = result.output.splitlines()
-    assert lines[3].startswith("No conclusion about training: numpy and scipy are not installed")
+    assert lines[3].startswith("Not enough data to say: numpy and scipy are not installed")
     assert "pip install 'trinity-compat[compare]'" in lines[3]
     assert any(line.startswith(f"{SCORE}: unclear (A 0.7") for line in lines)
     assert call(a, b, "--assert", f'mean(delta("{SCORE}")) > 0').return_value == 1
@@ -287,7 +287,7 @@ def test_a_run_that_diverges_differs_without_numpy_too(monkeypatch):
     a, b = [0.1] * 20, [0.1] * 10 + [float("nan")] * 10
     found = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), CompareOptions())
     assert found.metric(SCORE).verdict == "differs"
-    assert headline(found)[0].startswith("Training differs")
+    assert headline(found)[0].startswith("Different: ")
 
 
 def test_numpy_is_imported_by_nothing_but_a_comparison():

@@ -14,6 +14,7 @@ from trinity_compat.compare.assertion import failure, holds
 from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.curves import area_between, slope, updates_of
 from trinity_compat.compare.inference.seeds import between_seeds
+from trinity_compat.compare.margins import MarginAmount, Margins
 from trinity_compat.compare.model import Series, Side
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.verdict import CompareOptions, compare
@@ -49,8 +50,29 @@ def test_one_run_a_side_says_that_seed_noise_is_unknown(seeds):
 def test_the_first_line_blames_nothing_on_training_that_may_be_the_seed(seeds):
     one_each = (side(seeds(n, count=1, shift=s), n) for n, s in (("a", 0.0), ("b", 0.2)))
     several = (side(seeds(n, shift=s), n) for n, s in (("c", 0.0), ("d", 0.2)))
-    assert "may be an effect of the seed" in headline(compare(*one_each, CompareOptions()))[0]
-    assert headline(compare(*several, CompareOptions()))[0].startswith("Training differs")
+    first = headline(compare(*one_each, CompareOptions()))[0]
+    assert first.startswith("Not enough data to say: ") and "may be an effect of the seed" in first
+    assert headline(compare(*several, CompareOptions()))[0].startswith("Different: ")
+
+
+def test_the_first_sentence_says_within_what_the_sides_are_the_same(seeds):
+    together = side(seeds("a"), "a"), side(seeds("b", first_seed=50), "b")
+    given = CompareOptions(margins=Margins({SCORE: MarginAmount(0.1)}))
+    assert headline(compare(*together, given))[0].startswith(f"The same within ±0.1 in {SCORE}. No metric of")
+    narrow = CompareOptions(margins=Margins({SCORE: MarginAmount(1e-6)}))
+    first = headline(compare(*together, narrow))[0]
+    assert first.startswith(f"Not enough data to say: a difference in {SCORE} below 0.0")
+    assert "may go unnoticed. No metric of learning differs by more than seed noise explains" in first
+
+
+def test_without_a_reward_every_metric_of_learning_must_be_the_same():
+    entropy = {"actor/entropy": [1.0 + step % 3 / 10 for step in range(40)]}
+    other = {"actor/entropy": [1.0 + (step + 1) % 3 / 10 for step in range(40)]}
+    margins = CompareOptions(margins=Margins({"policy": MarginAmount(1.0)}))
+    found = compare(with_metrics("a", entropy), with_metrics("b", other), margins)
+    assert headline(found)[0].startswith("The same within ±1 in actor/entropy. ")
+    nothing = compare(with_metrics("a", {"x": [1.0] * 20}), with_metrics("b", {"x": [1.0] * 20}), margins)
+    assert headline(nothing)[0].startswith("Not enough data to say: the sides share no metric of reward")
 
 
 def test_paired_sees_what_unpaired_cannot():
@@ -216,7 +238,7 @@ def test_a_run_that_diverges_differs_and_fails_its_assertion(b, said):
     comparison = judged(RISING, b)
     metric = comparison.metric(SCORE)
     assert (metric.verdict, metric.better_side) == ("differs", "A")
-    assert headline(comparison)[0].startswith(f"Training differs: {SCORE} is {said}")
+    assert headline(comparison)[0].startswith(f"Different: {SCORE} is {said}")
     assert said in failure(f'max(abs(delta("{SCORE}"))) < 0.5', comparison)
     mirrored = judged(b, RISING)
     assert (mirrored.metric(SCORE).verdict, mirrored.metric(SCORE).better_side) == ("differs", "B")
@@ -276,7 +298,7 @@ def test_a_rarely_logged_metric_and_updates_within_a_step_shorten_nothing():
 def test_one_or_two_common_steps_say_nothing_of_training(count, said):
     comparison = judged(RISING, RISING[:count])
     assert headline(comparison)[0] == (
-        f"No conclusion about training: the sides have only {said} in common, and at least 3 are needed."
+        f"Not enough data to say: the sides have only {said} in common, and at least 3 are needed."
     )
 
 

@@ -1,4 +1,7 @@
-"""The conclusion of a comparison in words: first whether training differs, then how certain that is."""
+"""The conclusion of a comparison in words: first whether training differs, then how certain that is.
+
+The first line begins with "The same", "Different:" or "Not enough data to say:".
+"""
 
 from __future__ import annotations
 
@@ -101,6 +104,7 @@ KEY_METRICS = (
     "perf/throughput",
 )
 _SENTENCES = ("critic/score/mean", "response_length/mean", "perf/throughput")
+_UNKNOWN = "Not enough data to say"
 _FEWEST = 3  # points in common that a conclusion needs
 _CHANCE = "at most one in twenty of such findings is expected to be due to chance"
 
@@ -130,7 +134,7 @@ def _result(comparison: Comparison) -> list[str]:
     learning = [divergence(m, axis) for m in one_sided if m.group in LEARNING]
     both = [divergence(m, axis) for m in broken if m.a.broken and m.b.broken]
     rest = [divergence(m, axis) for m in one_sided if m.group not in LEARNING]
-    first = f"Training differs: {_joined(learning, 3)}." if learning else _training(comparison)
+    first = f"Different: {_joined(learning, 3)}." if learning else _training(comparison)
     notes = [f"Not finite: {_joined(metrics)}." for metrics in (both, rest) if metrics]
     ends = shortened(comparison)
     return [first, *([ends] if ends else []), *notes]
@@ -179,7 +183,7 @@ def _training(comparison: Comparison) -> str:
     ]
     if not learning:
         return (
-            "No conclusion about training: the sides share no metric of reward, evaluation, length, policy or"
+            "Not enough data to say: the sides share no metric of reward, evaluation, length, policy or"
             " critic. --pair THEIRS=OURS joins metrics that have different names."
         )
     most = max(m.a.summary.points for m in learning)
@@ -187,32 +191,45 @@ def _training(comparison: Comparison) -> str:
     if not tested and most >= _FEWEST:
         subject = "the one metric" if len(learning) == 1 else f"all {len(learning)} metrics"
         verb = "is" if len(learning) == 1 else "are"
-        return f"Training is identical: {subject} of learning {verb} equal at every point."
+        return f"The same: {subject} of learning {verb} equal at every point."
+    return (
+        _difference(comparison, learning, tested)
+        or _not_tested(learning)
+        or _nothing_differs(comparison, learning)
+    )
+
+
+def _difference(comparison: Comparison, learning: Sequence[MetricVerdict], tested: int) -> str:
+    """Return how the sides differ, or "" if no metric of learning does.
+
+    With one run on a side the seed may be the reason, so that this is no conclusion about training.
+    """
     outcome = [_shift(m) for m in learning if m.verdict == DIFFERS and m.group in OUTCOME]
     others = [m.name for m in learning if m.verdict == DIFFERS and m.group not in OUTCOME]
+    apart = [m.name for m in learning if m.separating_band and m.group in OUTCOME]
     if outcome and not _has_seeds(comparison):
         return (
-            f"{_joined(outcome)}, more than the noise within the runs explains."
-            " With one run on a side this may be an effect of the seed: compare at least two seeds per side."
+            f"{_UNKNOWN}: {_joined(outcome)}, which may be an effect of the seed."
+            " The noise within the runs does not explain it: compare at least two seeds per side."
         )
     if outcome:
-        return f"Training differs: {_joined(outcome)}. Seed noise does not explain this (q ≤ {ALPHA})."
+        return f"Different: {_joined(outcome)}. Seed noise does not explain this (q ≤ {ALPHA})."
     if others:
-        verb = "does" if len(others) == 1 else "do"
-        return (
-            f"No reward or validation score differs, but {len(others)} of {tested} metrics of learning"
-            f" {verb}: {_joined(others)}. Check these curves before calling the sides the same."
-        )
-    apart = [m.name for m in learning if m.separating_band and m.group in OUTCOME]
+        which = f"{len(others)} of {_metrics(tested)} of learning"
+        first = f"Different: no reward or validation score, but {which}"
+        if not _has_seeds(comparison):
+            verb = "does" if len(others) == 1 else "do"
+            first = f"{_UNKNOWN}: no reward or validation score differs, but {which} {verb}"
+        return f"{first}: {_joined(others)}. Check these curves before calling the sides the same."
     if apart:
         return (
-            f"The levels do not differ, but the curves of {_joined(apart)} do."
+            f"Different: the curves of {_joined(apart)}, although their levels are not."
             " The lines below name the first steps at which they differ."
         )
-    return _no_conclusion(learning) or _nothing_differs(comparison, learning)
+    return ""
 
 
-def _no_conclusion(learning: Sequence[MetricVerdict]) -> str:
+def _not_tested(learning: Sequence[MetricVerdict]) -> str:
     """Return why no metric of learning could be tested, or "" if one could."""
     most = max(m.a.summary.points for m in learning)
     if most < _FEWEST:
@@ -220,29 +237,25 @@ def _no_conclusion(learning: Sequence[MetricVerdict]) -> str:
     else:
         reasons = [m.evidence.lacks for m in learning if m.verdict != IDENTICAL]
         why = reasons[0] if all(reasons) else ""
-    return f"No conclusion about training: {why}." if why else ""
+    return f"{_UNKNOWN}: {why}." if why else ""
 
 
 def _nothing_differs(comparison: Comparison, learning: Sequence[MetricVerdict]) -> str:
+    """Return whether the sides are shown to be the same, by the reward or else by every metric."""
     noise = "seed noise" if _has_seeds(comparison) else "the noise within the runs"
-    first = [m for m in learning if m.name in key_metrics(comparison)[:2]]
+    first = [m for m in learning if m.name in key_metrics(comparison)[:2] and m.group in OUTCOME]
+    rest = f"No metric of learning differs by more than {noise} explains"
     unclear = [m for m in learning if m.verdict == UNCLEAR]
-    result = (
-        f"No difference in training was found: none of {_metrics(len(learning))} of learning differs by more"
-        f" than {noise} explains"
-    )
-    if undecided := [m for m in first if m.verdict == UNCLEAR and m.evidence.least is not None]:
-        limits = [f"{m.name} below {m.evidence.least:.2g}" for m in undecided]
-        return (
-            f"{result}. It is not shown to be the same either: a difference in {' or in '.join(limits)}"
-            " may go unnoticed."
-        )
-    count = f" ({len(unclear)} unclear)" if unclear else ""
-    same = [m.name for m in first if m.verdict == SAME]
-    margin = (
-        f" {_joined(same)} {'is' if len(same) == 1 else 'are'} the same within the margin." if same else ""
-    )
-    return f"{result}{count}.{margin}"
+    count = f" ({len(unclear)} of {len(learning)} unclear)." if unclear else "."
+    if undecided := [m for m in first or learning if m.verdict == UNCLEAR]:
+        limits = [f"{m.name} below {m.evidence.least:.2g}" for m in undecided if m.evidence.least is not None]
+        why = f"a difference in {' or in '.join(limits[:2])} may go unnoticed" if limits else ""
+        return f"{_UNKNOWN}: {why or _joined([f'{m.name} is unclear' for m in undecided], 2)}. {rest}{count}"
+    same = [f"±{m.evidence.margin.size:.2g} in {m.name}" for m in first or learning if m.verdict == SAME]
+    if not same:
+        equal = [f"{m.name} is equal at every point" for m in first or learning]
+        return f"The same: {_joined(equal, 2)}. {rest}{count}"
+    return f"The same within {_joined(same, 2)}. {rest}{count}"
 
 
 def _metrics(count: int) -> str:
