@@ -74,16 +74,17 @@ def config_files(launch: Launch, version: str | None, root: Path) -> set[Path]:
     return {(root / place).resolve() for place in places if place.endswith(".yaml")}
 
 
-def judged(script: Path, how: dict[str, Any], version: str | None, reasons: Counter[str]) -> Iterator[str]:
-    """Yield each way in which the upgrade of a script fails. Raises UserError for what has no configuration.
-
-    That is a launch whose config is not there, or that Hydra refuses under its own release.
-    """
-    before = read_script(script, **how).launches
-    for launch in before:
+def refuse_broken(script: Path, how: dict[str, Any], version: str | None) -> None:
+    """Raise UserError for a launch whose config is not there, or that Hydra refuses under its own release."""
+    for launch in read_script(script, **how).launches:
         if launch.module == MAIN:
-            found = effective_config(launch, version=version, root=Path(how["cwd"]), fork_config=False)
-            refuse_errors(found)
+            root = Path(how["cwd"])
+            refuse_errors(effective_config(launch, version=version, root=root, fork_config=False))
+
+
+def judged(script: Path, how: dict[str, Any], version: str | None, reasons: Counter[str]) -> Iterator[str]:
+    """Yield each way in which the upgrade of a script fails."""
+    before = read_script(script, **how).launches
     files = {}
     for file in {file for launch in before for file in config_files(launch, version, Path(how["cwd"]))}:
         done = upgrade_configuration(
@@ -195,6 +196,7 @@ def main() -> int:
         )
         for case in cases:
             try:
+                refuse_broken(case.script, case.how, case.version)
                 found = list(judged(case.script, case.how, case.version, reasons))
             except UserError as error:
                 unread.append(f"{case.name}: {error}".splitlines()[0].replace(case.how["cwd"], ""))

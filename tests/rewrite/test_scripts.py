@@ -364,15 +364,30 @@ def test_a_key_that_is_given_twice(upgraded) -> None:
     assert after(upgraded(text)) == text.replace("reward_model.", "reward.")
 
 
-def test_keys_that_no_launch_takes_are_named(upgraded) -> None:
-    word = "reward_model.reward_manager"
+def test_keys_that_no_launch_takes_get_their_new_names(upgraded) -> None:
+    word, new = "reward_model.reward_manager", "reward.reward_manager.name"
     text = f"MORE=(\n  {word}=naive # {word}=x\n)\n"
     text += f'if [ "$1" = 1 ]; then\n  A={word}=dapo\nelse\n  A={word}=naive\n'
     result = upgraded(f"{text}fi\n{LAUNCH} {SAME} $A\n")
-    new = text.replace(f"else\n  A={word}", "else\n  A=reward.reward_manager.name")
-    assert result.after.decode() == f"{new}fi\n{LAUNCH} {SAME} $A\n"
-    assert [(remark.where.line, remark.spelled) for remark in result.refused] == [(2, word), (5, word)]
+    meant = text.replace(f"{word}=", f"{new}=").replace(f"# {new}", f"# {word}")
+    assert result.after.decode() == f"{meant}fi\n{LAUNCH} {SAME} $A\n"
+    assert result.refused == []
+    assert [change.where.line for change in result.changes if "no launch takes it" in change.why] == [2, 5]
     Path(result.path).write_bytes(result.after)
-    again = upgrade_script(result.path, UpgradeOptions())
-    assert not again.changed
-    assert again.refused == result.refused
+    assert not upgrade_script(result.path, UpgradeOptions()).changed
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "reward_model.micro_batch_size_per_gpu=4",  # means nothing today
+        "+reward_model.reward_manager=dapo",  # Hydra refuses + before a key that is there
+        "actor_rollout_ref.rollout.mode=sync",  # has another value today
+    ],
+)
+def test_a_key_that_no_launch_takes_and_that_is_more_than_renamed_is_named(upgraded, word: str) -> None:
+    text = f'if [ "$1" = 1 ]; then\n  A={word}\nfi\n{LAUNCH} {SAME} $A\n'
+    result = upgraded(text)
+    assert result.after.decode() == text
+    ((line, spelled),) = [(remark.where.line, remark.spelled) for remark in result.refused]
+    assert line == 2 and word.lstrip("+").startswith(spelled)

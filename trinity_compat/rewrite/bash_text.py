@@ -20,7 +20,7 @@ from trinity_compat.launch.bash.limits import Budget
 _SAFE = re.compile(r"[\w.,:/+@%=-]+", re.A)
 _PLAIN_IN_QUOTES = re.compile(r"[^\"'`$\\!\s]*")
 _BEFORE_KEY = rb"(?<![\w.+~/$@}-])"
-_DOTTED = re.compile(rb"(?<![\w./$}-])[A-Za-z_]\w*(?:\.\w+)+(?=[\"']?=)")
+_DOTTED = re.compile(rb"(?<![\w./$}-])([A-Za-z_]\w*(?:\.\w+)+)(?=[\"']?=(?:[\"']?([\w.]+)(?![\w.$/-]))?)")
 _VARIABLE = re.compile(rb"\$(?:(\w+)|\{(\w+)(?::?-([^{}$`\"'\\]*))?\})\Z")
 _DEFAULTED = re.compile(rb"\$\{(\w+):?-([^{}$`\"'\\]*)\}\Z")
 _ENDS_LINE = re.compile(rb"[ \t]*(\\{0,2})[ \t]*(#[^\n]*)?(?:\n|\Z)")
@@ -158,11 +158,14 @@ class BashText:
                 found.append(self._place(match.start(), match.end(), token))
         return sorted(found, key=lambda place: abs(self.line_of(place.key) - line))
 
-    def dotted_keys(self) -> Iterator[tuple[int, str]]:
-        """Yield the place and the name of each dotted key in front of a ``=``, comments left out."""
+    def dotted_keys(self) -> Iterator[tuple[int, str, str]]:
+        """Yield place, name and value of each dotted key in front of a ``=``, comments left out.
+
+        The value is what a plain word or number is, "" for anything else.
+        """
         for match in _DOTTED.finditer(self.source):
             if not self._in_comment(match.start()):
-                yield match.start(), match[0].decode()
+                yield match.start(), match[1].decode(), (match[2] or b"").decode()
 
     def _place(self, key: int, key_end: int, token: ShellWord) -> Place:
         source = self.source

@@ -32,6 +32,8 @@ def differences(old: EffectiveConfig, carried: EffectiveConfig, new: EffectiveCo
 
 
 def _deliberate(key: str, old: EffectiveConfig, carried: EffectiveConfig, new: EffectiveConfig) -> str:
+    if key.endswith("._target_"):
+        return "the class behind a section belongs to its release"
     found = read_of(key, VERL, old.flavour)
     if found is not None and found.ignored:
         return f"veRL {VERL} ignores it"

@@ -6,7 +6,7 @@ The result is read again: it counts only if every launch has exactly the argumen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,8 +30,9 @@ from trinity_compat.rewrite.plan import (
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.config_search import releases_of
 from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import FLAVOURS
-from trinity_compat.verl_config.upgrade import row_for
+from trinity_compat.verl_config.upgrade import KeyChange, row_for
 
 _OTHERS = (".py", ".ipynb", ".yaml", ".yml")  # files that are read, and not as bash
 
@@ -303,34 +304,62 @@ class _Session:
         except NotEditable as problem:
             self._give_up(str(problem))
             return
-        if after == self.text.source:
-            self._compose(reading)
-            self._name_unreached(self.text, reading)
-            return
-        again = _read(self.path, self.options, after)
-        new = [Counter(word.text for word in launch.arguments) for launch in again.launches]
-        if [launch.module for launch in again.launches] != [launch.module for launch in reading.launches] or (
-            new != [Counter(words) for words in self.expected]
-        ):
-            self._give_up("its launches would not get the arguments that are meant")
-            return
+        again = reading
+        if after != self.text.source:
+            again = _read(self.path, self.options, after)
+            if not _has_launches(again, reading, self.expected):
+                self._give_up("its launches would not get the arguments that are meant")
+                return
+        after, again = self._with_unreached(after, again)
         self.out.after = after
         self._compose(again)
         self._name_unreached(BashText(after), again)
 
-    def _name_unreached(self, text: BashText, reading: Reading) -> None:
-        """Name keys of older releases that no launch takes: those of a branch that is not taken."""
+    def _with_unreached(self, after: bytes, reading: Reading) -> tuple[bytes, Reading]:
+        """Return the text with its unreached keys renamed, if its launches stay as they are."""
+        text = BashText(after)
+        renamed = list(self._unreached_renamed(text, reading))
+        if not renamed:
+            return after, reading
+        new = applied(after, [edit for edit, _ in renamed])
+        again = _read(self.path, self.options, new)
+        words = [[word.text for word in launch.arguments] for launch in reading.launches]
+        if not _has_launches(again, reading, words):
+            return after, reading
+        self.out.changes += [change for _, change in renamed]
+        return new, again
+
+    def _unreached(self, text: BashText, reading: Reading) -> Iterator[tuple[int, str, KeyChange]]:
+        """Yield place, key and row of keys of older releases that no launch takes: in a branch not taken."""
         known = {
             place.key + len(_head_of(word)) - len(_head_of(word).lstrip("+~"))
             for launch in reading.launches
             for word in launch.arguments
             for place in _places_of(text, word, self.path)
         }
-        for at, key in text.dotted_keys():
+        for at, key, value in text.dotted_keys():
             row = row_for(key, FLAVOURS[0])
-            if at in known or row is None or row.targets(key) == (key,) or row.forks:
+            if at in known or row is None or row.forks:
                 continue
+            if row.targets(key) != (key,) or row.values.get(value, value) != value:
+                yield at, key, row
+
+    def _unreached_renamed(self, text: BashText, reading: Reading) -> Iterator[tuple[Edit, Change]]:
+        """Rename those whose value stays as it is written, under one key that the target has."""
+        nodes = pinned_release(FLAVOURS[0]).nodes
+        for at, key, row in self._unreached(text, reading):
+            (target, *more) = row.targets(key) or ("",)
+            if more or target == key or target not in nodes or row.values:
+                continue
+            if text.source[at - 1 : at] not in (b"+", b"~"):
+                where = Where(self.path, text.line_of(at))
+                change = Change(where, key, target, f"{row.why}; no launch takes it as the script is read")
+                yield Edit(at, at + len(key), target.encode()), change
+
+    def _name_unreached(self, text: BashText, reading: Reading) -> None:
+        for at, key, row in self._unreached(text, reading):
             became = " and ".join(row.targets(key)) or "nothing"
+            became = f"{key} with another value" if became == key else became
             why = f"is {became} now ({row.why}); no launch takes it here as the script is read"
             self._refuse(Where(self.path, text.line_of(at)), key, f"{why}: change it by hand")
 
@@ -354,6 +383,14 @@ class _Session:
             for remark in planned[1].remaining(planned[0], composed):
                 if remark.spelled not in said:
                     self._refuse(remark.where, remark.spelled, remark.text)
+
+
+def _has_launches(new: Reading, old: Reading, words: Sequence[Sequence[str]]) -> bool:
+    """Return whether the new text has the old one's launches, with these arguments in any order."""
+    return [launch.module for launch in new.launches] == [launch.module for launch in old.launches] and (
+        [Counter(word.text for word in launch.arguments) for launch in new.launches]
+        == list(map(Counter, words))
+    )
 
 
 def _head_of(word: Word) -> str:
