@@ -10,7 +10,7 @@ from trinity_compat.run.job_dir import start_record
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.job_dir.progress import say
 from trinity_compat.run.job_dir.snapshot import Snapshot
-from trinity_compat.run.job_dir.start_record import ENGINE, RAY, WEIGHTS, Start, StartRecorder
+from trinity_compat.run.job_dir.start_record import ENGINE, RAY, WEIGHTS, RecordedStart, StartRecorder
 
 
 class Clock:
@@ -159,6 +159,6 @@ BROKEN = [
 @pytest.mark.parametrize("text", BROKEN)
 def test_what_no_launcher_wrote_is_left_out(job, text):
     with pytest.raises(ValueError):
-        Start.of_text(text)
+        RecordedStart.of_text(text)
     (job.root / "log" / "phases.json").write_text(text)
     assert start_record.read(job) == []

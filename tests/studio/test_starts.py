@@ -8,7 +8,7 @@ import pytest
 from studio_jobs import EVIL, SECRET, client_of, make_job
 
 from trinity_compat.buffer.model import Participant
-from trinity_compat.run.job_dir.start_record import Phase, Start, StartEnd
+from trinity_compat.run.job_dir.start_record import Phase, RecordedStart, StartEnd
 from trinity_compat.studio.starts import state_of
 
 FAILURE = f"the explorer ended with exit code 1: ValueError: {EVIL} api_key={SECRET}"
@@ -18,7 +18,7 @@ def record(root, end=None, *, open_phase=True, name="phases", began=None):
     began = time.time() - 60 if began is None else began
     phases = [Phase("checks", began, began + 9), Phase("Ray", began + 9, began + 13)]
     phases += [Phase("engine", began + 13, None if open_phase else began + 40), Phase("first answers")]
-    start = Start(began, phases, end)
+    start = RecordedStart(began, phases, end)
     (root / "log" / f"{name}.json").write_text(start.as_text())
 
 
@@ -132,7 +132,7 @@ def side(role, state, age_s=0.0):
 
 
 def start(began=None, end=None):
-    return Start(0.0, [Phase("checks", time.time() if began is None else began)], end)
+    return RecordedStart(0.0, [Phase("checks", time.time() if began is None else began)], end)
 
 
 RUNS, GONE = [side("trainer", "running"), side("explorer", "waiting")], [side("trainer", "running", 99.0)]

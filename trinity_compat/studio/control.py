@@ -34,7 +34,7 @@ from trinity_compat.studio.pages import job_of, page, page_of, studio_of
 from trinity_compat.studio.path_ownership import not_own, not_own_tree
 from trinity_compat.studio.restarted_runs import RestartedRun
 from trinity_compat.studio.resume_changes import (
-    Change,
+    ResumeChange,
     configuration_changes,
     environment_changes,
     missing_secrets,
@@ -276,11 +276,11 @@ def _option(name: str, value: object) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SinceLastStart:
-    """What a resume would do otherwise than the last start. ``unread``: why the script tells nothing."""
+    """Differences of a resume from the last start. ``unread``: why the script tells nothing."""
 
-    configuration: Sequence[Change]
+    configuration: Sequence[ResumeChange]
     unread: str
-    environment: Sequence[Change] | None  # None where the run recorded none
+    environment: Sequence[ResumeChange] | None  # None where the run recorded none
     secrets: Sequence[str]
     missing: Sequence[str]
 
@@ -288,7 +288,7 @@ class SinceLastStart:
 def _since_last_start(job: Job, folder: Path) -> SinceLastStart:
     recorded = recorded_environment(job)
     environ = dict(os.environ) if recorded is None else recorded.applied(os.environ)
-    changes: Sequence[Change] = ()
+    changes: Sequence[ResumeChange] = ()
     unread = ""
     try:
         record = json.loads(job_files.text(job.dir.root / "config" / "launch.json"))

@@ -27,7 +27,7 @@ _LONGEST = 400  # characters of a value
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ResumeChange:
     """One setting or variable. ``recorded`` and ``now`` are texts for people, – where it is not set."""
 
     name: str
@@ -50,7 +50,7 @@ def recorded_environment(job: Job) -> RecordedEnvironment | None:
         raise UserError(f"config/{environment.FILE} cannot be read: {error}") from error
 
 
-def environment_changes(recorded: RecordedEnvironment, environ: Mapping[str, str]) -> list[Change]:
+def environment_changes(recorded: RecordedEnvironment, environ: Mapping[str, str]) -> list[ResumeChange]:
     """Return the variables that this process has otherwise than the run had: a resume gets the run's."""
     ours = {
         name
@@ -59,7 +59,7 @@ def environment_changes(recorded: RecordedEnvironment, environ: Mapping[str, str
     } - recorded.secrets
     names = sorted({*recorded.values, *ours})
     return [
-        Change(name, _cut(recorded.values.get(name, _ABSENT)), _cut(_variable(name, environ)))
+        ResumeChange(name, _cut(recorded.values.get(name, _ABSENT)), _cut(_variable(name, environ)))
         for name in names
         if recorded.values.get(name) != environ.get(name)
     ]
@@ -72,7 +72,7 @@ def missing_secrets(recorded: RecordedEnvironment, environ: Mapping[str, str]) -
 
 def configuration_changes(
     job: Job, record: Mapping[str, object], folder: Path, environ: Mapping[str, str]
-) -> list[Change]:
+) -> list[ResumeChange]:
     """Return what the script or YAML says now in another way than the run recorded it.
 
     Raises UserError where that cannot be told.
@@ -87,7 +87,7 @@ def configuration_changes(
         raise UserError(shown(str(error)) or type(error).__name__) from error
 
 
-def _of_script(record: Mapping[str, object], folder: Path, environ: Mapping[str, str]) -> list[Change]:
+def _of_script(record: Mapping[str, object], folder: Path, environ: Mapping[str, str]) -> list[ResumeChange]:
     words = record["arguments"]
     if not isinstance(words, list):
         raise TypeError("config/launch.json has no words")
@@ -113,7 +113,7 @@ def _mains(record: Mapping[str, object]) -> dict[str, str]:
     return {str(key): str(value) for key, value in mains.items()} if isinstance(mains, dict) else {}
 
 
-def _of_words(recorded: Mapping[str, tuple[str, str]], words: Sequence[Word]) -> list[Change]:
+def _of_words(recorded: Mapping[str, tuple[str, str]], words: Sequence[Word]) -> list[ResumeChange]:
     now = _by_key((shown(word.text), str(word.where)) for word in words)
     unknown = {word.text.partition("=")[0] for word in words if word.open}  # only bash knows their value
     names = sorted({*recorded, *now} - {name for name in unknown if name in recorded})
@@ -123,7 +123,7 @@ def _of_words(recorded: Mapping[str, tuple[str, str]], words: Sequence[Word]) ->
         (before, _), (after, where) = recorded.get(name, nothing), now.get(name, nothing)
         # A word of --set was joined to the launch, and is added again.
         if before != after and recorded.get(name, nothing)[1] != "--set":
-            found.append(Change(name, _cut(before), _cut(after), where))
+            found.append(ResumeChange(name, _cut(before), _cut(after), where))
     return found
 
 
@@ -136,12 +136,12 @@ def _by_key(words: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _of_yaml(job: Job, path: Path) -> list[Change]:
+def _of_yaml(job: Job, path: Path) -> list[ResumeChange]:
     recorded = _flat(job_files.text(job.dir.root / "config" / "trinity.yaml"))
     now = _flat(path.read_text())
     names = sorted(name for name in {*recorded, *now} if recorded.get(name) != now.get(name))
     return [
-        Change(name, _cut(recorded.get(name, _ABSENT)), _cut(now.get(name, _ABSENT)), path.name)
+        ResumeChange(name, _cut(recorded.get(name, _ABSENT)), _cut(now.get(name, _ABSENT)), path.name)
         for name in names
     ]
 

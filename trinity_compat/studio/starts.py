@@ -14,7 +14,7 @@ from trinity_compat.buffer.model import Participant
 from trinity_compat.common.redaction import shown
 from trinity_compat.run.job_dir import start_record
 from trinity_compat.run.job_dir.snapshot import age, label
-from trinity_compat.run.job_dir.start_record import Start
+from trinity_compat.run.job_dir.start_record import RecordedStart
 from trinity_compat.run.job_dir.status import is_live
 from trinity_compat.studio import job_files, logs
 from trinity_compat.studio.jobs import Job
@@ -27,7 +27,7 @@ _NOBODY = (
 )
 
 
-def starts_of(job: Job) -> list[Start]:
+def starts_of(job: Job) -> list[RecordedStart]:
     """Return the last start of each command of the run; [] for a job that recorded none."""
     folder = job.dir.root / "log"
     try:
@@ -38,11 +38,11 @@ def starts_of(job: Job) -> list[Start]:
     for name in names[:_MOST]:
         side = name.removeprefix("phases").removesuffix(".json").lstrip("-")
         with contextlib.suppress(OSError, ValueError):
-            found.append(Start.of_text(job_files.text(folder / name), side))
+            found.append(RecordedStart.of_text(job_files.text(folder / name), side))
     return found
 
 
-def state_of(participants: Sequence[Participant], starts: Sequence[Start]) -> str:
+def state_of(participants: Sequence[Participant], starts: Sequence[RecordedStart]) -> str:
     """Return the job's state, a key of MEANS."""
     ends = [start.end for start in starts if start.end]
     ended = bool(starts) and len(ends) == len(starts)
@@ -66,7 +66,7 @@ def state_of(participants: Sequence[Participant], starts: Sequence[Start]) -> st
     return "starting" if time.time() - began < _STARTING_S else "lost"
 
 
-def as_page(starts: Sequence[Start]) -> list[dict[str, object]]:
+def as_page(starts: Sequence[RecordedStart]) -> list[dict[str, object]]:
     """Return the starts for JSON: each phase with its name, its time in words, and done, now or later."""
     now = time.time()
     found: list[dict[str, object]] = []
@@ -82,7 +82,7 @@ def as_page(starts: Sequence[Start]) -> list[dict[str, object]]:
     return found
 
 
-def reason_of(state: str, participants: Sequence[Participant], starts: Sequence[Start]) -> str:
+def reason_of(state: str, participants: Sequence[Participant], starts: Sequence[RecordedStart]) -> str:
     """Return why the run failed in one sentence, '' for one that did not fail."""
     if state == "lost":
         return _NOBODY
@@ -97,7 +97,7 @@ def reason_of(state: str, participants: Sequence[Participant], starts: Sequence[
 
 
 def failure_of(
-    job: Job, state: str, participants: Sequence[Participant], starts: Sequence[Start]
+    job: Job, state: str, participants: Sequence[Participant], starts: Sequence[RecordedStart]
 ) -> dict[str, str] | None:
     """Return the failure for the run's page: the reason, the log that tells more and its last lines.
 

@@ -54,7 +54,7 @@ class StartEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RecordedStart:
     """One start of a run, as its launcher recorded it."""
 
     began: float
@@ -63,7 +63,7 @@ class Start:
     side: str = ""  # train or explore where the side is a command of its own
 
     @classmethod
-    def of_text(cls, text: str, side: str = "") -> Start:
+    def of_text(cls, text: str, side: str = "") -> RecordedStart:
         """Read a record. Raises ValueError for anything else."""
         try:
             found = json.loads(text)
@@ -90,7 +90,7 @@ class Start:
         return all(phase.ended is not None for phase in self.phases)
 
 
-def line(start: Start, now: float, *, live: bool) -> str:
+def line(start: RecordedStart, now: float, *, live: bool) -> str:
     """Return the phases with their times: ``checks 9 s, Ray 4 s, engine for 12 s``."""
     words = []
     for phase in start.phases:
@@ -103,13 +103,13 @@ def line(start: Start, now: float, *, live: bool) -> str:
     return ", ".join(words)
 
 
-def read(job: JobDir) -> list[Start]:
+def read(job: JobDir) -> list[RecordedStart]:
     """Return the newest start of each command of the run; a file that is not a record is left out."""
     found = []
     for path in sorted((job.root / "log").glob("phases*.json")):
         if name := NAME.fullmatch(path.name):
             with contextlib.suppress(OSError, ValueError):
-                found.append(Start.of_text(path.read_text(), name[1].lstrip("-")))
+                found.append(RecordedStart.of_text(path.read_text(), name[1].lstrip("-")))
     return found
 
 
@@ -227,7 +227,7 @@ class StartRecorder:
 
     def _write(self) -> None:
         if self._held:
-            start = Start(self._began, list(self._phases.values()), self._end)
+            start = RecordedStart(self._began, list(self._phases.values()), self._end)
             with contextlib.suppress(OSError), file_modes.umask(self.job.umask):
                 write_text(self.job.root / "log" / f"phases{self._suffix}.json", start.as_text())
 
