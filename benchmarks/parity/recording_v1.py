@@ -5,7 +5,7 @@ each other, as they do in our trainer, since the order decides which rows share 
 """
 
 import transfer_queue
-from recording import OF_RESPONSES, keep
+from recording import OF_A_TEACHER, OF_RESPONSES, keep
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 COLUMNS = ["prompts", "responses", *OF_RESPONSES]
@@ -18,9 +18,14 @@ class RecordingBuffer(ReplayBuffer):
             place = {uid: number for number, uid in enumerate(self.prompt_global_steps[partition_id])}
             keys = [key.split("_") for key in batch.keys]
             batch.reorder(sorted(range(len(keys)), key=lambda row: (place[keys[row][0]], int(keys[row][1]))))
-            rows = transfer_queue.kv_batch_get(
-                keys=batch.keys, partition_id=partition_id, select_fields=COLUMNS
-            )
+            rows = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=partition_id)
             kept = [{name: rows[name][row].clone() for name in COLUMNS} for row in range(len(keys))]
+            for place, one in enumerate(kept):
+                # Row i of a teacher describes token i + 1.
+                first = len(one["prompts"]) - 1
+                of_responses = slice(first, first + len(one["responses"]))
+                one |= {
+                    name: rows[name][place][of_responses].clone() for name in OF_A_TEACHER if name in rows
+                }
             keep(kept, global_steps)
         return batch, metrics

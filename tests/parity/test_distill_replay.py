@@ -55,12 +55,14 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("trainer", ["v0", "v1"])
 @pytest.mark.parametrize("case", CASES)
-def test_distillation_equals_stock_on_the_same_answers(toy_dir, teacher, tmp_path, case):  # noqa: F811
+def test_distillation_equals_stock_on_the_same_answers(toy_dir, teacher, tmp_path, case, trainer):  # noqa: F811
     options = ["trainer.total_training_steps=2", *POOL, f"{TEACHER}.model_path={teacher}", *CASES[case]]
     # The last one counts: stock has the teacher's engine beside the student's.
     engines = (*ENGINE, "ray_kwargs.ray_init.num_gpus=2")
-    stock, ours = replayed(toy_dir, tmp_path, *options, stock_only=engines, ours_only=ENGINE[:1])
+    given = {"stock_only": engines, "ours_only": ENGINE[:1]}
+    stock, ours = replayed(toy_dir, tmp_path, *options, trainer=trainer, **given)
     for step in (1, 2):
         assert stock[step]["actor/distillation/loss"] != 0
         assert stock[step]["actor/grad_norm"] > 0

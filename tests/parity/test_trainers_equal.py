@@ -20,16 +20,22 @@ LOGGED_OTHERWISE += ("response_length_non_aborted/clip_ratio", "global_seqlen/")
 LOGGED_OTHERWISE += ("gdpo/", "variance_proxy/")  # by v0 alone
 
 
-def store_groups(spec, steps, *, off_policy=0.0):
-    """Answers for ``steps``, the same in each call; ``off_policy``: the spread of their log-probabilities'
-    error."""
+def store_groups(spec, steps, *, off_policy=0.0, top=None):
+    """Answers for ``steps``, the same in each call.
+
+    ``off_policy``: the spread of their log-probabilities' error. ``top``: a teacher's tokens for each token,
+    0 for its numbers of these tokens alone.
+    """
     explorer = PlainExplorer(spec)
     explorer.version = 0
     for step in range(1, steps + 1):
         rng = torch.Generator().manual_seed(step)
         places = range((step - 1) * explorer.batch, step * explorer.batch)
         groups = [explorer._group(n, explorer.train[n], step, rng, key=f"1-{n}") for n in places]
-        explorer.buffer.put_groups([_moved(group, rng, off_policy) for group in groups])
+        moved = [_moved(group, rng, off_policy) for group in groups]
+        explorer.buffer.put_groups(
+            [_taught(group, rng, top) for group in moved] if top is not None else moved
+        )
     explorer.buffer.beat("explorer", "recorded", state="done")
 
 
@@ -39,6 +45,22 @@ def _moved(group, rng, spread):
         return replace(one, logprobs=one.logprobs + noise)
 
     return replace(group, experiences=tuple(map(moved, group.experiences)))
+
+
+def _taught(group, rng, top):
+    """The group with the numbers of a teacher who likes other tokens."""
+
+    def taught(one):
+        size = (len(one.response_ids), max(top, 1))
+        ids = torch.stack([torch.randperm(60, generator=rng)[: size[1]] for _ in range(size[0])])
+        log_probs = torch.log_softmax(torch.randn(size[0], 60, generator=rng), -1)[:, : size[1]]
+        return replace(
+            one,
+            teacher_ids=ids.numpy().astype("int32") if top else None,
+            teacher_logprobs=log_probs.numpy(),
+        )
+
+    return replace(group, experiences=tuple(map(taught, group.experiences)))
 
 
 def trained_on_stored_groups(toy, folder, trainer, *options, steps=2, **given):
@@ -63,6 +85,37 @@ def test_both_trainers_compute_the_same(toy_dir, tmp_path, algorithm):  # noqa: 
         options = ["algorithm.adv_estimator=gae", *ADAPTIVE_KL]
         options += [f"critic.model.path={critic_of(toy_dir / 'model', tmp_path / 'critic')}"]
     v0, v1 = (trained_on_stored_groups(toy_dir, tmp_path / name, name, *options) for name in ("v0", "v1"))
+    the_same_is_computed(v0, v1, 2)
+
+
+LOSS = "distillation.distillation_loss"
+DISTILLED = {
+    "the top 16, supervised": ("forward_kl_topk", False, False),
+    "k1 as a reward": ("k1", True, False),
+    "k3 beside task rewards": ("k3", False, True),
+}
+
+
+@pytest.mark.parametrize("case", DISTILLED)
+def test_both_trainers_distil_the_same(toy_dir, tmp_path, case):  # noqa: F811
+    mode, as_reward, task_rewards = DISTILLED[case]
+    teacher = "distillation.teacher_models.teacher_model"
+    options = [
+        "distillation.enabled=True",
+        "distillation.n_gpus_per_node=1",
+        "distillation.nnodes=1",
+        f"{teacher}.model_path={toy_dir}/model",
+        f"{teacher}.inference.tensor_model_parallel_size=1",
+        f"{LOSS}.loss_mode={mode}",
+        f"{LOSS}.topk=16",
+        f"{LOSS}.use_policy_gradient={as_reward}",
+        f"{LOSS}.use_task_rewards={task_rewards}",
+    ]
+    given = {"top": 16 if mode == "forward_kl_topk" else 0}
+    v0, v1 = (
+        trained_on_stored_groups(toy_dir, tmp_path / name, name, *options, **given) for name in ("v0", "v1")
+    )
+    assert v0[1]["actor/distillation/loss"] != 0
     the_same_is_computed(v0, v1, 2)
 
 

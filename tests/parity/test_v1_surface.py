@@ -34,6 +34,10 @@ CASES = {
         [],
         {"algorithm_type": "topr", "advantage_fn": "clipb", "advantage_fn_args": {"mu": 0.1}},
     ),
+    "entropies, without old log-probabilities": (
+        ["algorithm.rollout_correction.bypass_mode=True"],
+        {"algorithm_type": "ppo", "advantage_fn": "clipb", "advantage_fn_args": {"mu": 0.1}},
+    ),
     "Trinity's KL": (
         [],
         {

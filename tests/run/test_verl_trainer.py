@@ -69,30 +69,12 @@ def test_a_ray_of_the_runs_own_has_room_for_transfer_queue():
     assert cpus_for(v1) - cpus_for(v0) == 2  # its controller, and a store on the one machine
 
 
-CLIPB = {
-    "algorithm.adv_estimator": "trinity_clipb",
-    "algorithm.rollout_correction.bypass_mode": True,
-}
-
-
-@pytest.mark.parametrize("keys", [{"distillation.enabled": True}, CLIPB], ids=["distillation", "clipb"])
-def test_what_v1_does_not_train_is_refused_before_anything_starts(keys):
-    spec = planned(sets=(V1,)).spec
-    verl = dict(spec.verl)
-    for key, value in keys.items():
-        verl_trainer.check(replace(spec, verl=verl))  # as it is it runs
-        put(verl, key, value)
-    with pytest.raises(UserError, match=r"^trinity_compat\.trainer: v1 ") as caught:
-        verl_trainer.check(replace(spec, verl=verl))
-    assert caught.value.hint == "let veRL's v0 trainer train it: --set trinity_compat.trainer=v0"
-    verl_trainer.check(replace(spec, verl=verl, trainer="v0"))
-
-
 TRAINED = {
     "algorithm.adv_estimator": "remax",
     "actor_rollout_ref.actor.policy_loss.loss_mode": "trinity_sppo",
     "actor_rollout_ref.actor.policy_loss.trinity_kl": "k2",
     "data.gen_batch_size": 64,
+    "distillation.enabled": True,
     "data.experience_pipeline": {"operators": []},
     "data.workflows": {"tasksets": []},
 }
@@ -107,7 +89,9 @@ def test_what_v1_trains_is_planned(key):
 
 
 @pytest.mark.parametrize("field", [{"rows": ROWS}, {"experts": ExpertSpec(ROWS, 2)}])
-def test_rows_of_files_are_refused_too(field):
-    spec = planned(sets=(V1,)).spec
-    with pytest.raises(UserError, match="v1 does not train"):
-        verl_trainer.check(replace(spec, **field))
+def test_rows_of_files_are_refused_before_anything_starts(field):
+    spec = replace(planned(sets=(V1,)).spec, **field)
+    with pytest.raises(UserError, match=r"^trinity_compat\.trainer: v1 does not train ") as caught:
+        verl_trainer.check(spec)
+    assert caught.value.hint == "let veRL's v0 trainer train it: --set trinity_compat.trainer=v0"
+    verl_trainer.check(replace(spec, trainer="v0"))

@@ -188,6 +188,52 @@ def test_the_inputs_of_a_model_that_sees_are_in_its_row():
     assert fields["position_ids"].tolist() == positions[0].tolist()
 
 
+TAUGHT = {"teacher_logprobs": np.array([[-0.5, -1.0], [-0.25, -2.0]], np.float32)}
+TOP = {"teacher_ids": np.array([[7, 8], [9, 6]], np.int32)}
+
+
+def test_a_teachers_rows_stand_before_the_tokens_that_they_describe():
+    from trinity_compat.trainer.batch import BatchShape, teacher_size, to_dataproto
+    from trinity_compat.trainer.verl_v1.rows import row_of
+
+    taught, shape = answer([11, 12, 13], [21, 22], **TAUGHT, **TOP), BatchShape(8, 8, 0)
+    fields = row_of(taught, "4-0", 0, 4, shape, TASK, taught=teacher_size([taught])).fields
+    assert fields["teacher_ids"].tolist() == [[0, 0], [0, 0], [7, 8], [9, 6], [0, 0]]
+    assert fields["teacher_logprobs"].tolist() == [[0, 0], [0, 0], [-0.5, -1.0], [-0.25, -2.0], [0, 0]]
+    v0 = to_dataproto([taught], shape).batch  # the same, padded
+    for name in ("teacher_ids", "teacher_logprobs"):
+        assert v0[name].dtype == fields[name].dtype
+        assert v0[name][0, 5:10].tolist() == fields[name].tolist()
+        assert not v0[name][0, :5].any() and not v0[name][0, 10:].any()
+
+
+def test_a_row_without_a_teacher_among_others_has_its_columns_too(monkeypatch):
+    from trinity_compat.job.answer_info import OF_RUN
+
+    one = {"teacher_logprobs": np.array([[-0.5]], np.float32)}
+    runs = [[(0, 0), (0, 1), (1, 0)], [(0, 0), (1, 0)]]
+    groups = [
+        Group(
+            f"h1/{task}",
+            task,
+            TASK,
+            1,
+            tuple(
+                replace(answer([11], [21], **one), info={OF_RUN: {"run": run, "row": row}})
+                for run, row in parts
+            ),
+        )
+        for task, parts in enumerate(runs)
+    ]
+    sampler, _, put, _ = stored(monkeypatch, groups)
+    sampler.sample(4, "train", 2)
+    assert len({frozenset(each.fields) for each in put["train"]}) == 1
+    for each in put["train"]:
+        filler = bool(each.tag.get("is_padding"))
+        assert each.fields["teacher_ids"].tolist() == ([[0], [0]] if filler else [[21], [0]])
+        assert each.fields["teacher_logprobs"].tolist() == ([[0.0], [0.0]] if filler else [[-0.5], [0.0]])
+
+
 def test_no_checkpoint_counts_while_a_row_is_left_in_transfer_queue(monkeypatch):
     import transfer_queue
 

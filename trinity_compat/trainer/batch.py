@@ -81,37 +81,50 @@ def _tensors(experiences: Sequence[Experience], shape: BatchShape) -> dict[str, 
 
 
 def _teacher_tensors(experiences: Sequence[Experience], shape: BatchShape) -> dict[str, torch.Tensor]:
-    """Teachers' ids int32 and log-probabilities float32, [N, P+R, K] each; empty where no teacher was asked.
+    """Teachers' ids int32 and log-probabilities float32, [N, P+R, K] each; empty without a teacher."""
+    size = teacher_size(experiences)
+    if not size:
+        return {}
+    width = shape.prompt + shape.response
+    rows = [teacher_rows(each, shape.prompt, width, size) for each in experiences]
+    ids, log_probs = zip(*rows, strict=True)
+    return {"teacher_ids": torch.stack(ids), "teacher_logprobs": torch.stack(log_probs)}
 
-    As in veRL a row describes the token after it: response token j has row P - 1 + j (verl 0.9.1,
-    experimental/teacher_loop/teacher_manager.py: _pad_teacher_outputs). Zeros elsewhere: the losses read no
-    other rows (trainer/distillation/losses.py). Raises RunError for rows of unlike K.
-    """
+
+def teacher_size(experiences: Sequence[Experience]) -> int:
+    """Return K, a teacher's numbers for each token; 0 where none was asked. Raises RunError for unlike K."""
     forms = {
         (each.teacher_ids is None, each.teacher_logprobs.shape[1])
         for each in experiences
         if each.teacher_logprobs is not None
     }
-    if not forms:
-        return {}
     if len(forms) > 1:
         sizes = ", ".join("own tokens" if own else f"top {size}" for own, size in sorted(forms))
         raise RunError(
             f"a step has answers with unlike teacher log-probabilities: {sizes}",
             hint="distillation.distillation_loss must be the one that the explorer generated with",
         )
-    ((_, size),) = forms
-    full = (len(experiences), shape.prompt + shape.response, size)
-    ids, log_probs = torch.zeros(full, dtype=torch.int32), torch.zeros(full)
-    for row, experience in enumerate(experiences):
-        if experience.teacher_logprobs is None:
-            continue
+    return max((size for _, size in forms), default=0)
+
+
+def teacher_rows(
+    experience: Experience, prompt: int, width: int, size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a teacher's ids int32 and log-probabilities float32, [width, K] each.
+
+    ``prompt``: the columns before the response.
+    As in veRL a row describes the token after it: response token j has row prompt - 1 + j (verl 0.9.1,
+    experimental/teacher_loop/teacher_manager.py: _pad_teacher_outputs). Zeros elsewhere: the losses read no
+    other rows (trainer/distillation/losses.py).
+    """
+    ids, log_probs = torch.zeros(width, size, dtype=torch.int32), torch.zeros(width, size)
+    if experience.teacher_logprobs is not None:
         own = experience.response_ids[:, None]
         chosen = own if experience.teacher_ids is None else experience.teacher_ids
-        place = slice(shape.prompt - 1, shape.prompt - 1 + len(own))
-        ids[row, place] = torch.from_numpy(np.array(chosen, dtype=np.int32))
-        log_probs[row, place] = torch.from_numpy(np.array(experience.teacher_logprobs, dtype=np.float32))
-    return {"teacher_ids": ids, "teacher_logprobs": log_probs}
+        place = slice(prompt - 1, prompt - 1 + len(own))
+        ids[place] = torch.from_numpy(np.array(chosen, dtype=np.int32))
+        log_probs[place] = torch.from_numpy(np.array(experience.teacher_logprobs, dtype=np.float32))
+    return ids, log_probs
 
 
 def _int64(values: npt.ArrayLike) -> torch.Tensor:

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import value_at
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.settings import SETTINGS
-from trinity_compat.trinity.algorithms import FUNCTIONS
-from trinity_compat.trinity.algorithms.model import PREFIX
-
-_BYPASS, _ESTIMATOR = "algorithm.rollout_correction.bypass_mode", "algorithm.adv_estimator"
 
 
 def check(spec: RunSpec) -> list[str]:
@@ -31,9 +26,3 @@ def _unfit(spec: RunSpec) -> Iterator[str]:
         yield "v1 does not train rows of files here"
     if spec.experts:
         yield "v1 does not train an expert's rows here"
-    if value_at(spec.verl, "distillation.enabled"):
-        yield "v1 does not distil here, and distillation.enabled=True"
-    estimator = str(value_at(spec.verl, _ESTIMATOR))
-    own = FUNCTIONS["advantage_fn"].get(estimator.removeprefix(PREFIX))
-    if own and estimator.startswith(PREFIX) and "entropy" in own.columns and value_at(spec.verl, _BYPASS):
-        yield f"v1 does not compute the entropies that {_ESTIMATOR}={estimator} reads, with {_BYPASS}=True"

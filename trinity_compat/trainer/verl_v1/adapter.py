@@ -29,7 +29,7 @@ from trinity_compat.common.crash_points import point
 from trinity_compat.job.run_spec import has_baseline
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy
-from trinity_compat.trainer.batch import BatchShape
+from trinity_compat.trainer.batch import BatchShape, teacher_size
 from trinity_compat.trainer.datasets import TASK_NO, TrainerData
 from trinity_compat.trainer.multi_modal import MultiModal
 from trinity_compat.trainer.pad_groups import is_uneven, pad_to_equal
@@ -123,10 +123,11 @@ class StoredGroups:
             for uid, group in zip(uids, groups, strict=True)
             for session, experience in enumerate(group.experiences)
         ]
+        taught = teacher_size([experience for experience, *_ in answers])
         tokens = (tokens_of(experience) for experience, *_ in answers)
         media = multi_modal.inputs_of(tokens, [task for *_, task in answers])
         return [
-            row_of(experience, uid, session, step, shape, task, inputs)
+            row_of(experience, uid, session, step, shape, task, inputs, taught)
             for (experience, uid, session, task), inputs in zip(answers, media, strict=True)
         ]
 
@@ -209,12 +210,22 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
         """No-op: the explorer has its tasks from the buffer."""
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """Compute as veRL does, with the sums of squared probabilities, which v0 asks its actor for."""
+        """Compute as veRL does, with the sums of squared probabilities, which v0 asks its actor for.
+
+        With ``bypass_mode`` veRL runs no forward pass here; an estimator that reads entropies needs one.
+        """
         batch.extra_info[_SQUARES] = self._asks_for_squares()
         made = super()._compute_old_log_prob(batch, metrics)
+        if self._bypasses() and reads_entropy(self.config.algorithm):
+            temperature = self.config.actor_rollout_ref.rollout.temperature
+            made.extra_info.update(calculate_entropy=True, compute_loss=False, temperature=temperature)
+            self.actor_rollout_wg.compute_log_prob(made)
         for each in (batch, made):
             each.extra_info.pop(_SQUARES, None)
         return made
+
+    def _bypasses(self) -> bool:
+        return bool(OmegaConf.select(self.config, "algorithm.rollout_correction.bypass_mode"))
 
     def _asks_for_squares(self) -> bool:
         return bool(self.config.actor_rollout_ref.actor.get(_SQUARES, False))
@@ -233,15 +244,16 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
 
     def _of_actor(self, batch: KVBatchMeta) -> dict[str, torch.Tensor]:
         """Columns [N, T] of the actor's forward pass that only some estimators read."""
-        recomputed = not OmegaConf.select(self.config, "algorithm.rollout_correction.bypass_mode")
         wanted = {ENTROPY: "entropy"} if reads_entropy(self.config.algorithm) else {}
-        wanted |= {_SUM: _SUM} if self._asks_for_squares() and recomputed else {}
+        wanted |= {_SUM: _SUM} if self._asks_for_squares() and not self._bypasses() else {}
         if not wanted:
             return {}
         columns = ["response_mask", *wanted.values()]
         found = kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=columns)
-        if _SUM in wanted:  # the model's own output, of prompt and response
-            found[_SUM] = response_from_nested(found[_SUM], found["response_mask"])
+        # The model's own output is of prompt and response; entropies that veRL asked for are cut already.
+        for column in wanted.values():
+            if column == _SUM or self._bypasses():
+                found[column] = response_from_nested(found[column], found["response_mask"])
         return {name: found[column].to_padded_tensor(0.0).float() for name, column in wanted.items()}
 
     def _write_mask(self, batch: KVBatchMeta, mask: torch.Tensor) -> None:
