@@ -74,6 +74,12 @@ CASES = [
         f"{SAME}{ROLLOUT}reward:\n  reward_kwargs:\n    text: |\n      two\n      lines\n",
         id="a block of text moves as a whole",
     ),
+    pytest.param(
+        f"{SAME}{ROLLOUT}  actor:\n    optim:\n"
+        "      lr_scheduler_type: cosine  # how\n      warmup_style: constant\n",
+        f"{SAME}{ROLLOUT}  actor:\n    optim:\n      lr_scheduler_type: constant\n",
+        id="two keys that are one today become one, with the value that counted",
+    ),
 ]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
+
 from trinity_compat.common.errors import Where
 from trinity_compat.common.nested import leaves, nested, value_at
 from trinity_compat.common.redaction import masked
@@ -87,7 +89,8 @@ class _Configuration:
         plan = self.plan
         self.out.kept += [_plain(remark) for remark in plan.kept]
         self.out.refused += [_plain(remark) for remark in plan.refused]
-        for change in plan.changes:
+        # a key that goes for one that takes its name goes first
+        for change in sorted(plan.changes, key=lambda change: bool(change.new)):
             self._change(self.names[change.index], change.new, change.why)
         for row in self.stale:
             self._change(row.old, (), f"a default of its release; {row.why}")
@@ -95,7 +98,7 @@ class _Configuration:
         try:
             after = self.text.result()
             content = load_yaml(after)
-        except (NotEditable, ValueError) as problem:
+        except (NotEditable, ValueError, yaml.YAMLError) as problem:
             self._give_up(str(problem))
             return
         got = {key: value for key, value in (content or {}).items() if key not in ("defaults", "hydra")}  # type: ignore[attr-defined]

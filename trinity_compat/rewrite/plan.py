@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.common.nested import leaves, value_at
+from trinity_compat.common.nested import leaves, nested, nodes, value_at
 from trinity_compat.common.releases import VERL, VERL_RELEASES, VLLM_ON_GPU
 from trinity_compat.job import vllm_arguments
 from trinity_compat.launch.model import Launch, Word, WordPart
@@ -135,6 +135,7 @@ class _Planner:
         places = {id(word): index for index, word in enumerate(self.launch.arguments)}
         self.index = {id(given): places[id(given.word)] for given in self.given}
         old = config.version.value
+        self.groups = {setting.key.lstrip("~") for setting in config.others}
         self.implied = {
             move.new[0]: move.why
             for move in self.result.moves
@@ -143,14 +144,14 @@ class _Planner:
         self.older = VERL_RELEASES.index(old) < VERL_RELEASES.index(VERL)
         self.sizes = {size.all_gpus: size for size in sizes(lambda _: True)}  # those of every model
         self.last = {given.override.key: given for given in self.given}
+        self.nodes = self._target_nodes()
+        self.superseded = dict(self._superseded())
 
     def plan(self, *, add_defaults: bool) -> LaunchPlan:
         """Return the plan."""
-        groups = {setting.key.lstrip("~") for setting in self.config.others}
         for given in self.given:
-            spelled = given.override.key + (f"@{given.override.package}" if given.override.package else "")
-            if spelled in groups and given.override.op != DELETE:
-                continue  # a choice of a config group
+            if self._chooses_group(given) and given.override.op != DELETE:
+                continue
             change = self._change(given)
             if change is not None:
                 self.out.changes.append(change)
@@ -159,6 +160,47 @@ class _Planner:
             self._add_defaults()
         self._note_ignored()
         return self.out
+
+    def _target_nodes(self) -> frozenset[str]:
+        """Return the keys that the target's composition has before the command line's overrides.
+
+        The user's own config files can have keys that veRL lacks: they take no ``+``.
+        """
+        arguments = read_arguments(self.launch)
+        if not (arguments.flags.values or arguments.hydra):
+            return self.target.nodes
+        plain = {id(given.word) for given in self.given if not self._chooses_group(given)}
+        words = tuple(word for word in self.launch.arguments if id(word) not in plain)
+        bare = with_files(replace(self.launch, arguments=words), self.files)
+        try:
+            composed = effective_config(bare, version=VERL, root=self.root, fork_config=False)
+        except UserError:
+            return self.target.nodes  # said when the new script is composed
+        return frozenset(nodes(nested(dict.fromkeys(composed.settings))))
+
+    def _chooses_group(self, given: GivenOverride) -> bool:
+        package = given.override.package
+        return given.override.key + (f"@{package}" if package else "") in self.groups
+
+    def _superseded(self) -> Iterator[tuple[int, tuple[str, str]]]:
+        """Yield the arguments (by id) that go because another one sets the same key today.
+
+        Each with the key of the other and the reason of the renaming. Two values of keys that have moved to
+        another section stay for a person to choose from.
+        """
+        for old, given in self.last.items():
+            row = row_for(old, self.config.flavour)
+            (target, *more) = row.targets(old) or ("",) if row else ("",)
+            other = self.last.get(target)
+            if row is None or more or target == old or other is None:
+                continue
+            value = row.value(given.override.value)
+            if _same(value, other.override.value):
+                yield id(given), (target, row.why)
+            elif value is not None and target.rpartition(".")[0] == old.rpartition(".")[0]:
+                carried = self.carried.get(target)
+                wins = carried is not None and _same(carried.value, value)
+                yield (id(other), (old, row.why)) if wins else (id(given), (target, row.why))
 
     def _check_files(self) -> None:
         """Name the keys of the user's config files that have to change: they are not in the script."""
@@ -185,6 +227,9 @@ class _Planner:
             return WordChange(index, (), f"{_NO_KEY} to delete") if gone else None
         if not self.older and key in self.target.nodes and _same(value_at(self.target.tree, key), value):
             return None  # the default of the target itself
+        if id(given) in self.superseded:
+            winner, why = self.superseded[id(given)]
+            return WordChange(index, (), f"{winner}, which is set too, is the same key today ({why})")
         if isinstance(value, Mapping) and value:
             self._check_section(given, value)
             return self._renamed(index, given, (key,), value, value, "")
@@ -255,12 +300,12 @@ class _Planner:
         if len(new) == 1 and new[0].head == given.spelling and text is None:
             return None
         if not why:
-            has = targets[0] in self.target.nodes
+            has = targets[0] in self.nodes
             why = f"veRL {VERL} {'has the key itself' if has else 'has no such key: Hydra wants a +'}"
         return WordChange(index, new, why)
 
     def _operator(self, given: GivenOverride, target: str) -> str:
-        op, known = given.override.op, target in self.target.nodes
+        op, known = given.override.op, target in self.nodes
         if op == FORCE:
             return FORCE
         if target == given.override.key and given.override.key in self.config.unknown and op == SET:
