@@ -377,20 +377,44 @@ def test_keys_that_no_launch_takes_get_their_new_names(upgraded) -> None:
     assert not upgrade_script(result.path, UpgradeOptions()).changed
 
 
+CHECKPOINT = "actor_rollout_ref.actor.checkpoint"
+MORE = {
+    "reward_model.micro_batch_size_per_gpu=4": "",
+    "reward_model.micro_batch_size_per_gpu=$SIZE": "",
+    "+reward_model.reward_manager=dapo": "reward.reward_manager.name=dapo",
+    "++reward_model.reward_manager=dapo": "++reward.reward_manager.name=dapo",
+    "reward_model.reward_manager=null": "",
+    "actor_rollout_ref.rollout.mode=sync": "actor_rollout_ref.rollout.mode=async",
+    "actor_rollout_ref.rollout.mode='sync'": "actor_rollout_ref.rollout.mode='async'",
+    "trainer.remove_previous_ckpt_in_save=True": (
+        "trainer.max_actor_ckpt_to_keep=1 trainer.max_critic_ckpt_to_keep=1"
+    ),
+    f"{CHECKPOINT}.contents=$WHAT": f"{CHECKPOINT}.save_contents=$WHAT {CHECKPOINT}.load_contents=$WHAT",
+}
+
+
+@pytest.mark.parametrize(("word", "meant"), MORE.items())
+def test_a_key_that_no_launch_takes_changes_like_any_other(upgraded, word: str, meant: str) -> None:
+    text = f'ARGS=()\nif [ "$1" = 1 ]; then\n  ARGS+=({{}})\nfi\n{LAUNCH} {SAME} ${{{{ARGS[@]}}}}\n'
+    result = upgraded(text.format(word))
+    assert result.refused == []
+    assert after(result) == text.format(meant)
+    assert {change.where.line for change in result.changes} == {3}
+
+
 @pytest.mark.parametrize(
     "word",
     [
-        "reward_model.micro_batch_size_per_gpu=4",  # means nothing today
-        "+reward_model.reward_manager=dapo",  # Hydra refuses + before a key that is there
-        "actor_rollout_ref.rollout.mode=sync",  # has another value today
+        "algorithm.rollout_correction.use_policy_gradient=True",  # another key follows from it
+        "trainer.remove_previous_ckpt_in_save=$KEEP",  # its value decides
     ],
 )
-def test_a_key_that_no_launch_takes_and_that_is_more_than_renamed_is_named(upgraded, word: str) -> None:
+def test_a_key_that_no_launch_takes_and_that_depends_on_the_launch_is_named(upgraded, word: str) -> None:
     text = f'if [ "$1" = 1 ]; then\n  A={word}\nfi\n{LAUNCH} {SAME} $A\n'
     result = upgraded(text)
     assert result.after.decode() == text
     ((line, spelled),) = [(remark.where.line, remark.spelled) for remark in result.refused]
-    assert line == 2 and word.lstrip("+").startswith(spelled)
+    assert line == 2 and word.startswith(spelled)
 
 
 OPTIM = "actor_rollout_ref.actor.optim"

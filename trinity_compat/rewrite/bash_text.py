@@ -21,6 +21,7 @@ _SAFE = re.compile(r"[\w.,:/+@%=-]+", re.A)
 _PLAIN_IN_QUOTES = re.compile(r"[^\"'`$\\!\s]*")
 _BEFORE_KEY = rb"(?<![\w.+~/$@}-])"
 _DOTTED = re.compile(rb"(?<![\w./$}-])([A-Za-z_]\w*(?:\.\w+)+)(?=[\"']?=(?:[\"']?([\w.]+)(?![\w.$/-]))?)")
+_OPERATOR = re.compile(rb"(?:\+\+?|~)\Z")
 _VARIABLE = re.compile(rb"\$(?:(\w+)|\{(\w+)(?::?-([^{}$`\"'\\]*))?\})\Z")
 _DEFAULTED = re.compile(rb"\$\{(\w+):?-([^{}$`\"'\\]*)\}\Z")
 _ENDS_LINE = re.compile(rb"[ \t]*(\\{0,2})[ \t]*(#[^\n]*)?(?:\n|\Z)")
@@ -166,6 +167,11 @@ class BashText:
         for match in _DOTTED.finditer(self.source):
             if not self._in_comment(match.start()):
                 yield match.start(), match[1].decode(), (match[2] or b"").decode()
+
+    def operator_at(self, at: int) -> str:
+        """Return Hydra's operator in front of a key: ``+``, ``++``, ``~`` or nothing."""
+        match = _OPERATOR.search(self.source, max(0, at - 2), at)
+        return match[0].decode() if match else ""
 
     def _place(self, key: int, key_end: int, token: ShellWord) -> Place:
         source = self.source

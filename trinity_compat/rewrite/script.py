@@ -29,10 +29,12 @@ from trinity_compat.rewrite.plan import (
 )
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.config_search import releases_of
+from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, parse_value
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import FLAVOURS
-from trinity_compat.verl_config.upgrade import KeyChange, row_for
+from trinity_compat.verl_config.spelling import hydra_text
+from trinity_compat.verl_config.upgrade import KeyChange, implies_others, row_for
 
 _OTHERS = (".py", ".ipynb", ".yaml", ".yml")  # files that are read, and not as bash
 
@@ -204,19 +206,7 @@ class _Session:
         word = launch.arguments[change.index]
         head, _, value = word.text.partition("=")
         try:
-            place = self._place(launch, change.index)
-            if not change.new:
-                edits = [self.text.removed(place)]
-            else:
-                first, *others = change.new
-                edits = []
-                if first.head != head:
-                    edits.append(self.text.renamed(place, first.head, head))
-                if first.value is not None:
-                    edits.append(self._revalued(place, value, first))
-                if others:
-                    copies = [self.text.copy(place, new.head, head, new.value) for new in others]
-                    edits.append(self.text.inserted(place, copies))
+            edits = self._edits(self.text, self._place(launch, change.index), head, value, change.new)
         except NotEditable as problem:
             became = " and ".join(map(shown, change.new)) if change.new else "nothing"
             self._refuse(word.where, head, f"is {became} now ({change.why}): {problem}")
@@ -227,12 +217,29 @@ class _Session:
         self._note(word.where, word.text if revalued else head, after, change.why)
         return True
 
-    def _revalued(self, place: Place, old: str, new: NewWord) -> Edit:
+    def _edits(
+        self, text: BashText, place: Place, head: str, value: str, new: Sequence[NewWord]
+    ) -> list[Edit]:
+        """Return the edits that make a word ``new``. Raises NotEditable."""
+        if not new:
+            return [text.removed(place)]
+        first, *others = new
+        edits = []
+        if first.head != head:
+            edits.append(text.renamed(place, first.head, head))
+        if first.value is not None:
+            edits.append(self._revalued(text, place, value, first))
+        if others:
+            copies = [text.copy(place, other.head, head, other.value) for other in others]
+            edits.append(text.inserted(place, copies))
+        return edits
+
+    def _revalued(self, text: BashText, place: Place, old: str, new: NewWord) -> Edit:
         try:
-            uses = self.uses.get((self.text.variable_of(place), new.value or ""), ())
-            return self.text.revalued(place, old, new.value or "", max(1, len(uses)))
+            uses = self.uses.get((text.variable_of(place), new.value or ""), ())
+            return text.revalued(place, old, new.value or "", max(1, len(uses)))
         except NotEditable:
-            divided = self.text.divided(place, new.divisor) if new.divisor else None
+            divided = text.divided(place, new.divisor) if new.divisor else None
             if divided is None:
                 raise
             return divided
@@ -316,48 +323,58 @@ class _Session:
         self._name_unreached(BashText(after), again)
 
     def _with_unreached(self, after: bytes, reading: Reading) -> tuple[bytes, Reading]:
-        """Return the text with its unreached keys renamed, if its launches stay as they are."""
+        """Return the text with its unreached keys changed, if its launches stay as they are."""
         text = BashText(after)
-        renamed = list(self._unreached_renamed(text, reading))
-        if not renamed:
-            return after, reading
-        new = applied(after, [edit for edit, _ in renamed])
-        again = _read(self.path, self.options, new)
+        changed = list(self._unreached_changes(text, reading))
         words = [[word.text for word in launch.arguments] for launch in reading.launches]
+        try:
+            new = applied(after, [edit for edits, _ in changed for edit in edits])
+            BashText(new)
+            again = _read(self.path, self.options, new) if changed else reading
+        except (NotEditable, UserError):
+            return after, reading
         if not _has_launches(again, reading, words):
             return after, reading
-        self.out.changes += [change for _, change in renamed]
+        self.out.changes += [change for _, change in changed]
         return new, again
 
-    def _unreached(self, text: BashText, reading: Reading) -> Iterator[tuple[int, str, KeyChange]]:
-        """Yield place, key and row of keys of older releases that no launch takes: in a branch not taken."""
+    def _unreached(self, text: BashText, reading: Reading) -> Iterator[tuple[int, str, str, KeyChange]]:
+        """Yield place, key, plain value and row of older releases' keys that no launch takes."""
         known = {
             place.key + len(_head_of(word)) - len(_head_of(word).lstrip("+~"))
             for launch in reading.launches
             for word in launch.arguments
             for place in _places_of(text, word, self.path)
         }
+        flavour = next((planned[0].flavour for planned in self.planned if planned), FLAVOURS[0])
         for at, key, value in text.dotted_keys():
-            row = row_for(key, FLAVOURS[0])
+            row = row_for(key, flavour)
             if at in known or row is None or row.forks:
                 continue
-            if row.targets(key) != (key,) or row.values.get(value, value) != value:
-                yield at, key, row
+            known_value = parse_value(value) if value else ""
+            if row.targets(key) != (key,) or row.value(known_value) != known_value:
+                yield at, key, value, row
 
-    def _unreached_renamed(self, text: BashText, reading: Reading) -> Iterator[tuple[Edit, Change]]:
-        """Rename those whose value stays as it is written, under one key that the target has."""
-        nodes = pinned_release(FLAVOURS[0]).nodes
-        for at, key, row in self._unreached(text, reading):
-            (target, *more) = row.targets(key) or ("",)
-            if more or target == key or target not in nodes or row.values:
+    def _unreached_changes(self, text: BashText, reading: Reading) -> Iterator[tuple[list[Edit], Change]]:
+        """Yield the edits of the unreached words whose new ones do not depend on the rest of the launch."""
+        for at, key, old, row in self._unreached(text, reading):
+            head = text.operator_at(at) + key
+            start, line = at + len(key) - len(head), text.line_of(at)
+            place = next((place for place in text.places(head, line) if place.key == start), None)
+            new = _unreached_words(head, key, old, row)
+            if place is None or new is None:
                 continue
-            if text.source[at - 1 : at] not in (b"+", b"~"):
-                where = Where(self.path, text.line_of(at))
-                change = Change(where, key, target, f"{row.why}; no launch takes it as the script is read")
-                yield Edit(at, at + len(key), target.encode()), change
+            try:
+                edits = self._edits(text, place, head, old, new)
+            except NotEditable:
+                continue
+            revalued = not new or new[0].value is not None
+            texts = list(masked([f"{head}={old}" if revalued and old else head, " ".join(map(shown, new))]))
+            why = f"{row.why}; no launch takes it as the script is read"
+            yield edits, Change(Where(self.path, line), texts[0], texts[1], why)
 
     def _name_unreached(self, text: BashText, reading: Reading) -> None:
-        for at, key, row in self._unreached(text, reading):
+        for at, key, _, row in self._unreached(text, reading):
             became = " and ".join(row.targets(key)) or "nothing"
             became = f"{key} with another value" if became == key else became
             why = f"is {became} now ({row.why}); no launch takes it here as the script is read"
@@ -391,6 +408,27 @@ def _has_launches(new: Reading, old: Reading, words: Sequence[Sequence[str]]) ->
         [Counter(word.text for word in launch.arguments) for launch in new.launches]
         == list(map(Counter, words))
     )
+
+
+def _unreached_words(head: str, key: str, old: str, row: KeyChange) -> list[NewWord] | None:
+    """Return what a word in a branch that is not taken becomes; None where that depends on the launch.
+
+    ``head``: the key with its operator; ``old``: its value where that is a plain word, else "".
+    """
+    operator = head.removesuffix(key)
+    if operator == DELETE or implies_others(key) or (row.values and not old):
+        return None
+    value = parse_value(old) if old else old
+    if row.skip_null and value is None:
+        return []
+    now = row.value(value)
+    text = hydra_text(now) if type(now) is not type(value) or now != value else None
+    nodes = pinned_release(FLAVOURS[0]).nodes
+    heads = [
+        (operator if operator == FORCE else "" if target in nodes else ADD) + target
+        for target in row.targets(key)
+    ]
+    return [NewWord(new, text) for new in heads]
 
 
 def _head_of(word: Word) -> str:
