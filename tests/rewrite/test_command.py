@@ -18,7 +18,7 @@ python3 -m verl.trainer.main_ppo \\
     actor_rollout_ref.rollout.name=vllm "$@"
 """
 NEW = SCRIPT.replace("reward_model.reward_manager", "reward.reward_manager.name")
-REFUSED = SCRIPT.replace("data.train_batch_size=8", "actor_rollout_ref.rollout.mode=$MODE")
+REFUSED = SCRIPT.replace("data.train_batch_size=8", "actor_rollout_ref.actor.optim.lr_warmup_steps=$STEPS")
 
 
 def upgrade(*arguments: object) -> tuple[int, str, str]:
@@ -140,11 +140,11 @@ def test_a_configuration_by_itself_gets_the_defaults(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_carried_exits_1_with_its_line(script: Path) -> None:
-    script.write_text("MODE=sync\necho $MODE\n" + REFUSED)
+    script.write_text("STEPS=null\necho $STEPS\n" + REFUSED)
     code, out, err = upgrade(script, "--verl-version", "0.8", "-q")
     assert code == 1
     assert "reward.reward_manager.name=dapo" in out
-    assert err.startswith(f"{script}:6: actor_rollout_ref.rollout.mode: ")
+    assert err.startswith(f"{script}:6: actor_rollout_ref.actor.optim.lr_warmup_steps: ")
     assert err.endswith("[cannot be carried]\n")
 
 

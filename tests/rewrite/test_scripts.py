@@ -185,22 +185,33 @@ def test_a_value_changes_where_it_is_set(upgraded, before: str, word: str, meant
     assert after(result) == f"{meant[0]}{LAUNCH} {SAME} {MODE}{meant[1]}\n"
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        "MODE=sync\necho $MODE\n",
-        "export MODE=sync\n",
-        "MODE=sync\nif true; then MODE=sync; fi\n",
-        "MODE=a\nMODE=${MODE/a/sync}\n",
-    ],
-)
+# A key with a value that is spelled otherwise today, and one that takes a single value today.
+STEPS = "actor_rollout_ref.actor.optim.lr_warmup_steps=$STEPS"
+ELSEWHERE = [
+    "X=OLD\necho $X\n",
+    "export X=OLD\n",
+    "X=OLD\nif true; then X=OLD; fi\n",
+    "X=a\nX=${X/a/OLD}\n",
+]
+
+
+@pytest.mark.parametrize("before", ELSEWHERE)
 def test_a_variable_that_is_used_elsewhere_is_named(upgraded, before: str) -> None:
-    text = f"{before}{LAUNCH} {SAME} {MODE}$MODE reward_model.num_workers=2\n"
+    before = before.replace("OLD", "null").replace("X", "STEPS")
+    text = f"{before}{LAUNCH} {SAME} {STEPS} reward_model.num_workers=2\n"
     result = upgraded(text)
     assert [str(remark.where) for remark in result.refused] == [f"{result.path}:{text.count(chr(10))}"]
-    assert "variable MODE" in result.refused[0].text
+    assert "variable STEPS" in result.refused[0].text
     # what can be carried is
     assert result.after.decode() == text.replace("reward_model.num_workers", "reward.num_workers")
+
+
+@pytest.mark.parametrize("before", ELSEWHERE)
+def test_the_only_value_that_is_left_is_written_in_place_of_such_a_variable(upgraded, before: str) -> None:
+    text = f"{before.replace('OLD', 'sync')}{LAUNCH} {SAME} {MODE}$X\n"
+    result = upgraded(text)
+    assert result.refused == []
+    assert after(result) == text.replace(f"{MODE}$X", f"{MODE}async")
 
 
 def test_defaults_that_changed_are_written_behind_the_last_word(upgraded) -> None:
@@ -211,7 +222,7 @@ def test_defaults_that_changed_are_written_behind_the_last_word(upgraded) -> Non
     )
     assert str(result.changes[0]).endswith(
         ":3: actor_rollout_ref.rollout.max_num_seqs=1024 comes: "
-        "the default of veRL 0.8.0 is 1024, that of 0.9.1 another"
+        "the default of veRL 0.8.0 is 1024, that of 0.9.1 256"
     )
 
 
@@ -307,7 +318,7 @@ def test_another_main_is_named_and_stays(upgraded) -> None:
 
 
 def test_a_loop_that_gives_one_word_two_meanings_is_left_alone(upgraded) -> None:
-    text = f"for mode in sync async; do\n  {LAUNCH} {SAME} {MODE}$mode\ndone\n"
+    text = f"for STEPS in null 5; do\n  {LAUNCH} {SAME} {STEPS}\ndone\n"
     result = upgraded(text)
     assert result.after.decode() == text
     assert result.refused
@@ -342,8 +353,8 @@ def test_nothing_of_a_script_is_run(upgraded, tmp_path: Path) -> None:
 
 
 def test_a_difference_that_is_left_is_named(upgraded) -> None:
-    result = upgraded(f"MODE=sync\necho $MODE\n{LAUNCH} {SAME} {MODE}$MODE\n")
-    assert [remark.spelled for remark in result.refused] == ["actor_rollout_ref.rollout.mode"]
+    result = upgraded(f"STEPS=null\necho $STEPS\n{LAUNCH} {SAME} {STEPS}\n")
+    assert [remark.spelled for remark in result.refused] == [STEPS.partition("=")[0]]
     # a launch without words to put the defaults behind
     result = upgraded(f"{LAUNCH}\n")
     assert "trainer.use_v1=False" in {remark.spelled for remark in result.refused}

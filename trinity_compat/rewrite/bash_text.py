@@ -243,6 +243,13 @@ class BashText:
             raise NotEditable(f"its value, {shown}, is not written out, and would have to be {new}")
         return self._reassigned(name, place, old, new, uses)
 
+    def rewritten(self, place: Place, new: str) -> Edit:
+        """Write a plain value in place of a variable that stays as it is. Raises NotEditable."""
+        raw = self.source[place.value : place.stop]
+        if not self.variable_of(place) or not _SAFE.fullmatch(new):
+            raise NotEditable(f"its value, {raw.decode(errors='replace')}, would have to be {new}")
+        return Edit(place.value, place.stop, new.encode())
+
     def divided(self, place: Place, divisor: int) -> Edit | None:
         """Divide the value where it stands, if it is a variable: ``$((NAME / 8))``."""
         match = _VARIABLE.match(_unquoted(self.source[place.value : place.stop]))

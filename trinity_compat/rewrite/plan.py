@@ -39,7 +39,7 @@ _VLLM = vllm_arguments.SECTION + "."
 _V1 = "trainer.use_v1"
 _V1_WHY = "older releases have the v0 trainer alone; v1, the default now, makes mini-batches of other rows"
 NO_FILES: Mapping[str, str] = MappingProxyType({})
-_AS_BEFORE = "the default of veRL {old} is {value}, that of {target} another"
+_AS_BEFORE = "the default of veRL {old} is {value}, that of {target} {now}"
 _NO_KEY = f"veRL {VERL} has no such key"
 
 
@@ -47,12 +47,14 @@ _NO_KEY = f"veRL {VERL} has no such key"
 class NewWord:
     """A ``key=value`` of the target. ``value`` None: the text after the ``=`` stays as it is written.
 
-    ``divisor``: by which the old value was divided, 0 where it was not.
+    ``divisor``: by which the old value was divided, 0 where it was not. ``only``: the key takes no other
+    value.
     """
 
     head: str  # the key with its operator
     value: str | None = None
     divisor: int = 0
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +298,9 @@ class _Planner:
             if text is None:
                 self._refuse(given, f"its value would be {now!r} today, for which Hydra has no spelling")
                 return None
-        new = tuple(NewWord(self._operator(given, target) + target, text) for target in targets)
+        row = row_for(given.override.key, self.config.flavour)
+        only = row is not None and row.one_value
+        new = tuple(NewWord(self._operator(given, target) + target, text, only=only) for target in targets)
         if len(new) == 1 and new[0].head == given.spelling and text is None:
             return None
         if not why:
@@ -421,8 +425,10 @@ class _Planner:
         if source is not None and source.override.value == setting.value:
             copied, text = self.index[id(source)], None
         if not why:
-            value = "null" if old is None or old.value is None else str(old.interpolation or old.value)
-            why = _AS_BEFORE.format(old=self.config.version.value, value=value, target=VERL)
+            value = _plain(old and (old.interpolation or old.value))
+            now = _plain(value_at(self.target.tree, key))
+            now = "another" if now == value else now  # a reference that leads elsewhere
+            why = _AS_BEFORE.format(old=self.config.version.value, value=value, target=VERL, now=now)
         return AddedWord(NewWord(key, text), why, copied)
 
     # Words on what the target ignores.
@@ -439,6 +445,10 @@ class _Planner:
                 why = sentence(key, VERL, self.config.flavour)
                 if why and setting and not _same(setting.value, value_at(self.target.resolved, key)):
                     self.out.kept.append(Remark(given.where, given.spelling, why))
+
+
+def _plain(value: object) -> str:
+    return "null" if value is None else str(value)
 
 
 def _same(one: object, other: object) -> bool:

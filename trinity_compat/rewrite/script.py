@@ -239,6 +239,8 @@ class _Session:
             uses = self.uses.get((text.variable_of(place), new.value or ""), ())
             return text.revalued(place, old, new.value or "", max(1, len(uses)))
         except NotEditable:
+            if new.only:
+                return text.rewritten(place, new.value or "")
             divided = text.divided(place, new.divisor) if new.divisor else None
             if divided is None:
                 raise

@@ -65,7 +65,7 @@ class UpgradeResult:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One row of upgrade.jsonl."""
+    """One row of upgrade.jsonl. ``one_value``: the pinned release takes no value but the new one."""
 
     old: str
     new: tuple[str, ...]
@@ -75,6 +75,7 @@ class KeyChange:
     skip_null: bool = False
     only: str | None = None
     forks: bool = False
+    one_value: bool = False
 
     def targets(self, key: str) -> tuple[str, ...]:
         """The new keys of ``key``, which this row matches."""
@@ -182,6 +183,7 @@ def _row(stored: Mapping[str, Any]) -> KeyChange:
         stored.get("null") == "skip",
         stored.get("only"),
         stored.get("forks", False),
+        stored.get("one_value", False),
     )
 
 
