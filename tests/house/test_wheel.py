@@ -30,6 +30,7 @@ CASES = {
     ("buffer", "stats"): (".", *NEEDS_RUN),
     ("checkpoint", "to-hf"): ("job", *NEEDS_RUN),
     ("compare",): ("a.jsonl b.jsonl", 0, "critic/score/mean"),
+    ("completion",): ("bash", 0, "_TRINITY_COMPAT_COMPLETE=bash_complete"),
     ("debug",): ("run.sh -m workflow", *NEEDS_RUN),
     ("diff",): ("run.sh x.yaml --env TOY_DIR=/toy", 0, "no difference in effect"),
     ("doctor",): ("", 1, "not installed: "),

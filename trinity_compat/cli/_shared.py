@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from trinity_compat.common.atomic_write import replacing
 from trinity_compat.common.errors import UserError, Where
@@ -17,6 +18,18 @@ from trinity_compat.launch.entrypoints import TRANSLATED, parse_user_mains
 
 _STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+class _NamedFile(click.types.StringParamType):
+    """Text that mostly names a file or a folder: a shell completes it as one, and ``-`` or a URL passes."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
+
+
+NAMED_FILE = _NamedFile()
 
 
 def main_option(command: _Command) -> _Command:
@@ -72,6 +85,7 @@ def rules_option(command: _Command) -> _Command:
     """Add the option ``--rules FILE|FAMILY``."""
     return click.option(
         "--rules",
+        type=NAMED_FILE,
         metavar="FILE|FAMILY",
         help="File of your own rules, or name of a fork family; overrides the shipped rules (docs/rules.md).",
     )(command)

@@ -11,6 +11,7 @@ import click
 from trinity_compat.audit import FORMATS, AuditOptions, audit_sources, render
 from trinity_compat.audit.phrases import errors
 from trinity_compat.cli._shared import (
+    NAMED_FILE,
     WithScriptArguments,
     main_option,
     name_and_value,
@@ -27,7 +28,7 @@ from trinity_compat.trinity.config import TARGETS
 
 
 @click.command(name="audit", cls=WithScriptArguments)
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
+@click.argument("sources", nargs=-1, required=True, type=NAMED_FILE, metavar="SOURCE…")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option(
     "--all", "every", is_flag=True, help="Also list the keys that keep their meaning (text and md)."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trinity_compat.cli._shared import refuse_overwriting, writing
+from trinity_compat.cli._shared import NAMED_FILE, refuse_overwriting, writing
 from trinity_compat.common import database_url
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.job.run_spec import RunSpec
@@ -19,7 +19,7 @@ from trinity_compat.job.run_spec import RunSpec
 if TYPE_CHECKING:
     from trinity_compat.buffer.report import BufferReport, Stats
 
-_SOURCE = click.argument("source", metavar="JOB_DIR|FILE|URL")
+_SOURCE = click.argument("source", type=NAMED_FILE, metavar="JOB_DIR|FILE|URL")
 _STATES = ("ready", "claimed", "trained", "stale", "void")
 
 

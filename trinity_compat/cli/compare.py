@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from trinity_compat.cli._shared import name_and_value, write
+from trinity_compat.cli._shared import NAMED_FILE, name_and_value, write
 from trinity_compat.common.errors import UserError
 from trinity_compat.compare.axes import AXES, Axis
 from trinity_compat.compare.margins import CompareOptions, Margins
@@ -16,7 +16,7 @@ from trinity_compat.compare.verdict import Comparison
 
 
 @click.command(name="compare")
-@click.argument("sides", nargs=-1, required=True, metavar="A B [C…]")
+@click.argument("sides", nargs=-1, required=True, type=NAMED_FILE, metavar="A B [C…]")
 @click.option("--axis", type=click.Choice(AXES), default="step", help="Axis on which the curves are aligned.")
 @click.option("--updates-per-step", "-r", type=click.IntRange(1), help="Optimizer updates per veRL step (r).")
 @click.option("--samples-per-step", type=click.IntRange(1), help="Responses per veRL step (batch × n).")
@@ -25,7 +25,12 @@ from trinity_compat.compare.verdict import Comparison
     "--metric", "metrics", multiple=True, help="Compare only metrics with this prefix; may be repeated."
 )
 @click.option("--pair", "pairs", multiple=True, metavar="THEIRS=OURS", help="Treat metric THEIRS as OURS.")
-@click.option("--rules", metavar="FILE|FAMILY", help="Rules whose `metrics` hold such pairs (docs/rules.md).")
+@click.option(
+    "--rules",
+    type=NAMED_FILE,
+    metavar="FILE|FAMILY",
+    help="Rules whose `metrics` hold such pairs (docs/rules.md).",
+)
 @click.option(
     "--margin",
     "margins",

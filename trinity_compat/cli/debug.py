@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from trinity_compat.cli._shared import write
+from trinity_compat.cli._shared import NAMED_FILE, write
 from trinity_compat.common import python_command
 from trinity_compat.common.errors import UserError
 from trinity_compat.run.plan.source import RunOptions
@@ -28,9 +28,9 @@ _OPTIONS = {
 
 
 @click.command("debug")
-@click.argument("source", required=False)
+@click.argument("source", type=NAMED_FILE, required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--config", "-c", metavar="SOURCE", help="SOURCE, in Trinity's spelling.")
+@click.option("--config", "-c", type=NAMED_FILE, metavar="SOURCE", help="SOURCE, in Trinity's spelling.")
 @click.option("--module", "-m", type=click.Choice(list(_OPTIONS)), required=True, help="Part to start.")
 @click.option("--port", default=8600, show_default=True, type=click.IntRange(1, 65535))
 @click.option(

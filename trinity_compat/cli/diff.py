@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from trinity_compat.cli._shared import name_and_value, script_options, write
+from trinity_compat.cli._shared import NAMED_FILE, name_and_value, script_options, write
 from trinity_compat.compare.configs import SettingsDifference, compared
 from trinity_compat.compare.effective_settings import read_sides
 
@@ -16,8 +16,8 @@ FORMATS = ("text", "json", "md")
 
 
 @click.command(name="diff")
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", type=NAMED_FILE, metavar="A")
+@click.argument("b", type=NAMED_FILE, metavar="B")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of stdout."

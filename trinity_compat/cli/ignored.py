@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from trinity_compat.cli._shared import (
+    NAMED_FILE,
     WithScriptArguments,
     name_and_value,
     release_options,
@@ -36,7 +37,7 @@ class _How:
 
 
 @click.command(name="ignored", cls=WithScriptArguments)
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
+@click.argument("sources", nargs=-1, required=True, type=NAMED_FILE, metavar="SOURCE…")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @script_options
 @release_options

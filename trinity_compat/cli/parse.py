@@ -11,7 +11,13 @@ from typing import Any
 
 import click
 
-from trinity_compat.cli._shared import main_option, name_and_value, script_options, user_entrypoints
+from trinity_compat.cli._shared import (
+    NAMED_FILE,
+    main_option,
+    name_and_value,
+    script_options,
+    user_entrypoints,
+)
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import hidden, shown
 from trinity_compat.launch import EnvRef, Launch, Reading, Word, merged, read_argv, read_script, read_text
@@ -20,13 +26,16 @@ from trinity_compat.launch.environment import unused_variables
 
 
 @click.command()
-@click.argument("script", required=False)
+@click.argument("script", type=NAMED_FILE, required=False)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @script_options
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @main_option
 @click.option(
-    "--rules", metavar="FILE|FAMILY", help="Your own rules, whose mains are recognized (docs/rules.md)."
+    "--rules",
+    type=NAMED_FILE,
+    metavar="FILE|FAMILY",
+    help="Your own rules, whose mains are recognized (docs/rules.md).",
 )
 @click.option(
     "--argv", is_flag=True, help="Read the words after -- as a command line, not as a script's arguments."

@@ -9,6 +9,7 @@ import click
 from trinity_compat.audit import AuditOptions, audit_sources
 from trinity_compat.audit.decisions import rules_for
 from trinity_compat.cli._shared import (
+    NAMED_FILE,
     WithScriptArguments,
     main_option,
     name_and_value,
@@ -29,7 +30,7 @@ def command() -> None:
 
 
 @command.command("init", cls=WithScriptArguments)
-@click.argument("source")
+@click.argument("source", type=NAMED_FILE)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of stdout."
 )

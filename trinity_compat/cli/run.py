@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trinity_compat.cli._shared import main_option, rules_option, user_entrypoints
+from trinity_compat.cli._shared import NAMED_FILE, main_option, rules_option, user_entrypoints
 from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TARGETS
@@ -28,7 +28,7 @@ _TAKES_ARGUMENTS = re.compile(
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False})
-@click.argument("source")
+@click.argument("source", type=NAMED_FILE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--profile",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trinity_compat.cli._shared import write
+from trinity_compat.cli._shared import NAMED_FILE, write
 from trinity_compat.common.errors import UserError
 from trinity_compat.compare.configs import compared
 from trinity_compat.compare.effective_settings import of_trinity
@@ -26,7 +26,7 @@ _OPTIONS = {
 
 
 @click.command(name="to-verl")
-@click.argument("source", metavar="YAML")
+@click.argument("source", type=NAMED_FILE, metavar="YAML")
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of stdout."
 )

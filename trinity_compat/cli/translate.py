@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from trinity_compat.cli._shared import (
+    NAMED_FILE,
     WithScriptArguments,
     main_option,
     name_and_value,
@@ -52,7 +53,7 @@ _NAMED = re.compile(r"\$\{oc\.env:(\w+)")  # a variable whose value counts when 
 
 
 @click.command(name="translate", cls=WithScriptArguments)
-@click.argument("source", required=False)
+@click.argument("source", type=NAMED_FILE, required=False)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of stdout."
 )

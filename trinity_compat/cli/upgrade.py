@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from trinity_compat.cli._shared import (
+    NAMED_FILE,
     WithScriptArguments,
     name_and_value,
     quiet_option,
@@ -28,7 +29,7 @@ from trinity_compat.verl_config.releases import check_version
 
 
 @click.command(name="upgrade", cls=WithScriptArguments)
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE…")
+@click.argument("sources", nargs=-1, required=True, type=NAMED_FILE, metavar="SOURCE…")
 @click.option("--to", "target", default=VERL, show_default=True, help="veRL release to write for.")
 @click.option("--write", "in_place", is_flag=True, help="Change the files themselves.")
 @click.option("--diff", "as_diff", is_flag=True, help="Print the reasons and a unified diff; write nothing.")
