@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from facts import public_scripts
+from published_forms import FORMS
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_argv, read_script, read_text
 from trinity_compat.translate import TranslateOptions, is_translated, translate_launch
+from trinity_compat.translate.form import made_from
 from trinity_compat.trinity.config import TARGETS
 
 from .conftest import ROOT
@@ -85,6 +87,13 @@ def test_a_launch_with_variables_that_nobody_sets(accept, target):
     made, _ = texts([("unset", read_text(UNSET).launches[0])], target)
     assert "${oc.env:NOBODY,''}" in made["unset"]
     assert accept(made, target) == {"unset": (None, None)}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_the_form_makes(accept, target):
+    forms = {"new": {}, "critic": {"algorithm": "gae", "kl": "reward"}, "guide": FORMS["grpo"]}
+    made = {name: made_from({**form, "target": target}).yaml for name, form in forms.items()}
+    assert accept(made, target) == dict.fromkeys(forms, (None, None))
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -1,0 +1,9 @@
+"""A launch made from nothing: the fields of a form become veRL's keys, a Trinity YAML and a script.
+
+from trinity_compat.translate.form import defaults, made_from
+"""
+
+from trinity_compat.translate.form.fields import BASIC, FIELDS, MORE, FormField, defaults
+from trinity_compat.translate.form.made import FormResult, Remark, made_from
+
+__all__ = ["BASIC", "FIELDS", "MORE", "FormField", "FormResult", "Remark", "defaults", "made_from"]
