@@ -23,6 +23,7 @@ PAGES = [
     "/group/toy/grpo?id=2",
     "/compare?a=toy/grpo&b=plain",
     "/answers?a=toy/grpo&b=plain&task=toy/sort 1",
+    "/configure?gpus=12&model=</script><img src=x>",
 ]
 
 

@@ -31,6 +31,7 @@ PAGES = {
     "choose": "/compare",
     "compare": "/compare?a=done&b=other&b=more",
     "answers": "/answers?a=done&b=other&task=toy/sort 1",
+    "configure": "/configure",
     "stop": "/stop/toy/grpo",
     "resume": "/resume/stopped",
     "not resumed": "/resume/done",

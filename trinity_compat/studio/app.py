@@ -16,7 +16,16 @@ from starlette.routing import Route
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
-from trinity_compat.studio import compare_page, control, experiences, live, overlay_page, run_pages, runs_page
+from trinity_compat.studio import (
+    compare_page,
+    configure_page,
+    control,
+    experiences,
+    live,
+    overlay_page,
+    run_pages,
+    runs_page,
+)
 from trinity_compat.studio.assets import mounts
 from trinity_compat.studio.comparisons import Comparisons
 from trinity_compat.studio.guard import Listener, RequestGuard
@@ -43,6 +52,8 @@ def create_app(root: Path, listener: Listener) -> Starlette:
             Route("/curves", compare_page.curves),
             Route("/report", compare_page.report),
             Route("/answers", compare_page.same_task),
+            Route("/configure", configure_page.configure),
+            Route("/configure/file/{kind}", configure_page.file),
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
             Route("/alive", _alive),

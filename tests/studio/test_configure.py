@@ -1,0 +1,92 @@
+"""The page that makes a launch from nothing."""
+
+import html
+
+import pytest
+from published_forms import FORMS
+from studio_jobs import stranger_of
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.studio.bounded_worker import BoundedWorker
+from trinity_compat.translate.form import FIELDS, made_from
+from trinity_compat.trinity.config.read import parse
+
+
+@pytest.fixture(scope="module")
+def worker():
+    return BoundedWorker(1, 1 << 30)
+
+
+def test_the_page_is_linked_and_shows_a_form_that_runs(studio):
+    assert 'href="/configure"' in studio.get("/").text
+    page = html.unescape(studio.get("/configure").text)
+    assert "A run: nothing is missing." in page
+    for field in FIELDS.values():
+        assert f'for="f-{field.name}">{field.label}<' in page
+        assert f'id="f-{field.name}"' in page and field.help in page
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_files_are_those_of_the_form(studio, name):
+    made = made_from(FORMS[name])
+    given = {"test_first": "on"} | FORMS[name]  # a browser sends a flag that is on
+    assert studio.get("/configure/file/yaml", params=given).text == made.yaml
+    answer = studio.get("/configure/file/script", params=given)
+    assert answer.text == made.script
+    assert answer.headers["content-disposition"] == 'attachment; filename="run.sh"'
+    page = studio.get("/configure", params=given).text
+    assert html.unescape(page).count(made.yaml.strip()) == 1 and made.script in html.unescape(page)
+
+
+def test_a_flag_that_a_browser_leaves_out_is_off(studio):
+    assert "val_before_train=False" in studio.get("/configure/file/script?model=m").text
+    assert "val_before_train" not in studio.get("/configure/file/script").text
+
+
+def test_a_problem_stands_at_its_field_and_there_is_no_file(studio):
+    page = studio.get("/configure?gpus=12").text
+    assert "Not yet a run: 1 problem." in page and 'href="#f-gpus">GPUs</a>: 12 are not whole nodes' in page
+    assert 'name="gpus" aria-describedby="h-gpus" value="12"' in page and 'aria-invalid="true"' in page
+    assert "Download" not in page
+    answer = studio.get("/configure/file/yaml?gpus=12")
+    assert answer.status_code == 400 and "12 are not whole nodes of 8" in answer.text
+
+
+def test_a_part_is_the_checks_and_the_files_alone(studio):
+    part = studio.get("/configure?part=1&epochs=3").text
+    assert "<form" not in part and "<html" not in part and "trainer.total_epochs=3" in part
+
+
+def test_another_file_is_not_found(studio):
+    assert studio.get("/configure/file/passwd").status_code == 404
+
+
+@pytest.mark.parametrize("address", ["/configure", "/configure/file/yaml"])
+def test_a_stranger_gets_nothing(folder, address):
+    assert stranger_of(folder).get(address).status_code == 401
+
+
+def test_a_hostile_text_stays_text(studio):
+    evil = "</textarea><script>window.stolen=1</script>\"'{{7*7}}"
+    page = studio.get("/configure", params={"model": evil, "settings": evil, "gpus": evil}).text
+    assert "<script>window" not in page and html.escape(evil[:12]) in page and ">49<" not in page
+
+
+def test_a_worker_says_what_its_function_says(worker):
+    assert worker.call(sorted, [2, 1]) == [1, 2]
+    with pytest.raises(UserError, match="ValueError"):
+        worker.call(int, "x")
+    with pytest.raises(UserError, match=r"x\.yaml:2: not YAML"):
+        worker.call(parse, "a: [", "x.yaml")
+
+
+def test_a_worker_ends_what_takes_too_long_and_works_again(worker):
+    with pytest.raises(UserError, match="took more than 1 s"):
+        worker.call(sum, range(10**15))
+    assert worker.call(len, "abc") == 3
+
+
+def test_a_worker_ends_what_takes_too_much_memory_and_works_again(worker):
+    with pytest.raises(UserError, match="too large"):
+        worker.call(bytearray, 4 << 30)
+    assert worker.call(len, "abc") == 3

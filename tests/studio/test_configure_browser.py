@@ -1,0 +1,109 @@
+"""The guide's examples made in the form as a new user would, in a real browser."""
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+from published_forms import FORMS
+from studio_browser import WAIT_MS, accessible, chromium, serving
+
+from trinity_compat.translate.form import FIELDS, made_from
+
+pytestmark = pytest.mark.browser
+SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
+
+
+@pytest.fixture(scope="module")
+def listener(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("jobs")) as listener:
+        yield listener
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def opened(browser, listener):
+    """Opens the page; at the end, nothing was refused or failed in it."""
+    contexts, said = [], []
+
+    def go(size="wide", path="/configure", **given):
+        width, height, scheme = SIZES[size]
+        viewport = {"width": width, "height": height}
+        context = browser.new_context(viewport=viewport, color_scheme=scheme, **given)
+        context.set_default_timeout(WAIT_MS)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(listener.address)
+        page.goto(listener.url.rstrip("/") + path)
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def enter(page, form):
+    if not page.locator("details.more").evaluate("each => each.open"):
+        page.get_by_text("More settings", exact=True).click()
+    for name, text in form.items():
+        field = page.locator(f"#f-{name}")
+        if FIELDS[name].kind == "flag":
+            field.set_checked(bool(text))
+        elif FIELDS[name].kind == "choice":
+            field.select_option(text)
+        else:
+            field.fill(text)
+
+
+def is_whole(page):
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert accessible(page)
+
+
+@pytest.mark.parametrize(("name", "size"), [("grpo", "wide"), ("ppo", "narrow")])
+def test_the_guide_s_example_is_made_while_one_types(opened, name, size):
+    page = opened(size)
+    is_whole(page)
+    enter(page, FORMS[name])
+    made = made_from(FORMS[name])
+    expect(page.locator("#t-script")).to_have_text(made.script, use_inner_text=True)
+    assert page.locator("#t-yaml").text_content() == made.yaml
+    with page.expect_download() as loaded:
+        page.locator("a[href*='/file/yaml']").click()
+    assert loaded.value.suggested_filename == "trinity.yaml"
+    assert loaded.value.path().read_text() == made.yaml
+    is_whole(page)
+    page.reload()
+    assert page.locator("#t-yaml").text_content() == made.yaml
+
+
+def test_a_problem_is_told_at_its_field_and_goes_with_it(opened):
+    page = opened("narrow")
+    page.locator("#f-gpus").fill("12")
+    expect(page.locator("#f-gpus[aria-invalid]")).to_be_visible()
+    expect(page.get_by_text("12 are not whole nodes of 8")).to_be_visible()
+    is_whole(page)
+    page.locator("#f-gpus").fill("16")
+    expect(page.get_by_text("trainer.nnodes=2").first).to_be_visible()
+    expect(page.locator("[aria-invalid]")).to_have_count(0)
+
+
+def test_a_file_is_copied(opened):
+    page = opened(permissions=["clipboard-read", "clipboard-write"])
+    page.locator("[data-copy=t-script]").click()
+    expect(page.get_by_text("Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == made_from({}).script
+
+
+def test_without_a_script_the_button_makes_the_files(opened):
+    page = opened("narrow", java_script_enabled=False)
+    page.locator("#f-epochs").fill("7")
+    page.get_by_role("button", name="Check and show the files").click()
+    expect(page.get_by_text("trainer.total_epochs=7").first).to_be_visible()

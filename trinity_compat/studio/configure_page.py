@@ -1,0 +1,85 @@
+"""The page that makes a launch and its YAML from nothing.
+
+A form is a GET, so its address holds it. The files are made in a process with limits, since any setting of
+veRL may stand in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from urllib.parse import urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.studio.bounded_worker import BoundedWorker
+from trinity_compat.studio.pages import page
+from trinity_compat.translate.form import BASIC, FIELDS, MORE, FormResult, Remark, defaults, made_from
+
+_SECONDS = 20
+_MEMORY = 1 << 30
+FILES = {"yaml": "trinity.yaml", "script": "run.sh"}
+
+
+@cache
+def worker() -> BoundedWorker:
+    """Return the process that reads what others may have written."""
+    return BoundedWorker(_SECONDS, _MEMORY)
+
+
+def texts_of(given: Mapping[str, str]) -> dict[str, str]:
+    """Return field → text of a request; a new form's without any field."""
+    if not FIELDS.keys() & given.keys():
+        return defaults()
+    # A browser leaves out a flag that is off.
+    return {
+        name: given.get(name, "" if field.kind == "flag" else field.default) for name, field in FIELDS.items()
+    }
+
+
+def made(texts: Mapping[str, str]) -> FormResult:
+    """Return the files of a form."""
+    try:
+        return worker().call(made_from, dict(texts))
+    except UserError as error:
+        return FormResult(remarks=(Remark("error", error.message, error.hint or ""),))
+
+
+def configure(request: Request) -> Response:
+    """Show the form with its remarks and files; with ``part`` only these, for a page that is open."""
+    texts = texts_of(request.query_params)
+    result = made(texts)
+    values = {
+        "basic": BASIC,
+        "more": MORE,
+        "texts": texts,
+        "made": result,
+        "wrong": {remark.name for remark in result.remarks if remark.rank == "error"},
+        "address": urlencode(texts, errors="replace"),
+        "changed": sum(texts[field.name] != field.default for field in MORE),
+    }
+    return page(
+        request, "configure_result.html" if "part" in request.query_params else "configure.html", values
+    )
+
+
+def file(request: Request) -> Response:
+    """Return one file of a form as a download. Raises HTTPException 400 where there is none."""
+    kind = request.path_params["kind"]
+    if kind not in FILES:
+        raise HTTPException(404, f"No file {kind!r}: the files are {', '.join(FILES)}.")
+    result = made(texts_of(request.query_params))
+    if not result.works:
+        raise HTTPException(
+            400, "; ".join(remark.message for remark in result.remarks if remark.rank == "error")
+        )
+    return download(result.yaml if kind == "yaml" else result.script, FILES[kind])
+
+
+def download(text: str, name: str) -> Response:
+    """Return a file that a browser saves and never shows."""
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(text.encode(errors="backslashreplace"), media_type="text/plain", headers=headers)

@@ -1,0 +1,54 @@
+"use strict";
+// Checks and files while one types, a moment after the last key. The address holds the form: a reload shows it again.
+(() => {
+  const form = document.getElementById("form"), result = document.getElementById("result");
+  const pause_ms = 250;
+  let timer = 0, asked = new AbortController();
+  const mark = () => {
+    const wrong = new Set([...result.querySelectorAll("[data-wrong]")].map(each => each.dataset.wrong));
+    for (const field of form.elements) {
+      if (wrong.has(field.name)) field.setAttribute("aria-invalid", "true");
+      else field.removeAttribute("aria-invalid");
+    }
+    for (const button of result.querySelectorAll("[data-copy]")) button.hidden = false;
+  };
+  const look = async () => {
+    asked.abort();
+    asked = new AbortController();
+    const query = new URLSearchParams(new FormData(form));
+    history.replaceState(null, "", `?${query}`);
+    query.set("part", "1");
+    result.setAttribute("aria-busy", "true");
+    try {
+      const answer = await fetch(`${BASE}/configure?${query}`, { signal: asked.signal });
+      if (!answer.ok) return;
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      result.replaceChildren(...fresh.body.childNodes);
+      mark();
+      result.removeAttribute("aria-busy");
+    } catch { /* a later look, or connection.js says so */ }
+  };
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(look, pause_ms);
+  });
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    clearTimeout(timer);
+    look();
+  });
+  result.addEventListener("click", async event => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const text = document.getElementById(button.dataset.copy);
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      button.textContent = "Copied";
+    } catch { // not a secure context: the text is chosen, for the keyboard's copy
+      getSelection().selectAllChildren(text);
+      button.textContent = "Chosen: copy it";
+    }
+  });
+  mark();
+  form.dataset.ready = "1";
+})();
