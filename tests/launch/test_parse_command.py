@@ -38,8 +38,8 @@ def test_json_has_every_launch_with_its_words_and_line(capsys, script, tmp_path)
                 "line": 2,
                 "env": {"A": "1"},
                 "unresolved": [
-                    {"arg": 0, "expression": "${HOME}", "line": 3},
-                    {"arg": 1, "expression": "$(nvidia-smi)", "line": 4},
+                    {"arg": 0, "expression": "${HOME}", "line": 3, "variable": "HOME"},
+                    {"arg": 1, "expression": "$(nvidia-smi)", "line": 4, "variable": ""},
                 ],
             }
         ],

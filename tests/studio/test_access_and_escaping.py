@@ -24,6 +24,7 @@ PAGES = [
     "/compare?a=toy/grpo&b=plain",
     "/answers?a=toy/grpo&b=plain&task=toy/sort 1",
     "/configure?gpus=12&model=</script><img src=x>",
+    "/translate",
 ]
 
 

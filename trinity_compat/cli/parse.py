@@ -100,20 +100,29 @@ def _launch(launch: Launch) -> dict[str, Any]:
         "line": launch.where.line,
         "env": {name: hidden(name, word.text) for name, word in launch.env.items()},
         "unresolved": [
-            {"arg": index, "expression": expression, "line": word.where.line}
+            {"arg": index, "expression": expression, "line": word.where.line, "variable": variable}
             for index, word in enumerate(launch.arguments)
-            for expression in unresolved(word)
+            for expression, variable in _open_pieces(word)
         ],
     }
 
 
 def unresolved(word: Word) -> list[str]:
     """The expressions of a word that are open: unknown output, and variables that nothing sets."""
-    found: list[str] = []
+    return [expression for expression, _ in _open_pieces(word)]
+
+
+def _open_pieces(word: Word) -> list[tuple[str, str]]:
+    """Return each open expression of a word, and the variable with which --env gives it, '' for none."""
+    found: list[tuple[str, str]] = []
     for part in word.parts:
         source = open_source(TextPiece(part.text, word.where, part.source))
         if source is not None:
-            found.append(f"${{{source.name}}}" if isinstance(source, EnvRef) else source.expression)
+            found.append(
+                (f"${{{source.name}}}", source.name)
+                if isinstance(source, EnvRef)
+                else (source.expression, source.variable)
+            )
     return found
 
 

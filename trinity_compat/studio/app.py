@@ -25,6 +25,7 @@ from trinity_compat.studio import (
     overlay_page,
     run_pages,
     runs_page,
+    translate_page,
 )
 from trinity_compat.studio.assets import mounts
 from trinity_compat.studio.comparisons import Comparisons
@@ -56,6 +57,7 @@ def create_app(root: Path, listener: Listener) -> Starlette:
             Route("/configure/file/{kind}", configure_page.file),
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
+            Route("/translate", translate_page.translate_page, methods=["GET", "POST"]),
             Route("/alive", _alive),
             *mounts(),
         ],

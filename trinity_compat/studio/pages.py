@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 
 from trinity_compat import __version__
 from trinity_compat.studio.assets import assets_digest
+from trinity_compat.studio.commands import Commands
 from trinity_compat.studio.guard import Listener
 from trinity_compat.studio.jobs import Job, Jobs
 from trinity_compat.studio.run_state import MEANS, Summaries, spark_points
@@ -41,11 +42,14 @@ class Studio:
     summaries: Summaries
     comparisons: Comparisons
     templates: jinja2.Environment
+    commands: Commands
 
     @classmethod
     def over(cls, root: Path, listener: Listener, comparisons: Comparisons) -> Studio:
         """Return a studio of the jobs in ``root``."""
-        return cls(Jobs(root), listener, SeriesCache(), Summaries(), comparisons, _templates(listener))
+        return cls(
+            Jobs(root), listener, SeriesCache(), Summaries(), comparisons, _templates(listener), Commands()
+        )
 
 
 def _templates(listener: Listener) -> jinja2.Environment:

@@ -1,0 +1,155 @@
+"""The page Translate in a real browser: ten scripts of different releases and a hostile one."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+from studio_browser import WAIT_MS, accessible, chromium, serving
+from translate_texts import HOSTILE, ROOT, command_lines, scripts
+
+pytestmark = pytest.mark.browser
+SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
+SCRIPT = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\
+  actor_rollout_ref.actor.optim.lr=1e-6 \\
+  actor_rollout_ref.rollout.n=8 trainer.n_gpus_per_node=8 trainer.experiment_name=$RUN
+"""
+
+
+@pytest.fixture(scope="module")
+def listener(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("jobs")) as listener:
+        yield listener
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def opened(browser, listener):
+    """Open the page; at its end nothing was refused by the policy or failed in it."""
+    contexts, said = [], []
+
+    def go(size="wide"):
+        width, height, scheme = SIZES[size]
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context.set_default_timeout(WAIT_MS)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(listener.address)
+        page.goto(f"{listener.url}translate")
+        page.wait_for_selector("#translate[data-ready]")
+        return page
+
+    yield go
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def give(page, name, text):
+    """Open a file, and wait for its translation."""
+    payload = {"name": name, "mimeType": "text/plain", "buffer": text.encode()}
+    page.set_input_files("#file", payload)
+    expect(page.locator("#left-name")).to_have_text(name)
+    settled(page)
+
+
+def settled(page):
+    """Wait until what is shown is the answer to what stands in the form."""
+    page.wait_for_selector("#translate:not([data-waits])")
+
+
+def taken(page):
+    """Return the translation as the page's download."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    return Path(download.value.path()).read_bytes()
+
+
+def test_ten_scripts_and_a_hostile_one_are_the_command_line_s_byte_for_byte(opened, tmp_path):
+    page = opened()
+    texts = {**scripts(), "hostile.sh": HOSTILE}
+    assert len(texts) >= 11
+    shown = {}
+    for name, text in texts.items():
+        give(page, name, text)
+        offered = page.get_by_role("button", name="Download").is_enabled()
+        shown[page.locator("#command").inner_text()] = taken(page) if offered else b""
+    ran = command_lines(list(shown), texts, tmp_path)
+    assert [out for _, out, _ in ran] == list(shown.values())
+    assert sum(1 for code, out, _ in ran if code == 0 and out) >= 10
+    assert page.evaluate("window.stolen") is None
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_page_is_whole_and_accessible_with_and_without_a_text(opened, size):
+    page = opened(size)
+    for text in ("", HOSTILE, (ROOT / "examples/verl_scripts/run_toy_grpo.sh").read_text()):
+        if text:
+            give(page, "run.sh", text)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert accessible(page)
+
+
+def test_a_line_lights_up_the_other_side_s_with_rule_status_and_reason(opened):
+    page = opened()
+    give(page, "run.sh", SCRIPT)
+    page.locator("#left .cm-line").nth(2).click()
+    lit = page.locator("#right .cm-line.cm-linked")
+    expect(lit.filter(has_text="repeat_times: 8")).to_be_visible()
+    expect(page.locator("#linked")).to_contain_text(
+        "actor_rollout_ref.rollout.n mapped algorithm.repeat_times"
+    )
+    lit.filter(has_text="repeat_times: 8").click()
+    expect(page.locator("#left .cm-line.cm-linked")).to_contain_text("rollout.n=8")
+
+
+def test_what_is_typed_is_translated_and_the_nearest_key_taken(opened):
+    page = opened()
+    page.locator("#left .cm-content").click()
+    page.keyboard.insert_text(SCRIPT.replace("optim.lr", "lr"))
+    settled(page)
+    wrong = page.locator("#left .cm-lintRange-error").first
+    expect(wrong).to_have_text("actor_rollout_ref.actor.lr")
+    expect(page.locator("#problem")).to_contain_text("did you mean actor_rollout_ref.actor.optim.lr?")
+    wrong.hover()
+    page.locator(".cm-diagnosticAction").click()
+    settled(page)
+    expect(page.locator("#left .cm-content")).to_contain_text("actor_rollout_ref.actor.optim.lr=1e-6")
+    expect(page.locator("#left .cm-lintRange-error")).to_have_count(0)
+    expect(page.locator("#right .cm-content")).to_contain_text("algorithm_type: grpo")
+
+
+def test_an_open_value_is_a_field_and_the_controls_are_options_of_the_command(opened):
+    page = opened()
+    give(page, "run.sh", SCRIPT)
+    page.get_by_label("RUN").fill("2")
+    page.get_by_label("GPUs a node").fill("4")
+    page.get_by_label("trinity-rft").select_option("0.4.1")
+    settled(page)
+    command = page.locator("#command")
+    expect(command).to_contain_text("--env=RUN=2")
+    for option in ("--target=0.4.1", "--set=trainer.n_gpus_per_node=4"):
+        expect(command).to_contain_text(option)
+    page.locator("#copy-command").click()
+    assert page.evaluate("navigator.clipboard.readText()") == command.inner_text()
+
+
+def test_an_error_is_shown_at_its_line_and_the_last_translation_stays(opened):
+    page = opened()
+    give(page, "run.sh", SCRIPT)
+    give(page, "run.sh", SCRIPT.replace("train_batch_size=64", "train_batch_size=ten"))
+    expect(page.locator("#problem")).to_contain_text("run.sh:1: ")
+    expect(page.locator("#right .cm-content")).to_contain_text("algorithm_type: grpo")
+    page.locator("#messages").get_by_role("button", name="line 1").first.click()
+    expect(page.locator("#left .cm-activeLine")).to_contain_text("train_batch_size=ten")
+    assert page.get_by_role("button", name="Download").is_disabled()

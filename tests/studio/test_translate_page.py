@@ -1,0 +1,171 @@
+"""The page Translate: the command line's own bytes, and nothing of a text is run or breaks the next one."""
+
+import os
+import time
+
+import pytest
+from studio_jobs import client_of
+from translate_texts import HOSTILE, ROOT, command_line, scripts
+
+from trinity_compat.cli import _command_server
+from trinity_compat.studio.commands import Commands
+
+GRPO = (ROOT / "examples/verl_scripts/run_toy_grpo.sh").read_text()
+LAUNCH = "python3 -m verl.trainer.main_ppo {} trainer.n_gpus_per_node=8\n"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    client = client_of(tmp_path_factory.mktemp("jobs"))
+    yield client
+    client.app.state.studio.commands.close()
+
+
+@pytest.fixture
+def ask(client):
+    """Send the page's form."""
+
+    def ask(text, **given):
+        form = {"csrf": client.app.state.studio.listener.csrf, "text": text, **given}
+        return client.post("/translate", data=form)
+
+    return ask
+
+
+def test_ten_scripts_are_there():
+    assert len(scripts()) >= 10
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"name": "x.sh", "target": "0.4.1", "gpus": "8", "rollout-gpus": "4", "minimal": "on"},
+        {"verl-version": "0.8.0", "mode": "explore", "no-comments": "on", "env": ["TOY_DIR=/toys", "A=b c"]},
+    ],
+)
+def test_the_translation_is_the_command_line_s_byte_for_byte(ask, tmp_path, given):
+    found = ask(GRPO, **given).json()
+    ran = command_line(found["command"], found["name"], GRPO, tmp_path)
+    assert found["text"].encode() == ran.stdout and found["code"] == ran.returncode == 0
+    assert found["messages"] == ran.stderr.decode().splitlines()
+
+
+def test_a_yaml_of_trinity_s_is_translated_back(ask, tmp_path):
+    text = ask(GRPO).json()["text"]
+    found = ask(text).json()
+    assert found["trinity"] and found["name"] == "config.yaml"
+    assert found["text"].encode() == command_line(found["command"], found["name"], text, tmp_path).stdout
+    assert "verl.trainer.main_ppo" in found["text"]
+
+
+def test_a_yaml_of_verl_s_is_recognised(ask):
+    found = ask("data:\n  train_batch_size: 64\ntrainer:\n  n_gpus_per_node: 8\n").json()
+    assert found["name"] == "config.yaml" and found["code"] == 0
+    assert "config.yaml:2" in found["text"] and found["audit"]["launches"][0]["keys"] >= 2
+
+
+def test_each_finding_has_its_line_rule_status_and_reason(ask):
+    found = ask(LAUNCH.format("\\\n  actor_rollout_ref.actor.lr=1 \\\n")).json()
+    (launch,) = found["audit"]["launches"]
+    finding = next(each for each in launch["findings"] if each["key"] == "actor_rollout_ref.actor.lr")
+    assert finding["source"] == "run.sh:2" and finding["status"] == "unknown" and finding["code"] == "TC001"
+    assert "did you mean" in finding["reason"]
+
+
+def test_an_error_has_its_line(ask):
+    found = ask(LAUNCH.format("\\\n data.train_batch_size=ten")).json()
+    assert found["code"] == 2 and found["text"] == ""
+    assert any(line.startswith("error: run.sh:2: ") for line in found["messages"])
+
+
+def test_values_that_only_a_run_would_give_are_offered_by_their_variable(ask):
+    keys = "trainer.nnodes=$NODES data.seed=$GPUS trainer.project_name=$HOME"
+    script = f"GPUS=$(nvidia-smi -L | wc -l)\n{LAUNCH.format(keys)}"
+    found = ask(script).json()
+    assert {each["variable"]: each["line"] for each in found["open"]} == {"NODES": 2, "GPUS": 2}
+    filled = ask(script, env=["NODES=2", "GPUS=4"]).json()
+    assert filled["open"] == [] and "--env=NODES=2" in filled["command"]
+
+
+def test_nothing_of_a_text_is_run(ask, client):
+    found = ask(HOSTILE).json()
+    assert found["limit"] == ""
+    assert list(client.app.state.studio.jobs.root.iterdir()) == []
+    assert ask(GRPO).json()["code"] == 0
+
+
+def test_no_text_is_an_answer_without_a_command(ask):
+    assert ask(" \n").json() == {"name": "run.sh", "empty": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "../run.sh"}, "name"),
+        ({"name": "-o"}, "name"),
+        ({"name": "a/b.sh"}, "name"),
+        ({"target": "9.9"}, "target"),
+        ({"verl-version": "--rules=x"}, "verl-version"),
+        ({"mode": "<b>"}, "mode"),
+        ({"gpus": "-1"}, "gpus"),
+        ({"launch": "1; ls"}, "launch"),
+        ({"folder": "relative"}, "folder"),
+        ({"folder": "/nowhere/at/all"}, "folder"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(ask, given, said):
+    answer = ask(GRPO, **given)
+    assert answer.status_code == 400 and answer.json()["problem"].startswith(f"{said}:")
+
+
+def test_a_text_that_is_too_large_is_refused(ask, client):
+    assert ask("#" * ((1 << 20) + 1)).status_code == 413
+    assert client.post("/translate", content=b"x" * (13 << 20)).status_code == 413
+
+
+def test_a_form_that_the_studio_did_not_make_is_refused(client):
+    assert client.post("/translate", data={"text": GRPO}).status_code == 403
+
+
+# -- the processes --------------------------------------------------------------------------------
+
+
+def busy(words):
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("does", "limit"),
+    [
+        (busy, "1 s of processor time"),
+        (lambda words: time.sleep(1000), "more than 1 s"),
+        (lambda words: len(bytearray(2 << 30)), "MB of memory"),
+        (lambda words: os.write(1, bytes(2 << 20)) and os.write(1, b"x"), "MB of output"),
+    ],
+)
+def test_a_command_ends_at_its_limits(monkeypatch, does, limit):
+    monkeypatch.setattr(_command_server, "_code_of", does)
+    monkeypatch.setattr(_command_server, "SECONDS", 1)
+    monkeypatch.setattr(_command_server, "OUTPUT", 1 << 20)
+    if limit == "more than 1 s":
+        monkeypatch.setattr(_command_server, "WALL_S", 1)
+    (found,) = _command_server._answered({"run.sh": ""}, [["translate"]])
+    assert limit in found["limit"]
+
+
+def test_a_server_that_died_is_started_again():
+    commands = Commands()
+    files, words = {"run.sh": GRPO}, [["parse", "run.sh"]]
+    assert commands.run(files, words)[0].code == 0
+    commands._process.kill()
+    commands._process.wait()
+    assert commands.run(files, words)[0].code == 0
+    commands.close()
+
+
+def test_a_server_that_is_late_is_ended():
+    commands = Commands(wait_s=0)
+    assert [each.limit for each in commands.run({}, [["parse", "run.sh"]])] == ["no answer"]
+    assert commands._process is None

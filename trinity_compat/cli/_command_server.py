@@ -1,0 +1,158 @@
+"""Server of light commands over texts of a web page: a process that forks for each command, within limits.
+
+The studio starts it (``studio/commands.py``). A request and its answer are one line of JSON each. The texts
+are written to a folder of the request's own, and the command line runs there as a user would run it, in a
+fork that has imported everything already. The kernel ends that fork at its limits, so that a hostile script
+costs no more than them and changes nothing for the next request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from trinity_compat.cli import main
+
+LIGHT = ("translate", "audit", "parse", "upgrade", "diff", "to-verl")
+SECONDS = 10  # of processor time, for all commands of a request
+WALL_S = 30
+MEMORY = 1 << 30  # bytes of data beyond those of the server
+OUTPUT = 16 << 20  # bytes of a command's output
+_MEMORY_CODE = 97  # of a fork without memory for its own message
+_WARM = (
+    "python3 -m verl.trainer.main_ppo data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8\n"
+)
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until their end: ``{"files": {name: text}, "commands": [[word, …], …]}``."""
+    _warm()
+    for line in requests:
+        request = json.loads(line)
+        answer = _answered(request["files"], request["commands"])
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+
+
+def _warm() -> None:
+    """Import and load what the commands need, so that each fork has it."""
+    for name in LIGHT:
+        importlib.import_module(f"trinity_compat.cli.{name.replace('-', '_')}")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("run.sh").write_text(_WARM)
+        commands = [["translate", "run.sh"], ["audit", "run.sh"], ["parse", "run.sh"], ["upgrade", "run.sh"]]
+        with Path(os.devnull).open("w") as nowhere:
+            for words in commands:
+                with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                    _code_of(words)
+    gc.freeze()
+
+
+def _answered(files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> list[dict[str, object]]:
+    """Run each command in a fork of its own, side by side; see ``_result``."""
+    folder = Path(tempfile.mkdtemp(prefix="trinity-compat-"))
+    try:
+        for name, text in files.items():
+            (folder / "texts").mkdir(exist_ok=True)
+            (folder / "texts" / name).write_bytes(text.encode(errors="surrogatepass"))
+        forks = [_forked(words, folder, number) for number, words in enumerate(commands)]
+        return [_result(folder, number, _status(fork)) for number, fork in enumerate(forks)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forked(words: Sequence[str], folder: Path, number: int) -> int:
+    fork = os.fork()
+    if fork == 0:
+        _run(words, folder, number)
+    return fork
+
+
+def _status(fork: int) -> int:
+    _, status = os.waitpid(fork, 0)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(fork, signal.SIGKILL)  # the parser that a killed fork leaves
+    return os.waitstatus_to_exitcode(status)
+
+
+def _limit(code: int) -> str:
+    """Return the limit that ended a fork, '' for one that ended by itself."""
+    if code == _MEMORY_CODE:
+        return f"more than {MEMORY >> 20} MB of memory"
+    if code == -signal.SIGALRM:
+        return f"more than {WALL_S} s"
+    if code == -signal.SIGXCPU:
+        return f"more than {SECONDS} s of processor time"
+    if code == -signal.SIGXFSZ:
+        return f"more than {OUTPUT >> 20} MB of output"
+    return "" if code >= 0 else f"signal {-code}"
+
+
+def _result(folder: Path, number: int, code: int) -> dict[str, object]:
+    """Return a command's exit code and output; ``limit`` says which limit ended it, '' for none."""
+    out, err = ((folder / f"{number}.{end}").read_bytes().decode(errors="replace") for end in ("out", "err"))
+    return {"code": code, "out": out, "err": err, "limit": _limit(code)}
+
+
+def _run(words: Sequence[str], folder: Path, number: int) -> None:
+    """Run a command in this fork and end it."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        os.chdir(folder / "texts")
+        names = (Path(os.devnull), folder / f"{number}.out", folder / f"{number}.err")
+        for descriptor, name in enumerate(names):
+            file = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+            os.dup2(file, descriptor)
+            os.close(file)
+        _limit_self()
+        code = _code_of(words)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except MemoryError:
+        code = _MEMORY_CODE
+    except BaseException as error:
+        os.write(2, f"error: {type(error).__name__}: {error}\n".encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def _code_of(words: Sequence[str]) -> int:
+    sys.argv = ["trinity-compat", *words]
+    try:
+        main(list(words))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _limit_self() -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the studio's
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, WALL_S)
+    used = next(
+        int(line.split()[1]) << 10
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmData:")
+    )
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+    resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, used + MEMORY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT, OUTPUT))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))

@@ -1,0 +1,105 @@
+"""Light commands over a page's text, in processes of their own that end at their limits.
+
+``trinity_compat.cli._command_server`` imports the commands once and forks for each. It starts with the first
+page that needs it, and is started again where it has died.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trinity_compat.common.python_command import of_module
+
+_SERVER = "trinity_compat.cli._command_server"
+_WAIT_S = 90  # for an answer: the server's own limits end each command before
+_CHUNK = 1 << 20
+_LARGEST = 64 << 20  # bytes of an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A command's exit code and output. ``limit``: the limit that ended it, '' for none."""
+
+    code: int
+    out: str
+    err: str
+    limit: str
+
+
+class Commands:
+    """The command server, one request at a time."""
+
+    def __init__(self, wait_s: float = _WAIT_S) -> None:
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def warm(self) -> None:
+        """Start the server, so that it has imported everything when the first text comes."""
+        with self._lock:
+            self._started()
+
+    def run(self, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> list[Result]:
+        """Run the commands in a folder of these files, side by side; return a result for each.
+
+        A command without an answer, since the server died or is too late, has the limit ``no answer``.
+        """
+        request = json.dumps({"files": dict(files), "commands": [list(words) for words in commands]}).encode()
+        with self._lock:
+            try:
+                answer = self._ask(self._started(), request + b"\n")
+                return [Result(**one) for one in json.loads(answer)]
+            except (OSError, ValueError, TypeError):
+                self._end()
+                return [Result(1, "", "", "no answer") for _ in commands]
+
+    def close(self) -> None:
+        """End the server."""
+        with self._lock:
+            self._end()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            self._process = subprocess.Popen(
+                of_module(_SERVER),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return self._process
+
+    def _ask(self, process: subprocess.Popen[bytes], request: bytes) -> bytes:
+        """Return a line of JSON. Raises OSError where the server ends, is late or says too much."""
+        if process.stdin is None or process.stdout is None:
+            raise OSError("no pipe")
+        process.stdin.write(request)
+        process.stdin.flush()
+        end, size = time.monotonic() + self._wait_s, 0
+        parts: list[bytes] = []
+        while not parts or not parts[-1].endswith(b"\n"):
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                raise TimeoutError(f"no answer in {self._wait_s} s")
+            part = process.stdout.read1(_CHUNK)  # type: ignore[attr-defined]
+            size += len(part)
+            if not part or size > _LARGEST:
+                raise OSError("the server ended" if not part else "an answer that is too large")
+            parts.append(part)
+        return b"".join(parts)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
