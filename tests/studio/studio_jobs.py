@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -52,13 +53,13 @@ def make_job(
     folder of its tokenizer; ``wobble``: what its figures differ by from those of another."""
     spec = _files(root, evil=evil, model=model)
     buffer = open_buffer(spec.database_url)
-    events = EventFileWriter(str(root / "monitor" / "tensorboard" / "trainer"))
+    rows = {}
     for step in range(1, steps + 1):
         buffer.put_groups([_group(step, number, evil=evil) for number in range(GROUPS)])
         claim = buffer.claim_groups(GROUPS, owner="test", step=step)
         buffer.mark_trained(claim, step=step)
-        events.add_event(_event(step, train_step(buffer, step, wobble=wobble)))
-    events.close()
+        rows[step] = train_step(buffer, step, wobble=wobble)
+    write_events(root / "monitor" / "tensorboard" / "trainer", rows)
     buffer.publish_version(WeightVersion(steps, "/dev/shm/x", "0" * 32, 10))
     for role in ("trainer", "explorer"):
         buffer.beat(role, role, state=state, detail={"step": steps})
@@ -91,7 +92,15 @@ def train_step(buffer, step: int, *, wobble: float = 0.0) -> dict[str, float]:
     return row
 
 
-def _event(step: int, row: dict[str, float]) -> Event:
+def write_events(folder: Path, rows: Mapping[int, Mapping[str, float]]) -> None:
+    """A TensorBoard event file of step → metrics."""
+    events = EventFileWriter(str(folder), filename_suffix=f".{len(list(folder.glob('*')))}")
+    for step, row in rows.items():
+        events.add_event(_event(step, row))
+    events.close()
+
+
+def _event(step: int, row: Mapping[str, float]) -> Event:
     values = [Summary.Value(tag=name, simple_value=value) for name, value in row.items()]
     return Event(step=step, wall_time=float(step), summary=Summary(value=values))
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from playwright.sync_api import expect, sync_playwright
 from studio_browser import WAIT_MS, accessible, chromium, serving
-from studio_jobs import STEPS, make_job, make_tokenizer, train_step
+from studio_jobs import STEPS, make_job, make_tokenizer, train_step, write_events
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.cli import cli
@@ -226,6 +226,33 @@ def test_a_comparison_keeps_its_view_on_another_axis(opened):
     page.wait_for_selector("#charts[data-ready]")
     assert "axis=update" in page.url and page.is_checked("#log")
     expect(page.locator("#charts h3", has_text="timing_s/step")).to_have_count(1)
+
+
+def test_a_verdict_is_made_again_as_a_run_goes_on(browser, tmp_path):
+    for name in ("ours", "theirs"):
+        make_job(tmp_path / name, evil=False, state="running")
+    monitor = tmp_path / "{}" / "monitor" / "tensorboard" / "trainer"
+    with serving(tmp_path) as listener:
+        context = browser.new_context(viewport={"width": 390, "height": 844})
+        context.set_default_timeout(WAIT_MS)
+        page = context.new_page()
+        page.goto(listener.address)
+        page.goto(f"{listener.url}compare?a=ours&b=theirs")
+        page.wait_for_selector("#charts[data-ready]")
+        expect(page.locator(".first")).to_contain_text("The same")
+        page.locator("details[data-group=reward] summary").click()
+        charts = page.locator("#charts .chart").count()
+        for name, score in (("ours", 0.5), ("theirs", float("nan"))):
+            write_events(Path(str(monitor).format(name)), {7: {"critic/score/mean": score}})
+        expect(page.locator(".first")).to_contain_text(
+            "Different: critic/score/mean is NaN from step 7 on in B"
+        )
+        expect(page.locator("#heard")).to_contain_text("Different")
+        expect(page.locator("#charts h3", has_text="critic/score/mean")).to_contain_text("NaN")
+        assert page.locator("#charts .chart").count() == charts
+        assert page.locator("details[data-group=reward]").get_attribute("open") is not None
+        is_whole(page, "verdict-live")
+        context.close()
 
 
 def test_the_keyboard_reaches_everything_and_the_theme_stays(opened):

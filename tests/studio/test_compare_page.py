@@ -1,9 +1,10 @@
 """Two runs against each other, in the browser as on the command line."""
 
 import json
+import re
 
 import pytest
-from studio_jobs import SECRET, client_of, make_job
+from studio_jobs import SECRET, client_of, make_job, write_events
 
 from trinity_compat.studio.compare_page import AXES
 
@@ -29,6 +30,59 @@ def test_the_verdict_stands_first_and_is_the_command_line_s(studio, folder):
     page = studio.get(f"/compare?{BOTH}").text
     assert f'<p class="first">{first}</p>' in page
     assert page.index("Verdict") < page.index("Curves") < page.index("Choose runs")
+
+
+def test_a_table_follows_with_the_command_line_s_row_of_each_metric(studio, folder):
+    from trinity_compat.compare.margins import CompareOptions
+    from trinity_compat.compare.report import COLUMNS, row_of
+    from trinity_compat.compare.sources import read_side
+    from trinity_compat.compare.verdict import compare
+
+    sides = [read_side([folder / name], name) for name in ("toy/grpo", "plain")]
+    result = compare(*sides, CompareOptions())
+    page = studio.get(f"/compare?{BOTH}").text
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]+)', page[page.index('aria-label="key metrics"') :])
+    assert tuple(heads[: len(COLUMNS)]) == COLUMNS
+    rows = [re.findall(r">([^<>]+)</", row) for row in re.findall(r"<tr><th scope=.row.>.*?</tr>", page)]
+    for metric in result.metrics:
+        assert row_of(metric) in rows
+    assert rows[0] == row_of(result.metric("critic/score/mean"))
+
+
+def state_of(page):
+    return re.search(r'data-state="([^"]+)"', page)[1]
+
+
+def test_an_open_page_gets_what_has_changed_and_nothing_else(tmp_path):
+    for name in "ab":
+        make_job(tmp_path / name, evil=False, state="running")
+    studio = client_of(tmp_path)
+    page = studio.get("/compare?a=a&b=b").text
+    state = state_of(page)
+    assert studio.get(f"/verdict?a=a&b=b&state={state}").json() == {"state": state, "wait_s": 5.0}
+    more = {step: {"critic/score/mean": float("inf")} for step in (7, 8)}
+    for name in "ab":
+        rows = more if name == "b" else {step: {"critic/score/mean": 0.5} for step in more}
+        write_events(tmp_path / name / "monitor" / "tensorboard" / "trainer", rows)
+    told = studio.get(f"/verdict?a=a&b=b&state={state}").json()
+    assert told["first"] == "Different: critic/score/mean is infinite from step 7 on in B, finite in A."
+    assert f'<p class="first">{told["first"]}</p>' in told["html"] and "critic/score/mean" in told["names"]
+    assert told["state"] == state_of(studio.get("/compare?a=a&b=b").text) != state
+
+
+def test_sides_that_have_ended_are_looked_at_less_often(studio):
+    page = studio.get(f"/compare?{BOTH}").text
+    assert studio.get(f"/verdict?{BOTH}&state={state_of(page)}").json()["wait_s"] == 30
+
+
+def test_a_side_without_metrics_yet_is_a_problem_until_it_has_some(tmp_path):
+    make_job(tmp_path / "a")
+    make_job(tmp_path / "b", steps=0, state="running")
+    studio = client_of(tmp_path)
+    told = studio.get("/verdict?a=a&b=b").json()
+    assert "nothing to compare here" in told["problem"] and told["wait_s"] == 5 and "html" not in told
+    write_events(tmp_path / "b" / "monitor" / "tensorboard" / "trainer", {1: {"critic/score/mean": 0.1}})
+    assert studio.get("/verdict?a=a&b=b").json()["first"].startswith("Not enough data to say")
 
 
 @pytest.mark.parametrize("axis", AXES)
@@ -70,7 +124,9 @@ def test_a_side_that_cannot_be_compared_says_why(tmp_path):
     assert studio.get("/report?a=a&b=b").status_code == 503
 
 
-@pytest.mark.parametrize("path", ["/curves", "/report", "/answers?a=plain", "/answers?a=plain&b=plain"])
+@pytest.mark.parametrize(
+    "path", ["/curves", "/report", "/verdict", "/answers?a=plain", "/answers?a=plain&b=plain"]
+)
 def test_an_address_without_sides_or_task_is_wrong(studio, path):
     assert studio.get(path).status_code == 400
 

@@ -28,6 +28,7 @@ PARAMETERS = {
     "/selection/{job:path}": ["kind", "text", "task", "sort", "after", "step_min", "reward_max", "format"],
     "/note/{job:path}": ["id", "group", "note", "pinned", "csrf"],
     "/compare": ["a", "b", "axis"],
+    "/verdict": ["a", "b", "axis", "state"],
     "/curves": ["a", "b", "axis", "name"],
     "/report": ["a", "b", "axis"],
     "/answers": ["a", "b", "axis", "task"],
@@ -40,6 +41,7 @@ RIGHT = {
     "/image/{job:path}": {"id": "1", "digest": "0" * 64},
     "/note/{job:path}": {"id": "1", "group": "1", "note": "x"},
     "/compare": {"a": "one", "b": "two"},
+    "/verdict": {"a": "one", "b": "two"},
     "/curves": {"a": "one", "b": "two", "name": "actor/entropy"},
     "/report": {"a": "one", "b": "two"},
     "/answers": {"a": "one", "b": "two", "task": "toy/sort 1"},
@@ -135,6 +137,7 @@ WRONG = [
     "/look/one?log=trainer:x",
     "/look/one?last=trainer:1:99999999999999999999",
     "/compare?a=one&b=two&axis=x",
+    "/verdict?a=one",
     "/curves?a=one",
     "/answers?a=one&b=two",
 ]

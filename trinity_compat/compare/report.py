@@ -18,7 +18,7 @@ from trinity_compat.compare.model import Side
 from trinity_compat.compare.verdict import Comparison, MetricVerdict
 
 _STYLES = {"differs": "bold red", "unclear": "yellow", "same": "green", "identical": "dim green"}
-_COLUMNS = (
+COLUMNS = (
     "metric",
     "verdict",
     "A level",
@@ -35,7 +35,8 @@ _COLUMNS = (
 _OPEN_COLUMNS = ("unclear", "why", "same within", "detectable (80 % power)", "seeds per side needed")
 
 
-def _cells(metric: MetricVerdict) -> list[str]:
+def row_of(metric: MetricVerdict) -> list[str]:
+    """Return a metric's cells of COLUMNS."""
     d = metric.difference
     interval = "–" if math.isnan(d.low) else f"{d.low:+.3g} … {d.high:+.3g}"
     return [
@@ -118,11 +119,11 @@ def _print_data_needed(comparison: Comparison, console: Console) -> None:
 def _print_group(group: str, metrics: list[MetricVerdict], console: Console) -> None:
     """Print a row for each metric except identical ones, which are only named."""
     table = Table(title=group, title_justify="left", box=None, pad_edge=False)
-    for index, column in enumerate(_COLUMNS):
+    for index, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if index < 2 else "right", overflow="fold")
     for metric in metrics:
         if metric.verdict != IDENTICAL:
-            cells = _cells(metric)
+            cells = row_of(metric)
             table.add_row(cells[0], Text(cells[1], style=_STYLES[metric.verdict]), *cells[2:])
     if table.row_count:
         console.print(table)
@@ -140,7 +141,7 @@ def as_markdown(comparison: Comparison) -> str:
     for group, counts, names in group_rows(comparison):
         lines.append(f"| {group} | {' | '.join(map(str, counts.values()))} | {', '.join(names)} |")
     for group, metrics in comparison.groups.items():
-        lines += ["", f"### {group}", "", *_markdown(_COLUMNS, map(_cells, metrics))]
+        lines += ["", f"### {group}", "", *_markdown(COLUMNS, map(row_of, metrics))]
     if unclear := data_needed(comparison):
         lines += ["", "### Data needed for a verdict", "", *_markdown(_OPEN_COLUMNS, unclear)]
     notes = _footnotes(comparison)

@@ -50,6 +50,7 @@ def create_app(root: Path, listener: Listener) -> Starlette:
             Route("/note/{job:path}", experiences.note, methods=["POST"]),
             Route("/overlay", overlay_page.overlay),
             Route("/compare", compare_page.comparison),
+            Route("/verdict", compare_page.verdict),
             Route("/curves", compare_page.curves),
             Route("/report", compare_page.report),
             Route("/answers", compare_page.same_task),

@@ -12,14 +12,20 @@ from trinity_compat.compare import inference
 from trinity_compat.compare.axes import AXES
 from trinity_compat.compare.conclusion import group_rows, headline, key_metrics
 from trinity_compat.compare.configs import of_runs
+from trinity_compat.compare.decide import DIFFERS
 from trinity_compat.compare.html import as_html, drawn
+from trinity_compat.compare.names import is_of_learning
+from trinity_compat.compare.report import COLUMNS, row_of
 from trinity_compat.compare.verdict import Comparison
 from trinity_compat.studio.comparisons import ComparisonQuery
 from trinity_compat.studio.experiences import index_of, read_group
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, job_named, page, studio_of
+from trinity_compat.studio.run_state import RunSummary
 
 _TASKS = 12
+_SOON_S, _LATER_S = 5.0, 30.0  # until the next look at sides of which a run goes on, at others
+_SHARE = 10  # a page waits at least so many times as long as the comparison took
 Newest = tuple[int, float]  # step, mean reward
 
 
@@ -43,32 +49,86 @@ def comparison(request: Request) -> Response:
         "chosen": {side: request.query_params.getlist(side) for side in "ab"},
         "axes": AXES,
         "axis": query.axis if query else "step",
+        "query": query,
+        "state": "",
         "found": None,
         "problem": "",
     }
     if query:
         try:
-            values |= {"found": _found(studio.comparisons.of(query), query)}
+            values |= {"state": _state(request, query)}
+            values |= {"found": _found(request, studio.comparisons.of(query), query)}
         except UserError as error:
             values |= {"problem": str(error)}
     return page(request, "compare.html", values)
 
 
-def _found(result: Comparison, query: ComparisonQuery) -> dict[str, object]:
+def verdict(request: Request) -> Response:
+    """Return what an open page that has ``?state=…`` lacks: nothing, a problem, or the parts that changed."""
+    studio, query = studio_of(request), _asked(request)
+    told: dict[str, object] = {"state": request.query_params.get("state", "")}
+    try:
+        state = _state(request, query)
+        if state != told["state"]:
+            found = _found(request, studio.comparisons.of(query), query)
+            html = studio.templates.get_template("verdict.html").render(found=found)
+            told = {"state": state, "first": found["first"], "html": html, "names": found["names"]}
+    except UserError as error:
+        told["problem"] = str(error)
+    going = any(_summary(request, job).state in ("running", "starting") for job in (*query.a, *query.b))
+    wait_s = max(_SOON_S if going else _LATER_S, _SHARE * studio.comparisons.took_s)
+    return as_json(told | {"wait_s": wait_s})
+
+
+def _state(request: Request, query: ComparisonQuery) -> str:
+    """Return a text that changes when a page of the query shows something else. Raises UserError."""
+    return ".".join([query.state(), *(_summary(request, job).state for job in (*query.a, *query.b))])
+
+
+def _asked(request: Request) -> ComparisonQuery:
+    """Return the query. Raises HTTPException 400 where the address does not name two sides."""
+    query = query_of(request)
+    if query is None:
+        raise HTTPException(400, "The address must name two sides.")
+    return query
+
+
+def _summary(request: Request, job: Job) -> RunSummary:
+    return studio_of(request).summaries.of(job)
+
+
+def _found(request: Request, result: Comparison, query: ComparisonQuery) -> dict[str, object]:
     first, *rest = headline(result)
+    sides = {"a": (result.a.label, query.a), "b": (result.b.label, query.b)}
     return {
-        "labels": {"a": result.a.label, "b": result.b.label},
+        "sides": {
+            side: (label, [_summary(request, job) for job in jobs]) for side, (label, jobs) in sides.items()
+        },
         "first": first,
         "rest": rest,
+        "columns": COLUMNS,
+        "tables": _tables(result),
         "groups": group_rows(result),
         "curves": key_metrics(result),
         "names": [metric.name for metric in result.metrics],
         "configuration": _differences(result),
         "tasks": _tasks(query.a[0], query.b[0]),
         "address": query.address,
-        "sides": query.sides,
+        "query": query.sides,
         "incomplete": inference.missing() or "",
     }
+
+
+def _tables(result: Comparison) -> list[tuple[str, list[list[str]]]]:
+    """Return (title, rows of COLUMNS): the key metrics and those of learning that differ, then each group."""
+    key = key_metrics(result)
+    differ = [m.name for m in result.metrics if m.verdict == DIFFERS and is_of_learning(m.group)]
+    named = {metric.name: metric for metric in result.metrics}
+    first = [row_of(named[name]) for name in dict.fromkeys((*key, *differ))]
+    return [
+        ("", first),
+        *((group, [row_of(metric) for metric in metrics]) for group, metrics in result.groups.items()),
+    ]
 
 
 def _differences(result: Comparison) -> list[dict[str, object]] | None:
@@ -94,20 +154,14 @@ def _tasks(a: Job, b: Job) -> list[tuple[str, Newest, Newest]]:
 
 def curves(request: Request) -> Response:
     """Return name → metric with its drawn points, for each ``?name=…``."""
-    query = query_of(request)
-    if query is None:
-        raise HTTPException(400, "The address must name two sides.")
-    result = studio_of(request).comparisons.of(query)
+    result = studio_of(request).comparisons.of(_asked(request))
     wanted = set(request.query_params.getlist("name"))
     return as_json({metric.name: drawn(metric) for metric in result.metrics if metric.name in wanted})
 
 
 def report(request: Request) -> Response:
     """Return the HTML report as a download, so that it never runs in the studio's origin."""
-    query = query_of(request)
-    if query is None:
-        raise HTTPException(400, "The address must name two sides.")
-    result = studio_of(request).comparisons.of(query)
+    result = studio_of(request).comparisons.of(_asked(request))
     headers = {"content-disposition": 'attachment; filename="comparison.html"'}
     text = as_html(result, config_diff=_differences(result)).encode(errors="replace")
     return Response(text, media_type="text/html", headers=headers)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -38,22 +40,43 @@ class ComparisonQuery:
         """The query that asks for it again."""
         return f"{self.sides}&axis={self.axis}"
 
+    def state(self) -> str:
+        """Return a digest of the query and of the times and sizes of the files that it reads.
+
+        Raises UserError where a side holds anything but regular files: the readers of `trinity-compat
+        compare` open files by their names.
+        """
+        digest = hashlib.sha256(self.address.encode())
+        for job in (*self.a, *self.b):
+            for file in _files_of(job):
+                digest.update(repr(file).encode(errors="replace"))
+        return digest.hexdigest()[:16]
+
+
+def _files_of(job: Job) -> Iterator[tuple[str, int, int]]:
+    for name in ("config", "monitor"):
+        try:
+            yield from job_files.state_of(job.dir.root / name)
+        except OSError as error:
+            raise UserError(f"{error.filename or job.dir.root / name} {error.strerror}") from error
+
 
 class Comparisons:
     """The latest ones; made again when a run has moved on."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[object, Comparison] = OrderedDict()
+        self._kept: OrderedDict[str, Comparison] = OrderedDict()
         self._lock = threading.Lock()
+        self.took_s = 0.0  # the last computation
 
     def of(self, query: ComparisonQuery) -> Comparison:
         """Raises UserError where the sides cannot be compared. One at a time: it takes a core for a while."""
-        key = (query.address, tuple(job.signature() for job in (*query.a, *query.b)))
         with self._lock:
+            key = query.state()
             if key not in self._kept:
-                options = CompareOptions(axis=query.axis)
-                a, b = (_read(side) for side in (query.a, query.b))
-                self._kept[key] = compare(a, b, options)
+                began = time.monotonic()
+                self._kept[key] = compare(_read(query.a), _read(query.b), CompareOptions(axis=query.axis))
+                self.took_s = time.monotonic() - began
             self._kept.move_to_end(key)
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
@@ -61,18 +84,5 @@ class Comparisons:
 
 
 def _read(side: Sequence[Job]) -> Side:
-    """The side's runs.
-
-    The reader of `trinity-compat compare` opens files by their names, so that nothing but regular files may
-    lie there.
-    """
-    for job in side:
-        for name in ("config", "monitor"):
-            try:
-                job_files.refuse_links(job.dir.root / name)
-            except OSError as error:
-                raise UserError(f"{error.filename or job.dir.root / name} {error.strerror}") from error
-    return read_side(
-        [job.dir.root for job in side],
-        (side[0].name if len(side) == 1 else f"{side[0].name} and {len(side) - 1} more"),
-    )
+    label = side[0].name if len(side) == 1 else f"{side[0].name} and {len(side) - 1} more"
+    return read_side([job.dir.root for job in side], label)

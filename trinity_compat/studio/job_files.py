@@ -103,15 +103,19 @@ def names(path: Path) -> list[str]:
         return []
 
 
-def refuse_links(path: Path) -> None:
-    """Raise OSError where a folder, or one below it, holds anything but folders and regular files."""
+def state_of(path: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield (path, time of change, size) of each file below a folder, which may be absent.
+
+    Raises OSError where a folder, or one below it, holds anything but folders and regular files.
+    """
     for name in names(path):
         with folder(path) as above:
             found = _status(above, name)
         if stat.S_ISDIR(found.st_mode):
-            refuse_links(path / name)
+            yield from state_of(path / name)
         else:
             _refuse(found, path / name)
+            yield str(path / name), found.st_mtime_ns, found.st_size
 
 
 def _status(above: int, name: str) -> os.stat_result:
