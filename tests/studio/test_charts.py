@@ -155,3 +155,18 @@ def test_all_charts_show_the_part_that_is_zoomed(page, chart):
     assert second.evaluate("({plot}) => plot.scales.x.max") < 7  # still, as the run goes on
     page.mouse.dblclick(box["x"] + 50, box["y"] + 50)
     assert second.evaluate("({plot}) => plot.scales.x.max") == 20
+
+
+def test_a_chart_has_its_values_as_a_table_the_newest_first_and_bounded(page, chart):
+    found = chart({step: float(step) for step in range(1, 251)}, {250: NAN}, smooth=0.9)
+    assert page.locator(".data table").count() == 0  # made when it is asked for
+    page.locator(".data summary").click()
+    page.wait_for_selector(".data tbody tr")
+    assert page.locator(".data tbody tr").count() == 100
+    assert page.locator(".data caption").inner_text() == "The newest 100 of 250"
+    assert page.locator(".data thead tr").inner_text().split() == ["step", "metric", "other", "0"]
+    first = page.locator(".data tbody tr").first
+    assert first.inner_text().split() == ["250", "250", "NaN"]
+    assert first.locator("th").get_attribute("scope") == "row"
+    found.evaluate("chart => { chart.series[0].points.set(251, 0.5); chart.update(); }")
+    assert first.inner_text().split() == ["251", "0.5", "–"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from trinity_compat.audit.phrases import STATUS_MEANS
 from trinity_compat.common.redaction import hidden, shown
 from trinity_compat.studio import control, job_files, live, run_state
 from trinity_compat.studio.pages import as_json, job_of, page, reading, studio_of
@@ -87,15 +90,30 @@ def configuration(request: Request) -> HTMLResponse:
     launches = _section(folder / "audit.json").get("launches")
     launch = launches[0] if isinstance(launches, list) and launches else None
     findings = launch.get("findings") if isinstance(launch, dict) else None
-    found = findings if isinstance(findings, list) else []
+    found = (
+        [_finding(each) for each in findings if isinstance(each, dict)] if isinstance(findings, list) else []
+    )
+    chosen = request.query_params.get("status", "")
     texts = [(name, _text(folder / name)) for name in _RECORDS]
     values = {
         "job": job,
-        "findings": [_finding(finding) for finding in found if isinstance(finding, dict)],
+        "total": len(found),
+        "counts": _counts(found),
+        "status": chosen,
+        "findings": [finding for finding in found if chosen in ("", finding["status"])],
         "texts": [(name, text) for name, text in texts if text is not None],
         "launch": _section(folder / "launch.json"),
     }
     return page(request, "configuration.html", values)
+
+
+def _counts(findings: Sequence[dict[str, object]]) -> list[tuple[str, int, str]]:
+    """Return (status, its keys, its meaning) of each status that occurs, mildest first."""
+    order = {status.value: place for place, status in enumerate(STATUS_MEANS)}
+    means = {status.value: text for status, text in STATUS_MEANS.items()}
+    counted = Counter(str(finding["status"]) for finding in findings)
+    found = sorted(counted, key=lambda status: (order.get(status, len(order)), status))
+    return [(status, counted[status], means.get(status, "")) for status in found]
 
 
 def _section(path: Path) -> dict[str, object]:
@@ -116,7 +134,7 @@ def _finding(finding: dict[str, object]) -> dict[str, object]:
         "target_value": hidden(target or key, finding.get("target_value")),
         "source": finding.get("source") or "default",
         "reason": shown(str(finding.get("reason") or "")),
-        "status": str(finding.get("status", "")).replace("_", " "),
+        "status": str(finding.get("status", "")),
     }
 
 

@@ -9,5 +9,7 @@
       const text = row.textContent.toLowerCase();
       row.hidden = !words.every(word => text.includes(word));
     }
+    const matching = document.getElementById("matching");
+    if (matching) matching.textContent = [...table.tBodies[0].rows].filter(row => !row.hidden).length;
   });
 })();

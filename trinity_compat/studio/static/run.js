@@ -73,7 +73,11 @@ addEventListener("DOMContentLoaded", async () => {
   const sides = {}, MOST = 60;
   const { sides: first, waiting } = await (await fetch(`${BASE}/seconds/${job}`)).json();
   const parts = [];
-  const colours = palette(waiting);
+  const colours = palette(waiting), tables = {};
+  const seconds = side => {
+    const found = sides[side], names = [...new Set(found.flatMap(([, of]) => Object.keys(of)))];
+    return [["step", ...names.map(name => `${name}, s`)], found.map(([step, of]) => [figure(step), ...names.map(name => figure(of[name]))])];
+  };
   // Parts that never take a hundredth of a step would only fill the key: they count as other.
   const joined = of => {
     const whole = sum(of), found = {};
@@ -97,7 +101,8 @@ addEventListener("DOMContentLoaded", async () => {
       const idle = rows.reduce((total, [, of]) => total + sum(waiting.map(part => of[part] || 0)), 0) / rows.length;
       const said = `${figure(mean)} s a step, ${Math.round(idle / mean * 100)} % of it waiting`;
       head.append(el("span", `${said} · ${rows.length > 1 ? `steps ${rows[0][0]}–${rows.at(-1)[0]}` : `step ${rows[0][0]}`}, up to ${figure(highest)} s`));
-      box.append(head, stack(rows, colours, highest, `${side}: ${said}`));
+      box.append(head, stack(rows, colours, highest, `${side}: ${said}`), tables[side] ||= Charts.values(() => seconds(side)));
+      tables[side].fill();
       return box;
     });
     at("lanes").replaceChildren(...(boxes.length ? boxes : [el("p", "No step has finished yet.", "dim")]));

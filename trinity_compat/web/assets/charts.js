@@ -71,6 +71,35 @@ const Charts = (() => {
     return [low - room, high + room];
   };
 
+  // A chart's numbers, for those who do not see it: a table, made when it is opened, of the newest rows.
+  // read() returns [titles, rows].
+  const MOST_ROWS = 100;
+  const values = read => {
+    const box = el("details", undefined, "data"), place = el("div", undefined, "rows");
+    const line = (cells, titled) => {
+      const row = el("tr");
+      cells.forEach((text, k) => {
+        const cell = el(titled || !k ? "th" : "td", text, k ? "n" : undefined);
+        if (titled || !k) cell.scope = titled ? "col" : "row";
+        row.append(cell);
+      });
+      return row;
+    };
+    place.tabIndex = 0;
+    box.append(el("summary", "Values"), place);
+    box.fill = () => {
+      if (!box.open) return;
+      const [titles, rows] = read(), made = el("table", undefined, "figures"), head = el("thead"), body = el("tbody");
+      head.append(line(titles, true));
+      body.append(...rows.slice(-MOST_ROWS).reverse().map(cells => line(cells)));
+      if (rows.length > MOST_ROWS) made.append(el("caption", `The newest ${MOST_ROWS} of ${figure(rows.length)}`));
+      made.append(head, body);
+      place.replaceChildren(made);
+    };
+    box.addEventListener("toggle", box.fill);
+    return box;
+  };
+
   const all = new Set();
   // place: a step's x on the chosen axis, undefined where it has none. zoom: [from, to] on that axis.
   const settings = { smooth: 0, log: false, axis: "step", unit: "step", place: step => step, zoom: null };
@@ -102,7 +131,12 @@ const Charts = (() => {
       if (tag) head.append(" ", el("span", tag, `pill ${tag}`));
       this.place = el("div", undefined, "plot");
       this.box.append(head, this.place);
-      if (between) this.box.append(this.below = svg("svg", { class: "between", role: "img", "aria-label": between.title }));
+      this.table = values(() => [
+        [settings.unit, ...series.map(one => one.label)],
+        this.steps.map(step => [figure(step), ...series.map(one => figure(one.points.get(step)))]),
+      ]);
+      this.box.append(this.table);
+      if (between) this.place.after(this.below = svg("svg", { class: "between", role: "img", "aria-label": between.title }));
       if (onClose) {
         const close = el("button", "×", "quiet close");
         close.type = "button";
@@ -227,6 +261,10 @@ const Charts = (() => {
     }
     // The points, the axis or the zoom have changed.
     update() {
+      this.change();
+      this.table.fill();
+    }
+    change() {
       const data = this.data();
       if (this.series.some(one => one.points.size < 4) || JSON.stringify(this.scale(data)) !== this.drawnAs) { this.make(); return; }
       this.plot.setData(data);
@@ -399,5 +437,5 @@ const Charts = (() => {
     entry.prepend(el("i", undefined, colours(part)));
     return entry;
   });
-  return { Curve, set, settings, choices, matching, amounts, placing, number, pair, stack, bar, palette, key, sum, el, svg, figure, parsed };
+  return { Curve, set, settings, choices, matching, amounts, placing, number, pair, stack, bar, palette, key, sum, el, svg, figure, parsed, values };
 })();
