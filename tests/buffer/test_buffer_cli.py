@@ -8,9 +8,11 @@ import pytest
 import sqlalchemy as sa
 from buffer_samples import group, groups
 from click.testing import CliRunner
+from jsonschema import Draft202012Validator
 
 from trinity_compat.buffer import migrations, open_buffer, queries
 from trinity_compat.cli.buffer import command
+from trinity_compat.cli.schema import load
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.run_spec import ReplaySpec
 
@@ -43,6 +45,16 @@ def test_stats_count_groups_uses_and_lag(trained, url):
     assert found["used_twice"] == 0
     assert found["mean_reward"] == 0.5
     assert found["nbytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "name"), [("show --json -n 9", "buffer-show"), ("export", "buffer-export")]
+)
+def test_a_line_has_the_fields_of_its_schema(trained, url, words, name):
+    command, *options = words.split()
+    lines = [json.loads(line) for line in invoke(command, url, *options).splitlines()]
+    told = [error.message for line in lines for error in Draft202012Validator(load(name)).iter_errors(line)]
+    assert lines and told == []
 
 
 def test_stats_reads_as_text(trained, url):

@@ -11,7 +11,9 @@ import time
 import pytest
 import yaml
 from explorer_job import ROOT, job
+from jsonschema import Draft202012Validator
 
+from trinity_compat.cli.schema import load
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest
 from trinity_compat.explorer.modes.debug import DebugTask
@@ -217,6 +219,7 @@ def test_a_task_shows_prompt_answers_and_rewards(tmp_path, toy):
     assert lines.count("reward 0.5") == 3 and "'why': 'half'" in lines
     assert "sort" in lines
     answers = shown.record()["answers"]
+    Draft202012Validator(load("debug-workflow")).validate(json.loads(json.dumps(shown.record())))
     assert [(answer["reward"], answer["info"]["why"]) for answer in answers] == [(0.5, "half")] * 3
 
 

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from explorer_job import job
+from jsonschema import Draft202012Validator
 from transformers import AutoTokenizer
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.cli import main
+from trinity_compat.cli.schema import load
 
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info):
@@ -90,6 +92,7 @@ def test_an_edited_function_is_seen_beside_the_stored_scores(debug, stored, tmp_
     stored[1].write_text(REWARD % "float(solution_str == '2')")
     told = debug(stored[0], "--task", 5, "--output-file", tmp_path / "out.json")
     assert told.output.count("← differs") == 2
+    Draft202012Validator(load("debug-reward")).validate(json.loads((tmp_path / "out.json").read_text()))
     assert told.output.endswith("2 of 3 scores differ from the stored ones\n")
     answers = json.loads((tmp_path / "out.json").read_text())["answers"]
     assert [(each["stored"], each["reward"]) for each in answers] == [(1, 0), (1, 1), (1, 0)]

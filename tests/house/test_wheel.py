@@ -42,6 +42,7 @@ CASES = {
     ("rules", "families"): ("", 0, "verl-agent"),
     ("rules", "init"): ("run.sh", 0, "has its place already"),
     ("run",): ("run.sh", *NEEDS_RUN),
+    ("schema",): ("dry-run", 0, "run --dry-run --format json"),
     ("status",): ("job", *NEEDS_RUN),
     ("studio",): (".", 2, "hint: pip install 'trinity-compat[studio]'"),
     ("to-verl",): ("x.yaml", 0, "python3 -m verl.trainer.main_ppo"),

@@ -102,6 +102,13 @@ def set_option(command: _Command) -> _Command:
     )(command)
 
 
+def format_option(command: _Command) -> _Command:
+    """Add ``--format text|json``; what the JSON holds, ``trinity-compat schema`` says."""
+    return click.option(
+        "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
+    )(command)
+
+
 def quiet_option(command: _Command) -> _Command:
     """Add the option ``--quiet``, which prints errors only."""
     return click.option("-q", "--quiet", is_flag=True, help="Print errors only.")(command)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from trinity_compat.cli._shared import format_option
+from trinity_compat.common.errors import UserError
 
 if TYPE_CHECKING:
     from trinity_compat.run.checks.doctor import Check
@@ -21,7 +26,8 @@ _MARKS = {"ok": "ok  ", "note": "note", "problem": "BAD "}
     is_flag=True,
     help="Print a report to paste into an issue: versions, environment and checks, with secrets masked.",
 )
-def command(folder: Path, report: bool) -> int:
+@format_option
+def command(folder: Path, report: bool, form: str) -> int:
     """Check that this machine can run jobs.
 
     Checks Ray, devices, packages, keys, ports, memory and disk, and prints how to fix each problem.
@@ -30,15 +36,19 @@ def command(folder: Path, report: bool) -> int:
     """
     from trinity_compat.run.checks import doctor, issue_report
 
+    if report and form == "json":
+        raise UserError("--report is text, to paste into an issue", hint="leave out --format json")
     checks = []
     for check in doctor.examine(folder):
         checks.append(check)
-        if not report:
+        if not report and form == "text":
             for line in _lines(check):
                 click.echo(line)
     if report:
         for line in issue_report.lines([line for check in checks for line in _lines(check)]):
             click.echo(line)
+    if form == "json":
+        click.echo(json.dumps({"version": 1, "checks": [asdict(check) for check in checks]}, indent=1))
     return int(any(check.state == "problem" for check in checks))
 
 

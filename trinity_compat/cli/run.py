@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trinity_compat.cli._shared import NAMED_FILE, main_option, rules_option, user_entrypoints
+from trinity_compat.cli._shared import (
+    NAMED_FILE,
+    format_option,
+    main_option,
+    rules_option,
+    user_entrypoints,
+)
 from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TARGETS
@@ -115,8 +123,14 @@ _TAKES_ARGUMENTS = re.compile(
     metavar="N",
     help="With --dry-run --device cuda: number of GPUs of the cluster.",
 )
+@format_option
 def command(
-    source: str, arguments: tuple[str, ...], mains: tuple[str, ...], rules: str | None, **given: object
+    source: str,
+    arguments: tuple[str, ...],
+    mains: tuple[str, ...],
+    rules: str | None,
+    form: str,
+    **given: object,
 ) -> int:
     """Run a veRL shell script, unchanged, or a Trinity YAML.
 
@@ -129,9 +143,18 @@ def command(
         raise UserError(
             "--gpus N is for --dry-run", hint="a run asks its Ray; CUDA_VISIBLE_DEVICES limits it"
         )
+    if form == "json" and not options.dry_run:
+        raise UserError(
+            "--format json is for --dry-run",
+            hint="`trinity-compat status JOB --format json` tells of a job",
+        )
     if options.dry_run:
         from trinity_compat.run import dry_run
 
+        if form == "json":
+            told = [asdict(one) for one in dry_run.launches(source, arguments, options)]
+            click.echo(json.dumps({"version": 1, "launches": told}, indent=1, default=str))
+            return 0
         for line in dry_run.lines(source, arguments, options):
             click.echo(line)
         return 0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from trinity_compat.cli._shared import format_option
+from trinity_compat.common.errors import UserError
 from trinity_compat.studio import address
 
 
@@ -17,7 +21,8 @@ from trinity_compat.studio import address
     default=None,
     help="Follow the job, or print its state once.  [default: follow a running job on a terminal]",
 )
-def command(job: Path, watch: bool | None) -> None:
+@format_option
+def command(job: Path, watch: bool | None, form: str) -> None:
     """Print the state of a job: its steps, sides and buffer.
 
     JOB is a job directory.
@@ -26,6 +31,11 @@ def command(job: Path, watch: bool | None) -> None:
     """
     from trinity_compat.run.job_dir import stages, status
 
+    if form == "json":
+        if watch:
+            raise UserError("--watch is for a terminal", hint="leave out --format json")
+        click.echo(json.dumps(_record(job), indent=1))
+        return
     if states := stages.read(job):
         for line in stages.lines(job, states):
             click.echo(line)
@@ -41,3 +51,15 @@ def command(job: Path, watch: bool | None) -> None:
         click.echo(line)
     if url := address.of_job(found.root):
         click.echo(f"studio     {url}")
+
+
+def _record(job: Path) -> dict[str, object]:
+    """The state as JSON; of a run in stages also that of each, and the job is that of the stage at work."""
+    from trinity_compat.run.job_dir import stages, status
+
+    states = stages.read(job)
+    data: dict[str, object] = {"version": 1, "stages": [asdict(each) for each in states], "job": None}
+    found = stages.at_work(job, states) if states else None
+    if found is not None or not states:
+        data["job"] = status.record(*status.read_job(job if found is None else found.root))
+    return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trinity_compat.common import file_modes
@@ -24,21 +24,49 @@ from trinity_compat.run.script.run_script import check_script
 from trinity_compat.run.script.shared_folder import ScriptCall
 
 
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """A launch as it would run: the YAML, remarks on it, the plan, and what veRL and vLLM say of it.
+
+    ``wrote``: the folder with the run's files, where ``--job`` asks for them.
+    """
+
+    yaml: str
+    notes: Sequence[str]
+    plan: Sequence[str]
+    start: StartReport
+    wrote: str | None = None
+
+    def lines(self) -> Iterator[str]:
+        """Yield the YAML, and the rest as its comments."""
+        yield self.yaml
+        for line in (*self.notes, *self.plan):
+            yield f"# {line}"
+        if self.wrote:
+            yield f"# wrote     {self.wrote}"
+
+
 def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[str]:
-    """Yield the YAML that a run would read, then the plan as comments.
+    """Yield the YAML that a run would read, then the plan as comments, of each launch.
 
     With ``options.job`` the files of a run's config folder are written there. Raises UserError.
     """
+    for one in launches(path, arguments, options):
+        yield from one.lines()
+
+
+def launches(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[DryRun]:
+    """Yield each launch as it would run; writes and raises as ``lines`` does."""
     found = list(sources(path, arguments, options))
     if options.job and len({rest.job for _, rest in found}) < len(found):
         raise UserError(
             f"{path} makes {len(found)} launches, and --job names one folder", hint="leave out --job"
         )
     for source, rest in found:
-        yield from _lines_of(source, rest)
+        yield _dry_run(source, rest)
 
 
-def _lines_of(source: Source, options: RunOptions) -> Iterator[str]:
+def _dry_run(source: Source, options: RunOptions) -> DryRun:
     plan = ignored_keys.plan_source(source, options, cwd=Path.cwd())
     # A run reads this from Ray; a dry run from the option.
     if options.gpus is not None and plan.spec.device != "cuda":
@@ -49,18 +77,20 @@ def _lines_of(source: Source, options: RunOptions) -> Iterator[str]:
     missing = tuple(f"note: {_with_place(text, source)}" for text in preflight.missing(plan))
     with error_locations.relocate_errors(source, options.sets):
         report = start_check.check(plan, source.record, execute=False)
-    yield source.yaml_text.rstrip("\n")
-    plan_lines = (
-        *describe(plan),
-        *(_assumed(plan) if is_elsewhere(plan.spec.device, dry_run=options.dry_run) else ()),
-        *preflight.remarks(plan),
-        *start_check.lines(report),
-    )
-    for line in (*source.notes, *plan.notes, *missing, *plan_lines):
-        yield f"# {line}"
     if options.job:
         _write(replace(plan, notes=(*plan.notes, *missing)), source, options, report)
-        yield f"# wrote     {plan.job.root / 'config'}"
+    return DryRun(
+        yaml=source.yaml_text.rstrip("\n"),
+        notes=(*source.notes, *plan.notes, *missing),
+        plan=(
+            *describe(plan),
+            *(_assumed(plan) if is_elsewhere(plan.spec.device, dry_run=options.dry_run) else ()),
+            *preflight.remarks(plan),
+            *start_check.lines(report),
+        ),
+        start=report,
+        wrote=str(plan.job.root / "config") if options.job else None,
+    )
 
 
 def _assumed(plan: RunPlan) -> Iterator[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
@@ -85,3 +87,45 @@ def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
         yield f"alert      {alert.text}"
     for name, value in snapshot.validation.items():
         yield f"{name} {value:.4f}"
+
+
+def record(job: JobDir, snapshot: Snapshot) -> dict[str, object]:
+    """Return the state for programs; a figure that is not finite is null."""
+    running = is_live(snapshot.participants)
+    last = snapshot.rows[-1] if snapshot.rows else None
+    found = alerts.of_run(snapshot, snapshot.rows, job.load_spec(), running=running)
+    return {
+        "folder": str(job.root),
+        "running": running,
+        "history": snapshot.history,
+        "step": snapshot.step,
+        "total_steps": snapshot.total,
+        "updates_per_step": snapshot.updates_per_step,
+        "seconds_left": _finite(snapshot.left_s),
+        "last_step": {
+            name: _finite(None if last is None else getattr(last, name))
+            for name in ("reward", "loss", "staleness", "step_s", "tokens_per_s")
+        },
+        "processes": [
+            {
+                "name": label(who),
+                "role": who.role,
+                "state": who.state,
+                "reason": str(who.detail.get("reason") or "") or None,
+                "pid": who.pid,
+                "host": who.host,
+                "seen_seconds_ago": who.age_s,
+            }
+            for who in snapshot.participants
+        ],
+        "groups": dict(snapshot.depth),
+        "weights_version": snapshot.version,
+        "checkpoint": job.latest_checkpoint,
+        "starts": [asdict(start) for start in start_record.read(job)],
+        "alerts": [asdict(alert) for alert in found],
+        "validation": {name: _finite(value) for name, value in snapshot.validation.items()},
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
