@@ -23,6 +23,7 @@ NEEDS_RUN = (2, "hint: pip install 'trinity-compat[run]'")
 
 # Command → its words, the exit code, and what it says.
 CASES = {
+    ("advise",): ("run.sh --gpus 2", 0, "split, offset 1"),
     ("audit",): ("run.sh", 0, "verl.trainer.main_ppo"),
     ("buffer", "export"): (".", *NEEDS_RUN),
     ("buffer", "prune"): (". --keep-steps 1", *NEEDS_RUN),

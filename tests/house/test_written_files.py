@@ -218,6 +218,7 @@ def words(tmp_path, monkeypatch):
     shown = SimpleNamespace(lines=lambda: ["shown"], record=lambda: {"answers": []})
     monkeypatch.setattr(debug, "run_task", lambda *told, **more: shown)
     return {
+        ("advise",): [SCRIPT],
         ("audit",): [SCRIPT],
         ("buffer", "export"): [job],
         ("compare",): [tmp_path / "a.jsonl", tmp_path / "b.jsonl"],

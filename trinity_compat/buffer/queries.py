@@ -92,6 +92,10 @@ KIND_EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e WHERE e.group_id 
 NEWEST_OF_TASK = f"""SELECT {_GROUP} FROM task_groups g
 WHERE g.task_no = :task_no AND g.kind LIKE :kind AND g.state NOT IN ('void', 'stale')
 ORDER BY g.id DESC LIMIT 1"""
+NEWEST_LENGTHS = """SELECT COALESCE(e.response_tokens, LENGTH(e.response_ids) / 4),
+    COALESCE(e.prompt_tokens, LENGTH(e.prompt_ids) / 4)
+FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE g.kind = 'train'
+ORDER BY e.id DESC LIMIT :limit"""
 MEDIA_OF_GROUP = """SELECT digest, data FROM media WHERE digest IN (
     SELECT digest FROM group_media WHERE group_id = :group_id)"""
 EXPERIENCES = f"""SELECT {_EXPERIENCE} FROM experiences e

@@ -368,6 +368,11 @@ class Buffer:
 
         self._db.run(work)
 
+    def newest_lengths(self, limit: int) -> list[tuple[int, int]]:
+        """Return the tokens of the newest answers to train on, each with those of its prompt."""
+        rows = self._rows(queries.NEWEST_LENGTHS, {"limit": limit})
+        return [(int(answer), int(prompt)) for answer, prompt in rows if answer and prompt is not None]
+
     def newest_group_age_s(self) -> float | None:
         """Seconds since a group was last stored, of any kind; None before the first."""
 

@@ -1,0 +1,227 @@
+"""`trinity-compat advise`: modes of real launches side by side."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from trinity_compat.advise import cards, model_shape
+from trinity_compat.cli import cli
+from trinity_compat.common.errors import UserError
+from trinity_compat.run.checks.models import stand_in
+
+ARR = "actor_rollout_ref"
+LAUNCH = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_files": "/d/train.parquet",
+    "data.val_files": "/d/val.parquet",
+    "data.train_batch_size": 64,
+    "data.max_prompt_length": 512,
+    "data.max_response_length": 2048,
+    f"{ARR}.model.path": "Qwen/Qwen2.5-7B-Instruct",
+    f"{ARR}.actor.ppo_mini_batch_size": 32,
+    f"{ARR}.actor.ppo_micro_batch_size_per_gpu": 4,
+    f"{ARR}.rollout.name": "vllm",
+    f"{ARR}.rollout.n": 4,
+    f"{ARR}.rollout.tensor_model_parallel_size": 2,
+    f"{ARR}.rollout.log_prob_micro_batch_size_per_gpu": 4,
+    "trainer.n_gpus_per_node": 8,
+    "trainer.nnodes": 1,
+}
+MODES = [
+    "stock veRL, lockstep",
+    "turns on all GPUs",
+    "split, offset 0",
+    "split, offset 1",
+    "veRL's one_step_off_policy",
+    *(f"fully_async, staleness {limit}" for limit in (1, 2, 3)),
+]
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Write a script with changed keys; returns its name in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(**changed):
+        values = LAUNCH | {key.replace("__", "."): value for key, value in changed.items()}
+        words = " ".join(f"{key}={value}" for key, value in values.items())
+        (tmp_path / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo {words}\n")
+        return "run.sh"
+
+    return write
+
+
+def told(*words, code=0):
+    done = CliRunner().invoke(cli, ["advise", *map(str, words)])
+    if isinstance(done.exception, UserError):
+        assert code == 2, done.exception
+        return str(done.exception)
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output
+
+
+def advised(*words):
+    return json.loads(told(*words, "--json"))
+
+
+def by_name(found):
+    return {mode["name"]: mode for mode in found["modes"]}
+
+
+def test_every_mode_has_a_row_beside_stock(script):
+    found = advised(script())
+    assert found["version"] == 1 and found["gpus"] == 8
+    assert [mode["name"] for mode in found["modes"]] == MODES
+    assert by_name(found)["stock veRL, lockstep"]["of_stock"] == 1
+    for mode in found["modes"]:
+        assert mode["refused"] is None
+        assert 0 < mode["gpu_time_used"] <= 1 and 0 < mode["engines_full"] <= 1
+        assert mode["in_turns"] or mode["explorer_gpus"] + mode["trainer_gpus"] == 8
+        assert mode["step_s"] >= mode["training_s"] * 0.99
+
+
+def test_the_same_question_has_the_same_answer_and_the_seed_is_the_user_s(script):
+    name = script()
+    assert told(name, "--json") == told(name, "--json", "--seed", "1") != told(name, "--json", "--seed", "2")
+
+
+def test_a_command_of_each_mode_plans_that_mode(script):
+    found = by_name(advised(script()))
+    assert found["stock veRL, lockstep"]["command"] is None
+    command = found["fully_async, staleness 2"]["command"]
+    # r = 2 updates to a veRL step
+    assert command.startswith("trinity-compat run run.sh --set synchronizer.sync_style=fully_async")
+    assert "max_staleness=4 --set explorer.rollout_model.engine_num=" in command
+    planned = CliRunner().invoke(cli, [*command.split()[1:], "--dry-run", "--device", "cuda"])
+    assert "# sync      fully_async" in planned.output, planned.exception
+
+
+def test_splits_that_cannot_run_say_why(script):
+    splits = {split["explorer_gpus"]: split for split in advised(script())["splits"]}
+    # 32 prompts x 4 answers over six trainer ranks
+    assert splits[2]["refused"] == "buffer.train_batch_size=128 does not divide by 6 trainer ranks"
+    assert splits[4]["refused"] is None and splits[4]["step_s"]
+    text = told(script())
+    assert "2 + 6: buffer.train_batch_size=128 does not divide by 6 trainer ranks" in text
+
+
+def test_one_gpu_has_no_split(script):
+    found = by_name(advised(script(), "--gpus", 1, "--set", f"{ARR}.rollout.tensor_model_parallel_size=1"))
+    assert found["turns on all GPUs"]["refused"] is None
+    assert found["split, offset 1"]["refused"] == "one GPU has no second side"
+    assert "split, offset 1 cannot run here" in told(script(), "--gpus", 1)
+
+
+def test_gpus_are_laid_out_in_nodes_of_eight(script):
+    assert advised(script(), "--gpus", 16)["gpus"] == 16
+    assert "write a multiple of 8" in told(script(), "--gpus", 12, code=2)
+
+
+def test_lengths_and_speeds_are_those_that_are_given(script):
+    found = advised(
+        *(script(), "--answer-length", "300,1500", "--prompt-length", 100),
+        *("--tokens-per-s", 5000, "--train-tokens-per-s", 2000, "--card", "a100", "--model-size", "3B"),
+    )
+    assert found["workload"]["answer_tokens_mean"] == 300
+    assert found["workload"]["answer_tokens_p99"] == 1500
+    assert found["workload"]["prompt_tokens"] == 100
+    assert found["speeds"]["engine_tokens_per_s"] == pytest.approx(5000)
+    assert found["speeds"]["training"] == 2000
+    assert any("by --model-size" in line for line in found["assumptions"])
+    # 64 prompts x 4 answers of 400 tokens in the mean on eight GPUs
+    stock = by_name(found)["stock veRL, lockstep"]
+    assert stock["training_s"] == pytest.approx(256 * 400 / (2000 * 8), rel=0.1)
+
+
+def test_what_is_assumed_is_printed(script):
+    text = told(script())
+    assert "assumed from data.max_response_length=2048; --answer-length MEAN,P99" in text
+    assert "Qwen2.5-7B's sizes, by its name" in text
+    assert "40% of the arithmetic of an H100; --train-tokens-per-s gives it, or --job DIR" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--answer-length", "300"), "write MEAN,P99 in tokens"),
+        (("--answer-length", "300,9000"), "cuts answers at 2048 tokens"),
+        (("--answer-length", "nan,nan"), "the mean has to be above 0"),
+        (("--model-size", "seven"), "write it as 7B"),
+        (("--card", "H1000"), "did you mean 'H100'"),
+        (("--job", "nowhere"), "does not exist"),
+    ],
+)
+def test_wrong_input_says_what_to_write(script, words, said):
+    assert said in told(script(), *words, code=2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.max_response_length", 0),
+        (f"{ARR}.actor.ppo_epochs", "many"),
+        (f"{ARR}.rollout.max_num_seqs", -1),
+    ],
+)
+def test_a_size_that_is_no_size_is_bad_input(script, key, value):
+    assert f"{key}={value!r}"[:20] in told(script(**{key: value}), code=2)
+
+
+def test_a_launch_of_absurd_size_is_answered_or_refused(script):
+    huge = script(**{"data.train_batch_size": 10**9, f"{ARR}.actor.ppo_mini_batch_size": 10**9})
+    assert "fully_async" in told(huge)
+    assert "advise is for 4096 at most" in told(script(**{"trainer.nnodes": 1000}), code=2)
+
+
+def test_a_launch_without_answers_has_no_mode_to_choose(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOY_DIR", "/toy")
+    script = __file__.rpartition("/tests/")[0] + "/examples/verl_scripts/run_toy_sft.sh"
+    assert "no mode to choose" in told(script, code=2)
+
+
+def test_a_model_s_own_configuration_gives_its_sizes(script, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(
+        json.dumps(
+            {
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "vocab_size": 1000,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "intermediate_size": 128,
+                "tie_word_embeddings": True,
+            }
+        )
+    )
+    shape = model_shape.of_config(json.loads((tmp_path / "model" / "config.json").read_text()))
+    # embeddings + 2 x (attention + feed-forward); 2 x 2 heads x 16 values x 2 layers
+    assert shape.weights == 64_000 + 2 * (64 * 16 * 12 + 3 * 64 * 128)
+    assert shape.kv_values == 128
+    text = told(script(**{f"{ARR}__model__path": tmp_path / "model"}))
+    assert "billion parameters, by " in text and "config.json" in text
+
+
+@pytest.mark.parametrize("content", ["[]", "{", "[" * 100_000, '{"hidden_size": "x"}', '{"hidden_size": -1}'])
+def test_a_broken_configuration_of_a_model_is_bad_input(script, tmp_path, content):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(content)
+    assert "config.json" in told(script(**{f"{ARR}__model__path": tmp_path / "model"}), code=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("Qwen/Qwen2.5-7B-Instruct", 7.6), ("Qwen2.5-0.5B", 0.49), ("Qwen/Qwen3-30B-A3B", 30.5)],
+)
+def test_published_models_have_their_published_sizes(name, billions):
+    shape = model_shape.of_config(stand_in(name).config)
+    assert shape.weights / 1e9 == pytest.approx(billions, rel=0.05)
+    if "A3B" in name:
+        assert shape.active / 1e9 == pytest.approx(3.3, rel=0.15)
+
+
+def test_a_card_is_found_by_the_spellings_of_its_name():
+    assert cards.named("a100").name == cards.named("A100-80GB").name == "A100"
+    assert cards.named("RTX 4090").name == "RTX4090"

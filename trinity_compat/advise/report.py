@@ -1,0 +1,172 @@
+"""Advice as a table for a terminal, and as JSON: ``{"version": 1, "modes": […]}``, whose fields stay."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from trinity_compat.advise.model import Advice, ModeAdvice, Schedule
+
+_WIDTH_OF_A_FILE = 140
+
+
+def as_json(advice: Advice) -> str:
+    """Return the advice as JSON."""
+    work, speeds = advice.work, advice.speeds
+    data = {
+        "version": 1,
+        "source": advice.source,
+        "gpus": advice.gpus,
+        "seed": advice.seed,
+        "workload": {
+            "train_batch_size": work.groups,
+            "n": work.answers,
+            "prompt_tokens": round(work.prompt, 1),
+            "answer_tokens_mean": round(work.lengths.mean, 1),
+            "answer_tokens_p99": round(work.lengths.p99, 1),
+            "answer_tokens_limit": work.lengths.limit,
+        },
+        "speeds": {**asdict(speeds), "engine_tokens_per_s": speeds.full_rate},
+        "modes": [_mode(mode, advice) for mode in advice.modes],
+        "splits": [
+            {
+                "explorer_gpus": split.explorer,
+                "trainer_gpus": split.trainer,
+                "refused": split.why or None,
+                "step_s": {name: round(value, 3) for name, value in split.step_s.items()},
+            }
+            for split in advice.splits
+        ],
+        "assumptions": list(advice.assumptions),
+    }
+    return json.dumps(data, indent=1, ensure_ascii=False)
+
+
+def _mode(mode: ModeAdvice, advice: Advice) -> dict[str, object]:
+    found, schedule = mode.prediction, mode.schedule
+    data: dict[str, object] = {
+        "name": mode.name,
+        "command": command(mode, advice.source),
+        "refused": mode.why or None,
+    }
+    if found is None or schedule is None:
+        return data
+    return data | {
+        "in_turns": schedule.in_turns,
+        "explorer_gpus": schedule.engines * schedule.width,
+        "trainer_gpus": schedule.trainer,
+        "engines": schedule.engines,
+        "gpu_time_used": round(found.used, 4),
+        "engines_full": round(found.engines_full, 4),
+        "step_s": round(found.step_s, 3),
+        "of_stock": of_stock(mode, advice),
+        "generation_s": round(found.generation_s, 3),
+        "training_s": round(found.training_s, 3),
+        "staleness_mean": round(found.staleness, 3),
+        "staleness_max": found.staleness_max,
+    }
+
+
+def of_stock(mode: ModeAdvice, advice: Advice) -> float | None:
+    """Return the mode's step time as a share of stock's."""
+    stock = advice.stock.prediction
+    if mode.prediction is None or stock is None:
+        return None
+    return round(mode.prediction.step_s / stock.step_s, 3)
+
+
+def command(mode: ModeAdvice, source: str) -> str | None:
+    """Return the command that runs the mode; None where it is not one of `run`."""
+    if mode.settings is None:
+        return None
+    return " ".join(["trinity-compat run", shlex.quote(source), *mode.settings])
+
+
+def as_text(advice: Advice) -> str:
+    """Return the advice as text; in colour when stdout is a terminal."""
+    terminal = sys.stdout.isatty()
+    width = None if terminal else _WIDTH_OF_A_FILE
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, emoji=False)
+    console.print(_modes(advice))
+    for mode in advice.modes:
+        if mode.why:
+            console.print(f"[bold]{escape(mode.name)}[/] cannot run here: {escape(mode.why)}", soft_wrap=True)
+    if best := fastest(advice):
+        console.print(f"\n{escape(_conclusion(best, advice))}", soft_wrap=True)
+    if advice.splits:
+        console.print()
+        console.print(_splits(advice))
+        for split in advice.splits:
+            if split.why:
+                console.print(f"  {split.explorer} + {split.trainer}: {escape(split.why)}", soft_wrap=True)
+    console.print("\nassumed or known:")
+    for line in advice.assumptions:
+        console.print(f"- {escape(line)}", soft_wrap=True)
+    console.print(f"- simulated with seed {advice.seed}; docs/advise.md says how far off it is")
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+
+
+def fastest(advice: Advice) -> ModeAdvice | None:
+    """Return the mode of `run` with the shortest step; of equal ones the first, which is the least stale."""
+    able = [mode for mode in advice.modes if mode.settings is not None and mode.prediction]
+    return min(able, key=lambda mode: mode.prediction.step_s if mode.prediction else 0.0, default=None)
+
+
+def _conclusion(best: ModeAdvice, advice: Advice) -> str:
+    share = of_stock(best, advice) or 1.0
+    than_stock = f"{share:.2f} of stock's step" if share < 1 else f"no faster than stock ({share:.2f})"
+    return f"fastest here: {best.name}, {than_stock}: {command(best, advice.source)}"
+
+
+def _modes(advice: Advice) -> Table:
+    table = Table(title=f"{escape(advice.source)} on {advice.gpus} GPU(s)", title_justify="left", box=None)
+    for name in ("mode", "GPUs"):
+        table.add_column(name)
+    for name in ("GPU time used", "engines full", "s/step", "of stock", "steps stale", "at most"):
+        table.add_column(name, justify="right")
+    for mode in advice.modes:
+        found, schedule = mode.prediction, mode.schedule
+        if found is None or schedule is None:
+            table.add_row(escape(mode.name), "–", *["–"] * 6)
+            continue
+        table.add_row(
+            escape(mode.name),
+            gpus(schedule),
+            f"{found.used:.0%}",
+            f"{found.engines_full:.0%}",
+            f"{found.step_s:.3g}",
+            f"{of_stock(mode, advice):.2f}",
+            f"{found.staleness:.2f}",
+            str(found.staleness_max),
+        )
+    return table
+
+
+def gpus(schedule: Schedule) -> str:
+    """Return the GPUs of a schedule in words."""
+    if schedule.in_turns:
+        return f"{schedule.gpus} in turns"
+    return f"{schedule.engines * schedule.width} + {schedule.trainer}"
+
+
+def _splits(advice: Advice) -> Table:
+    """Return the seconds a step at each split that can run."""
+    able = [split for split in advice.splits if split.step_s]
+    names = list(able[0].step_s) if able else []
+    table = Table(title="s/step by split: GPUs of the explorer + the trainer", title_justify="left", box=None)
+    table.add_column("split")
+    for name in names:
+        table.add_column(escape(name), justify="right")
+    for split in able:
+        times = [f"{split.step_s[name]:.3g}" for name in names]
+        table.add_row(f"{split.explorer} + {split.trainer}", *times)
+    return table

@@ -1,0 +1,125 @@
+"""``trinity-compat advise``: the modes of a launch side by side, predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trinity_compat.cli._shared import main_option, rules_option, user_entrypoints, write
+from trinity_compat.common.errors import UserError
+
+_SIZES = {"B": 1e9, "M": 1e6}
+
+
+@click.command("advise")
+@click.argument("source")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="Number of GPUs.  [default: the launch's]")
+@click.option(
+    "--answer-length",
+    metavar="MEAN,P99",
+    help="Tokens of an answer: mean and 99th percentile.  [default: assumed from data.max_response_length]",
+)
+@click.option("--prompt-length", type=click.FloatRange(0), metavar="MEAN", help="Tokens of a prompt.")
+@click.option(
+    "--tokens-per-s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="X",
+    help="Tokens a second that one GPU generates with all slots of its engine in use.",
+)
+@click.option(
+    "--train-tokens-per-s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="X",
+    help="Tokens a second that one GPU trains, log-probabilities included.",
+)
+@click.option("--model-size", metavar="N", help="Parameters of the model: 7B, 0.5B, 500M.")
+@click.option("--card", metavar="NAME", help="Card of each GPU.  [default: H100]")
+@click.option(
+    "--job",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Job, running or finished, to take lengths and speeds from; it is only read.",
+)
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Setting, as of `run`.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the simulation.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of stdout."
+)
+@rules_option
+@main_option
+def command(
+    source: str,
+    arguments: tuple[str, ...],
+    answer_length: str | None,
+    model_size: str | None,
+    sets: tuple[str, ...],
+    as_json: bool,
+    output: Path | None,
+    rules: str | None,
+    mains: tuple[str, ...],
+    **given: object,
+) -> int:
+    """Predict the modes of a launch: GPU time used, step time, staleness.
+
+    SOURCE is a veRL script or a Trinity YAML; words after -- go to the script. Nothing of it is run. Stock
+    veRL, turns on all GPUs, split GPUs at offset 0 and 1, veRL's one_step_off_policy, and fully_async are
+    simulated, each at its fastest split.
+
+    Exit code: 0, 2 when the launch cannot run or the input is wrong.
+    """
+    from trinity_compat.advise import report
+    from trinity_compat.run import advice, dry_run
+    from trinity_compat.run.plan.source import RunOptions
+
+    question = advice.Question(
+        answer_length=_answer_length(answer_length),
+        model_size=_model_size(model_size),
+        **given,  # type: ignore[arg-type]
+    )
+    options = RunOptions(
+        sets=(*advice.gpu_sets(question), *sets),
+        mains=user_entrypoints(mains, rules),
+        rules=rules,
+        dry_run=True,
+        device="cuda",
+    )
+    found = list(dry_run.sources(source, arguments, options))
+    if len(found) != 1:
+        raise UserError(
+            f"{source} makes {len(found)} launches; advise is for one", hint="name a script with one launch"
+        )
+    launch, rest = found[0]
+    advised = advice.advise(launch, rest, question, name=source)
+    text = report.as_json(advised) + "\n" if as_json else report.as_text(advised)
+    write(text, output, sources=(source,))
+    return 0
+
+
+def _answer_length(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        mean, p99 = map(float, text.split(","))
+    except ValueError:
+        raise UserError(
+            f"--answer-length {text}: not two numbers", hint="write MEAN,P99 in tokens, as 900,6000"
+        ) from None
+    return mean, p99
+
+
+def _model_size(text: str | None) -> float | None:
+    if text is None:
+        return None
+    number, unit = text[:-1], text[-1:].upper()
+    try:
+        size = float(number) * _SIZES[unit]
+        if not 0 < size < 1e14:
+            raise ValueError
+    except (KeyError, ValueError):
+        raise UserError(
+            f"--model-size {text}: not a number of parameters", hint="write it as 7B, 0.5B or 500M"
+        ) from None
+    return size

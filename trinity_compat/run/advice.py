@@ -1,0 +1,504 @@
+"""Advice on the modes of a launch: its plan in each mode, and what the simulation says of it.
+
+Every mode is planned as `run` would plan it, so a split that cannot run is refused in the same words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trinity_compat.advise import cards, lengths, model_shape, speeds
+from trinity_compat.advise.cards import Card
+from trinity_compat.advise.lengths import AnswerLengths
+from trinity_compat.advise.model import (
+    Advice,
+    ModeAdvice,
+    Prediction,
+    Schedule,
+    Speeds,
+    SplitAdvice,
+    Workload,
+)
+from trinity_compat.advise.model_shape import ModelShape
+from trinity_compat.advise.simulate import SEED, simulate
+from trinity_compat.advise.speeds import Passes
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import Tree, section_at, value_at
+from trinity_compat.common.paths import from_home
+from trinity_compat.job.gpus import ENGINES, check_gpus, engine_count, engine_width, shares, trainer_gpus
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.run.checks.models import stand_in
+from trinity_compat.run.job_dir import measured
+from trinity_compat.run.plan import ignored_keys
+from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.source import RunOptions, Source
+from trinity_compat.run.plan.verl_view import ACTOR, ROLLOUT, VerlView
+
+STOCK, COLOCATE, ONE_STEP_OFF = "stock veRL, lockstep", "turns on all GPUs", "veRL's one_step_off_policy"
+_LARGEST_CONFIG = 1_000_000  # bytes of a config.json
+_SEARCHED = 8  # splits that are simulated at most
+_SEARCH_STEPS = 4
+_PLANNED = 64  # splits that are planned at most
+_MOST_GPUS = 4096
+_DEFAULT_MEAN = 3 / 16  # of the longest answer, where no lengths are given
+_STALENESS = (1, 2, 3)
+_FITTED = 16  # bisections
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Facts that the user gives; None where they come from the launch, a job, or an assumption.
+
+    ``answer_length``: mean and 99th percentile in tokens. ``tokens_per_s``: made by one GPU of an engine with
+    all slots in use; ``train_tokens_per_s``: trained by one GPU. ``model_size``: parameters.
+    """
+
+    gpus: int | None = None
+    answer_length: tuple[float, float] | None = None
+    prompt_length: float | None = None
+    tokens_per_s: float | None = None
+    train_tokens_per_s: float | None = None
+    model_size: float | None = None
+    card: str | None = None
+    job: Path | None = None
+    seed: int = SEED
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """A launch as the simulation takes it, with the sentences that say where the numbers come from."""
+
+    work: Workload
+    speeds: Speeds  # of an engine of one GPU
+    shape: ModelShape
+    card: Card
+    assumptions: tuple[str, ...]
+
+
+def gpu_sets(question: Question) -> tuple[str, ...]:
+    """Return the settings that give the launch the GPUs of the question, in nodes of up to eight."""
+    if question.gpus is None:
+        return ()
+    each = min(8, question.gpus)
+    if question.gpus % each:
+        raise UserError(
+            f"--gpus {question.gpus}: not whole nodes of 8 GPUs", hint="write a multiple of 8, or at most 8"
+        )
+    return (f"trainer.nnodes={question.gpus // each}", f"trainer.n_gpus_per_node={each}")
+
+
+def advise(source: Source, options: RunOptions, question: Question, *, name: str) -> Advice:
+    """Return the modes of one launch side by side. ``name``: of the launch, for the commands.
+
+    Raises UserError for a launch that no mode can run, and for one without answers to generate.
+    """
+    base = ignored_keys.plan_source(source, options, cwd=Path.cwd()).spec
+    _refuse_without_answers(base)
+    if (gpus := gpus_of(base)) > _MOST_GPUS:
+        raise UserError(f"{gpus} GPUs: advise is for {_MOST_GPUS} at most", hint="--gpus N gives fewer")
+    modes = _Modes(source, options, base, gpus)
+    facts = _facts(base, question)
+    return _side_by_side(modes, facts, name, question.seed)
+
+
+def _refuse_without_answers(spec: RunSpec) -> None:
+    if spec.rows or spec.mode in ("bench", "serve", "train"):
+        raise UserError(
+            "this launch generates no answers to train on: it has one side, and no mode to choose",
+            hint="advise is for launches that sample answers (main_ppo and its asynchronous relatives)",
+        )
+
+
+def gpus_of(spec: RunSpec) -> int:
+    """Return the GPUs of both sides; those of served models are beside them."""
+    found = shares(spec.verl, device="cuda", mode=spec.mode, explorers=spec.explorers)
+    return found["trainer"] + found.get("explorer", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Modes:
+    """Plans of a launch in each mode. ``gpus``: of both sides."""
+
+    source: Source
+    options: RunOptions
+    base: RunSpec
+    gpus: int
+
+    def plan(self, mode: str, sets: Sequence[str]) -> RunSpec:
+        """Return the plan of a mode with further settings. Raises UserError where it cannot run."""
+        options = replace(self.options, mode=mode, sets=(*self.options.sets, *sets))  # type: ignore[arg-type]
+        spec = make_plan(self.source.config, options, cwd=Path.cwd(), device="cuda").spec
+        check_gpus(spec, "trainer", self.gpus + _beside(self.base))
+        return spec
+
+    def settings(self, style: str, offset: int = 0, staleness: int | None = None) -> list[str]:
+        """Return the settings of a style that differ from the launch's plan."""
+        r, sync = self.base.updates_per_step, self.base.sync
+        wanted: list[tuple[str, object, object]] = [
+            ("synchronizer.sync_style", style, sync.style),
+            ("synchronizer.sync_interval", r, sync.interval * r),
+            ("synchronizer.sync_offset", offset * r, sync.offset * r),
+        ]
+        sets = [f"{key}={value}" for key, value, now in wanted if value != now]
+        if staleness is not None:
+            sets += [
+                "algorithm.sample_strategy=staleness_control",
+                f"algorithm.sample_strategy_args.max_staleness={staleness * r}",
+            ]
+        return sets
+
+    def in_turns(self) -> tuple[RunSpec | None, str]:
+        """Return the plan of mode colocate, or the reason why there is none."""
+        try:
+            return self.plan("colocate", self.settings("fixed")), ""
+        except UserError as error:
+            return None, error.message
+
+    def splits(self) -> list[tuple[int, int, int, str]]:
+        """Return (engines, GPUs of each, trainer's GPUs, reason against it) of every split.
+
+        Engines keep the width of the launch's plan. Of more than `_PLANNED` splits evenly spaced ones.
+        """
+        width = _width(self.base)
+        found = []
+        most = max(1, (self.gpus - 1) // width)
+        for engines in range(1, most + 1, -(-most // _PLANNED)):
+            left = self.gpus - engines * width
+            try:
+                spec = self.plan("both", [*self.settings("fixed"), f"{ENGINES}={engines}"])
+                given = (_engines(spec), _width(spec), trainer_gpus(spec.verl))
+                is_taken = given == (engines, width, left)
+                why = "" if is_taken else f"`run` would take {given[2]} GPUs for training"
+            except UserError as error:
+                why = error.message.partition(" for the explorer: ")[2] or error.message
+            found.append((engines, width, left, why))
+        return found
+
+
+def _beside(spec: RunSpec) -> int:
+    """Return the GPUs of models that are served beside the policy."""
+    found = shares(spec.verl, device="cuda", mode=spec.mode, explorers=spec.explorers)
+    return sum(found.values()) - found["trainer"] - found.get("explorer", 0)
+
+
+def _engines(spec: RunSpec) -> int:
+    return engine_count(section_at(spec.verl, ROLLOUT), "cuda") * spec.explorers
+
+
+def _width(spec: RunSpec) -> int:
+    return engine_width(section_at(spec.verl, ROLLOUT), "cuda")
+
+
+Simulate = Callable[[Schedule], Prediction]
+
+
+def _side_by_side(modes: _Modes, facts: _Facts, name: str, seed: int) -> Advice:
+    turns, why = modes.in_turns()
+    width = _width(turns or modes.base)
+    stock = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
+    offload = speeds.offload_s(facts.shape, modes.gpus)
+    found = [
+        ModeAdvice(
+            STOCK,
+            None,
+            stock,
+            _simulated(facts, stock, seed, turn_s=offload if _offloads(modes.base.verl) else 0.0),
+        )
+    ]
+    if turns:
+        schedule = replace(stock, name=COLOCATE, engines=_engines(turns), width=_width(turns))
+        settings = ("--mode colocate", *_as_words(modes.settings("fixed")))
+        found.append(
+            ModeAdvice(COLOCATE, settings, schedule, _simulated(facts, schedule, seed, turn_s=offload))
+        )
+    else:
+        found.append(ModeAdvice(COLOCATE, ("--mode colocate",), why=why))
+    rows, splits = _split_modes(modes, facts, seed)
+    return Advice(
+        name,
+        modes.gpus,
+        facts.work,
+        facts.speeds,
+        (*found, *rows),
+        splits,
+        facts.assumptions,
+        seed,
+    )
+
+
+def _as_words(sets: Sequence[str]) -> list[str]:
+    return [f"--set {item}" for item in sets]
+
+
+def _simulated(
+    facts: _Facts, schedule: Schedule, seed: int, *, steps: int | None = None, turn_s: float = 0.0
+) -> Prediction:
+    of_engine = replace(speeds.of_width(facts.speeds, schedule.width), turn_s=turn_s)
+    return simulate(facts.work, of_engine, schedule, seed=seed, steps=steps)
+
+
+def _offloads(verl: Tree) -> bool:
+    """Return whether the launch moves the trainer's state to host memory while it generates."""
+    return any(
+        value_at(verl, f"{ACTOR}.{section}.{name}_offload")
+        for section in ("fsdp_config", "megatron")
+        for name in ("param", "optimizer")
+    )
+
+
+def _split_modes(modes: _Modes, facts: _Facts, seed: int) -> tuple[list[ModeAdvice], tuple[SplitAdvice, ...]]:
+    """Return each mode with a split, at its fastest one, and all splits."""
+    splits = modes.splits() if modes.gpus > 1 else []
+    able = [split for split in splits if not split[3]]
+    tried = able[:: -(-len(able) // _SEARCHED)] if able else []
+    rows, times = [], dict[int, dict[str, float]]()
+    for title, sets, schedule, words in _with_split(modes):
+        if not tried:
+            why = splits[0][3] if splits else "one GPU has no second side"
+            rows.append(ModeAdvice(title, words, why=why))
+            continue
+        best = None
+        for engines, width, left, _ in tried:
+            placed = replace(schedule, engines=engines, width=width, trainer=left)
+            step_s = _simulated(facts, placed, seed, steps=_SEARCH_STEPS).step_s
+            times.setdefault(engines, {})[title] = step_s
+            if best is None or step_s < best[0]:
+                best = (step_s, placed)
+        assert best is not None
+        rows.append(_at_best(modes, facts, seed, title, sets, words, best[1]))
+    found = tuple(
+        SplitAdvice(engines * width, left, times.get(engines, {}), why)
+        for engines, width, left, why in splits
+    )
+    return rows, found
+
+
+def _at_best(
+    modes: _Modes,
+    facts: _Facts,
+    seed: int,
+    title: str,
+    sets: Sequence[str],
+    words: tuple[str, ...] | None,
+    schedule: Schedule,
+) -> ModeAdvice:
+    """Return a mode at its fastest split, or `run`'s refusal of the mode."""
+    engines = f"{ENGINES}={schedule.engines}"
+    if words is not None:
+        words = (*words, f"--set {engines}")
+        try:
+            modes.plan("both", [*sets, engines])
+        except UserError as error:
+            return ModeAdvice(title, words, why=error.message)
+    return ModeAdvice(title, words, schedule, _simulated(facts, schedule, seed))
+
+
+def _with_split(
+    modes: _Modes,
+) -> Iterator[tuple[str, list[str], Schedule, tuple[str, ...] | None]]:
+    """Yield (title, settings, schedule without GPUs, words of the command) of each mode with a split."""
+    both = ("--mode both",) if modes.base.mode != "both" else ()
+    for offset in (0, 1):
+        title, sets = f"split, offset {offset}", modes.settings("fixed", offset)
+        yield title, sets, Schedule(title, 1, 1, 1, offset=offset), (*both, *_as_words(sets))
+    yield ONE_STEP_OFF, [], Schedule(ONE_STEP_OFF, 1, 1, 1, offset=1, together=True), None
+    for limit in _STALENESS:
+        title, sets = f"fully_async, staleness {limit}", modes.settings("fully_async", 0, limit)
+        schedule = Schedule(title, 1, 1, 1, follows=True, staleness=limit)
+        yield title, sets, schedule, (*both, *_as_words(sets))
+
+
+def _facts(spec: RunSpec, question: Question) -> _Facts:
+    """Return the launch's facts: of the question, else of the job, else assumed."""
+    verl = spec.verl
+    found = measured.read(question.job) if question.job else None
+    answer, of_answers = _answers(verl, question, found)
+    prompt, of_prompts = _prompt(verl, question, found)
+    card = cards.named(question.card or cards.DEFAULT)
+    shape, of_model = _shape(verl, question)
+    work = Workload(_size(verl, "data.train_batch_size"), _size(verl, f"{ROLLOUT}.n"), prompt, answer)
+    slots = _size(verl, f"{ROLLOUT}.max_num_seqs", 1024)
+    context = prompt + answer.mean / 2
+    made = speeds.estimated(shape, card, _passes(verl), context=context, slots=slots)
+    made, of_speeds = _speeds(made, question, found, card)
+    beside = _beside(spec)
+    served = [f"{beside} GPU(s) of served models are beside these and not counted"] if beside else []
+    return _Facts(work, made, shape, card, (of_answers, of_prompts, of_model, *of_speeds, *served, *_ALWAYS))
+
+
+_ALWAYS = (
+    f"weights reach the engines at {speeds.HANDOVER_GBS:g} GB/s; mode colocate moves"
+    f" {speeds.STATE_BYTES} bytes a parameter to host memory and back at {speeds.OFFLOAD_GBS:g} GB/s a GPU",
+    "GPUs of an engine, and of the trainer, share their work evenly; scoring and tools take no time;"
+    " evaluations and checkpoints are left out",
+)
+
+
+def _answers(verl: Tree, question: Question, found: measured.Measured | None) -> tuple[AnswerLengths, str]:
+    limit = _size(verl, "data.max_response_length")
+    if question.answer_length:
+        given = lengths.by_mean_and_p99(*question.answer_length, limit)
+        return given, f"answers: {_tokens(given)}, lognormal, by --answer-length"
+    if found:
+        taken = lengths.of_measured(found.answers, limit)
+        return taken, f"answers: {_tokens(taken)}, those of {len(found.answers)} answers of the job"
+    assumed = lengths.by_mean_and_p99(max(1.0, limit * _DEFAULT_MEAN), limit, limit)
+    return assumed, (
+        f"answers: {_tokens(assumed)}, lognormal, assumed from data.max_response_length={limit};"
+        " --answer-length MEAN,P99 gives them, or --job DIR"
+    )
+
+
+def _tokens(found: AnswerLengths) -> str:
+    return f"{found.mean:.0f} tokens in the mean, {found.p99:.0f} at the 99th percentile"
+
+
+def _prompt(verl: Tree, question: Question, found: measured.Measured | None) -> tuple[float, str]:
+    if question.prompt_length is not None:
+        return question.prompt_length, f"prompts: {question.prompt_length:g} tokens, by --prompt-length"
+    if found:
+        return found.prompt, f"prompts: {found.prompt:.0f} tokens in the mean, the job's"
+    limit = _size(verl, "data.max_prompt_length")
+    return limit / 2, f"prompts: {limit / 2:g} tokens, half of data.max_prompt_length={limit}, assumed"
+
+
+def _shape(verl: Tree, question: Question) -> tuple[ModelShape, str]:
+    """Return the model's sizes: of its config.json, else of the model of the same name, else assumed."""
+    path = str(value_at(verl, "actor_rollout_ref.model.path") or "")
+    file = Path.cwd() / from_home(path) / "config.json"
+    if file.is_file():
+        shape, origin = model_shape.of_config(_config(file)), f"by {file}"
+    else:
+        named = stand_in(path)
+        shape = model_shape.of_config(named.config)
+        origin = "assumed; --model-size gives another" if named.generic else "by its name"
+        origin = f"{named.name}'s sizes, {origin}"
+    if question.model_size:
+        shape = model_shape.scaled(shape, question.model_size)
+        origin = "by --model-size"
+    return shape, f"model: {shape.weights / 1e9:.3g} billion parameters, {origin}"
+
+
+def _config(file: Path) -> dict[str, object]:
+    """Read a config.json. Raises UserError for one that is too large, or holds no object."""
+    try:
+        if file.stat().st_size > _LARGEST_CONFIG:
+            raise ValueError("too large for a model's configuration")
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("not an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{file} cannot be read ({error})", hint="--model-size gives the sizes instead"
+        ) from None
+    return found
+
+
+def _size(verl: Tree, key: str, default: int | None = None) -> int:
+    """Return a number of the launch. Raises UserError for another value."""
+    found = value_at(verl, key)
+    if found is None and default is not None:
+        return default
+    size = VerlView.of(verl).size(key)
+    if found is None or size < 1:
+        raise UserError(f"{key}={found}: advise needs a number of 1 or more")
+    return size
+
+
+def _passes(verl: Tree) -> Passes:
+    """Return the passes that a step's training makes over its tokens, for each model that is trained."""
+    algorithm, actor = section_at(verl, "algorithm"), section_at(verl, ACTOR)
+    reference = bool(algorithm.get("use_kl_in_reward") or actor.get("use_kl_loss"))
+    critic = value_at(verl, "critic.enable") or (
+        value_at(verl, "critic.enable") is None and algorithm.get("adv_estimator") == "gae"
+    )
+    epochs = _size(verl, f"{ACTOR}.ppo_epochs", 1)
+    return Passes(
+        forward=1 + reference + bool(critic),
+        backward=epochs * (1 + bool(critic)),
+        checkpointed=bool(value_at(verl, "actor_rollout_ref.model.enable_gradient_checkpointing")),
+    )
+
+
+def _speeds(
+    made: Speeds, question: Question, found: measured.Measured | None, card: Card
+) -> tuple[Speeds, list[str]]:
+    """Return the speeds by the question and the job, where these say any, with a sentence on each side."""
+    made, engines = _generation(made, question, found, card)
+    if question.train_tokens_per_s:
+        made, origin = replace(made, training=question.train_tokens_per_s), "by --train-tokens-per-s"
+    elif found and found.training:
+        made, origin = replace(made, training=found.training), "the job's"
+    else:
+        origin = (
+            f"{speeds.TRAINING:.0%} of the arithmetic of an {card.name}; --train-tokens-per-s gives it, or"
+        )
+        origin += " --job DIR"
+    return made, [engines, f"the trainer: {made.training:,.0f} tokens a second and GPU: {origin}"]
+
+
+def _generation(
+    made: Speeds, question: Question, found: measured.Measured | None, card: Card
+) -> tuple[Speeds, str]:
+    if question.tokens_per_s:
+        made, origin = speeds.generating(made, question.tokens_per_s), "by --tokens-per-s"
+    elif found and found.step_s:
+        made, origin = _as_in_job(made, found)
+    else:
+        of_card = f"{speeds.PREFILL:.0%} of the arithmetic of an {card.name}"
+        origin = (
+            f"{speeds.DECODING_S * 1000:g} ms a decoding step, {speeds.BANDWIDTH:.0%} of the bandwidth and"
+            f" {of_card}; --tokens-per-s gives it, or --job DIR"
+        )
+    return made, (
+        f"the engines: {made.full_rate:,.0f} tokens a second and GPU with all {made.slots} slots in use,"
+        f" {1 / (made.step_s + made.answer_s):,.0f} for one answer alone: {origin}"
+    )
+
+
+def _as_in_job(made: Speeds, found: measured.Measured) -> tuple[Speeds, str]:
+    """Return the speeds with which the job's own schedule takes the time that it took."""
+    verl, sync = found.spec.verl, found.spec.sync
+    limit = _size(verl, "data.max_response_length")
+    work = Workload(
+        _size(verl, "data.train_batch_size"),
+        _size(verl, f"{ROLLOUT}.n"),
+        found.prompt,
+        lengths.of_measured(found.answers, limit),
+    )
+    own = Schedule(
+        "",
+        found.engines,
+        found.width,
+        trainer_gpus(verl),
+        in_turns=found.spec.mode == "colocate",
+        offset=sync.offset,
+        follows=sync.style != "fixed",
+        staleness=found.spec.max_staleness,
+    )
+    of_job = replace(
+        made,
+        handover_s=0.0,
+        training=found.training or made.training,
+        slots=_size(verl, f"{ROLLOUT}.max_num_seqs", made.slots),
+    )
+
+    def predicted(factor: float) -> Prediction:
+        return simulate(work, speeds.of_width(speeds.slower(of_job, factor), found.width), own)
+
+    if found.generation_s:  # proportional to the factor: nothing else is in flight
+        factor = found.generation_s / predicted(1.0).generation_s
+        return speeds.slower(
+            made, factor
+        ), f"fitted to the job's {found.generation_s:.3g} s of generation a step"
+    assert found.step_s is not None
+    low, high = 1e-6, 1.0
+    while predicted(high).step_s < found.step_s:
+        low, high = high, high * 4
+    for _ in range(_FITTED):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if predicted(middle).step_s < found.step_s else (low, middle)
+    return speeds.slower(made, high), f"fitted to the job's {found.step_s:.3g} s a step"
