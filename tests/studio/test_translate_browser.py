@@ -13,6 +13,7 @@ SCRIPT = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.t
   actor_rollout_ref.actor.optim.lr=1e-6 \\
   actor_rollout_ref.rollout.n=8 trainer.n_gpus_per_node=8 trainer.experiment_name=$RUN
 """
+PPO = (ROOT / "tests/translate/published/run_ppo.sh").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +143,60 @@ def test_an_open_value_is_a_field_and_the_controls_are_options_of_the_command(op
         expect(command).to_contain_text(option)
     page.locator("#copy-command").click()
     assert page.evaluate("navigator.clipboard.readText()") == command.inner_text()
+
+
+def tab(page, name):
+    page.get_by_role("tab", name=name).click()
+    page.wait_for_selector(f"#{name.lower()}:not([hidden]):not([data-waits])")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_other_tabs_are_whole_and_accessible(opened, size):
+    page = opened(size)
+    give(page, "run.sh", PPO)
+    for name in ("Audit", "Upgrade", "Diff"):
+        tab(page, name)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert accessible(page)
+
+
+def test_the_audit_is_filtered_and_leads_to_the_lines(opened):
+    page = opened()
+    give(page, "run.sh", PPO)
+    tab(page, "Audit")
+    page.get_by_label("Filter").fill("line 46 TC061")
+    rows = page.locator("#audit-table tbody tr:visible")
+    expect(rows).to_have_count(1)
+    rows.get_by_role("button", name="line 46").click()
+    expect(page.locator("#left .cm-activeLine")).to_contain_text("reward_model.enable=True")
+    page.get_by_label("Filter").fill("")
+    page.get_by_label("Status").select_option("approximated")
+    expect(rows).to_have_count(2)
+
+
+def test_an_upgrade_is_a_diff_with_reasons_and_is_taken_over(opened):
+    page = opened()
+    give(page, "run.sh", PPO)
+    tab(page, "Upgrade")
+    expect(page.locator("#upgraded .cm-changedLine").first).to_contain_text("critic.fsdp.param_offload=False")
+    expect(page.locator("#reasons")).to_contain_text("moved into the engine's section in 0.8")
+    expect(page.locator("#command")).to_contain_text("trinity-compat upgrade run.sh")
+    page.get_by_role("button", name="Take it over").click()
+    settled(page)
+    tab(page, "Upgrade")
+    expect(page.locator("#upgrade-note")).to_contain_text("Nothing changes")
+
+
+def test_a_diff_shows_both_values_and_the_line(opened):
+    page = opened()
+    give(page, "run.sh", SCRIPT)
+    other = {"name": "old.sh", "mimeType": "text/plain", "buffer": SCRIPT.replace("n=8", "n=5", 1).encode()}
+    tab(page, "Diff")
+    page.set_input_files("#other", other)
+    row = page.locator("#diff-table tbody tr", has_text="actor_rollout_ref.rollout.n").first
+    expect(row.locator("td").first).to_have_text("5 old.sh:3")
+    expect(row.locator("td").last).to_have_text("8 line 3")
+    expect(page.locator("#diff-note")).to_have_text("1 setting differs in effect from old.sh.")
 
 
 def test_an_error_is_shown_at_its_line_and_the_last_translation_stays(opened):

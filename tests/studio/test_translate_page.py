@@ -88,6 +88,30 @@ def test_values_that_only_a_run_would_give_are_offered_by_their_variable(ask):
     assert filled["open"] == [] and "--env=NODES=2" in filled["command"]
 
 
+def test_the_upgrade_is_the_command_line_s_with_a_reason_for_each_change(ask, tmp_path):
+    text = (ROOT / "tests/translate/published/run_ppo.sh").read_text()
+    found = ask(text, view="upgrade", **{"verl-version": "0.7.0"}).json()
+    ran = command_line(found["command"], found["name"], text, tmp_path)
+    assert found["text"].encode() == ran.stdout and found["messages"] == ran.stderr.decode().splitlines()
+    assert "reward.reward_model.enable=True" in found["text"]
+    assert any(line.startswith("run.sh:46: reward_model.enable becomes") for line in found["messages"])
+
+
+def test_a_diff_is_from_a_release_or_from_another_text(ask):
+    found = ask(GRPO, view="diff", against="0.9.1").json()
+    assert found["a"] == "verl==0.9.1" and "diff verl==0.9.1 run.sh" in found["command"]
+    assert "data.seed" in {each["key"] for each in found["comparison"]["differences"]}
+    other = GRPO.replace("seed=1", "seed=2")
+    found = ask(GRPO, view="diff", other=other, **{"other-name": "run.sh"}).json()
+    assert [each["key"] for each in found["comparison"]["differences"]] == ["data.seed"]
+    assert "diff other-run.sh run.sh" in found["command"]
+
+
+def test_a_text_without_a_launch_has_no_diff_and_says_why(ask):
+    found = ask("echo", view="diff", against="0.9.1").json()
+    assert found["comparison"] is None and "no veRL launch" in found["messages"][0]
+
+
 def test_nothing_of_a_text_is_run(ask, client):
     found = ask(HOSTILE).json()
     assert found["limit"] == ""

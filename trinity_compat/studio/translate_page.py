@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +75,8 @@ async def translate_page(request: Request) -> Response:
     try:
         form = await request.form(max_part_size=4 * LARGEST)
         await check_form_secret(request)
-        return as_json(await run_in_threadpool(_translated, request, form))
+        answer = _ANSWERS.get(_text(form, "view"), _translated)
+        return as_json(await run_in_threadpool(answer, request, form))
     except HTTPException as error:
         return _problem(error.status_code, error.detail)
 
@@ -86,7 +87,7 @@ def _problem(status: int, text: str) -> Response:
 
 def _translated(request: Request, form: FormData) -> dict[str, object]:
     studio = studio_of(request)
-    source = _source_of(form, "text", _text(form, "name"))
+    source = _page_text_of(form, "text", _text(form, "name"))
     if not source.text.strip():
         return {"name": source.name, "empty": True}
     files = {source.name: source.text}
@@ -107,6 +108,39 @@ def _translated(request: Request, form: FormData) -> dict[str, object]:
         "audit": _data(audit),
         "open": list(_open_values(_data(parsed[0]))) if parsed else [],
     }
+
+
+def _upgraded(request: Request, form: FormData) -> dict[str, object]:
+    """Return the text in the newest spelling, and a message with the reason of each change."""
+    studio = studio_of(request)
+    source = _page_text_of(form, "text", _text(form, "name"))
+    version = [f"--verl-version={_release(form)}"] if _release(form) else []
+    reading = _reading_options(form, str(studio.jobs.root.absolute()))
+    words = ["upgrade", source.name, *reading, *version]
+    (result,) = studio.commands.run({source.name: source.text}, [words])
+    return {"name": source.name, **_shown(words, result)}
+
+
+def _differing(request: Request, form: FormData) -> dict[str, object]:
+    """Return the settings that differ in effect from another text, or from a release's defaults."""
+    studio = studio_of(request)
+    source = _page_text_of(form, "text", _text(form, "name"))
+    files, against = {source.name: source.text}, _text(form, "against")
+    if against in VERL_RELEASES:
+        first = f"verl=={against}"
+    else:
+        other = _page_text_of(form, "other", _text(form, "other-name"))
+        first = other.name if other.name != source.name else f"other-{other.name}"
+        files[first] = other.text
+    options = [*_reading_options(form, str(studio.jobs.root.absolute())), "--format=json"]
+    words = ["diff", first, source.name, *options]
+    (result,) = studio.commands.run(files, [words])
+    found = _data(result)
+    comparison = found["comparisons"][0] if isinstance(found, dict) else None
+    return {"name": source.name, "a": first, **_shown(words, result), "comparison": comparison}
+
+
+_ANSWERS = {"upgrade": _upgraded, "diff": _differing}
 
 
 def _open_values(parsed: object) -> Iterator[dict[str, object]]:
@@ -135,7 +169,7 @@ def _data(result: Result) -> object:
         return None
 
 
-def _source_of(form: FormData, field: str, name: str) -> PageText:
+def _page_text_of(form: FormData, field: str, name: str) -> PageText:
     """Return the form's text under a file's name. Raises HTTPException 400 and 413."""
     text = _text(form, field)
     if len(text) > LARGEST:
@@ -163,18 +197,27 @@ def _reading_options(form: FormData, folder: str) -> Iterator[str]:
 
 def _options(form: FormData) -> Iterator[str]:
     """Yield the options that translate and audit share."""
-    for name, known in (("verl-version", VERL_RELEASES), ("target", TARGETS)):
-        if value := _text(form, name):
-            if value not in known:
-                raise HTTPException(400, f"{name}: {value[:40]!r} is not one of {', '.join(known)}.")
-            yield f"--{name}={value}"
+    if release := _release(form):
+        yield f"--verl-version={release}"
+    if target := _one_of(form, "target", TARGETS):
+        yield f"--target={target}"
     if gpus := _whole(form, "gpus"):
         yield f"--set=trainer.n_gpus_per_node={gpus}"
-    if mode := _text(form, "mode"):
-        if mode not in MODES:
-            raise HTTPException(400, f"mode: {mode[:40]!r} is not one of {', '.join(MODES)}.")
+    if mode := _one_of(form, "mode", MODES):
         yield f"--set=mode={mode}"
     yield from (f"--set={pair}" for pair in _texts(form, "set"))
+
+
+def _release(form: FormData) -> str:
+    return _one_of(form, "verl-version", VERL_RELEASES)
+
+
+def _one_of(form: FormData, name: str, known: Sequence[str]) -> str:
+    """Return a field's value, '' where none is given. Raises HTTPException 400 for another than the known."""
+    value = _text(form, name)
+    if value and value not in known:
+        raise HTTPException(400, f"{name}: {value[:40]!r} is not one of {', '.join(known)}.")
+    return value
 
 
 def _translate_options(form: FormData) -> Iterator[str]:

@@ -44,14 +44,14 @@ const Editors = (() => {
   });
 
   /** Make an editor in the element `host`, whose `data-label` names it. */
-  const make = (host, extensions) => {
+  const make = (host, extensions, { coloured = true } = {}) => {
     const root = host.attachShadow({ mode: "open" });
     return new C.EditorView({
       parent: root, root,
       state: C.EditorState.create({ extensions: [
         C.lineNumbers(), C.highlightActiveLine(), C.highlightActiveLineGutter(), C.bracketMatching(), C.search(), C.highlightSelectionMatches(),
         C.keymap.of([...C.completionKeymap, ...C.lintKeymap, ...C.searchKeymap, ...C.historyKeymap, ...C.defaultKeymap]),
-        lit, theme, colours,
+        lit, theme, coloured ? colours : [],
         C.EditorView.contentAttributes.of({ "aria-label": host.dataset.label, tabindex: "0" }),
         ...extensions,
       ] }),

@@ -31,7 +31,9 @@ addEventListener("DOMContentLoaded", () => {
     languages.right.of(C.yaml()), C.EditorState.readOnly.of(true), linked("right"), hovered("right"), C.EditorView.lineWrapping,
   ]);
 
+  let opened = { name: "", text: "" };
   const load = (name, text) => {
+    opened = { name, text };
     ending = text.includes("\r\n") ? "\r\n" : "\n";
     form.elements.name.value = name.replace(/[^\w.@+-]/g, "_").replace(/^[.+@-]+/, "");
     Editors.replace(left, text.replaceAll("\r\n", "\n"));
@@ -247,7 +249,7 @@ addEventListener("DOMContentLoaded", () => {
     setTimeout(() => { button.textContent = before; }, 1500);
   };
   at("copy").addEventListener("click", event => copied(event.target, answer.text));
-  at("copy-command").addEventListener("click", event => copied(event.target, answer.command));
+  at("copy-command").addEventListener("click", event => copied(event.target, at("command").textContent));
   at("download").addEventListener("click", () => {
     const link = document.createElement("a"), stem = answer.name.replace(/\.\w+$/, "");
     link.href = URL.createObjectURL(new Blob([answer.text]));
@@ -255,5 +257,7 @@ addEventListener("DOMContentLoaded", () => {
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   });
+  // For the other tabs (translate_tabs.js).
+  window.Translate = { element, post, go: line => go(left, line), launchOf, sourceLine, load, text: () => left.state.doc.toString(), opened: () => opened, told_of, errorOf };
   form.dataset.ready = "1";
 });
