@@ -236,3 +236,14 @@ def test_a_job_directory_merges_trainer_and_explorer(tmp_path, writer_class):
     assert points(run, "explorer/timing_s/step") == [(1, 2.0)]
     assert set(run.series) >= {"only/trainer", "only/explorer"}
     assert run.updates_per_step == 4
+
+
+def test_a_log_that_never_ends_its_configuration_is_tried_a_bounded_number_of_times(tmp_path, monkeypatch):
+    from trinity_compat.compare.sources import console
+
+    tried, literal = [], console._literal
+    monkeypatch.setattr(console, "_literal", lambda text: tried.append(text) or literal(text))
+    lines = ["{'actor_rollout_ref':", *(" }" for _ in range(1000)), "step:1 - critic/score/mean:1"]
+    (tmp_path / "x.log").write_text("\n".join(lines))
+    (run,) = read_runs(tmp_path / "x.log")
+    assert run.meta == {} and 1 < len(tried) <= 100

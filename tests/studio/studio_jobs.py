@@ -34,9 +34,9 @@ def client_of(root: Path, **listener) -> TestClient:
     return client
 
 
-def stranger_of(root: Path, **listener) -> TestClient:
+def stranger_of(root: Path, baselines: Mapping[str, Path] | None = None, **listener) -> TestClient:
     """Asks it without its token."""
-    app = create_app(root, Listener("127.0.0.1", 8080, **listener))
+    app = create_app(root, Listener("127.0.0.1", 8080, **listener), baselines)
     return TestClient(app, base_url="http://127.0.0.1:8080", follow_redirects=False)
 
 

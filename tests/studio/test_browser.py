@@ -30,6 +30,7 @@ PAGES = {
     "group": "/group/toy/grpo?id=2",
     "choose": "/compare",
     "compare": "/compare?a=done&b=other&b=more",
+    "against a baseline": "/compare?a=done&b=baseline:verl.log",
     "answers": "/answers?a=done&b=other&task=toy/sort 1",
     "configure": "/configure",
     "stop": "/stop/toy/grpo",
@@ -52,6 +53,7 @@ def jobs(tmp_path_factory):
     make_job(root / "stopped", state="stopped")
     make_job(root / "theirs", state="stopped")
     (root / "theirs").chmod(0o777)
+    (root / "verl.log").write_text("".join(f"step:{k} - critic/score/mean:{k / 9}\n" for k in range(1, 7)))
     return root
 
 
@@ -253,6 +255,15 @@ def test_a_verdict_is_made_again_as_a_run_goes_on(browser, tmp_path):
         assert page.locator("details[data-group=reward]").get_attribute("open") is not None
         is_whole(page, "verdict-live")
         context.close()
+
+
+def test_a_baseline_is_chosen_as_a_side(opened):
+    page = opened("/compare?a=done")
+    page.get_by_label("baseline:verl.log on side B").check()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_selector("#charts[data-ready]")
+    expect(page.locator(".legend")).to_contain_text("B = baseline:verl.log")
+    expect(page.locator(".first")).to_contain_text("Not enough data to say")
 
 
 def test_the_keyboard_reaches_everything_and_the_theme_stays(opened):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from trinity_compat.cli._shared import name_and_value
 from trinity_compat.common import optional_packages
 
 
@@ -45,7 +46,16 @@ def _base(context: click.Context, parameter: click.Parameter, value: str) -> str
     default="",
     help="Tell new alerts of running jobs: COMMAND gets the text as last argument, URL a POST of JSON.",
 )
-def command(folder: Path, port: int, host: str, root_path: str, notify: str) -> None:
+@click.option(
+    "--baseline",
+    "baselines",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Offer PATH, anything that `compare` reads but a database, in Compare as NAME; may be repeated.",
+)
+def command(
+    folder: Path, port: int, host: str, root_path: str, notify: str, baselines: tuple[str, ...]
+) -> None:
     """Serve a web page of jobs: live curves, logs, experiences.
 
     Shows the jobs below DIR, or one JOB.
@@ -56,4 +66,6 @@ def command(folder: Path, port: int, host: str, root_path: str, notify: str) -> 
     optional_packages.need("starlette", "uvicorn", "python-multipart", "SQLAlchemy", "numpy")
     from trinity_compat.studio.serving import serve
 
-    serve(folder, host, port, root_path, notify)
+    named = dict(name_and_value("--baseline", text) for text in baselines)
+    given = {name: Path(path) for name, path in named.items()}
+    serve(folder, host, port, root_path, notify, given)

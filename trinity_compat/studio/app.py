@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,13 +29,17 @@ from trinity_compat.studio import (
     translate_page,
 )
 from trinity_compat.studio.assets import mounts
+from trinity_compat.studio.baselines import Baselines
 from trinity_compat.studio.comparisons import Comparisons
 from trinity_compat.studio.guard import Listener, RequestGuard
 from trinity_compat.studio.pages import Studio, page, refusal
 
 
-def create_app(root: Path, listener: Listener) -> Starlette:
-    """Return the application for the jobs in ``root``, guarded by ``listener``."""
+def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | None = None) -> Starlette:
+    """Return the application for the jobs in ``root``, guarded by ``listener``.
+
+    ``baselines``: name → absolute path without links, beside those below ``root``.
+    """
     app = Starlette(
         routes=[
             Route("/", runs_page.runs),
@@ -71,7 +76,7 @@ def create_app(root: Path, listener: Listener) -> Starlette:
             sqlite3.Error: _problem_page,
         },
     )
-    app.state.studio = Studio.over(root, listener, Comparisons())
+    app.state.studio = Studio.over(root, listener, Comparisons(Baselines(root, baselines or {})))
     return app
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,7 +19,8 @@ from trinity_compat.compare.html import as_html, drawn
 from trinity_compat.compare.names import is_of_learning
 from trinity_compat.compare.report import COLUMNS, row_of
 from trinity_compat.compare.verdict import Comparison
-from trinity_compat.studio.comparisons import ComparisonQuery
+from trinity_compat.studio.baselines import FORMATS, PREFIX
+from trinity_compat.studio.comparisons import ComparisonQuery, Selection
 from trinity_compat.studio.experiences import index_of, read_group
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, job_named, page, studio_of
@@ -33,7 +36,7 @@ def query_of(request: Request) -> ComparisonQuery | None:
     """Return the query, None unless both sides name a job. Raises HTTPException 404 for an unknown job."""
     given = request.query_params
     names = (dict.fromkeys(given.getlist(side)) for side in "ab")
-    a, b = (tuple(job_named(request, name) for name in side) for side in names)
+    a, b = (tuple(_selected(request, name) for name in side) for side in names)
     axis = given.get("axis") or "step"
     known = next((one for one in AXES if one == axis), None)
     if known is None:
@@ -41,11 +44,20 @@ def query_of(request: Request) -> ComparisonQuery | None:
     return ComparisonQuery(a, b, known) if a and b else None
 
 
+def _selected(request: Request, name: str) -> Selection:
+    """Return the studio's job or baseline of that name. Raises HTTPException 404."""
+    if name.startswith(PREFIX) and (found := studio_of(request).comparisons.baselines.get(name)):
+        return found
+    return job_named(request, name)
+
+
 def comparison(request: Request) -> Response:
     """Show a form to choose two sides, and their comparison."""
     studio, query = studio_of(request), query_of(request)
     values: dict[str, object] = {
         "rows": [studio.summaries.of(job) for job in studio.jobs.all().values()],
+        "baselines": studio.comparisons.baselines,
+        "formats": FORMATS,
         "chosen": {side: request.query_params.getlist(side) for side in "ab"},
         "axes": AXES,
         "axis": query.axis if query else "step",
@@ -75,14 +87,14 @@ def verdict(request: Request) -> Response:
             told = {"state": state, "first": found["first"], "html": html, "names": found["names"]}
     except UserError as error:
         told["problem"] = str(error)
-    going = any(_summary(request, job).state in ("running", "starting") for job in (*query.a, *query.b))
+    going = any(_run_state(request, one) in ("running", "starting") for one in (*query.a, *query.b))
     wait_s = max(_SOON_S if going else _LATER_S, _SHARE * studio.comparisons.took_s)
     return as_json(told | {"wait_s": wait_s})
 
 
 def _state(request: Request, query: ComparisonQuery) -> str:
     """Return a text that changes when a page of the query shows something else. Raises UserError."""
-    return ".".join([query.state(), *(_summary(request, job).state for job in (*query.a, *query.b))])
+    return ".".join([query.state(), *(_run_state(request, one) for one in (*query.a, *query.b))])
 
 
 def _asked(request: Request) -> ComparisonQuery:
@@ -93,16 +105,17 @@ def _asked(request: Request) -> ComparisonQuery:
     return query
 
 
-def _summary(request: Request, job: Job) -> RunSummary:
-    return studio_of(request).summaries.of(job)
+def _run_state(request: Request, one: Selection) -> str:
+    return studio_of(request).summaries.of(one).state if isinstance(one, Job) else "baseline"
 
 
 def _found(request: Request, result: Comparison, query: ComparisonQuery) -> dict[str, object]:
     first, *rest = headline(result)
-    sides = {"a": (result.a.label, query.a), "b": (result.b.label, query.b)}
+    sides = {"a": (result.a, query.a), "b": (result.b, query.b)}
     return {
         "sides": {
-            side: (label, [_summary(request, job) for job in jobs]) for side, (label, jobs) in sides.items()
+            name: (side.label, _runs(request, chosen), sorted({run.kind for run in side.runs}))
+            for name, (side, chosen) in sides.items()
         },
         "first": first,
         "rest": rest,
@@ -117,6 +130,10 @@ def _found(request: Request, result: Comparison, query: ComparisonQuery) -> dict
         "query": query.sides,
         "incomplete": inference.missing() or "",
     }
+
+
+def _runs(request: Request, chosen: Sequence[Selection]) -> list[RunSummary]:
+    return [studio_of(request).summaries.of(one) for one in chosen if isinstance(one, Job)]
 
 
 def _tables(result: Comparison) -> list[tuple[str, list[list[str]]]]:
@@ -142,8 +159,10 @@ def _masked(row: dict[str, object]) -> dict[str, object]:
     return row | {side: hidden(key, row[side]) for side in "ab"} | {"why": shown(str(row["why"]))}
 
 
-def _tasks(a: Job, b: Job) -> list[tuple[str, Newest, Newest]]:
+def _tasks(a: Selection, b: Selection) -> list[tuple[str, Newest, Newest]]:
     """Return (task, A's newest, B's newest) of tasks that both answered, the largest difference first."""
+    if not (isinstance(a, Job) and isinstance(b, Job)):
+        return []
     try:
         ours, theirs = (index_of(job)[0].newest_by_task("train") for job in (a, b))
     except UserError:
@@ -173,7 +192,10 @@ def same_task(request: Request) -> Response:
     task = request.query_params.get("task", "")
     if query is None or not task:
         raise HTTPException(400, "The address must name two sides and a task.")
-    sides = [_of_task(job, task) for job in (query.a[0], query.b[0])]
+    jobs = [one for one in (query.a[0], query.b[0]) if isinstance(one, Job)]
+    if len(jobs) < 2:
+        raise HTTPException(400, "A baseline has no answers.")
+    sides = [_of_task(job, task) for job in jobs]
     return page(request, "same_task.html", {"task": task, "sides": sides, "address": query.address})
 
 

@@ -13,27 +13,29 @@ from urllib.parse import urlencode
 from trinity_compat.common.errors import UserError
 from trinity_compat.compare.axes import Axis
 from trinity_compat.compare.margins import CompareOptions
-from trinity_compat.compare.model import Side
-from trinity_compat.compare.sources import read_side
+from trinity_compat.compare.model import RunMetrics, Side
+from trinity_compat.compare.sources import read_runs
 from trinity_compat.compare.verdict import Comparison, compare
 from trinity_compat.studio import job_files
+from trinity_compat.studio.baselines import Baseline, Baselines, File
 from trinity_compat.studio.jobs import Job
 
 _KEPT = 4
+Selection = Job | Baseline
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonQuery:
     """Two sides, each the seeds of one configuration."""
 
-    a: tuple[Job, ...]
-    b: tuple[Job, ...]
+    a: tuple[Selection, ...]
+    b: tuple[Selection, ...]
     axis: Axis
 
     @property
     def sides(self) -> str:
         """The query that names them."""
-        return urlencode([("a", job.name) for job in self.a] + [("b", job.name) for job in self.b])
+        return urlencode([("a", one.name) for one in self.a] + [("b", one.name) for one in self.b])
 
     @property
     def address(self) -> str:
@@ -47,13 +49,13 @@ class ComparisonQuery:
         compare` open files by their names.
         """
         digest = hashlib.sha256(self.address.encode())
-        for job in (*self.a, *self.b):
-            for file in _files_of(job):
+        for one in (*self.a, *self.b):
+            for file in one.files() if isinstance(one, Baseline) else _files_of(one):
                 digest.update(repr(file).encode(errors="replace"))
         return digest.hexdigest()[:16]
 
 
-def _files_of(job: Job) -> Iterator[tuple[str, int, int]]:
+def _files_of(job: Job) -> Iterator[File]:
     for name in ("config", "monitor"):
         try:
             yield from job_files.state_of(job.dir.root / name)
@@ -64,7 +66,8 @@ def _files_of(job: Job) -> Iterator[tuple[str, int, int]]:
 class Comparisons:
     """The latest ones; made again when a run has moved on."""
 
-    def __init__(self) -> None:
+    def __init__(self, baselines: Baselines) -> None:
+        self.baselines = baselines
         self._kept: OrderedDict[str, Comparison] = OrderedDict()
         self._lock = threading.Lock()
         self.took_s = 0.0  # the last computation
@@ -75,14 +78,18 @@ class Comparisons:
             key = query.state()
             if key not in self._kept:
                 began = time.monotonic()
-                self._kept[key] = compare(_read(query.a), _read(query.b), CompareOptions(axis=query.axis))
+                self._kept[key] = compare(
+                    self._side(query.a), self._side(query.b), CompareOptions(axis=query.axis)
+                )
                 self.took_s = time.monotonic() - began
             self._kept.move_to_end(key)
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
             return self._kept[key]
 
+    def _side(self, chosen: Sequence[Selection]) -> Side:
+        label = chosen[0].name if len(chosen) == 1 else f"{chosen[0].name} and {len(chosen) - 1} more"
+        return Side(label, [run for one in chosen for run in self._runs(one)])
 
-def _read(side: Sequence[Job]) -> Side:
-    label = side[0].name if len(side) == 1 else f"{side[0].name} and {len(side) - 1} more"
-    return read_side([job.dir.root for job in side], label)
+    def _runs(self, one: Selection) -> list[RunMetrics]:
+        return self.baselines.runs(one) if isinstance(one, Baseline) else read_runs(one.dir.root)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _MOST = 64 << 20  # bytes of one text
+_DEEPEST = 64  # parts of a path
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY)
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -103,16 +104,21 @@ def names(path: Path) -> list[str]:
         return []
 
 
-def state_of(path: Path) -> Iterator[tuple[str, int, int]]:
+def state_of(path: Path, *, without: frozenset[str] = frozenset()) -> Iterator[tuple[str, int, int]]:
     """Yield (path, time of change, size) of each file below a folder, which may be absent.
 
-    Raises OSError where a folder, or one below it, holds anything but folders and regular files.
+    Raises OSError where a folder, or one below it, holds anything but folders and regular files, or names
+    of ``without``.
     """
+    if len(path.parts) > _DEEPEST:
+        raise OSError(errno.ENAMETOOLONG, f"is more than {_DEEPEST} folders deep", str(path))
     for name in names(path):
+        if name in without:
+            continue
         with folder(path) as above:
             found = _status(above, name)
         if stat.S_ISDIR(found.st_mode):
-            yield from state_of(path / name)
+            yield from state_of(path / name, without=without)
         else:
             _refuse(found, path / name)
             yield str(path / name), found.st_mtime_ns, found.st_size

@@ -164,10 +164,10 @@ def _scan(root: Path) -> Iterator[tuple[str, Path]]:
     places: set[Path] = set()
     for folder, children, _ in os.walk(root):
         here = Path(folder)
-        if _is_job(here):
+        if is_job(here):
             children.clear()
             places.add(here)
-            yield _text(here.name if here == root else here.relative_to(root).as_posix()), here
+            yield shown_name(here.name if here == root else here.relative_to(root).as_posix()), here
             continue
         deep = len(here.relative_to(root).parts) >= _DEEPEST
         children[:] = (
@@ -180,12 +180,13 @@ def _scan(root: Path) -> Iterator[tuple[str, Path]]:
     # its real place where that lies below the folder. A link to a folder of jobs is not followed.
     for link in sorted(links):
         place = Path(os.path.realpath(link))
-        if place not in places and _is_job(place):
+        if place not in places and is_job(place):
             places.add(place)
-            yield _text(link.relative_to(root).as_posix()), place
+            yield shown_name(link.relative_to(root).as_posix()), place
 
 
-def _is_job(folder: Path) -> bool:
+def is_job(folder: Path) -> bool:
+    """Return whether a folder is a job."""
     try:
         return (folder / "config" / "run.json").is_file()
     except OSError:
@@ -200,6 +201,6 @@ def _is_own_link(path: Path) -> bool:
         return False
 
 
-def _text(name: str) -> str:
-    """A name that can be shown: a file's may hold bytes that are not UTF-8."""
+def shown_name(name: str) -> str:
+    """Return a name that can be shown: a file's may hold bytes that are not UTF-8."""
     return os.fsencode(name).decode(errors="backslashreplace")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ import uvicorn
 from trinity_compat.common.errors import UserError
 from trinity_compat.studio import address
 from trinity_compat.studio.app import create_app
+from trinity_compat.studio.baselines import FORMATS
 from trinity_compat.studio.guard import Listener
 from trinity_compat.studio.notify import Notifier
 
@@ -23,19 +25,27 @@ TOKEN = "TRINITY_COMPAT_STUDIO_TOKEN"  # in the environment: for scripts that ca
 _TOKEN = re.compile(r"[\w.~-]{22,}", re.ASCII)  # 128 bits, as URLs hold them unchanged
 
 
-def serve(folder: Path, host: str, port: int, base: str = "", notify: str = "") -> None:
+def serve(
+    folder: Path,
+    host: str,
+    port: int,
+    base: str = "",
+    notify: str = "",
+    baselines: Mapping[str, Path] | None = None,
+) -> None:
     """Until Ctrl-C or SIGTERM. ``base`` is the path at which a proxy shows the studio.
 
-    Raises UserError where the folder is not there, the port is taken, the command to notify is not there, or
-    the environment's token is too short.
+    Raises UserError where the folder or a baseline is not there, the port is taken, the command to notify is
+    not there, or the environment's token is too short.
     """
     token = _given_token()
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder", hint="give a job directory, or the folder above several")
+    given = {name: _baseline(name, path) for name, path in (baselines or {}).items()}
     with listening(host, port) as taken:
         at = taken.getsockname()[1]
         listener = Listener(host, at, base=base, **({"token": token} if token else {}))
-        app = create_app(folder, listener)
+        app = create_app(folder, listener, given)
         if notify:
             Notifier(app.state.studio.jobs, app.state.studio.summaries, notify).start()
         config = uvicorn.Config(
@@ -61,6 +71,12 @@ def _given_token() -> str | None:
             hint="python -c 'import secrets; print(secrets.token_urlsafe())' makes one",
         )
     return token
+
+
+def _baseline(name: str, path: Path) -> Path:
+    if not path.exists():
+        raise UserError(f"--baseline {name}={path}: no such file or directory", hint=f"it takes {FORMATS}")
+    return path.resolve()
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -14,6 +14,8 @@ from trinity_compat.compare.sources.tables import PrintedDecimals, number_of
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STEP_LINE = re.compile(r"(?:^|[\s)\]>])step:(\d+) - (\S+:.*)$")
 _PREFIX = re.compile(r"^\(\w+ pid=[^)]*\) ?")
+_MOST_BEFORE = 100_000  # lines before the first metrics in which the configuration is looked for
+_MOST_TRIED = 50  # lines that may end it
 _CONFIG_BEGINS = "{'actor_rollout_ref':"  # pprint sorts the keys; no other key of veRL's stands before it
 
 
@@ -29,7 +31,7 @@ def read(path: Path) -> RunMetrics:
                 for name, value, text in _pairs(match[2]):
                     printed.add(text)
                     series.setdefault(name, Series()).add(int(match[1]), value)
-            elif not series:  # what stands before the first metrics
+            elif not series and len(config) < _MOST_BEFORE:  # what stands before the first metrics
                 config.append(line)
     if not series:
         raise UserError(
@@ -56,7 +58,7 @@ def configuration(lines: Iterable[str]) -> Mapping[str, object]:
 
     It is empty if absent or mixed with other output. Only literals are read; nothing is evaluated.
     """
-    prefix, text = "", ""
+    prefix, text, tried = "", "", 0
     for line in lines:
         head = match[0] if (match := _PREFIX.match(line)) else ""
         rest = line[len(head) :]
@@ -65,8 +67,12 @@ def configuration(lines: Iterable[str]) -> Mapping[str, object]:
         elif text and head == prefix:
             # a line that was cut where a pipe's buffer was full goes on without pprint's indent
             text += f"\n{rest}" if rest.startswith(" ") else rest
-        if text and rest.endswith("}") and (found := _literal(text)):
-            return found
+        if text and rest.endswith("}"):
+            if found := _literal(text):
+                return found
+            tried += 1
+            if tried == _MOST_TRIED:
+                break
     return {}
 
 
