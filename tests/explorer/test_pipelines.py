@@ -10,14 +10,14 @@ from explorer_job import BATCH, FakeMaker, job, publish
 from test_loop import Run, ready
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.model import DROPPED, DROPPED_KIND
+from trinity_compat.buffer.model import DROPPED, DROPPED_KIND, TRUNCATED
 from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.data.operators import pipeline_of
 from trinity_compat.explorer.scheduling.filtering import GroupFilter
 from trinity_compat.trainer.batch import BatchShape, to_dataproto
 from trinity_compat.trainer.pad_groups import without_dropped_rows
 from trinity_compat.trinity.pipelines import runner
-from trinity_compat.trinity.pipelines.runner import TRUNCATED, OperatorPipeline
+from trinity_compat.trinity.pipelines.runner import OperatorPipeline
 from trinity_compat.trinity.workflows import plugins, trinity_stubs
 
 trinity_stubs.install()

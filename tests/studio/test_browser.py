@@ -27,6 +27,8 @@ PAGES = {
     "begins": "/run/begins",
     "configuration": "/configuration/toy/grpo",
     "experiences": "/experiences/toy/grpo?text=sort",
+    "groups": "/groups/toy/grpo",
+    "groups of all steps": "/groups/toy/grpo?step=all&mean_max=0.5&sort=mean&up=on",
     "group": "/group/toy/grpo?id=2",
     "choose": "/compare",
     "compare": "/compare?a=done&b=other&b=more",
@@ -297,6 +299,24 @@ def test_an_answer_is_found_pinned_and_found_again(opened):
     expect(page.locator(".note")).to_have_text("look at <b>this</b>")
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_keys_lead_from_group_to_group_and_not_while_one_types(opened, size):
+    page = opened("/groups/done?step=3", size)
+    page.locator("tbody th a[href*='/group/']").first.click()
+    page.wait_for_url("**/group/done?**")
+    for _ in range(3):
+        here = page.url
+        page.keyboard.press("n")
+        page.wait_for_url(lambda url, here=here: url != here)
+    assert "step=3" in page.url and page.locator("[data-key=n]").count() == 0
+    last = page.url
+    page.locator("[name=note]").first.press("p")
+    assert page.url == last and page.locator("[name=note]").first.input_value() == "p"
+    page.locator("h1").click()
+    page.keyboard.press("p")
+    page.wait_for_url(lambda url: url != last)
+
+
 def test_chosen_runs_are_overlaid_live_by_any_axis(opened, jobs):
     page = opened("/?words=o")
     for name in ("done", "toy/grpo"):
@@ -400,6 +420,23 @@ def test_the_configuration_is_filtered_as_one_types(opened):
     assert page.locator("#filtered tbody tr:visible").count() == 0
     page.fill("#filter", "LR run.sh:7")
     assert page.locator("#filtered tbody tr:visible").count() == 1
+    expect(page.locator("#matching")).to_have_text("1")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_configuration_is_filtered_by_status_and_needs_no_scrolling_sideways(opened, size):
+    page = opened("/configuration/done", size)
+    page.get_by_role("navigation", name="Status").get_by_role("link", name="approximated 2").click()
+    assert page.url.endswith("?status=approximated")
+    expect(page.locator("#filtered tbody tr")).to_have_count(2)
+    assert page.evaluate("(box => box.scrollWidth <= box.clientWidth)(document.querySelector('.wide'))")
+
+
+def test_the_seconds_of_a_step_are_there_as_a_table_too(opened):
+    page = opened("/run/done")
+    page.locator(".lane .data summary").first.click()
+    expect(page.locator(".lane .data tbody tr").first).to_contain_text(str(STEPS))
+    assert accessible(page)
 
 
 def test_a_browser_without_the_token_is_told_what_to_do_and_may_give_it(browser, listener):

@@ -6,7 +6,7 @@ import pytest
 from starlette.routing import Route
 from studio_jobs import client_of, make_job
 
-from trinity_compat.studio import experiences
+from trinity_compat.studio import experiences, group_index
 from trinity_compat.studio.pages import as_json
 
 # Address → the parameters that its handler reads; "" for none.
@@ -18,12 +18,16 @@ PARAMETERS = {
     "/seconds/{job:path}": [],
     "/alive": [],
     "/look/{job:path}": ["history", "last", "log", "rows"],
-    "/configuration/{job:path}": [],
+    "/configuration/{job:path}": ["status"],
     "/experiences/{job:path}": [
         *("kind", "text", "task", "sort", "after", "up", "pinned"),
         *(f"{name}_{end}" for name in ("step", "reward", "version", "length") for end in ("min", "max")),
     ],
-    "/group/{job:path}": ["id"],
+    "/groups/{job:path}": [
+        *("kind", "step", "task", "outcome", "right", "sort", "up", "after"),
+        *(f"{name}_{end}" for name in group_index.BOUNDS for end in ("min", "max")),
+    ],
+    "/group/{job:path}": ["id", "step", "sort", "mean_min"],
     "/image/{job:path}": ["id", "digest"],
     "/selection/{job:path}": ["kind", "text", "task", "sort", "after", "step_min", "reward_max", "format"],
     "/note/{job:path}": ["id", "group", "note", "pinned", "csrf"],

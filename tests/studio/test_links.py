@@ -21,6 +21,7 @@ PAGES = [
     "/seconds/job",
     "/configuration/job",
     "/experiences/job",
+    "/groups/job",
     "/group/job?id=1",
     "/selection/job",
     "/compare?a=job&b=other",

@@ -19,6 +19,7 @@ from trinity_compat.job.answer_info import run_of
 # Metric of an answer that a pipeline's operator dropped from a group whose other answers are trained. The
 # answer keeps its tokens and reward; the trainer leaves it out of the loss and of its group's baseline.
 DROPPED = "experience_pipeline/dropped"
+TRUNCATED = "response/truncated"  # metric of an answer that was cut
 DROPPED_KIND = "dropped"  # kind of groups that are not trained at all
 
 

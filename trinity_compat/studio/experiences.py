@@ -21,8 +21,9 @@ from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.optional_packages import need
 from trinity_compat.common.redaction import hidden
-from trinity_compat.studio import export, tokens
+from trinity_compat.studio import export, group_index, tokens
 from trinity_compat.studio.control import check_form_secret
+from trinity_compat.studio.group_query import group_query, selection_of
 from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row, task_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
@@ -155,6 +156,9 @@ def group(request: Request) -> Response:
         raise HTTPException(404, f"The job has no group {number}.")
     about, members = found
     index, _, _ = index_of(job)
+    wanted = group_query(request.query_params)
+    with index.connected() as db:
+        before, after = group_index.neighbours(db, wanted, number)
     values = {
         "job": job,
         "number": number,
@@ -163,6 +167,9 @@ def group(request: Request) -> Response:
         "prompt": members[0][1].prompt_text if members else "",
         "images": images_of(about["task"]),
         "over_time": index.over_time(str(about["kind"]), str(about["name"])),
+        "before": before,
+        "after": after,
+        "selection": selection_of(request.query_params),
     }
     return page(request, "group.html", values)
 

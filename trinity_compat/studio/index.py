@@ -9,6 +9,7 @@ never changes (a resume adds, it doesn't rewrite). Texts are not copied: the ful
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -21,30 +22,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import sqlalchemy as sa
 
+from trinity_compat.buffer.model import TRUNCATED
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.errors import UserError
-from trinity_compat.studio import job_files
+from trinity_compat.studio import group_index, job_files
 from trinity_compat.studio.jobs import Job
 
 _BATCH = 1000  # experiences
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, group_id INTEGER, run INTEGER, kind TEXT,
-    step INTEGER, task TEXT, reward REAL, version INTEGER, length INTEGER, turns INTEGER);
+    step INTEGER, task TEXT, reward REAL, version INTEGER, length INTEGER, turns INTEGER,
+    truncated INTEGER, tools INTEGER, first_version INTEGER);
 CREATE INDEX IF NOT EXISTS by_kind ON rows (kind, id);
 CREATE INDEX IF NOT EXISTS by_step ON rows (kind, step, id);
 CREATE INDEX IF NOT EXISTS by_task ON rows (kind, task, id);
 CREATE INDEX IF NOT EXISTS by_reward ON rows (kind, reward, id);
 CREATE INDEX IF NOT EXISTS by_version ON rows (kind, version, id);
 CREATE INDEX IF NOT EXISTS by_length ON rows (kind, length, id);
+CREATE INDEX IF NOT EXISTS by_group ON rows (group_id);
 CREATE VIRTUAL TABLE IF NOT EXISTS texts USING fts5(prompt, response, content='', columnsize=0);
 CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, pinned INTEGER NOT NULL, note TEXT NOT NULL);
 """
+_LAYOUT = "2"  # of the tables above
+# All but the notes, which the job's database does not have.
+_DROP = "DROP TABLE IF EXISTS texts; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS groups;"
 _FROM = """SELECT e.id, e.group_id, e.run, g.kind, g.explorer_step, CAST(g.task AS TEXT), g.task_no, e.reward,
-    e.max_model_version, {bytes}(e.response_ids), e.num_turns, e.prompt_text, e.response_text
+    e.max_model_version, {bytes}(e.response_ids), e.num_turns, CAST(e.metrics AS TEXT), e.response_mask,
+    e.min_model_version, e.prompt_text, e.response_text
 FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id > :after ORDER BY e.id LIMIT :limit"""
 _LAST = "SELECT coalesce(max(id), 0) FROM experiences"
 # The first group's birth tells one database from another; groups are never deleted.
@@ -99,11 +108,16 @@ class Index:
         identity = "" if born is None else repr(born)
         with self.connected() as db:
             db.execute("PRAGMA journal_mode=WAL")
-            db.executescript(_SCHEMA)
+            db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT)")
+            if db.execute("SELECT value FROM meta WHERE name = 'layout'").fetchone() != (_LAYOUT,):
+                db.executescript(_DROP)
+            db.executescript(_SCHEMA + group_index.SCHEMA)
             known = db.execute("SELECT value FROM meta WHERE name = 'of'").fetchone()
             if known and known[0] != identity:  # another run's database lies here now: other ids
-                db.executescript("DROP TABLE texts; DROP TABLE rows; DROP TABLE notes;" + _SCHEMA)
-            db.execute("INSERT OR REPLACE INTO meta VALUES ('of', ?)", (identity,))
+                db.executescript(f"{_DROP} DROP TABLE notes; {_SCHEMA} {group_index.SCHEMA}")
+            db.executemany(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)", [("of", identity), ("layout", _LAYOUT)]
+            )
 
     @contextmanager
     def connected(self) -> Iterator[sqlite3.Connection]:
@@ -154,8 +168,10 @@ class Index:
             db.execute("BEGIN IMMEDIATE")
             if _done(db) != bind["after"]:  # another studio was faster
                 return
-            db.executemany("INSERT INTO rows VALUES (?,?,?,?,?,?,?,?,?,?)", map(_indexed, found))
-            texts = ((row[0], row[11] or "", row[12] or "") for row in found)
+            rows = [_indexed(row) for row in found]
+            db.executemany(f"INSERT INTO rows VALUES ({','.join('?' * 13)})", rows)
+            group_index.keep(db, {_whole(row[1]) for row in rows})
+            texts = ((row[0], row[-2] or "", row[-1] or "") for row in found)
             db.executemany("INSERT INTO texts (rowid, prompt, response) VALUES (?,?,?)", texts)
 
     # -- asking ---------------------------------------------------------------------------------
@@ -188,12 +204,9 @@ class Index:
         return sorted(found, key=lambda kind: (kind != "train", kind))
 
     def over_time(self, kind: str, task: str) -> list[Row]:
-        """The groups of one task, oldest first: group_id, step, mean and best reward, answers."""
-        statement = """SELECT group_id, step, avg(reward) AS mean, max(reward) AS best, count(*) AS answers
-            FROM rows WHERE kind = ? AND task = ? GROUP BY group_id ORDER BY step, group_id LIMIT 200"""
+        """Return the newest groups of one task, oldest first."""
         with self.connected() as db:
-            db.row_factory = sqlite3.Row
-            return [dict(row) for row in db.execute(statement, (kind, task))]
+            return group_index.over_time(db, kind, task)
 
     def newest_by_task(self, kind: str, *, among: int = 20_000) -> dict[str, tuple[int, float]]:
         """Task → (step, mean reward) of its newest group, of the newest ``among`` experiences."""
@@ -260,7 +273,9 @@ def _done(db: sqlite3.Connection) -> int:
 
 
 def _indexed(row: Sequence[object]) -> tuple[object, ...]:
-    number, group, run, kind, step, task, task_no, reward, version, size, turns, *_ = row
+    number, group, run, kind, step, task, task_no, reward, version, size, turns, metrics, mask, first, *_ = (
+        row
+    )
     value = float(str(reward))
     finite = value if math.isfinite(value) else None
     return (
@@ -274,7 +289,25 @@ def _indexed(row: Sequence[object]) -> tuple[object, ...]:
         version,
         int(str(size or 0)) // 4,
         turns,
+        int(_was_cut(str(metrics))),
+        stretches(mask) if isinstance(mask, bytes | memoryview) else 0,
+        first,
     )
+
+
+def _whole(value: object) -> int:
+    return int(str(value))
+
+
+def _was_cut(metrics: str) -> bool:
+    # Nearly no answer has the metric: the text is enough to know that.
+    return TRUNCATED in metrics and bool(json.loads(metrics).get(TRUNCATED))
+
+
+def stretches(mask: bytes | memoryview) -> int:
+    """Return how many stretches of tokens the policy did not write: a tool's output, another's turn."""
+    theirs = np.frombuffer(mask, np.uint8) == 0
+    return int(theirs[:1].sum()) + int((theirs[1:] & ~theirs[:-1]).sum())
 
 
 def task_of(task: str, task_no: object) -> str:

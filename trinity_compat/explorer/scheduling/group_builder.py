@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trinity_compat.buffer.model import Experience, Group, WeightVersion
+from trinity_compat.buffer.model import TRUNCATED, Experience, Group, WeightVersion
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask, Trajectory
 from trinity_compat.explorer.rewards.processes.pool import ScoringPool
@@ -22,7 +22,6 @@ from trinity_compat.explorer.teachers.client import TeacherClient
 from trinity_compat.explorer.teachers.media import PromptMedia
 from trinity_compat.explorer.teachers.wire import TeacherRows
 from trinity_compat.job.run_spec import OnAgentFailure
-from trinity_compat.trinity.pipelines.runner import TRUNCATED
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from trinity_compat.buffer.model import DROPPED, DROPPED_KIND, Experience, Group
+from trinity_compat.buffer.model import DROPPED, DROPPED_KIND, TRUNCATED, Experience, Group
 from trinity_compat.common.errors import RunError
 from trinity_compat.job.answer_info import OF_RUN, other_task
 from trinity_compat.trinity.pipelines import DATA_JUICER
@@ -29,7 +29,6 @@ from trinity_compat.trinity.pipelines.operators import SELECTOR_METRIC
 from trinity_compat.trinity.pipelines.registry import OPERATORS
 
 LIMIT_S = 1800.0  # for one operator on one batch: one that hangs must not hold the run for ever
-TRUNCATED = "response/truncated"  # in an experience's metrics: its answer was cut
 DROPPED_BY = "dropped_by"  # in the info of a dropped answer: the operator's name
 _PREFIX = "experience_pipeline/"
 _OF_THE_RUN = ("model_version", "model_version_drift", "use_count", "task_index")

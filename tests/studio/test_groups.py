@@ -1,0 +1,219 @@
+"""The groups of a step: figures, the distribution of rewards, filters, neighbours, and their page."""
+
+import itertools
+import re
+import sqlite3
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from studio_jobs import EVIL, GROUPS, STEPS, _group, client_of, make_job
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import TRUNCATED
+from trinity_compat.studio import experiences, group_index
+from trinity_compat.studio.group_index import GroupQuery
+from trinity_compat.studio.index import Index, stretches
+from trinity_compat.studio.jobs import Jobs
+
+REWARDS = [(1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.1, 0.1, 0.1)]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    monkeypatch.setattr(experiences, "_AT_ONCE_S", 30.0)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A job with one step of groups that are all right, all wrong, mixed, and of equal small rewards."""
+    root = make_job(tmp_path / "job", evil=False, steps=1)
+    put(root, 2, REWARDS)
+    return root
+
+
+def put(root, step, rewards, **changes):
+    made = []
+    for number, each in enumerate(rewards):
+        group = _group(step, number, evil=False)
+        answers = [replace(a, reward=r, **changes) for a, r in zip(group.experiences, each, strict=True)]
+        made.append(replace(group, experiences=tuple(answers)))
+    buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
+    buffer.put_groups(made)
+    buffer.close()
+
+
+@pytest.fixture
+def index(tmp_path, root):
+    made = Index(Jobs(tmp_path).get("job"))
+    made.fill(60)
+    return made
+
+
+@pytest.fixture
+def db(index):
+    with index.connected() as db:
+        yield db
+
+
+def found(db, **wanted):
+    return [row["id"] for row in group_index.page(db, GroupQuery(**{"up": True, **wanted}))]
+
+
+def test_a_group_has_the_mean_spread_and_best_advantage_of_its_rewards(db):
+    rows = group_index.page(db, GroupQuery(step=2, up=True))
+    mixed = REWARDS[2]
+    assert [(row["mean"], row["spread"]) for row in rows] == [
+        (pytest.approx(statistics.fmean(each)), pytest.approx(statistics.stdev(each))) for each in REWARDS
+    ]
+    assert rows[3]["spread"] == 0.0  # and not what 0.1 three times rounds to
+    assert rows[2]["advantage"] == pytest.approx((1 - statistics.fmean(mixed)) / statistics.stdev(mixed))
+    assert (rows[0]["answers"], rows[0]["tools"], rows[0]["turns"], rows[0]["version"]) == (3, 1, 4, 1)
+
+
+def test_truncated_answers_are_counted(tmp_path, root):
+    put(root, 3, [(0.0, 1.0, 0.5)], metrics={TRUNCATED: 1.0})
+    put(root, 4, [(0.0, 1.0, 0.5)], metrics={TRUNCATED: 0.0})
+    made = Index(Jobs(tmp_path).get("job"))
+    made.fill(60)
+    with made.connected() as db:
+        assert [group_index.page(db, GroupQuery(step=step))[0]["truncated"] for step in (3, 4)] == [3, 0]
+        assert len(found(db, least={"truncated": 1})) == 1
+
+
+def test_a_tool_call_is_a_stretch_of_tokens_that_the_policy_did_not_generate():
+    masks = {(1, 1): 0, (0, 0, 1): 1, (1, 0, 0, 1, 0): 2, (0,): 1, (): 0, (1, 0, 1, 0, 1, 0): 3}
+    assert {mask: stretches(np.array(mask, np.uint8).tobytes()) for mask in masks} == masks
+
+
+@pytest.mark.parametrize(("outcome", "places"), [("right", [0]), ("wrong", [1, 3]), ("mixed", [2])])
+def test_groups_all_right_all_wrong_or_mixed(db, outcome, places):
+    first = GROUPS + 1
+    assert found(db, step=2, outcome=outcome) == [first + place for place in places]
+    assert group_index.outcomes(db, GroupQuery(step=2)) == {"right": 1, "wrong": 2, "mixed": 1, "all": 4}
+
+
+def test_the_least_reward_of_a_right_answer_can_be_set(db):
+    assert group_index.outcomes(db, GroupQuery(step=2, right=0.05))["right"] == 2
+
+
+@pytest.mark.parametrize("up", [True, False])
+@pytest.mark.parametrize("sort", group_index.SORTS)
+def test_pages_of_groups_hold_each_once_and_in_order(db, sort, up):
+    wanted, rows = GroupQuery(sort=sort, up=up), []
+    while page := group_index.page(db, wanted, limit=3):
+        rows += page[:3]
+        column = group_index.SORTS[sort]
+        wanted = replace(wanted, after=(rows[-1][column], rows[-1]["id"]))
+    assert sorted(row["id"] for row in rows) == list(range(1, 2 * GROUPS + 1))
+    keys = [(row[column], row["id"]) for row in rows]
+    assert keys == sorted(keys, reverse=not up)
+
+
+@pytest.mark.parametrize("name", group_index.BOUNDS)
+def test_each_figure_bounds_a_selection(db, name):
+    values = {row["id"]: row[name] for row in group_index.page(db, GroupQuery())}
+    for value in set(values.values()):
+        assert set(found(db, least={name: value})) == {n for n, each in values.items() if each >= value}
+        assert set(found(db, most={name: value})) == {n for n, each in values.items() if each <= value}
+
+
+@pytest.mark.parametrize(
+    "wanted", [GroupQuery(up=True), GroupQuery(sort="spread"), GroupQuery(outcome="wrong")]
+)
+def test_neighbours_lead_through_a_selection_and_back(db, wanted):
+    order = [row["id"] for row in group_index.page(db, wanted)]
+    pairs = [group_index.neighbours(db, wanted, number) for number in order]
+    assert pairs == list(zip([None, *order[:-1]], [*order[1:], None], strict=True))
+
+
+def test_few_different_rewards_have_a_bar_each_and_many_share_them(tmp_path, root, index):
+    with index.connected() as db:
+        bars, count = group_index.distribution(db, "train", 2)
+    assert [(bar.low, bar.count) for bar in bars] == [(0.0, 5), (0.1, 3), (1.0, 4)] and count == 12
+    put(root, 5, [(number / 7, number / 9, number / 11) for number in range(30)])
+    index.fill(60)
+    with index.connected() as db:
+        many, count = group_index.distribution(db, "train", 5)
+    assert len(many) <= 24 and sum(bar.count for bar in many) == count == 90
+    assert all(a.high < b.low for a, b in itertools.pairwise(many))
+
+
+@pytest.mark.parametrize("extremes", [(-1.7e308, 1.7e308), (5e-324, 1e-323)])
+def test_the_largest_and_smallest_rewards_have_bars(tmp_path, root, extremes):
+    low, high = extremes
+    put(
+        root,
+        5,
+        [
+            (low, high, low + (high - low) * number / 40 if high < 1 else float(number))
+            for number in range(40)
+        ],
+    )
+    studio = client_of(tmp_path)
+    assert studio.get("/groups/job?step=5").status_code == 200
+
+
+def test_an_infinite_reward_is_left_out_of_the_figures(tmp_path, root):
+    put(root, 5, [(float("inf"), 1.0, 0.0), (float("-inf"),) * 3])
+    studio = client_of(tmp_path)
+    page = studio.get("/groups/job?step=5").text
+    assert "Rewards of 2 answers" in page and "0.7071" in page
+    assert page.count('<tr><th scope="row"><a href="/group/') == 2
+
+
+def test_groups_written_while_the_index_is_filled_have_all_their_answers(tmp_path, root, monkeypatch):
+    monkeypatch.setattr("trinity_compat.studio.index._BATCH", 2)  # in the middle of a group
+    made = Index(Jobs(tmp_path).get("job"))
+    made.fill(60)
+    with made.connected() as db:
+        assert {row["answers"] for row in group_index.page(db, GroupQuery())} == {3}
+
+
+def test_an_index_of_an_earlier_layout_is_made_again_and_keeps_its_notes(tmp_path, root, index):
+    index.note(3, pinned=True, text="kept")
+    with sqlite3.connect(root / "studio.db") as raw:
+        raw.execute("DELETE FROM meta WHERE name = 'layout'")
+        raw.execute("ALTER TABLE rows DROP COLUMN tools")
+    again = Index(Jobs(tmp_path).get("job"))
+    again.fill(60)
+    assert again.notes([3]) == {3: (True, "kept")}
+    with again.connected() as db:
+        assert len(group_index.page(db, GroupQuery())) == 2 * GROUPS
+
+
+def test_the_page_shows_the_newest_step_and_leads_to_the_others(studio):
+    page = studio.get("/groups/toy/grpo").text
+    assert f"Groups of step {STEPS}" in page and page.count('<th scope="row"><a href="/group/') == GROUPS
+    earlier = re.search(r'href="([^"]+)" data-key="p"', page)[1].replace("&amp;", "&")
+    before = studio.get(f"/groups/toy/grpo{earlier}").text
+    assert f"Groups of step {STEPS - 1}" in before and 'data-key="n"' in before
+    assert (
+        studio.get("/groups/toy/grpo?step=all").text.count('<th scope="row"><a href="/group/')
+        == STEPS * GROUPS
+    )
+
+
+def test_a_filter_is_in_the_address_of_each_link(studio):
+    page = studio.get("/groups/toy/grpo?step=all&mean_min=0.3&sort=mean").text
+    links = re.findall(r'href="(/group/[^"]+)"', page)
+    assert links and all("mean_min=0.3" in link and "sort=mean" in link for link in links)
+    group = studio.get(links[1].replace("&amp;", "&")).text
+    after, before = (re.search(rf'href="([^"]+)" data-key="{key}"', group)[1] for key in "np")
+    assert before == links[0] and after == links[2]
+
+
+@pytest.mark.parametrize("bad", ["step=x", "mean_min=x", "right=nan", "sort=x", "outcome=x", "after=1"])
+def test_an_address_that_names_no_selection_is_wrong(studio, bad):
+    answer = studio.get(f"/groups/toy/grpo?{bad}")
+    assert answer.status_code == 400 and f"{bad.partition('=')[0]}" in answer.text
+
+
+def test_a_task_is_escaped(tmp_path):
+    root = make_job(tmp_path / "job", evil=False, steps=0)
+    group = _group(1, 0, evil=False)
+    group = replace(group, task={**group.task, "data_source": EVIL})
+    open_buffer(f"sqlite:///{root}/buffer/experiences.db").put_groups([group])
+    page = client_of(tmp_path).get("/groups/job").text
+    assert "&lt;/script&gt;" in page and "<img src=x" not in page

@@ -1,0 +1,195 @@
+"""The groups of one job in its side index: figures of each, a step's rewards, neighbours in a selection."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+PAGE = 30
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS groups (id INTEGER PRIMARY KEY, kind TEXT, step INTEGER, task TEXT,
+    answers INTEGER, mean REAL, spread REAL, low REAL, high REAL, advantage REAL, truncated INTEGER,
+    tools INTEGER, turns INTEGER, first_version INTEGER, version INTEGER, length REAL);
+CREATE INDEX IF NOT EXISTS groups_newest ON groups (kind, id);
+CREATE INDEX IF NOT EXISTS groups_step ON groups (kind, step, id);
+CREATE INDEX IF NOT EXISTS groups_task ON groups (kind, task, step, id);
+CREATE INDEX IF NOT EXISTS groups_mean ON groups (kind, mean, id);
+CREATE INDEX IF NOT EXISTS groups_spread ON groups (kind, spread, id);
+"""
+# Sort → column. All but the newest leave out groups that lack the figure.
+SORTS = {
+    "newest": "id",
+    "mean": "mean",
+    "spread": "spread",
+    "advantage": "advantage",
+    "truncated": "truncated",
+    "version": "version",
+    "tools": "tools",
+    "turns": "turns",
+    "length": "length",
+}
+BOUNDS = ("mean", "spread", "advantage", "truncated", "version", "tools", "turns")
+OUTCOMES = {"right": "low >= :right", "wrong": "high < :right", "mixed": "low < :right AND high >= :right"}
+RIGHT = 0.5  # a right answer has at least this reward, unless the reader sets another one
+MOST_REWARDS = 100_000  # of a step, that its distribution is made of
+_MOST_BARS = 24
+_MOST_STEPS = 200  # of a task's drift
+_OF_GROUP = """SELECT kind, step, task, reward, truncated, tools, turns, first_version, version, length
+FROM rows WHERE group_id = ?"""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQuery:
+    """A selection of groups. ``step`` None: all steps. ``right``: the least reward of a right answer."""
+
+    kind: str = "train"
+    step: int | None = None
+    task: str = ""
+    outcome: str = ""
+    right: float = RIGHT
+    least: Mapping[str, float] = field(default_factory=dict)
+    most: Mapping[str, float] = field(default_factory=dict)
+    sort: str = "newest"
+    up: bool = False
+    after: tuple[float, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewardBar:
+    """``count`` answers with a reward from ``low`` to ``high``, both inclusive."""
+
+    low: float
+    high: float
+    count: int
+
+
+def keep(db: sqlite3.Connection, numbers: Iterable[int]) -> None:
+    """Write the figures of these groups, from all their rows."""
+    figures = [(number, *_figures(db.execute(_OF_GROUP, (number,)).fetchall())) for number in numbers]
+    db.executemany(f"INSERT OR REPLACE INTO groups VALUES ({','.join('?' * 16)})", figures)
+
+
+def _figures(rows: Sequence[Sequence[float]]) -> tuple[object, ...]:
+    kind, step, task, *_ = rows[0]
+    rewards = [row[3] for row in rows if row[3] is not None]
+    truncated, tools, turns, first, last, length = zip(*(row[4:] for row in rows), strict=True)
+    figures: tuple[float | None, ...] = (None,) * 5
+    if rewards:
+        mean, low, high = statistics.fmean(rewards), min(rewards), max(rewards)
+        # The sample's, as veRL's; 0.1 + 0.1 + 0.1 must not have one.
+        spread = statistics.stdev(rewards) if low < high else 0.0
+        if not math.isfinite(spread):
+            spread = 0.0
+        advantage = (high - mean) / spread if spread else 0.0
+        figures = (mean, spread, low, high, advantage if len(rewards) > 1 else None)
+    counts = (sum(truncated), max(tools), max(turns), min(first), max(last), statistics.fmean(length))
+    return (kind, step, task, len(rows), *figures, *counts)
+
+
+def page(db: sqlite3.Connection, wanted: GroupQuery, *, limit: int = PAGE) -> list[dict[str, object]]:
+    """Return ``limit`` groups of the selection in its order; one more where there is a next page."""
+    where, values = _conditions(wanted)
+    column, order = SORTS[wanted.sort], "ASC" if wanted.up else "DESC"
+    if wanted.after is not None:
+        where.append(f"({column}, id) {'>' if wanted.up else '<'} (:value, :number)")
+        values |= {"value": wanted.after[0], "number": wanted.after[1]}
+    statement = f"""SELECT * FROM groups WHERE {" AND ".join(where)}
+        ORDER BY {column} {order}, id {order} LIMIT :limit"""
+    return _rows(db, statement, values | {"limit": limit + 1})
+
+
+def neighbours(db: sqlite3.Connection, wanted: GroupQuery, number: int) -> tuple[int | None, int | None]:
+    """Return the groups before and after one in the order of a selection, which need not contain it."""
+    column = SORTS[wanted.sort]
+    here = db.execute(f"SELECT {column} FROM groups WHERE id = ?", (number,)).fetchone()
+    if here is None or here[0] is None:
+        return None, None
+    wanted = replace(wanted, after=(here[0], number))
+    back, on = (page(db, replace(wanted, up=up), limit=1)[:1] for up in (not wanted.up, wanted.up))
+    return (_number(back), _number(on))
+
+
+def _number(rows: Sequence[Mapping[str, object]]) -> int | None:
+    return int(str(rows[0]["id"])) if rows else None
+
+
+def outcomes(db: sqlite3.Connection, wanted: GroupQuery) -> dict[str, int]:
+    """Return how many groups of the step have all answers right, all wrong, some of both; and ``all``."""
+    where, values = _conditions(GroupQuery(wanted.kind, wanted.step, right=wanted.right))
+    sums = ", ".join(f"coalesce(sum({condition}), 0)" for condition in OUTCOMES.values())
+    row = db.execute(
+        f"SELECT {sums}, count(*) FROM groups WHERE {' AND '.join(where)}", {"right": wanted.right, **values}
+    ).fetchone()
+    return dict(zip((*OUTCOMES, "all"), row, strict=True))
+
+
+def steps(db: sqlite3.Connection, kind: str, step: int | None) -> tuple[int | None, int | None, int | None]:
+    """Return the step before and after ``step``, and the newest one."""
+    found = [
+        db.execute(f"SELECT {end}(step) FROM groups WHERE kind = ? {where}", (kind, *values)).fetchone()[0]
+        for end, where, values in (
+            ("max", "AND step < ?", (step,)),
+            ("min", "AND step > ?", (step,)),
+            ("max", "", ()),
+        )
+    ]
+    return found[0], found[1], found[2]
+
+
+def distribution(db: sqlite3.Connection, kind: str, step: int) -> tuple[list[RewardBar], int]:
+    """Return the bars of a step's rewards, lowest first, and how many answers have a reward.
+
+    Few different rewards have a bar each; many share bars of equal width.
+    """
+    statement = (
+        "SELECT reward FROM rows WHERE kind = ? AND step = ? AND reward IS NOT NULL ORDER BY id LIMIT ?"
+    )
+    rewards = [row[0] for row in db.execute(statement, (kind, step, MOST_REWARDS))]
+    distinct = sorted(set(rewards))
+    if len(distinct) <= _MOST_BARS:
+        counted = Counter(rewards)
+        return [RewardBar(one, one, counted[one]) for one in distinct], len(rewards)
+    low, wide = distinct[0], (distinct[-1] / _MOST_BARS - distinct[0] / _MOST_BARS)
+    shared: list[list[float]] = [[] for _ in range(_MOST_BARS)]
+    for reward in rewards:
+        shared[int(min(_MOST_BARS - 1, (reward - low) / wide)) if wide else 0].append(reward)
+    return [RewardBar(min(each), max(each), len(each)) for each in shared if each], len(rewards)
+
+
+def over_time(db: sqlite3.Connection, kind: str, task: str) -> list[dict[str, object]]:
+    """Return the newest groups of one task, oldest first."""
+    statement = """SELECT id AS group_id, step, mean, spread, high AS best, answers FROM groups
+        WHERE kind = :kind AND task = :task ORDER BY step DESC, id DESC LIMIT :limit"""
+    return _rows(db, statement, {"kind": kind, "task": task, "limit": _MOST_STEPS})[::-1]
+
+
+def _rows(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) -> list[dict[str, object]]:
+    db.row_factory = sqlite3.Row
+    try:
+        return [dict(row) for row in db.execute(statement, dict(values))]
+    finally:
+        db.row_factory = None
+
+
+def _conditions(wanted: GroupQuery) -> tuple[list[str], dict[str, object]]:
+    where, values = ["kind = :kind"], dict[str, object](kind=wanted.kind)
+    if wanted.step is not None:
+        where.append("step = :step")
+        values["step"] = wanted.step
+    if wanted.task:
+        where.append("task = :task")
+        values["task"] = wanted.task
+    if wanted.outcome:
+        where.append(OUTCOMES[wanted.outcome])
+        values["right"] = wanted.right
+    if wanted.sort != "newest":
+        where.append(f"{SORTS[wanted.sort]} IS NOT NULL")
+    for end, sign, bounds in (("min", ">=", wanted.least), ("max", "<=", wanted.most)):
+        for name, value in bounds.items():
+            where.append(f"{name} {sign} :{name}_{end}")
+            values[f"{name}_{end}"] = value
+    return where, values
