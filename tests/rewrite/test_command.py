@@ -40,10 +40,19 @@ def script(tmp_path: Path) -> Path:
 def test_the_new_script_is_printed_with_the_reasons_apart(script: Path) -> None:
     code, out, err = upgrade(script)
     assert (code, out) == (0, NEW)
-    assert err.startswith(
+    first, second = err.splitlines()
+    assert first.startswith(f"{script}:2: taken for veRL 0.9.1: every key fits 0.2.0, ")
+    assert second.startswith(
         f"{script}:3: reward_model.reward_manager becomes reward.reward_manager.name: moved"
     )
     assert script.read_text() == SCRIPT
+
+
+def test_the_release_that_a_script_is_taken_for_is_said_though_nothing_changes(script: Path) -> None:
+    script.write_text(NEW)
+    assert upgrade(script)[2].startswith(f"{script}:2: taken for veRL 0.9.1: ")
+    asked = upgrade(script, "--verl-version", "0.8.0", "--diff")[1]
+    assert asked.startswith(f"{script}:2: taken for veRL 0.8.0: asked for (0.8.0)\n")
 
 
 def test_quiet_prints_no_reasons(script: Path) -> None:
@@ -53,7 +62,7 @@ def test_quiet_prints_no_reasons(script: Path) -> None:
 def test_a_diff_is_one_that_patch_takes_reasons_and_all(script: Path) -> None:
     code, out, _ = upgrade(script, "--diff")
     assert code == 0
-    assert out.startswith(f"{script}:3: reward_model.reward_manager becomes")
+    assert f"\n{script}:3: reward_model.reward_manager becomes" in out.partition("\n---")[0]
     subprocess.run(["git", "apply", "-p0", "--unsafe-paths", "-"], input=out.encode(), check=True, cwd="/")
     assert script.read_text() == NEW
 
@@ -61,7 +70,7 @@ def test_a_diff_is_one_that_patch_takes_reasons_and_all(script: Path) -> None:
 def test_check_tells_a_script_that_would_change(script: Path) -> None:
     code, out, _ = upgrade(script, "--check")
     assert code == 1
-    assert out.count("\n") == 1
+    assert [line.split(": ")[1][:9] for line in out.splitlines()] == ["taken for", "reward_mo"]
     assert script.read_text() == SCRIPT
     script.write_text(NEW)
     assert upgrade(script, "--check") == (0, "", "")
@@ -70,7 +79,7 @@ def test_check_tells_a_script_that_would_change(script: Path) -> None:
 def test_write_changes_the_file_and_keeps_its_mode(script: Path) -> None:
     code, out, err = upgrade(script, "--write")
     assert (code, out) == (0, "")
-    assert err.count("\n") == 1
+    assert err.count(" becomes ") == 1
     assert script.read_text() == NEW
     assert script.stat().st_mode & 0o777 == 0o750
     before = script.stat()
@@ -92,7 +101,7 @@ def test_a_folder_is_upgraded_at_once(script: Path, tmp_path: Path) -> None:
     (tmp_path / "setup.sh").write_text("pip install verl\n")
     code, _, err = upgrade(tmp_path, "--write")
     assert code == 0
-    assert err.count("\n") == 2
+    assert err.count(" becomes ") == err.count(" taken for ") == 2
     assert script.read_text() == (tmp_path / "sub" / "more.sh").read_text() == NEW
 
 

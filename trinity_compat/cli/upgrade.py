@@ -57,8 +57,8 @@ def command(
     effect removed, and defaults that have changed since are written out. Everything else stays as it is.
     What follows -- are the script's own arguments. Nothing of a script is run.
 
-    Without --write, --diff or --check the new script is printed; stderr has a line with the reason of each
-    change.
+    Without --write, --diff or --check the new script is printed; stderr has the release that the
+    script is taken for, and a line with the reason of each change.
 
     Exit code: 0; 1 when something cannot be carried, which is named with its line, or when --check finds
     something to change; 2 when a SOURCE cannot be read or starts no training.
@@ -127,6 +127,8 @@ def _print(results: Sequence[Upgraded], in_place: bool, as_diff: bool, check: bo
             with replacing(Path(result.path)) as file:
                 file.write(result.after)
         if not quiet:
+            if result.changes or result.refused or result.kept or not (in_place or check):
+                _echo([str(remark) for remark in result.releases], err=not (as_diff or check))
             _echo([str(change) for change in result.changes], err=not (as_diff or check))
             _echo([str(remark) for remark in result.kept], err=not (as_diff or check))
         _echo([f"{remark} [cannot be carried]" for remark in result.refused], err=True)

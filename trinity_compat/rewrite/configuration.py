@@ -42,6 +42,7 @@ def upgrade_configuration(path: str, options: UpgradeOptions) -> Upgraded:
     if problem:
         out.refused.append(Remark(Where(path), "this configuration", problem))
         return out
+    out.take_for(Where(path), config.version)
     _Configuration(path, read_config(Path(path)), config, out, of_scripts=options.of_scripts).upgrade()
     return out
 

@@ -30,7 +30,7 @@ from trinity_compat.rewrite.plan import (
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.config_search import releases_of
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, parse_value
-from trinity_compat.verl_config.model import EffectiveConfig
+from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import FLAVOURS
 from trinity_compat.verl_config.spelling import hydra_text
@@ -75,7 +75,10 @@ class Change:
 
 @dataclass
 class Upgraded:
-    """A source before and after. ``refused`` cannot be carried; ``kept`` has no effect under the target."""
+    """A source before and after. ``refused`` cannot be carried; ``kept`` has no effect under the target.
+
+    ``releases``: those that its launches are taken for, with the reasons.
+    """
 
     path: str
     before: bytes
@@ -84,7 +87,13 @@ class Upgraded:
     refused: list[Remark] = field(default_factory=list)
     kept: list[Remark] = field(default_factory=list)
     launches: int = 0
+    releases: list[Remark] = field(default_factory=list)
     notes: str = ""  # of the reading of a script without launches
+
+    def take_for(self, where: Where, choice: VersionChoice) -> None:
+        """Note the release that a launch is upgraded from; each reason once."""
+        if all(remark.text != choice.why for remark in self.releases):
+            self.releases.append(Remark(where, f"taken for veRL {choice.value}", choice.why))
 
     @property
     def changed(self) -> bool:
@@ -150,6 +159,7 @@ class _Session:
                 " --no-fork-config takes it for the release that its keys fit",
             )
             return
+        self.out.take_for(launch.where, config.version)
         self.faults |= {_fault(note) for note in config.diagnostics if note.severity == "error"}
         planned = plan(config, root, files=self.options.files)
         self.planned[-1] = config, planned
