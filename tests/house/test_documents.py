@@ -72,3 +72,26 @@ def test_the_diagrams_of_the_architecture_follow_the_code():
     command = [sys.executable, ROOT / "scripts" / "make_architecture.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stderr} (scripts/make_architecture.py writes it)"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_options_of_the_commands_that_are_shown_exist(page):
+    """Whole command lines of blocks and backquotes: an option that a page shows is one of its command."""
+    missing = []
+    for name, options in release_check.shown_commands(page):
+        command = cli.get_command(click.Context(cli), name)
+        if command is None or isinstance(command, click.Group):
+            continue
+        known = {opt for each in command.params for opt in (*each.opts, *each.secondary_opts)} | {
+            "-h",
+            "--help",
+        }
+        missing += [f"{name} {option}" for option in options if option not in known]
+    assert missing == []
+
+
+def test_the_readme_is_one_screen_and_shows_only_pictures_that_are_here():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) < 700 and text.count("\n") < 90
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+    assert pictures and all((ROOT / name).is_file() for name in pictures)
