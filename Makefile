@@ -1,5 +1,5 @@
 .NOTPARALLEL:
-.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check nightly bench parity chaos starts mutate clean
+.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs nightly bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -81,6 +81,15 @@ starts-sample: test-setup
 # Before a tag: wheel and sdist, each alone in a fresh venv, the README's commands, the pages' links, one version.
 release-check: install
 	$(PY) scripts/release_check.py $(RELEASE_ARGS)
+
+# The site, in .scratch/site: mkdocs-material in an environment of its own; a link that leads nowhere is an error.
+docs: .venv-docs/.installed
+	.venv-docs/bin/mkdocs build --strict
+
+.venv-docs/.installed: requirements/docs.txt
+	python3 -m venv .venv-docs
+	.venv-docs/bin/pip install -q --disable-pip-version-check -r requirements/docs.txt
+	@touch $@
 
 # The parts that the change since the last landed commit (.ci/landed) can break: scripts/changed.py says which are
 # left out.

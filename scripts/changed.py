@@ -54,7 +54,8 @@ ENGINES = frozenset({"runtime", "whole", "proof"})
 FILES: tuple[tuple[str, frozenset[str]], ...] = (
     (r"\.ci/landed$", frozenset()),
     (r"docs/faq\.md", ENGINES),  # tests/faults runs its snippets
-    (r"docs/|[^/]+\.md$|LICENSE$|\.github/|action\.yml$|docker/|mkdocs\.yml$|\.pre-commit", frozenset()),
+    (r"docs/|[^/]+\.md$|LICENSE$|\.github/|(action|mkdocs)\.yml$|docker/|\.dockerignore$", frozenset()),
+    (r"\.pre-commit|requirements/docs\.txt$", frozenset()),
     (r"translators/", frozenset({"upstream", "starts"})),
     (r"benchmarks/", frozenset({"runtime"})),
     (r"scripts/gpu/", frozenset({"proof"})),

@@ -1,0 +1,63 @@
+"""Hooks of mkdocs.yml: the README is the home page, and links out of docs/ lead to the repository.
+
+In the nav a folder (``findings/``) stands for its pages. Links of pages are written for a checkout; a folder
+without an index page and a file outside of docs/ are no pages of the site.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+_LINK = re.compile(r"(?<!!)\[([^][]*)\]\((?!https?://|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_config(config: Any) -> Any:
+    """Write out the folders of the nav."""
+    config["nav"] = written_out(config["nav"])
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the README as the home page."""
+    from mkdocs.structure.files import File
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](").replace("](../", "](")
+    files.append(File.generated(config, "index.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Lead links that are no pages of the site to the repository, or leave their text alone without one."""
+    base = str(config["repo_url"] or "").rstrip("/")
+    folder = (DOCS / page.file.src_uri).parent
+    is_page = {each.src_uri for each in files}
+
+    def changed(match: re.Match[str]) -> str:
+        text, name, heading = match[1], match[2], match[3] or ""
+        found = (place for place in ((folder / name).resolve(), (ROOT / name).resolve()) if place.exists())
+        place = next(found, None)
+        if place is None or not place.is_relative_to(ROOT):
+            return match[0]  # mkdocs says that it leads nowhere
+        inside = place.relative_to(DOCS).as_posix() if place.is_relative_to(DOCS) else ""
+        if inside in is_page:
+            return match[0]
+        if inside and place.is_dir():
+            return f"[{text}]({name.rstrip('/')}/{sorted(place.glob('*.md'))[0].name})"
+        return f"[{text}]({base}/blob/main/{place.relative_to(ROOT).as_posix()}{heading})" if base else text
+
+    return _LINK.sub(changed, markdown)
+
+
+def written_out(entry: Any) -> Any:
+    """Return a part of the nav with the pages of each folder in its place."""
+    if isinstance(entry, dict):
+        return {title: written_out(value) for title, value in entry.items()}
+    if isinstance(entry, list):
+        return [written_out(each) for each in entry]
+    if isinstance(entry, str) and entry.endswith("/"):
+        return [path.relative_to(DOCS).as_posix() for path in sorted((DOCS / entry).glob("*.md"))]
+    return entry

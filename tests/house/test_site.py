@@ -1,0 +1,82 @@
+"""The site of the documentation: its nav has every page once, and links are those of a checkout."""
+
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "scripts"))
+import site_hooks  # noqa: E402
+
+DOCS = ROOT / "docs"
+
+
+class Loader(yaml.SafeLoader):
+    """A loader of mkdocs.yml, whose tags name a function and a variable."""
+
+
+Loader.add_multi_constructor("", lambda loader, suffix, node: suffix)
+SITE = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+
+
+def pages(entry):
+    if isinstance(entry, dict):
+        entry = list(entry.values())
+    return [entry] if isinstance(entry, str) else [page for each in entry for page in pages(each)]
+
+
+def test_every_page_is_in_the_nav_once():
+    listed = pages(site_hooks.written_out(SITE["nav"]))
+    there = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert len(listed) == len(set(listed)) and set(listed) == there | {"index.md"}
+
+
+def test_the_site_has_the_four_parts():
+    assert [name for each in SITE["nav"] for name in each] == [
+        "Home",
+        "Tutorial",
+        "How-tos",
+        "Reference",
+        "Explanation",
+    ]
+    assert SITE["validation"]["links"]["not_found"] == "warn"  # an error of a strict build
+
+
+@pytest.mark.parametrize(
+    ("page", "written", "read"),
+    [
+        ("audit.md", "[a](compare.md#json)", "[a](compare.md#json)"),
+        ("audit.md", "[a](../CONTRIBUTING.md#set-up)", "[a](R/blob/main/CONTRIBUTING.md#set-up)"),
+        ("index.md", "[a](CONTRIBUTING.md)", "[a](R/blob/main/CONTRIBUTING.md)"),
+        ("index.md", "[a](decisions/)", "[a](decisions/a-stage-is-a-job.md)"),
+        ("audit.md", "[a](nowhere.md)", "[a](nowhere.md)"),
+        (
+            "audit.md",
+            "[a](https://h.example/x) ![p](pictures/run.png)",
+            "[a](https://h.example/x) ![p](pictures/run.png)",
+        ),
+    ],
+)
+def test_a_link_out_of_the_pages_leads_to_the_repository(page, written, read):
+    files = [SimpleNamespace(src_uri=path.relative_to(DOCS).as_posix()) for path in DOCS.rglob("*.*")]
+    here = SimpleNamespace(file=SimpleNamespace(src_uri=page))
+    assert site_hooks.on_page_markdown(written, here, {"repo_url": "R/"}, files) == read
+    if "blob" in read:
+        assert site_hooks.on_page_markdown(written, here, {"repo_url": ""}, files) == "a"
+
+
+def test_the_site_s_packages_are_pinned():
+    lines = (ROOT / "requirements/docs.txt").read_text().splitlines()[1:]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
+    assert any(line.startswith("mkdocs-material==") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["Makefile", ".github/workflows/docs.yml"])
+def test_a_build_is_strict_and_not_quiet(name):
+    """A quiet build doesn't count warnings, so that --strict never fails."""
+    (words,) = re.findall(r"mkdocs build( .*)?$", (ROOT / name).read_text(), flags=re.MULTILINE)
+    assert words.split() == ["--strict"]
