@@ -107,6 +107,17 @@ def lines_of(text: str) -> dict[str, int]:
     return dict(_lines(node, "", "")) if node is not None else {}
 
 
+def load_value(text: str, name: str) -> object:
+    """Read one value in YAML, as ``parse`` reads a file's. Raises UserError with the line in ``text``."""
+    if len(text) > _MAX_BYTES:
+        raise UserError(f"larger than {_MAX_BYTES} bytes: not a configuration", where=Where(name))
+    loader, node = _compose(text, name)
+    if node is None:
+        return None
+    list(_lines(node, "", name))  # refuses keys that stand twice, and bombs
+    return _construct(loader, node, name)
+
+
 def _compose(data: bytes | str, name: str) -> tuple[_Loader, yaml.Node | None]:
     try:
         loader = _Loader(data)

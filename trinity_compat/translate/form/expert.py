@@ -1,0 +1,251 @@
+"""Every field of a Trinity YAML as one of a form, from the schema of the chosen release.
+
+An empty text is the release's default, and is not written.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import yaml
+
+from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.nested import copied, leaves, put, value_at
+from trinity_compat.common.releases import TRINITY
+from trinity_compat.job.settings import SECTION, SETTINGS
+from trinity_compat.translate.defaults import same
+from trinity_compat.translate.form.made import FormResult, Remark
+from trinity_compat.translate.rows import load_rows
+from trinity_compat.translate.trinity_fields import fate_of
+from trinity_compat.translate.verl_from_trinity import from_launch, in_full, verl_settings
+from trinity_compat.translate.verl_script import verl_script
+from trinity_compat.trinity.config.complete import completed
+from trinity_compat.trinity.config.emit import dump, scalar
+from trinity_compat.trinity.config.read import load_value
+from trinity_compat.trinity.config.schema import FieldType, Schema, SchemaField, schema
+from trinity_compat.trinity.config.validate import validate
+
+YAML = "trinity.yaml"
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Model": ("model",),
+    "Buffer": ("buffer",),
+    "Explorer and synchronizer": ("explorer", "synchronizer"),
+    "Trainer": ("trainer",),
+    "Algorithm": ("algorithm",),
+    "Cluster, monitor and log": ("cluster", "monitor", "log", "service"),
+    "Data processor": ("data_processor",),
+    "Run and stages": (),  # what no other section has
+}
+_OURS = f"trainer.trainer_config.{SECTION}"
+_WORDS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertField:
+    """One field: its dotted path, and ``default`` as the text that stands for it.
+
+    ``kind`` is that of the schema; a section's list, and anything that is not a scalar, is ``yaml``.
+    """
+
+    path: str
+    kind: str
+    default: str
+    help: str
+    choices: tuple[str, ...] = ()
+    optional: bool = False
+
+
+@functools.cache
+def expert_fields(target: str) -> Mapping[str, tuple[ExpertField, ...]]:
+    """Return section → the fields of trinity-rft ``target``, our own settings behind the trainer's."""
+    rules, found = schema(target), defaultdict[str, list[ExpertField]](list)
+    titles = {root: title for title, roots in SECTIONS.items() for root in roots}
+    helps = _helps(target)
+    for path, field in _fields(rules, FieldType("class", class_name=rules.root), "", ()):
+        title = titles.get(path.partition(".")[0], "Run and stages")
+        found[title].append(_expert_field(path, field, helps.get(path, "")))
+    if target == TRINITY:  # in 0.4.1 they stand in a taskset
+        found["Trainer"] += _own_settings()
+    return {title: tuple(found[title]) for title in SECTIONS}
+
+
+@functools.cache
+def by_path(target: str) -> Mapping[str, ExpertField]:
+    """Return path → field."""
+    return {field.path: field for fields in expert_fields(target).values() for field in fields}
+
+
+def _fields(
+    rules: Schema, kind: FieldType, path: str, inside: tuple[str, ...]
+) -> Iterator[tuple[str, SchemaField]]:
+    for name, field in rules.classes[kind.class_name].items():
+        below = f"{path}.{name}" if path else name
+        if field.type.kind != "class":
+            yield below, field
+        elif field.type.class_name not in inside:
+            yield from _fields(rules, field.type, below, (*inside, kind.class_name))
+
+
+def _expert_field(path: str, field: SchemaField, rows: str) -> ExpertField:
+    kind = field.type.kind if field.type.kind in ("str", "int", "float", "bool", "enum") else "yaml"
+    fate = fate_of(path)
+    said = [f"deprecated: {field.deprecated}" if field.deprecated.lower() != "deprecated" else "deprecated"]
+    parts = [*(said if field.deprecated else ()), rows]
+    if fate is not None and fate.kind != "read":
+        parts.append(f"{fate.kind} in a run here: {'; '.join(filter(None, (fate.why, fate.hint)))}")
+    choices = ("true", "false") if kind == "bool" else field.type.values
+    default = "" if field.default is None else text_of(field.default, kind)
+    return ExpertField(path, kind, default, ". ".join(filter(None, parts)), choices, field.type.optional)
+
+
+def _helps(target: str) -> dict[str, str]:
+    """Return path → the veRL keys behind it, with the reason of the mapping."""
+    found = defaultdict[str, list[str]](list)
+    for key, row in load_rows().exact.items():
+        for path in row.paths(target):
+            found[path].append(f"veRL's {key} ({row.why})")
+    return {path: "; ".join(texts[:3]) for path, texts in found.items()}
+
+
+def _own_settings() -> Iterator[ExpertField]:
+    kinds = {"number": "float", "whole": "int", "flag": "bool", "choice": "enum"}
+    for name, row in SETTINGS.items():
+        choices = ("true", "false") if row.kind == "flag" else row.choices
+        default = "" if row.default is None else text_of(row.default, kinds[row.kind])
+        yield ExpertField(
+            f"{_OURS}.{name}", kinds[row.kind], default, row.help, choices, row.no_limit == "null"
+        )
+
+
+def text_of(value: object, kind: str) -> str:
+    """Return the text that stands for a value in a field of ``kind``."""
+    if value is None:
+        return "null"
+    if isinstance(value, str) and kind != "yaml":
+        return value
+    if isinstance(value, str | bool | int | float):
+        return scalar(value)
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n") if value else str(value)
+
+
+def texts_of(config: Mapping[str, object], target: str) -> dict[str, str]:
+    """Return path → text of every field that a configuration sets."""
+    tree, texts = copied(config), {}
+    for path, field in reversed(list(by_path(target).items())):  # our settings before what holds them
+        value = value_at(tree, path, tree)
+        if value is not tree:
+            texts[path] = text_of(value, field.kind)
+            if path.startswith(_OURS):
+                del value_at(tree, _OURS)[path.rpartition(".")[2]]
+    return texts
+
+
+def config_of(texts: Mapping[str, str], target: str) -> tuple[dict[str, object], list[Remark]]:
+    """Return the configuration that the fields' texts mean, and a remark for each that has no meaning.
+
+    A default is left out, unless ``translate`` wrote the file: there a field that is missing has veRL's.
+    """
+    known, remarks = by_path(target), []
+    config: dict[str, object] = {}
+    for path, text in texts.items():
+        if path not in known:
+            remarks.append(Remark("error", f"trinity-rft {target} has no such field", name=path))
+        elif text.strip():
+            try:
+                put(config, path, _value(text, known[path]))
+            except UserError as error:
+                line = f"line {error.where.line}: " if error.where and error.where.line else ""
+                remarks.append(Remark("error", f"{line}{error.message}", error.hint or "", path))
+    shorter = config if from_launch(config) else _without_defaults(config, target)
+    return shorter if _same_in_full(shorter, config, target) else config, remarks
+
+
+def _same_in_full(shorter: Mapping[str, object], config: Mapping[str, object], target: str) -> bool:
+    """Return True if trinity-rft completes both alike: some of its rules ask whether a field is given."""
+    return shorter is config or _in_full(shorter, target) == _in_full(config, target)
+
+
+def _in_full(config: Mapping[str, object], target: str) -> object:
+    try:
+        return completed(config, target).config
+    except UserError as error:
+        return str(error)
+
+
+def _value(text: str, field: ExpertField) -> object:
+    """Return the value of a text. Raises UserError."""
+    text = text.replace("\r\n", "\n").strip()
+    if field.kind == "yaml":
+        return load_value(text, field.path)
+    if "${" in text or field.kind in ("str", "enum"):
+        return None if text == "null" and field.optional else text
+    if text == "null":
+        return None
+    if field.kind == "bool":
+        return _WORDS.get(text.lower(), text)
+    with suppress(ValueError):
+        return int(text) if field.kind == "int" else float(text)
+    return text  # validate says what is expected
+
+
+def _without_defaults(config: Mapping[str, object], target: str) -> dict[str, object]:
+    kept: dict[str, object] = {}
+    for path, field in by_path(target).items():
+        value = value_at(config, path, kept)
+        default = _value(field.default, field) if field.default else None
+        if value is not kept and not same(default, value):
+            put(kept, path, value)
+    return kept
+
+
+def made_of_fields(texts: Mapping[str, str], target: str) -> FormResult:
+    """Return the YAML of the fields' texts, its script if it has one, and the remarks."""
+    config, remarks = config_of(texts, target)
+    problems = [
+        Remark("error", each.message, each.hint or "", each.path) for each in validate(config, target)
+    ]
+    problems += _of_own_settings(config)
+    if remarks or problems:
+        return FormResult(config=config, remarks=(*remarks, *problems))
+    text = dump(config, header=["Written by the studio's page Configure", f"trinity-rft {target}"])
+    script, said = _script(config)
+    try:
+        verl_settings(in_full(config, target))
+    except UserError as error:
+        said = [Remark("decide", f"a run here refuses it: {error.message}", error.hint or "")]
+    return FormResult(text, script, config, (*said, *_fates(config)))
+
+
+def _of_own_settings(config: Mapping[str, object]) -> Iterator[Remark]:
+    for name, row in SETTINGS.items():
+        path = f"{_OURS}.{name}"
+        value = value_at(config, path, config)
+        try:
+            if value is not config:
+                row.checked(value, path)
+        except UserError as error:
+            yield Remark("error", error.message, error.hint or "", path)
+
+
+def _script(config: Mapping[str, object]) -> tuple[str, list[Remark]]:
+    if not from_launch(config):
+        why = "no script: a launch of veRL has no settings for tasksets and workflows of a YAML by hand"
+        return "", [Remark("note", why)]
+    try:
+        script = verl_script(config, YAML)
+    except (UserError, RunError) as error:
+        return "", [Remark("decide", f"no script: {error.message}", error.hint or "")]
+    return script.text, [Remark("decide", f"not in the script: {line}") for line in script.unsaid]
+
+
+def _fates(config: Mapping[str, object]) -> Iterator[Remark]:
+    """Yield what a run here makes of fields of a YAML by hand."""
+    for path, value in () if from_launch(config) else leaves(config):
+        fate = None if isinstance(value, list) else fate_of(path)
+        if fate is not None and fate.kind != "read":
+            rank = "decide" if fate.kind == "refused" else "note"
+            yield Remark(rank, f"{fate.kind} in a run here: {fate.why}", fate.hint, path)
