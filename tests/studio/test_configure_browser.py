@@ -5,7 +5,9 @@ from playwright.sync_api import expect, sync_playwright
 from published_forms import FORMS
 from studio_browser import WAIT_MS, accessible, chromium, serving
 
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.translate.form import FIELDS, made_from
+from trinity_compat.translate.form.expert import by_path
 
 pytestmark = pytest.mark.browser
 SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
@@ -107,3 +109,39 @@ def test_without_a_script_the_button_makes_the_files(opened):
     page.locator("#f-epochs").fill("7")
     page.get_by_role("button", name="Check and show the files").click()
     expect(page.get_by_text("trainer.total_epochs=7").first).to_be_visible()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_field_of_a_pasted_script(opened, size):
+    """Loaded, found by a word, changed: the change and the script follow while one types."""
+    page = opened(size, path="/configure/expert")
+    is_whole(page)
+    page.get_by_text("Load a YAML or a script").click()
+    page.locator("#text").fill(made_from({}).script)
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.get_by_text("Nothing.")).to_be_visible()
+    page.locator("#find").fill("optimizer.lr actor.optim.lr")
+    found = [each for each in by_path(TRINITY).values() if "optimizer.lr" in each.path]
+    expect(page.locator(".field:visible")).to_have_count(sum("actor.optim.lr" in each.help for each in found))
+    rate = page.get_by_label("algorithm.optimizer.lr", exact=True)
+    rate.fill("3e-6")
+    expect(page.locator("#t-script")).to_contain_text("actor_rollout_ref.actor.optim.lr=3e-06")
+    expect(page.locator("#result td").last).to_have_text("3e-06")
+    rate.fill("fast")
+    expect(page.locator("[aria-invalid]")).to_have_count(1)
+    is_whole(page)
+    rate.fill("1e-5")
+    expect(page.locator("[aria-invalid]")).to_have_count(0)
+    with page.expect_download() as loaded:
+        page.get_by_role("button", name="Download").last.click()
+    assert "lr: 1.0e-05" in loaded.value.path().read_text()
+    page.locator("#find").fill("")
+    is_whole(page)
+
+
+def test_without_a_script_every_field_is_checked_by_a_button(opened):
+    page = opened("narrow", path="/configure/expert?epochs=7", java_script_enabled=False)
+    page.get_by_label("buffer.total_epochs", exact=True).fill("8")
+    page.get_by_role("button", name="Check and show the files").click()
+    expect(page.get_by_text("trainer.total_epochs=8").first).to_be_visible()
+    expect(page.get_by_label("buffer.total_epochs", exact=True)).to_have_value("8")

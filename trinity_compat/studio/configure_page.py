@@ -58,6 +58,8 @@ def configure(request: Request) -> Response:
         "texts": texts,
         "made": result,
         "wrong": {remark.name for remark in result.remarks if remark.rank == "error"},
+        "post": False,
+        "origin": "",
         "address": urlencode(texts, errors="replace"),
         "changed": sum(texts[field.name] != field.default for field in MORE),
     }

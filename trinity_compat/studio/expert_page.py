@@ -1,0 +1,150 @@
+"""The page of every field of a Trinity YAML: new, from the form, or from a pasted script or YAML.
+
+Its texts come as a POST, which has room for a script. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.releases import TARGETS
+from trinity_compat.studio.configure_page import FILES, download, made, texts_of, worker
+from trinity_compat.studio.control import check_form_secret
+from trinity_compat.studio.pages import page
+from trinity_compat.translate.form import FormResult, Remark
+from trinity_compat.translate.form.expert import by_path, expert_fields, made_of_fields
+from trinity_compat.translate.form.expert import texts_of as texts_of_config
+from trinity_compat.translate.form.loaded import Change, Loaded, changes_since, loaded
+
+_LARGEST = 1 << 20  # bytes of a request
+_FIELD = "v:"  # before a path in the name of an input
+
+
+async def expert(request: Request) -> Response:
+    """Show the fields: a new configuration, that of a form (GET), or those of this page's form (POST)."""
+    if request.method == "GET":
+        return await run_in_threadpool(_new, request)
+    given = await _given(request)
+    texts = {name.removeprefix(_FIELD): text for name, text in given.items() if name.startswith(_FIELD)}
+    target = _target(given)
+    return await run_in_threadpool(_shown, request, texts, target, given.get("origin", ""), "part" in given)
+
+
+async def load(request: Request) -> Response:
+    """Show the fields of a pasted script or YAML."""
+    given = await _given(request)
+    text, target = given.get("text", ""), _target(given)
+    try:
+        found: Loaded = await run_in_threadpool(worker().call, loaded, text, target)
+    except UserError as error:
+        remark = Remark("error", str(error))
+        return _page(request, FormResult(remarks=(remark,)), {}, target, origin=text, pasted=text)
+    texts = texts_of_config(found.config, found.target)
+    return await run_in_threadpool(_shown, request, texts, found.target, text, False)
+
+
+async def file(request: Request) -> Response:
+    """Return the YAML or the script of the fields as a download. Raises HTTPException 400 without one."""
+    kind = request.path_params["kind"]
+    given = await _given(request)
+    texts = {name.removeprefix(_FIELD): text for name, text in given.items() if name.startswith(_FIELD)}
+    result = await run_in_threadpool(_made, texts, _target(given))
+    text = {"yaml": result.yaml, "script": result.script}.get(kind)
+    if not text:
+        raise HTTPException(400, "These fields make no such file: check them first.")
+    return download(text, FILES[kind])
+
+
+def _new(request: Request) -> Response:
+    target = _target(request.query_params)
+    if not set(request.query_params) - {"target"}:
+        return _shown(request, {}, target, "", False)
+    form = made(texts_of(request.query_params))
+    if not form.works:
+        return _page(request, form, {}, target)
+    short: Loaded = worker().call(loaded, form.script, target)
+    return _shown(request, texts_of_config(short.config, target), target, form.script, False)
+
+
+def _made(texts: Mapping[str, str], target: str) -> FormResult:
+    try:
+        return worker().call(made_of_fields, dict(texts), target)
+    except UserError as error:
+        return FormResult(remarks=(Remark("error", error.message, error.hint or ""),))
+
+
+def _shown(request: Request, texts: Mapping[str, str], target: str, origin: str, part: bool) -> Response:
+    result, changes = _made(texts, target), []
+    if origin and result.works:
+        try:
+            changes = worker().call(changes_since, origin, target, dict(result.config))
+        except UserError as error:
+            result = FormResult(remarks=(Remark("error", f"the text that was loaded: {error}"),))
+    return _page(request, result, texts, target, origin=origin, changes=changes, part=part)
+
+
+def _page(
+    request: Request,
+    result: FormResult,
+    texts: Mapping[str, str],
+    target: str,
+    *,
+    origin: str = "",
+    pasted: str = "",
+    changes: list[Change] | tuple[()] = (),
+    part: bool = False,
+) -> Response:
+    known = by_path(target)
+    # A place inside a field is marked at the field.
+    wrong = {
+        path
+        for remark in result.remarks
+        if remark.rank == "error"
+        for path in known
+        if remark.name == path or remark.name.startswith(f"{path}.")
+    }
+    values = {
+        "sections": expert_fields(target),
+        "texts": texts,
+        "target": target,
+        "targets": TARGETS,
+        "made": result,
+        "wrong": wrong,
+        "origin": origin,
+        "pasted": pasted,
+        "changes": changes,
+        "post": True,
+        "address": urlencode({"target": target}),
+        "open": {
+            title
+            for title, fields in expert_fields(target).items()
+            if any(texts.get(field.path) or field.path in wrong for field in fields)
+        },
+    }
+    return page(request, "configure_result.html" if part else "expert.html", values)
+
+
+def _target(given: Mapping[str, str]) -> str:
+    """Return the release that a request names. Raises HTTPException 400 for an unknown one."""
+    target = given.get("target", TARGETS[0])
+    if target not in TARGETS:
+        raise HTTPException(400, f"target must be one of {', '.join(TARGETS)}.")
+    return target
+
+
+async def _given(request: Request) -> dict[str, str]:
+    """Return the fields of a form of this page. Raises HTTPException 413 and 403."""
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > _LARGEST:
+        raise HTTPException(413, f"The form has more than {_LARGEST >> 20} MiB.")
+    await check_form_secret(request)
+    form = await request.form()
+    # A browser sends the lines of a textarea with CR LF, which bash takes for part of a word.
+    return {name: value.replace("\r\n", "\n") for name, value in form.items() if isinstance(value, str)}
