@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trinity_compat.advise import cards, lengths, model_shape, speeds
+from trinity_compat.advise import cards, lengths, model_shape, report, speeds
 from trinity_compat.advise.cards import Card
 from trinity_compat.advise.lengths import AnswerLengths
 from trinity_compat.advise.model import (
@@ -32,10 +32,11 @@ from trinity_compat.job.gpus import ENGINES, check_gpus, engine_count, engine_wi
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.checks.models import stand_in
 from trinity_compat.run.job_dir import measured
-from trinity_compat.run.plan import ignored_keys
+from trinity_compat.run.plan import gpu_split, ignored_keys
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.source import RunOptions, Source
 from trinity_compat.run.plan.verl_view import ACTOR, ROLLOUT, VerlView
+from trinity_compat.synchronizer.policy import explorer_interval, trainer_interval
 
 STOCK, COLOCATE, ONE_STEP_OFF = "stock veRL, lockstep", "turns on all GPUs", "veRL's one_step_off_policy"
 _LARGEST_CONFIG = 1_000_000  # bytes of a config.json
@@ -43,9 +44,10 @@ _SEARCHED = 8  # splits that are simulated at most
 _SEARCH_STEPS = 4
 _PLANNED = 64  # splits that are planned at most
 _MOST_GPUS = 4096
+_SHORTER = 0.97  # of a step, for a mode to be called faster
 _DEFAULT_MEAN = 3 / 16  # of the longest answer, where no lengths are given
 _STALENESS = (1, 2, 3)
-_FITTED = 16  # bisections
+_FITTED, _SLOWEST = 16, 1e9  # bisections of a factor of time, and the largest one
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,74 @@ def advise(source: Source, options: RunOptions, question: Question, *, name: str
     modes = _Modes(source, options, base, gpus)
     facts = _facts(base, question)
     return _side_by_side(modes, facts, name, question.seed)
+
+
+def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> Iterator[str]:
+    """Yield what the plan of a dry run uses of its GPUs, what would use more, and what that rests on.
+
+    Every mode is taken at the plan's own split. A plan without two sides, or one whose style is not
+    simulated, has no such lines.
+    """
+    own = _own_schedule(spec)
+    if own is None or spec.device != "cuda" or spec.rows or spec.mode not in ("both", "colocate"):
+        return
+    question = Question()
+    modes = _Modes(source, options, spec, gpus_of(spec))
+    try:
+        facts = _facts(spec, question)
+        advised = _side_by_side(modes, facts, name, question.seed, own=own)
+    except UserError as error:
+        yield f"uses      not predicted: {error.message}"
+        return
+    turn_s = speeds.offload_s(facts.shape, modes.gpus) if own.in_turns else 0.0
+    now = _simulated(facts, own, question.seed, turn_s=turn_s)
+    yield f"uses      about {_use(now)}, on {_place(own)}"
+    best = report.fastest(advised)
+    if best and best.prediction and best.prediction.step_s < _SHORTER * now.step_s:
+        given = " ".join(best.settings or ())
+        untried = f" ({_unproven(modes)})" if best.name == COLOCATE and modes.gpus > 1 else ""
+        yield f"faster    {best.name}: about {_use(best.prediction)}: `{given}`{untried}"
+    else:
+        yield "faster    no mode of `run` at this split of the GPUs, by more than 3 %"
+    yield (
+        f"predicted {'; '.join(advised.assumptions[:3])}; `trinity-compat advise` takes lengths and speeds,"
+        " and tries other splits"
+    )
+
+
+def _unproven(modes: _Modes) -> str:
+    return gpu_split.unproven(modes.gpus, int(value_at(modes.base.verl, "trainer.nnodes") or 1))
+
+
+def _place(own: Schedule) -> str:
+    return f"{own.gpus} GPUs in turns" if own.in_turns else f"{report.gpus(own)} GPUs"
+
+
+def _use(found: Prediction) -> str:
+    stale = f", {found.staleness:.1f} steps stale" if found.staleness else ""
+    return f"{found.used:.0%} of all GPU time, {found.step_s:.3g} s a step{stale}"
+
+
+def _own_schedule(spec: RunSpec) -> Schedule | None:
+    """Return the schedule of a plan or a job; None for a style that is not simulated."""
+    sync = spec.sync
+    if (
+        sync.style not in ("fixed", "fully_async")
+        or explorer_interval(sync) != 1
+        or trainer_interval(sync) != 1
+    ):
+        return None
+    rollout = section_at(spec.verl, ROLLOUT)
+    return Schedule(
+        "",
+        engine_count(rollout, spec.device) * spec.explorers,
+        engine_width(rollout, spec.device),
+        trainer_gpus(spec.verl),
+        in_turns=spec.mode == "colocate",
+        offset=sync.offset,
+        follows=sync.style == "fully_async",
+        staleness=spec.max_staleness,
+    )
 
 
 def _refuse_without_answers(spec: RunSpec) -> None:
@@ -195,7 +265,10 @@ def _width(spec: RunSpec) -> int:
 Simulate = Callable[[Schedule], Prediction]
 
 
-def _side_by_side(modes: _Modes, facts: _Facts, name: str, seed: int) -> Advice:
+def _side_by_side(
+    modes: _Modes, facts: _Facts, name: str, seed: int, *, own: Schedule | None = None
+) -> Advice:
+    """Return every mode at its fastest split, or at the split of ``own``."""
     turns, why = modes.in_turns()
     width = _width(turns or modes.base)
     stock = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
@@ -216,7 +289,8 @@ def _side_by_side(modes: _Modes, facts: _Facts, name: str, seed: int) -> Advice:
         )
     else:
         found.append(ModeAdvice(COLOCATE, ("--mode colocate",), why=why))
-    rows, splits = _split_modes(modes, facts, seed)
+    rows, splits = _split_modes(modes, facts, seed, own)
+    untried = [f"{COLOCATE}: {_unproven(modes)}"] if turns and modes.gpus > 1 else []
     return Advice(
         name,
         modes.gpus,
@@ -224,7 +298,7 @@ def _side_by_side(modes: _Modes, facts: _Facts, name: str, seed: int) -> Advice:
         facts.speeds,
         (*found, *rows),
         splits,
-        facts.assumptions,
+        (*facts.assumptions, *untried),
         seed,
     )
 
@@ -249,11 +323,16 @@ def _offloads(verl: Tree) -> bool:
     )
 
 
-def _split_modes(modes: _Modes, facts: _Facts, seed: int) -> tuple[list[ModeAdvice], tuple[SplitAdvice, ...]]:
-    """Return each mode with a split, at its fastest one, and all splits."""
+def _split_modes(
+    modes: _Modes, facts: _Facts, seed: int, own: Schedule | None
+) -> tuple[list[ModeAdvice], tuple[SplitAdvice, ...]]:
+    """Return each mode with a split, at its fastest one or that of ``own``, and all splits."""
     splits = modes.splits() if modes.gpus > 1 else []
     able = [split for split in splits if not split[3]]
     tried = able[:: -(-len(able) // _SEARCHED)] if able else []
+    if own and tried:
+        half = own.engines if not own.in_turns else own.engines // 2
+        tried = [min(able, key=lambda split: abs(split[0] - half))]
     rows, times = [], dict[int, dict[str, float]]()
     for title, sets, schedule, words in _with_split(modes):
         if not tried:
@@ -461,7 +540,7 @@ def _generation(
 
 def _as_in_job(made: Speeds, found: measured.Measured) -> tuple[Speeds, str]:
     """Return the speeds with which the job's own schedule takes the time that it took."""
-    verl, sync = found.spec.verl, found.spec.sync
+    verl = found.spec.verl
     limit = _size(verl, "data.max_response_length")
     work = Workload(
         _size(verl, "data.train_batch_size"),
@@ -469,16 +548,10 @@ def _as_in_job(made: Speeds, found: measured.Measured) -> tuple[Speeds, str]:
         found.prompt,
         lengths.of_measured(found.answers, limit),
     )
-    own = Schedule(
-        "",
-        found.engines,
-        found.width,
-        trainer_gpus(verl),
-        in_turns=found.spec.mode == "colocate",
-        offset=sync.offset,
-        follows=sync.style != "fixed",
-        staleness=found.spec.max_staleness,
-    )
+    own = _own_schedule(found.spec)
+    if own is None:
+        style = f"sync_style {found.spec.sync.style} with its intervals"
+        return made, f"as assumed: the job's {style} is not simulated"
     of_job = replace(
         made,
         handover_s=0.0,
@@ -487,16 +560,15 @@ def _as_in_job(made: Speeds, found: measured.Measured) -> tuple[Speeds, str]:
     )
 
     def predicted(factor: float) -> Prediction:
-        return simulate(work, speeds.of_width(speeds.slower(of_job, factor), found.width), own)
+        return simulate(work, speeds.of_width(speeds.slower(of_job, factor), own.width), own)
 
     if found.generation_s:  # proportional to the factor: nothing else is in flight
         factor = found.generation_s / predicted(1.0).generation_s
-        return speeds.slower(
-            made, factor
-        ), f"fitted to the job's {found.generation_s:.3g} s of generation a step"
+        origin = f"fitted to the job's {found.generation_s:.3g} s of generation a step"
+        return speeds.slower(made, factor), origin
     assert found.step_s is not None
     low, high = 1e-6, 1.0
-    while predicted(high).step_s < found.step_s:
+    while predicted(high).step_s < found.step_s and high < _SLOWEST:
         low, high = high, high * 4
     for _ in range(_FITTED):
         middle = (low * high) ** 0.5

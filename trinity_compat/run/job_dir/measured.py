@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from trinity_compat.common import database_url
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import section_at
-from trinity_compat.job.gpus import engine_count, engine_width, trainer_gpus
+from trinity_compat.job.gpus import trainer_gpus
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir.job_dir import JobDir
 
@@ -37,17 +36,6 @@ class Measured:
     step_s: float | None
     generation_s: float | None
     spec: RunSpec
-
-    @property
-    def engines(self) -> int:
-        """Engines of all explorers."""
-        rollout = section_at(self.spec.verl, "actor_rollout_ref.rollout")
-        return engine_count(rollout, self.spec.device) * self.spec.explorers
-
-    @property
-    def width(self) -> int:
-        """Devices of an engine."""
-        return engine_width(section_at(self.spec.verl, "actor_rollout_ref.rollout"), self.spec.device)
 
 
 def read(root: Path) -> Measured:

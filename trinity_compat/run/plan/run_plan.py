@@ -140,7 +140,9 @@ def closing_notes(request: RunRequest, launch: VerlView, verl: VerlView, spec: R
     """Lines about consequences of the plan that the user may not expect."""
     replayed = [note] if (note := note_of(request.trinity, spec.replay)) else []
     database = paths.database_note(request.trinity, spec, request.options, request.cwd)
-    of_training = [*_filter_note(verl), *_idle_note(spec, launch), *_save_freq_note(verl, spec)]
+    # A dry run predicts the modes (run/advice.py).
+    idle = [] if request.options.dry_run else _idle_note(spec, launch)
+    of_training = [*_filter_note(verl), *idle, *_save_freq_note(verl, spec)]
     notes = [] if spec.serve else [*of_training, *_lora_note(verl), *_sampling_note(verl)]
     rounded = verl_from_trinity.rounded_offset(request.trinity)
     return [*notes, *replayed, *database, *([rounded] if rounded else [])]

@@ -1,0 +1,57 @@
+"""Three lines of a dry run: what the plan uses of its GPUs, what is faster, what that rests on."""
+
+from test_advise_command import ARR, LAUNCH
+
+from trinity_compat.run import advice, dry_run
+from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.source import RunOptions
+
+
+def lines(tmp_path, *sets, device="cuda", mode=None, **changed):
+    words = [f"{key}={value}" for key, value in (LAUNCH | changed).items()]
+    script = tmp_path / "run.sh"
+    script.write_text("python3 -m verl.trainer.main_ppo " + " ".join(words))
+    options = RunOptions(sets=sets, dry_run=True, device=device, mode=mode)
+    ((source, rest),) = dry_run.sources(str(script), (), options)
+    plan = make_plan(source.config, rest, cwd=tmp_path, device=device)
+    return plan, list(advice.remarks(plan.spec, source, rest, str(script)))
+
+
+def test_a_plan_that_waits_is_told_what_is_faster(tmp_path):
+    plan, (uses, faster, predicted) = lines(tmp_path)
+    assert uses.startswith("uses      about 4") and uses.endswith("on 4 + 4 GPUs")  # half, less the handover
+    assert "fully_async" in faster and "`--set synchronizer.sync_style=fully_async " in faster
+    assert "assumed from data.max_response_length=2048" in predicted
+    # It stands in place of the idle share that a start prints.
+    assert not any("idle while the other side" in note for note in plan.notes)
+
+
+def test_turns_that_have_not_run_on_so_many_gpus_say_so(tmp_path):
+    long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}  # training takes most of a step
+    _, (_, faster, _) = lines(tmp_path, **long)
+    assert "`--mode colocate` (not run on 8 GPUs yet: docs/gpu.md)" in faster
+
+
+def test_a_plan_that_is_the_fastest_is_told_so(tmp_path):
+    long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}
+    _, (uses, faster, _) = lines(tmp_path, mode="colocate", **long)
+    assert uses.endswith("on 8 GPUs in turns")
+    assert "no mode of `run` at this split" in faster
+
+
+def test_a_plan_ahead_of_its_weights_says_how_stale_it_is(tmp_path):
+    _, (uses, *_) = lines(tmp_path, "synchronizer.sync_offset=2")
+    assert ", 1.0 steps stale" in uses
+
+
+def test_a_plan_for_a_cpu_and_a_style_that_is_not_simulated_have_no_prediction(tmp_path):
+    assert not lines(tmp_path, device="cpu", **{f"{ARR}.rollout.tensor_model_parallel_size": 1})[1]
+    assert not lines(tmp_path, "synchronizer.sync_style=explorer_driven")[1]
+
+
+def test_a_model_that_cannot_be_read_does_not_end_a_dry_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{")
+    _, (line,) = lines(tmp_path, **{f"{ARR}.model.path": str(tmp_path / "model")})
+    assert line.startswith("uses      not predicted: ") and "config.json cannot be read" in line
