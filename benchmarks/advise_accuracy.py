@@ -1,9 +1,12 @@
 """Hold the predictions of `trinity-compat advise` against the explorer's own code, and against finished runs.
 
     python benchmarks/advise_accuracy.py [--engines 8] [--json]
+    python benchmarks/advise_accuracy.py --paced OUT       # the folder of benchmarks/paced/run.py --out OUT
 
 The share of the tokens that the engines could make is compared with ``explorer_scale.py``: the explorer's own
-loop, pool, scheduler and routing on simulated engines, with their delays.
+loop, pool, scheduler and routing on simulated engines, with their delays. With ``--paced`` the way ``fixed``
+of real vLLM gives lengths and speeds, as `advise --job` takes them, and the other ways' seconds a step are
+predicted from it.
 """
 
 from __future__ import annotations
@@ -11,13 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import asdict, dataclass
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import explorer_scale as scale
 
-from trinity_compat.advise.lengths import AnswerLengths
+from trinity_compat.advise.lengths import AnswerLengths, of_measured
 from trinity_compat.advise.model import Schedule, Speeds, Workload
 from trinity_compat.advise.simulate import simulate
+from trinity_compat.run import advice
+from trinity_compat.run.job_dir import measured
+
+sys.path.append(str(Path(__file__).resolve().parent / "paced"))
 
 TRAIN_SHARE = 0.3
 STYLES = (
@@ -61,17 +70,44 @@ def against_explorer(style: str, offset: int, staleness: int | None, *, engines:
     return Row(style, offset, staleness, measured, round(predicted, 3))
 
 
+def against_paced(out: Path) -> list[Row]:
+    """Return the seconds a step of each finished way but ``fixed``, measured and predicted from ``fixed``."""
+    import run as paced  # benchmarks/paced
+
+    base = measured.read(out / "fixed" / "job")
+    # Steps of one length, whatever is decoded, as the benchmark's engine makes them.
+    unscaled = Speeds(0.0, 0.0, paced.PLACES, training=1.0, overhead_s=1.0)
+    speeds = replace(advice.fitted_to(unscaled, base)[0], training=base.training)
+    lengths = of_measured(base.answers, paced.LONGEST)
+    work = Workload(paced.PROMPTS, base.spec.verl["actor_rollout_ref"]["rollout"]["n"], base.prompt, lengths)
+    rows = []
+    for way in paced.WAYS:
+        folder = out / way
+        if way == "fixed" or not (folder / "done.json").exists():
+            continue
+        schedule = Schedule("", 1, 1, 1)
+        if (folder / "job").exists():
+            schedule = advice.schedule_of(measured.read(folder / "job").spec)
+        step_s = paced.row_of(way, folder, out / f"{way}-log", 0.0).step_s
+        predicted = simulate(work, speeds, schedule, steps=40)
+        rows.append(Row(way, schedule.offset, schedule.staleness, step_s, predicted.step_s))
+    return rows
+
+
 def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--engines", type=int, default=8)
     options.add_argument("--json", action="store_true", help="one JSON object")
+    options.add_argument("--paced", type=Path, help="folder of the paced benchmark's runs")
     args = options.parse_args()
-    rows = [against_explorer(*style, engines=args.engines) for style in STYLES]
+    of_engines = [] if args.paced else [against_explorer(*style, engines=args.engines) for style in STYLES]
+    rows = against_paced(args.paced) if args.paced else of_engines
+    what = "s/step" if args.paced else "engines full, explorer's code"
     if args.json:
         print(json.dumps({"cases": [asdict(row) for row in rows]}))
         return
-    print("| style | O | max_staleness | engines full, explorer's code | predicted | error |")
+    print(f"| style | O | max_staleness | {what} | predicted | error |")
     print("|---|---:|---:|---:|---:|---:|")
     for row in rows:
         limit = "–" if row.staleness is None else row.staleness

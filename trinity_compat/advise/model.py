@@ -22,11 +22,11 @@ class Workload:
 class Speeds:
     """Speeds of both sides.
 
-    A decoding step of an engine with b answers takes ``step_s`` + ``answer_s`` × b seconds and gives each a
-    token; ``slots`` answers at most are decoded at a time. ``prefill`` is an engine's tokens a second where
-    it computes prompts, None for no time; ``training`` the tokens a second of one trainer GPU over
-    everything that a step trains. ``handover_s``: a version's way into the engines; ``turn_s``: the change
-    from one side to the other on shared GPUs.
+    A decoding step of an engine with b answers takes ``overhead_s`` + ``step_s`` + ``answer_s`` × b seconds
+    and gives each a token; an engine's GPUs share the last two. ``slots`` answers at most are decoded at a
+    time. ``prefill`` is an engine's tokens a second where it computes prompts, None for no time; ``training``
+    the tokens a second of one trainer GPU over everything that a step trains. ``handover_s``: a version's way
+    into the engines; ``turn_s``: the change from one side to the other on shared GPUs.
     """
 
     step_s: float
@@ -36,11 +36,16 @@ class Speeds:
     prefill: float | None = None
     handover_s: float = 0.0
     turn_s: float = 0.0
+    overhead_s: float = 0.0
 
     @property
     def full_rate(self) -> float:
         """Tokens a second of an engine whose slots are all in use."""
-        return self.slots / (self.step_s + self.answer_s * self.slots)
+        return self.slots / self.decoding_s(self.slots)
+
+    def decoding_s(self, answers: int) -> float:
+        """Seconds of a decoding step of so many answers."""
+        return self.overhead_s + self.step_s + self.answer_s * answers
 
 
 @dataclass(frozen=True, slots=True)

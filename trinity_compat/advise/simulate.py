@@ -191,7 +191,7 @@ def _batch_s(groups: Sequence[Sequence[int]], work: Workload, speeds: Speeds) ->
             seconds += before
             heapq.heappush(ends, done + length)
         running, at = len(ends), ends[0]
-        seconds += (at - done) * (speeds.step_s + speeds.answer_s * running)
+        seconds += (at - done) * speeds.decoding_s(running)
         done = at
         while ends and ends[0] == at:
             heapq.heappop(ends)
@@ -233,7 +233,7 @@ class _Engine:
         self.at = now
 
     def _step_s(self) -> float:
-        return self.speeds.step_s + self.speeds.answer_s * len(self.active)
+        return self.speeds.decoding_s(len(self.active))
 
     def pause(self, seconds: float) -> None:
         """Decode nothing for so long."""

@@ -41,12 +41,13 @@ def estimated(shape: ModelShape, card: Card, passes: Passes, *, context: float, 
     read = card.bandwidth * 1e9 * BANDWIDTH
     computed = card.tflops * 1e12
     return Speeds(
-        step_s=DECODING_S + shape.weights * BYTES / read,
+        step_s=shape.weights * BYTES / read,
         answer_s=2 * shape.active / (computed * PREFILL) + shape.kv_bytes * context / read,
         slots=slots,
         training=computed * TRAINING / (passes.flops * shape.active),
         prefill=computed * PREFILL / (2 * shape.active),
         handover_s=shape.weights * BYTES / (HANDOVER_GBS * 1e9),
+        overhead_s=DECODING_S,
     )
 
 
@@ -54,7 +55,7 @@ def of_width(speeds: Speeds, width: int) -> Speeds:
     """Return the speeds of engines of ``width`` GPUs, which share all work evenly."""
     return replace(
         speeds,
-        step_s=min(speeds.step_s, DECODING_S + max(0.0, speeds.step_s - DECODING_S) / width),
+        step_s=speeds.step_s / width,
         answer_s=speeds.answer_s / width,
         prefill=speeds.prefill and speeds.prefill * width,
     )
@@ -69,6 +70,7 @@ def slower(speeds: Speeds, factor: float) -> Speeds:
     """Return ``speeds`` with everything of an engine ``factor`` times as slow."""
     return replace(
         speeds,
+        overhead_s=speeds.overhead_s * factor,
         step_s=speeds.step_s * factor,
         answer_s=speeds.answer_s * factor,
         prefill=speeds.prefill and speeds.prefill / factor,

@@ -112,7 +112,7 @@ def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> It
     Every mode is taken at the plan's own split. A plan without two sides, or one whose style is not
     simulated, has no such lines.
     """
-    own = _own_schedule(spec)
+    own = schedule_of(spec)
     if own is None or spec.device != "cuda" or spec.rows or spec.mode not in ("both", "colocate"):
         return
     question = Question()
@@ -152,7 +152,7 @@ def _use(found: Prediction) -> str:
     return f"{found.used:.0%} of all GPU time, {found.step_s:.3g} s a step{stale}"
 
 
-def _own_schedule(spec: RunSpec) -> Schedule | None:
+def schedule_of(spec: RunSpec) -> Schedule | None:
     """Return the schedule of a plan or a job; None for a style that is not simulated."""
     sync = spec.sync
     if (
@@ -525,7 +525,7 @@ def _generation(
     if question.tokens_per_s:
         made, origin = speeds.generating(made, question.tokens_per_s), "by --tokens-per-s"
     elif found and found.step_s:
-        made, origin = _as_in_job(made, found)
+        made, origin = fitted_to(made, found)
     else:
         of_card = f"{speeds.PREFILL:.0%} of the arithmetic of an {card.name}"
         origin = (
@@ -534,11 +534,11 @@ def _generation(
         )
     return made, (
         f"the engines: {made.full_rate:,.0f} tokens a second and GPU with all {made.slots} slots in use,"
-        f" {1 / (made.step_s + made.answer_s):,.0f} for one answer alone: {origin}"
+        f" {1 / made.decoding_s(1):,.0f} for one answer alone: {origin}"
     )
 
 
-def _as_in_job(made: Speeds, found: measured.Measured) -> tuple[Speeds, str]:
+def fitted_to(made: Speeds, found: measured.Measured) -> tuple[Speeds, str]:
     """Return the speeds with which the job's own schedule takes the time that it took."""
     verl = found.spec.verl
     limit = _size(verl, "data.max_response_length")
@@ -548,7 +548,7 @@ def _as_in_job(made: Speeds, found: measured.Measured) -> tuple[Speeds, str]:
         found.prompt,
         lengths.of_measured(found.answers, limit),
     )
-    own = _own_schedule(found.spec)
+    own = schedule_of(found.spec)
     if own is None:
         style = f"sync_style {found.spec.sync.style} with its intervals"
         return made, f"as assumed: the job's {style} is not simulated"
