@@ -23,6 +23,7 @@ PAGES = {
     "runs in groups": "/?group=folder&column=actor.optim.lr&column=trainer.total_training_steps&words=e",
     "run": "/run/toy/grpo",
     "overlay": "/overlay?run=done&run=other&run=toy/grpo",
+    "overlay of seeds": "/overlay?run=done&run=other&run=baseline:verl.log&seeds=band",
     "finished": "/run/done",
     "begins": "/run/begins",
     "configuration": "/configuration/toy/grpo",
@@ -344,6 +345,33 @@ def test_chosen_runs_are_overlaid_live_by_any_axis(opened, jobs):
     page.get_by_label("Without toy/grpo").click()
     page.wait_for_selector("#charts[data-ready]")
     expect(page.locator("h1 + .key a")).to_have_count(2)
+
+
+def test_seeds_are_drawn_as_lines_or_as_a_band_and_the_address_says_which(opened):
+    page = opened("/overlay?run=other&run=more&run=baseline:verl.log")
+    page.wait_for_selector("#charts[data-ready]")
+    score = page.locator("#charts h3", has_text="critic/score/mean").first
+    expect(score).to_contain_text("other 0.7 · more 0.75 · baseline:verl.log 0.6667")
+    page.select_option("[name=seeds]", "band")
+    expect(score).to_contain_text("other and 1 more 0.725 (0.7 … 0.75) · baseline:verl.log 0.6667")
+    assert "seeds=band" in page.url
+    page.reload()
+    page.wait_for_selector("#charts[data-ready]")
+    expect(score).to_contain_text("other and 1 more")
+    page.goto(page.url.partition("/overlay")[0] + "/compare?a=done&b=other&b=more&seeds=lines")
+    page.wait_for_selector("#charts[data-ready]")
+    expect(score).to_contain_text("A 0.6 · B1 0.7 · B2 0.75")
+    page.select_option("[name=seeds]", "quartiles")
+    expect(score).to_contain_text("B 0.725 (0.7125 … 0.7375)")
+
+
+def test_a_baseline_is_added_to_an_overlay(opened):
+    page = opened("/overlay?run=done")
+    page.wait_for_selector("#charts[data-ready]")
+    page.get_by_label("Add a baseline").select_option("baseline:verl.log")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.wait_for_selector("#charts[data-ready]")
+    expect(page.locator("#charts h3").first).to_contain_text("baseline:verl.log 0.6667")
 
 
 def test_runs_stay_chosen_while_the_table_is_made_again(opened):

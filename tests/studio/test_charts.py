@@ -170,3 +170,28 @@ def test_a_chart_has_its_values_as_a_table_the_newest_first_and_bounded(page, ch
     assert first.locator("th").get_attribute("scope") == "row"
     found.evaluate("chart => { chart.series[0].points.set(251, 0.5); chart.update(); }")
     assert first.inner_text().split() == ["251", "0.5", "–"]
+
+
+SEEDS = """([choice, runs]) => {
+    Charts.settings.seeds = choice;
+    const given = runs.map((points, k) => ({ label: `run${k}`, points: new Map(points) }));
+    return Charts.Curve.seeds("all", "--c1", given).map(one =>
+        [one.label, [...one.points], one.low && [...one.low], one.high && [...one.high]]);
+}"""
+
+
+def test_seeds_are_lines_or_their_mean_with_a_band(page):
+    runs = [[[1, 0.0], [3, 2.0]], [[1, 1.0], [2, 3.0], [3, 4.0]], [[1, 5.0]]]
+    (band,) = page.evaluate(SEEDS, ["band", runs])
+    assert band == ["all", [[1, 2], [2, 2], [3, 3]], [[1, 0], [2, 1], [3, 2]], [[1, 5], [2, 3], [3, 4]]]
+    (quartiles,) = page.evaluate(SEEDS, ["quartiles", runs])
+    assert quartiles[1:] == [band[1], [[1, 0.5], [2, 1.5], [3, 2.5]], [[1, 3], [2, 2.5], [3, 3.5]]]
+    lines = page.evaluate(SEEDS, ["lines", runs])
+    assert [line[:2] for line in lines] == [[f"run{k}", points] for k, points in enumerate(runs)]
+    assert page.evaluate(SEEDS, ["band", runs[:1]]) == lines[:1]
+
+
+def test_a_seed_without_a_number_leaves_a_gap_in_the_mean(page):
+    (band,) = page.evaluate(SEEDS, ["band", [[[1, 0.0], [2, NAN]], [[1, 1.0], [2, 1.0]]]])
+    assert band[1][0] == [1, 0.5] and band[1][1][1] != band[1][1][1]
+    assert band[2] == [[1, 0]]

@@ -13,6 +13,7 @@ from trinity_compat.studio.pages import as_json
 PARAMETERS = {
     "/": ["table", "words", "state", "sort", "up", "group", "column", "after", "run"],
     "/overlay": ["run"],
+    "/baseline": ["of", "seed", "name"],
     "/run/{job:path}": ["evaluations"],
     "/metrics/{job:path}": ["name"],
     "/seconds/{job:path}": [],
@@ -41,6 +42,7 @@ PARAMETERS = {
 }
 # What makes the rest of an address right, so that the hostile value is reached.
 RIGHT = {
+    "/baseline": {"of": "baseline:three.csv", "seed": "0", "name": "x"},
     "/group/{job:path}": {"id": "1"},
     "/image/{job:path}": {"id": "1", "digest": "0" * 64},
     "/note/{job:path}": {"id": "1", "group": "1", "note": "x"},
@@ -66,6 +68,7 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("jobs")
     make_job(root / "one")
     make_job(root / "two", wobble=0.1)
+    (root / "three.csv").write_text("step,x\n1,1\n")
     return root
 
 
@@ -143,6 +146,7 @@ WRONG = [
     "/look/one?last=trainer:1:99999999999999999999",
     "/compare?a=one&b=two&axis=x",
     "/verdict?a=one",
+    "/baseline?of=baseline:three.csv&seed=x",
     "/curves?a=one",
     "/answers?a=one&b=two",
 ]

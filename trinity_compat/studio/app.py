@@ -57,6 +57,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/selection/{job:path}", experiences.selection),
             Route("/note/{job:path}", experiences.note, methods=["POST"]),
             Route("/overlay", overlay_page.overlay),
+            Route("/baseline", overlay_page.baseline),
             Route("/compare", compare_page.comparison),
             Route("/verdict", compare_page.verdict),
             Route("/curves", compare_page.curves),

@@ -27,6 +27,8 @@ from trinity_compat.studio.pages import as_json, job_named, page, studio_of
 from trinity_compat.studio.run_state import RunSummary
 
 _TASKS = 12
+# How the runs of a side are drawn, and its name on the page.
+SEEDS = (("band", "mean, lowest to highest"), ("quartiles", "mean, quartiles"), ("lines", "a line each"))
 _SOON_S, _LATER_S = 5.0, 30.0  # until the next look at sides of which a run goes on, at others
 _SHARE = 10  # a page waits at least so many times as long as the comparison took
 Newest = tuple[int, float]  # step, mean reward
@@ -36,7 +38,7 @@ def query_of(request: Request) -> ComparisonQuery | None:
     """Return the query, None unless both sides name a job. Raises HTTPException 404 for an unknown job."""
     given = request.query_params
     names = (dict.fromkeys(given.getlist(side)) for side in "ab")
-    a, b = (tuple(_selected(request, name) for name in side) for side in names)
+    a, b = (tuple(selected(request, name) for name in side) for side in names)
     axis = given.get("axis") or "step"
     known = next((one for one in AXES if one == axis), None)
     if known is None:
@@ -44,7 +46,7 @@ def query_of(request: Request) -> ComparisonQuery | None:
     return ComparisonQuery(a, b, known) if a and b else None
 
 
-def _selected(request: Request, name: str) -> Selection:
+def selected(request: Request, name: str) -> Selection:
     """Return the studio's job or baseline of that name. Raises HTTPException 404."""
     if name.startswith(PREFIX) and (found := studio_of(request).comparisons.baselines.get(name)):
         return found
@@ -123,6 +125,7 @@ def _found(request: Request, result: Comparison, query: ComparisonQuery) -> dict
         "tables": _tables(result),
         "groups": group_rows(result),
         "curves": key_metrics(result),
+        "seeds": SEEDS,
         "names": [metric.name for metric in result.metrics],
         "configuration": _differences(result),
         "tasks": _tasks(query.a[0], query.b[0]),

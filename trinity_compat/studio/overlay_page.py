@@ -2,44 +2,116 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
+from trinity_compat.common.errors import UserError
+from trinity_compat.compare.curves import updates_of
+from trinity_compat.compare.model import RunMetrics, Series
+from trinity_compat.compare.names import is_trinity, rename
 from trinity_compat.studio import run_state
-from trinity_compat.studio.pages import job_named, page, studio_of
+from trinity_compat.studio.baselines import Baseline
+from trinity_compat.studio.compare_page import SEEDS, selected
+from trinity_compat.studio.jobs import Job
+from trinity_compat.studio.pages import as_json, page, studio_of, whole_number
 from trinity_compat.studio.run_pages import AXES, CURVES
+from trinity_compat.studio.seeds import configuration_but_seeds
 
-MOST = 16  # runs
+MOST = 16  # lines
 _COLOURS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A run of the overlay. ``alike`` is equal for runs that differ only in their seed."""
+
+    name: str
+    label: str
+    updates: int
+    names: frozenset[str]
+    alike: object
+    seed: int | None = None  # of a baseline
 
 
 def overlay(request: Request) -> HTMLResponse:
     """Show the curves of the runs that the address names, ``?run=…&run=…``."""
-    studio = studio_of(request)
-    jobs = [job_named(request, name) for name in dict.fromkeys(request.query_params.getlist("run"))]
-    if len(jobs) > MOST:
-        raise HTTPException(400, f"At most {MOST} runs have room in a chart; {len(jobs)} are chosen.")
-    runs, problems, names = [], [], set()
-    for number, job in enumerate(jobs):
-        if problem := run_state.database_problem(job):
-            problems.append(f"{job.name}: {problem}")
-            continue
-        names |= set(studio.store.of(job).names())
-        runs.append(
+    chosen = [selected(request, name) for name in dict.fromkeys(request.query_params.getlist("run"))]
+    lines: list[_Line] = []
+    problems = []
+    for one in chosen:
+        try:
+            lines += _lines(request, one)
+        except UserError as error:
+            problems.append(f"{one.name}: {error}")
+    if max(len(lines), len(chosen)) > MOST:
+        count = max(len(lines), len(chosen))
+        raise HTTPException(400, f"At most {MOST} runs have room in a chart; {count} are chosen.")
+    names = {name for line in lines for name in line.names}
+    sets = list(dict.fromkeys(line.alike for line in lines))
+    values = {
+        "runs": [
             {
-                "name": job.name,
-                "updates": job.spec.updates_per_step,
+                "name": line.name,
+                "label": line.label,
+                "seed": line.seed,
+                "updates": line.updates,
+                "set": sets.index(line.alike),
                 "colour": number % _COLOURS + 1,
                 "dashed": number >= _COLOURS,
-                "without": [other.name for other in jobs if other is not job],
+                "without": [other.name for other in chosen if other.name != line.name],
             }
-        )
-    values = {
-        "runs": runs,
+            for number, line in enumerate(lines)
+        ],
+        "names_of": [one.name for one in chosen],
+        "offered": list(studio_of(request).comparisons.baselines.all().values()),
         "problems": problems,
         "names": sorted(names),
         "curves": [name for name in CURVES if name in names] or sorted(names)[:6],
         "axes": AXES,
+        "seeds": (("lines", "a line each"), *SEEDS[:2]),
     }
     return page(request, "overlay.html", values)
+
+
+def _lines(request: Request, one: Job | Baseline) -> Iterator[_Line]:
+    """Yield the selection's runs. Raises UserError where it cannot be read."""
+    studio = studio_of(request)
+    if isinstance(one, Job):
+        if problem := run_state.database_problem(one):
+            raise UserError(problem)
+        names = frozenset(studio.store.of(one).names())
+        alike = configuration_but_seeds(one.configuration())
+        yield _Line(one.name, one.name, one.spec.updates_per_step, names, alike)
+        return
+    runs = studio.comparisons.baselines.runs(one)
+    for seed, run in enumerate(runs):
+        label = one.name if len(runs) == 1 else f"{one.name} {run.name}"
+        names = frozenset(rename(run, {})[0])
+        yield _Line(one.name, label, updates_of(run) or 1, names, one.name, seed)
+
+
+def baseline(request: Request) -> Response:
+    """Return ``?of=…&seed=…&name=…``: series of a baseline's run by veRL's step, name → [steps, values]."""
+    given = request.query_params
+    found = selected(request, given.get("of", ""))
+    if isinstance(found, Job):
+        raise HTTPException(400, "The address must name a baseline.")
+    runs, seed = (
+        studio_of(request).comparisons.baselines.runs(found),
+        whole_number(given.get("seed", ""), "seed"),
+    )
+    if seed >= len(runs):
+        raise HTTPException(404, f"{found.name} has {len(runs)} runs.")
+    series, wanted = rename(runs[seed], {})[0], dict.fromkeys(given.getlist("name"))
+    return as_json({"series": {name: _points(runs[seed], series[name]) for name in wanted if name in series}})
+
+
+def _points(run: RunMetrics, series: Series) -> tuple[list[float], list[float]]:
+    """Return (veRL's steps, values): Trinity-RFT counts optimizer updates."""
+    updates = updates_of(run) or 1 if is_trinity(run) else 1
+    found = series.latest()
+    return [step / updates for step in found.steps], list(found.values)

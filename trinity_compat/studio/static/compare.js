@@ -40,25 +40,30 @@ addEventListener("DOMContentLoaded", async () => {
     setTimeout(look, wait_s * 1000);
   };
   // A metric's chart; a chart that is there already makes way for the newer one.
+  const chart = metric => {
+    const { name } = metric, old = shown.get(name)?.chart;
+    const made = Charts.pair(box, metric, { group: "sides", onClose: () => { shown.delete(name); remember(); } });
+    if (old) {
+      const focused = old.box.contains(document.activeElement), open = old.box.querySelector("details")?.open;
+      old.box.replaceWith(made.box);
+      old.end();
+      if (open) made.box.querySelector("details").open = true;
+      if (focused) made.box.querySelector("button").focus({ preventScroll: true });
+    }
+    shown.set(name, { chart: made, metric });
+  };
   const draw = async names => {
     const query = new URLSearchParams(names.map(name => ["name", name]));
     const found = await (await fetch(`${BASE}/curves?${box.dataset.address}&${query}`)).json();
-    for (const name of names) {
-      if (!found[name]) continue;
-      const old = shown.get(name);
-      const chart = Charts.pair(box, found[name], { group: "sides", onClose: () => { shown.delete(name); remember(); } });
-      if (old) {
-        const focused = old.box.contains(document.activeElement);
-        old.box.replaceWith(chart.box);
-        old.end();
-        if (focused) chart.box.querySelector("button").focus({ preventScroll: true });
-      }
-      shown.set(name, chart);
-    }
+    for (const name of names) if (found[name]) chart(found[name]);
   };
   if (!told) return look();
   Charts.settings.unit = box.dataset.axis;
-  const choices = Charts.choices(at("tools"), "view:compare");
+  let seeds;
+  const choices = Charts.choices(at("tools"), "view:compare", () => {
+    if (seeds !== Charts.settings.seeds) for (const { metric } of [...shown.values()]) chart(metric);
+    seeds = Charts.settings.seeds;
+  });
   // Another axis is another page, with the same choices but the zoom.
   for (const kind of ["click", "auxclick"]) document.querySelector(".axes").addEventListener(kind, event => {
     const link = event.target.closest("a"), found = new URLSearchParams(location.search);

@@ -5,13 +5,16 @@ addEventListener("DOMContentLoaded", async () => {
   if (!box) return;
   const { Curve, amounts, number, placing } = Charts;
   const runs = JSON.parse(box.dataset.runs), drawn = new Map();
+  let seeds;
   for (const run of runs) Object.assign(run, { path: run.name.split("/").map(encodeURIComponent).join("/"), points: new Map() });
+  const sets = [...new Set(runs.map(run => run.set))].map(set => runs.filter(run => run.set === set));
   const of = (run, name) => run.points.get(name) || run.points.set(name, new Map()).get(name);
 
   const load = async names => Promise.all(runs.map(async run => {
     const query = new URLSearchParams(names.filter(name => !run.points.has(name)).map(name => ["name", name]));
-    const found = await (await fetch(`${BASE}/metrics/${run.path}?${query}`)).json();
-    run.query ||= new URLSearchParams([["history", found.history], ...Object.entries(found.last).map(([role, [step, figures]]) => ["last", `${role}:${step}:${figures}`])]);
+    if (run.seed !== null) query.append("of", run.name), query.append("seed", run.seed);
+    const found = await (await fetch(`${BASE}/${run.seed === null ? `metrics/${run.path}` : "baseline"}?${query}`)).json();
+    if (run.seed === null) run.query ||= new URLSearchParams([["history", found.history], ...Object.entries(found.last).map(([role, [step, figures]]) => ["last", `${role}:${step}:${figures}`])]);
     for (const name of names) of(run, name);
     for (const name in found.series) found.series[name][0].forEach((step, k) => of(run, name).set(step, number(found.series[name][1][k])));
   }));
@@ -20,14 +23,29 @@ addEventListener("DOMContentLoaded", async () => {
     const place = placing(Charts.settings.axis, run.updates, kind => of(run, kind));
     return new Map([...of(run, name)].map(([step, value]) => [place(step), value]).filter(([x]) => x !== undefined));
   };
-  const draw = name => {
-    if (drawn.has(name)) return;
-    const series = runs.map(run => ({ label: run.name, colour: `--c${run.colour}`, dash: run.dashed ? [6, 4] : undefined, points: placed(run, name) }));
-    drawn.set(name, new Curve(box, name, series, { onClose: () => { drawn.delete(name); remember(); } }));
-  };
+  const lines = name => sets.flatMap(of => {
+    const one = of[0], many = of.map(run => ({ label: run.label, colour: `--c${run.colour}`, dash: run.dashed ? [6, 4] : undefined, points: placed(run, name) }));
+    return Curve.seeds(of.length > 1 ? `${one.label} and ${of.length - 1} more` : one.label, `--c${one.colour}`, many, { dash: one.dashed ? [6, 4] : undefined });
+  });
+  const make = name => new Curve(box, name, lines(name), { onClose: () => { drawn.delete(name); remember(); } });
+  const draw = name => { if (!drawn.has(name)) drawn.set(name, make(name)); };
+  // The points, the axis or the choice of lines and bands have changed; so has the number of a chart's series, perhaps.
   const place = () => {
     Charts.settings.unit = Charts.settings.axis;
-    for (const [name, chart] of drawn) chart.series.forEach((one, k) => { one.points = placed(runs[k], name); });
+    for (const [name, chart] of drawn) {
+      const series = lines(name);
+      if (series.length === chart.series.length && seeds === Charts.settings.seeds) { series.forEach((one, k) => Object.assign(chart.series[k], one)); continue; }
+      const made = make(name), open = chart.box.querySelector("details")?.open;
+      chart.box.replaceWith(made.box);
+      chart.end();
+      if (open) made.box.querySelector("details").open = true;
+      drawn.set(name, made);
+    }
+    seeds = Charts.settings.seeds;
+    for (const one of document.querySelectorAll("[data-run]")) {
+      const run = runs[one.dataset.run], first = seeds === "lines" ? run : runs.find(other => other.set === run.set);
+      one.className = `k${first.colour}`;
+    }
   };
   const choices = Charts.choices(at("tools"), "view:overlay", place);
   const remember = () => { choices.metrics = [...drawn.keys()]; choices.save(); };
@@ -44,7 +62,7 @@ addEventListener("DOMContentLoaded", async () => {
 
   const look = async () => {
     let again_s = 5;
-    if (!document.hidden) for (const run of runs) {
+    if (!document.hidden) for (const run of runs.filter(run => run.seed === null)) {
       try {
         const found = await (await fetch(`${BASE}/look/${run.path}?rows=1&${run.query}`, { signal: AbortSignal.timeout(20000) })).json();
         run.query = found.next;

@@ -100,9 +100,26 @@ const Charts = (() => {
     return box;
   };
 
+  // The function from x to the value of sorted points, on the line between two of them, undefined beyond the ends.
+  const valueAt = points => {
+    let k = 0;
+    return x => {
+      while (k < points.length && points[k][0] < x) k += 1;  // asked in ascending order
+      if (k === points.length || (k === 0 && points[0][0] > x)) return undefined;
+      const [x1, y1] = points[k];
+      if (x1 === x) return y1;
+      const [x0, y0] = points[k - 1];
+      return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
+    };
+  };
+  const quantile = (values, share) => {
+    const sorted = [...values].sort((a, b) => a - b), at = share * (sorted.length - 1), low = Math.floor(at);
+    return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
+  };
+
   const all = new Set();
   // place: a step's x on the chosen axis, undefined where it has none. zoom: [from, to] on that axis.
-  const settings = { smooth: 0, log: false, axis: "step", unit: "step", place: step => step, zoom: null };
+  const settings = { smooth: 0, log: false, axis: "step", unit: "step", place: step => step, zoom: null, seeds: "band" };
   const HEIGHT = 170, LEFT = 46;
   const AXIS = { ticks: { show: false }, font: "11px system-ui" };
   const XS = [1, 2, 5].flatMap(k => [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9].map(unit => k * unit)).sort((a, b) => a - b);
@@ -149,6 +166,20 @@ const Charts = (() => {
       this.sizes = new ResizeObserver(() => this.plot?.setSize({ width: this.place.clientWidth, height: HEIGHT }));
       this.sizes.observe(this.place);
       this.make();
+    }
+    // The series of runs that differ in their seed: a line each, or their mean with a band: from the lowest to the
+    // highest, or between the quartiles. runs: [{label, points, dash}]
+    static seeds(label, colour, runs, options = {}) {
+      const many = runs.length > 1;
+      if (!many || settings.seeds === "lines") return runs.map(run => ({ ...options, ...(many ? { width: 1 } : {}), ...run, colour: run.colour || colour }));
+      const ends = settings.seeds === "quartiles" ? [.25, .75] : [0, 1], [points, low, high] = [new Map(), new Map(), new Map()];
+      const read = runs.map(run => valueAt([...run.points].sort((a, b) => a[0] - b[0])));
+      for (const x of [...new Set(runs.flatMap(run => [...run.points.keys()]))].sort((a, b) => a - b)) {
+        const values = read.map(at => at(x)).filter(value => value !== undefined);
+        points.set(x, sum(values) / values.length);
+        if (values.every(Number.isFinite)) [low, high].forEach((of, k) => of.set(x, quantile(values, ends[k])));
+      }
+      return [{ ...options, label, colour, points, low, high }];
     }
     end() { this.sizes.disconnect(); this.plot?.destroy(); this.box.remove(); all.delete(this); }
     // null is a gap; undefined, where a series has no value, is not: lines go on to its next one.
@@ -306,7 +337,7 @@ const Charts = (() => {
 
   // A page's choices, in the fields of ``form`` and in the address, so that a reload or a link shows the same;
   // and in the browser under ``key``, for the next visit without them.
-  const OWN = ["metric", "smooth", "log", "x", "zoom"];
+  const OWN = ["metric", "smooth", "log", "x", "zoom", "seeds"];
   const choices = (form, key, changed = () => {}) => {
     const field = name => form.elements[name];
     let given = new URLSearchParams(location.search);
@@ -314,14 +345,14 @@ const Charts = (() => {
     const chosen = { metrics: given.has("metric") ? given.getAll("metric").filter(Boolean) : null };
     field("smooth").value = given.get("smooth") || 0;
     field("log").checked = given.has("log");
-    if (field("x") && given.get("x")) field("x").value = given.get("x");
+    for (const name of ["x", "seeds"]) if ([...field(name)?.options || []].some(option => option.value === given.get(name))) field(name).value = given.get(name);
     const limits = (given.get("zoom") || "").split(",").map(parseFloat);
     if (limits.length === 2 && limits[0] < limits[1]) settings.zoom = limits;
     const save = () => {
       const own = new URLSearchParams((chosen.metrics?.length === 0 ? [""] : chosen.metrics || []).map(name => ["metric", name]));
       if (+field("smooth").value) own.set("smooth", field("smooth").value);
       if (field("log").checked) own.set("log", "1");
-      if (field("x") && field("x").selectedIndex > 0) own.set("x", field("x").value);
+      for (const name of ["x", "seeds"]) if (field(name)?.selectedIndex > 0) own.set(name, field(name).value);
       if (settings.zoom) own.set("zoom", settings.zoom.map(x => +x.toPrecision(6)).join());
       const whole = new URLSearchParams([...new URLSearchParams(location.search)].filter(([name]) => !OWN.includes(name)));
       own.forEach((value, name) => whole.append(name, value));
@@ -330,7 +361,7 @@ const Charts = (() => {
       try { localStorage.setItem(key, own); } catch { /* not kept */ }
     };
     const apply = () => {
-      Object.assign(settings, { smooth: +field("smooth").value, log: field("log").checked, axis: field("x")?.value || "step" });
+      Object.assign(settings, { smooth: +field("smooth").value, log: field("log").checked, axis: field("x")?.value || "step", seeds: field("seeds")?.value || "band" });
       changed();
       redraw();
     };
@@ -338,6 +369,7 @@ const Charts = (() => {
     field("smooth").addEventListener("change", save);
     field("log").addEventListener("change", () => { apply(); save(); });
     field("x")?.addEventListener("change", () => { settings.zoom = null; apply(); zoom(null); });
+    field("seeds")?.addEventListener("change", () => { apply(); save(); });
     field("whole").addEventListener("click", () => zoom(null));
     addEventListener("zoomed", () => { field("whole").hidden = !settings.zoom; save(); });
     field("whole").hidden = !settings.zoom;
@@ -369,13 +401,11 @@ const Charts = (() => {
   // B − A over windows of steps, where that is known.
   const pair = (box, metric, options) => {
     const side = (label, colour, runs, width) => {
+      const lines = runs.map((run, k) => ({ label: runs.length > 1 ? `${label}${k + 1}` : label, points: new Map(metric.x.map((x, i) => [x, run[i]])) }));
       const broken = metric.not_finite?.[label.toLowerCase()];
-      const over = of => new Map(metric.x.map((x, i) => [x, of(runs.map(run => run[i]))]));
-      const mean = values => sum(values) / values.length;
-      const band = runs.length > 1 ? { low: over(values => Math.min(...values)), high: over(values => Math.max(...values)) } : {};
-      return { label, colour, width, broken, points: over(mean), ...band };
+      return Curve.seeds(label, colour, lines, { width }).map((one, k) => k ? one : { ...one, broken });
     };
-    const series = [side("A", "--a", metric.a_seeds, 2.6), side("B", "--b", metric.b_seeds, 1.4)];
+    const series = [...side("A", "--a", metric.a_seeds, 2.6), ...side("B", "--b", metric.b_seeds, 1.4)];
     const parts = metric.verdict === "identical" ? null : metric.parts;
     const windows = parts?.from.map((from, i) => {
       const [low, high] = [parts.low[i], parts.high[i]];
