@@ -19,7 +19,7 @@ from trinity_compat.buffer.errors import ClaimLost, InvalidGroup
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.buffer.report import BufferReport
 from trinity_compat.job.run_spec import ReplaySpec
-from trinity_compat.studio.experiences import read_group
+from trinity_compat.studio.experiences import read_about, read_answers
 
 ARRAYS = ("prompt_ids", "response_ids", "response_mask", "logprobs")
 
@@ -91,7 +91,8 @@ def test_people_and_pages_see_typed_values_as_text(buffer, url):
     report.close()
     engine = sa.create_engine(url)
     with engine.connect() as conn:
-        about, ((_, answer),) = read_group(conn, shown["group_id"])
+        about = read_about(conn, shown["group_id"])
+        ((_, answer),) = read_answers(conn, shown["group_id"], 9)
     engine.dispose()
     task = {"index": "2020-01-01", "data_source": "x", "of": {"1": "a", "'1'": "b"}, "price": "1.50"}
     assert shown["task"] == about["task"] == task

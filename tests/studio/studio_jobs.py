@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +155,25 @@ def _finding(text: str) -> dict[str, object]:
 def _secret(text: str) -> dict[str, object]:
     key = {"key": "reward.api_key", "value": SECRET, "target": "explorer.api_key", "target_value": SECRET}
     return _finding(text) | key
+
+
+def large_group(answers: int, tokens: int) -> Group:
+    """A group of long answers, each token's text that of its id modulo 200."""
+    group = _group(1, 0, evil=False)
+    ids = np.arange(tokens, dtype=np.int32) % 200
+    draw = np.random.default_rng(0)
+    made = (
+        replace(
+            group.experiences[0],
+            run=run,
+            response_ids=ids,
+            response_mask=np.ones(tokens, np.uint8),
+            logprobs=-draw.exponential(0.7, tokens).astype(np.float32),
+            response_text="".join(f"word{number} " for number in ids) + f"end {run}",
+        )
+        for run in range(answers)
+    )
+    return replace(group, experiences=tuple(made))
 
 
 def _group(step: int, number: int, *, evil: bool) -> Group:

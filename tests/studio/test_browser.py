@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from playwright.sync_api import expect, sync_playwright
 from studio_browser import WAIT_MS, accessible, chromium, serving
-from studio_jobs import STEPS, make_job, make_tokenizer, train_step, write_events
+from studio_jobs import STEPS, large_group, make_job, make_tokenizer, train_step, write_events
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.cli import cli
@@ -316,6 +316,54 @@ def test_keys_lead_from_group_to_group_and_not_while_one_types(opened, size):
     page.locator("h1").click()
     page.keyboard.press("p")
     page.wait_for_url(lambda url: url != last)
+
+
+@pytest.fixture(scope="module")
+def long_answers(jobs):
+    """A job whose only group has long answers."""
+    root = make_job(jobs / "long", evil=False, steps=0, model=make_tokenizer(jobs / "words"))
+    open_buffer(f"sqlite:///{root}/buffer/experiences.db").put_groups([large_group(8, 16_384)])
+    return "/group/long?id=1"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tokens_are_loaded_as_they_are_scrolled_to_and_dropped_behind(opened, long_answers, size):
+    page = opened(long_answers, size)
+    box, spans, most = page.locator(".whole").first, "document.querySelectorAll('.t').length", 0
+    box.scroll_into_view_if_needed()
+    expect(box.locator(".part .t").first).to_be_attached()
+    for share in range(1, 21):
+        box.evaluate("(box, share) => { box.scrollTop = box.scrollHeight * share / 20; }", share)
+        page.wait_for_timeout(50)
+        most = max(most, page.evaluate(spans))
+    box.evaluate("box => { box.scrollTop = box.scrollHeight; }")
+    expect(box.locator(".t").last).to_have_text(f"word{16_383 % 200}")
+    assert most < 16_384 and page.evaluate(spans) < 16_384  # of 131,072
+    box.evaluate("box => { box.scrollTop = 0; }")
+    expect(box.locator(".part").last).to_be_empty()
+    is_whole(page, f"long-{size}")
+
+
+def test_token_probabilities_are_read_by_key(opened, long_answers):
+    page = opened(long_answers)
+    box, told = page.locator(".tokens").first, page.locator(".reading output").first
+    box.press("ArrowRight")
+    box.press("ArrowRight")
+    expect(told).to_contain_text('"word1 " p ')
+    box.press("ArrowLeft")
+    expect(told).to_contain_text('"word0 " p ')
+    box.press("u")
+    unlikely = told.inner_text()
+    assert float(unlikely.partition(" p ")[2].split()[0]) < 0.2
+    box.press("u")
+    expect(told).not_to_have_text(unlikely)
+    box.press("U")
+    expect(told).to_have_text(unlikely)
+    shown = int(box.get_attribute("data-shown"))
+    for _ in range(shown + 2):  # beyond what the page itself has
+        box.press("ArrowRight")
+    expect(box.locator(".part .t.at")).to_have_count(1)
+    assert accessible(page)
 
 
 def test_chosen_runs_are_overlaid_live_by_any_axis(opened, jobs):

@@ -85,6 +85,14 @@ def test_a_search_within_bounds_has_its_pages_either_way(index, monkeypatch, few
     assert everything(index, ExperienceQuery(text="nowhere", pinned=True)) == []
 
 
+def test_hits_are_counted_up_to_a_limit(studio, index):
+    assert index.count(ExperienceQuery(text="answer5x2"), most=100) == ANSWERS
+    assert index.count(ExperienceQuery(least={"step": 3}, most={"step": 3}), most=100) == GROUPS * ANSWERS
+    assert index.count(ExperienceQuery(), most=7) == 7
+    assert f"<b>{ANSWERS} hits</b>" in studio.get("/experiences/toy/grpo?text=answer5x2").text
+    assert f"<b>{ALL} experiences</b>" in studio.get("/experiences/toy/grpo").text
+
+
 def test_the_kinds_are_those_of_the_rows_training_first(index):
     with index.connected() as db:
         db.execute("UPDATE rows SET kind = 'eval:1' WHERE id < 5")

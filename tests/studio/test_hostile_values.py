@@ -29,6 +29,7 @@ PARAMETERS = {
         *(f"{name}_{end}" for name in group_index.BOUNDS for end in ("min", "max")),
     ],
     "/group/{job:path}": ["id", "step", "sort", "mean_min"],
+    "/tokens/{job:path}": ["id", "from", "whole"],
     "/image/{job:path}": ["id", "digest"],
     "/selection/{job:path}": ["kind", "text", "task", "sort", "after", "step_min", "reward_max", "format"],
     "/note/{job:path}": ["id", "group", "note", "pinned", "csrf"],
@@ -44,6 +45,7 @@ PARAMETERS = {
 RIGHT = {
     "/baseline": {"of": "baseline:three.csv", "seed": "0", "name": "x"},
     "/group/{job:path}": {"id": "1"},
+    "/tokens/{job:path}": {"id": "1", "from": "0"},
     "/image/{job:path}": {"id": "1", "digest": "0" * 64},
     "/note/{job:path}": {"id": "1", "group": "1", "note": "x"},
     "/compare": {"a": "one", "b": "two"},

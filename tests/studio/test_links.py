@@ -23,6 +23,7 @@ PAGES = [
     "/experiences/job",
     "/groups/job",
     "/group/job?id=1",
+    "/tokens/job?id=1&from=0",
     "/selection/job",
     "/compare?a=job&b=other",
     "/report?a=job&b=other",

@@ -21,7 +21,8 @@ from trinity_compat.compare.report import COLUMNS, row_of
 from trinity_compat.compare.verdict import Comparison
 from trinity_compat.studio.baselines import FORMATS, PREFIX
 from trinity_compat.studio.comparisons import ComparisonQuery, Selection
-from trinity_compat.studio.experiences import index_of, read_group
+from trinity_compat.studio.experiences import index_of, read_answers
+from trinity_compat.studio.group_page import MOST_ANSWERS
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, job_named, page, studio_of
 from trinity_compat.studio.run_state import RunSummary
@@ -207,8 +208,7 @@ def _of_task(job: Job, task: str) -> dict[str, object]:
     if not history:
         return {"job": job, "group": None, "answers": [], "prompt": "", "step": None}
     number = int(str(history[-1]["group_id"]))
-    found = job.database().run(lambda conn: read_group(conn, number), write=False)
-    members = found[1] if found else []
+    members = job.database().run(lambda conn: list(read_answers(conn, number, MOST_ANSWERS)), write=False)
     return {
         "job": job,
         "group": number,

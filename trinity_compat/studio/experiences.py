@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import quote, urlencode
 
 import sqlalchemy as sa
@@ -21,9 +22,8 @@ from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.optional_packages import need
 from trinity_compat.common.redaction import hidden
-from trinity_compat.studio import export, group_index, tokens
+from trinity_compat.studio import export
 from trinity_compat.studio.control import check_form_secret
-from trinity_compat.studio.group_query import group_query, selection_of
 from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row, task_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
@@ -43,6 +43,8 @@ FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id IN :ids"""
 _GROUP = """SELECT CAST(task AS TEXT), kind, state, explorer_step, task_no, key, use_count, size
 FROM task_groups WHERE id = :group_id"""
 _USES = "SELECT trainer_step FROM ledger_entries WHERE group_id = :group_id AND voided_in IS NULL ORDER BY 1"
+_ANSWERS = f"{queries.ONE_GROUP} LIMIT :most"
+_MOST_HITS = 10_000  # that are counted
 _LONGEST_NOTE = 10_000
 _kept: dict[str, Index] = {}
 _lock = threading.Lock()
@@ -68,11 +70,14 @@ def experiences(request: Request) -> Response:
     wanted = wanted_of(request.query_params)
     rows = index.page(wanted)
     shown, more = rows[:PAGE], len(rows) > PAGE
+    hits = index.count(replace(wanted, after=None), most=_MOST_HITS)
     texts = _texts(job, [_number(row["id"]) for row in shown])
     values = {
         "job": job,
         "rows": [row | texts.get(_number(row["id"]), _PRUNED) for row in shown],
         "wanted": wanted,
+        "hits": hits,
+        "more_hits": hits == _MOST_HITS,
         "kinds": index.kinds() or ["train"],
         "sorts": list(SORTS),
         "next": _address(request.query_params, _after(wanted, shown[-1])) if more else "",
@@ -146,36 +151,8 @@ def _end(text: str, most: int) -> str:
     return text if len(text) <= most else f"…{text[-most:]}"
 
 
-@reading
-def group(request: Request) -> Response:
-    """All answers to one task side by side."""
-    job = job_of(request)
-    number = group_of(request)
-    found = job.database().run(lambda conn: read_group(conn, number), write=False)
-    if found is None:
-        raise HTTPException(404, f"The job has no group {number}.")
-    about, members = found
-    index, _, _ = index_of(job)
-    wanted = group_query(request.query_params)
-    with index.connected() as db:
-        before, after = group_index.neighbours(db, wanted, number)
-    values = {
-        "job": job,
-        "number": number,
-        "about": about,
-        "answers": _answers(job, members, index.notes([member[0] for member in members])),
-        "prompt": members[0][1].prompt_text if members else "",
-        "images": images_of(about["task"]),
-        "over_time": index.over_time(str(about["kind"]), str(about["name"])),
-        "before": before,
-        "after": after,
-        "selection": selection_of(request.query_params),
-    }
-    return page(request, "group.html", values)
-
-
-def read_group(conn: sa.Connection, number: int) -> tuple[Row, list[tuple[int, Experience]]] | None:
-    """(what is known of the group, (id, answer) in order); None where it is not there."""
+def read_about(conn: sa.Connection, number: int) -> Row | None:
+    """Return what is known of a group but its answers; None where there is no such group."""
     bind = {"group_id": number}
     row = conn.execute(query(_GROUP), bind).one_or_none()
     if row is None:
@@ -185,28 +162,13 @@ def read_group(conn: sa.Connection, number: int) -> tuple[Row, list[tuple[int, E
     about = dict(zip(names, row[1:], strict=True))
     about |= {"task": hidden("", task), "name": task_of(row[0], about["task_no"])}
     about["trained"] = [use[0] for use in conn.execute(query(_USES), bind)]
-    rows = conn.execute(query(queries.ONE_GROUP), bind)
-    members = [(one[1], groups.experience(one, readable)) for one in rows]
-    return about, members
+    return about
 
 
-def _answers(
-    job: Job, members: Sequence[tuple[int, Experience]], notes: Mapping[int, tuple[bool, str]]
-) -> list[dict[str, object]]:
-    decode = tokens.decoder(job.spec.verl)
-    return [
-        {
-            "id": number,
-            "it": answer,
-            "pieces": tokens.pieces(answer, decode) if decode else None,
-            "length": len(answer.response_ids),
-            "masked": int((answer.response_mask == 0).sum()),
-            "why": {**answer.metrics, **answer.info},
-            "pinned": notes.get(number, (False, ""))[0],
-            "note": notes.get(number, (False, ""))[1],
-        }
-        for number, answer in members
-    ]
+def read_answers(conn: sa.Connection, number: int, most: int) -> Iterator[tuple[int, Experience]]:
+    """Yield (id, answer) of a group's first answers in order."""
+    for row in conn.execute(query(_ANSWERS), {"group_id": number, "most": most}):
+        yield row[1], groups.experience(row, readable)
 
 
 async def note(request: Request) -> Response:

@@ -102,6 +102,12 @@ def page(db: sqlite3.Connection, wanted: GroupQuery, *, limit: int = PAGE) -> li
     return _rows(db, statement, values | {"limit": limit + 1})
 
 
+def one(db: sqlite3.Connection, number: int) -> dict[str, object] | None:
+    """Return a group's figures; None where it is not indexed yet."""
+    found = _rows(db, "SELECT * FROM groups WHERE id = :number", {"number": number})
+    return found[0] if found else None
+
+
 def neighbours(db: sqlite3.Connection, wanted: GroupQuery, number: int) -> tuple[int | None, int | None]:
     """Return the groups before and after one in the order of a selection, which need not contain it."""
     column = SORTS[wanted.sort]

@@ -176,17 +176,19 @@ class Index:
 
     # -- asking ---------------------------------------------------------------------------------
 
+    def count(self, wanted: ExperienceQuery, *, most: int) -> int:
+        """Return how many rows the selection has, counted up to ``most``."""
+        with self.connected() as db:
+            source, where, values = _chosen(db, wanted)
+            limited = f"SELECT 1 FROM {source} WHERE {' AND '.join(where)} LIMIT ?"
+            return int(db.execute(f"SELECT count(*) FROM ({limited})", [*values, most]).fetchone()[0])
+
     def page(self, wanted: ExperienceQuery, *, limit: int = PAGE) -> list[Row]:
         """``limit`` rows of the selection in its order; one more, where there is a next page."""
-        where, values = _conditions(wanted)
         column = "id" if wanted.text else SORTS[wanted.sort]
-        source = _PINNED if wanted.pinned else "rows r LEFT JOIN notes n ON n.id = r.id"
         with self.connected() as db:
             db.row_factory = sqlite3.Row
-            if wanted.text:
-                where += [_among(db, source, where, values), "texts MATCH ?"]
-                values.append(search_words(wanted.text))
-                source = _HITS
+            source, where, values = _chosen(db, wanted)
             if wanted.after is not None:
                 where.append(f"(r.{column}, r.id) {'>' if wanted.up else '<'} (?, ?)")
                 values += wanted.after
@@ -230,6 +232,16 @@ class Index:
             db.execute("DELETE FROM notes WHERE id = ?", (number,))
             if pinned or text:
                 db.execute("INSERT INTO notes VALUES (?, ?, ?)", (number, pinned, text))
+
+
+def _chosen(db: sqlite3.Connection, wanted: ExperienceQuery) -> tuple[str, list[str], list[object]]:
+    """Return a selection as SQL: its tables, conditions and their values."""
+    where, values = _conditions(wanted)
+    source = _PINNED if wanted.pinned else "rows r LEFT JOIN notes n ON n.id = r.id"
+    if not wanted.text:
+        return source, where, values
+    where += [_among(db, source, where, values), "texts MATCH ?"]
+    return _HITS, where, [*values, search_words(wanted.text)]
 
 
 def _place(job: Job) -> Path:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from trinity_compat.buffer.model import Experience
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.paths import from_home
@@ -19,7 +22,9 @@ from trinity_compat.common.paths import from_home
 Decode = Callable[[list[int]], str]
 _CACHE = Path("~/.cache/huggingface/hub")
 _PROBABLE = (0.9, 0.5, 0.2, 0.05, 0.01)  # the steps of the colours
-_LONGEST = 6  # tokens that one character may take
+LONGEST = 6  # tokens that one character may take
+# Tokens before a part from which on it is read: where a character ends in them, it does so for every part.
+BEFORE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +83,45 @@ def _files(model: str) -> list[Path]:
         return []
 
 
-def pieces(answer: Experience, decode: Decode) -> list[TokenSpan]:
-    """The response in order, cut where the mask changes."""
-    found: list[TokenSpan] = []
-    ids, mask, logprobs = (a.tolist() for a in (answer.response_ids, answer.response_mask, answer.logprobs))
-    begin = 0
-    while begin < len(ids):
-        end = begin + 1
-        while end < len(ids) and bool(mask[end]) == bool(mask[begin]):
-            end += 1
-        cut = slice(begin, end)
-        found.append(TokenSpan(bool(mask[begin]), tuple(_tokens(ids[cut], logprobs[cut], decode))))
-        begin = end
-    return found
+def pieces(answer: Experience, decode: Decode, begin: int = 0, end: int | None = None) -> list[TokenSpan]:
+    """The response's tokens that begin from ``begin`` on and before ``end``, as ``spans``."""
+    end = len(answer.response_ids) if end is None else end
+    start = max(0, begin - BEFORE)
+    part = slice(start, end + LONGEST)
+    arrays = (answer.response_ids[part], answer.response_mask[part], answer.logprobs[part])
+    return spans(*arrays, decode, begin - start, end - start)
 
 
-def _tokens(ids: Sequence[int], logprobs: Sequence[float], decode: Decode) -> list[Token]:
-    """One entry a token; those that only together make a character are one, as unlikely as all of them."""
-    found, begin = [], 0
-    while begin < len(ids):
-        end = begin + 1
-        while _cut(text := decode(list(ids[begin:end]))) and end < min(len(ids), begin + _LONGEST):
-            end += 1
-        found.append(_token(text, ids[begin:end], sum(logprobs[begin:end])))
-        begin = end
-    return found
+def spans(
+    ids: npt.NDArray[np.int32],
+    mask: npt.NDArray[np.uint8],
+    logprobs: npt.NDArray[np.float32],
+    decode: Decode,
+    begin: int,
+    end: int,
+) -> list[TokenSpan]:
+    """The tokens that begin from ``begin`` on and before ``end``, in order, cut where the mask changes.
+
+    Tokens that only together make a character are one, as unlikely as all of them. So the parts of an answer,
+    each read with ``BEFORE`` tokens before it and ``LONGEST`` after it, have each token once.
+    """
+    found: list[tuple[bool, list[Token]]] = []
+    numbers, ours, sizes = ids.tolist(), (mask != 0).tolist(), logprobs.tolist()
+    at = 0
+    while at < min(end, len(numbers)):
+        stop = at + 1
+        while (
+            _cut(text := decode(numbers[at:stop]))
+            and stop < min(len(numbers), at + LONGEST)
+            and ours[stop] == ours[at]
+        ):
+            stop += 1
+        if at >= begin:
+            if not found or found[-1][0] != ours[at]:
+                found.append((ours[at], []))
+            found[-1][1].append(_token(text, numbers[at:stop], sum(sizes[at:stop])))
+        at = stop
+    return [TokenSpan(written, tuple(each)) for written, each in found]
 
 
 def _cut(text: str) -> bool:

@@ -1,0 +1,150 @@
+"""A group's page: identical answers once, advantages, and the tokens of long answers part by part."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from studio_jobs import _group, client_of, large_group, make_job, make_tokenizer
+
+from trinity_compat.buffer import open_buffer
+from trinity_compat.studio import experiences, group_page, tokens
+
+TOKENS, ANSWERS = 16_384, 8
+PAGE_BYTES, PART_BYTES = 300_000, 64_000
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    monkeypatch.setattr(experiences, "_AT_ONCE_S", 30.0)
+
+
+def stored(folder, group, **given):
+    """The id of ``group`` in a job of ``folder``."""
+    root = make_job(folder / "job", evil=False, steps=0, **given)
+    buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
+    buffer.put_groups([group])
+    buffer.close()
+    return client_of(folder)
+
+
+def with_rewards(group, *rewards, text="the same"):
+    one = group.experiences[0]
+    answers = (replace(one, run=k, reward=r, response_text=text) for k, r in enumerate(rewards))
+    return replace(group, experiences=tuple(answers))
+
+
+def test_identical_answers_are_shown_once_with_their_number(tmp_path):
+    studio = stored(tmp_path, with_rewards(_group(1, 0, evil=False), 1.0, 0.0, 1.0, 1.0))
+    page = studio.get("/group/job?id=1").text
+    assert page.count("<article") == 2 and "4 answers, 2 different" in page
+    assert "<b>3 times</b>: answers 0" in page and 'id="a3"' in page and "answer 1<" in page
+
+
+def test_the_note_on_an_answer_is_seen_on_the_card_of_those_like_it(tmp_path):
+    studio = stored(tmp_path, with_rewards(_group(1, 0, evil=False), 1.0, 1.0))
+    form = {"csrf": studio.app.state.studio.listener.csrf, "id": "2", "group": "1", "note": "<b>odd</b>"}
+    studio.post("/note/job", data=form)
+    assert '<span class="note">&lt;b&gt;odd&lt;/b&gt;</span>' in studio.get("/group/job?id=1").text
+
+
+def test_an_answer_has_its_advantage(tmp_path):
+    studio = stored(tmp_path, with_rewards(_group(1, 0, evil=False), 1.0, 0.0, 0.0))
+    page = studio.get("/group/job?id=1").text
+    assert "advantage 1.155<" in page and "advantage -0.5774<" in page and "spread 0.5774" in page
+
+
+def test_a_single_answer_has_no_advantage(tmp_path):
+    studio = stored(tmp_path, with_rewards(_group(1, 0, evil=False), 1.0))
+    article = studio.get("/group/job?id=1").text.partition("<article")[2]
+    assert "advantage" not in article
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("large")
+    model = make_tokenizer(folder / "model")
+    return stored(folder, large_group(ANSWERS, TOKENS), model=model)
+
+
+def test_a_page_of_long_answers_is_small(large):
+    page = large.get("/group/job?id=1")
+    assert len(page.content) <= PAGE_BYTES and page.text.count("<article") == ANSWERS
+
+
+def test_the_page_and_the_parts_have_each_token_once_and_in_order(large):
+    page = large.get("/group/job?id=1").text
+    box = re.search(r'data-id="1" data-shown="(\d+)" data-total="(\d+)" data-size="(\d+)">(.*)', page)
+    shown, total, size = map(int, box.groups()[:3])
+    seen = re.findall(r'id (\d+)">', box[4].partition("</div>")[0])
+    for begin in range(shown, total, size):
+        part = large.get(f"/tokens/job?id=1&from={begin}")
+        assert len(part.content) <= PART_BYTES
+        seen += [title.rpartition(" ")[2] for _, found in part.json()["spans"] for _, _, title in found]
+    assert total == TOKENS and seen == [str(number % 200) for number in range(TOKENS)]
+
+
+def test_a_part_after_the_end_is_empty(large):
+    assert large.get(f"/tokens/job?id=1&from={TOKENS}").json() == {"spans": []}
+    assert large.get(f"/tokens/job?id=1&from={2**63 - 1}").json() == {"spans": []}
+
+
+def test_the_whole_text_is_plain(large):
+    answer = large.get("/tokens/job?id=1&whole=1")
+    assert answer.headers["content-type"].startswith("text/plain") and len(answer.text) > TOKENS
+
+
+@pytest.mark.parametrize(("address", "status"), [("id=1", 400), ("id=1&from=x", 400), ("id=99&from=0", 404)])
+def test_a_part_of_no_answer_is_an_error(large, address, status):
+    assert large.get(f"/tokens/job?{address}").status_code == status
+
+
+def test_without_a_tokenizer_the_text_comes_in_parts(tmp_path):
+    studio = stored(tmp_path, large_group(ANSWERS, 4096))
+    page = studio.get("/group/job?id=1")
+    assert len(page.content) <= PAGE_BYTES
+    box = re.search(r'data-id="1" data-shown="(\d+)" data-total="(\d+)" data-size="(\d+)">([^<]*)', page.text)
+    shown, total, size = map(int, box.groups()[:3])
+    text = box[4] + "".join(
+        studio.get(f"/tokens/job?id=1&from={begin}").json()["text"] for begin in range(shown, total, size)
+    )
+    assert text == large_group(1, 4096).experiences[0].response_text and total == len(text)
+
+
+def test_a_very_large_group_has_a_page_of_its_first_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(group_page, "MOST_ANSWERS", 4)
+    studio = stored(tmp_path, large_group(6, 8))
+    page = studio.get("/group/job?id=1").text
+    assert page.count("<article") == 4 and "The first 4 answers" in page
+
+
+def test_long_prompts_rows_and_reasons_do_not_fill_the_page(tmp_path):
+    group = large_group(2, 8)
+    many = {f"reason {number}": "x" * 5000 for number in range(500)}
+    answers = tuple(replace(each, prompt_text="p" * 500_000, info=many) for each in group.experiences)
+    task = {**group.task, "raw_prompt": "q" * 500_000}
+    studio = stored(tmp_path, replace(group, task=task, experiences=answers))
+    page = studio.get("/group/job?id=1")
+    assert len(page.content) < PAGE_BYTES and "more characters" in page.text
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_parts_of_characters_of_several_tokens_have_each_once(size):
+    """Ids are bytes; 你 is three of them."""
+    text = "a你b你你 not 你" * 40
+    ids = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    mask, logprobs = np.ones(len(ids), np.uint8), np.zeros(len(ids), np.float32)
+    mask[100:140] = 0
+
+    def decode(numbers):
+        return bytes(numbers).decode(errors="replace")
+
+    def part(begin):
+        start = max(0, begin - tokens.BEFORE)
+        cut = slice(start, begin + size + tokens.LONGEST)
+        return tokens.spans(ids[cut], mask[cut], logprobs[cut], decode, begin - start, begin - start + size)
+
+    whole = tokens.spans(ids, mask, logprobs, decode, 0, len(ids))
+    flat = [(span.ours, token) for span in whole for token in span.tokens]
+    parts = [part(begin) for begin in range(0, len(ids), size)]
+    assert [(span.ours, token) for found in parts for span in found for token in span.tokens] == flat

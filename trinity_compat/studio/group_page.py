@@ -1,0 +1,217 @@
+"""A group's page: the answers to one task, identical ones once, tokens loaded as they are scrolled to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import sqlalchemy as sa
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from trinity_compat.buffer import codec
+from trinity_compat.buffer.groups import Row
+from trinity_compat.buffer.model import TRUNCATED, Experience
+from trinity_compat.buffer.queries import query
+from trinity_compat.studio import group_index, tokens
+from trinity_compat.studio.experiences import images_of, index_of, read_about, read_answers
+from trinity_compat.studio.group_query import group_query, selection_of
+from trinity_compat.studio.jobs import Job
+from trinity_compat.studio.pages import as_json, group_of, job_of, page, reading, whole_number
+
+CHUNK = 256  # tokens that are loaded at once
+CHUNK_TEXT = 1024  # characters, where there is no tokenizer
+MOST_ANSWERS = 128  # on one page
+# What all answers of the page have in it, before anything is loaded.
+_TOKENS_AT_FIRST, _TEXT_AT_FIRST, _REASONS = 1024, 32_768, 16_000
+_LONGEST_PROMPT, _LONGEST_ROW = 16_000, 16_000  # characters
+_FARTHEST = 1 << 28  # a token's place that a database can still multiply
+_PART = """SELECT substr(response_ids, :ints, :count * 4), substr(response_mask, :bytes, :count),
+    substr(logprobs, :ints, :count * 4) FROM experiences WHERE id = :id"""
+_TEXT = "SELECT substr(response_text, :begin, :count) FROM experiences WHERE id = :id"
+
+
+@dataclass(slots=True)
+class AnswerCard:
+    """One answer and those identical to it, without its arrays.
+
+    ``shown`` of ``total`` tokens are in the page: characters where there is no tokenizer.
+    """
+
+    id: int
+    run: int
+    reward: float
+    length: int
+    masked: int
+    versions: tuple[int, int]
+    turns: int
+    truncated: bool
+    spans: Sequence[tokens.TokenSpan] | None
+    text: str
+    shown: int
+    total: int
+    why: Mapping[str, object]
+    advantage: float | None = None
+    others: list[tuple[int, int]] = field(default_factory=list)  # (id, run)
+    notes: list[tuple[bool, str]] = field(default_factory=list)  # of it and the others
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of all answers of the card."""
+        return [self.id, *(number for number, _ in self.others)]
+
+
+@reading
+def group(request: Request) -> Response:
+    """Show the answers to one task side by side."""
+    job, number = job_of(request), group_of(request)
+    wanted = group_query(request.query_params)
+    about = job.database().run(lambda conn: read_about(conn, number), write=False)
+    if about is None:
+        raise HTTPException(404, f"The job has no group {number}.")
+    size = int(str(about["size"]))
+    prompt, cards, more = job.database().run(lambda conn: _read(conn, job, number, size), write=False)
+    index, _, _ = index_of(job)
+    with index.connected() as db:
+        before, after = group_index.neighbours(db, wanted, number)
+        figures = group_index.one(db, number)
+    notes = index.notes([each for card in cards for each in card.ids])
+    for card in cards:
+        card.notes = [notes.get(each, (False, "")) for each in card.ids]
+        card.advantage = None if figures is None else _advantage(card.reward, figures)
+    row = json.dumps(about["task"], indent=1, ensure_ascii=False, default=str)
+    values = {
+        "job": job,
+        "number": number,
+        "about": about,
+        "figures": figures,
+        "answers": cards,
+        "count": sum(len(card.ids) for card in cards),
+        "more": more,
+        "prompt": _beginning(prompt, _LONGEST_PROMPT),
+        "row": _beginning(row, _LONGEST_ROW),
+        "images": images_of(about["task"]),
+        "over_time": index.over_time(str(about["kind"]), str(about["name"])),
+        "before": before,
+        "after": after,
+        "selection": selection_of(request.query_params),
+        "sizes": (CHUNK, CHUNK_TEXT),
+    }
+    return page(request, "group.html", values)
+
+
+def _advantage(reward: float, figures: Mapping[str, object]) -> float | None:
+    mean, spread = figures["mean"], figures["spread"]
+    if not isinstance(mean, float) or not isinstance(spread, float) or figures["answers"] == 1:
+        return None
+    return (reward - mean) / spread if spread else 0.0
+
+
+def _beginning(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}\n… ({len(text) - most} more characters)"
+
+
+def _read(conn: sa.Connection, job: Job, number: int, size: int) -> tuple[str, list[AnswerCard], bool]:
+    """Return the prompt, a card for each different answer, and whether there are answers without one."""
+    decode, prompt = tokens.decoder(job.spec.verl), ""
+    known: dict[bytes, AnswerCard] = {}
+    rows = read_answers(conn, number, MOST_ANSWERS + 1)
+    for place, it in islice(rows, MOST_ANSWERS):
+        prompt = prompt or it.prompt_text
+        same = known.get(identity := _identity(it))
+        if same is None:
+            known[identity] = _card(place, it, decode, max(1, min(size, MOST_ANSWERS)))
+        else:
+            same.others.append((place, it.run))
+    return prompt, list(known.values()), next(rows, None) is not None
+
+
+def _identity(it: Experience) -> bytes:
+    text = it.response_text.encode(errors="surrogatepass")
+    parts = (text, it.response_ids.tobytes(), it.response_mask.tobytes())
+    digest = hashlib.sha256(repr(it.reward).encode())
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+def _card(number: int, it: Experience, decode: tokens.Decode | None, size: int) -> AnswerCard:
+    length = len(it.response_ids)
+    first = max(16, min(CHUNK, _TOKENS_AT_FIRST // size))
+    text = "" if decode else it.response_text[: max(256, min(2000, _TEXT_AT_FIRST // size))]
+    return AnswerCard(
+        id=number,
+        run=it.run,
+        reward=it.reward,
+        length=length,
+        masked=int((it.response_mask == 0).sum()),
+        versions=(it.min_model_version, it.max_model_version),
+        turns=it.num_turns,
+        truncated=bool(it.metrics.get(TRUNCATED)),
+        spans=tokens.pieces(it, decode, 0, first) if decode else None,
+        text=text,
+        shown=min(first, length) if decode else len(text),
+        total=length if decode else len(it.response_text),
+        why=dict(_reasons({**it.metrics, **it.info}, max(400, _REASONS // size))),
+    )
+
+
+def _reasons(why: Mapping[str, object], most: int) -> Iterator[tuple[str, object]]:
+    for name, value in why.items():
+        if most <= 0:
+            yield "…", f"{len(why)} entries"
+            return
+        shown = value if isinstance(value, int | float) else _beginning(str(value), most)
+        most -= len(name) + len(str(shown))
+        yield name, shown
+
+
+@reading
+def answer_part(request: Request) -> Response:
+    """Return the next tokens of an answer from ``from`` on, as spans; characters without a tokenizer.
+
+    ``?whole=1``: the answer's text.
+    """
+    job = job_of(request)
+    number = whole_number(request.query_params.get("id", ""), "id")
+    if "whole" in request.query_params:
+        text = _text(job, number, 0, None)
+        return PlainTextResponse(text.encode(errors="replace"), headers={"content-disposition": "inline"})
+    begin = min(_FARTHEST, whole_number(request.query_params.get("from", ""), "from"))
+    decode = tokens.decoder(job.spec.verl)
+    if decode is None:
+        return as_json({"text": _text(job, number, begin, CHUNK_TEXT)})
+    spans = _spans(job, number, begin, decode)
+    return as_json({"spans": [_plain(span) for span in spans]})
+
+
+def _plain(span: tokens.TokenSpan) -> tuple[bool, object]:
+    if not span.ours:
+        return False, [span.text, len(span.tokens)]
+    return True, [(token.text, token.shade, token.title) for token in span.tokens]
+
+
+def _spans(job: Job, number: int, begin: int, decode: tokens.Decode) -> list[tokens.TokenSpan]:
+    start = max(0, begin - tokens.BEFORE)
+    count = begin - start + CHUNK + tokens.LONGEST
+    found = _one(job, _PART, {"id": number, "ints": 4 * start + 1, "bytes": start + 1, "count": count})
+    ids, logprobs = codec.unpack_ints(found[0] or b""), codec.unpack_floats(found[2] or b"")
+    mask = codec.unpack_mask(found[1], len(ids))
+    return tokens.spans(ids, mask, logprobs, decode, begin - start, begin - start + CHUNK)
+
+
+def _text(job: Job, number: int, begin: int, count: int | None) -> str:
+    found = _one(job, _TEXT, {"id": number, "begin": begin + 1, "count": count or 1 << 30})
+    return str(found[0] or "")
+
+
+def _one(job: Job, statement: str, bind: Mapping[str, int]) -> Row:
+    found = job.database().run(lambda conn: conn.execute(query(statement), bind).one_or_none(), write=False)
+    if found is None:
+        raise HTTPException(404, f"The job has no answer {bind['id']}.")
+    return found
