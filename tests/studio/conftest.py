@@ -16,3 +16,13 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def studio(folder):
     return client_of(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """The index of runs is not the user's; a request has time to read them all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trinity_compat.studio.runs_page._READING_S", 1e9)
+        cache = tmp_path_factory.mktemp("cache")
+        patch.setattr("trinity_compat.studio.run_index.cache_folder", lambda: cache)
+        yield

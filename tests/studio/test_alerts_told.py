@@ -13,7 +13,7 @@ from trinity_compat.cli import cli
 from trinity_compat.common.errors import UserError
 from trinity_compat.studio.jobs import Jobs
 from trinity_compat.studio.notify import Notifier
-from trinity_compat.studio.run_state import Summaries
+from trinity_compat.studio.summaries import Summaries
 
 TEXT = "actor/grad_norm is NaN since step 6"
 

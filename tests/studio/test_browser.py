@@ -422,13 +422,40 @@ def test_a_baseline_is_added_to_an_overlay(opened):
     expect(page.locator("#charts h3").first).to_contain_text("baseline:verl.log 0.6667")
 
 
-def test_runs_stay_chosen_while_the_table_is_made_again(opened):
+def test_a_row_that_changes_is_replaced_alone_and_stays_chosen(opened, jobs):
     page = opened("/")
-    page.get_by_label("Choose done", exact=True).check()
-    page.locator("h1").click()  # out of the table, which is then made again
-    page.evaluate("document.activeElement.blur(); document.querySelector('#table .runs').dataset.old = '1'")
-    page.wait_for_selector("#table .runs:not([data-old])")
-    assert page.get_by_label("Choose done", exact=True).is_checked()
+    for name in ("done", "toy/grpo"):
+        page.get_by_label(f"Choose {name}", exact=True).check()
+    page.evaluate("document.querySelectorAll('#table tr').forEach(row => { row.dataset.old = '1'; })")
+    box = page.get_by_label("Choose done", exact=True)
+    box.focus()
+    buffer = open_buffer(f"sqlite:///{jobs}/toy/grpo/buffer/experiences.db")
+    (known,) = buffer.read_metrics("trainer")[-1:]
+    buffer.log_metrics("trainer", known[0] + 1, known[1] | {"critic/score/mean": 0.8125})
+    buffer.close()
+    row = page.locator("tr", has=page.get_by_label("Choose toy/grpo", exact=True))
+    expect(row).to_contain_text("0.8125")
+    assert page.locator("#table tbody tr:not([data-old])").count() == 1
+    assert page.get_by_label("Choose toy/grpo", exact=True).is_checked() and box.is_checked()
+    assert box.evaluate("box => box === document.activeElement")
+    assert "run=done" in page.url and accessible(page)
+
+
+def test_groups_of_runs_follow_a_change(browser, tmp_path):
+    make_job(tmp_path / "first" / "a", steps=1)
+    with serving(tmp_path) as listener:
+        page = browser.new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.goto(listener.address)
+        page.goto(f"{listener.url}?group=folder&sort=name")
+        expect(page.locator(".group")).to_have_text(["first"])
+        make_job(tmp_path / "second" / "b", steps=1)
+        expect(page.locator(".group")).to_have_text(["first", "second"])
+        expect(page.locator("tbody a")).to_have_text(["first/a", "second/b"])
+        (tmp_path / "first").rename(tmp_path / ".first")
+        expect(page.locator(".group")).to_have_text(["second"])
+        assert page.locator("#foot").inner_text().startswith("1–1 of 1 runs") and accessible(page)
+        page.close()
 
 
 def test_more_tabs_than_a_browser_has_connections_all_follow_their_runs(browser, tmp_path):

@@ -17,8 +17,9 @@ from trinity_compat.studio.control import command_of
 from trinity_compat.studio.jobs import Jobs
 from trinity_compat.studio.live import PageState
 from trinity_compat.studio.logs import clean
-from trinity_compat.studio.run_state import Summaries, spark_points
+from trinity_compat.studio.run_state import spark_points
 from trinity_compat.studio.series import SeriesCache
+from trinity_compat.studio.summaries import Summaries
 
 
 def test_every_job_below_the_folder_has_a_row(studio):

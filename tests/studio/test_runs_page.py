@@ -3,9 +3,10 @@
 import json
 import os
 import re
+import shutil
 
 import pytest
-from studio_jobs import SECRET, client_of, make_job
+from studio_jobs import SECRET, client_of, make_job, train_step
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.studio import run_state, runs_page
@@ -89,10 +90,93 @@ def test_pages_follow_each_other(studio, monkeypatch):
     assert names(second) == ["ppo/b"] and "4–4 of 4 runs" in second.text and "next page" not in second.text
 
 
+def next_page(answer):
+    return "/" + re.search(r'href="([^"]+)">next page', answer.text)[1].replace("&amp;", "&")
+
+
+@pytest.mark.parametrize(
+    "query", ["sort=name", "sort=name&up=0", "sort=reward", "sort=reward&up=1", f"sort={LR}", ""]
+)
+@pytest.mark.parametrize("group", ["", "&group=folder", f"&group={LR}"])
+def test_the_pages_of_an_order_have_every_run_once(studio, monkeypatch, query, group):
+    whole = names(studio.get(f"/?{query}{group}"))
+    monkeypatch.setattr(runs_page, "PAGE", 1)
+    answer, found = studio.get(f"/?{query}{group}"), []
+    found += names(answer)
+    while "next page" in answer.text:
+        answer = studio.get(next_page(answer))
+        found += names(answer)
+    assert found == whole and len(found) == 4
+
+
+def test_a_page_goes_on_behind_a_run_that_is_gone_or_has_moved(tmp_path, monkeypatch):
+    for number, name in enumerate("abcd"):
+        make_job(tmp_path / name, steps=1)
+        touch(tmp_path / name, 1000 + number)
+    studio = client_of(tmp_path)
+    monkeypatch.setattr(runs_page, "PAGE", 2)
+    first = studio.get("/")
+    assert names(first) == ["d", "c"]
+    touch(tmp_path / "c", 2000)
+    shutil.rmtree(tmp_path / "d")
+    assert names(studio.get(next_page(first))) == ["b", "a"]
+
+
+def touch(job, at):
+    for file in (*(job / "buffer").iterdir(), job / "config" / "run.json"):
+        os.utime(file, (at, at))
+
+
+@pytest.mark.parametrize(
+    "place", ["ppo/a", "[]", '["", {}, "a"]', '["", NaN, "a"]', f'["", {"1" * 400}, "a"]', "[" * 9999]
+)
+def test_a_place_that_is_none_is_refused(studio, place):
+    assert studio.get("/", params={"after": place}).status_code == 400
+
+
+def look(studio, page, query=""):
+    """What a page that is open asks for, every few seconds."""
+    has = ",".join(re.findall(r'data-mark="(\w+)"', page))
+    return studio.get(f"/?{query}&table=1&has={has}")
+
+
+def test_a_look_has_the_rows_that_have_changed(tmp_path):
+    for name in ("one", "two"):
+        make_job(tmp_path / name, steps=1, state="running")
+    studio = client_of(tmp_path)
+    page = studio.get("/?sort=name").text
+    assert look(studio, page, "sort=name").status_code == 204
+    assert look(studio, page, "sort=name&run=one").status_code == 204  # a box that is checked changes no row
+    buffer = open_buffer(f"sqlite:///{tmp_path}/two/buffer/experiences.db")
+    train_step(buffer, 2)
+    buffer.close()
+    found = look(studio, page, "sort=name&run=two").json()
+    (row,) = found["rows"].values()
+    assert 'value="two"' in row and "checked" in row and ">2<" in row
+    before = re.findall(r'tr data-mark="(\w+)"', page)
+    assert found["parts"] == [["", [before[0], *found["rows"]]]]
+
+
+def test_a_look_has_the_whole_table_where_the_page_has_none(tmp_path):
+    studio = client_of(tmp_path)
+    page = studio.get("/").text
+    make_job(tmp_path / "new", steps=1)
+    studio.app.state.studio.jobs._scanned = float("-inf")
+    assert 'value="new"' in look(studio, page).json()["table"]
+
+
+def test_a_hostile_name_is_text_in_a_look(tmp_path):
+    make_job(tmp_path / "<img src=x onerror=alert(1)>", steps=1)
+    make_job(tmp_path / "other", steps=1)
+    studio = client_of(tmp_path)
+    found = studio.get("/?table=1&has=none,none&group=actor.optim.lr").json()
+    assert len(found["rows"]) == 2 and "<img" not in json.dumps(found)
+
+
 def test_only_the_runs_of_a_page_are_read(folder, monkeypatch):
     monkeypatch.setattr(runs_page, "PAGE", 2)
-    read, summary = [], run_state._summary
-    monkeypatch.setattr(run_state, "_summary", lambda job: read.append(job.name) or summary(job))
+    read, summary = [], run_state.summary_of
+    monkeypatch.setattr(run_state, "summary_of", lambda job: read.append(job.name) or summary(job))
     assert names(client_of(folder).get("/")) == ["grpo/d", "grpo/c"]
     assert sorted(read) == ["grpo/c", "grpo/d"]
 
@@ -106,7 +190,7 @@ def test_a_head_sorts_and_turns_round(studio):
 
 
 def test_chosen_runs_stay_chosen_in_the_address(studio):
-    page = studio.get("/?run=ppo/a&table=1").text
+    page = studio.get("/?run=ppo/a").text
     assert re.findall(r'value="([^"]+)" aria-label="[^"]+" checked', page) == ["ppo/a"]
 
 

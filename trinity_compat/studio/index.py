@@ -14,7 +14,6 @@ import math
 import os
 import re
 import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,8 +28,9 @@ from trinity_compat.buffer.model import TRUNCATED
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.errors import UserError
-from trinity_compat.studio import group_index, job_files
+from trinity_compat.studio import group_index
 from trinity_compat.studio.jobs import Job
+from trinity_compat.studio.private_files import cache_folder, keep_private
 
 _BATCH = 1000  # experiences
 _SCHEMA = """
@@ -94,7 +94,7 @@ class Index:
         self.path = _place(job)
         self._filling = threading.Lock()
         try:
-            _keep_private(self.path)
+            keep_private(self.path)
             self._begin()
         except OSError as error:
             raise UserError(f"{error.filename or self.path} {error.strerror}") from error
@@ -248,22 +248,8 @@ def _place(job: Job) -> Path:
     inside = job.dir.root / "studio.db"
     if not job.not_own() and os.access(job.dir.root, os.W_OK):
         return inside
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(os.fsencode(job.dir.root)).hexdigest()[:24]
-    return cache.resolve() / "trinity-compat" / "studio" / f"{name}.db"
-
-
-def _keep_private(path: Path) -> None:
-    """Make the file, for this user's eyes, or take what lies there if it is a regular file."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        found = job_files.status(path)
-    except FileNotFoundError:
-        with job_files.folder(path.parent) as above:
-            os.close(os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=above))
-        return
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        path.chmod(0o600)
+    return cache_folder() / f"{name}.db"
 
 
 def _among(db: sqlite3.Connection, source: str, where: Sequence[str], values: Sequence[object]) -> str:

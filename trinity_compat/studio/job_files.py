@@ -9,10 +9,11 @@ All functions raise OSError; its ``strerror`` says what is wrong.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -84,6 +85,28 @@ def status(path: Path) -> os.stat_result:
         found = _status(above, path.name)
     _refuse(found, path)
     return found
+
+
+def statuses(root: Path, files: Sequence[tuple[str, str]]) -> list[os.stat_result | None]:
+    """Return the status of each (folder, name) below ``root``: a regular file's, or a folder's for name ''.
+
+    None for one that is not there, or not to be looked for.
+    """
+    found: dict[tuple[str, str], os.stat_result] = {}
+    with contextlib.suppress(OSError), folder(root) as above:
+        for name in dict.fromkeys(name for name, _ in files):
+            with contextlib.suppress(OSError):
+                handle = os.open(name, _SEARCH | _FOLDER, dir_fd=above)
+                try:
+                    for key in (key for key in files if key[0] == name):
+                        with contextlib.suppress(OSError):
+                            found[key] = _status(handle, key[1]) if key[1] else os.fstat(handle)
+                finally:
+                    os.close(handle)
+    return [
+        at if (at := found.get(key)) is not None and (not key[1] or stat.S_ISREG(at.st_mode)) else None
+        for key in files
+    ]
 
 
 def is_there(path: Path) -> bool:

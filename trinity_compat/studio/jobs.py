@@ -20,6 +20,15 @@ from trinity_compat.studio.restarted_runs import RestartedRun
 
 _DEEPEST = 6  # folders below the studio's
 _SCAN_EVERY_S = 3.0
+# The files that tell of a change; in the folder of the last one lie the records of sides that start alone.
+_SIGNS = (
+    ("buffer", "experiences.db"),
+    ("buffer", "experiences.db-wal"),
+    ("config", "run.json"),
+    ("log", "phases.json"),
+    ("log", ""),
+)
+Signature = tuple[tuple[int, ...], ...]
 
 
 class Job:
@@ -86,8 +95,8 @@ class Job:
 
     def changed_at(self) -> float | None:
         """Return when its files last changed; None where they don't tell (a database elsewhere)."""
-        found = self.signature()
-        return None if found is None else max(found)
+        found = self._statuses()
+        return None if found[0] is None else max(one.st_mtime for one in found[:-1] if one is not None)
 
     def configuration(self) -> Mapping[str, object]:
         """Return veRL's configuration as dotted key → value. Raises UserError as ``spec``."""
@@ -96,19 +105,23 @@ class Job:
             self._flat = (spec, dict(_flat(spec.verl)))
         return self._flat[1]
 
-    def signature(self) -> tuple[float, ...] | None:
+    def signature(self) -> Signature | None:
         """Changes when the job's files do; None where they don't tell (a database elsewhere)."""
-        folder = self.dir.root / "buffer"
-        times = [
-            _changed_at(path)
-            for path in (
-                folder / "experiences.db",
-                folder / "experiences.db-wal",
-                self.dir.spec_path,
-                self.dir.root / "log" / "phases.json",
-            )
+        found = self._statuses()
+        if found[0] is None:
+            return None
+        return tuple(
+            () if one is None else (one.st_ino, one.st_mtime_ns, one.st_ctime_ns, one.st_size)
+            for one in found
+        )
+
+    def _statuses(self) -> list[os.stat_result | None]:
+        found = job_files.statuses(self.dir.root, _SIGNS)
+        # Reading makes an empty write-ahead log.
+        return [
+            one if one is not None and (one.st_size or not file) else None
+            for (_, file), one in zip(_SIGNS, found, strict=True)
         ]
-        return tuple(times) if times[0] else None
 
 
 def _said(error: OSError) -> str:
@@ -122,14 +135,6 @@ def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, o
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _changed_at(path: Path) -> float:
-    try:
-        found = job_files.status(path)
-        return found.st_mtime if found.st_size else 0.0  # reading makes an empty write-ahead log
-    except OSError:
-        return 0.0
 
 
 class Jobs:

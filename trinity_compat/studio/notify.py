@@ -15,7 +15,7 @@ import click
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
 from trinity_compat.studio.jobs import Jobs
-from trinity_compat.studio.run_state import Summaries
+from trinity_compat.studio.summaries import Summaries
 
 _LOOK_EVERY_S = 10.0
 _AGAIN_S = 3600.0  # an alert of the same kind on the same run is told once in this time

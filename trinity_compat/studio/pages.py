@@ -21,8 +21,10 @@ from trinity_compat.studio.assets import assets_digest
 from trinity_compat.studio.commands import Commands
 from trinity_compat.studio.guard import Listener
 from trinity_compat.studio.jobs import Job, Jobs
-from trinity_compat.studio.run_state import MEANS, Summaries, spark_points
+from trinity_compat.studio.run_index import RunIndex
+from trinity_compat.studio.run_state import MEANS, spark_points
 from trinity_compat.studio.series import SeriesCache
+from trinity_compat.studio.summaries import Summaries
 
 if TYPE_CHECKING:
     from trinity_compat.studio.comparisons import Comparisons
@@ -47,8 +49,9 @@ class Studio:
     @classmethod
     def over(cls, root: Path, listener: Listener, comparisons: Comparisons) -> Studio:
         """Return a studio of the jobs in ``root``."""
+        summaries = Summaries(RunIndex())
         return cls(
-            Jobs(root), listener, SeriesCache(), Summaries(), comparisons, _templates(listener), Commands()
+            Jobs(root), listener, SeriesCache(), summaries, comparisons, _templates(listener), Commands()
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -50,38 +49,13 @@ class RunSummary:
     lag: float | None = None
     tokens_per_s: float | None = None
     step_s: float | None = None
-    seen_s: float | None = None
     alerts: tuple[Alert, ...] = ()
     problem: str = ""
     failure: str = ""
 
 
-class Summaries:
-    """Cached summaries. A job that is not running is read again only if its files have changed."""
-
-    def __init__(self) -> None:
-        self._kept: dict[Path, tuple[object, RunSummary]] = {}
-
-    def of(self, job: Job) -> RunSummary:
-        """Return the job's row. Never raises: an unreadable job has its problem in the row."""
-        signature = job.signature()
-        kept = self._kept.get(job.dir.root)
-        if (
-            kept
-            and signature is not None
-            and kept[0] == signature
-            and kept[1].state not in ("running", "starting")
-        ):
-            return kept[1]
-        try:
-            found = _summary(job)
-        except Exception as error:
-            return RunSummary(job.name, _without_figures(job), problem=shown(str(error)))
-        self._kept[job.dir.root] = (signature, found)
-        return found
-
-
-def _without_figures(job: Job) -> str:
+def without_figures(job: Job) -> str:
+    """Return the state of a job that cannot be read."""
     database = job.dir.root / "buffer" / "experiences.db"
     try:
         job_files.status(database)
@@ -92,7 +66,8 @@ def _without_figures(job: Job) -> str:
     return "unreadable"
 
 
-def _summary(job: Job) -> RunSummary:
+def summary_of(job: Job) -> RunSummary:
+    """Read the row of a job. Raises what reading raises."""
     spec, buffer = job.spec, job.buffer()
     with job.database().at_once():
         snapshot = snapshot_of(buffer, spec, job.database().run(_latest, write=False))
@@ -110,7 +85,6 @@ def _summary(job: Job) -> RunSummary:
         last.staleness,
         last.tokens_per_s,
         last.step_s,
-        min((one.age_s for one in participants), default=None),
         tuple(alerts.of_run(snapshot, rows, spec, running=state == "running")),
         failure=starts.reason_of(state, participants, begun),
     )

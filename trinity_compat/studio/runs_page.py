@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from urllib.parse import urlencode
 
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import Response
 
-from trinity_compat.common.errors import UserError
-from trinity_compat.common.redaction import hidden
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import page, studio_of
-from trinity_compat.studio.run_state import MEANS, Summaries
+from trinity_compat.studio.pages import as_json, page, studio_of
+from trinity_compat.studio.run_state import MEANS, RunSummary
+from trinity_compat.studio.summaries import Summaries
 
 PAGE = 50
 _OFFERED = 60  # configuration keys
+_READING_S = 0.4  # of a request, for runs that are not on its page
 _FIGURES = ("step", "reward", "lag", "tokens_per_s", "step_s")  # columns that sort by a row's figure
 _SORTS = ("changed", "name", "state", *_FIGURES)
 Value = float | str | None
@@ -35,7 +38,7 @@ class RunsQuery:
     up: bool
     group: str
     columns: tuple[str, ...]
-    after: str  # the last job of the page before
+    after: str  # the place where the page before ended
 
     @classmethod
     def of(cls, request: Request) -> RunsQuery:
@@ -51,6 +54,12 @@ class RunsQuery:
             given.get("after", ""),
         )  # fmt: skip
 
+    @property
+    def needs_all(self) -> bool:
+        """True where every job has to be read for the order."""
+        keys = self.sort not in ("changed", "name") or self.group not in ("", "folder")
+        return bool(self.state) or keys
+
     def address(self, **changes: object) -> str:
         """Return the query of this page with ``changes``; of the first page unless they name ``after``."""
         given = {"words": self.words, "state": self.state, "sort": self.sort, "up": int(self.up)}
@@ -59,65 +68,180 @@ class RunsQuery:
         return "?" + urlencode(kept, doseq=True, errors="replace")
 
 
-def runs(request: Request) -> HTMLResponse:
-    """Show the jobs below the folder, the latest changed first; only those shown are read."""
+def runs(request: Request) -> Response:
+    """Show the jobs below the folder, the latest changed first.
+
+    ``table`` is a look of a page that is open: it has the rows with the marks ``has``, and gets the others.
+    """
     studio, query = studio_of(request), RunsQuery.of(request)
-    jobs = _chosen(list(studio.jobs.all().values()), query, studio.summaries)
-    names = [job.name for job in jobs]
-    first = names.index(query.after) + 1 if query.after in names else 0
-    shown = jobs[first : first + PAGE]
-    rows = [studio.summaries.of(job) for job in shown]
-    configurations = {job.name: _configuration(job) for job in shown}
-    headings = {job.name: _group(job, query.group) for job in shown} if query.group else {}
+    chosen = _Chosen.of(list(studio.jobs.all().values()), query, studio.summaries)
+    first = chosen.first_after(query.after)
+    jobs = chosen.jobs[first : first + PAGE]
+    read, _ = studio.summaries.of_all([job for job in jobs if job.name not in chosen.known], math.inf)
+    known = {**chosen.known, **read}
+    summaries = {job.name: known[job.name] for job in jobs}
+    configurations = {job.name: studio.summaries.configuration(job) for job in jobs}
+    rows = [(chosen.headings.get(job.name, ""), summaries[job.name]) for job in jobs]
+    macro = studio.templates.get_template("runs_row.html").module
+    parts = [
+        (
+            heading,
+            [_RowText.of(macro, row, _cells(configurations[row.name], query), request) for _, row in part],
+        )
+        for heading, part in groupby(rows, lambda each: each[0])
+    ]
     values = {
-        "parts": [
-            (heading, list(part)) for heading, part in groupby(rows, lambda row: headings.get(row.name, ""))
-        ],
+        "parts": parts,
         "query": query,
-        "count": len(jobs),
+        "count": len(chosen.jobs),
         "first": first,
-        "shown": len(shown),
-        "next": shown[-1].name if first + PAGE < len(jobs) else "",
-        "cells": {
-            name: [_cell(found, key) for key in query.columns] for name, found in configurations.items()
-        },
+        "shown": len(jobs),
+        "next": chosen.place(jobs[-1]) if first + PAGE < len(chosen.jobs) else "",
+        "unread": chosen.unread,
         "offered": _differing(list(configurations.values())),
         "states": MEANS,
         "sorts": dict.fromkeys((*_SORTS, query.sort)),
-        "chosen": request.query_params.getlist("run"),
-        "warned": sum(bool(row.alerts) and row.state == "running" for row in rows),
+        "warned": sum(bool(row.alerts) and row.state == "running" for row in summaries.values()),
     }
-    return page(request, "runs_table.html" if "table" in request.query_params else "runs.html", values)
+    values["mark"] = _mark(_rendered(request, "runs_foot.html", values), parts)
+    return (
+        _difference(request, values, parts)
+        if "table" in request.query_params
+        else page(request, "runs.html", values)
+    )
 
 
-def _chosen(jobs: Sequence[Job], query: RunsQuery, summaries: Summaries) -> list[Job]:
-    """Return the jobs of the query in its order."""
-    words = query.words.casefold().split()
-    found = [job for job in jobs if all(word in job.name.casefold() for word in words)]
-    if query.state:
-        found = [job for job in found if summaries.of(job).state == query.state]
-    value = _sort_value(query.sort, summaries)
-    known = {job.name: value(job) for job in found}
-    missing = [job for job in found if known[job.name] is None]
-    found = [job for job in found if known[job.name] is not None]
-    # Numbers before texts, as one key may have both; those without a value last in both directions.
-    found.sort(key=lambda job: _order(known[job.name]), reverse=not query.up)
-    found += missing
-    return sorted(found, key=lambda job: _order(_group(job, query.group))) if query.group else found
+@dataclass(frozen=True, slots=True)
+class _RowText:
+    """A row as HTML. ``mark`` tells it from an earlier state of it; whether it is chosen is not in that."""
+
+    mark: str
+    text: str
+
+    @classmethod
+    def of(
+        cls, macro: object, row: RunSummary, cells: Sequence[tuple[str, str]], request: Request
+    ) -> _RowText:
+        render: Callable[..., Markup] = macro.row  # type: ignore[attr-defined]
+        mark = _digest(render(row, cells, "", False))
+        is_chosen = row.name in request.query_params.getlist("run")
+        return cls(mark, render(row, cells, mark, is_chosen))
+
+
+Parts = Sequence[tuple[str, Sequence[_RowText]]]
+
+
+def _mark(foot: str, parts: Parts) -> str:
+    return _digest(repr((foot, [(heading, [row.mark for row in part]) for heading, part in parts])))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
+
+
+def _difference(request: Request, values: Mapping[str, object], parts: Parts) -> Response:
+    """Answer a page that has the table and the rows of these marks, ``has=TABLE,ROW,ROW…``, with the rest.
+
+    204 where it has everything; the whole table where it has no row, or none is left.
+    """
+    table, *rows = request.query_params.get("has", "").split(",")
+    if table == values["mark"]:
+        return Response(status_code=204)
+    found = {name: values[name] for name in ("mark", "warned", "unread")}
+    if not rows or not parts:
+        return as_json(found | {"table": _rendered(request, "runs_table.html", values)})
+    new = {row.mark: row.text for _, part in parts for row in part if row.mark not in rows}
+    order = [[heading, [row.mark for row in part]] for heading, part in parts]
+    return as_json(
+        found | {"foot": _rendered(request, "runs_foot.html", values), "parts": order, "rows": new}
+    )
+
+
+def _rendered(request: Request, template: str, values: Mapping[str, object]) -> str:
+    text: str = studio_of(request).templates.get_template(template).render(values)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The jobs of a query in its order. ``unread``: how many are missing since they have not been read."""
+
+    jobs: Sequence[Job]
+    values: Mapping[str, Value]
+    headings: Mapping[str, str]
+    up: bool
+    known: Mapping[str, RunSummary]
+    unread: int
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], query: RunsQuery, summaries: Summaries) -> _Chosen:
+        """Read all jobs where the query needs it, for as long as ``_READING_S``."""
+        words = query.words.casefold().split()
+        found = [job for job in jobs if all(word in job.name.casefold() for word in words)]
+        known, unread = summaries.of_all(found, _READING_S) if query.needs_all else ({}, 0)
+        if query.needs_all:
+            found = [job for job in found if job.name in known]
+        if query.state:
+            found = [job for job in found if known[job.name].state == query.state]
+        values = {job.name: _value(job, query.sort, known, summaries) for job in found}
+        headings = {job.name: _heading(job, query.group, summaries) for job in found} if query.group else {}
+        missing = [job for job in found if values[job.name] is None]
+        found = [job for job in found if values[job.name] is not None]
+        # Numbers before texts, as one key may have both; those without a value last in both directions.
+        found.sort(key=lambda job: _order(values[job.name]), reverse=not query.up)
+        found += missing
+        if query.group:
+            found.sort(key=lambda job: headings[job.name])
+        return cls(found, values, headings, query.up, known, unread)
+
+    def place(self, job: Job) -> str:
+        """Return the job's place in the order, which it keeps when other jobs come, go or move."""
+        return json.dumps([self.headings.get(job.name, ""), self.values[job.name], job.name])
+
+    def first_after(self, place: str) -> int:
+        """Return the number of the first job behind a place. Raises HTTPException 400 for what is none."""
+        if not place:
+            return 0
+        try:
+            heading, value, name = json.loads(place)
+            value = float(value) if isinstance(value, int) else value
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            heading = name = value = None
+        if not (isinstance(heading, str) and isinstance(name, str) and _is_value(value)):
+            raise HTTPException(400, "after is not a place in the list of runs: begin at its first page.")
+        after = (heading, value, name)
+        return next((at for at, job in enumerate(self.jobs) if self._follows(job, after)), len(self.jobs))
+
+    def _follows(self, job: Job, after: tuple[str, Value, str]) -> bool:
+        heading, value, name = after
+        here = self.headings.get(job.name, ""), self.values[job.name]
+        if here[0] != heading:
+            return here[0] > heading
+        if here[1] == value:
+            return job.name > name
+        if here[1] is None or value is None:
+            return here[1] is None
+        return (_order(here[1]) > _order(value)) == self.up
+
+
+def _is_value(value: object) -> bool:
+    return (
+        value is None or isinstance(value, str) or (isinstance(value, int | float) and not math.isnan(value))
+    )
 
 
 def _order(value: Value) -> tuple[int, float, str]:
     return (0, value, "") if isinstance(value, float) else (1, 0.0, value or "")
 
 
-def _sort_value(sort: str, summaries: Summaries) -> Callable[[Job], Value]:
+def _value(job: Job, sort: str, known: Mapping[str, RunSummary], summaries: Summaries) -> Value:
     if sort == "changed":
-        return Job.changed_at
+        return job.changed_at()
     if sort == "name":
-        return lambda job: job.name
+        return job.name
     if sort in ("state", *_FIGURES):
-        return lambda job: _sortable(getattr(summaries.of(job), sort))
-    return lambda job: _sortable(_configuration(job).get(sort))
+        return _sortable(getattr(known[job.name], sort))
+    return _sortable(summaries.value(job, sort))
 
 
 def _sortable(value: object) -> Value:
@@ -126,23 +250,17 @@ def _sortable(value: object) -> Value:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
-def _group(job: Job, key: str) -> str:
+def _heading(job: Job, key: str, summaries: Summaries) -> str:
     """Return the group's heading: the folder, or the value of a configuration key."""
     if key == "folder":
         return job.name.rpartition("/")[0] or "(the studio's folder)"
-    return f"{key} = {_cell(_configuration(job), key)}"
+    value = summaries.value(job, key)
+    return f"{key} = {'–' if value is None else value}"
 
 
-def _configuration(job: Job) -> Mapping[str, object]:
-    """Return dotted key → value; empty where the job cannot be read."""
-    try:
-        return job.configuration()
-    except UserError:
-        return {}
-
-
-def _cell(configuration: Mapping[str, object], key: str) -> str:
-    return str(hidden(key, configuration[key])) if key in configuration else "–"
+def _cells(configuration: Mapping[str, object], query: RunsQuery) -> list[tuple[str, str]]:
+    """Return (key, text) of the chosen columns; secrets are hidden already."""
+    return [(key, str(configuration[key]) if key in configuration else "–") for key in query.columns]
 
 
 def _differing(configurations: Sequence[Mapping[str, object]]) -> list[str]:
