@@ -18,6 +18,27 @@ for name in ("fchmod", "fork", "geteuid", "getgid", "getpgid", "getuid", "killpg
 from trinity_compat.cli import main
 main(json.loads(sys.argv[1]))
 """
+# Rooms whose modules a light command may import.
+ROOMS = ("launch", "verl_config", "translate", "audit", "compare", "rewrite", "web", "common", "cli")
+MODULES = """
+import importlib, pkgutil, sys
+for room in sys.argv[2:]:
+    package = importlib.import_module(f"trinity_compat.{room}")
+    names = [each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    for name in (package.__name__, *names):
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            print(name, type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "trinity.config", "trinity.algorithms"])
+def test_every_light_module_can_be_imported_without_posix(tmp_path, room):
+    before = RUN.partition("from trinity_compat.cli")[0]
+    command = [sys.executable, "-c", before + MODULES, "", room]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def run(folder, *words):
