@@ -1,10 +1,12 @@
 """The files for GitHub: what they run is here, and issues ask for what helps."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -35,3 +37,10 @@ def test_an_issue_about_a_run_asks_for_the_doctor_s_report(name):
     (report,) = (field for field in fields if field.get("id") == "report")
     assert "`trinity-compat doctor --report`" in report["attributes"]["label"]
     assert report.get("validations", {}).get("required", False) == (name == "run.yml")
+
+
+def test_each_python_that_pyproject_allows_is_tried_by_ci():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    allowed = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    tried = jobs["release-check"]["strategy"]["matrix"]["python"]
+    assert tried == [f"3.{minor}" for minor in range(8, 30) if f"3.{minor}.0" in allowed]
