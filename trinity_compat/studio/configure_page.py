@@ -17,7 +17,7 @@ from starlette.responses import Response
 from trinity_compat.common.errors import UserError
 from trinity_compat.studio.bounded_worker import BoundedWorker
 from trinity_compat.studio.pages import page
-from trinity_compat.translate.form import BASIC, FIELDS, MORE, FormResult, Remark, defaults, made_from
+from trinity_compat.translate.form import BASIC, FIELDS, MORE, FormRemark, FormResult, defaults, made_from
 
 _SECONDS = 20
 _MEMORY = 1 << 30
@@ -45,7 +45,7 @@ def made(texts: Mapping[str, str]) -> FormResult:
     try:
         return worker().call(made_from, dict(texts))
     except UserError as error:
-        return FormResult(remarks=(Remark("error", error.message, error.hint or ""),))
+        return FormResult(remarks=(FormRemark("error", error.message, error.hint or ""),))
 
 
 def configure(request: Request) -> Response:

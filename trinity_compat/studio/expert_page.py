@@ -18,10 +18,10 @@ from trinity_compat.common.releases import TARGETS
 from trinity_compat.studio.configure_page import FILES, download, made, texts_of, worker
 from trinity_compat.studio.control import check_form_secret
 from trinity_compat.studio.pages import page
-from trinity_compat.translate.form import FormResult, Remark
+from trinity_compat.translate.form import FormRemark, FormResult
 from trinity_compat.translate.form.expert import by_path, expert_fields, made_of_fields
 from trinity_compat.translate.form.expert import texts_of as texts_of_config
-from trinity_compat.translate.form.loaded import Change, Loaded, changes_since, loaded
+from trinity_compat.translate.form.loaded import FieldChange, Loaded, changes_since, loaded
 
 _LARGEST = 1 << 20  # bytes of a request
 _FIELD = "v:"  # before a path in the name of an input
@@ -44,7 +44,7 @@ async def load(request: Request) -> Response:
     try:
         found: Loaded = await run_in_threadpool(worker().call, loaded, text, target)
     except UserError as error:
-        remark = Remark("error", str(error))
+        remark = FormRemark("error", str(error))
         return _page(request, FormResult(remarks=(remark,)), {}, target, origin=text, pasted=text)
     texts = texts_of_config(found.config, found.target)
     return await run_in_threadpool(_shown, request, texts, found.target, text, False)
@@ -77,7 +77,7 @@ def _made(texts: Mapping[str, str], target: str) -> FormResult:
     try:
         return worker().call(made_of_fields, dict(texts), target)
     except UserError as error:
-        return FormResult(remarks=(Remark("error", error.message, error.hint or ""),))
+        return FormResult(remarks=(FormRemark("error", error.message, error.hint or ""),))
 
 
 def _shown(request: Request, texts: Mapping[str, str], target: str, origin: str, part: bool) -> Response:
@@ -86,7 +86,7 @@ def _shown(request: Request, texts: Mapping[str, str], target: str, origin: str,
         try:
             changes = worker().call(changes_since, origin, target, dict(result.config))
         except UserError as error:
-            result = FormResult(remarks=(Remark("error", f"the text that was loaded: {error}"),))
+            result = FormResult(remarks=(FormRemark("error", f"the text that was loaded: {error}"),))
     return _page(request, result, texts, target, origin=origin, changes=changes, part=part)
 
 
@@ -98,7 +98,7 @@ def _page(
     *,
     origin: str = "",
     pasted: str = "",
-    changes: list[Change] | tuple[()] = (),
+    changes: list[FieldChange] | tuple[()] = (),
     part: bool = False,
 ) -> Response:
     known = by_path(target)

@@ -4,6 +4,6 @@ from trinity_compat.translate.form import defaults, made_from
 """
 
 from trinity_compat.translate.form.fields import BASIC, FIELDS, MORE, FormField, defaults
-from trinity_compat.translate.form.made import FormResult, Remark, made_from
+from trinity_compat.translate.form.made import FormRemark, FormResult, made_from
 
-__all__ = ["BASIC", "FIELDS", "MORE", "FormField", "FormResult", "Remark", "defaults", "made_from"]
+__all__ = ["BASIC", "FIELDS", "MORE", "FormField", "FormRemark", "FormResult", "defaults", "made_from"]

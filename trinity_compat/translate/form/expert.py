@@ -18,7 +18,7 @@ from trinity_compat.common.nested import copied, leaves, put, value_at
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.job.settings import SECTION, SETTINGS
 from trinity_compat.translate.defaults import same
-from trinity_compat.translate.form.made import FormResult, Remark
+from trinity_compat.translate.form.made import FormRemark, FormResult
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.translate.verl_from_trinity import from_launch, in_full, verl_settings
@@ -144,7 +144,7 @@ def texts_of(config: Mapping[str, object], target: str) -> dict[str, str]:
     return texts
 
 
-def config_of(texts: Mapping[str, str], target: str) -> tuple[dict[str, object], list[Remark]]:
+def config_of(texts: Mapping[str, str], target: str) -> tuple[dict[str, object], list[FormRemark]]:
     """Return the configuration that the fields' texts mean, and a remark for each that has no meaning.
 
     A default is left out, unless ``translate`` wrote the file: there a field that is missing has veRL's.
@@ -153,13 +153,13 @@ def config_of(texts: Mapping[str, str], target: str) -> tuple[dict[str, object],
     config: dict[str, object] = {}
     for path, text in texts.items():
         if path not in known:
-            remarks.append(Remark("error", f"trinity-rft {target} has no such field", name=path))
+            remarks.append(FormRemark("error", f"trinity-rft {target} has no such field", name=path))
         elif text.strip():
             try:
                 put(config, path, _value(text, known[path]))
             except UserError as error:
                 line = f"line {error.where.line}: " if error.where and error.where.line else ""
-                remarks.append(Remark("error", f"{line}{error.message}", error.hint or "", path))
+                remarks.append(FormRemark("error", f"{line}{error.message}", error.hint or "", path))
     shorter = config if from_launch(config) else _without_defaults(config, target)
     return shorter if _same_in_full(shorter, config, target) else config, remarks
 
@@ -206,7 +206,7 @@ def made_of_fields(texts: Mapping[str, str], target: str) -> FormResult:
     """Return the YAML of the fields' texts, its script if it has one, and the remarks."""
     config, remarks = config_of(texts, target)
     problems = [
-        Remark("error", each.message, each.hint or "", each.path) for each in validate(config, target)
+        FormRemark("error", each.message, each.hint or "", each.path) for each in validate(config, target)
     ]
     problems += _of_own_settings(config)
     if remarks or problems:
@@ -216,11 +216,11 @@ def made_of_fields(texts: Mapping[str, str], target: str) -> FormResult:
     try:
         verl_settings(in_full(config, target))
     except UserError as error:
-        said = [Remark("decide", f"a run here refuses it: {error.message}", error.hint or "")]
+        said = [FormRemark("decide", f"a run here refuses it: {error.message}", error.hint or "")]
     return FormResult(text, script, config, (*said, *_fates(config)))
 
 
-def _of_own_settings(config: Mapping[str, object]) -> Iterator[Remark]:
+def _of_own_settings(config: Mapping[str, object]) -> Iterator[FormRemark]:
     for name, row in SETTINGS.items():
         path = f"{_OURS}.{name}"
         value = value_at(config, path, config)
@@ -228,24 +228,24 @@ def _of_own_settings(config: Mapping[str, object]) -> Iterator[Remark]:
             if value is not config:
                 row.checked(value, path)
         except UserError as error:
-            yield Remark("error", error.message, error.hint or "", path)
+            yield FormRemark("error", error.message, error.hint or "", path)
 
 
-def _script(config: Mapping[str, object]) -> tuple[str, list[Remark]]:
+def _script(config: Mapping[str, object]) -> tuple[str, list[FormRemark]]:
     if not from_launch(config):
         why = "no script: a launch of veRL has no settings for tasksets and workflows of a YAML by hand"
-        return "", [Remark("note", why)]
+        return "", [FormRemark("note", why)]
     try:
         script = verl_script(config, YAML)
     except (UserError, RunError) as error:
-        return "", [Remark("decide", f"no script: {error.message}", error.hint or "")]
-    return script.text, [Remark("decide", f"not in the script: {line}") for line in script.unsaid]
+        return "", [FormRemark("decide", f"no script: {error.message}", error.hint or "")]
+    return script.text, [FormRemark("decide", f"not in the script: {line}") for line in script.unsaid]
 
 
-def _fates(config: Mapping[str, object]) -> Iterator[Remark]:
+def _fates(config: Mapping[str, object]) -> Iterator[FormRemark]:
     """Yield what a run here makes of fields of a YAML by hand."""
     for path, value in () if from_launch(config) else leaves(config):
         fate = None if isinstance(value, list) else fate_of(path)
         if fate is not None and fate.kind != "read":
             rank = "decide" if fate.kind == "refused" else "note"
-            yield Remark(rank, f"{fate.kind} in a run here: {fate.why}", fate.hint, path)
+            yield FormRemark(rank, f"{fate.kind} in a run here: {fate.why}", fate.hint, path)

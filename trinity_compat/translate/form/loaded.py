@@ -65,16 +65,16 @@ def _tree(text: str) -> Mapping[str, object] | None:
     return None
 
 
-Change = tuple[str, object, object]  # path, value before, value now
+FieldChange = tuple[str, object, object]  # path, value before, value now
 
 
-def changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[Change]:
+def changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[FieldChange]:
     """Return every difference; a value is None where one has none."""
     old, new = dict(leaves(before)), dict(leaves(now))
     paths = dict.fromkeys((*old, *new))
     return [(path, old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)]
 
 
-def changes_since(text: str, target: str, now: Mapping[str, object]) -> list[Change]:
+def changes_since(text: str, target: str, now: Mapping[str, object]) -> list[FieldChange]:
     """Return the differences of a configuration from the text that was loaded. Raises UserError."""
     return changed(loaded(text, target).config, now)

@@ -18,7 +18,7 @@ SCRIPT = "run.sh"  # its name in the comments of the YAML
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class FormRemark:
     """A message about a field, or about the whole form (``name`` is "").
 
     ``rank`` is error, decide or note; ``code`` is a finding's, "" for an error.
@@ -47,7 +47,7 @@ class FormResult:
     yaml: str = ""
     script: str = ""
     config: Mapping[str, object] = field(default_factory=dict)
-    remarks: tuple[Remark, ...] = ()
+    remarks: tuple[FormRemark, ...] = ()
 
     @property
     def works(self) -> bool:
@@ -65,7 +65,7 @@ def made_from(texts: Mapping[str, str]) -> FormResult:
         translation, _ = translate_launch(launch_of(values), options)
         refuse_unstartable(translation)
         script = verl_script(translation.config, SCRIPT)
-        lost = [Remark("decide", f"not in the script: {line}") for line in script.unsaid]
+        lost = [FormRemark("decide", f"not in the script: {line}") for line in script.unsaid]
         yaml, config = translated(script.text, values["target"])
     except (UserError, RunError) as error:
         return FormResult(remarks=(_of_error(error),))
@@ -81,23 +81,23 @@ def translated(script: str, target: str) -> tuple[str, Mapping[str, object]]:
     return text, translation.config
 
 
-def _of_error(error: UserError | RunError) -> Remark:
+def _of_error(error: UserError | RunError) -> FormRemark:
     where = error.where if isinstance(error, UserError) else None
     hint = error.hint or ""
     if hint.startswith("give it: --env"):  # an option of the command line
         hint = "write the value itself"
-    return Remark("error", error.message, hint, _field(where))
+    return FormRemark("error", error.message, hint, _field(where))
 
 
-def _remarks(translation: Translation) -> Iterator[Remark]:
+def _remarks(translation: Translation) -> Iterator[FormRemark]:
     """Yield what ``translate`` prints, what asks for something first."""
     for found in translation.findings:
         if found.status.rank >= Status.APPROXIMATED.rank and found.where is not None:
             text = f"{found.key} {found.status}: {found.reason}"
-            yield Remark("decide", text, name=_field(found.where), code=found.code)
+            yield FormRemark("decide", text, name=_field(found.where), code=found.code)
     for caution in sorted(translation.warnings, key=lambda caution: caution.rank is Severity.NOTE):
         rank = str(caution.rank)
-        yield Remark(rank, caution.message, caution.hint or "", _field(caution.where), caution.code)
+        yield FormRemark(rank, caution.message, caution.hint or "", _field(caution.where), caution.code)
 
 
 def _field(where: Where | None) -> str:
