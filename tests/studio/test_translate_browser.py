@@ -130,6 +130,23 @@ def test_what_is_typed_is_translated_and_the_nearest_key_taken(opened):
     expect(page.locator("#right .cm-content")).to_contain_text("algorithm_type: grpo")
 
 
+def test_keys_are_completed_in_scripts_and_in_yaml(opened):
+    page = opened()
+    page.locator("#left .cm-content").click()
+    page.keyboard.type("python3 -m verl.trainer.main_ppo rollout.tensor_mod")
+    offered = page.locator(".cm-tooltip-autocomplete li")
+    expect(offered.first).to_have_text("actor_rollout_ref.rollout.tensor_model_parallel_size")
+    offered.first.click()
+    expect(page.locator("#left .cm-content")).to_contain_text(
+        "main_ppo actor_rollout_ref.rollout.tensor_model"
+    )
+    give(page, "x.yaml", "actor_rollout_ref:\n  rollout:\n    n: 4\n    ")
+    page.locator("#left .cm-line").last.click()
+    page.keyboard.press("End")
+    page.keyboard.type("temperat")
+    expect(offered.first).to_have_text("temperature")
+
+
 def test_an_open_value_is_a_field_and_the_controls_are_options_of_the_command(opened):
     page = opened()
     give(page, "run.sh", SCRIPT)

@@ -189,6 +189,20 @@ def test_a_server_that_died_is_started_again():
     commands.close()
 
 
+def test_more_than_a_few_requests_at_once_are_turned_away():
+    commands = Commands()
+    while commands._waiting.acquire(blocking=False):
+        pass
+    assert [each.limit for each in commands.run({}, [["parse", "run.sh"]])] == ["busy"]
+
+
+def test_the_keys_to_complete_are_verl_s_by_release(client):
+    found = client.get("/keys").json()
+    newest = 1 << len(found["releases"]) - 1
+    assert found["keys"]["actor_rollout_ref.actor.optim.lr"] & newest
+    assert not found["keys"]["critic.model.fsdp_config.param_offload"] & newest
+
+
 def test_a_server_that_is_late_is_ended():
     commands = Commands(wait_s=0)
     assert [each.limit for each in commands.run({}, [["parse", "run.sh"]])] == ["no answer"]

@@ -73,6 +73,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
             Route("/translate", translate_page.translate_page, methods=["GET", "POST"]),
+            Route("/keys", translate_page.keys),
             Route("/alive", _alive),
             *mounts(),
         ],

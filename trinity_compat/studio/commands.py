@@ -20,6 +20,7 @@ _SERVER = "trinity_compat.cli._command_server"
 _WAIT_S = 90  # for an answer: the server's own limits end each command before
 _CHUNK = 1 << 20
 _LARGEST = 64 << 20  # bytes of an answer
+_MOST_AT_ONCE = 4  # requests that wait: each holds one of the studio's threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Commands:
         self._wait_s = wait_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._waiting = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
     def warm(self) -> None:
         """Start the server, so that it has imported everything when the first text comes."""
@@ -48,8 +50,17 @@ class Commands:
     def run(self, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> list[Result]:
         """Run the commands in a folder of these files, side by side; return a result for each.
 
-        A command without an answer, since the server died or is too late, has the limit ``no answer``.
+        A command without an answer, since the server died or is too late, has the limit ``no answer``. One
+        that comes while too many wait has ``busy``.
         """
+        if not self._waiting.acquire(blocking=False):
+            return [Result(1, "", "", "busy") for _ in commands]
+        try:
+            return self._answered(files, commands)
+        finally:
+            self._waiting.release()
+
+    def _answered(self, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> list[Result]:
         request = json.dumps({"files": dict(files), "commands": [list(words) for words in commands]}).encode()
         with self._lock:
             try:

@@ -26,6 +26,7 @@ from trinity_compat.studio.commands import Result
 from trinity_compat.studio.control import check_form_secret
 from trinity_compat.studio.pages import as_json, page, studio_of
 from trinity_compat.trinity.config import TARGETS
+from trinity_compat.verl_config.releases import FLAVOURS, key_index
 
 LARGEST = 1 << 20  # characters of a text, as many as the reader takes
 _LARGEST_BODY = 12 * LARGEST  # bytes: two texts, each character at most nine bytes with its per cent signs
@@ -79,6 +80,15 @@ async def translate_page(request: Request) -> Response:
         return as_json(await run_in_threadpool(answer, request, form))
     except HTTPException as error:
         return _problem(error.status_code, error.detail)
+
+
+def keys(request: Request) -> Response:
+    """Return veRL's keys, each with a bit for each release that has it, to complete what one types."""
+    masks: dict[str, int] = {}
+    for flavour in FLAVOURS:
+        for key, (has, _) in key_index()[flavour].items():
+            masks[key] = masks.get(key, 0) | has
+    return as_json({"releases": VERL_RELEASES, "keys": masks})
 
 
 def _problem(status: int, text: str) -> Response:

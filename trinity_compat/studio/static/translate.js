@@ -5,7 +5,7 @@ addEventListener("DOMContentLoaded", () => {
   const PAUSE_MS = 120, form = at("translate");
   const WORST = { approximated: "warning", unsupported_upstream: "info", unsupported: "error", fork_key: "warning", unknown: "error" };
   const languages = { left: new C.Compartment(), right: new C.Compartment() };
-  let ending = "\n", answer = null, links = { left: new Map(), right: new Map() }, asked = 0, timer = 0, waiting = null;
+  let ending = "\n", answer = null, links = { left: new Map(), right: new Map() }, asked = 0, timer = 0, waiting = false;
 
   const element = (tag, text, name) => Object.assign(document.createElement(tag), { textContent: text, className: name || "" });
   const lineOf = view => view.state.doc.lineAt(view.state.selection.main.head).number;
@@ -22,8 +22,39 @@ addEventListener("DOMContentLoaded", () => {
       if (place !== null) point(side, view.state.doc.lineAt(place).number, { scroll: false });
     },
   });
+  // -- completion ---------------------------------------------------------------------------------
+
+  let known = null;
+  const keysOf = async () => {
+    known = known || (await fetch(`${BASE}/keys`)).json();
+    const { releases, keys } = await known, launch = answer && launchOf(answer);
+    const release = form.elements["verl-version"].value || (launch && launch.verl_version.value), bit = releases.includes(release) ? releases.indexOf(release) : releases.length - 1;
+    return Object.keys(keys).filter(key => keys[key] >> bit & 1);
+  };
+  // The section of a YAML that a line stands in, with its dot.
+  const sectionAt = (doc, number, indent) => {
+    const above = [];
+    for (let line = number - 1; line >= 1 && indent > 0; line--) {
+      const found = /^( *)([\w-]+):\s*(#.*)?$/.exec(doc.line(line).text);
+      if (found && found[1].length < indent) { above.unshift(found[2]); indent = found[1].length; }
+    }
+    return above.map(name => `${name}.`).join("");
+  };
+  const complete = async context => {
+    const inYaml = /\.ya?ml$/.test(at("left-name").textContent);
+    const word = context.matchBefore(inYaml ? /^ *\w+/ : /(?<![\w=/$.-])[+~]{0,2}[a-z][\w.]*/);
+    if (!word) return null;
+    const text = word.text.replace(/^[ +~]+/, ""), from = word.to - text.length;
+    if (text.length < 3 && !context.explicit) return null;
+    const keys = await keysOf();
+    if (!inYaml) return { from, options: keys.map(label => ({ label, type: "property", boost: label.startsWith("actor_rollout_ref.") ? 50 : 0 })), validFor: /^[\w.]*$/ };
+    const line = context.state.doc.lineAt(context.pos), section = sectionAt(context.state.doc, line.number, from - line.from);
+    const names = new Set(keys.filter(key => key.startsWith(section)).map(key => key.slice(section.length).split(".")[0]));
+    return { from, options: [...names].map(label => ({ label, type: "property", apply: `${label}:` })), validFor: /^\w*$/ };
+  };
+
   const left = Editors.make(at("left"), [
-    languages.left.of(Editors.language("run.sh")), C.history(), C.drawSelection(), C.lintGutter(), linked("left"), hovered("left"),
+    languages.left.of(Editors.language("run.sh")), C.history(), C.drawSelection(), C.lintGutter(), C.autocompletion({ override: [complete] }), linked("left"), hovered("left"),
     C.placeholder("#!/bin/bash\npython3 -m verl.trainer.main_ppo …"), C.EditorView.lineWrapping,
     C.EditorView.domEventHandlers({ drop: event => { const [file] = event.dataTransfer.files; if (file) { event.preventDefault(); open(file); return true; } return false; } }),
   ]);
@@ -58,25 +89,26 @@ addEventListener("DOMContentLoaded", () => {
     for (const [name, value] of Object.entries(extra || {})) body.append(name, value);
     return body;
   };
-  const post = async (extra, signal) => {
-    const reply = await fetch(`${BASE}/translate`, { method: "POST", body: fields(extra), signal });
+  const post = async extra => {
+    const reply = await fetch(`${BASE}/translate`, { method: "POST", body: fields(extra) });
     const found = reply.headers.get("content-type").startsWith("application/json") ? await reply.json() : {};
     if (!reply.ok) throw new Error(found.problem || `The studio answers with an error (${reply.status}). Open this page again.`);
     return found;
   };
   const ask = async () => {
-    const number = ++asked;
     form.dataset.waits = "1";
-    if (waiting) waiting.abort();
-    waiting = new AbortController();
+    if (waiting) return;  // one at a time: its end asks again
+    const number = asked;
+    waiting = true;
     at("state").textContent = "translating …";
     try {
-      const found = await post({}, waiting.signal);
+      const found = await post({});
       if (number === asked) show(found);
     } catch (error) {
       if (number === asked) { told(error.message); at("state").textContent = ""; }
     }
-    if (number === asked) delete form.dataset.waits;
+    waiting = false;
+    if (number === asked) delete form.dataset.waits; else later();
   };
   form.addEventListener("input", event => { if (event.target.id !== "file") later(); });
   form.addEventListener("submit", event => { event.preventDefault(); later(); });
