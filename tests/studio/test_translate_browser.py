@@ -94,7 +94,7 @@ def test_ten_scripts_and_a_hostile_one_are_the_command_line_s_byte_for_byte(open
 @pytest.mark.parametrize("size", SIZES)
 def test_the_page_is_whole_and_accessible_with_and_without_a_text(opened, size):
     page = opened(size)
-    for text in ("", HOSTILE, (ROOT / "examples/verl_scripts/run_toy_grpo.sh").read_text()):
+    for text in ("", SCRIPT):
         if text:
             give(page, "run.sh", text)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -170,11 +170,12 @@ def tab(page, name):
 @pytest.mark.parametrize("size", SIZES)
 def test_the_other_tabs_are_whole_and_accessible(opened, size):
     page = opened(size)
-    give(page, "run.sh", PPO)
+    give(page, "run.sh", SCRIPT)
     for name in ("Audit", "Upgrade", "Diff"):
         tab(page, name)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert accessible(page)
+    page.evaluate("for (const panel of document.querySelectorAll('.panel')) panel.hidden = false")
+    assert accessible(page)  # once, since axe takes seconds
 
 
 def test_the_audit_is_filtered_and_leads_to_the_lines(opened):
