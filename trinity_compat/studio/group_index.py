@@ -17,8 +17,7 @@ CREATE TABLE IF NOT EXISTS groups (id INTEGER PRIMARY KEY, kind TEXT, step INTEG
 CREATE INDEX IF NOT EXISTS groups_newest ON groups (kind, id);
 CREATE INDEX IF NOT EXISTS groups_step ON groups (kind, step, id);
 CREATE INDEX IF NOT EXISTS groups_task ON groups (kind, task, step, id);
-CREATE INDEX IF NOT EXISTS groups_mean ON groups (kind, mean, id);
-CREATE INDEX IF NOT EXISTS groups_spread ON groups (kind, spread, id);
+CREATE INDEX IF NOT EXISTS groups_outcome ON groups (kind, step, low, high);
 """
 # Sort → column. All but the newest leave out groups that lack the figure.
 SORTS = {
@@ -33,6 +32,11 @@ SORTS = {
     "length": "length",
 }
 BOUNDS = ("mean", "spread", "advantage", "truncated", "version", "tools", "turns")
+SCHEMA += "".join(
+    f"CREATE INDEX IF NOT EXISTS groups_{column} ON groups (kind, {column}, id);\n"
+    for column in SORTS.values()
+    if column != "id"
+)
 OUTCOMES = {"right": "low >= :right", "wrong": "high < :right", "mixed": "low < :right AND high >= :right"}
 RIGHT = 0.5  # a right answer has at least this reward, unless the reader sets another one
 MOST_REWARDS = 100_000  # of a step, that its distribution is made of
@@ -95,10 +99,12 @@ def page(db: sqlite3.Connection, wanted: GroupQuery, *, limit: int = PAGE) -> li
     where, values = _conditions(wanted)
     column, order = SORTS[wanted.sort], "ASC" if wanted.up else "DESC"
     if wanted.after is not None:
-        where.append(f"({column}, id) {'>' if wanted.up else '<'} (:value, :number)")
+        few = _no_index(wanted)
+        where.append(f"({few}{column}, {few}id) {'>' if wanted.up else '<'} (:value, :number)")
         values |= {"value": wanted.after[0], "number": wanted.after[1]}
+    by = f"{_no_index(wanted)}{column}"
     statement = f"""SELECT * FROM groups WHERE {" AND ".join(where)}
-        ORDER BY {column} {order}, id {order} LIMIT :limit"""
+        ORDER BY {by} {order}, id {order} LIMIT :limit"""
     return _rows(db, statement, values | {"limit": limit + 1})
 
 
@@ -181,6 +187,11 @@ def _rows(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) 
         db.row_factory = None
 
 
+def _no_index(wanted: GroupQuery) -> str:
+    """Return the + that keeps SQLite from a column's index where the step or task leaves few groups."""
+    return "+" if wanted.step is not None or wanted.task else ""
+
+
 def _conditions(wanted: GroupQuery) -> tuple[list[str], dict[str, object]]:
     where, values = ["kind = :kind"], dict[str, object](kind=wanted.kind)
     if wanted.step is not None:
@@ -192,10 +203,11 @@ def _conditions(wanted: GroupQuery) -> tuple[list[str], dict[str, object]]:
     if wanted.outcome:
         where.append(OUTCOMES[wanted.outcome])
         values["right"] = wanted.right
+    few = _no_index(wanted)
     if wanted.sort != "newest":
-        where.append(f"{SORTS[wanted.sort]} IS NOT NULL")
+        where.append(f"{few}{SORTS[wanted.sort]} IS NOT NULL")
     for end, sign, bounds in (("min", ">=", wanted.least), ("max", "<=", wanted.most)):
         for name, value in bounds.items():
-            where.append(f"{name} {sign} :{name}_{end}")
+            where.append(f"{few}{name} {sign} :{name}_{end}")
             values[f"{name}_{end}"] = value
     return where, values
