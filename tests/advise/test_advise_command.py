@@ -3,31 +3,13 @@
 import json
 
 import pytest
+from advise_launch import ARR, advised, by_name, told
 from click.testing import CliRunner
 
 from trinity_compat.advise import cards, model_shape
 from trinity_compat.cli import cli
-from trinity_compat.common.errors import UserError
 from trinity_compat.run.checks.models import stand_in
 
-ARR = "actor_rollout_ref"
-LAUNCH = {
-    "algorithm.adv_estimator": "grpo",
-    "data.train_files": "/d/train.parquet",
-    "data.val_files": "/d/val.parquet",
-    "data.train_batch_size": 64,
-    "data.max_prompt_length": 512,
-    "data.max_response_length": 2048,
-    f"{ARR}.model.path": "Qwen/Qwen2.5-7B-Instruct",
-    f"{ARR}.actor.ppo_mini_batch_size": 32,
-    f"{ARR}.actor.ppo_micro_batch_size_per_gpu": 4,
-    f"{ARR}.rollout.name": "vllm",
-    f"{ARR}.rollout.n": 4,
-    f"{ARR}.rollout.tensor_model_parallel_size": 2,
-    f"{ARR}.rollout.log_prob_micro_batch_size_per_gpu": 4,
-    "trainer.n_gpus_per_node": 8,
-    "trainer.nnodes": 1,
-}
 MODES = [
     "stock veRL, lockstep",
     "turns on all GPUs",
@@ -36,37 +18,6 @@ MODES = [
     "veRL's one_step_off_policy",
     *(f"fully_async, staleness {limit}" for limit in (1, 2, 3)),
 ]
-
-
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """Write a script with changed keys; returns its name in the current folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(**changed):
-        values = LAUNCH | {key.replace("__", "."): value for key, value in changed.items()}
-        words = " ".join(f"{key}={value}" for key, value in values.items())
-        (tmp_path / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo {words}\n")
-        return "run.sh"
-
-    return write
-
-
-def told(*words, code=0):
-    done = CliRunner().invoke(cli, ["advise", *map(str, words)])
-    if isinstance(done.exception, UserError):
-        assert code == 2, done.exception
-        return str(done.exception)
-    assert done.exit_code == code, (done.output, done.exception)
-    return done.output
-
-
-def advised(*words):
-    return json.loads(told(*words, "--json"))
-
-
-def by_name(found):
-    return {mode["name"]: mode for mode in found["modes"]}
 
 
 def test_every_mode_has_a_row_beside_stock(script):

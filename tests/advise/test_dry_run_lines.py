@@ -1,6 +1,6 @@
 """Three lines of a dry run: what the plan uses of its GPUs, what is faster, what that rests on."""
 
-from test_advise_command import ARR, LAUNCH
+from advise_launch import ARR, LAUNCH
 
 from trinity_compat.run import advice, dry_run
 from trinity_compat.run.plan.build_plan import make_plan

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from test_advise_command import LAUNCH, advised, told
+from advise_launch import advised, told
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
@@ -17,18 +17,10 @@ GENERATION_S, STEP_S = 12.0, 20.0
 TOKENS = 64 * 4 * (ANSWER + PROMPT)  # of a step
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = " ".join(f"{key}={value}" for key, value in LAUNCH.items())
-    (tmp_path / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo {words}\n")
-    return "run.sh"
-
-
-def job(folder, script, *sets, answers=True, steps=5):
+def job(folder, name, *sets, answers=True, steps=5):
     """A job of the script, with 4 + 4 GPUs; returns its folder."""
     options = RunOptions(sets=sets, dry_run=True, device="cuda", job=str(folder / "job"))
-    ((source, rest),) = dry_run.sources(script, (), options)
+    ((source, rest),) = dry_run.sources(name, (), options)
     spec = make_plan(source.config, rest, cwd=folder, device="cuda").spec
     (folder / "job" / "config").mkdir(parents=True)
     (folder / "job" / "buffer").mkdir()
@@ -65,8 +57,8 @@ def at_the_job_s_split(found, mode):
 
 
 def test_a_job_of_style_fixed_predicts_itself_and_the_others(tmp_path, script):
-    folder = job(tmp_path, script)
-    found = advised(script, "--job", folder)
+    folder = job(tmp_path, script())
+    found = advised("run.sh", "--job", folder)
     assert found["workload"]["answer_tokens_mean"] == ANSWER
     assert found["workload"]["prompt_tokens"] == PROMPT
     # what the trainer did not wait for, on its four GPUs
@@ -79,29 +71,29 @@ def test_a_job_of_style_fixed_predicts_itself_and_the_others(tmp_path, script):
 
 def test_a_fully_async_job_predicts_its_own_step(tmp_path, script):
     sets = ("synchronizer.sync_style=fully_async", "algorithm.sample_strategy=staleness_control")
-    folder = job(tmp_path, script, *sets, "algorithm.sample_strategy_args.max_staleness=2")  # r = 2
-    found = advised(script, "--job", folder)
+    folder = job(tmp_path, script(), *sets, "algorithm.sample_strategy_args.max_staleness=2")  # r = 2
+    found = advised("run.sh", "--job", folder)
     own = at_the_job_s_split(found, "fully_async, staleness 1")
     assert own == pytest.approx(STEP_S, rel=0.1)
     assert any("fitted to the job's 20 s a step" in line for line in found["assumptions"])
 
 
 def test_a_job_is_only_read(tmp_path, script):
-    folder = job(tmp_path, script)
+    folder = job(tmp_path, script())
     files = {path: hashlib.sha256(path.read_bytes()).digest() for path in folder.rglob("*") if path.is_file()}
-    advised(script, "--job", folder)
+    advised("run.sh", "--job", folder)
     database = folder / "buffer" / "experiences.db"
     assert hashlib.sha256(database.read_bytes()).digest() == files[database]
     assert all(path.read_bytes() for path in files if path.suffix == ".json")
 
 
 def test_a_job_without_a_step_gives_lengths_alone(tmp_path, script):
-    found = advised(script, "--job", job(tmp_path, script, steps=0))
+    found = advised("run.sh", "--job", job(tmp_path, script(), steps=0))
     assert found["workload"]["answer_tokens_mean"] == ANSWER
     assert any("--tokens-per-s gives it" in line for line in found["assumptions"])
 
 
 def test_a_job_without_an_answer_is_refused(tmp_path, script):
     assert "this job has no answers yet" in told(
-        script, "--job", job(tmp_path, script, answers=False), code=2
+        script, "--job", job(tmp_path, script(), answers=False), code=2
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trinity_compat.advise.lengths import AnswerLengths
+from trinity_compat.advise.memory import ModeMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ class ModeAdvice:
     schedule: Schedule | None = None
     prediction: Prediction | None = None
     why: str = ""
+    memory: ModeMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)

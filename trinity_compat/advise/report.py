@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from trinity_compat.advise.memory import ModeMemory
 from trinity_compat.advise.model import Advice, ModeAdvice, Schedule
 
 _WIDTH_OF_A_FILE = 140
@@ -71,6 +72,19 @@ def _mode(mode: ModeAdvice, advice: Advice) -> dict[str, object]:
         "training_s": round(found.training_s, 3),
         "staleness_mean": round(found.staleness, 3),
         "staleness_max": found.staleness_max,
+        "memory": _memory_data(mode.memory),
+    }
+
+
+def _memory_data(found: ModeMemory | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return {
+        "card_gib": found.card_gib,
+        "trainer": {**asdict(found.trainer), "total": found.trainer.total} if found.trainer else None,
+        "engine": asdict(found.engine),
+        "resident_gib": found.resident,
+        "problems": list(found.problems),
     }
 
 
@@ -100,6 +114,11 @@ def as_text(advice: Advice) -> str:
             console.print(f"[bold]{escape(mode.name)}[/] cannot run here: {escape(mode.why)}", soft_wrap=True)
     if best := fastest(advice):
         console.print(f"\n{escape(_conclusion(best, advice))}", soft_wrap=True)
+    console.print()
+    console.print(_memory(advice))
+    for mode in advice.modes:
+        for problem in mode.memory.problems if mode.memory else ():
+            console.print(f"  {escape(mode.name)}: does not fit: {problem}", soft_wrap=True)
     if advice.splits:
         console.print()
         console.print(_splits(advice))
@@ -147,6 +166,30 @@ def _modes(advice: Advice) -> Table:
             f"{of_stock(mode, advice):.2f}",
             f"{found.staleness:.2f}",
             str(found.staleness_max),
+        )
+    return table
+
+
+def _memory(advice: Advice) -> Table:
+    """Return the memory of a GPU of each side."""
+    known = [mode for mode in advice.modes if mode.memory]
+    card = known[0].memory.card_gib if known and known[0].memory else 0.0
+    title = f"GiB of a GPU, of {card:.0f}: the trainer's peak; of an engine what it requests, its KV cache"
+    table = Table(title=title, title_justify="left", box=None)
+    table.add_column("mode")
+    for name in ("trainer", "engine", "weights", "KV cache", "tokens in it", "longest answers"):
+        table.add_column(name, justify="right")
+    for mode in known:
+        found = mode.memory
+        assert found is not None
+        table.add_row(
+            escape(mode.name),
+            f"{found.trainer.total:.1f}" if found.trainer else "–",
+            f"{found.engine.requested:.1f}",
+            f"{found.engine.weights:.1f}",
+            f"{found.engine.kv:.1f}",
+            f"{found.engine.kv_tokens:,}",
+            f"{found.engine.kv_tokens / found.longest:.1f}",
         )
     return table
 

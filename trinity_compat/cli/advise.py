@@ -37,6 +37,12 @@ _SIZES = {"B": 1e9, "M": 1e6}
 @click.option("--model-size", metavar="N", help="Parameters of the model: 7B, 0.5B, 500M.")
 @click.option("--card", metavar="NAME", help="Card of each GPU.  [default: H100]")
 @click.option(
+    "--card-gb",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Memory of each GPU in GiB.  [default: the card's]",
+)
+@click.option(
     "--job",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -62,7 +68,7 @@ def command(
     mains: tuple[str, ...],
     **given: object,
 ) -> int:
-    """Predict the modes of a launch: GPU time used, step time, staleness.
+    """Predict the modes of a launch: GPU time used, step time, staleness, memory.
 
     SOURCE is a veRL script or a Trinity YAML; words after -- go to the script. Nothing of it is run. Stock
     veRL, turns on all GPUs, split GPUs at offset 0 and 1, veRL's one_step_off_policy, and fully_async are

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trinity_compat.advise import cards, lengths, model_shape, report, speeds
+from trinity_compat.advise import cards, lengths, memory, model_shape, report, speeds
 from trinity_compat.advise.cards import Card
 from trinity_compat.advise.lengths import AnswerLengths
+from trinity_compat.advise.memory import EngineMemory, ModeMemory, Training
 from trinity_compat.advise.model import (
     Advice,
     ModeAdvice,
@@ -29,6 +30,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.job.gpus import ENGINES, check_gpus, engine_count, engine_width, shares, trainer_gpus
+from trinity_compat.job.lora import lora_rank
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.checks.models import stand_in
 from trinity_compat.run.job_dir import measured
@@ -65,6 +67,7 @@ class Question:
     train_tokens_per_s: float | None = None
     model_size: float | None = None
     card: str | None = None
+    card_gb: float | None = None
     job: Path | None = None
     seed: int = SEED
 
@@ -77,7 +80,27 @@ class _Facts:
     speeds: Speeds  # of an engine of one GPU
     shape: ModelShape
     card: Card
+    training: Training | None  # None: memory of the launch's training engine is not estimated
+    utilization: float
+    longest: int
     assumptions: tuple[str, ...]
+
+    def engine(self, schedule: Schedule) -> EngineMemory:
+        """Return the memory of an engine's GPU in a mode."""
+        return memory.of_engine(
+            self.shape,
+            width=schedule.width,
+            slots=self.speeds.slots,
+            utilization=self.utilization,
+            card_gib=self.card.memory_gib,
+        )
+
+    def memory(self, schedule: Schedule, *, resident: bool) -> ModeMemory:
+        """Return the memory of both sides. ``resident``: the trainer's state stays beside the engines."""
+        sizes = self.training
+        trainer = memory.of_trainer(self.shape, sizes, schedule.trainer) if sizes else None
+        stays = trainer.total - trainer.activations if resident and trainer else 0.0
+        return ModeMemory(trainer, self.engine(schedule), self.card.memory_gib, stays, self.longest)
 
 
 def gpu_sets(question: Question) -> tuple[str, ...]:
@@ -272,20 +295,28 @@ def _side_by_side(
     turns, why = modes.in_turns()
     width = _width(turns or modes.base)
     stock = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
-    offload = speeds.offload_s(facts.shape, modes.gpus)
+    offload, offloads = speeds.offload_s(facts.shape, modes.gpus), _offloads(modes.base.verl)
+    in_turns = replace(facts, utilization=_utilization(turns or modes.base))
     found = [
         ModeAdvice(
             STOCK,
             None,
             stock,
-            _simulated(facts, stock, seed, turn_s=offload if _offloads(modes.base.verl) else 0.0),
+            _simulated(in_turns, stock, seed, turn_s=offload if offloads else 0.0),
+            memory=in_turns.memory(stock, resident=not offloads),
         )
     ]
     if turns:
         schedule = replace(stock, name=COLOCATE, engines=_engines(turns), width=_width(turns))
         settings = ("--mode colocate", *_as_words(modes.settings("fixed")))
         found.append(
-            ModeAdvice(COLOCATE, settings, schedule, _simulated(facts, schedule, seed, turn_s=offload))
+            ModeAdvice(
+                COLOCATE,
+                settings,
+                schedule,
+                _simulated(in_turns, schedule, seed, turn_s=offload),
+                memory=in_turns.memory(schedule, resident=False),
+            )
         )
     else:
         found.append(ModeAdvice(COLOCATE, ("--mode colocate",), why=why))
@@ -310,7 +341,9 @@ def _as_words(sets: Sequence[str]) -> list[str]:
 def _simulated(
     facts: _Facts, schedule: Schedule, seed: int, *, steps: int | None = None, turn_s: float = 0.0
 ) -> Prediction:
-    of_engine = replace(speeds.of_width(facts.speeds, schedule.width), turn_s=turn_s)
+    held = facts.engine(schedule).kv_tokens / (facts.work.prompt + facts.work.lengths.mean)
+    slots = max(1, min(facts.speeds.slots, int(held)))
+    of_engine = replace(speeds.of_width(facts.speeds, schedule.width), turn_s=turn_s, slots=slots)
     return simulate(facts.work, of_engine, schedule, seed=seed, steps=steps)
 
 
@@ -369,10 +402,11 @@ def _at_best(
     if words is not None:
         words = (*words, f"--set {engines}")
         try:
-            modes.plan("both", [*sets, engines])
+            facts = replace(facts, utilization=_utilization(modes.plan("both", [*sets, engines])))
         except UserError as error:
             return ModeAdvice(title, words, why=error.message)
-    return ModeAdvice(title, words, schedule, _simulated(facts, schedule, seed))
+    found = facts.memory(schedule, resident=False)
+    return ModeAdvice(title, words, schedule, _simulated(facts, schedule, seed), memory=found)
 
 
 def _with_split(
@@ -397,6 +431,8 @@ def _facts(spec: RunSpec, question: Question) -> _Facts:
     answer, of_answers = _answers(verl, question, found)
     prompt, of_prompts = _prompt(verl, question, found)
     card = cards.named(question.card or cards.DEFAULT)
+    if question.card_gb:
+        card = replace(card, memory_gib=question.card_gb)
     shape, of_model = _shape(verl, question)
     work = Workload(_size(verl, "data.train_batch_size"), _size(verl, f"{ROLLOUT}.n"), prompt, answer)
     slots = _size(verl, f"{ROLLOUT}.max_num_seqs", 1024)
@@ -405,7 +441,49 @@ def _facts(spec: RunSpec, question: Question) -> _Facts:
     made, of_speeds = _speeds(made, question, found, card)
     beside = _beside(spec)
     served = [f"{beside} GPU(s) of served models are beside these and not counted"] if beside else []
-    return _Facts(work, made, shape, card, (of_answers, of_prompts, of_model, *of_speeds, *served, *_ALWAYS))
+    training, of_memory = _training(verl)
+    return _Facts(
+        work,
+        made,
+        shape,
+        card,
+        training,
+        _utilization(spec),
+        _size(verl, "data.max_prompt_length") + answer.limit,
+        (of_answers, of_prompts, of_model, *of_speeds, of_memory, *served, *_ALWAYS),
+    )
+
+
+def _utilization(spec: RunSpec) -> float:
+    """Return the engines' share of a card. Raises UserError."""
+    found = value_at(spec.verl, gpu_split.MEMORY)
+    if not isinstance(found, int | float) or not 0 < found <= 1:
+        raise UserError(f"{gpu_split.MEMORY}={found}: it should be above 0 and at most 1")
+    return float(found)
+
+
+def _training(verl: Tree) -> tuple[Training | None, str]:
+    """Return the sizes of an update, as far as the trainer's memory is estimated, with a sentence."""
+    strategy = value_at(verl, f"{ACTOR}.strategy")
+    if strategy not in ("fsdp", "fsdp2") or lora_rank(verl):
+        what = "LoRA" if lora_rank(verl) else f"{ACTOR}.strategy={strategy}"
+        return None, f"memory of the trainer is not estimated for {what}"
+    passes = _passes(verl)
+    shared = VerlView.of(verl).sharing(ACTOR)
+    if value_at(verl, f"{ACTOR}.use_dynamic_bsz"):
+        tokens, origin = _size(verl, f"{ACTOR}.ppo_max_token_len_per_gpu"), "ppo_max_token_len_per_gpu"
+    else:
+        longest = _size(verl, "data.max_prompt_length") + _size(verl, "data.max_response_length")
+        rows = _size(verl, f"{ACTOR}.ppo_micro_batch_size_per_gpu", 1)
+        tokens, origin = rows * longest // shared, "the longest rows of ppo_micro_batch_size_per_gpu"
+    critics = passes.forward - 1 - _asks_reference(verl)
+    fused = bool(value_at(verl, "actor_rollout_ref.model.use_fused_kernels"))
+    sizes = Training(tokens, 1 + critics, int(_asks_reference(verl)), passes.checkpointed, fused)
+    return sizes, f"memory of the trainer: a micro-batch of {tokens} tokens a GPU, by {origin}; FSDP over all"
+
+
+def _asks_reference(verl: Tree) -> bool:
+    return bool(value_at(verl, "algorithm.use_kl_in_reward") or value_at(verl, f"{ACTOR}.use_kl_loss"))
 
 
 _ALWAYS = (
@@ -489,14 +567,13 @@ def _size(verl: Tree, key: str, default: int | None = None) -> int:
 
 def _passes(verl: Tree) -> Passes:
     """Return the passes that a step's training makes over its tokens, for each model that is trained."""
-    algorithm, actor = section_at(verl, "algorithm"), section_at(verl, ACTOR)
-    reference = bool(algorithm.get("use_kl_in_reward") or actor.get("use_kl_loss"))
+    algorithm = section_at(verl, "algorithm")
     critic = value_at(verl, "critic.enable") or (
         value_at(verl, "critic.enable") is None and algorithm.get("adv_estimator") == "gae"
     )
     epochs = _size(verl, f"{ACTOR}.ppo_epochs", 1)
     return Passes(
-        forward=1 + reference + bool(critic),
+        forward=1 + _asks_reference(verl) + bool(critic),
         backward=epochs * (1 + bool(critic)),
         checkpointed=bool(value_at(verl, "actor_rollout_ref.model.enable_gradient_checkpointing")),
     )
