@@ -95,5 +95,5 @@ def test_a_job_without_a_step_gives_lengths_alone(tmp_path, script):
 
 def test_a_job_without_an_answer_is_refused(tmp_path, script):
     assert "this job has no answers yet" in told(
-        script, "--job", job(tmp_path, script(), answers=False), code=2
+        "run.sh", "--job", job(tmp_path, script(), answers=False), code=2
     )
