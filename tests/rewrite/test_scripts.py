@@ -460,3 +460,19 @@ def test_a_key_of_a_config_file_of_the_script_takes_no_plus(upgraded, tmp_path: 
     result = upgraded(text, cwd=tmp_path)
     assert result.refused == []
     assert result.after.decode() == text.replace("reward_model", "reward")
+
+
+def test_a_misspelt_key_stays_and_is_named(upgraded) -> None:
+    text = f"{LAUNCH} {SAME} actor_rollout_ref.rollout.multi_turn.max_turns=50\n"
+    result = upgraded(text)
+    assert result.after.decode() == text
+    (remark,) = result.refused
+    assert "did you mean actor_rollout_ref.rollout.multi_turn.max_user_turns?" in remark.text
+
+
+def test_keys_beside_a_launch_that_is_not_upgraded_stay(upgraded) -> None:
+    other = "python3 -m recipe.dapo.main_dapo trainer.nnodes=1"
+    text = f'if [ "$1" = 1 ]; then\n  A=reward_model.reward_manager=dapo\nfi\n{other} $A\n'
+    result = upgraded(text)
+    assert not result.changed
+    assert [remark.where.line for remark in result.refused] == [4]

@@ -267,6 +267,8 @@ class _Planner:
                 return None  # the target has the old key, too, as null
             return WordChange(index, (), f"{why}; null said nothing")
         drops = self._drops(key)
+        if drops and op == SET and key in self.config.unknown:
+            return None  # Hydra refuses it under its own release, too: misspelt, not gone
         if row is None and drops and (self.older or key not in self.target.nodes):
             return WordChange(index, (), drops)
         return self._renamed(index, given, targets, value, now, why)

@@ -329,10 +329,13 @@ class _Session:
             if not _has_launches(again, reading, self.expected):
                 self._give_up("its launches would not get the arguments that are meant")
                 return
-        after, again = self._with_unreached(after, again)
+        carried = all(self.planned)  # keys beside a launch that stays as it is may be its fork's
+        if carried:
+            after, again = self._with_unreached(after, again)
         self.out.after = after
         self._compose(again)
-        self._name_unreached(BashText(after), again)
+        if carried:
+            self._name_unreached(BashText(after), again)
 
     def _with_unreached(self, after: bytes, reading: Reading) -> tuple[bytes, Reading]:
         """Return the text with its unreached keys changed, if its launches stay as they are."""
