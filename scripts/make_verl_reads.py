@@ -1,6 +1,8 @@
 """Write translators/verl/reads/: what stock veRL's main_ppo does with each key of its configuration.
 
     python scripts/make_verl_reads.py --tree 0.9.1=DIR [--tree …]
+    python scripts/make_verl_reads.py --tree 0.9.1=DIR --recall tests/facts/verl_reads.txt
+    python scripts/make_verl_reads.py --tree 0.9.1=DIR --trainers
 
 DIR holds a release's unpacked wheel or a checkout (a folder with ``verl/trainer``). Its code is parsed, never
 imported. The configuration is our own composition of that release (translators/verl/releases).
@@ -11,6 +13,9 @@ These flow through assignments, calls, attributes of instances and return values
 set holds for all calls of a function and for all instances of a class: so the pass says "read" too often,
 and "not read" only where no access can mean the key. An access whose object is unknown counts for every key
 of that name. What a person finds about a key goes into ``by_hand.json`` (verl_config/reads.py).
+
+--recall writes nothing: it prints how many of the reads that a run noted the pass has found. --trainers lists
+the keys that the pass finds with only one of 0.9's two trainers.
 """
 
 from __future__ import annotations
@@ -32,6 +37,13 @@ from trinity_compat.verl_config.releases import FLAVOURS, release_tree
 OUT = Path(__file__).resolve().parent.parent / "translators" / "verl" / "reads"
 MAIN = "verl.trainer.main_ppo"
 SITES = 3  # of a key
+NEAR = 3  # lines between a noted access and the statement in which the pass has it
+UNUSED = {"NOT READ", "STORED ONLY", "CHECKED ONLY"}
+# Trainer → code that runs under the other one alone.
+OTHERS = {
+    "v1": ("verl.trainer.main_ppo_v0.", "verl.trainer.ppo.ray_trainer.RayPPOTrainer."),
+    "v0": ("verl.trainer.ppo.v1.", "verl.trainer.main_ppo.TaskRunnerV1."),
+}
 
 # Part of a path → when the code below it runs.
 PLACES = {
@@ -175,10 +187,14 @@ def constant(node: ast.AST | None) -> str | None:
 
 
 class Sources:
-    """The modules of a release that ``main`` imports, wherever the import stands, with their definitions."""
+    """The modules of a release that ``main`` imports, wherever the import stands, with their definitions.
 
-    def __init__(self, root: Path, main: str) -> None:
+    Functions whose name begins with one of ``without`` count as dead.
+    """
+
+    def __init__(self, root: Path, main: str, without: tuple[str, ...] = ()) -> None:
         self.root = root
+        self.without = without
         self.trees: dict[str, ast.Module] = {}
         self.files: dict[str, str] = {}
         self.names: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)  # module → name → kind, target
@@ -356,7 +372,11 @@ class Sources:
         living: set[str] = set()
         for module, tree in self.trees.items():
             living |= mentioned(tree, module)
-        waiting = dict(self.functions)
+        waiting = {
+            name: each
+            for name, each in self.functions.items()
+            if not (self.without and f"{name}.".startswith(self.without))
+        }
         self.alive: set[str] = set()
         while True:
             born = [
@@ -995,14 +1015,13 @@ class Pass:
     def answers(self) -> dict[str, list[Any]]:
         """Key → [label, sites, condition or key], sorted."""
         labels = {key: self._label(key) for key in self.leaves}
-        unused = {"NOT READ", "STORED ONLY", "CHECKED ONLY"}
         for _ in range(3):
             for key, value in self.leaves.items():
-                if not isinstance(value, str) or labels[key][0] in unused:
+                if not isinstance(value, str) or labels[key][0] in UNUSED:
                     continue
                 for name in re.findall(r"\$\{(?:oc\.select:)?([\w.]+)", value):
                     for other in [k for k in labels if k == name or k.startswith(name + ".")]:
-                        if labels[other][0] in unused:
+                        if labels[other][0] in UNUSED:
                             labels[other] = ["READ VIA", labels[key][1], key]
         return {key: [part for part in labels[key] if part] for key in sorted(labels)}
 
@@ -1093,10 +1112,59 @@ def read(root: Path, version: str) -> dict[str, Any]:
     return out
 
 
+def follow(root: Path, version: str, without: tuple[str, ...] = ()) -> Pass:
+    """Return the finished pass over a release under FSDP."""
+    found = Pass(Sources(root, MAIN, without), composed_as(release_tree(version), FLAVOURS[0]))
+    found.run()
+    return found
+
+
+def recall(root: Path, version: str, facts: Path) -> None:
+    """Print how many of the noted reads (``KEY FILE:LINE``) the pass has found, and name the others."""
+    found = follow(root, version)
+    rows = [line.split() for line in facts.read_text(encoding="utf-8").splitlines()]
+    rows = [(key, noted) for key, noted in rows if key in found.leaves]
+    elsewhere = [(key, noted) for key, noted in rows if not has_site(found, key, noted)]
+    labels = found.answers()
+    unread = [key for key, _ in rows if labels[key][0] == "NOT READ"]
+    print(f"{len(rows)} keys that a run read: {len(rows) - len(unread)} found, {unread} said to be unread")
+    print(f"{len(rows) - len(elsewhere)} at the noted place, give or take {NEAR} lines; not there:")
+    for key, noted in elsewhere:
+        print(f"  {key} {noted}: {labels[key][0]} {labels[key][1:2]}")
+
+
+def has_site(found: Pass, key: str, noted: str) -> bool:
+    """Return whether the pass has an access to ``key`` at the noted place."""
+    file, _, line = noted.rpartition(":")
+    above = [key.rsplit(".", depth)[0] for depth in range(1, key.count(".") + 1)]
+    sites = {*found.sites[key], *(site for name in (key, *above) for site in found.passed.get(name, ()))}
+    sites |= {site for _, site in found.loose.get(key.rpartition(".")[2], ())}
+    return any(site.file == file and abs(site.line - int(line)) <= NEAR for site in sites)
+
+
+def trainers(root: Path, version: str) -> None:
+    """Print the keys that the pass finds read with one of the two trainers alone."""
+    by = {name: follow(root, version, other).answers() for name, other in OTHERS.items()}
+    for key in by["v0"]:
+        v0, v1 = (by[name][key] for name in ("v0", "v1"))
+        if (v0[0] in UNUSED) != (v1[0] in UNUSED):
+            print(f"{key}: v0 {v0}, v1 {v1}")
+
+
 def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("--tree", action="append", required=True, metavar="VERSION=DIR")
+    cli.add_argument("--recall", type=Path, metavar="FACTS")
+    cli.add_argument("--trainers", action="store_true")
     options = cli.parse_args()
+    if options.recall or options.trainers:
+        for spec in options.tree:
+            version, _, folder = spec.partition("=")
+            if options.recall:
+                recall(Path(folder), version, options.recall)
+            if options.trainers:
+                trainers(Path(folder), version)
+        return
     OUT.mkdir(parents=True, exist_ok=True)
     for spec in options.tree:
         version, _, folder = spec.partition("=")
