@@ -422,6 +422,38 @@ def test_a_baseline_is_added_to_an_overlay(opened):
     expect(page.locator("#charts h3").first).to_contain_text("baseline:verl.log 0.6667")
 
 
+def test_a_panel_is_saved_for_the_folder_used_and_removed(opened, jobs):
+    page = opened("/overlay?run=done&run=other")
+    page.wait_for_selector("#charts[data-ready]")
+    for name in ("critic/score/mean", "actor/entropy"):
+        page.get_by_role("button", name=f"Remove {name}", exact=True).click()
+    kept = [head.partition(" ")[0] for head in page.locator("#charts h3").all_inner_texts()]
+    page.get_by_label("Save these metrics as").fill("lag <b>only</b>")
+    page.get_by_role("button", name="Save panel").click()
+    page = opened("/overlay?run=toy/grpo", "narrow")
+    page.get_by_role("link", name="lag <b>only</b>").click()
+    page.wait_for_selector("#charts[data-ready]")
+    drawn = [head.partition(" ")[0] for head in page.locator("#charts h3").all_inner_texts()]
+    assert drawn == kept and "run=toy" in page.url
+    is_whole(page, "panels")
+    page.get_by_role("button", name="Remove panel").click()
+    expect(page.locator(".panels li")).to_have_count(0)
+
+
+def test_an_expression_that_takes_for_ever_is_ended(opened):
+    page = opened("/run/done")
+    page.evaluate(
+        """document.getElementById("names").append(new Option("a".repeat(60) + "!", "a".repeat(60) + "!"))"""
+    )
+    page.fill("#add", "(a+)+$")
+    page.keyboard.press("Enter")
+    expect(page.locator("#add:invalid")).to_have_count(1)
+    assert "takes over 3 s to match" in page.evaluate("document.getElementById('add').validationMessage")
+    page.fill("#add", "^timing_s/(gen|step)$")
+    page.keyboard.press("Enter")
+    expect(page.locator("#charts h3", has_text="timing_s/gen")).to_have_count(1)
+
+
 def test_a_row_that_changes_is_replaced_alone_and_stays_chosen(opened, jobs):
     page = opened("/")
     for name in ("done", "toy/grpo"):

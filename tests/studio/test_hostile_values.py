@@ -14,6 +14,7 @@ PARAMETERS = {
     "/": ["table", "words", "state", "sort", "up", "group", "column", "after", "run"],
     "/overlay": ["run"],
     "/baseline": ["of", "seed", "name"],
+    "/panels": ["name", "metric", "run", "remove", "csrf"],
     "/run/{job:path}": ["evaluations"],
     "/metrics/{job:path}": ["name"],
     "/seconds/{job:path}": [],
@@ -43,6 +44,7 @@ PARAMETERS = {
 }
 # What makes the rest of an address right, so that the hostile value is reached.
 RIGHT = {
+    "/panels": {"name": "x", "metric": "y", "run": "one"},
     "/baseline": {"of": "baseline:three.csv", "seed": "0", "name": "x"},
     "/group/{job:path}": {"id": "1"},
     "/tokens/{job:path}": {"id": "1", "from": "0"},

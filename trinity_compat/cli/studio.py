@@ -53,8 +53,15 @@ def _base(context: click.Context, parameter: click.Parameter, value: str) -> str
     metavar="NAME=PATH",
     help="Offer PATH, anything that `compare` reads but a database, in Compare as NAME; may be repeated.",
 )
+@click.option("--read-only", is_flag=True, help="Refuse what a page can change: stop, resume, notes, panels.")
 def command(
-    folder: Path, port: int, host: str, root_path: str, notify: str, baselines: tuple[str, ...]
+    folder: Path,
+    port: int,
+    host: str,
+    root_path: str,
+    notify: str,
+    baselines: tuple[str, ...],
+    read_only: bool,
 ) -> None:
     """Serve a web page of jobs: live curves, logs, experiences.
 
@@ -68,4 +75,4 @@ def command(
 
     named = dict(name_and_value("--baseline", text) for text in baselines)
     given = {name: Path(path) for name, path in named.items()}
-    serve(folder, host, port, root_path, notify, given)
+    serve(folder, host, port, root_path, notify, given, read_only)

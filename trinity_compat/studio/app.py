@@ -36,6 +36,7 @@ from trinity_compat.studio.baselines import Baselines
 from trinity_compat.studio.comparisons import Comparisons
 from trinity_compat.studio.guard import Listener, RequestGuard
 from trinity_compat.studio.pages import Studio, page, refusal
+from trinity_compat.studio.panels import Panels
 
 
 def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | None = None) -> Starlette:
@@ -59,6 +60,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/selection/{job:path}", experiences.selection),
             Route("/note/{job:path}", experiences.note, methods=["POST"]),
             Route("/overlay", overlay_page.overlay),
+            Route("/panels", overlay_page.panels, methods=["POST"]),
             Route("/baseline", overlay_page.baseline),
             Route("/compare", compare_page.comparison),
             Route("/verdict", compare_page.verdict),
@@ -87,6 +89,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
         },
     )
     app.state.studio = Studio.over(root, listener, Comparisons(Baselines(root, baselines or {})))
+    app.state.panels = Panels(root)
     return app
 
 

@@ -38,6 +38,7 @@ _HEADERS = {
 _WEEK_S = 7 * 24 * 3600
 Refusal = Callable[[Request, int, str], Response]
 PUBLIC = ("/static/", "/shared/")
+_ANSWERED = ("/translate", "/configure")  # pages whose forms send a text and write nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Listener:
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+    read_only: bool = False  # nothing is changed by a page
     base: str = ""  # the path at which a proxy shows the studio: "" or "/…"
 
     @property
@@ -118,6 +120,8 @@ class RequestGuard:
             return self._page(request, 401, "This is not the studio's current token." if given else "")
         if request.method not in ("GET", "HEAD") and not _same_origin(request.headers):
             return self._page(request, 403, "The request came from another site.")
+        if self._listener.read_only and request.method not in ("GET", "HEAD") and not _is_answered(request):
+            return self._page(request, 403, "The studio was started with --read-only: it changes nothing.")
         return None
 
     def _grant_access(self, request: Request) -> Response:
@@ -139,6 +143,11 @@ class RequestGuard:
 
 def _same(given: str | None, secret: str) -> bool:
     return given is not None and hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+
+
+def _is_answered(request: Request) -> bool:
+    path: str = request.scope["path"]
+    return any(path == page or path.startswith(f"{page}/") for page in _ANSWERED)
 
 
 def _same_origin(headers: Headers) -> bool:

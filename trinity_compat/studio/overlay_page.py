@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.compare.curves import updates_of
@@ -16,8 +18,10 @@ from trinity_compat.compare.names import is_trinity, rename
 from trinity_compat.studio import run_state
 from trinity_compat.studio.baselines import Baseline
 from trinity_compat.studio.compare_page import SEEDS, selected
+from trinity_compat.studio.control import check_form_secret
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, page, studio_of, whole_number
+from trinity_compat.studio.panels import Panels
 from trinity_compat.studio.run_pages import AXES, CURVES
 from trinity_compat.studio.seeds import configuration_but_seeds
 
@@ -50,6 +54,7 @@ def overlay(request: Request) -> HTMLResponse:
     if max(len(lines), len(chosen)) > MOST:
         count = max(len(lines), len(chosen))
         raise HTTPException(400, f"At most {MOST} runs have room in a chart; {count} are chosen.")
+    panels, ignored = _panels_of(request).read()
     names = {name for line in lines for name in line.names}
     sets = list(dict.fromkeys(line.alike for line in lines))
     values = {
@@ -68,13 +73,41 @@ def overlay(request: Request) -> HTMLResponse:
         ],
         "names_of": [one.name for one in chosen],
         "offered": list(studio_of(request).comparisons.baselines.all().values()),
-        "problems": problems,
+        "problems": [*problems, *([ignored] if ignored else [])],
+        "panels": [(panel.name, [("metric", name) for name in panel.metrics]) for panel in panels],
+        "of_runs": [("run", one.name) for one in chosen],
+        "may_save": not (ignored or studio_of(request).listener.read_only),
         "names": sorted(names),
         "curves": [name for name in CURVES if name in names] or sorted(names)[:6],
         "axes": AXES,
         "seeds": (("lines", "a line each"), *SEEDS[:2]),
     }
     return page(request, "overlay.html", values)
+
+
+def _panels_of(request: Request) -> Panels:
+    found: Panels = request.app.state.panels
+    return found
+
+
+async def panels(request: Request) -> Response:
+    """Save the panel of a form, or remove one, and show the form's runs again."""
+    await check_form_secret(request)
+    form = await request.form()
+    names, runs = ([text for text in form.getlist(key) if isinstance(text, str)] for key in ("metric", "run"))
+    removed, name = (str(form.get(key, "")) for key in ("remove", "name"))
+    kept = _panels_of(request)
+    try:
+        if removed:
+            await run_in_threadpool(kept.remove, removed)
+        else:
+            await run_in_threadpool(kept.save, name, names)
+    except UserError as error:
+        raise HTTPException(400, str(error)) from error
+    query = [("run", run) for run in runs] + [("metric", name) for name in names]
+    return RedirectResponse(
+        f"{studio_of(request).listener.base}/overlay?{urlencode(query, errors='replace')}", 303
+    )
 
 
 def _lines(request: Request, one: Job | Baseline) -> Iterator[_Line]:

@@ -32,6 +32,7 @@ def serve(
     base: str = "",
     notify: str = "",
     baselines: Mapping[str, Path] | None = None,
+    read_only: bool = False,
 ) -> None:
     """Until Ctrl-C or SIGTERM. ``base`` is the path at which a proxy shows the studio.
 
@@ -44,7 +45,7 @@ def serve(
     given = {name: _baseline(name, path) for name, path in (baselines or {}).items()}
     with listening(host, port) as taken:
         at = taken.getsockname()[1]
-        listener = Listener(host, at, base=base, **({"token": token} if token else {}))
+        listener = Listener(host, at, base=base, read_only=read_only, **({"token": token} if token else {}))
         app = create_app(folder, listener, given)
         if notify:
             Notifier(app.state.studio.jobs, app.state.studio.summaries, notify).start()

@@ -54,10 +54,16 @@ addEventListener("DOMContentLoaded", async () => {
   choices.apply();
   wanted.forEach(draw);
   at("add").addEventListener("change", async event => {
-    const names = Charts.matching(event.target, at("names"));
+    const names = await Charts.matching(event.target, at("names"));
     await load(names);
     names.forEach(draw);
     remember();
+  });
+
+  // The form that saves a panel sends the metrics that are drawn.
+  at("save")?.addEventListener("submit", ({ target }) => {
+    target.querySelectorAll("[name=metric]").forEach(field => field.remove());
+    for (const name of drawn.keys()) target.append(Object.assign(Charts.el("input"), { type: "hidden", name: "metric", value: name }));
   });
 
   const look = async () => {

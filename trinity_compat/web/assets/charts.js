@@ -314,12 +314,28 @@ const Charts = (() => {
   };
 
   // The metrics of ``offered`` that a field names, by one's name or a regular expression; says so if there are none.
-  const MOST_ADDED = 24;
-  const matching = (field, offered) => {
+  const MOST_ADDED = 24, SEARCH_S = 3;
+  // The names that an expression matches; null where that takes too long: some expressions take for ever.
+  const search = (text, names) => new Promise(resolve => {
+    const worker = new Worker(`${BASE}/static/match.js`);
+    let limit;
+    const end = found => { clearTimeout(limit); worker.terminate(); resolve(found); };
+    worker.onerror = () => end([]);
+    worker.onmessage = ({ data }) => {
+      if (data !== "ready") return end(data);
+      limit = setTimeout(end, 1000 * SEARCH_S, null);
+      worker.postMessage([text, names]);
+    };
+  });
+  const matching = async (field, offered) => {
     const names = [...offered.options].map(option => option.value), text = field.value;
-    let found = names.filter(name => name === text);
-    try { if (!found.length && text) found = names.filter(name => new RegExp(text).test(name)); } catch { /* no expression */ }
-    field.setCustomValidity(found.length ? "" : `No metric is, or matches, ${text}`);
+    let found = names.filter(name => name === text), why = `No metric is, or matches, ${text}`;
+    if (!found.length && text) {
+      const said = await search(text, names);
+      if (field.value !== text) return [];
+      if (said) found = said; else why = `${text} takes over ${SEARCH_S} s to match`;
+    }
+    field.setCustomValidity(found.length ? "" : why);
     if (text) field.reportValidity();
     if (found.length) field.value = "";
     return found.slice(0, MOST_ADDED);
