@@ -20,9 +20,10 @@ def studio(folder):
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
-    """The index of runs is not the user's; a request has time to read them all."""
+    """The index of runs and their notes are not the user's; a request has time to read them all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trinity_compat.studio.runs_page._READING_S", 1e9)
         cache = tmp_path_factory.mktemp("cache")
         patch.setattr("trinity_compat.studio.run_index.cache_folder", lambda: cache)
+        patch.setattr("trinity_compat.studio.run_notes._folder", lambda: cache)
         yield

@@ -467,10 +467,32 @@ def test_a_row_that_changes_is_replaced_alone_and_stays_chosen(opened, jobs):
     buffer.close()
     row = page.locator("tr", has=page.get_by_label("Choose toy/grpo", exact=True))
     expect(row).to_contain_text("0.8125")
-    assert page.locator("#table tbody tr:not([data-old])").count() == 1
+    expect(page.locator("tr[data-old]", has=box)).to_have_count(1)
+    expect(row).not_to_have_attribute("data-old", "1")
     assert page.get_by_label("Choose toy/grpo", exact=True).is_checked() and box.is_checked()
     assert box.evaluate("box => box === document.activeElement")
     assert "run=done" in page.url and accessible(page)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_run_gets_tags_and_a_note_which_the_list_shows_and_filters_by(opened, size):
+    page = opened("/run/other", size)
+    page.locator(".noted summary").click()
+    page.get_by_label("Tags").fill(f"baseline {size} <b>x</b>")
+    page.get_by_label("Note", exact=True).fill("look at <img src=x onerror='window.stolen=1'>")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_label("Tags")).to_have_value(f"baseline {size} <b>x</b>")
+    is_whole(page, f"noted-{size}")
+    page.goto(page.url.partition("/run/")[0])
+    page.locator(".tag", has_text="baseline").click()
+    expect(page.locator("tbody th > a:not(.tag)")).to_have_text(["other"])
+    expect(page.locator("tbody .why").first).to_have_text("look at <img src=x onerror='window.stolen=1'>")
+    is_whole(page, f"tagged-{size}")
+    page.goto(page.url.partition("?")[0] + "run/other")
+    page.get_by_label("Tags").fill("")
+    page.get_by_label("Note", exact=True).fill("")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".noted")).not_to_have_attribute("open", "")
 
 
 def test_groups_of_runs_follow_a_change(browser, tmp_path):

@@ -53,7 +53,9 @@ def _base(context: click.Context, parameter: click.Parameter, value: str) -> str
     metavar="NAME=PATH",
     help="Offer PATH, anything that `compare` reads but a database, in Compare as NAME; may be repeated.",
 )
-@click.option("--read-only", is_flag=True, help="Refuse what a page can change: stop, resume, notes, panels.")
+@click.option(
+    "--read-only", is_flag=True, help="Refuse what a page can change: stop, resume, tags, notes, panels."
+)
 def command(
     folder: Path,
     port: int,

@@ -22,6 +22,7 @@ from trinity_compat.studio.commands import Commands
 from trinity_compat.studio.guard import Listener
 from trinity_compat.studio.jobs import Job, Jobs
 from trinity_compat.studio.run_index import RunIndex
+from trinity_compat.studio.run_notes import RunNotes
 from trinity_compat.studio.run_state import MEANS, spark_points
 from trinity_compat.studio.series import SeriesCache
 from trinity_compat.studio.summaries import Summaries
@@ -42,6 +43,7 @@ class Studio:
     listener: Listener
     store: SeriesCache
     summaries: Summaries
+    notes: RunNotes
     comparisons: Comparisons
     templates: jinja2.Environment
     commands: Commands
@@ -51,7 +53,14 @@ class Studio:
         """Return a studio of the jobs in ``root``."""
         summaries = Summaries(RunIndex())
         return cls(
-            Jobs(root), listener, SeriesCache(), summaries, comparisons, _templates(listener), Commands()
+            Jobs(root),
+            listener,
+            SeriesCache(),
+            summaries,
+            RunNotes(),
+            comparisons,
+            _templates(listener),
+            Commands(),
         )
 
 

@@ -59,6 +59,8 @@ def _live(request: Request) -> Response:
     values = {
         "job": job,
         "now": now,
+        "note": studio_of(request).notes.of(job.dir.root),
+        "may_note": not studio_of(request).listener.read_only,
         "why_not": control.action_refusals(job),
         "resumed": job.resumed.message(running=now["state"] == "running") if job.resumed else "",
         "names": metrics.names(),

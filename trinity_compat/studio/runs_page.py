@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, page, studio_of
+from trinity_compat.studio.run_notes import NONE, RunNote
 from trinity_compat.studio.run_state import MEANS, RunSummary
 from trinity_compat.studio.summaries import Summaries
 
@@ -33,6 +34,7 @@ class RunsQuery:
     """A reader's query. ``columns``, and ``sort`` and ``group`` too, may be configuration keys."""
 
     words: str
+    tag: str
     state: str
     sort: str
     up: bool
@@ -50,8 +52,8 @@ class RunsQuery:
         sort, columns = given.get("sort") or "changed", dict.fromkeys(given.getlist("column"))
         up = given.get("up", "1" if sort in ("name", "state") else "") == "1"
         return cls(
-            given.get("words", ""), state, sort, up, given.get("group", ""), tuple(filter(None, columns)),
-            given.get("after", ""),
+            given.get("words", ""), given.get("tag", ""), state, sort, up, given.get("group", ""),
+            tuple(filter(None, columns)), given.get("after", ""),
         )  # fmt: skip
 
     @property
@@ -62,7 +64,13 @@ class RunsQuery:
 
     def address(self, **changes: object) -> str:
         """Return the query of this page with ``changes``; of the first page unless they name ``after``."""
-        given = {"words": self.words, "state": self.state, "sort": self.sort, "up": int(self.up)}
+        given = {
+            "words": self.words,
+            "tag": self.tag,
+            "state": self.state,
+            "sort": self.sort,
+            "up": int(self.up),
+        }
         given |= {"group": self.group, "column": self.columns}
         kept = {name: value for name, value in {**given, **changes}.items() if value not in ("", ())}
         return "?" + urlencode(kept, doseq=True, errors="replace")
@@ -74,19 +82,30 @@ def runs(request: Request) -> Response:
     ``table`` is a look of a page that is open: it has the rows with the marks ``has``, and gets the others.
     """
     studio, query = studio_of(request), RunsQuery.of(request)
-    chosen = _Chosen.of(list(studio.jobs.all().values()), query, studio.summaries)
+    everything, notes = list(studio.jobs.all().values()), studio.notes.all()
+    chosen = _Chosen.of(everything, query, studio.summaries, notes)
     first = chosen.first_after(query.after)
     jobs = chosen.jobs[first : first + PAGE]
     read, _ = studio.summaries.of_all([job for job in jobs if job.name not in chosen.known], math.inf)
     known = {**chosen.known, **read}
     summaries = {job.name: known[job.name] for job in jobs}
     configurations = {job.name: studio.summaries.configuration(job) for job in jobs}
+    places = {job.name: job.dir.root for job in jobs}
     rows = [(chosen.headings.get(job.name, ""), summaries[job.name]) for job in jobs]
     macro = studio.templates.get_template("runs_row.html").module
     parts = [
         (
             heading,
-            [_RowText.of(macro, row, _cells(configurations[row.name], query), request) for _, row in part],
+            [
+                _RowText.of(
+                    macro,
+                    row,
+                    notes.get(str(places[row.name]), NONE),
+                    _cells(configurations[row.name], query),
+                    request,
+                )
+                for _, row in part
+            ],
         )
         for heading, part in groupby(rows, lambda each: each[0])
     ]
@@ -100,6 +119,7 @@ def runs(request: Request) -> Response:
         "unread": chosen.unread,
         "offered": _differing(list(configurations.values())),
         "states": MEANS,
+        "tags": sorted({tag for job in everything for tag in notes.get(str(job.dir.root), NONE).tags}),
         "sorts": dict.fromkeys((*_SORTS, query.sort)),
         "warned": sum(bool(row.alerts) and row.state == "running" for row in summaries.values()),
     }
@@ -120,12 +140,12 @@ class _RowText:
 
     @classmethod
     def of(
-        cls, macro: object, row: RunSummary, cells: Sequence[tuple[str, str]], request: Request
+        cls, macro: object, row: RunSummary, note: RunNote, cells: Sequence[tuple[str, str]], request: Request
     ) -> _RowText:
         render: Callable[..., Markup] = macro.row  # type: ignore[attr-defined]
-        mark = _digest(render(row, cells, "", False))
+        mark = _digest(render(row, note, cells, "", False))
         is_chosen = row.name in request.query_params.getlist("run")
-        return cls(mark, render(row, cells, mark, is_chosen))
+        return cls(mark, render(row, note, cells, mark, is_chosen))
 
 
 Parts = Sequence[tuple[str, Sequence[_RowText]]]
@@ -174,10 +194,11 @@ class _Chosen:
     unread: int
 
     @classmethod
-    def of(cls, jobs: Sequence[Job], query: RunsQuery, summaries: Summaries) -> _Chosen:
+    def of(
+        cls, jobs: Sequence[Job], query: RunsQuery, summaries: Summaries, notes: Mapping[str, RunNote]
+    ) -> _Chosen:
         """Read all jobs where the query needs it, for as long as ``_READING_S``."""
-        words = query.words.casefold().split()
-        found = [job for job in jobs if all(word in job.name.casefold() for word in words)]
+        found = [job for job in jobs if _matches(job, notes.get(str(job.dir.root), NONE), query)]
         known, unread = summaries.of_all(found, _READING_S) if query.needs_all else ({}, 0)
         if query.needs_all:
             found = [job for job in found if job.name in known]
@@ -222,6 +243,11 @@ class _Chosen:
         if here[1] is None or value is None:
             return here[1] is None
         return (_order(here[1]) > _order(value)) == self.up
+
+
+def _matches(job: Job, note: RunNote, query: RunsQuery) -> bool:
+    text = "\n".join((job.name, *note.tags, note.text)).casefold()
+    return query.tag in ("", *note.tags) and all(word in text for word in query.words.casefold().split())
 
 
 def _is_value(value: object) -> bool:
