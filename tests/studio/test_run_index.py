@@ -14,7 +14,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.studio import run_index, run_state, runs_page
 from trinity_compat.studio.jobs import Jobs
 from trinity_compat.studio.private_files import cache_folder
-from trinity_compat.studio.run_index import Entry, RunIndex
+from trinity_compat.studio.run_index import IndexedRun, RunIndex
 from trinity_compat.studio.summaries import Summaries
 
 FIGURES = "/?sort=reward&column=actor.optim.lr&column=reward.api_key"
@@ -171,7 +171,7 @@ def test_an_entry_of_another_form_is_read_again(cache, folder, read, summary):
     expected = Summaries().of(job)
     plain = {**asdict(expected), **summary} if summary else {}
     index = RunIndex()
-    index.keep([Entry(job.dir.root, json.dumps(job.signature()), plain, {})])
+    index.keep([IndexedRun(job.dir.root, json.dumps(job.signature()), plain, {})])
     read.clear()
     assert Summaries(RunIndex()).of(job) == expected
     assert read == ([] if summary == {"state": "done"} else ["a"])
@@ -182,7 +182,7 @@ def test_a_large_configuration_is_not_kept(cache, folder, monkeypatch):
     job = Jobs(folder).get("a")
     stamp = json.dumps(job.signature())
     index = RunIndex()
-    index.keep([Entry(job.dir.root, stamp, {"a": 1}, {"key": "x" * 3000})])
+    index.keep([IndexedRun(job.dir.root, stamp, {"a": 1}, {"key": "x" * 3000})])
     assert index.summary(job.dir.root, stamp) == {"a": 1} and index.configuration(job.dir.root, stamp) is None
 
 
@@ -190,7 +190,7 @@ def test_the_runs_read_longest_ago_are_dropped(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(run_index, "_MOST", 2)
     index = RunIndex()
     for name in "abc":
-        index.keep([Entry(tmp_path / name, "s", {"of": name}, None)])
+        index.keep([IndexedRun(tmp_path / name, "s", {"of": name}, None)])
     assert [index.summary(tmp_path / name, "s") for name in "abc"] == [None, {"of": "b"}, {"of": "c"}]
 
 

@@ -36,8 +36,8 @@ CREATE INDEX IF NOT EXISTS by_age ON runs (read_at);
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What was read of the run at ``place`` while its files had this ``stamp``."""
+class IndexedRun:
+    """The run at ``place`` as it was read while its files had this ``stamp``."""
 
     place: Path
     stamp: str
@@ -62,7 +62,7 @@ class RunIndex:
         """Return its configuration, dotted key → value; None where there is none."""
         return self._read("configuration", place, stamp)
 
-    def keep(self, entries: Sequence[Entry]) -> None:
+    def keep(self, entries: Sequence[IndexedRun]) -> None:
         """Keep entries in place of those of the same runs."""
         rows = [row for entry in entries if (row := _row(entry))]
 
@@ -143,7 +143,7 @@ def _key(place: Path) -> str:
     return os.fsencode(place).hex()
 
 
-def _row(entry: Entry) -> tuple[object, ...] | None:
+def _row(entry: IndexedRun) -> tuple[object, ...] | None:
     summary = _packed(entry.summary)
     if summary is None:
         return None

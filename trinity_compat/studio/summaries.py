@@ -18,7 +18,7 @@ from trinity_compat.common.redaction import hidden, shown
 from trinity_compat.run.job_dir.alerts import Alert
 from trinity_compat.studio import run_state
 from trinity_compat.studio.jobs import Job, Signature
-from trinity_compat.studio.run_index import Entry, RunIndex
+from trinity_compat.studio.run_index import IndexedRun, RunIndex
 from trinity_compat.studio.run_state import RunSummary
 
 _GOES_ON = ("running", "starting")
@@ -41,7 +41,7 @@ class Summaries:
         self._index = index
         self._kept: dict[Path, _Kept] = {}
         self._lock = threading.Lock()
-        self._new: list[Entry] = []
+        self._new: list[IndexedRun] = []
         self._queue: dict[Path, Job] = {}
         self._is_reading = False
 
@@ -130,7 +130,7 @@ class Summaries:
         if self._index and signature is not None and not found.problem and found.state not in _GOES_ON:
             changed = max(times[2] for times in signature if times) / 1e9
             if abs(time.time() - changed) > _SETTLED_S:
-                entry = Entry(job.dir.root, _stamp(signature), asdict(found), _configuration(reader))
+                entry = IndexedRun(job.dir.root, _stamp(signature), asdict(found), _configuration(reader))
                 with self._lock:
                     self._new.append(entry)
         return found
