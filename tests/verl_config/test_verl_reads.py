@@ -136,3 +136,10 @@ def test_the_release_decides() -> None:
 def test_nothing_is_said_of_the_code_of_another_main() -> None:
     main = "verl.experimental.fully_async_policy.fully_async_main"
     assert not ignored_keys(launch("data.truncation=left", main=main))
+
+
+@pytest.mark.parametrize("word", ["trainer.balance_batch=False", "trainer.esi_redundant_time=5"])
+def test_a_key_that_v0_s_trainer_alone_reads(word: str) -> None:
+    key = word.partition("=")[0]
+    assert set(ignored_keys(launch(word))) == {key}
+    assert not ignored_keys(launch(word, "trainer.use_v1=False"))
