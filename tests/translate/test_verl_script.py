@@ -87,6 +87,18 @@ def test_a_section_that_follows_another_takes_a_key_that_the_other_brings():
     assert effective_config(script(written)).diagnostics == ()
 
 
+@pytest.mark.parametrize("target", ["0.6.0", "0.4.1"])
+def test_a_section_of_an_older_release_does_not_cut_what_it_follows_today(target):
+    text = LAUNCH.format(more="--config-name=ppo_megatron_trainer")
+    older = yaml_of(script(text), target=target, verl_version="0.5.0")
+    key = "actor_rollout_ref.ref.megatron.override_transformer_config"
+    assert key not in older  # 0.9.1 takes it from the actor's, whole
+    _, config, found = again(older, target=target)
+    assert not compared(of_trinity("a", config), of_trinity("b", found)).effective
+    text = LAUNCH.format(more=f"{key}.recompute_method=block --config-name=ppo_megatron_trainer")
+    assert "recompute_method: block" in yaml_of(script(text), target=target, verl_version="0.5.0")
+
+
 def test_the_environment_stays_with_the_shell():
     text = yaml_of(
         script(

@@ -8,8 +8,10 @@ wins.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+from trinity_compat.common.nested import sections_above, value_at
 from trinity_compat.translate import forks
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.defaults import pinned_defaults, same
@@ -18,6 +20,7 @@ from trinity_compat.translate.rows import means_nothing
 from trinity_compat.translate.sections.asynchronous import USE_V1
 from trinity_compat.translate.update_steps import MINI
 from trinity_compat.translate.verl_from_trinity import compat_path, to_verl
+from trinity_compat.verl_config.pinned import pinned_release
 
 
 def carry(view: LaunchView, draft: Draft) -> None:
@@ -80,9 +83,31 @@ def _not_determined(
                 approximated[key] = [way_back[key], view.text(key)]
         elif not _default(
             setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)
-        ):
+        ) and not _follows(view, key):
             lost[key] = view.text(key)
     return lost, approximated
+
+
+_REFERENCE = re.compile(r"\$\{oc\.select:([\w.]+),\{\}\}")
+
+
+def _follows(view: LaunchView, key: str) -> bool:
+    """Return True if the pinned veRL takes ``key`` from another section, where it has the launch's value.
+
+    One key of such a section in the YAML would replace the reference, and with it all other keys.
+    """
+    settings, tree = view.config.settings, pinned_release(view.config.flavour).tree
+    for section in sections_above(key):
+        reference = _REFERENCE.fullmatch(str(value_at(tree, section)))
+        if reference:
+            below = [each for each in settings if each.startswith(f"{section}.")]
+            return all(
+                settings[each].where is None
+                and (other := settings.get(reference[1] + each.removeprefix(section))) is not None
+                and same(other.value, settings[each].value)
+                for each in below
+            )
+    return False
 
 
 _NONE = object()
