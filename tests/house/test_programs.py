@@ -89,6 +89,7 @@ REPORTS = [
     ("buffer-stats", "buffer stats job --json"),
     ("explain", "explain TC020 rollout.n --format json"),
     ("status", "status job --format json"),
+    ("advise", "advise run.sh --gpus 2 --json"),
 ]
 
 
@@ -214,6 +215,8 @@ def test_the_table_of_exit_codes_has_every_command():
 
 
 ENDS = [
+    ("advise run.sh --gpus 2", 0),
+    ("advise empty.sh", 2),
     ("audit run.sh", 0),
     ("audit run.sh --fail-on mapped", 1),
     ("audit empty.sh", 2),

@@ -3,8 +3,8 @@
 The rules are those of ``synchronizer/policy.py`` and of the explorer's scheduling: under style fixed a step's
 answers have one exact version, so that the engines drain at each change; under fully_async a pool of tasks is
 refilled as groups end, newer weights are loaded in the middle of answers, and a step waits for each group
-that would be too old for the next one. ``benchmarks/advise.py`` holds it against the explorer's own code and
-against real vLLM.
+that would be too old for the next one. ``benchmarks/advise_accuracy.py`` holds it against the explorer's own
+code and against real vLLM.
 """
 
 from __future__ import annotations

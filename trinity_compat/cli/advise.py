@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from trinity_compat.cli._shared import main_option, rules_option, user_entrypoints, write
+from trinity_compat.cli._shared import NAMED_FILE, main_option, rules_option, user_entrypoints, write
 from trinity_compat.common.errors import UserError
 
 _SIZES = {"B": 1e9, "M": 1e6}
 
 
 @click.command("advise")
-@click.argument("source")
+@click.argument("source", type=NAMED_FILE)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="Number of GPUs.  [default: the launch's]")
 @click.option(
