@@ -1,6 +1,7 @@
 """`trinity-compat advise`: modes of real launches side by side."""
 
 import json
+import shlex
 
 import pytest
 from advise_launch import ARR, advised, by_name, told
@@ -46,6 +47,23 @@ def test_a_command_of_each_mode_plans_that_mode(script):
     assert "max_staleness=4 --set explorer.rollout_model.engine_num=" in command
     planned = CliRunner().invoke(cli, [*command.split()[1:], "--dry-run", "--device", "cuda"])
     assert "# sync      fully_async" in planned.output, planned.exception
+
+
+def test_a_command_repeats_what_advise_was_given(script):
+    given = ("--gpus", 16, "--set", "trainer.experiment_name='two words'")
+    mode = by_name(advised(script(), *given))["split, offset 1"]
+    assert mode["explorer_gpus"] + mode["trainer_gpus"] == 16
+    planned = CliRunner().invoke(
+        cli, [*shlex.split(mode["command"])[1:], "--dry-run", "--device", "cuda", "--format", "json"]
+    )
+    (launch,) = json.loads(planned.output)["launches"]
+    sides = f"{mode['explorer_gpus']} + {mode['trainer_gpus']} GPUs"
+    assert any(sides in line for line in launch["plan"]) and "two words" in launch["yaml"], launch["plan"]
+
+
+def test_the_fastest_mode_says_that_it_does_not_fit(script):
+    assert "by the estimate below it does not fit" in told(script(), "--card-gb", 20)
+    assert "by the estimate below" not in told(script(), "--card", "H200")
 
 
 def test_splits_that_cannot_run_say_why(script):
@@ -105,6 +123,12 @@ def test_what_is_assumed_is_printed(script):
 )
 def test_wrong_input_says_what_to_write(script, words, said):
     assert said in told(script(), *words, code=2)
+
+
+@pytest.mark.parametrize("option", ["--prompt-length", "--tokens-per-s", "--train-tokens-per-s", "--card-gb"])
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_a_number_that_is_not_finite_is_refused(script, option, number):
+    assert f"{number} is not a finite number" in told(script(), option, number, code=2)
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,11 @@ class SplitAdvice:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Modes of a launch side by side. ``assumptions``: what the numbers rest on, in sentences."""
+    """Modes of a launch side by side.
+
+    ``assumptions``: sources of the numbers, in sentences. ``options`` and ``arguments``: words of the user's
+    that the command of each mode repeats, the arguments behind ``--``.
+    """
 
     source: str
     gpus: int
@@ -149,6 +153,8 @@ class Advice:
     splits: tuple[SplitAdvice, ...]
     assumptions: tuple[str, ...]
     seed: int
+    options: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def stock(self) -> ModeAdvice:

@@ -54,7 +54,7 @@ def _mode(mode: ModeAdvice, advice: Advice) -> dict[str, object]:
     found, schedule = mode.prediction, mode.schedule
     data: dict[str, object] = {
         "name": mode.name,
-        "command": command(mode, advice.source),
+        "command": command(mode, advice),
         "refused": mode.why or None,
     }
     if found is None or schedule is None:
@@ -96,11 +96,13 @@ def of_stock(mode: ModeAdvice, advice: Advice) -> float | None:
     return round(mode.prediction.step_s / stock.step_s, 3)
 
 
-def command(mode: ModeAdvice, source: str) -> str | None:
+def command(mode: ModeAdvice, advice: Advice) -> str | None:
     """Return the command that runs the mode; None where it is not one of `run`."""
     if mode.settings is None:
         return None
-    return " ".join(["trinity-compat run", shlex.quote(source), *mode.settings])
+    given = shlex.join([advice.source, *advice.options])
+    arguments = ["--", shlex.join(advice.arguments)] if advice.arguments else []
+    return " ".join(["trinity-compat run", given, *mode.settings, *arguments])
 
 
 def as_text(advice: Advice) -> str:
@@ -143,7 +145,8 @@ def fastest(advice: Advice) -> ModeAdvice | None:
 def _conclusion(best: ModeAdvice, advice: Advice) -> str:
     share = of_stock(best, advice) or 1.0
     than_stock = f"{share:.2f} of stock's step" if share < 1 else f"no faster than stock ({share:.2f})"
-    return f"fastest here: {best.name}, {than_stock}: {command(best, advice.source)}"
+    too_large = "; by the estimate below it does not fit" if best.memory and best.memory.problems else ""
+    return f"fastest here: {best.name}, {than_stock}{too_large}: {command(best, advice)}"
 
 
 def _modes(advice: Advice) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,6 +12,19 @@ from trinity_compat.cli._shared import NAMED_FILE, main_option, rules_option, us
 from trinity_compat.common.errors import UserError
 
 _SIZES = {"B": 1e9, "M": 1e6}
+
+
+class _FiniteRange(click.FloatRange):
+    """A range that refuses ``nan`` and ``inf``, which float() reads."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+_POSITIVE = _FiniteRange(0, min_open=True)
 
 
 @click.command("advise")
@@ -21,16 +36,16 @@ _SIZES = {"B": 1e9, "M": 1e6}
     metavar="MEAN,P99",
     help="Tokens of an answer: mean and 99th percentile.  [default: assumed from data.max_response_length]",
 )
-@click.option("--prompt-length", type=click.FloatRange(0), metavar="MEAN", help="Tokens of a prompt.")
+@click.option("--prompt-length", type=_FiniteRange(0), metavar="MEAN", help="Tokens of a prompt.")
 @click.option(
     "--tokens-per-s",
-    type=click.FloatRange(0, min_open=True),
+    type=_POSITIVE,
     metavar="X",
     help="Tokens a second that one GPU generates with all slots of its engine in use.",
 )
 @click.option(
     "--train-tokens-per-s",
-    type=click.FloatRange(0, min_open=True),
+    type=_POSITIVE,
     metavar="X",
     help="Tokens a second that one GPU trains, log-probabilities included.",
 )
@@ -38,7 +53,7 @@ _SIZES = {"B": 1e9, "M": 1e6}
 @click.option("--card", metavar="NAME", help="Card of each GPU.  [default: H100]")
 @click.option(
     "--card-gb",
-    type=click.FloatRange(0, min_open=True),
+    type=_POSITIVE,
     metavar="N",
     help="Memory of each GPU in GiB.  [default: the card's]",
 )
@@ -98,7 +113,16 @@ def command(
             f"{source} makes {len(found)} launches; advise is for one", hint="name a script with one launch"
         )
     launch, rest = found[0]
-    advised = advice.advise(launch, rest, question, name=source)
+    repeated = [
+        *(("--set", item) for item in options.sets),
+        *((("--rules", rules),) if rules else ()),
+        *(("--main", item) for item in mains),
+    ]
+    advised = replace(
+        advice.advise(launch, rest, question, name=source),
+        options=tuple(word for pair in repeated for word in pair),
+        arguments=arguments,
+    )
     text = report.as_json(advised) + "\n" if as_json else report.as_text(advised)
     write(text, output, sources=(source,))
     return 0
