@@ -77,6 +77,8 @@ def test_a_schema_is_one(name):
 
 
 REPORTS = [
+    ("advise", "advise run.sh --gpus 8 --json"),
+    ("advise", "advise run.sh --gpus 1 --json"),
     ("audit", "audit run.sh old.sh open.sh empty.sh --format json"),
     ("parse", "parse open.sh --format json"),
     ("ignored", "ignored old.sh --format json"),
