@@ -175,6 +175,15 @@ def test_sarif_points_at_file_and_line_and_carries_suppressions():
     assert "data.train_batch_size" not in by_key
 
 
+def test_sarif_points_at_the_line_that_makes_a_launch_untranslatable():
+    """The launch's own line where no message of the reader is the reason."""
+    error = Diagnostic("TP201", "Hydra would refuse data.sizee", Where("run.sh", 7), "error")
+    for refused, line in ((f"run.sh:7: {error.message}", 7), ("another reason", launch().where.line)):
+        audit = Audit((launch(diagnostics=(error,), refused=refused),))
+        (result,) = json.loads(render(audit, "sarif"))["runs"][0]["results"]
+        assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == line
+
+
 @pytest.mark.parametrize(("severity", "colour"), [("warning", "33"), ("error", "31")])
 def test_a_terminal_shows_a_diagnostic_in_the_colour_of_its_severity(monkeypatch, severity, colour):
     monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))

@@ -59,7 +59,8 @@ def as_data(audit: Audit) -> dict[str, object]:
 
 def _results(launch: LaunchAudit) -> Iterator[dict[str, object]]:
     if launch.refused is not None:
-        yield _result("TC000", "error", f"cannot be translated: {launch.refused}", launch.where)
+        why = f"cannot be translated: {launch.refused}"
+        yield _result("TC000", "error", why, _cause(launch, launch.refused))
         return
     for warning in launch.warnings:
         yield _result(warning.code, _RANK[warning.rank], warning.message, warning.where or launch.where)
@@ -69,6 +70,13 @@ def _results(launch: LaunchAudit) -> Iterator[dict[str, object]]:
     for finding in launch.findings:
         if finding.status.rank >= CHANGES_MEANING.rank:
             yield _of_finding(finding, launch)
+
+
+def _cause(launch: LaunchAudit, refused: str) -> Where:
+    """Return the line that makes a launch untranslatable: its error's, else the launch's."""
+    errors = (each for each in launch.diagnostics if each.severity == "error")
+    found = (each.where for each in errors if each.message in refused)
+    return next((where for where in found if where), launch.where)
 
 
 def _of_finding(finding: Finding, launch: LaunchAudit) -> dict[str, object]:

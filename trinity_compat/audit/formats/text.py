@@ -60,20 +60,20 @@ def render(audit: Audit) -> str:
 
 def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
     yield Text.from_markup(f"[bold]{escape(str(launch.where))}[/]  {escape(launch.module)}")
-    yield f"  verl {escape(launch.version.value)}: {escape(launch.version.why)}"
+    yield _indented(Text(f"verl {launch.version.value}: {launch.version.why}"))
     sums = ", ".join(f"{number} [{_COLOUR[s]}]{s.value}[/]" for s, number in launch.counts.items())
     yield Text.from_markup(f"  {plural(launch.keys, 'key')}: {sums or 'none'}")
     if launch.refused is not None:
-        yield Text(f"  cannot be translated: {launch.refused}", style="red")
+        yield _indented(Text(f"cannot be translated: {launch.refused}", style="red"))
     for warning in launch.warnings:
         place = f" ({warning.where})" if warning.where else ""
         cure = f"; {warning.hint}" if warning.hint else ""
         mark, style = _MARK[warning.rank]
         note = Text(f"{mark} {warning.code} {warning.message}{cure}{place}", style=style)
-        yield Padding(note, (0, 0, 0, 2))
+        yield _indented(note)
     for diagnostic in launch.diagnostics:
         found = f"{diagnostic.where}: {diagnostic.code} {diagnostic.message}"
-        yield Padding(Text(found, style="red" if diagnostic.severity == "error" else "yellow"), (0, 0, 0, 2))
+        yield _indented(Text(found, style="red" if diagnostic.severity == "error" else "yellow"))
     listed_here = [*launch.changed(), *(launch.kept() if every else ())]
     if listed_here:
         yield _table(listed_here, launch)
@@ -81,6 +81,11 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
         yield f"  {rest}"
     if launch.silenced:
         yield f"  {plural(len(launch.silenced), 'finding')} silenced in the source"
+
+
+def _indented(text: Text) -> Padding:
+    """Return a text whose further lines begin where its first one does."""
+    return Padding(text, (0, 0, 0, 2))
 
 
 def _table(findings: list[Finding], launch: LaunchAudit) -> RenderableType:
