@@ -15,7 +15,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def studio(folder):
-    return client_of(folder)
+    client = client_of(folder)
+    yield client
+    client.app.state.studio.text_server.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,15 +6,7 @@ import pytest
 from published_forms import FORMS
 from studio_jobs import stranger_of
 
-from trinity_compat.common.errors import UserError
-from trinity_compat.studio.bounded_worker import BoundedWorker
 from trinity_compat.translate.form import FIELDS, made_from
-from trinity_compat.trinity.config.read import parse
-
-
-@pytest.fixture(scope="module")
-def worker():
-    return BoundedWorker(1, 1 << 30)
 
 
 def test_the_page_is_linked_and_shows_a_form_that_runs(studio):
@@ -70,23 +62,3 @@ def test_a_hostile_text_stays_text(studio):
     evil = "</textarea><script>window.stolen=1</script>\"'{{7*7}}"
     page = studio.get("/configure", params={"model": evil, "settings": evil, "gpus": evil}).text
     assert "<script>window" not in page and html.escape(evil[:12]) in page and ">49<" not in page
-
-
-def test_a_worker_says_what_its_function_says(worker):
-    assert worker.call(sorted, [2, 1]) == [1, 2]
-    with pytest.raises(UserError, match="ValueError"):
-        worker.call(int, "x")
-    with pytest.raises(UserError, match=r"x\.yaml:2: not YAML"):
-        worker.call(parse, "a: [", "x.yaml")
-
-
-def test_a_worker_ends_what_takes_too_long_and_works_again(worker):
-    with pytest.raises(UserError, match="took more than 1 s"):
-        worker.call(sum, range(10**15))
-    assert worker.call(len, "abc") == 3
-
-
-def test_a_worker_ends_what_takes_too_much_memory_and_works_again(worker):
-    with pytest.raises(UserError, match="too large"):
-        worker.call(bytearray, 4 << 30)
-    assert worker.call(len, "abc") == 3

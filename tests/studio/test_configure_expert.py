@@ -108,16 +108,16 @@ def test_a_script_is_read_and_not_run(studio, tmp_path):
     assert not (tmp_path / "stolen").exists()
 
 
-def test_a_script_without_an_end_is_ended(studio, monkeypatch):
-    from trinity_compat.studio import expert_page
-    from trinity_compat.studio.bounded_worker import BoundedWorker
-
-    worker = BoundedWorker(2, 1 << 30)
-    monkeypatch.setattr(expert_page, "worker", lambda: worker)
+def test_a_script_without_an_end_is_ended_and_nothing_else(studio):
+    server = studio.app.state.studio.text_server
+    server.warm()
+    process = server._process
     names = [f"v{number}" for number in range(40)]
     text = "v0=" + "x" * 100 + "".join(f"\n{b}=${a}${a}" for a, b in itertools.pairwise(names))
     page = post(studio, "/configure/load", text=f"{text}\npython3 -m verl.trainer.main_ppo a=$v39").text
     assert "Not yet a run" in page
+    assert "v:model.model_path" in post(studio, "/configure/load", text=made_from({}).script).text
+    assert server._process is process
 
 
 def test_a_problem_stands_at_its_field(studio):

@@ -1,14 +1,21 @@
 """The page Translate: the command line's own bytes, and nothing of a text is run or breaks the next one."""
 
+import contextlib
 import os
+import select
+import threading
 import time
+from pathlib import Path
 
 import pytest
 from studio_jobs import client_of
 from translate_texts import HOSTILE, ROOT, command_line, scripts
 
-from trinity_compat.cli import _command_server
-from trinity_compat.studio.commands import Commands
+from trinity_compat.cli import _text_server
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.python_command import of_code
+from trinity_compat.common.releases import TARGETS
+from trinity_compat.studio.text_server import TextServer
 
 GRPO = (ROOT / "examples/verl_scripts/run_toy_grpo.sh").read_text()
 LAUNCH = "python3 -m verl.trainer.main_ppo {} trainer.n_gpus_per_node=8\n"
@@ -18,7 +25,7 @@ LAUNCH = "python3 -m verl.trainer.main_ppo {} trainer.n_gpus_per_node=8\n"
 def client(tmp_path_factory):
     client = client_of(tmp_path_factory.mktemp("jobs"))
     yield client
-    client.app.state.studio.commands.close()
+    client.app.state.studio.text_server.close()
 
 
 @pytest.fixture
@@ -170,30 +177,101 @@ def busy(words):
     ],
 )
 def test_a_command_ends_at_its_limits(monkeypatch, does, limit):
-    monkeypatch.setattr(_command_server, "_code_of", does)
-    monkeypatch.setattr(_command_server, "SECONDS", 1)
-    monkeypatch.setattr(_command_server, "OUTPUT", 1 << 20)
+    monkeypatch.setattr(_text_server, "_code_of", does)
+    monkeypatch.setattr(_text_server, "SECONDS", 1)
+    monkeypatch.setattr(_text_server, "OUTPUT", 1 << 20)
     if limit == "more than 1 s":
-        monkeypatch.setattr(_command_server, "WALL_S", 1)
-    (found,) = _command_server._answered({"run.sh": ""}, [["translate"]])
+        monkeypatch.setattr(_text_server, "WALL_S", 1)
+    (found,) = _text_server._answered({"run.sh": ""}, [["translate"]])
     assert limit in found["limit"]
 
 
 def test_a_server_that_died_is_started_again():
-    commands = Commands()
+    server = TextServer()
     files, words = {"run.sh": GRPO}, [["parse", "run.sh"]]
-    assert commands.run(files, words)[0].code == 0
-    commands._process.kill()
-    commands._process.wait()
-    assert commands.run(files, words)[0].code == 0
-    commands.close()
+    assert server.run(files, words)[0].code == 0
+    server._process.kill()
+    server._process.wait()
+    assert server.run(files, words)[0].code == 0
+    server.close()
+
+
+def test_a_server_that_does_not_read_its_request_is_no_error(monkeypatch):
+    deaf = "import os, time; os.close(0); print('x', flush=True); time.sleep(1000)"
+    monkeypatch.setattr("trinity_compat.studio.text_server.of_module", lambda _: of_code(deaf))
+    server = TextServer()
+    server.warm()
+    select.select([server._process.stdout], [], [])
+    assert [each.limit for each in server.run({}, [["parse"]])] == ["no answer"]
+
+
+def test_a_function_answers_and_says_what_is_wrong():
+    server = TextServer()
+    assert "actor_rollout_ref" in server.call("files_of_form", {})["script"]
+    with pytest.raises(UserError, match=r"^pasted\.yaml:2: model.modle_path: .*\n  hint: did you mean"):
+        server.call("fields_of_text", "model:\n  modle_path: m\n", TARGETS[0])
+    with pytest.raises(UserError, match="TypeError"):
+        server.call("fields_of_text", 3, TARGETS[0])
+    server.close()
+
+
+_ASLEEP = """
+import time
+from pathlib import Path
+from trinity_compat.cli import _text_server
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.python_command import of_code
+from trinity_compat.common.releases import TARGETS
+
+def sleep(words):
+    Path("asleep").touch()
+    time.sleep(1000)
+
+_text_server._warm, _text_server._code_of = lambda: None, sleep
+_text_server.WALL_S = 1000
+_text_server.serve_studio()
+"""
+
+
+def test_a_server_that_is_closed_leaves_no_process_and_no_text(monkeypatch, tmp_path):
+    """In the middle of a request, which then has no answer, as has the next one."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("trinity_compat.studio.text_server.of_module", lambda _: of_code(_ASLEEP))
+    server, found = TextServer(), []
+    asked = threading.Thread(target=lambda: found.extend(server.run({"run.sh": ""}, [["parse"]])))
+    asked.start()
+    while not list(tmp_path.glob("*/texts/asleep")):
+        assert asked.is_alive()
+        time.sleep(0.01)
+    (folder,) = tmp_path.iterdir()
+    server.close()
+    asked.join()
+    assert [each.limit for each in (*found, *server.run({}, [["parse"]]))] == ["no answer"] * 2
+    assert list(tmp_path.iterdir()) == []
+    assert not [place for place in working_directories() if place.startswith(str(folder))]
+
+
+def working_directories():
+    """Those of all processes; that of a folder that is gone ends with "(deleted)"."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            yield str((process / "cwd").readlink())
+
+
+def test_the_studio_ends_its_server(tmp_path):
+    client = client_of(tmp_path)
+    with client:
+        client.get("/configure")
+        process = client.app.state.studio.text_server._process
+        assert process.poll() is None
+    assert process.returncode == 0
 
 
 def test_more_than_a_few_requests_at_once_are_turned_away():
-    commands = Commands()
-    while commands._waiting.acquire(blocking=False):
+    server = TextServer()
+    while server._waiting.acquire(blocking=False):
         pass
-    assert [each.limit for each in commands.run({}, [["parse", "run.sh"]])] == ["busy"]
+    assert [each.limit for each in server.run({}, [["parse", "run.sh"]])] == ["busy"]
 
 
 def test_the_keys_to_complete_are_verl_s_by_release(client):
@@ -204,6 +282,6 @@ def test_the_keys_to_complete_are_verl_s_by_release(client):
 
 
 def test_a_server_that_is_late_is_ended():
-    commands = Commands(wait_s=0)
-    assert [each.limit for each in commands.run({}, [["parse", "run.sh"]])] == ["no answer"]
-    assert commands._process is None
+    server = TextServer(wait_s=0)
+    assert [each.limit for each in server.run({}, [["parse", "run.sh"]])] == ["no answer"]
+    assert server._process is None

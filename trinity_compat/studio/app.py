@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -81,6 +82,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/alive", _alive),
             *mounts(),
         ],
+        lifespan=_lifespan,
         middleware=[Middleware(RequestGuard, listener=listener, refusal=refusal)],
         exception_handlers={
             HTTPException: _problem_page,
@@ -93,6 +95,12 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
     app.state.studio = Studio.over(root, listener, Comparisons(Baselines(root, baselines or {})))
     app.state.panels = Panels(root)
     return app
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    yield
+    app.state.studio.text_server.close()
 
 
 async def _alive(request: Request) -> Response:

@@ -1,13 +1,12 @@
 """The page that makes a launch and its YAML from nothing.
 
-A form is a GET, so its address holds it. The files are made in a process with limits, since any setting of
-veRL may stand in it.
+A form is a GET, so its address holds it. The files are made by the text server, since any setting of veRL may
+stand in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
@@ -15,19 +14,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.studio.bounded_worker import BoundedWorker
-from trinity_compat.studio.pages import page
-from trinity_compat.translate.form import BASIC, FIELDS, MORE, FormRemark, FormResult, defaults, made_from
+from trinity_compat.studio.pages import page, studio_of
+from trinity_compat.translate.form import BASIC, FIELDS, MORE, FormRemark, FormResult, defaults
+from trinity_compat.translate.form.answers import result_in
 
-_SECONDS = 20
-_MEMORY = 1 << 30
 FILES = {"yaml": "trinity.yaml", "script": "run.sh"}
-
-
-@cache
-def worker() -> BoundedWorker:
-    """Return the process that reads what others may have written."""
-    return BoundedWorker(_SECONDS, _MEMORY)
 
 
 def texts_of(given: Mapping[str, str]) -> dict[str, str]:
@@ -40,18 +31,23 @@ def texts_of(given: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def made(texts: Mapping[str, str]) -> FormResult:
+def made(request: Request, texts: Mapping[str, str]) -> FormResult:
     """Return the files of a form."""
     try:
-        return worker().call(made_from, dict(texts))
+        return result_in(studio_of(request).text_server.call("files_of_form", dict(texts)))
     except UserError as error:
-        return FormResult(remarks=(FormRemark("error", error.message, error.hint or ""),))
+        return refused(error)
+
+
+def refused(error: UserError) -> FormResult:
+    """Return a result without files, for fields that could not be read."""
+    return FormResult(remarks=(FormRemark("error", error.message, error.hint or ""),))
 
 
 def configure(request: Request) -> Response:
     """Show the form with its remarks and files; with ``part`` only these, for a page that is open."""
     texts = texts_of(request.query_params)
-    result = made(texts)
+    result = made(request, texts)
     values = {
         "basic": BASIC,
         "more": MORE,
@@ -73,7 +69,7 @@ def file(request: Request) -> Response:
     kind = request.path_params["kind"]
     if kind not in FILES:
         raise HTTPException(404, f"No file {kind!r}: the files are {', '.join(FILES)}.")
-    result = made(texts_of(request.query_params))
+    result = made(request, texts_of(request.query_params))
     if not result.works:
         raise HTTPException(
             400, "; ".join(remark.message for remark in result.remarks if remark.rank == "error")

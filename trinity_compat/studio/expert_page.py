@@ -15,13 +15,13 @@ from starlette.responses import Response
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TARGETS
-from trinity_compat.studio.configure_page import FILES, download, made, texts_of, worker
+from trinity_compat.studio.configure_page import FILES, download, made, refused, texts_of
 from trinity_compat.studio.control import check_form_secret
-from trinity_compat.studio.pages import page
+from trinity_compat.studio.pages import page, studio_of
 from trinity_compat.translate.form import FormRemark, FormResult
-from trinity_compat.translate.form.expert import by_path, expert_fields, made_of_fields
-from trinity_compat.translate.form.expert import texts_of as texts_of_config
-from trinity_compat.translate.form.loaded import FieldChange, Loaded, changes_since, loaded
+from trinity_compat.translate.form.answers import result_in
+from trinity_compat.translate.form.expert import by_path, expert_fields
+from trinity_compat.translate.form.loaded import FieldChange
 
 _LARGEST = 1 << 20  # bytes of a request
 _FIELD = "v:"  # before a path in the name of an input
@@ -42,12 +42,11 @@ async def load(request: Request) -> Response:
     given = await _given(request)
     text, target = given.get("text", ""), _target(given)
     try:
-        found: Loaded = await run_in_threadpool(worker().call, loaded, text, target)
+        found = await run_in_threadpool(studio_of(request).text_server.call, "fields_of_text", text, target)
     except UserError as error:
         remark = FormRemark("error", str(error))
         return _page(request, FormResult(remarks=(remark,)), {}, target, origin=text, pasted=text)
-    texts = texts_of_config(found.config, found.target)
-    return await run_in_threadpool(_shown, request, texts, found.target, text, False)
+    return await run_in_threadpool(_shown, request, found["texts"], found["target"], text, False)
 
 
 async def file(request: Request) -> Response:
@@ -55,7 +54,7 @@ async def file(request: Request) -> Response:
     kind = request.path_params["kind"]
     given = await _given(request)
     texts = {name.removeprefix(_FIELD): text for name, text in given.items() if name.startswith(_FIELD)}
-    result = await run_in_threadpool(_made, texts, _target(given))
+    result, _ = await run_in_threadpool(_made, request, texts, _target(given))
     text = {"yaml": result.yaml, "script": result.script}.get(kind)
     if not text:
         raise HTTPException(400, "These fields make no such file: check them first.")
@@ -66,27 +65,26 @@ def _new(request: Request) -> Response:
     target = _target(request.query_params)
     if not set(request.query_params) - {"target"}:
         return _shown(request, {}, target, "", False)
-    form = made(texts_of(request.query_params))
+    form = made(request, texts_of(request.query_params))
     if not form.works:
         return _page(request, form, {}, target)
-    short: Loaded = worker().call(loaded, form.script, target)
-    return _shown(request, texts_of_config(short.config, target), target, form.script, False)
+    short = studio_of(request).text_server.call("fields_of_text", form.script, target)
+    return _shown(request, short["texts"], target, form.script, False)
 
 
-def _made(texts: Mapping[str, str], target: str) -> FormResult:
+def _made(
+    request: Request, texts: Mapping[str, str], target: str, origin: str = ""
+) -> tuple[FormResult, list[FieldChange]]:
+    """Return the files of the fields, and the changes since ``origin`` was loaded."""
     try:
-        return worker().call(made_of_fields, dict(texts), target)
+        answer = studio_of(request).text_server.call("files_of_fields", dict(texts), target, origin)
     except UserError as error:
-        return FormResult(remarks=(FormRemark("error", error.message, error.hint or ""),))
+        return refused(error), []
+    return result_in(answer), answer["changes"]
 
 
 def _shown(request: Request, texts: Mapping[str, str], target: str, origin: str, part: bool) -> Response:
-    result, changes = _made(texts, target), []
-    if origin and result.works:
-        try:
-            changes = worker().call(changes_since, origin, target, dict(result.config))
-        except UserError as error:
-            result = FormResult(remarks=(FormRemark("error", f"the text that was loaded: {error}"),))
+    result, changes = _made(request, texts, target, origin)
     return _page(request, result, texts, target, origin=origin, changes=changes, part=part)
 
 

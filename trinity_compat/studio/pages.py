@@ -18,7 +18,6 @@ from starlette.responses import HTMLResponse, Response
 
 from trinity_compat import __version__
 from trinity_compat.studio.assets import assets_digest
-from trinity_compat.studio.commands import Commands
 from trinity_compat.studio.guard import Listener
 from trinity_compat.studio.jobs import Job, Jobs
 from trinity_compat.studio.run_index import RunIndex
@@ -26,6 +25,7 @@ from trinity_compat.studio.run_notes import RunNotes
 from trinity_compat.studio.run_state import MEANS, spark_points
 from trinity_compat.studio.series import SeriesCache
 from trinity_compat.studio.summaries import Summaries
+from trinity_compat.studio.text_server import TextServer
 
 if TYPE_CHECKING:
     from trinity_compat.studio.comparisons import Comparisons
@@ -46,7 +46,7 @@ class Studio:
     notes: RunNotes
     comparisons: Comparisons
     templates: jinja2.Environment
-    commands: Commands
+    text_server: TextServer
 
     @classmethod
     def over(cls, root: Path, listener: Listener, comparisons: Comparisons) -> Studio:
@@ -60,7 +60,7 @@ class Studio:
             RunNotes(),
             comparisons,
             _templates(listener),
-            Commands(),
+            TextServer(),
         )
 
 

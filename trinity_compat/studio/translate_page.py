@@ -1,6 +1,6 @@
 """The page Translate: a text becomes YAML, findings and messages, as the command line makes them.
 
-The text goes to commands in processes of their own (``commands.py``); the page shows the command line that
+The text goes to commands in processes of their own (``text_server.py``); the page shows the command line that
 gives the same bytes.
 """
 
@@ -22,9 +22,9 @@ from starlette.responses import JSONResponse, Response
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.unset_variables import is_always_set
-from trinity_compat.studio.commands import Result
 from trinity_compat.studio.control import check_form_secret
 from trinity_compat.studio.pages import as_json, page, studio_of
+from trinity_compat.studio.text_server import Result
 from trinity_compat.trinity.config import TARGETS
 from trinity_compat.verl_config.releases import FLAVOURS, key_index
 
@@ -61,7 +61,7 @@ async def translate_page(request: Request) -> Response:
     """Show the page on GET; on POST return the translation of the form's text as JSON."""
     studio = studio_of(request)
     if request.method == "GET":
-        await run_in_threadpool(studio.commands.warm)
+        await run_in_threadpool(studio.text_server.warm)
         values = {
             "releases": VERL_RELEASES,
             "targets": TARGETS,
@@ -102,7 +102,7 @@ def _translated(request: Request, form: FormData) -> dict[str, object]:
         return {"name": source.name, "empty": True}
     files = {source.name: source.text}
     if source.is_trinitys:
-        (result,) = studio.commands.run(files, [["to-verl", source.name]])
+        (result,) = studio.text_server.run(files, [["to-verl", source.name]])
         return {"name": source.name, "trinity": True, **_shown(["to-verl", source.name], result)}
     reading = list(_reading_options(form, str(studio.jobs.root.absolute())))
     options = [*reading, *_options(form)]
@@ -110,7 +110,7 @@ def _translated(request: Request, form: FormData) -> dict[str, object]:
     commands = [words, ["audit", source.name, *options, "--format=json"]]
     if not source.is_yaml:
         commands.append(["parse", source.name, *reading, "--format=json"])
-    result, audit, *parsed = studio.commands.run(files, commands)
+    result, audit, *parsed = studio.text_server.run(files, commands)
     return {
         "name": source.name,
         "trinity": False,
@@ -127,7 +127,7 @@ def _upgraded(request: Request, form: FormData) -> dict[str, object]:
     version = [f"--verl-version={_release(form)}"] if _release(form) else []
     reading = _reading_options(form, str(studio.jobs.root.absolute()))
     words = ["upgrade", source.name, *reading, *version]
-    (result,) = studio.commands.run({source.name: source.text}, [words])
+    (result,) = studio.text_server.run({source.name: source.text}, [words])
     return {"name": source.name, **_shown(words, result)}
 
 
@@ -144,7 +144,7 @@ def _differing(request: Request, form: FormData) -> dict[str, object]:
         files[first] = other.text
     options = [*_reading_options(form, str(studio.jobs.root.absolute())), "--format=json"]
     words = ["diff", first, source.name, *options]
-    (result,) = studio.commands.run(files, [words])
+    (result,) = studio.text_server.run(files, [words])
     found = _data(result)
     comparison = found["comparisons"][0] if isinstance(found, dict) else None
     return {"name": source.name, "a": first, **_shown(words, result), "comparison": comparison}

@@ -1,11 +1,12 @@
-"""Light commands over a page's text, in processes of their own that end at their limits.
+"""Commands and functions over a page's texts, in processes of their own that end at their limits.
 
-``trinity_compat.cli._command_server`` imports the commands once and forks for each. It starts with the first
-page that needs it, and is started again where it has died.
+``trinity_compat.cli._text_server`` imports them once and forks for each. It starts with the first page that
+needs it, is started again where it has died, and ends with the studio.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import subprocess
@@ -13,13 +14,17 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.python_command import of_module
+from trinity_compat.translate.form.answers import ARGUMENTS
 
-_SERVER = "trinity_compat.cli._command_server"
+_SERVER = "trinity_compat.cli._text_server"
 _WAIT_S = 90  # for an answer: the server's own limits end each command before
 _CHUNK = 1 << 20
 _LARGEST = 64 << 20  # bytes of an answer
+_END_S = 5  # for a server that is asked to end
 _MOST_AT_ONCE = 4  # requests that wait: each holds one of the studio's threads
 
 
@@ -33,13 +38,14 @@ class Result:
     limit: str
 
 
-class Commands:
-    """The command server, one request at a time."""
+class TextServer:
+    """The server, one request at a time."""
 
     def __init__(self, wait_s: float = _WAIT_S) -> None:
         self._wait_s = wait_s
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
         self._waiting = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
     def warm(self) -> None:
@@ -60,6 +66,22 @@ class Commands:
         finally:
             self._waiting.release()
 
+    def call(self, function: str, *arguments: object) -> dict[str, Any]:
+        """Return the answer of a function of ``translate.form.answers``.
+
+        Raises UserError with what it says, or with the limit that ended it.
+        """
+        (result,) = self.run({ARGUMENTS: json.dumps(arguments)}, [[function]])
+        if result.limit:
+            raise UserError(f"this was ended: {result.limit}", hint="shorten the text, or try again")
+        if result.code != 0:
+            raise UserError(f"cannot be read ({result.err.strip().removeprefix('error: ')})")
+        answer: dict[str, Any] = json.loads(result.out)
+        if error := answer.get("error"):
+            place = Where(error["place"]) if error["place"] else None
+            raise UserError(error["message"], where=place, hint=error["hint"] or None)
+        return answer
+
     def _answered(self, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> list[Result]:
         request = json.dumps({"files": dict(files), "commands": [list(words) for words in commands]}).encode()
         with self._lock:
@@ -71,11 +93,17 @@ class Commands:
                 return [Result(1, "", "", "no answer") for _ in commands]
 
     def close(self) -> None:
-        """End the server."""
+        """End the server and whatever it runs, for good."""
+        self._closed = True
+        if (process := self._process) is not None:
+            process.terminate()  # whoever waits for it learns that it ended
         with self._lock:
             self._end()
 
     def _started(self) -> subprocess.Popen[bytes]:
+        """Return a server that runs. Raises OSError once it is closed."""
+        if self._closed:
+            raise OSError("the studio ends")
         if self._process is None or self._process.poll() is not None:
             self._end()
             self._process = subprocess.Popen(
@@ -109,8 +137,13 @@ class Commands:
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.wait()
+            process.terminate()
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    with contextlib.suppress(BrokenPipeError):  # what a server that died has not read
+                        pipe.close()

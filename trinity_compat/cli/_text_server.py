@@ -1,9 +1,10 @@
-"""Server of light commands over texts of a web page: a process that forks for each command, within limits.
+"""Server over a web page's texts, which others may have written: it forks for each command, within limits.
 
-The studio starts it (``studio/commands.py``). A request and its answer are one line of JSON each. The texts
-are written to a folder of the request's own, and the command line runs there as a user would run it, in a
-fork that has imported everything already. The kernel ends that fork at its limits, so that a hostile script
-costs no more than them and changes nothing for the next request.
+The studio starts it (``studio/text_server.py``). A request and its answer are one line of JSON each. The
+texts are written to a folder of the request's own. There the command line runs as a user would run it, or a
+function of the page Configure (``translate/form/answers.py``), in a fork that has imported everything
+already. The kernel ends that fork at its limits, so that a hostile text costs no more than them and changes
+nothing for the next request.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trinity_compat.cli import main
+from trinity_compat.common.releases import TARGETS
+from trinity_compat.translate.form import defaults
+from trinity_compat.translate.form.answers import ARGUMENTS, FUNCTIONS, answered
 
 LIGHT = ("translate", "audit", "parse", "upgrade", "diff", "to-verl")
 SECONDS = 10  # of processor time, for all commands of a request
@@ -35,8 +39,15 @@ _WARM = (
 )
 
 
+class _Ended(BaseException):
+    """The studio asks the server to end."""
+
+
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until their end: ``{"files": {name: text}, "commands": [[word, …], …]}``."""
+    """Answer requests until their end: ``{"files": {name: text}, "commands": [[word, …], …]}``.
+
+    In place of a command there may be a function's name, as its only word: it prints its answer in JSON.
+    """
     _warm()
     for line in requests:
         request = json.loads(line)
@@ -56,18 +67,27 @@ def _warm() -> None:
             for words in commands:
                 with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
                     _code_of(words)
+    answered("files_of_form", [defaults()])
+    for target in TARGETS:
+        answered("files_of_fields", [answered("fields_of_text", [_WARM, target])["texts"], target, _WARM])
     gc.freeze()
 
 
 def _answered(files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> list[dict[str, object]]:
     """Run each command in a fork of its own, side by side; see ``_result``."""
     folder = Path(tempfile.mkdtemp(prefix="trinity-compat-"))
+    forks: list[int] = []
     try:
         for name, text in files.items():
             (folder / "texts").mkdir(exist_ok=True)
             (folder / "texts" / name).write_bytes(text.encode(errors="surrogatepass"))
-        forks = [_forked(words, folder, number) for number, words in enumerate(commands)]
+        for number, words in enumerate(commands):
+            forks.append(_forked(words, folder, number))
         return [_result(folder, number, _status(fork)) for number, fork in enumerate(forks)]
+    except _Ended:
+        for fork in forks:
+            _end_group(fork)
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -81,9 +101,13 @@ def _forked(words: Sequence[str], folder: Path, number: int) -> int:
 
 def _status(fork: int) -> int:
     _, status = os.waitpid(fork, 0)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(fork, signal.SIGKILL)  # the parser that a killed fork leaves
+    _end_group(fork)  # the parser that a killed fork leaves
     return os.waitstatus_to_exitcode(status)
+
+
+def _end_group(fork: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(fork, signal.SIGKILL)
 
 
 def _limit(code: int) -> str:
@@ -129,6 +153,9 @@ def _run(words: Sequence[str], folder: Path, number: int) -> None:
 
 
 def _code_of(words: Sequence[str]) -> int:
+    if words[0] in FUNCTIONS:
+        print(json.dumps(answered(words[0], json.loads(Path(ARGUMENTS).read_text()))))
+        return 0
     sys.argv = ["trinity-compat", *words]
     try:
         main(list(words))
@@ -139,7 +166,7 @@ def _code_of(words: Sequence[str]) -> int:
 
 def _limit_self() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the studio's
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, WALL_S)
     used = next(
@@ -153,6 +180,18 @@ def _limit_self() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _end(signum: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would cut the end short
+    raise _Ended
+
+
+def serve_studio() -> None:
+    """Answer the studio until it ends, or asks the server to: no fork and no text is left behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the studio's
+    signal.signal(signal.SIGTERM, _end)
+    with contextlib.suppress(_Ended):
+        serve(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
+    serve_studio()
