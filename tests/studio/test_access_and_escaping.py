@@ -187,7 +187,20 @@ def test_what_changes_something_wants_the_form_s_secret(studio):
     assert len(changing(studio)) >= 2
     for path in changing(studio):
         for form in ({}, {"csrf": "guess"}):
-            assert studio.post(path, data=form).status_code in (403, 409)
+            assert studio.post(path, data=form).status_code == 403
+
+
+def test_a_form_that_is_too_large_or_hides_its_length_is_not_read(studio):
+    secret = f"csrf={studio.app.state.studio.listener.csrf}&x=".encode()
+    for path in changing(studio):
+        for content in (secret + b"x" * (13 << 20), iter([secret])):
+            headers = {"content-type": "application/x-www-form-urlencoded"}
+            assert studio.post(path, content=content, headers=headers).status_code == 413, path
+
+
+def test_the_head_of_a_page_with_a_form_is_that_of_the_page(studio):
+    for path in ("/stop/plain", "/resume/plain", "/translate", "/configure/expert"):
+        assert studio.head(path).status_code == studio.get(path).status_code == 200
 
 
 @pytest.mark.parametrize(

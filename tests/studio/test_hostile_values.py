@@ -119,7 +119,7 @@ def test_a_hostile_form_gets_a_page(studio, path, monkeypatch):
             answer = studio.post(address, content=body.encode(), headers=plain)
             assert answer.status_code < 500, (name, value, answer.text)
     as_file = studio.post(address, files=dict.fromkeys(PARAMETERS[path], ("x", b"1")))
-    assert as_file.status_code in (400, 403, 409)
+    assert as_file.status_code == 400
     for kind in ("multipart/form-data", "multipart/form-data; boundary=x", "application/json", "x"):
         assert studio.post(address, content=b"\xff--x\r\n", headers={"content-type": kind}).status_code < 500
 

@@ -155,6 +155,10 @@ def test_a_text_that_is_too_large_is_refused(ask, client):
     assert client.post("/translate", content=b"x" * (13 << 20)).status_code == 413
 
 
+def test_a_text_in_another_script_may_be_as_long(ask):
+    assert ask("#" + "字" * 600_000).json()["code"] == 2
+
+
 def test_a_form_that_the_studio_did_not_make_is_refused(client):
     assert client.post("/translate", data={"text": GRPO}).status_code == 403
 

@@ -28,9 +28,8 @@ from trinity_compat.common.redaction import masked, shown
 from trinity_compat.job.checkpoints import MARKER
 from trinity_compat.run.job_dir.job_dir import identity_of, lock_path, side_locks
 from trinity_compat.studio import job_files
-from trinity_compat.studio.guard import has_form_secret
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_of, page, page_of, studio_of
+from trinity_compat.studio.pages import form_of, job_of, page, page_of
 from trinity_compat.studio.path_ownership import not_own, not_own_tree
 from trinity_compat.studio.restarted_runs import RestartedRun
 from trinity_compat.studio.resume_changes import (
@@ -73,13 +72,14 @@ class LockHolder:
 
 async def stop(request: Request) -> Response:
     """Show the confirmation page; on its form, send SIGTERM to the processes that hold the job."""
-    job = job_of(request)
+    if request.method == "POST":
+        await form_of(request)
+    job = await run_in_threadpool(job_of, request)
     found = await run_in_threadpool(holders, job)
     why_not = await run_in_threadpool(_stop_refusal, job, found)
-    if request.method == "GET" or why_not:
+    if request.method != "POST" or why_not:
         values = {"job": job, "holders": [holder.pid for holder in found], "why_not": why_not}
         return page(request, "stop.html", values, status=409 if request.method == "POST" else 200)
-    await check_form_secret(request)
     for holder in found:
         if problem := await run_in_threadpool(_end, holder):
             raise HTTPException(409, problem)
@@ -88,9 +88,11 @@ async def stop(request: Request) -> Response:
 
 async def resume(request: Request) -> Response:
     """Show the confirmation page; on its form, start the recorded command again."""
-    job = job_of(request)
+    if request.method == "POST":
+        await form_of(request)
+    job = await run_in_threadpool(job_of, request)
     command, folder, why_not = await run_in_threadpool(_resume_command, job)
-    if request.method == "GET" or why_not:
+    if request.method != "POST" or why_not:
         values = {
             "job": job,
             "command": shlex.join(masked(command)),
@@ -99,15 +101,8 @@ async def resume(request: Request) -> Response:
             "since": None if why_not else await run_in_threadpool(_since_last_start, job, folder),
         }
         return page(request, "resume.html", values, status=409 if request.method == "POST" else 200)
-    await check_form_secret(request)
     await run_in_threadpool(_start, command, folder, job)
     return RedirectResponse(page_of(request, "run", job), 303)
-
-
-async def check_form_secret(request: Request) -> None:
-    """Raise HTTPException 403 for a form that this process did not make."""
-    if not await has_form_secret(request, studio_of(request).listener):
-        raise HTTPException(403, "This form was not made by this start of the studio. Open its page again.")
 
 
 # -- stopping -----------------------------------------------------------------------------------

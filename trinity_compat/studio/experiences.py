@@ -23,11 +23,11 @@ from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.optional_packages import need
 from trinity_compat.common.redaction import hidden
 from trinity_compat.studio import export
-from trinity_compat.studio.control import check_form_secret
 from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row, task_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
     finite_number,
+    form_of,
     group_of,
     job_of,
     page,
@@ -173,9 +173,8 @@ def read_answers(conn: sa.Connection, number: int, most: int) -> Iterator[tuple[
 
 async def note(request: Request) -> Response:
     """Keep a pin and a note of one answer."""
-    job = job_of(request)
-    await check_form_secret(request)
-    form = await request.form()
+    form = await form_of(request)
+    job = await run_in_threadpool(job_of, request)
     number, back = (whole_number(str(form.get(name, "")), name) for name in ("id", "group"))
     text = str(form.get("note", ""))[:_LONGEST_NOTE].strip()
 

@@ -16,8 +16,7 @@ from starlette.responses import Response
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TARGETS
 from trinity_compat.studio.configure_page import FILES, download, made, refused, texts_of
-from trinity_compat.studio.control import check_form_secret
-from trinity_compat.studio.pages import page, studio_of
+from trinity_compat.studio.pages import form_of, page, studio_of
 from trinity_compat.translate.form import FormRemark, FormResult
 from trinity_compat.translate.form.answers import result_in
 from trinity_compat.translate.form.expert import by_path, expert_fields
@@ -29,7 +28,7 @@ _FIELD = "v:"  # before a path in the name of an input
 
 async def expert(request: Request) -> Response:
     """Show the fields: a new configuration, that of a form (GET), or those of this page's form (POST)."""
-    if request.method == "GET":
+    if request.method != "POST":
         return await run_in_threadpool(_new, request)
     given = await _given(request)
     texts = {name.removeprefix(_FIELD): text for name, text in given.items() if name.startswith(_FIELD)}
@@ -139,10 +138,6 @@ def _target(given: Mapping[str, str]) -> str:
 
 async def _given(request: Request) -> dict[str, str]:
     """Return the fields of a form of this page. Raises HTTPException 413 and 403."""
-    length = request.headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > _LARGEST:
-        raise HTTPException(413, f"The form has more than {_LARGEST >> 20} MiB.")
-    await check_form_secret(request)
-    form = await request.form()
+    form = await form_of(request, _LARGEST)
     # A browser sends the lines of a textarea with CR LF, which bash takes for part of a word.
     return {name: value.replace("\r\n", "\n") for name, value in form.items() if isinstance(value, str)}

@@ -114,9 +114,9 @@ class RequestGuard:
         if request.scope["path"].startswith(PUBLIC):
             return None
         given = request.query_params.get("token")
-        if request.method == "GET" and _same(given, self._listener.token):
+        if request.method == "GET" and is_secret(given, self._listener.token):
             return self._grant_access(request)
-        if not _same(request.cookies.get(self._listener.cookie), self._listener.ticket):
+        if not is_secret(request.cookies.get(self._listener.cookie), self._listener.ticket):
             return self._page(request, 401, "This is not the studio's current token." if given else "")
         if request.method not in ("GET", "HEAD") and not _same_origin(request.headers):
             return self._page(request, 403, "The request came from another site.")
@@ -141,8 +141,9 @@ class RequestGuard:
         return answer
 
 
-def _same(given: str | None, secret: str) -> bool:
-    return given is not None and hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+def is_secret(given: object, secret: str) -> bool:
+    """Return whether a text from outside is the secret, in a time that tells nothing about it."""
+    return isinstance(given, str) and hmac.compare_digest(given.encode(errors="replace"), secret.encode())
 
 
 def _is_answered(request: Request) -> bool:
@@ -167,9 +168,3 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return guarded
-
-
-async def has_form_secret(request: Request, listener: Listener) -> bool:
-    """Return whether a form carries the secret that only this process's pages contain."""
-    given = (await request.form()).get("csrf")
-    return isinstance(given, str) and _same(given, listener.csrf)

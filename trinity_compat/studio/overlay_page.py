@@ -18,9 +18,8 @@ from trinity_compat.compare.names import is_trinity, rename
 from trinity_compat.studio import run_state
 from trinity_compat.studio.baselines import Baseline
 from trinity_compat.studio.compare_page import SEEDS, selected
-from trinity_compat.studio.control import check_form_secret
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import as_json, page, studio_of, whole_number
+from trinity_compat.studio.pages import as_json, form_of, page, studio_of, whole_number
 from trinity_compat.studio.panels import Panels
 from trinity_compat.studio.run_pages import AXES, CURVES
 from trinity_compat.studio.seeds import configuration_but_seeds
@@ -92,8 +91,7 @@ def _panels_of(request: Request) -> Panels:
 
 async def panels(request: Request) -> Response:
     """Save the panel of a form, or remove one, and show the form's runs again."""
-    await check_form_secret(request)
-    form = await request.form()
+    form = await form_of(request)
     names, runs = ([text for text in form.getlist(key) if isinstance(text, str)] for key in ("metric", "run"))
     removed, name = (str(form.get(key, "")) for key in ("remove", "name"))
     kept = _panels_of(request)

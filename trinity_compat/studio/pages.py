@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import jinja2
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from trinity_compat import __version__
 from trinity_compat.studio.assets import assets_digest
-from trinity_compat.studio.guard import Listener
+from trinity_compat.studio.guard import Listener, is_secret
 from trinity_compat.studio.jobs import Job, Jobs
 from trinity_compat.studio.run_index import RunIndex
 from trinity_compat.studio.run_notes import RunNotes
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 View = Callable[[Request], Response]
 HERE = Path(__file__).parent
 _LARGEST = 2**63 - 1  # of a database column
+_LARGEST_FORM = 256 << 10  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,21 @@ def studio_of(request: Request) -> Studio:
     """Return the studio that serves the request."""
     found: Studio = request.app.state.studio
     return found
+
+
+async def form_of(request: Request, largest: int = _LARGEST_FORM) -> FormData:
+    """Return the fields of a form that this process made, of at most ``largest`` bytes.
+
+    Raises HTTPException 413 before the form is read, 403 without the secret that only this process's pages
+    contain, 400 for a form with a file.
+    """
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > largest:
+        raise HTTPException(413, f"The form has more than {largest >> 10} KiB.")
+    form = await request.form(max_files=0, max_part_size=largest)
+    if not is_secret(form.get("csrf"), studio_of(request).listener.csrf):
+        raise HTTPException(403, "This form was not made by this start of the studio. Open its page again.")
+    return form
 
 
 def job_of(request: Request) -> Job:

@@ -9,8 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 
-from trinity_compat.studio.control import check_form_secret
-from trinity_compat.studio.pages import job_of, page_of, studio_of
+from trinity_compat.studio.pages import form_of, job_of, page_of, studio_of
 from trinity_compat.studio.run_notes import RunNote
 
 _MOST_TAGS, _LONGEST_TAG, _LONGEST_NOTE = 12, 40, 2000  # characters
@@ -18,9 +17,8 @@ _MOST_TAGS, _LONGEST_TAG, _LONGEST_NOTE = 12, 40, 2000  # characters
 
 async def tags(request: Request) -> RedirectResponse:
     """Keep the tags and the note of one run."""
-    job = job_of(request)
-    await check_form_secret(request)
-    form = await request.form()
+    form = await form_of(request)
+    job = await run_in_threadpool(job_of, request)
     words = tuple(dict.fromkeys(re.findall(r"[^\s,]+", str(form.get("tags", "")))))
     text = str(form.get("note", "")).strip()
     if len(words) > _MOST_TAGS or any(len(word) > _LONGEST_TAG for word in words):

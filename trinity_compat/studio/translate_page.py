@@ -22,8 +22,7 @@ from starlette.responses import JSONResponse, Response
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.unset_variables import is_always_set
-from trinity_compat.studio.control import check_form_secret
-from trinity_compat.studio.pages import as_json, page, studio_of
+from trinity_compat.studio.pages import as_json, form_of, page, studio_of
 from trinity_compat.studio.text_server import Result
 from trinity_compat.trinity.config import TARGETS
 from trinity_compat.verl_config.releases import FLAVOURS, key_index
@@ -60,7 +59,7 @@ class PageText:
 async def translate_page(request: Request) -> Response:
     """Show the page on GET; on POST return the translation of the form's text as JSON."""
     studio = studio_of(request)
-    if request.method == "GET":
+    if request.method != "POST":
         await run_in_threadpool(studio.text_server.warm)
         values = {
             "releases": VERL_RELEASES,
@@ -70,16 +69,13 @@ async def translate_page(request: Request) -> Response:
             "largest": LARGEST,
         }
         return page(request, "translate.html", values)
-    length = request.headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > _LARGEST_BODY:
-        return _problem(413, _TOO_LARGE)
     try:
-        form = await request.form(max_part_size=4 * LARGEST)
-        await check_form_secret(request)
+        form = await form_of(request, _LARGEST_BODY)
         answer = _ANSWERS.get(_text(form, "view"), _translated)
         return as_json(await run_in_threadpool(answer, request, form))
     except HTTPException as error:
-        return _problem(error.status_code, error.detail)
+        text = _TOO_LARGE if error.status_code == 413 else error.detail
+        return JSONResponse({"problem": shown(text)}, error.status_code)
 
 
 def keys(request: Request) -> Response:
@@ -89,10 +85,6 @@ def keys(request: Request) -> Response:
         for key, (has, _) in key_index()[flavour].items():
             masks[key] = masks.get(key, 0) | has
     return as_json({"releases": VERL_RELEASES, "keys": masks})
-
-
-def _problem(status: int, text: str) -> Response:
-    return JSONResponse({"problem": shown(text)}, status)
 
 
 def _translated(request: Request, form: FormData) -> dict[str, object]:
