@@ -39,6 +39,14 @@ PARAMETERS = {
     "/curves": ["a", "b", "axis", "name"],
     "/report": ["a", "b", "axis"],
     "/answers": ["a", "b", "axis", "task"],
+    "/tags/{job:path}": ["tags", "note", "csrf"],
+    "/configure": ["target", "part"],
+    "/configure/file/{kind}": ["target"],
+    "/configure/expert": ["target", "csrf"],
+    "/configure/expert/file/{kind}": ["target", "csrf"],
+    "/configure/load": ["target", "csrf"],
+    "/translate": ["name", "csrf"],
+    "/keys": [],
     "/stop/{job:path}": ["csrf"],
     "/resume/{job:path}": ["csrf"],
 }
@@ -78,7 +86,13 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def studio(folder):
-    return client_of(folder)
+    client = client_of(folder)
+    yield client
+    client.app.state.studio.text_server.close()
+
+
+def address_of(path):
+    return path.replace("{job:path}", "one").replace("{kind}", "yaml")
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +113,7 @@ def test_a_hostile_value_gets_a_page(studio, path):
         for value in BYTES:
             right = [f"{key}={said}" for key, said in RIGHT.get(path, {}).items() if key != name]
             query = "&".join([*right, f"{name}={value}"]).replace(" ", "%20")
-            answer = studio.get(f"{path.replace('{job:path}', 'one')}?{query}")
+            answer = studio.get(f"{address_of(path)}?{query}")
             assert answer.status_code < 500, (name, value, answer.text)
             assert answer.status_code != 400 or "Content-Security-Policy".lower() in answer.headers
             refused += answer.status_code == 400
@@ -109,7 +123,7 @@ def test_a_hostile_value_gets_a_page(studio, path):
 @pytest.mark.parametrize("path", [path for path, names in PARAMETERS.items() if "csrf" in names])
 def test_a_hostile_form_gets_a_page(studio, path, monkeypatch):
     monkeypatch.setattr("trinity_compat.studio.control._start", lambda *_: None)
-    address = path.replace("{job:path}", "one")
+    address = address_of(path)
     csrf = studio.app.state.studio.listener.csrf
     plain = {"content-type": "application/x-www-form-urlencoded"}
     for name in PARAMETERS[path]:
