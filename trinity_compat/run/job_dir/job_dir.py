@@ -128,6 +128,14 @@ class JobDir:
             )
         return RunSpec.load(self.spec_path)
 
+    def load_started_spec(self) -> RunSpec:
+        """The spec of a run that has started. Raises UserError where there is none, or no database yet."""
+        spec = self.load_spec()
+        file = database_url.file_of(spec.database_url)
+        if file is not None and not file.exists():
+            raise UserError(f"{self.root} has no database yet ({file}): its run has not started")
+        return spec
+
     def _near(self) -> str | None:
         """Return a hint: the neighbouring job with the most similar name, else all of them."""
         jobs = sorted(path.parts[-3] for path in self.root.parent.glob("*/config/run.json"))

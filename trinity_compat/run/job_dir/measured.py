@@ -44,10 +44,7 @@ def read(root: Path) -> Measured:
 
     optional_packages.need_for_a_run()
     job = JobDir.at(root)
-    spec = job.load_spec()
-    file = database_url.file_of(spec.database_url)
-    if file is not None and not file.exists():
-        raise UserError(f"{job.root} has no database yet ({file}): its run has not started")
+    spec = job.load_started_spec()
     buffer = _opened(spec)
     try:
         return _read(buffer, spec, job.root)

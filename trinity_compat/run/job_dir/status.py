@@ -13,8 +13,6 @@ from typing import TextIO
 from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.reading import open_for_reading
 from trinity_compat.buffer.store import Buffer
-from trinity_compat.common import database_url
-from trinity_compat.common.errors import UserError
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir import alerts, start_record
 from trinity_compat.run.job_dir.job_dir import JobDir
@@ -29,10 +27,7 @@ _ENDED = ("done", "failed", "stopped")
 def read_job(root: Path) -> tuple[JobDir, Snapshot]:
     """Read a job's state. Raises UserError for a folder that is not a job, or has no database yet."""
     job = JobDir.at(root)
-    spec = job.load_spec()
-    file = database_url.file_of(spec.database_url)
-    if file is not None and not file.exists():
-        raise UserError(f"{job.root} has no database yet ({file}): its run has not started")
+    spec = job.load_started_spec()
     buffer = _opened(spec)
     try:
         return job, read_snapshot(buffer, spec)
