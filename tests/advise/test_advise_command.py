@@ -107,7 +107,7 @@ def test_what_is_assumed_is_printed(script):
     text = told(script())
     assert "assumed from data.max_response_length=2048; --answer-length MEAN,P99" in text
     assert "Qwen2.5-7B's sizes, by its name" in text
-    assert "40% of the arithmetic of an H100; --train-tokens-per-s gives it, or --job DIR" in text
+    assert "40% of the H100's arithmetic; --train-tokens-per-s gives it, or --job DIR" in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Three lines of a dry run: what the plan uses of its GPUs, what is faster, what that rests on."""
+"""Three lines of a dry run: the plan's use of its GPUs, the fastest mode, and the assumptions."""
 
 from advise_launch import ARR, LAUNCH
 

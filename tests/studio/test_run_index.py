@@ -78,7 +78,7 @@ def test_a_file_of_the_same_time_and_size_is_another(cache, folder, read):
 
 
 @pytest.mark.parametrize("state", ["running", "lost"])
-def test_a_run_that_may_go_on_is_not_kept(cache, tmp_path, read, state):
+def test_a_run_that_goes_on_is_not_kept_and_a_lost_one_is(cache, tmp_path, read, state):
     make_job(tmp_path / "jobs" / "job", state="running")
     if state == "lost":
         db = sqlite3.connect(tmp_path / "jobs" / "job" / "buffer" / "experiences.db")

@@ -1,4 +1,4 @@
-"""Cards by name: memory, bandwidth and speed, by the makers' data sheets."""
+"""Cards by name: memory, bandwidth and speed, by the manufacturers' data sheets."""
 
 from __future__ import annotations
 

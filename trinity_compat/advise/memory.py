@@ -18,8 +18,9 @@ _OUTSIDE_GIB = 1.5  # CUDA's context, NCCL's buffers and CUDA graphs
 class Training:
     """A trainer's own sizes.
 
-    ``tokens``: of a micro-batch on one GPU; ``models``: trained ones; ``references``: models that are only
-    asked; ``checkpointed``: activations are computed again; ``fused``: logits are never whole.
+    ``tokens``: of a micro-batch on one GPU; ``models``: trained ones; ``references``: models that give
+    log-probabilities alone; ``checkpointed``: activations are computed again in the backward pass; ``fused``:
+    kernels that never hold all logits.
     """
 
     tokens: int

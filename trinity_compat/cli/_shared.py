@@ -21,7 +21,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 class _NamedFile(click.types.StringParamType):
-    """Text that mostly names a file or a folder: a shell completes it as one, and ``-`` or a URL passes."""
+    """Text that may name a file or a folder, which a shell completes; ``-`` and URLs are taken too."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -103,7 +103,7 @@ def set_option(command: _Command) -> _Command:
 
 
 def format_option(command: _Command) -> _Command:
-    """Add ``--format text|json``; what the JSON holds, ``trinity-compat schema`` says."""
+    """Add ``--format text|json``; ``trinity-compat schema`` describes the JSON."""
     return click.option(
         "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
     )(command)

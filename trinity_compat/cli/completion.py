@@ -1,4 +1,4 @@
-"""``trinity-compat completion``: what a shell needs to complete the command line."""
+"""``trinity-compat completion``: completion of the command line in a shell."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ def command(names: tuple[str, ...], rules: str | None, form: str) -> None:
         except UserError as error:
             refused.append(str(error))
     if form == "json":
-        told = [{"name": name, "text": text} for name, text in texts.items()]
-        click.echo(json.dumps({"version": 1, "names": told}, indent=1))
+        explained = [{"name": name, "text": text} for name, text in texts.items()]
+        click.echo(json.dumps({"version": 1, "names": explained}, indent=1))
     elif texts:
         click.echo("\n\n".join(texts.values()))
     if refused:

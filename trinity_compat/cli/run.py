@@ -146,14 +146,14 @@ def command(
     if form == "json" and not options.dry_run:
         raise UserError(
             "--format json is for --dry-run",
-            hint="`trinity-compat status JOB --format json` tells of a job",
+            hint="`trinity-compat status JOB --format json` has the state of a job",
         )
     if options.dry_run:
         from trinity_compat.run import dry_run
 
         if form == "json":
-            told = [asdict(one) for one in dry_run.launches(source, arguments, options)]
-            click.echo(json.dumps({"version": 1, "launches": told}, indent=1, default=str))
+            found = [asdict(one) for one in dry_run.launches(source, arguments, options)]
+            click.echo(json.dumps({"version": 1, "launches": found}, indent=1, default=str))
             return 0
         for line in dry_run.lines(source, arguments, options):
             click.echo(line)

@@ -16,7 +16,7 @@ from trinity_compat.translate.editor_schema import editor_schema
 @click.command("schema")
 @click.argument("name", required=False)
 def command(name: str | None) -> None:
-    """Print the JSON Schema NAME, or the names and what each describes.
+    """Print the JSON Schema NAME, or all names with their titles.
 
     Schemas of reports hold every key that a command's JSON may have; those of YAML are for editors
     (`# yaml-language-server: $schema=FILE`).

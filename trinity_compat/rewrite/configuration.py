@@ -90,7 +90,7 @@ class _Configuration:
         plan = self.plan
         self.out.kept += [_plain(remark) for remark in plan.kept]
         self.out.refused += [_plain(remark) for remark in plan.refused]
-        # a key that goes for one that takes its name goes first
+        # removals first: a renamed key may take the name of a removed one
         for change in sorted(plan.changes, key=lambda change: bool(change.new)):
             self._change(self.names[change.index], change.new, change.why)
         for row in self.stale:

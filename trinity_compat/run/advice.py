@@ -1,4 +1,4 @@
-"""Advice on the modes of a launch: its plan in each mode, and what the simulation says of it.
+"""Advice on the modes of a launch: its plan in each mode, and the simulation of that plan.
 
 Every mode is planned as `run` would plan it, so a split that cannot run is refused in the same words.
 """
@@ -130,10 +130,10 @@ def advise(source: Source, options: RunOptions, question: Question, *, name: str
 
 
 def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> Iterator[str]:
-    """Yield what the plan of a dry run uses of its GPUs, what would use more, and what that rests on.
+    """Yield three lines for a dry run: the plan's use of its GPUs, the fastest mode, and the assumptions.
 
-    Every mode is taken at the plan's own split. A plan without two sides, or one whose style is not
-    simulated, has no such lines.
+    Every mode is taken at the plan's own split. A plan with one side, or with a style that is not simulated,
+    has no such lines.
     """
     own = schedule_of(spec)
     if own is None or spec.device != "cuda" or spec.rows or spec.mode not in ("both", "colocate"):
@@ -463,11 +463,11 @@ def _utilization(spec: RunSpec) -> float:
 
 
 def _training(verl: Tree) -> tuple[Training | None, str]:
-    """Return the sizes of an update, as far as the trainer's memory is estimated, with a sentence."""
+    """Return the sizes of an update with a sentence; None where the trainer's memory is not estimated."""
     strategy = value_at(verl, f"{ACTOR}.strategy")
     if strategy not in ("fsdp", "fsdp2") or lora_rank(verl):
-        what = "LoRA" if lora_rank(verl) else f"{ACTOR}.strategy={strategy}"
-        return None, f"memory of the trainer is not estimated for {what}"
+        setting = "LoRA" if lora_rank(verl) else f"{ACTOR}.strategy={strategy}"
+        return None, f"memory of the trainer is not estimated for {setting}"
     passes = _passes(verl)
     shared = VerlView.of(verl).sharing(ACTOR)
     if value_at(verl, f"{ACTOR}.use_dynamic_bsz"):
@@ -589,10 +589,8 @@ def _speeds(
     elif found and found.training:
         made, origin = replace(made, training=found.training), "the job's"
     else:
-        origin = (
-            f"{speeds.TRAINING:.0%} of the arithmetic of an {card.name}; --train-tokens-per-s gives it, or"
-        )
-        origin += " --job DIR"
+        arithmetic = f"{speeds.TRAINING:.0%} of the {card.name}'s arithmetic"
+        origin = f"{arithmetic}; --train-tokens-per-s gives it, or --job DIR"
     return made, [engines, f"the trainer: {made.training:,.0f} tokens a second and GPU: {origin}"]
 
 
@@ -604,10 +602,9 @@ def _generation(
     elif found and found.step_s:
         made, origin = fitted_to(made, found)
     else:
-        of_card = f"{speeds.PREFILL:.0%} of the arithmetic of an {card.name}"
         origin = (
-            f"{speeds.DECODING_S * 1000:g} ms a decoding step, {speeds.BANDWIDTH:.0%} of the bandwidth and"
-            f" {of_card}; --tokens-per-s gives it, or --job DIR"
+            f"{speeds.DECODING_S * 1000:g} ms a decoding step, {speeds.BANDWIDTH:.0%} of the {card.name}'s"
+            f" bandwidth and {speeds.PREFILL:.0%} of its arithmetic; --tokens-per-s gives it, or --job DIR"
         )
     return made, (
         f"the engines: {made.full_rate:,.0f} tokens a second and GPU with all {made.slots} slots in use,"

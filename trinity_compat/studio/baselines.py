@@ -1,7 +1,7 @@
 """Baselines: runs that are not jobs, in the formats of `trinity-compat compare`, as sides of a comparison.
 
 A baseline is given at the start (``--baseline NAME=PATH``) or found by the scan: no path comes from a
-request. Its files may be anybody's, so that the work is bounded before a reader opens them by their names.
+request. Its files may be hostile: number, kinds and sizes are checked before a reader opens one.
 """
 
 from __future__ import annotations

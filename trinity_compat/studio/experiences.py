@@ -94,7 +94,7 @@ _PRUNED: Row = {"state": "gone", "prompt": "", "response": ""}
 
 
 def wanted_of(given: QueryParams) -> ExperienceQuery:
-    """The selection that an address names. Raises HTTPException 400 for a value that none has."""
+    """The selection that an address names. Raises HTTPException 400 for a value that is not valid."""
     bounds = {
         end: {
             name: finite_number(text, f"{name}_{end}")

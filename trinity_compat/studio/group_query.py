@@ -14,7 +14,7 @@ PLACES = ("id", "after")  # of an address: not of the selection
 
 
 def group_query(given: QueryParams) -> GroupQuery:
-    """The selection that an address names. Raises HTTPException 400 for a value that none has."""
+    """The selection that an address names. Raises HTTPException 400 for a value that is not valid."""
     bounds = {
         end: {
             name: finite_number(text, f"{name}_{end}")
