@@ -54,7 +54,9 @@ def _base(context: click.Context, parameter: click.Parameter, value: str) -> str
     help="Offer PATH, anything that `compare` reads but a database, in Compare as NAME; may be repeated.",
 )
 @click.option(
-    "--read-only", is_flag=True, help="Refuse what a page can change: stop, resume, tags, notes, panels."
+    "--read-only",
+    is_flag=True,
+    help="Refuse every change by a page: stop, resume, tags, pins, notes, panels.",
 )
 def command(
     folder: Path,
