@@ -7,6 +7,8 @@ import re
 import pytest
 from studio_jobs import client_of, make_job, write_events
 
+from trinity_compat.studio.seeds import configuration_but_seeds
+
 SCORE = "critic/score/mean"
 
 
@@ -81,3 +83,13 @@ def test_a_baseline_that_cannot_be_read_leaves_the_others(tmp_path):
     (tmp_path / "bad.log").write_text("nothing")
     page = client_of(tmp_path).get("/overlay?run=ours&run=baseline:bad.log")
     assert [line["name"] for line in lines(page)] == ["ours"] and "no metric found" in page.text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("reward.reward_manager.name", "dapo"), ("actor_rollout_ref.rollout.name", "sglang")]
+)
+def test_another_reward_or_engine_is_not_another_seed(key, value):
+    settings = {"data.seed": 1, "trainer.experiment_name": "one", key: "other"}
+    again = settings | {"data.seed": 2, "trainer.experiment_name": "two"}
+    assert configuration_but_seeds(settings) == configuration_but_seeds(again)
+    assert configuration_but_seeds(settings) != configuration_but_seeds(again | {key: value})

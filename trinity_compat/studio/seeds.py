@@ -10,7 +10,6 @@ _OF_THE_RUN = frozenset(
         "experiment_name",
         "project_name",
         "run_name",
-        "name",
         "default_local_dir",
         "default_hdfs_dir",
         "rollout_data_dir",
