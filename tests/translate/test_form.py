@@ -121,6 +121,12 @@ def test_a_variable_is_the_shell_s_and_the_yaml_s():
     assert made.config["name"] == "a-${oc.env:RUN}"
 
 
+@pytest.mark.parametrize("text", ["TCvar0x", "TCvarx0x", "TCvar0x-$RUN"])
+def test_a_text_like_the_mark_of_a_variable_is_a_text(text):
+    made = made_from({"model": text})
+    assert value_at(made.config, "model.model_path") == text.replace("$RUN", "${oc.env:RUN}")
+
+
 @pytest.mark.parametrize(
     "text", ["$(touch stolen)", "`id`", "a'b", 'a"b', "a b;c", "x,y", "[x", "{a: b}", "é*?"]
 )
@@ -139,6 +145,8 @@ def test_no_text_is_a_command_or_a_list(text):
         ({"gpus": "0"}, "gpus", "0 is too small", "1 or more"),
         ({"gpus": "eight"}, "gpus", "'eight' is not a whole number", "the default is 8"),
         ({"gpus": "1.5"}, "gpus", "'1.5' is not a whole number", "the default is 8"),
+        ({"engine_memory": "0"}, "engine_memory", "0 is too small", "0.01 or more"),
+        ({"engine_memory": "60"}, "engine_memory", "60 is too large", "1 or less"),
         ({"learning_rate": "inf"}, "learning_rate", "'inf' is not a number", "1e-6"),
         ({"model": " "}, "model", "is empty", "Qwen"),
         ({"model": "a\x07"}, "model", "has the character '\\x07'", "remove it"),

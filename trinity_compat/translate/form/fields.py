@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -21,7 +22,7 @@ class FormField:
         default: the text that a new form holds.
         help: one line, with the veRL keys that it sets.
         choices: of a choice, the value → its words for people.
-        low: the least number.
+        low, high: the least and the largest number.
         optional: an empty text has a meaning, which ``help`` says.
     """
 
@@ -32,6 +33,7 @@ class FormField:
     help: str
     choices: Mapping[str, str] | None = None
     low: float = 1
+    high: float = math.inf
     optional: bool = False
 
 
@@ -171,8 +173,9 @@ MORE = (
         "Engine's memory",
         "number",
         "0.6",
-        "part of a GPU's memory that vLLM takes (rollout.gpu_memory_utilization)",
-        low=0,
+        "part of a GPU's memory that vLLM takes, at most 1 (rollout.gpu_memory_utilization)",
+        low=0.01,
+        high=1,
     ),
     FormField(
         "offload_reference",

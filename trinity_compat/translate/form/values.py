@@ -18,7 +18,7 @@ _ARR = "actor_rollout_ref"
 _NODE = 8  # GPUs
 LONGEST = 20_000  # characters of a field
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
-_MARK = re.compile(r"TCvar(\d+)x")
+_MARK = "TCvar"
 _SETTING = re.compile(r"(?:\+\+|\+|~)?\w[\w.@/-]*=.*|~\w[\w.@/-]*", re.ASCII)
 
 
@@ -104,6 +104,8 @@ def _number(text: str, field: FormField) -> int | float | None:
         )
     if found < field.low:
         raise FieldProblem(field.name, f"{text} is too small", f"write {wanted} of {field.low:g} or more")
+    if found > field.high:
+        raise FieldProblem(field.name, f"{text} is too large", f"write {wanted} of {field.high:g} or less")
     return found
 
 
@@ -238,26 +240,29 @@ def _reward(values: FormValues) -> Iterator[tuple[str, str, object]]:
 def _word(name: str, key: str, value: object) -> Word:
     """Return ``key=value`` as one word. Raises FieldProblem for a text that Hydra's grammar cannot hold."""
     names: list[str] = []
-    spelled = hydra_text(_marked(value, names))
+    mark = _MARK
+    while mark in str(value):
+        mark += "x"
+    spelled = hydra_text(_marked(value, names, mark))
     if spelled is None or "${" in spelled:
         raise FieldProblem(
             name, f"{value!r} cannot be written in a launch", "remove quotes, backslashes and ${…}"
         )
-    pieces = _MARK.split(f"{key}={spelled}")  # text, number of a variable, text, …
+    pieces = re.split(rf"{mark}(\d+)x", f"{key}={spelled}")  # text, number of a variable, text, …
     parts = [_variable(names[int(piece)]) if at % 2 else WordPart(piece) for at, piece in enumerate(pieces)]
     return Word(tuple(part for part in parts if part.text or part.source), Where(name))
 
 
-def _marked(value: object, names: list[str]) -> object:
+def _marked(value: object, names: list[str], prefix: str) -> object:
     """Return ``value`` with a plain word for each environment variable, which joins the names."""
     if isinstance(value, list):
-        return [_marked(item, names) for item in value]
+        return [_marked(item, names, prefix) for item in value]
     if not isinstance(value, str):
         return value
 
     def mark(found: re.Match[str]) -> str:
         names.append(found[1] or found[2])
-        return f"TCvar{len(names) - 1}x"
+        return f"{prefix}{len(names) - 1}x"
 
     return _VARIABLE.sub(mark, value)
 
