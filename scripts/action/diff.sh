@@ -13,6 +13,7 @@ git diff -z --name-only --diff-filter=M "$BASE" -- "${sources[@]}" | while IFS= 
   code=0
   found=$("$TRINITY_COMPAT" diff "$old/$file" "$file" --format md 2>&1) || code=$?
   [ "$code" != 0 ] || continue
+  [ "$code" = 1 ] || found=$(sed 's/^/    /' <<<"$found") # an error, with words of the script: shown as code
   # a name is text of whoever opened the pull request: no markup of it
   printf '### `%s`\n\n%s\n\n' "${file//[^A-Za-z0-9._\/ -]/_}" "${found//"$old/"/base:}" >>"$told"
 done

@@ -90,6 +90,16 @@ def test_the_comment_has_the_settings_that_change_in_effect(repository):
     assert call(repository, "git", "worktree", "list").count("\n") == 1
 
 
+def test_a_script_that_cannot_be_read_is_no_markup_of_the_comment(repository):
+    bad = SCRIPT.replace("main_ppo", "main_ppo 'data.seed=[![x](http://x)'")
+    (repository / "changed.sh").write_text(bad)
+    commit(repository)
+    step(repository, "diff.sh", BASE=call(repository, "git", "rev-parse", "HEAD~1").strip())
+    told = (repository.parent / "runner" / "trinity-compat.md").read_text()
+    assert "### `changed.sh`" in told and "![x]" in told
+    assert all(line.startswith("    ") for line in told.splitlines() if "![x]" in line)
+
+
 def test_no_comment_is_written_where_nothing_changes_in_effect(repository):
     head = call(repository, "git", "rev-parse", "HEAD").strip()
     step(repository, "diff.sh", BASE=head)
@@ -111,11 +121,10 @@ def test_the_comment_replaces_its_last_one(repository):
 
 def test_the_action_names_files_that_are_here_and_no_input_in_a_script():
     """An input in a script's text would be run as code."""
-    for each in ACTION["runs"]["steps"]:
-        text = each.get("run", "")
-        assert "${{" not in text
-        named = re.findall(r"GITHUB_ACTION_PATH/(scripts/[\w./-]+)", text)
-        assert all((ROOT / name).is_file() for name in named)
+    texts = [each.get("run", "") for each in ACTION["runs"]["steps"]]
+    assert not any("${{" in text for text in texts)
+    named = re.findall(r"GITHUB_ACTION_PATH/(scripts/[\w./-]+)", "\n".join(texts))
+    assert {ROOT / name for name in named} == set((ROOT / "scripts/action").glob("*.sh"))
     used = set(re.findall(r"inputs\.([\w-]+)", (ROOT / "action.yml").read_text()))
     assert used == ACTION["inputs"].keys()
 

@@ -19,7 +19,18 @@ from trinity_compat.cli import main
 main(json.loads(sys.argv[1]))
 """
 # Rooms whose modules a light command may import.
-ROOMS = ("launch", "verl_config", "translate", "audit", "compare", "rewrite", "web", "common", "cli")
+ROOMS = (
+    "launch",
+    "verl_config",
+    "translate",
+    "advise",
+    "audit",
+    "compare",
+    "rewrite",
+    "web",
+    "common",
+    "cli",
+)
 MODULES = """
 import importlib, pkgutil, sys
 for room in sys.argv[2:]:
