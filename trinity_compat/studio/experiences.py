@@ -26,12 +26,13 @@ from trinity_compat.studio import export
 from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row, task_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
-    finite_number,
+    bounds_of,
     form_of,
     group_of,
     job_of,
     page,
     page_of,
+    place_of,
     reading,
     whole_number,
 )
@@ -95,29 +96,20 @@ _PRUNED: Row = {"state": "gone", "prompt": "", "response": ""}
 
 def wanted_of(given: QueryParams) -> ExperienceQuery:
     """The selection that an address names. Raises HTTPException 400 for a value that is not valid."""
-    bounds = {
-        end: {
-            name: finite_number(text, f"{name}_{end}")
-            for name in _BOUNDS
-            if (text := given.get(f"{name}_{end}", "").strip())
-        }
-        for end in ("min", "max")
-    }
+    least, most = bounds_of(given, _BOUNDS)
     text, sort = given.get("text", "").strip(), given.get("sort") or "newest"
     if sort not in SORTS:
         raise HTTPException(400, f"sort is one of {', '.join(SORTS)}.")
-    value, _, number = given.get("after", "").rpartition(",")
-    after = (finite_number(value, "after"), whole_number(number, "after")) if "after" in given else None
     return ExperienceQuery(
         given.get("kind") or "train",
         text,
         given.get("task", "").strip(),
         "pinned" in given,
-        bounds["min"],
-        bounds["max"],
+        least,
+        most,
         sort,
         "up" in given,
-        after,
+        place_of(given),
     )
 
 

@@ -8,39 +8,31 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from trinity_compat.studio.group_index import BOUNDS, OUTCOMES, RIGHT, SORTS, GroupQuery
-from trinity_compat.studio.pages import finite_number, whole_number
+from trinity_compat.studio.pages import bounds_of, finite_number, place_of, whole_number
 
 PLACES = ("id", "after")  # of an address: not of the selection
 
 
 def group_query(given: QueryParams) -> GroupQuery:
     """The selection that an address names. Raises HTTPException 400 for a value that is not valid."""
-    bounds = {
-        end: {
-            name: finite_number(text, f"{name}_{end}")
-            for name in BOUNDS
-            if (text := given.get(f"{name}_{end}", "").strip())
-        }
-        for end in ("min", "max")
-    }
+    least, most = bounds_of(given, BOUNDS)
     sort, outcome = given.get("sort") or "newest", given.get("outcome", "")
     if sort not in SORTS:
         raise HTTPException(400, f"sort is one of {', '.join(SORTS)}.")
     if outcome and outcome not in OUTCOMES:
         raise HTTPException(400, f"outcome is one of {', '.join(OUTCOMES)}, or empty.")
     step, right = given.get("step", "").strip(), given.get("right", "").strip()
-    value, _, number = given.get("after", "").rpartition(",")
     return GroupQuery(
         given.get("kind") or "train",
         whole_number(step, "step") if step and step != "all" else None,
         given.get("task", "").strip(),
         outcome,
         finite_number(right, "right") if right else RIGHT,
-        bounds["min"],
-        bounds["max"],
+        least,
+        most,
         sort,
         "up" in given,
-        (finite_number(value, "after"), whole_number(number, "after")) if "after" in given else None,
+        place_of(given),
     )
 
 

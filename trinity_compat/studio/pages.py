@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import jinja2
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -101,6 +101,33 @@ def finite_number(text: str, name: str) -> float:
     if math.isfinite(found):
         return found
     raise HTTPException(400, f"{name}: {_beginning(text)} is not a finite number.")
+
+
+def bounds_of(given: QueryParams, names: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return (name → least, name → most) of an address's ``NAME_min`` and ``NAME_max``; empty ones have none.
+
+    Raises HTTPException 400 for a value that is not a finite number.
+    """
+    least, most = (
+        {
+            name: finite_number(text, f"{name}_{end}")
+            for name in names
+            if (text := given.get(f"{name}_{end}", "").strip())
+        }
+        for end in ("min", "max")
+    )
+    return least, most
+
+
+def place_of(given: QueryParams) -> tuple[float, int] | None:
+    """Return (value, id) of the row after which a page begins; None for the first page.
+
+    Raises HTTPException 400 for another text.
+    """
+    if "after" not in given:
+        return None
+    value, _, number = given["after"].rpartition(",")
+    return finite_number(value, "after"), whole_number(number, "after")
 
 
 def _beginning(text: str) -> str:
