@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from trinity_compat.cli.compare import command
 from trinity_compat.compare import inference
 from trinity_compat.compare.conclusion import headline
-from trinity_compat.compare.html import as_html
+from trinity_compat.compare.html import as_html, drawn
 from trinity_compat.compare.margins import MarginAmount, Margins
 from trinity_compat.compare.model import Side
 from trinity_compat.compare.report import as_dict, as_markdown
@@ -288,6 +288,19 @@ def test_a_run_that_diverges_differs_without_numpy_too(monkeypatch):
     found = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), CompareOptions())
     assert found.metric(SCORE).verdict == "differs"
     assert headline(found)[0].startswith("Different: ")
+
+
+def test_a_chart_gets_each_seed_s_gaps():
+    a, b = [0.1] * 20, [0.1] * 20
+    a[4], b[6], b[7] = float("nan"), float("inf"), -float("inf")
+    found = compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), CompareOptions())
+    points = drawn(found.metric(SCORE))
+    assert points["a_lost"] == [[(5, "NaN")]]
+    assert points["b_lost"] == [[(7, "Infinity"), (8, "-Infinity")]]
+    long = [float("nan") if step % 2 else 0.1 for step in range(5000)]
+    found = compare(with_metrics("a", {SCORE: long}), with_metrics("b", {SCORE: long}), CompareOptions())
+    (gaps,) = drawn(found.metric(SCORE))["a_lost"]
+    assert 300 < len(gaps) <= 400
 
 
 def test_numpy_is_imported_by_nothing_but_a_comparison():

@@ -83,6 +83,25 @@ def test_a_step_that_the_metric_was_not_logged_at_is_no_gap(page, chart):
     assert "NaN" not in head(found)
 
 
+PAIR = """metric => {
+    const chart = Charts.pair(document.querySelector("main"), metric, {});
+    const probe = document.createElement("i");
+    probe.style.color = "var(--a)";
+    document.body.append(probe);
+    chart.colour = getComputedStyle(probe).color.match(/[\\d.]+/g).map(Number);
+    return chart;
+}"""
+
+
+def test_a_side_s_gap_is_one_in_a_chart_of_two_sides(page, chart):
+    metric = {"name": "m", "x": [1, 2, 3, 4, 5], "a_seeds": [[1.0] * 5], "b_seeds": [[9.0] * 5]}
+    whole = page.evaluate_handle(PAIR, {**metric, "a_lost": [[]], "b_lost": [[]]})
+    assert drawn(page, whole, 3)
+    found = page.evaluate_handle(PAIR, {**metric, "a_lost": [[[3, "NaN"]]], "b_lost": [[]]})
+    assert not drawn(page, found, 3) and drawn(page, found, 4.5)
+    assert head(found).endswith("A: NaN at step 3")
+
+
 def test_a_value_between_two_gaps_is_a_dot(page, chart):
     found = chart({1: NAN, 2: 1.0, 3: NAN, 4: NAN, 5: 1.0})
     assert drawn(page, found, 2) and drawn(page, found, 5) and not drawn(page, found, 4)

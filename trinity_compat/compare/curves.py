@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import mul, sub
 
@@ -84,6 +84,7 @@ class SideCurves:
     ranges: list[tuple[float, float]]  # each seed's first and last x, also outside the common range
     counts: list[int]  # each seed's points, also those
     broken: NonFinitePoints | None = None
+    lost: list[list[tuple[float, float]]] = field(default_factory=list)  # each seed's NaN and infinite points
 
     @property
     def levels(self) -> list[float]:
@@ -150,7 +151,8 @@ def _side(
     mean = [sum(column) / len(seeds) for column in zip(*seeds, strict=True)]
     ranges = [(one.xs[0], one.xs[-1]) if one.xs else (math.nan, math.nan) for one in curves]
     counts = [len(one.xs) for one in curves]
-    return SideCurves(mean, seeds, summarise(xs, mean), ranges, counts, _broken(inside))
+    lost = [[(x, y) for x, y in zip(one.xs, one.ys, strict=True) if not math.isfinite(y)] for one in inside]
+    return SideCurves(mean, seeds, summarise(xs, mean), ranges, counts, _broken(inside), lost)
 
 
 def _broken(curves: Sequence[Curve]) -> NonFinitePoints | None:

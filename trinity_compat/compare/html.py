@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 from collections.abc import Sequence
 from importlib import resources
@@ -45,14 +46,21 @@ def as_html(comparison: Comparison, *, config_diff: list[dict[str, object]] | No
 
 
 def drawn(metric: MetricVerdict) -> dict[str, Any]:
-    """Return the metric with the points that ``Charts.pair`` draws: x and each run's values.
+    """Return the metric with the points that ``Charts.pair`` draws: x, each run's values, and its gaps.
 
-    Longer curves are reduced to _MOST points, each a mean of neighbouring ones.
+    Longer curves are reduced to _MOST points, each a mean of neighbouring ones; of more gaps each n-th is
+    kept. A gap is an x and the name of its value.
     """
     size = -(-len(metric.xs) // _MOST)
     sides = {"a_seeds": metric.a.seeds, "b_seeds": metric.b.seeds}
     seeds = {side: [_means(run, size) for run in runs] for side, runs in sides.items()}
-    return {**metric_dict(metric), "x": _means(metric.xs, size), **seeds}
+    lost = {"a_lost": list(map(_gaps, metric.a.lost)), "b_lost": list(map(_gaps, metric.b.lost))}
+    return {**metric_dict(metric), "x": _means(metric.xs, size), **seeds, **lost}
+
+
+def _gaps(points: Sequence[tuple[float, float]]) -> list[tuple[float, str]]:
+    kept = points[:: -(-len(points) // _MOST) or 1]
+    return [(x, "NaN" if math.isnan(y) else "Infinity" if y > 0 else "-Infinity") for x, y in kept]
 
 
 def _means(values: Sequence[float], size: int) -> list[float]:

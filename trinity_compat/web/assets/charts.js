@@ -282,7 +282,7 @@ const Charts = (() => {
       const found = this.series.flatMap(one => {
         const at = this.steps.filter(step => broken(one.points.get(step)));
         const kinds = [...new Set(at.map(step => figure(one.points.get(step))))].join(", ");
-        const told = at.length ? { kind: kinds, count: at.length, first: at[0] } : one.broken;
+        const told = one.broken || (at.length ? { kind: kinds, count: at.length, first: at[0] } : null);
         if (!told) return [];
         const where = told.count > 1 ? `at ${told.count} points, first at ${settings.unit} ${figure(told.first)}` : `at ${settings.unit} ${figure(told.first)}`;
         return [`${many ? `${one.label}: ` : ""}${told.kind} ${where}`];
@@ -416,12 +416,13 @@ const Charts = (() => {
   // A metric of two sides, as compare/html.py's ``drawn`` gives it: each side's mean, a band over its seeds, and
   // B − A over windows of steps, where that is known.
   const pair = (box, metric, options) => {
-    const side = (label, colour, runs, width) => {
-      const lines = runs.map((run, k) => ({ label: runs.length > 1 ? `${label}${k + 1}` : label, points: new Map(metric.x.map((x, i) => [x, run[i]])) }));
-      const broken = metric.not_finite?.[label.toLowerCase()];
-      return Curve.seeds(label, colour, lines, { width }).map((one, k) => k ? one : { ...one, broken });
+    const side = (label, colour, runs, lost, width) => {
+      const points = (run, k) => new Map([...metric.x.map((x, i) => [x, run[i]]), ...(lost?.[k] || []).map(([x, value]) => [x, number(value)])]);
+      const lines = runs.map((run, k) => ({ label: runs.length > 1 ? `${label}${k + 1}` : label, points: points(run, k) }));
+      const broken = runs.length === 1 ? metric.not_finite?.[label.toLowerCase()] : null;
+      return Curve.seeds(label, colour, lines, { width, broken });
     };
-    const series = [...side("A", "--a", metric.a_seeds, 2.6), ...side("B", "--b", metric.b_seeds, 1.4)];
+    const series = [...side("A", "--a", metric.a_seeds, metric.a_lost, 2.6), ...side("B", "--b", metric.b_seeds, metric.b_lost, 1.4)];
     const parts = metric.verdict === "identical" ? null : metric.parts;
     const windows = parts?.from.map((from, i) => {
       const [low, high] = [parts.low[i], parts.high[i]];
