@@ -92,7 +92,7 @@ BASIC = (
         "GPUs",
         "whole",
         "8",
-        "of explorer and trainer together; above 8 whole nodes of 8 (trainer.nnodes × n_gpus_per_node)",
+        "of explorer and trainer together; more than 8: a multiple of 8 (trainer.nnodes × n_gpus_per_node)",
     ),
     FormField(
         "prompt_length",
