@@ -1,6 +1,7 @@
 """`trinity-compat advise`: modes of real launches side by side."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -79,7 +80,8 @@ def test_one_gpu_has_no_split(script):
     found = by_name(advised(script(), "--gpus", 1, "--set", f"{ARR}.rollout.tensor_model_parallel_size=1"))
     assert found["turns on all GPUs"]["refused"] is None
     assert found["split, offset 1"]["refused"] == "one GPU has no second side"
-    assert "split, offset 1 cannot run here" in told(script(), "--gpus", 1)
+    (line,) = re.findall("(?m)^split, .*$", told(script(), "--gpus", 1))
+    assert line == f"{'; '.join(MODES[2:])} cannot run here: one GPU has no second side"
 
 
 def test_gpus_are_laid_out_in_nodes_of_eight(script):
@@ -200,3 +202,10 @@ def test_published_models_have_their_published_sizes(name, billions):
 def test_a_card_is_found_by_the_spellings_of_its_name():
     assert cards.named("a100").name == cards.named("A100-80GB").name == "A100"
     assert cards.named("RTX 4090").name == "RTX4090"
+
+
+def test_a_mode_that_may_not_fit_is_advised_under_that_condition(script):
+    small, large = (told(script(), "--model-size", "7B", "--card-gb", size) for size in (4, 10_000))
+    assert ", if its memory suffices (see below): trinity-compat run" in small
+    assert "does not fit, as estimated: a trainer GPU needs" in small
+    assert "suffices" not in large and "does not fit" not in large

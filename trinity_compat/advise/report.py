@@ -6,6 +6,7 @@ import io
 import json
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from rich.console import Console
@@ -111,16 +112,16 @@ def as_text(advice: Advice) -> str:
     width = None if terminal else _WIDTH_OF_A_FILE
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, emoji=False)
     console.print(_modes(advice))
-    for mode in advice.modes:
-        if mode.why:
-            console.print(f"[bold]{escape(mode.name)}[/] cannot run here: {escape(mode.why)}", soft_wrap=True)
+    for why, names in _grouped((mode.why, mode.name) for mode in advice.modes if mode.why).items():
+        console.print(f"[bold]{escape(names)}[/] cannot run here: {escape(why)}", soft_wrap=True)
     if best := fastest(advice):
         console.print(f"\n{escape(_conclusion(best, advice))}", soft_wrap=True)
     console.print()
     console.print(_memory(advice))
-    for mode in advice.modes:
-        for problem in mode.memory.problems if mode.memory else ():
-            console.print(f"  {escape(mode.name)}: does not fit: {problem}", soft_wrap=True)
+    measured = [(mode.memory, mode.name) for mode in advice.modes if mode.memory]
+    problems = ((problem, name) for memory, name in measured for problem in memory.problems)
+    for problem, names in _grouped(problems).items():
+        console.print(f"  {escape(names)}: does not fit, as estimated: {problem}", soft_wrap=True)
     if advice.splits:
         console.print()
         console.print(_splits(advice))
@@ -134,6 +135,14 @@ def as_text(advice: Advice) -> str:
     output = console.file
     assert isinstance(output, io.StringIO)
     return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return each text with the modes that it holds for."""
+    names: dict[str, list[str]] = {}
+    for text, name in pairs:
+        names.setdefault(text, []).append(name)
+    return {text: "; ".join(found) for text, found in names.items()}
 
 
 def fastest(advice: Advice) -> ModeAdvice | None:
