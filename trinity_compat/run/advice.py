@@ -167,7 +167,8 @@ def _unproven(modes: _Modes) -> str:
 
 
 def _place(own: Schedule) -> str:
-    return f"{own.gpus} GPUs in turns" if own.in_turns else f"{report.gpus(own)} GPUs"
+    in_turns = "1 GPU" if own.gpus == 1 else f"{own.gpus} GPUs"
+    return f"{in_turns} in turns" if own.in_turns else f"{report.gpus(own)} GPUs"
 
 
 def _use(found: Prediction) -> str:
