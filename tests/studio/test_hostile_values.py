@@ -141,7 +141,7 @@ def test_a_hostile_form_gets_a_page(studio, path, monkeypatch):
 @pytest.mark.parametrize("value", [value for value in BYTES if value and len(value) < 5000])
 def test_a_hostile_path_is_not_found(studio, value):
     for path in PARAMETERS:
-        if "{job:path}" in path and "/note" not in path:
+        if "{job:path}" in path and not path.startswith(("/note", "/tags")):  # which are posted
             assert studio.get(path.replace("{job:path}", value)).status_code in (400, 404)
 
 

@@ -14,7 +14,6 @@ import gc
 import importlib
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -165,6 +164,8 @@ def _code_of(words: Sequence[str]) -> int:
 
 
 def _limit_self() -> None:
+    import resource  # here: not every platform has it, and the room is light
+
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
