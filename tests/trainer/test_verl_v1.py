@@ -197,7 +197,7 @@ def test_a_teachers_rows_stand_before_the_tokens_that_they_describe():
     from trinity_compat.trainer.verl_v1.rows import row_of
 
     taught, shape = answer([11, 12, 13], [21, 22], **TAUGHT, **TOP), BatchShape(8, 8, 0)
-    fields = row_of(taught, "4-0", 0, 4, shape, TASK, taught=teacher_size([taught])).fields
+    fields = row_of(taught, "4-0", 0, 4, shape, TASK, teacher_size=teacher_size([taught])).fields
     assert fields["teacher_ids"].tolist() == [[0, 0], [0, 0], [7, 8], [9, 6], [0, 0]]
     assert fields["teacher_logprobs"].tolist() == [[0, 0], [0, 0], [-0.5, -1.0], [-0.25, -2.0], [0, 0]]
     v0 = to_dataproto([taught], shape).batch  # the same, padded

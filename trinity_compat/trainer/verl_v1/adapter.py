@@ -123,11 +123,11 @@ class StoredGroups:
             for uid, group in zip(uids, groups, strict=True)
             for session, experience in enumerate(group.experiences)
         ]
-        taught = teacher_size([experience for experience, *_ in answers])
+        size = teacher_size([experience for experience, *_ in answers])
         tokens = (tokens_of(experience) for experience, *_ in answers)
         media = multi_modal.inputs_of(tokens, [task for *_, task in answers])
         return [
-            row_of(experience, uid, session, step, shape, task, inputs, taught)
+            row_of(experience, uid, session, step, shape, task, inputs, size)
             for (experience, uid, session, task), inputs in zip(answers, media, strict=True)
         ]
 

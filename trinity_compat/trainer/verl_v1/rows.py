@@ -27,7 +27,7 @@ def row_of(
     shape: BatchShape,
     task: Mapping[str, object] | None = None,
     media: tuple[Inputs, torch.Tensor] | None = None,
-    taught: int = 0,
+    teacher_size: int = 0,
 ) -> QueueRow:
     """Row of one answer to the task that ``uid`` stands for.
 
@@ -35,8 +35,9 @@ def row_of(
     int64 [R] (1 for tokens of the policy; 0 in an answer that a pipeline dropped), input_ids and position_ids
     int64 [P+R], rollout_log_probs float32 [R], rm_scores float32 [R] with the reward at the last response
     token. ``media``: the inputs of a model with a processor, and its position ids, int64 [1, 4, P+R] where it
-    counts in four dimensions. ``taught``: K, of the columns teacher_ids int32 and teacher_logprobs float32
-    [P+R, K], which are there where it is not 0. Raises RunError when the answer is longer than ``shape``.
+    counts in four dimensions. ``teacher_size``: K, of the columns teacher_ids int32 and teacher_logprobs
+    float32 [P+R, K], which are there where it is not 0. Raises RunError when the answer is longer than
+    ``shape``.
     """
     prompt, response = _int64(experience.prompt_ids), _int64(experience.response_ids)
     span(experience, shape)
@@ -63,8 +64,8 @@ def row_of(
         "reward_model": (task or {}).get("reward_model") or {},
         "data_source": str((task or {}).get("data_source") or "unknown"),
     }
-    if taught:
-        ids, log_probs = teacher_rows(experience, len(prompt), total, taught)
+    if teacher_size:
+        ids, log_probs = teacher_rows(experience, len(prompt), total, teacher_size)
         fields |= {"teacher_ids": ids, "teacher_logprobs": log_probs}
     tag = {
         "status": "success",
