@@ -2,10 +2,10 @@
 
     python benchmarks/studio_runs.py [--jobs 1000] [--out DIR]
 
-Makes (once) so many finished jobs with the whole veRL configuration, ``--steps`` steps of 60 metrics, and
-other rewards and learning rates. Asks in the process itself: of a studio that was started anew, without the
-index of the runs that were read and with it, and of one that goes on (a look of an open page). The clock's
-time and the processor's.
+Makes (once) that many finished jobs, each with a whole veRL configuration, ``--steps`` steps of 60 metrics,
+and a reward and learning rate of its own. Times the list in this process, by the clock and by the processor:
+in a new studio without the index of runs, in a new studio with it, and again in the same studio, as an open
+page asks.
 """
 
 from __future__ import annotations

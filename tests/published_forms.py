@@ -1,4 +1,4 @@
-"""What a new user enters in the form for the two worked examples of the published guide."""
+"""The form's fields, filled in as a new user would, for the published guide's two worked examples."""
 
 GRPO = {
     "model": "deepseek-ai/deepseek-llm-7b-chat",

@@ -86,7 +86,7 @@ def test_the_comment_has_the_settings_that_change_in_effect(repository):
     told = (repository.parent / "runner" / "trinity-compat.md").read_text()
     assert "### `changed.sh`" in told and "spelt.sh" not in told
     assert "| actor_rollout_ref.actor.optim.lr | `1e-06` | `3e-06` |" in told
-    assert "### `new _b_.sh`" in told  # a name is no markup
+    assert "### `new _b_.sh`" in told  # markup in a name is shown as text
     assert call(repository, "git", "worktree", "list").count("\n") == 1
 
 

@@ -20,7 +20,7 @@ def script(shell):
 
 @pytest.fixture
 def typed(tmp_path):
-    """What an interactive bash prints for keys that are typed at it: TAB completes."""
+    """Return the output of an interactive bash for typed keys, of which TAB completes."""
     (tmp_path / "my_script.sh").write_text("")
     (tmp_path / "rc").write_text(f"{script('bash')}\nPS1=\nbind 'set enable-bracketed-paste off'\n")
 

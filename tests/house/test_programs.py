@@ -1,4 +1,4 @@
-"""What programs rely on: JSON has its schema, and exit codes are those of docs/programs.md."""
+"""The contract with programs: JSON fits its schema, and exit codes are those of docs/programs.md."""
 
 import json
 import re

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import needs
 import uvicorn
-from playwright.sync_api import expect
+from playwright.sync_api import expect, sync_playwright
 
 from trinity_compat.studio.app import create_app
 from trinity_compat.studio.guard import Listener
@@ -20,9 +20,47 @@ WAIT_MS = 240_000
 expect.set_options(timeout=WAIT_MS)
 
 
+SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
+
+
 def chromium() -> str:
     """The browser's path."""
     return needs.program("chromium", "chromium")
+
+
+@contextlib.contextmanager
+def launched():
+    """Chromium, without a window."""
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@contextlib.contextmanager
+def new_pages(browser, listener):
+    """A function from a size, and what a context takes, to a page that may see the studio.
+
+    At the end no page has had an error or a warning in its console.
+    """
+    contexts, said = [], []
+
+    def new_page(size="wide", **given):
+        width, height, scheme = SIZES[size]
+        viewport = {"width": width, "height": height}
+        context = browser.new_context(viewport=viewport, color_scheme=scheme, **given)
+        context.set_default_timeout(WAIT_MS)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(listener.address)
+        return page
+
+    yield new_page
+    for context in contexts:
+        context.close()
+    assert said == []
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from playwright.sync_api import expect, sync_playwright
-from studio_browser import WAIT_MS, accessible, chromium, serving
+from playwright.sync_api import expect
+from studio_browser import SIZES, WAIT_MS, accessible, launched, new_pages, serving
 from studio_jobs import STEPS, large_group, make_job, make_tokenizer, train_step, write_events
 
 from trinity_compat.buffer import open_buffer
@@ -41,7 +41,6 @@ PAGES = {
     "not resumed": "/resume/done",
     "refused": "/run/theirs",
 }
-SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
 
 
 @pytest.fixture(scope="module")
@@ -82,41 +81,27 @@ def listener(jobs):
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+    with launched() as made:
         yield made
-        made.close()
 
 
 @pytest.fixture
 def opened(browser, listener):
     """Opens a page; at the end, nothing was refused or failed in any."""
-    contexts, said = [], []
+    with new_pages(browser, listener) as new_page:
 
-    def go(path, size="wide"):
-        width, height, scheme = SIZES[size]
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        context.set_default_timeout(WAIT_MS)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: said.append(str(error)))
-        if not path.startswith("file:"):
-            page.goto(listener.address)
-            path = listener.url.rstrip("/") + path
-        page.goto(path)
-        if page.locator("#charts[data-address]").count():
-            page.wait_for_selector("#charts[data-ready]")
-        if page.locator("#live").count():
-            page.wait_for_selector("#live[data-ready]")
-            expect(page.locator(".log pre")).to_have_count(2)
-            expect(page.locator("#lanes > *").first).to_be_visible()
-        return page
+        def go(path, size="wide"):
+            page = new_page(size)
+            page.goto(path if path.startswith("file:") else listener.url.rstrip("/") + path)
+            if page.locator("#charts[data-address]").count():
+                page.wait_for_selector("#charts[data-ready]")
+            if page.locator("#live").count():
+                page.wait_for_selector("#live[data-ready]")
+                expect(page.locator(".log pre")).to_have_count(2)
+                expect(page.locator("#lanes > *").first).to_be_visible()
+            return page
 
-    yield go
-    for context in contexts:
-        context.close()
-    assert said == []
+        yield go
 
 
 @pytest.mark.parametrize("size", SIZES)

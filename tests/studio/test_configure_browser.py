@@ -1,16 +1,15 @@
 """The guide's examples made in the form as a new user would, in a real browser."""
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from published_forms import FORMS
-from studio_browser import WAIT_MS, accessible, chromium, serving
+from studio_browser import SIZES, accessible, launched, new_pages, serving
 
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.translate.form import FIELDS, made_from
 from trinity_compat.translate.form.expert import by_path
 
 pytestmark = pytest.mark.browser
-SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
 
 
 @pytest.fixture(scope="module")
@@ -21,34 +20,21 @@ def listener(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+    with launched() as made:
         yield made
-        made.close()
 
 
 @pytest.fixture
 def opened(browser, listener):
     """Opens the page; at the end, nothing was refused or failed in it."""
-    contexts, said = [], []
+    with new_pages(browser, listener) as new_page:
 
-    def go(size="wide", path="/configure", **given):
-        width, height, scheme = SIZES[size]
-        viewport = {"width": width, "height": height}
-        context = browser.new_context(viewport=viewport, color_scheme=scheme, **given)
-        context.set_default_timeout(WAIT_MS)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(listener.address)
-        page.goto(listener.url.rstrip("/") + path)
-        return page
+        def go(size="wide", path="/configure", **given):
+            page = new_page(size, **given)
+            page.goto(listener.url.rstrip("/") + path)
+            return page
 
-    yield go
-    for context in contexts:
-        context.close()
-    assert said == []
+        yield go
 
 
 def enter(page, form):

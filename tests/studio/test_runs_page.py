@@ -135,7 +135,7 @@ def test_a_place_that_is_none_is_refused(studio, place):
 
 
 def look(studio, page, query=""):
-    """What a page that is open asks for, every few seconds."""
+    """Ask for the changed rows, as an open page does every few seconds."""
     has = ",".join(re.findall(r'data-mark="(\w+)"', page))
     return studio.get(f"/?{query}&table=1&has={has}")
 

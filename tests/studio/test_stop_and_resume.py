@@ -61,6 +61,16 @@ def test_a_stop_is_asked_names_the_process_and_ends_it(tmp_path, holding):
     assert process.wait(60) == -signal.SIGTERM
 
 
+def test_a_studio_that_is_read_only_offers_neither_and_says_why(tmp_path, holding):
+    holding(make_job(tmp_path / "job", state="running"))
+    offered = [f'href="/{action}/job"' for action in ("stop", "resume")]
+    page = client_of(tmp_path).get("/run/job").text
+    assert offered[0] in page
+    page = client_of(tmp_path, read_only=True).get("/run/job").text
+    assert "The studio was started with --read-only." in page
+    assert not any(link in page for link in offered)
+
+
 def test_a_side_of_another_machine_is_not_stopped_from_here(tmp_path):
     root = make_job(tmp_path / "job", state="running")
     raw = sqlite3.connect(root / "buffer" / "experiences.db")

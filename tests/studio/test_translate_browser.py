@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
-from studio_browser import WAIT_MS, accessible, chromium, serving
+from playwright.sync_api import expect
+from studio_browser import SIZES, accessible, launched, new_pages, serving
 from translate_texts import HOSTILE, ROOT, command_lines, scripts
 
 pytestmark = pytest.mark.browser
-SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
 SCRIPT = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\
   actor_rollout_ref.actor.optim.lr=1e-6 \\
   actor_rollout_ref.rollout.n=8 trainer.n_gpus_per_node=8 trainer.experiment_name=$RUN
@@ -24,35 +23,22 @@ def listener(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+    with launched() as made:
         yield made
-        made.close()
 
 
 @pytest.fixture
 def opened(browser, listener):
     """Open the page; at its end nothing was refused by the policy or failed in it."""
-    contexts, said = [], []
+    with new_pages(browser, listener) as new_page:
 
-    def go(size="wide"):
-        width, height, scheme = SIZES[size]
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        context.set_default_timeout(WAIT_MS)
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(listener.address)
-        page.goto(f"{listener.url}translate")
-        page.wait_for_selector("#translate[data-ready]")
-        return page
+        def go(size="wide"):
+            page = new_page(size, permissions=["clipboard-read", "clipboard-write"])
+            page.goto(f"{listener.url}translate")
+            page.wait_for_selector("#translate[data-ready]")
+            return page
 
-    yield go
-    for context in contexts:
-        context.close()
-    assert said == []
+        yield go
 
 
 def give(page, name, text):

@@ -55,8 +55,8 @@ class Schedule:
 
     ``in_turns``: both sides use the same GPUs, ``engines`` × ``width`` of them, one after the other; else the
     trainer has ``trainer`` GPUs of its own. ``offset``: steps that generation is ahead (style fixed).
-    ``staleness`` of style fully_async, in steps; with ``follows`` alone there is no limit but the lead of
-    ``offset`` + 1. ``together``: both sides stop for a handover, as in veRL's one_step_off_policy.
+    ``staleness``: the limit of style fully_async, in steps. With ``follows`` alone the only limit is the lead
+    of ``offset`` + 1. ``together``: both sides stop for a handover, as in veRL's one_step_off_policy.
     """
 
     name: str

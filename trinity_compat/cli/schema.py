@@ -41,7 +41,7 @@ def load(name: str) -> dict[str, object]:
     if name not in names():
         near = did_you_mean(name, names())
         hint = f"did you mean {near}?" if near else "`trinity-compat schema` lists them"
-        raise UserError(f"there is no schema {name!r}", hint=hint)
+        raise UserError(f"no schema is named {name!r}", hint=hint)
     if name.startswith("trinity-"):
         return editor_schema(name.removeprefix("trinity-"))
     text = (data_path("translators/schemas") / f"{name}.json").read_text(encoding="utf-8")

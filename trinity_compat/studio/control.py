@@ -163,8 +163,10 @@ def _end(holder: LockHolder) -> str:
 # -- resuming -----------------------------------------------------------------------------------
 
 
-def action_refusals(job: Job) -> dict[str, str]:
+def action_refusals(job: Job, *, read_only: bool) -> dict[str, str]:
     """Return why ``stop`` and ``resume`` are not offered, '' where they are."""
+    if read_only:
+        return dict.fromkeys(("stop", "resume"), "The studio was started with --read-only.")
     return {"stop": _stop_refusal(job, holders(job)), "resume": _DONE if _is_done(job) else _recorded(job)[2]}
 
 

@@ -144,7 +144,7 @@ def _end(text: str, most: int) -> str:
 
 
 def read_about(conn: sa.Connection, number: int) -> Row | None:
-    """Return what is known of a group but its answers; None where there is no such group."""
+    """Return a group's row without its answers; None if the group does not exist."""
     bind = {"group_id": number}
     row = conn.execute(query(_GROUP), bind).one_or_none()
     if row is None:

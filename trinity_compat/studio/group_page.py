@@ -24,7 +24,7 @@ from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, group_of, job_of, page, reading, whole_number
 
 CHUNK = 256  # tokens that are loaded at once
-CHUNK_TEXT = 1024  # characters, where there is no tokenizer
+CHUNK_TEXT = 1024  # characters, for a job without a tokenizer
 MOST_ANSWERS = 128  # on one page
 # What all answers of the page have in it, before anything is loaded.
 _TOKENS_AT_FIRST, _TEXT_AT_FIRST, _REASONS = 1024, 32_768, 16_000
@@ -39,7 +39,7 @@ _TEXT = "SELECT substr(response_text, :begin, :count) FROM experiences WHERE id 
 class AnswerCard:
     """One answer and those identical to it, without its arrays.
 
-    ``shown`` of ``total`` tokens are in the page: characters where there is no tokenizer.
+    ``shown`` of ``total`` tokens are in the page; without a tokenizer both count characters.
     """
 
     id: int

@@ -56,12 +56,13 @@ def _live(request: Request) -> Response:
     if "evaluations" in request.query_params:  # for a page that is open already
         return page(request, "evaluations.html", shown)
     now = run_state.now(job, metrics)
+    read_only = studio_of(request).listener.read_only
     values = {
         "job": job,
         "now": now,
         "note": studio_of(request).notes.of(job.dir.root),
-        "may_note": not studio_of(request).listener.read_only,
-        "why_not": control.action_refusals(job),
+        "may_note": not read_only,
+        "why_not": control.action_refusals(job, read_only=read_only),
         "resumed": job.resumed.message(running=now["state"] == "running") if job.resumed else "",
         "names": metrics.names(),
         "curves": CURVES,
