@@ -117,7 +117,7 @@ nightly: test-setup
 bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
 
-# How many public launches start (docs/starts.md): two passes of a few minutes each.
+# How many public launches start (docs/measurements/starts.md): two passes of a few minutes each.
 CORPUS ?= tests/facts/public.json.xz
 starts: install
 	PYTHONPATH=$(CURDIR)/tests/vision_site:$$(scripts/unpack_vision.sh) \
@@ -128,7 +128,7 @@ starts: install
 parity: install
 	$(PY) benchmarks/parity/run.py --out .scratch/parity $(PARITY_ARGS)
 
-# The long kill matrix (docs/durability.md): the store alone, then whole jobs; the jobs go on where they were stopped.
+# The long kill matrix (docs/measurements/durability.md): the store alone, then whole jobs; the jobs go on where they were stopped.
 chaos: install
 	$(PY) tests/buffer/chaos.py sqlite --kills 1000
 	$(PY) tests/buffer/chaos.py postgresql --kills 1000 --restarts 100

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Which launches of veRL's main start on GPUs (docs/starts.md): of the recorded commit none fewer than before. Where
+# Which launches of veRL's main start on GPUs (docs/measurements/starts.md): of the recorded commit none fewer than before. Where
 # TC_VERL_GIT names a clone, its newest commit (or TC_VERL_COMMIT) is counted too, without a floor: its scripts differ.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A sample of the public launches (docs/starts.md): as many start as the last time. Both devices' plans side by side.
+# A sample of the public launches (docs/measurements/starts.md): as many start as the last time. Both devices' plans side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$(mktemp)

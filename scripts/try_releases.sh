@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a job of the toy with other releases than requirements/cpu.txt has, in a venv of its own:
 #   scripts/try_releases.sh own     those of veRL's own environment (requirements/verl-own.txt)
-#   scripts/try_releases.sh newest  the newest veRL and vLLM that the index has; docs/versions.md keeps the result
+#   scripts/try_releases.sh newest  the newest veRL and vLLM that the index has; docs/measurements/versions.md keeps the result
 #   scripts/try_releases.sh 0.9.0   another release of veRL, beside what requirements/cpu.txt has
 # It ends with 0 if the job does. First it prints the symbols that moved.
 set -euo pipefail

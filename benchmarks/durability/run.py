@@ -11,7 +11,8 @@ a part of the last step's time. Job 0 of each way, its last, is not killed: what
 doing.
 
 Finished jobs are DIR/WAY/jobN/done.json and are not repeated, so the command goes on where it was stopped;
-``--jobs`` bounds how many it begins, ``--within`` until when. docs/durability.md defines the figures.
+``--jobs`` bounds how many it begins, ``--within`` until when.
+docs/measurements/durability.md defines the figures.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ class Job:
     # -- the figures ------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, Any]:
-        """Docs/durability.md defines them."""
+        """Count the figures that docs/measurements/durability.md defines."""
         wanted = set(tasks(self.toy))
         uses, answers, unseen = self.trained()
         asked = self.asked()
@@ -393,7 +394,7 @@ def run_all(args: argparse.Namespace) -> None:
 
 
 def report(args: argparse.Namespace) -> None:
-    """The table, as docs/durability.md has it."""
+    """The table, as docs/measurements/durability.md has it."""
     columns = (
         "jobs",
         "kills",

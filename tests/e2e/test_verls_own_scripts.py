@@ -1,7 +1,7 @@
 """veRL's own end-to-end scripts, unchanged, each run whole on the CPU with a toy in its variables.
 
 Collected only where TC_VERL_GIT names a git clone of volcengine/verl (conftest.py): the scripts are not ours
-to copy. docs/starts.md has how long each took.
+to copy. docs/measurements/starts.md has how long each took.
 """
 
 import io

@@ -66,6 +66,6 @@ def test_a_tokenizer_has_a_token_for_every_row_of_a_made_model():
 def test_the_rows_of_the_proof_are_in_its_documentation():
     import rows
 
-    text = (ROOT / "docs" / "gpu.md").read_text()
+    text = (ROOT / "docs" / "measurements" / "gpu.md").read_text()
     assert [row.name for row in rows.ROWS if row.name not in text and row.name != "broadcast"] == []
     assert {row.name for row in rows.ROWS if row.quick and "cpu" in row.devices} >= {"doctor", "toy"}

@@ -35,15 +35,50 @@ def test_every_page_is_in_the_nav_once():
     assert len(listed) == len(set(listed)) and set(listed) == there | {"index.md"}
 
 
-def test_the_site_has_the_four_parts():
+def test_the_site_has_the_four_parts_and_an_appendix():
     assert [name for each in SITE["nav"] for name in each] == [
         "Home",
         "Tutorial",
         "How-tos",
         "Reference",
         "Explanation",
+        "Appendix",
     ]
     assert SITE["validation"]["links"]["not_found"] == "warn"  # an error of a strict build
+
+
+def words(page):
+    """Words of text and tables, with a letter each; code blocks and the targets of links are none."""
+    text = re.sub(r"(?ms)^ *```.*?^ *```$", "", page)
+    text = re.sub(r"(?m)(^(?![-*] |\d+\. )\S.*\n)\n(?: {4,}.*\n+)+", r"\1\n", text)
+    text = re.sub(r"\]\([^)\s]*\)", "]", text)
+    return sum(bool(re.search(r"[^\W\d_]", word)) for word in text.replace("|", " ").split())
+
+
+def test_words_are_those_of_text_and_tables():
+    page = "# One two\n\n| three | 4 |\n|---|---|\n\nfive:\n\n    no code\n    at all\n\n"
+    assert words(f"{page}[six](no/where.md) seven\n") == 6
+    assert words("```sh\nno\n```\n- one\n\n    two\n") == 2
+
+
+def test_the_site_is_short_enough_to_be_read():
+    """Tutorial, how-tos, explanation and the reference that people write have at most 45,000 words.
+
+    Generated pages (findings/, reference/) are for looking up. Records stay as they were written: decisions/,
+    and the appendix, which takes the figures of a measurement while the result stays in a sentence.
+    """
+    counted = [*DOCS.glob("*.md"), ROOT / "README.md"]
+    by_page = {path.name: words(path.read_text()) for path in counted}
+    assert sum(by_page.values()) <= 45_000, sorted(by_page.items(), key=lambda each: -each[1])[:10]
+
+
+def test_every_page_of_measurements_is_in_their_index_with_a_date():
+    folder = DOCS / "measurements"
+    index = (folder / "index.md").read_text()
+    pages = [path for path in folder.glob("*.md") if path.name != "index.md"]
+    assert [path.name for path in pages if f"]({path.name})" not in index] == []
+    undated = [path.name for path in pages if not re.search(r"\b20\d\d-\d\d-\d\d\b", path.read_text())]
+    assert undated == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""A policy learns what its teacher knows, in a run from the command line. Stock's curve: docs/parity.md."""
+"""A policy learns what its teacher knows, in a run from the command line.
+
+Stock's curve: docs/measurements/parity.md.
+"""
 
 import sys
 from pathlib import Path

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 FROZEN = {"grpo": "metric_names.txt", "ppo": "metric_names_ppo.txt"}
 # What only a rollout engine inside the trainer's processes can log: name → reason.
 CANNOT_EXIST: dict[str, str] = {}
-# What v1 logs and ours does not: name → reason. docs/parity.md says so too.
+# What v1 logs and ours does not: name → reason. docs/measurements/parity.md says so too.
 ONLY_V1 = {
     "val-aux/toy/sort/acc_success_only/mean@1": "v1's validation tells failed rollouts apart",
 }

@@ -17,7 +17,7 @@ from trinity_compat.common.errors import RunError
 from trinity_compat.common.nested import copied, leaves, put
 from trinity_compat.job import fingerprint_files
 from trinity_compat.job.fingerprint import FilesEdited, check, differences, edits, made, sign, sign_anew
-from trinity_compat.job.fingerprint_rules import RULES, UNCLASSIFIED, rule_of, table
+from trinity_compat.job.fingerprint_rules import RULES, UNCLASSIFIED, page, rule_of
 from trinity_compat.job.run_spec import ReplaySpec, RunSpec, ScoringSpec, SyncSpec
 from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run import acquire_job
@@ -185,8 +185,8 @@ def test_what_is_not_set_is_like_null_and_a_whole_number_like_its_float(tmp_path
     assert changed(print_of(tmp_path, half), print_of(tmp_path, whole)) == []
 
 
-def test_the_page_has_the_table():
-    assert table() in (DOCS / "durability.md").read_text(), "run scripts/make_reference.py"
+def test_the_page_of_what_voids_answers_is_current():
+    assert page() == (DOCS / "reference" / "voids.md").read_text(), "run scripts/make_reference.py"
 
 
 def test_it_travels_with_the_run_and_holds_no_secret(tmp_path):

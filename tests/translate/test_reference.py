@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trinity_compat.translate.reference import code_pages, ignored_page, mapping_page
+from trinity_compat.translate.reference import code_pages, ignored_page, mapping_page, reading_page
 from trinity_compat.translate.rows import load_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,3 +19,8 @@ def test_code_pages_are_current():
 
 def test_page_of_ignored_keys_is_current():
     assert (DOCS / "reference" / "ignored.md").read_text() == ignored_page()
+
+
+def test_page_of_the_codes_of_reading_is_current():
+    page = (DOCS / "reference" / "reading.md").read_text()
+    assert page == reading_page() and "| TP201 | the release has no such key" in page

@@ -280,8 +280,22 @@ def is_whole(key: str) -> bool:
     return key in _EXACT and _EXACT[key].read in WHOLE
 
 
-def table() -> str:
-    """The rules as Markdown, those of one part or reason together."""
+_HEAD = """# Settings that void waiting answers
+
+Generated from `trinity_compat/job/fingerprint_rules.py` by `scripts/make_reference.py`; a test keeps it
+current.
+
+For each setting the part of a run's fingerprint to which it belongs, or "no" where an edit voids nothing
+([how a run uses this](../durability.md#what-voids-waiting-answers)). A test changes every key of veRL's
+configuration and every setting of a run, and fails for a key without a row."""
+
+
+def page() -> str:
+    """docs/reference/voids.md: the rules, those of one part or reason together."""
+    return f"{_HEAD}\n\n{_table()}"
+
+
+def _table() -> str:
     grouped: dict[tuple[str, str], dict[str, list[str]]] = {}
     for rule in RULES:
         sections = grouped.setdefault((rule.part, rule.why), {})

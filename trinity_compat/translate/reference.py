@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from trinity_compat.common.releases import VERL, VERL_RELEASES
-from trinity_compat.translate.explain import HOW_READS, all_keys, codes, releases_with, spans
+from trinity_compat.translate.explain import HOW_READS, all_keys, codes, reading_codes, releases_with, spans
 from trinity_compat.translate.rows import MappingRow, MappingTable, meaningless
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.reads import read_of, read_until, table_of
@@ -100,6 +100,23 @@ _ENGINES = {"ppo_trainer": "FSDP", "ppo_megatron_trainer": "Megatron"}
 def _meaningless() -> str:
     lines = ["## Not carried back", "", "These mean nothing once rollout and training are apart.", ""]
     return "\n".join([*lines, *(f"- `{key}`: {why}" for key, why in meaningless().items())])
+
+
+_READING_HEAD = """# Codes of reading
+
+Generated from `translators/reading_codes.json` by `scripts/make_reference.py`; a test keeps it current.
+
+TP0… and TP1… come from [reading a script](../parse.md), TP2… from [composing a launch](../versions.md).
+Of TP2… 205, 210, 213 and 214 are warnings, the others errors.
+
+| code | meaning |
+|---|---|"""
+
+
+def reading_page() -> str:
+    """docs/reference/reading.md."""
+    escaped = ((code, text.replace("|", "\\|")) for code, text in reading_codes().items())
+    return "\n".join([_READING_HEAD, *(f"| {code} | {text} |" for code, text in escaped), ""])
 
 
 def code_pages(rows: MappingTable) -> dict[str, str]:
