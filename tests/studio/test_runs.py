@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import sqlite3
+import threading
 import time
 
 import pytest
@@ -36,6 +37,29 @@ def test_jobs_in_hidden_folders_and_among_node_s_modules_are_not_listed(tmp_path
     for place in ("mine", ".trash/old", "web/node_modules/odd"):
         make_job(tmp_path / place)
     assert list(Jobs(tmp_path).all()) == ["mine"]
+
+
+def test_a_job_that_began_after_the_last_scan_has_its_page_at_once(tmp_path):
+    studio = client_of(tmp_path)
+    assert "<tbody" not in studio.get("/").text
+    make_job(tmp_path / "new", steps=1)
+    assert studio.get("/run/new").status_code == 200
+
+
+def test_names_of_no_job_that_are_asked_for_at_the_same_time_cost_one_scan(tmp_path, monkeypatch):
+    jobs, scans = Jobs(tmp_path), []
+    jobs.all()
+    monkeypatch.setattr("trinity_compat.studio.jobs._scan", lambda root: scans.append(root) or iter(()))
+    with jobs._lock:
+        asking = [threading.Thread(target=jobs.get, args=("gone",)) for _ in range(8)]
+        for thread in asking:
+            thread.start()
+        jobs._began = float("inf")  # a scan that began after all of them asked
+    for thread in asking:
+        thread.join()
+    assert scans == []
+    jobs._began = float("-inf")
+    assert jobs.get("gone") is None and len(scans) == 1
 
 
 def test_a_folder_without_jobs_says_how_to_get_one(tmp_path):

@@ -143,24 +143,36 @@ class Jobs:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self._found: dict[str, Job] = {}
-        self._scanned = float("-inf")
+        self._began = self._scanned = float("-inf")  # the last scan's begin and end
         self._lock = threading.Lock()
 
     def all(self) -> Mapping[str, Job]:
         """Name → job, by name; scanned again every few seconds."""
         with self._lock:
             if time.monotonic() - self._scanned > _SCAN_EVERY_S:
-                found = {}
-                for name, place in sorted(_scan(self.root.resolve())):
-                    known = self._found.get(name)
-                    found[name] = known if known and known.dir.root == place else Job(name, place)
-                self._found = found
-                self._scanned = time.monotonic()
+                self._scan()
             return self._found
 
     def get(self, name: str) -> Job | None:
-        """The job of that name, None where the folder has none."""
-        return self.all().get(name)
+        """The job of that name, None where the folder has none.
+
+        A name that the last scan did not find may be a new job's: it is looked for once more.
+        """
+        asked = time.monotonic()
+        if (found := self.all().get(name)) is not None:
+            return found
+        with self._lock:
+            if self._began < asked:
+                self._scan()
+            return self._found.get(name)
+
+    def _scan(self) -> None:
+        self._began, found = time.monotonic(), dict[str, Job]()
+        for name, place in sorted(_scan(self.root.resolve())):
+            known = self._found.get(name)
+            found[name] = known if known and known.dir.root == place else Job(name, place)
+        self._found = found
+        self._scanned = time.monotonic()
 
 
 def _scan(root: Path) -> Iterator[tuple[str, Path]]:
