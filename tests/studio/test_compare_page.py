@@ -1,11 +1,13 @@
 """Two runs against each other, in the browser as on the command line."""
 
+import html
 import json
 import re
 
 import pytest
 from studio_jobs import SECRET, client_of, make_job, write_events
 
+from trinity_compat.studio import run_choice
 from trinity_compat.studio.compare_page import AXES
 
 BOTH = "a=toy/grpo&b=plain"
@@ -15,6 +17,43 @@ def test_without_sides_the_runs_are_offered(studio):
     page = studio.get("/compare").text
     assert page.count('type="checkbox"') == 4 and "Verdict" not in page
     assert "<script" in page and "compare.js" not in page
+
+
+def offered(page):
+    return re.findall(r'name="a" value="([^"]+)"', page)
+
+
+def test_runs_are_offered_a_page_at_a_time_by_the_filter_of_the_list(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_choice, "PAGE", 2)
+    for name in ("old/a", "old/b", "new/a", "new/b", "new/c"):
+        make_job(tmp_path / name, evil=False, steps=1, state="failed" if name == "new/c" else "done")
+    studio, found = client_of(tmp_path), []
+    page = studio.get("/compare?sort=name").text
+    assert "1–2 of 5 runs" in page
+    while True:
+        found += offered(page)
+        after = re.search(r'name="after" value="([^"]+)"', page)
+        if not after:
+            break
+        page = studio.get("/compare", params={"sort": "name", "after": html.unescape(after[1])}).text
+    assert found == ["new/a", "new/b", "new/c", "old/a", "old/b"] and "First page" in page
+    assert offered(studio.get("/compare?words=OLD&sort=name").text) == ["old/a", "old/b"]
+    assert offered(studio.get("/compare?state=failed").text) == ["new/c"]
+    assert "No run matches." in studio.get("/compare?words=nothing").text
+    assert studio.get("/compare?state=nothing").status_code == 400
+
+
+def test_a_chosen_run_or_baseline_stays_chosen_on_each_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_choice, "PAGE", 2)
+    for name in "abcd":
+        make_job(tmp_path / name, evil=False, steps=1)
+        (tmp_path / f"{name}.log").write_text("step:1 - critic/score/mean:0.5\n")
+    studio = client_of(tmp_path)
+    page = studio.get("/compare?sort=name&words=b&a=d&a=baseline:c.log").text
+    assert offered(page) == ["d", "b", "baseline:c.log", "baseline:b.log"]
+    assert re.findall(r'name="a" value="([^"]+)"[^>]*checked', page) == ["d", "baseline:c.log"]
+    page = studio.get("/compare?sort=name&a=a").text
+    assert offered(page)[:2] == ["a", "b"] and "2 more match" in page
 
 
 def test_the_verdict_stands_first_and_is_the_command_line_s(studio, folder):

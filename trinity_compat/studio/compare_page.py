@@ -25,6 +25,7 @@ from trinity_compat.studio.experiences import index_of, read_answers
 from trinity_compat.studio.group_page import MOST_ANSWERS
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, job_named, page, studio_of
+from trinity_compat.studio.run_choice import run_choice
 from trinity_compat.studio.run_state import RunSummary
 
 _TASKS = 12
@@ -57,11 +58,12 @@ def selected(request: Request, name: str) -> Selection:
 def comparison(request: Request) -> Response:
     """Show a form to choose two sides, and their comparison."""
     studio, query = studio_of(request), query_of(request)
+    chosen = {side: request.query_params.getlist(side) for side in "ab"}
     values: dict[str, object] = {
-        "rows": [studio.summaries.of(job) for job in studio.jobs.all().values()],
-        "baselines": studio.comparisons.baselines,
+        "choice": run_choice(request, {name for names in chosen.values() for name in names}),
+        "are_more": studio.comparisons.baselines.are_more,
         "formats": FORMATS,
-        "chosen": {side: request.query_params.getlist(side) for side in "ab"},
+        "chosen": chosen,
         "axes": AXES,
         "axis": query.axis if query else "step",
         "query": query,

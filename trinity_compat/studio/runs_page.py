@@ -25,7 +25,7 @@ PAGE = 50
 _OFFERED = 60  # configuration keys
 _READING_S = 0.4  # of a request, for runs that are not on its page
 _FIGURES = ("step", "reward", "lag", "tokens_per_s", "step_s")  # columns that sort by a row's figure
-_SORTS = ("changed", "name", "state", *_FIGURES)
+SORTS = ("changed", "name", "state", *_FIGURES)
 Value = float | str | None
 
 
@@ -83,7 +83,7 @@ def runs(request: Request) -> Response:
     """
     studio, query = studio_of(request), RunsQuery.of(request)
     everything, notes = list(studio.jobs.all().values()), studio.notes.all()
-    chosen = _Chosen.of(everything, query, studio.summaries, notes)
+    chosen = ChosenRuns.of(everything, query, studio.summaries, notes)
     first = chosen.first_after(query.after)
     jobs = chosen.jobs[first : first + PAGE]
     read, _ = studio.summaries.of_all([job for job in jobs if job.name not in chosen.known], math.inf)
@@ -120,7 +120,7 @@ def runs(request: Request) -> Response:
         "offered": _differing(list(configurations.values())),
         "states": MEANS,
         "tags": sorted({tag for job in everything for tag in notes.get(str(job.dir.root), NONE).tags}),
-        "sorts": dict.fromkeys((*_SORTS, query.sort)),
+        "sorts": dict.fromkeys((*SORTS, query.sort)),
         "warned": sum(bool(row.alerts) and row.state == "running" for row in summaries.values()),
     }
     values["mark"] = _mark(_rendered(request, "runs_foot.html", values), parts)
@@ -183,7 +183,7 @@ def _rendered(request: Request, template: str, values: Mapping[str, object]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class ChosenRuns:
     """The jobs of a query in its order. ``unread``: how many are missing since they have not been read."""
 
     jobs: Sequence[Job]
@@ -196,7 +196,7 @@ class _Chosen:
     @classmethod
     def of(
         cls, jobs: Sequence[Job], query: RunsQuery, summaries: Summaries, notes: Mapping[str, RunNote]
-    ) -> _Chosen:
+    ) -> ChosenRuns:
         """Read all jobs where the query needs it, for as long as ``_READING_S``."""
         found = [job for job in jobs if _matches(job, notes.get(str(job.dir.root), NONE), query)]
         known, unread = summaries.of_all(found, _READING_S) if query.needs_all else ({}, 0)
