@@ -49,10 +49,12 @@ def make_job(
     evil: bool = True,
     model: Path | None = None,
     wobble: float = 0.0,
+    url: str = "",
 ) -> Path:
     """A job of ``steps`` trained steps of 4 groups of 3 answers; both sides say ``state``. ``model``: the
-    folder of its tokenizer; ``wobble``: what its figures differ by from those of another."""
-    spec = _files(root, evil=evil, model=model)
+    folder of its tokenizer; ``wobble``: what its figures differ by from those of another; ``url``: its
+    database, where that is not in the job."""
+    spec = _files(root, evil=evil, model=model, url=url)
     buffer = open_buffer(spec.database_url)
     rows = {}
     for step in range(1, steps + 1):
@@ -106,10 +108,10 @@ def _event(step: int, row: Mapping[str, float]) -> Event:
     return Event(step=step, wall_time=float(step), summary=Summary(value=values))
 
 
-def _files(root: Path, *, evil: bool, model: Path | None) -> RunSpec:
+def _files(root: Path, *, evil: bool, model: Path | None, url: str = "") -> RunSpec:
     for name in ("config", "buffer", "log"):
         (root / name).mkdir(parents=True)
-    url = JobDir(root).default_database_url
+    url = url or JobDir(root).default_database_url
     verl = {"trainer": {"total_training_steps": STEPS}, "actor": {"optim": {"lr": 1e-6}}}
     if model is not None:
         verl["actor_rollout_ref"] = {"model": {"path": str(model)}}
