@@ -98,6 +98,31 @@ def test_the_least_reward_of_a_right_answer_can_be_set(db):
     assert group_index.outcomes(db, GroupQuery(step=2, right=0.05))["right"] == 2
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        GroupQuery(),
+        GroupQuery(step=2),
+        GroupQuery(step=2, outcome="wrong", sort="spread"),
+        GroupQuery(least={"mean": 0.1}),
+        GroupQuery(step=2, most={"spread": 0.0}, right=0.05),
+        GroupQuery(task="toy/sort 4"),
+        GroupQuery(step=2, task="toy/sort 4", outcome="right"),
+    ],
+)
+def test_the_counts_of_the_outcomes_are_those_of_the_filter(db, wanted):
+    lists = {name: found(db, **asked(wanted, name)) for name in ("right", "wrong", "mixed", "")}
+    counts = group_index.outcomes(db, replace(wanted, after=(0.0, 0)))
+    assert counts == {name or "all": len(each) for name, each in lists.items()}
+    assert counts["all"] == sum(counts[name] for name in group_index.OUTCOMES) > 0
+
+
+def asked(wanted, outcome):
+    return {name: getattr(wanted, name) for name in ("step", "task", "least", "most", "sort", "right")} | {
+        "outcome": outcome
+    }
+
+
 @pytest.mark.parametrize("up", [True, False])
 @pytest.mark.parametrize("sort", group_index.SORTS)
 def test_pages_of_groups_hold_each_once_and_in_order(db, sort, up):
@@ -202,6 +227,13 @@ def test_a_filter_is_in_the_address_of_each_link(studio):
     group = studio.get(links[1].replace("&amp;", "&")).text
     after, before = (re.search(rf'href="([^"]+)" data-key="{key}"', group)[1] for key in "np")
     assert before == links[0] and after == links[2]
+
+
+def test_the_page_counts_the_groups_that_its_filter_leaves(tmp_path, root):
+    studio = client_of(tmp_path)
+    for query, counts in (("step=2", [4, 1, 2, 1]), ("step=2&mean_min=0.05", [3, 1, 1, 1])):
+        page = studio.get(f"/groups/job?{query}").text
+        assert re.findall(r"(?:all|right|wrong) <b>(\d+)</b>", page) == list(map(str, counts))
 
 
 @pytest.mark.parametrize("bad", ["step=x", "mean_min=x", "right=nan", "sort=x", "outcome=x", "after=1"])

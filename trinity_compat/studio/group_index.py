@@ -130,8 +130,8 @@ def _number(rows: Sequence[Mapping[str, object]]) -> int | None:
 
 
 def outcomes(db: sqlite3.Connection, wanted: GroupQuery) -> dict[str, int]:
-    """Return how many groups of the step have all answers right, all wrong, some of both; and ``all``."""
-    where, values = _conditions(GroupQuery(wanted.kind, wanted.step, right=wanted.right))
+    """Return how many groups of the selection, whatever its outcome and page, have each; and ``all``."""
+    where, values = _conditions(replace(wanted, outcome="", after=None))
     sums = ", ".join(f"coalesce(sum({condition}), 0)" for condition in OUTCOMES.values())
     row = db.execute(
         f"SELECT {sums}, count(*) FROM groups WHERE {' AND '.join(where)}", {"right": wanted.right, **values}
