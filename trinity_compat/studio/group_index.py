@@ -133,8 +133,11 @@ def outcomes(db: sqlite3.Connection, wanted: GroupQuery) -> dict[str, int]:
     """Return how many groups of the selection, whatever its outcome and page, have each; and ``all``."""
     where, values = _conditions(replace(wanted, outcome="", after=None))
     sums = ", ".join(f"coalesce(sum({condition}), 0)" for condition in OUTCOMES.values())
+    # Over all steps each group is looked at: in the table's order that takes a seventh of an index's time.
+    groups = "groups" if wanted.step is not None or wanted.task else "groups NOT INDEXED"
     row = db.execute(
-        f"SELECT {sums}, count(*) FROM groups WHERE {' AND '.join(where)}", {"right": wanted.right, **values}
+        f"SELECT {sums}, count(*) FROM {groups} WHERE {' AND '.join(where)}",
+        {"right": wanted.right, **values},
     ).fetchone()
     return dict(zip((*OUTCOMES, "all"), row, strict=True))
 
