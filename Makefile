@@ -45,13 +45,15 @@ check: install
 	$(PY) scripts/check_commits.py
 
 # First what is light, verl's imports included; then what starts Ray, an engine, PostgreSQL, a browser or the real
-# trinity-rft, file by file and the longest first (tests/conftest.py). On both cores. What fails runs once more, alone;
-# each part leaves its times in .scratch/tests (scripts/run_tests.py, scripts/test_times.py).
+# trinity-rft, file by file and the longest first (tests/conftest.py). Three at a time on two cores, since half of a
+# test's time is waiting. What fails runs once more, alone; each part leaves its times in .scratch/tests
+# (scripts/run_tests.py, scripts/test_times.py).
 HEAVY := runtime or whole or upstream or postgres or browser
 HEAVY_PARTS := $(HEAVY)
 EACH_TIME := not chaos and not nightly
 PART := $(PY) scripts/run_tests.py
-BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
+WORKERS := 3
+BY_FILE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: check test-light test-heavy
 
@@ -60,7 +62,7 @@ test-setup: install-tests
 	@scripts/install_system.sh || [ -z "$$CI" ]
 
 test-light: test-setup
-	$(PART) light -n 2 -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(PART) light -n $(WORKERS) -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
 
 test-heavy: test-setup
 	$(PART) heavy $(BY_FILE) -m "($(HEAVY_PARTS)) and not whole and $(EACH_TIME)" $(PYTEST_ARGS)

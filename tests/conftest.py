@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # idle cores and several on busy ones. No test is there to find out how long: only what hangs runs into this.
 HEAVY = ("runtime", "whole", "verl", "upstream", "postgres", "browser", "chaos", "nightly")
 HEAVY_S = 1800
-# Of these the longest files first: two workers that take file by file then end at about the same time.
+# Of these the longest files first: workers that take file by file then end at about the same time.
 LONGEST = ("workflows", "run", "faults", "trainer", "parity", "explorer", "upstream")
 
 
