@@ -1,5 +1,5 @@
 .NOTPARALLEL:
-.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs nightly bench parity chaos starts mutate clean
+.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs web-parser nightly bench parity chaos starts mutate clean
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -105,6 +105,10 @@ test-changed: check
 	if has whole; then $(MAKE) test-whole; fi; \
 	if has proof; then $(MAKE) proof; fi; \
 	if has starts; then $(MAKE) starts-sample; fi
+
+# The shell parser of the web page, in .scratch/web/parser (docs/web.md).
+web-parser:
+	scripts/build_web_parser.sh
 
 # Whole runs that CI has no time for, which launches of veRL's main start, and whether the tests of what changed since the last landed commit can fail.
 nightly: test-setup

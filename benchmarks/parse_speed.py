@@ -51,7 +51,7 @@ def main() -> None:
         script.write_text(generated())
     sys.path.insert(0, str(ROOT))
     from trinity_compat.launch import read_script
-    from trinity_compat.launch.bash.tree import shfmt_path
+    from trinity_compat.launch.bash.shell_parser import shfmt_path
 
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 

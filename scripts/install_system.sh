@@ -1,12 +1,14 @@
 #!/bin/sh
-# Installs the Debian packages of requirements/debian.txt whose programs are missing. Needs root; says the command otherwise.
+# Installs the Debian packages of a list, requirements/debian.txt by default, whose programs (or files) are missing. Needs
+# root; says the command otherwise.
 set -eu
 cd "$(dirname "$0")/.."
+list=${1:-requirements/debian.txt}
 PATH="$PATH:/usr/sbin:/sbin"
 for bin in /usr/lib/postgresql/*/bin; do PATH="$PATH:$bin"; done
 missing() {
-  grep -v '^#' requirements/debian.txt | while read -r package program; do
-    command -v "$program" >/dev/null || printf ' %s' "$package"
+  grep -v '^#' "$list" | while read -r package program; do
+    command -v "$program" >/dev/null || [ -e "$program" ] || printf ' %s' "$package"
   done
 }
 packages=$(missing)

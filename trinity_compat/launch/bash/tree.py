@@ -1,34 +1,26 @@
 """From text to shfmt's syntax tree.
 
-``shfmt --to-json`` is the only process that reading starts, and it only parses. Nodes stay plain
-dicts, in the form of mvdan/sh's typed JSON. A script with a syntax error is read up to the command
-that has it, as bash does.
+Nodes stay plain dicts, in the form of mvdan/sh's typed JSON (``shell_parser.py``). A script with a syntax
+error is read up to the command that has it, as bash does.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import re
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.errors import Where
 from trinity_compat.launch.bash import limits, quoted_defaults
 from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.launch.bash.shell_parser import SyntaxProblem, syntax_tree
 from trinity_compat.launch.bash.traced_text import TextPiece
 
 Node = dict[str, Any]
 COMMENT_BACKSLASH = re.compile(rb"#[^\n]*\\\n")
 CONTINUED = re.compile(rb"(?<!\\)(?:\\\\)*\\\n\Z")  # ends in an odd number of backslashes
-ERROR_PLACE = re.compile(rb"(?:<standard input>:)?(\d+):(\d+): (.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +55,6 @@ class ParsedText:
         return self.slice(node["Pos"]["Offset"], node["End"]["Offset"])
 
 
-@dataclass(frozen=True, slots=True)
-class SyntaxProblem:
-    """Place and reason at which bash stops reading."""
-
-    line: int
-    message: str
-    column: int = 1  # in bytes
-
-
-@cache
-def shfmt_path() -> str:
-    """The parser's program: next to the interpreter, else on PATH."""
-    import shutil  # here: it pulls in the compression libraries
-
-    neighbour = Path(sys.executable).with_name("shfmt")
-    found = str(neighbour) if neighbour.is_file() else shutil.which("shfmt")
-    if not found:
-        raise UserError("the shell parser shfmt is missing", hint="pip install shfmt-py")
-    return found
-
-
 def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | None]:
     """The statements of a script, and the syntax error that ends them, if there is one."""
     if len(source) > limits.SCRIPT:
@@ -91,7 +62,7 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
     text, problem, error = source.replace(b"\0", b" "), None, None
     # each round takes away one thing that shfmt reads otherwise than bash, and parses again
     for _ in range(8):
-        output, error = _run_shfmt(text, budget)
+        output, error = syntax_tree(text, budget)
         if error is not None and (patched_text := _as_bash_takes_it(text, error)) is not None:
             text = patched_text
             continue
@@ -123,7 +94,7 @@ def _with_quoted_defaults(tree: Node, text: bytes, budget: Budget) -> Node:
     """The tree with the single quotes of defaults in double quotes as bash takes them, level by level."""
     for _ in range(4):
         masked = quoted_defaults.masked(tree, text)
-        output, error = (b"", None) if masked is None else _run_shfmt(masked, budget)
+        output, error = ("", None) if masked is None else syntax_tree(masked, budget)
         if masked is None or error is not None:
             break
         tree, text = _load(output), masked
@@ -194,69 +165,9 @@ def _continued_comments(node: object, text: bytes) -> Iterator[int]:
                 yield from _continued_comments(child, text)
 
 
-def _run_shfmt(source: bytes, budget: Budget) -> tuple[bytes, SyntaxProblem | None]:
-    with budget.parser():
-        process = subprocess.Popen(
-            [shfmt_path(), "--to-json", "-ln", "bash"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        output, errors = _communicate(process, source)
-    if process.returncode == 0:
-        return output, None
-    match = ERROR_PLACE.search(errors)
-    if not match:
-        raise BudgetExceeded("the parser gave up on this script")
-    return b"", SyntaxProblem(int(match[1]), match[3].decode(errors="replace"), int(match[2]))
-
-
-def _communicate(process: subprocess.Popen[bytes], source: bytes) -> tuple[bytes, bytes]:
-    """Feed the parser and read its answer, within limits on time and size.
-
-    shfmt takes all of its input before it answers. A tree grows with the square of the nesting (it
-    is indented), so no more than the limit is read.
-    """
-    assert process.stdin and process.stdout and process.stderr
-    timer = threading.Timer(_wait_at_most(process), process.kill)
-    with process:
-        timer.start()
-        try:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(source)
-                process.stdin.close()
-            output = process.stdout.read(limits.TREE + 1)
-            if len(output) > limits.TREE:
-                raise BudgetExceeded("a syntax tree that is too large")
-            errors = process.stderr.read(4096)
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            timer.cancel()
-    return output, errors
-
-
-def _wait_at_most(process: subprocess.Popen[bytes]) -> float:
-    """Seconds.
-
-    Where the system can bound the process's own time, waiting may take longer than that: a busy machine
-    doesn't change a reading.
-    """
+def _load(output: str) -> Node:
     try:
-        from resource import RLIMIT_CPU, prlimit
-    except ImportError:  # only Linux has prlimit
-        return limits.PARSER_SECONDS
-    limit = math.ceil(limits.PARSER_SECONDS)  # the system counts whole seconds
-    with contextlib.suppress(OSError):  # it has ended already
-        prlimit(process.pid, RLIMIT_CPU, (limit, limit))
-    return limits.PARSER_WAIT
-
-
-def _load(output: bytes) -> Node:
-    try:
-        text = output.decode(errors="surrogateescape").replace(r'"\u0003xport"', '"export"')
-        tree: Node = json.loads(text)
+        tree: Node = json.loads(output.replace(r'"\u0003xport"', '"export"'))
     except RecursionError:
         raise BudgetExceeded("commands nested too deeply") from None
     return tree
