@@ -1,5 +1,5 @@
 .NOTPARALLEL:
-.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs web-parser nightly bench parity chaos starts mutate clean
+.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs web-parser nightly bench parity chaos starts mutate clean docs-version
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -15,9 +15,9 @@ install: .venv/.installed
 install-system:
 	scripts/install_system.sh
 
-# What only tests need: the real trinity-rft, the GPU release of vLLM, torchvision, wheels. Made anew when a list
-# changes.
-install-tests: install
+# What only tests need: the real trinity-rft, the GPU release of vLLM, torchvision, wheels, mkdocs. Made anew when a
+# list changes.
+install-tests: install .venv-docs/requirements.txt
 	scripts/make_upstream_venv.sh 0.4.1 >/dev/null
 	scripts/unpack_vllm.sh >/dev/null
 	scripts/unpack_verl.sh >/dev/null
@@ -85,13 +85,17 @@ release-check: install
 	$(PY) scripts/release_check.py $(RELEASE_ARGS)
 
 # The site, in .scratch/site: mkdocs-material in an environment of its own; a link that leads nowhere is an error.
-docs: .venv-docs/.installed
+docs: .venv-docs/requirements.txt
 	.venv-docs/bin/mkdocs build --strict
 
-.venv-docs/.installed: requirements/docs.txt
+# The same in .scratch/versions/VERSION, beside others that were built there, with a list to choose from.
+docs-version: .venv-docs/requirements.txt
+	.venv-docs/bin/python scripts/site_versions.py .scratch/versions --name $(or $(VERSION),dev)
+
+.venv-docs/requirements.txt: requirements/docs.txt
 	python3 -m venv .venv-docs
 	.venv-docs/bin/pip install -q --disable-pip-version-check -r requirements/docs.txt
-	@touch $@
+	@cp requirements/docs.txt $@
 
 # The parts that the change since the last landed commit (.ci/landed) can break: scripts/changed.py says which are
 # left out.

@@ -1,10 +1,13 @@
 """The site of the documentation: its nav has every page once, and links are those of a checkout."""
 
+import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import needs
 import pytest
 import yaml
 
@@ -110,8 +113,69 @@ def test_the_site_s_packages_are_pinned():
     assert any(line.startswith("mkdocs-material==") for line in lines)
 
 
-@pytest.mark.parametrize("name", ["Makefile", ".github/workflows/docs.yml"])
-def test_a_build_is_strict_and_not_quiet(name):
+def test_a_build_is_strict_and_not_quiet():
     """A quiet build doesn't count warnings, so that --strict never fails."""
-    (words,) = re.findall(r"mkdocs build( .*)?$", (ROOT / name).read_text(), flags=re.MULTILINE)
+    (words,) = re.findall(r"mkdocs build( .*)?$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     assert words.split() == ["--strict"]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A repository of a site with two releases, and a page that has been written since."""
+    folder = tmp_path / "tree"
+    (folder / "docs").mkdir(parents=True)
+    (folder / "mkdocs.yml").write_text(
+        "site_name: x\ntheme: {name: material, font: false}\nextra: {version: {provider: mike}}\n"
+        "validation: {links: {not_found: warn}}\n"
+    )
+    git("init", "-q", at=folder)
+    for text, tag in (("Ninth", "v0.9.0"), ("Tenth", "v0.10.0"), ("Newest", None)):
+        (folder / "docs" / "index.md").write_text(f"# {text}\n")
+        if tag:
+            git("add", ".", at=folder)
+            git("-c", "user.name=x", "-c", "user.email=x@x.example", "commit", "-qm", text, at=folder)
+            git("tag", tag, at=folder)
+    git("tag", "v1-of-something", at=folder)
+    return folder
+
+
+def git(*words, at):
+    subprocess.run(["git", *words], cwd=at, check=True)
+
+
+def built(tree, out, *words):
+    python = needs.made(".venv-docs", "docs.txt") / "bin" / "python"
+    command = [python, ROOT / "scripts" / "site_versions.py", out, "--tree", tree, *words]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_each_release_and_the_working_tree_have_a_folder_of_the_site(tree, tmp_path):
+    out = tmp_path / "site"
+    done = built(tree, out, "--tags")
+    assert done.returncode == 0, done.stderr
+    for name, title in (("0.9.0", "Ninth"), ("0.10.0", "Tenth"), ("dev", "Newest")):
+        assert f'<h1 id="{title.lower()}">{title}</h1>' in (out / name / "index.html").read_text()
+    listed = json.loads((out / "versions.json").read_text())
+    assert [(each["version"], each["aliases"]) for each in listed] == [
+        ("dev", []),
+        ("0.10.0", ["latest"]),
+        ("0.9.0", []),
+    ]
+    assert 'url=0.10.0/"' in (out / "index.html").read_text()
+
+
+def test_a_named_version_stands_beside_the_others_and_is_strict(tree, tmp_path):
+    out = tmp_path / "site"
+    assert built(tree, out, "--name", "0.11.0").returncode == 0
+    assert built(tree, out).returncode == 0
+    assert [each["version"] for each in json.loads((out / "versions.json").read_text())] == ["dev", "0.11.0"]
+    (tree / "docs" / "index.md").write_text("[x](gone.md)")
+    done = built(tree, out)
+    assert done.returncode and "gone.md" in done.stderr
+    assert built(tree, out, "--name", "../up").returncode == 2
+
+
+def test_the_site_s_list_of_versions_is_the_one_that_is_written():
+    assert SITE["extra"]["version"]["provider"] == "mike"
+    text = (ROOT / ".github/workflows/docs.yml").read_text()
+    assert "scripts/site_versions.py .scratch/site --tags" in text and "fetch-depth: 0" in text
