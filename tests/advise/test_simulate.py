@@ -1,6 +1,8 @@
 """Predictions of the simulation: by hand for small cases, and beside the explorer's own code."""
 
+import itertools
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -77,6 +79,37 @@ def test_prompts_and_new_weights_cost_time():
     free = predicted(prompts, quick, follows=True, staleness=3)
     again = predicted(prompts, replace(quick, prefill=1000.0), follows=True, staleness=3)
     assert again.step_s > free.step_s
+
+
+def test_lanes_say_when_each_side_works_with_which_weights_and_how_old_its_answers_are():
+    lanes = predicted(offset=1).lanes
+    assert [(lane.side, lane.step, lane.version, lane.begin, lane.end, lane.lag) for lane in lanes[:6]] == [
+        ("explorer", 1, 0, 0, 10, 0),
+        ("trainer", 1, 0, 10, 18, 0),
+        ("explorer", 2, 0, 10, 20, 0),
+        ("trainer", 2, 1, 20, 28, 1),
+        ("explorer", 3, 1, 20, 30, 0),
+        ("trainer", 3, 2, 30, 38, 1),
+    ]
+    uneven = Workload(2, 1, 0.0, AnswerLengths(400, math.log(30), 1.2))
+    two = predicted(uneven, engines=2).lanes[0]
+    lengths = sorted(AnswerLengths(400, math.log(30), 1.2).draw(source) for source in [random.Random(1)] * 2)
+    assert (two.end, two.busy) == (lengths[1], pytest.approx(sum(lengths) / 2 / lengths[1]))
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_lanes_of_a_pool_follow_each_other_by_version_and_leave_out_the_time_without_work(limit):
+    work = Workload(8, 4, 0.0, AnswerLengths(400, math.log(30), 1.2))
+    found = predicted(work, replace(SPEEDS, training=2.0), steps=20, follows=True, staleness=limit)
+    made = [lane for lane in found.lanes if lane.side == "explorer"]
+    trained = [lane for lane in found.lanes if lane.side == "trainer"]
+    assert [lane.version for lane in made] == list(range(8)) and made[0].begin == 0
+    assert all(before.end == after.begin for before, after in itertools.pairwise(made))
+    assert [lane.end for lane in trained] == [lane.end for lane in made]  # a handover takes no time here
+    assert max(lane.lag for lane in trained) == limit >= found.staleness_max
+    assert all(0 < lane.busy <= 1 for lane in made)
+    # The trainer is slow: the pool runs dry before its weights come.
+    assert min(lane.busy for lane in made) < 1
 
 
 def test_the_same_seed_gives_the_same_and_another_does_not():

@@ -80,7 +80,10 @@ class Schedule:
 class Lane:
     """Work of one kind in the timeline: ``side`` is explorer or trainer, ``step`` the step worked for.
 
-    ``version``: of the weights that it began with. Seconds from the start of the run.
+    ``version``: of the weights that it began with. Seconds from the start of the run. ``busy``: share of the
+    side's GPU time that has work. ``lag``: of a trainer's step, the steps between the policy that it trains
+    and the oldest weights of its answers. Under style fully_async the explorer works for several steps at
+    once: its lanes are of one version each, and their step is the one trained from that version.
     """
 
     side: str
@@ -88,6 +91,8 @@ class Lane:
     version: int
     begin: float
     end: float
+    busy: float = 1.0
+    lag: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,18 @@ def _mode(mode: ModeAdvice, advice: Advice) -> dict[str, object]:
         "staleness_mean": round(found.staleness, 3),
         "staleness_max": found.staleness_max,
         "memory": _memory_data(mode.memory),
+        "lanes": [
+            {
+                "side": lane.side,
+                "step": lane.step,
+                "version": lane.version,
+                "begin_s": round(lane.begin, 3),
+                "end_s": round(lane.end, 3),
+                "busy": round(lane.busy, 4),
+                "lag": lane.lag,
+            }
+            for lane in found.lanes
+        ],
     }
 
 

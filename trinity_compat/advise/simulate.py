@@ -23,7 +23,7 @@ WARM = 3  # steps that are left out
 _ANSWERS = 60_000  # simulated at most, where that leaves the fewest steps
 _STEPS = (4, 12)  # measured steps: fewest and most
 _LARGEST = 16_384  # answers of a step; larger steps are scaled down
-_SHOWN = 6  # steps in the timeline
+_SHOWN = 8  # steps in the timeline
 
 
 def simulate(
@@ -134,6 +134,7 @@ def _in_lockstep(sides: _Sides, tasks: _Tasks) -> Prediction:
             for groups in _shared_out(tasks.step(step), sides.engines)
         ]
         ends = [begin + seconds for seconds, _ in took]
+        share = sum(seconds for seconds, _ in took) / (len(took) * max(seconds for seconds, _ in took))
         busy += [
             _Busy(begin, end, sides.gpus_each, made)
             for end, (_, made) in zip(ends, took, strict=True)
@@ -150,8 +151,8 @@ def _in_lockstep(sides: _Sides, tasks: _Tasks) -> Prediction:
         busy.append(_Busy(start, start + training_s, schedule.trainer))
         spans.append((generated - begin, training_s))
         lanes += [
-            Lane("explorer", step, version, begin, generated),
-            Lane("trainer", step, step - 1, start, start + training_s),
+            Lane("explorer", step, version, begin, generated, share),
+            Lane("trainer", step, step - 1, start, start + training_s, lag=step - 1 - version),
         ]
     first, last = trained[WARM], trained[steps]
     used, made = (sum(parts) for parts in zip(*(each.within(first, last) for each in busy), strict=True))
@@ -163,7 +164,7 @@ def _in_lockstep(sides: _Sides, tasks: _Tasks) -> Prediction:
         staleness_max=schedule.offset,
         training_s=_mean(spans[WARM:steps], 1),
         generation_s=_mean(spans[WARM:steps], 0),
-        lanes=tuple(lanes[: 2 * _SHOWN]),
+        lanes=tuple(lane for lane in lanes if lane.step <= _SHOWN),
     )
 
 
@@ -292,6 +293,10 @@ class _Following:
         self._spent: list[float] = []
         self._ages: list[list[int]] = []
         self._lanes: list[Lane] = []
+        self._loaded = (
+            0.0,
+            0.0,
+        )  # time of the explorer's version, and its engines' busy seconds at that time
         self._marks: list[tuple[float, float, float]] = []  # at the end of each step: busy s, tokens, time
 
     def run(self) -> Prediction:
@@ -365,14 +370,16 @@ class _Following:
         seconds = self._tasks.tokens(group.number for group in taken) / (
             self._speeds.training * self._schedule.trainer
         )
-        self._ages.append([step - 1 - group.version for group in taken])
+        ages = [step - 1 - group.version for group in taken]
+        self._ages.append(ages)
         self._spent.append(seconds)
         self._training = now + seconds
-        self._lanes.append(Lane("trainer", step, step - 1, now, now + seconds))
+        self._lanes.append(Lane("trainer", step, step - 1, now, now + seconds, lag=max(ages)))
         heapq.heappush(self._events, (self._training, next(self._order), -1, 0))
 
     def _trainer_event(self, now: float) -> None:
         if self._training is None:  # the handover has ended
+            self._end_lane(now)
             self._version = self._step
             self._dispatch(now)
             self._train(now)
@@ -393,6 +400,16 @@ class _Following:
         self._free = now + self._speeds.handover_s
         heapq.heappush(self._events, (self._free, next(self._order), -1, 0))
 
+    def _end_lane(self, now: float) -> None:
+        """Enter the explorer's work with the version that is replaced now."""
+        for engine in self._engines:
+            engine.advance(now)
+        begin, before = self._loaded
+        busy_s = sum(engine.busy_s for engine in self._engines)
+        share = (busy_s - before) / (len(self._engines) * (now - begin)) if now > begin else 0.0
+        self._lanes.append(Lane("explorer", self._version + 1, self._version, begin, now, share))
+        self._loaded = (now, busy_s)
+
     def _prediction(self) -> Prediction:
         (busy_from, made_from, begin), (busy_to, made_to, end) = self._marks[WARM - 1], self._marks[-1]
         seconds, schedule, steps = end - begin, self._schedule, self._steps - WARM
@@ -407,5 +424,7 @@ class _Following:
             staleness_max=max(ages),
             training_s=sum(training) / len(training),
             generation_s=seconds / steps,
-            lanes=tuple(self._lanes[:_SHOWN]),
+            lanes=tuple(
+                sorted((lane for lane in self._lanes if lane.step <= _SHOWN), key=lambda lane: lane.begin)
+            ),
         )

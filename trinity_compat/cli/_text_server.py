@@ -27,8 +27,9 @@ from trinity_compat.common.releases import TARGETS
 from trinity_compat.translate.form import defaults
 from trinity_compat.translate.form.answers import ARGUMENTS, FUNCTIONS, answered
 
-LIGHT = ("translate", "audit", "parse", "upgrade", "diff", "to-verl")
-SECONDS = 10  # of processor time, for all commands of a request
+LIGHT = ("translate", "audit", "parse", "upgrade", "diff", "to-verl", "advise")
+SECONDS = 10  # of processor time, for a command
+SECONDS_OF = {"advise": 25}  # a simulation of thousands of answers
 WALL_S = 30
 MEMORY = 1 << 30  # bytes of data beyond those of the server
 OUTPUT = 16 << 20  # bytes of a command's output
@@ -61,7 +62,8 @@ def _warm() -> None:
         importlib.import_module(f"trinity_compat.cli.{name.replace('-', '_')}")
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("run.sh").write_text(_WARM)
-        commands = [["translate", "run.sh"], ["audit", "run.sh"], ["parse", "run.sh"], ["upgrade", "run.sh"]]
+        names = ("translate", "audit", "parse", "upgrade", "advise")
+        commands = [[name, "run.sh"] for name in names]
         with Path(os.devnull).open("w") as nowhere:
             for words in commands:
                 with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
@@ -82,7 +84,8 @@ def _answered(files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> li
             (folder / "texts" / name).write_bytes(text.encode(errors="surrogatepass"))
         for number, words in enumerate(commands):
             forks.append(_forked(words, folder, number))
-        return [_result(folder, number, _status(fork)) for number, fork in enumerate(forks)]
+        ended = [(words, _status(fork)) for words, fork in zip(commands, forks, strict=True)]
+        return [_result(folder, number, words, code) for number, (words, code) in enumerate(ended)]
     except _Ended:
         for fork in forks:
             _end_group(fork)
@@ -109,23 +112,27 @@ def _end_group(fork: int) -> None:
         os.killpg(fork, signal.SIGKILL)
 
 
-def _limit(code: int) -> str:
+def _seconds(words: Sequence[str]) -> int:
+    return SECONDS_OF.get(words[0], SECONDS)
+
+
+def _limit(words: Sequence[str], code: int) -> str:
     """Return the limit that ended a fork, '' for one that ended by itself."""
     if code == _MEMORY_CODE:
         return f"more than {MEMORY >> 20} MB of memory"
     if code == -signal.SIGALRM:
         return f"more than {WALL_S} s"
     if code == -signal.SIGXCPU:
-        return f"more than {SECONDS} s of processor time"
+        return f"more than {_seconds(words)} s of processor time"
     if code == -signal.SIGXFSZ:
         return f"more than {OUTPUT >> 20} MB of output"
     return "" if code >= 0 else f"signal {-code}"
 
 
-def _result(folder: Path, number: int, code: int) -> dict[str, object]:
+def _result(folder: Path, number: int, words: Sequence[str], code: int) -> dict[str, object]:
     """Return a command's exit code and output; ``limit`` says which limit ended it, '' for none."""
     out, err = ((folder / f"{number}.{end}").read_bytes().decode(errors="replace") for end in ("out", "err"))
-    return {"code": code, "out": out, "err": err, "limit": _limit(code)}
+    return {"code": code, "out": out, "err": err, "limit": _limit(words, code)}
 
 
 def _run(words: Sequence[str], folder: Path, number: int) -> None:
@@ -139,7 +146,7 @@ def _run(words: Sequence[str], folder: Path, number: int) -> None:
             file = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
             os.dup2(file, descriptor)
             os.close(file)
-        _limit_self()
+        _limit_self(_seconds(words))
         code = _code_of(words)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -163,7 +170,7 @@ def _code_of(words: Sequence[str]) -> int:
     return 0
 
 
-def _limit_self() -> None:
+def _limit_self(seconds: int) -> None:
     import resource  # here: not every platform has it, and the room is light
 
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -175,7 +182,7 @@ def _limit_self() -> None:
         for line in Path("/proc/self/status").read_text().splitlines()
         if line.startswith("VmData:")
     )
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT, OUTPUT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

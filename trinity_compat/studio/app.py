@@ -19,6 +19,7 @@ from trinity_compat.buffer.errors import BufferError
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
 from trinity_compat.studio import (
+    advise_page,
     compare_page,
     configure_page,
     control,
@@ -75,6 +76,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/configure/expert", expert_page.expert, methods=["GET", "POST"]),
             Route("/configure/expert/file/{kind}", expert_page.file, methods=["POST"]),
             Route("/configure/load", expert_page.load, methods=["POST"]),
+            Route("/advise", advise_page.advise, methods=["GET", "POST"]),
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
             Route("/translate", translate_page.translate_page, methods=["GET", "POST"]),

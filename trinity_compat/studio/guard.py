@@ -38,7 +38,7 @@ _HEADERS = {
 _WEEK_S = 7 * 24 * 3600
 Refusal = Callable[[Request, int, str], Response]
 PUBLIC = ("/static/", "/shared/")
-_ANSWERED = ("/translate", "/configure")  # pages whose forms send a text and write nothing
+_ANSWERED = ("/translate", "/configure", "/advise")  # pages whose forms send a text and write nothing
 
 
 @dataclass(frozen=True, slots=True)

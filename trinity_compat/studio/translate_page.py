@@ -28,8 +28,8 @@ from trinity_compat.trinity.config import TARGETS
 from trinity_compat.verl_config.releases import FLAVOURS, key_index
 
 LARGEST = 1 << 20  # characters of a text, as many as the reader takes
-_LARGEST_BODY = 12 * LARGEST  # bytes: two texts, each character at most nine bytes with its per cent signs
-_TOO_LARGE = f"A text of at most {LARGEST >> 20} MiB is translated."
+LARGEST_BODY = 12 * LARGEST  # bytes: two texts, each character at most nine bytes with its per cent signs
+TOO_LARGE = f"A text of at most {LARGEST >> 20} MiB is translated."
 _NAME = re.compile(r"\w[\w.@+-]{0,99}", re.ASCII)
 _YAML = (".yaml", ".yml")
 _OF_TRINITY = re.compile(r"^(?:buffer|explorer|synchronizer|cluster)\s*:|^ +algorithm_type\s*:", re.MULTILINE)
@@ -70,11 +70,11 @@ async def translate_page(request: Request) -> Response:
         }
         return page(request, "translate.html", values)
     try:
-        form = await form_of(request, _LARGEST_BODY)
+        form = await form_of(request, LARGEST_BODY)
         answer = _ANSWERS.get(_text(form, "view"), _translated)
         return as_json(await run_in_threadpool(answer, request, form))
     except HTTPException as error:
-        text = _TOO_LARGE if error.status_code == 413 else error.detail
+        text = TOO_LARGE if error.status_code == 413 else error.detail
         return JSONResponse({"problem": shown(text)}, error.status_code)
 
 
@@ -89,7 +89,7 @@ def keys(request: Request) -> Response:
 
 def _translated(request: Request, form: FormData) -> dict[str, object]:
     studio = studio_of(request)
-    source = _page_text_of(form, "text", _text(form, "name"))
+    source = page_text_of(form, "text", _text(form, "name"))
     if not source.text.strip():
         return {"name": source.name, "empty": True}
     files = {source.name: source.text}
@@ -115,7 +115,7 @@ def _translated(request: Request, form: FormData) -> dict[str, object]:
 def _upgraded(request: Request, form: FormData) -> dict[str, object]:
     """Return the text in the newest spelling, and a message with the reason of each change."""
     studio = studio_of(request)
-    source = _page_text_of(form, "text", _text(form, "name"))
+    source = page_text_of(form, "text", _text(form, "name"))
     version = [f"--verl-version={_release(form)}"] if _release(form) else []
     reading = _reading_options(form, str(studio.jobs.root.absolute()))
     words = ["upgrade", source.name, *reading, *version]
@@ -126,12 +126,12 @@ def _upgraded(request: Request, form: FormData) -> dict[str, object]:
 def _differing(request: Request, form: FormData) -> dict[str, object]:
     """Return the settings that differ in effect from another text, or from a release's defaults."""
     studio = studio_of(request)
-    source = _page_text_of(form, "text", _text(form, "name"))
+    source = page_text_of(form, "text", _text(form, "name"))
     files, against = {source.name: source.text}, _text(form, "against")
     if against in VERL_RELEASES:
         first = f"verl=={against}"
     else:
-        other = _page_text_of(form, "other", _text(form, "other-name"))
+        other = page_text_of(form, "other", _text(form, "other-name"))
         first = other.name if other.name != source.name else f"other-{other.name}"
         files[first] = other.text
     options = [*_reading_options(form, str(studio.jobs.root.absolute())), "--format=json"]
@@ -171,11 +171,11 @@ def _data(result: Result) -> object:
         return None
 
 
-def _page_text_of(form: FormData, field: str, name: str) -> PageText:
+def page_text_of(form: FormData, field: str, name: str) -> PageText:
     """Return the form's text under a file's name. Raises HTTPException 400 and 413."""
     text = _text(form, field)
     if len(text) > LARGEST:
-        raise HTTPException(413, _TOO_LARGE)
+        raise HTTPException(413, TOO_LARGE)
     if name and not _NAME.fullmatch(name):
         raise HTTPException(400, f"name: {name[:60]!r} is not a file's name such as run.sh.")
     return PageText(name or _name_for(text), text)

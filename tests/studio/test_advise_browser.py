@@ -1,0 +1,48 @@
+"""The page Which mode in a real browser: its pictures, its tables, at both sizes."""
+
+import os
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+from studio_browser import SIZES, accessible, launched, new_pages, serving
+from test_advise_page import SCRIPT
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def listener(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("jobs")) as listener:
+        yield listener
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as made:
+        yield made
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_file_that_is_opened_gets_a_picture_of_each_mode(browser, listener, size):
+    with new_pages(browser, listener) as new_page:
+        page = new_page(size)
+        page.goto(f"{listener.url}advise")
+        assert accessible(page)
+        page.set_input_files("#file", {"name": "run.sh", "mimeType": "text/plain", "buffer": SCRIPT.encode()})
+        expect(page.get_by_label("A launch script")).to_have_value(SCRIPT)
+        page.get_by_label("GPUs", exact=True).fill("8")
+        page.get_by_role("button", name="Predict").click()
+        expect(page.locator("svg.timeline")).to_have_count(8)
+        expect(page.get_by_label("GPUs", exact=True)).to_have_value("8")
+        picture = page.get_by_role("img", name="split, offset 1:")
+        idle, drawn = (picture.locator(name).first.bounding_box() for name in (".idle", ".training .whole"))
+        assert idle["x"] < drawn["x"] < drawn["x"] + drawn["width"] <= idle["x"] + idle["width"] + 1
+        page.locator("article", has=picture).locator("summary").click()
+        expect(page.locator("article[aria-label='split, offset 1'] tbody tr").first).to_contain_text(
+            "explorer"
+        )
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert accessible(page)
+        if folder := os.environ.get("STUDIO_SCREENSHOTS"):
+            page.screenshot(path=Path(folder) / f"advise-{size}.png", full_page=True)
