@@ -131,3 +131,23 @@ def test_without_a_script_every_field_is_checked_by_a_button(opened):
     page.get_by_role("button", name="Check and show the files").click()
     expect(page.get_by_text("trainer.total_epochs=8").first).to_be_visible()
     expect(page.get_by_label("buffer.total_epochs", exact=True)).to_have_value("8")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_loaded_script_goes_on_as_a_form_whose_address_holds_it(opened, size):
+    page = opened(size)
+    page.get_by_text("Load a YAML or a script").click()
+    given = {"epochs": "7", "settings": "actor_rollout_ref.actor.entropy_coeff=0.5"}
+    page.get_by_label("A launch script of veRL").fill(f"export RUN=1\n{made_from(given).script}")
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.locator("#f-epochs")).to_have_value("7")
+    expect(page.locator("#f-settings")).to_have_value(given["settings"])
+    expect(page.locator("section.load tbody")).to_contain_text("explorer.env_vars")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth") and accessible(page)
+    page.locator("#f-epochs").fill("8")
+    expect(page.locator("#t-script")).to_contain_text("trainer.total_epochs=8")
+    page.reload()
+    expect(page.locator("#f-epochs")).to_have_value("8")
+    page.locator("#f-epochs").fill("9")
+    page.keyboard.press("Enter")
+    expect(page.locator("#t-script")).to_contain_text("trainer.total_epochs=9")

@@ -47,8 +47,24 @@ def refused(error: UserError) -> FormResult:
 def configure(request: Request) -> Response:
     """Show the form with its remarks and files; with ``part`` only these, for a page that is open."""
     texts = texts_of(request.query_params)
+    template = "configure_result.html" if "part" in request.query_params else "configure.html"
+    return page(request, template, _values(request, texts))
+
+
+def loaded(request: Request, text: str, target: str) -> Response:
+    """Show the form of a pasted script or YAML, with what it does not hold; or why there is none."""
+    try:
+        found = studio_of(request).text_server.call("form_of_text", text, target)
+    except UserError as error:
+        values = _values(request, defaults()) | {"pasted": text, "problem": str(error)}
+    else:
+        values = _values(request, found["texts"]) | {"loaded": text, "lost": found["lost"]}
+    return page(request, "configure.html", values)
+
+
+def _values(request: Request, texts: Mapping[str, str]) -> dict[str, object]:
     result = made(request, texts)
-    values = {
+    return {
         "basic": BASIC,
         "more": MORE,
         "texts": texts,
@@ -58,10 +74,11 @@ def configure(request: Request) -> Response:
         "origin": "",
         "address": urlencode(texts, errors="replace"),
         "changed": sum(texts[field.name] != field.default for field in MORE),
+        "pasted": "",
+        "problem": "",
+        "loaded": "",
+        "lost": [],
     }
-    return page(
-        request, "configure_result.html" if "part" in request.query_params else "configure.html", values
-    )
 
 
 def file(request: Request) -> Response:

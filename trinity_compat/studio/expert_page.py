@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TARGETS
-from trinity_compat.studio.configure_page import FILES, download, made, refused, texts_of
+from trinity_compat.studio.configure_page import FILES, download, loaded, made, refused, texts_of
 from trinity_compat.studio.pages import form_of, page, studio_of
 from trinity_compat.translate.form import FormRemark, FormResult
 from trinity_compat.translate.form.answers import result_in
@@ -37,9 +37,11 @@ async def expert(request: Request) -> Response:
 
 
 async def load(request: Request) -> Response:
-    """Show the fields of a pasted script or YAML."""
+    """Show the fields of a pasted script or YAML, or the beginner's form of it."""
     given = await _given(request)
     text, target = given.get("text", ""), _target(given)
+    if given.get("form") == "beginner":
+        return await run_in_threadpool(loaded, request, text, target)
     try:
         found = await run_in_threadpool(studio_of(request).text_server.call, "fields_of_text", text, target)
     except UserError as error:

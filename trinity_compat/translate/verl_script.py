@@ -67,7 +67,7 @@ def verl_script(config: Mapping[str, object], source: str) -> VerlScript:
     words, unsaid = [], []
     for key, value in _written(marked, flavour, _always(config)):
         try:
-            words.append(_word(_spelled(key, flavour), value, references))
+            words.append(_word(key_in_launch(key, flavour), value, references))
         except ValueError:
             unsaid.append(f"{key}={value!r}")
     if flavour != FLAVOURS[0]:
@@ -157,7 +157,7 @@ def _differing(
     ]
 
 
-def _spelled(key: str, flavour: str) -> str:
+def key_in_launch(key: str, flavour: str) -> str:
     """Return ``key`` with the operator that sets it.
 
     A section that refers to another has that one's additions, too: ``++`` sets a key that may be there.

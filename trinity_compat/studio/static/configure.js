@@ -17,7 +17,7 @@
     asked.abort();
     asked = new AbortController();
     const query = new URLSearchParams(new FormData(form)), posts = form.method === "post";
-    if (!posts) history.replaceState(null, "", `?${query}`);
+    if (!posts) history.replaceState(null, "", `${BASE}/configure?${query}`);
     query.set("part", "1");
     result.setAttribute("aria-busy", "true");
     try {

@@ -8,6 +8,7 @@ from typing import Any
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.translate.form.expert import made_of_fields, texts_of
+from trinity_compat.translate.form.inverse import form_of
 from trinity_compat.translate.form.loaded import changes_since, loaded
 from trinity_compat.translate.form.made import FormRemark, FormResult, made_from
 
@@ -41,8 +42,18 @@ def fields_of_text(text: str, target: str) -> Answer:
     return {"texts": texts_of(found.config, found.target), "target": found.target}
 
 
+def form_of_text(text: str, target: str) -> Answer:
+    """Return the beginner's form of a pasted script or YAML, field → text, and what it does not hold.
+
+    The latter as (path, value loaded, value of the form), a value its text or None. Raises UserError.
+    """
+    form = form_of(loaded(text, target).config)
+    lost = [[path, *(None if each is None else str(each) for each in pair)] for path, *pair in form.lost]
+    return {"texts": dict(form.texts), "lost": lost}
+
+
 FUNCTIONS: Mapping[str, Callable[..., Answer]] = {
-    function.__name__: function for function in (files_of_form, files_of_fields, fields_of_text)
+    function.__name__: function for function in (files_of_form, files_of_fields, fields_of_text, form_of_text)
 }
 
 
