@@ -30,11 +30,13 @@ demo: install
 	@echo "to watch it in a browser: .venv/bin/trinity-compat studio, in another terminal, and open the address it prints"
 	TOY_DIR=$(CURDIR)/toy trinity-compat run examples/verl_scripts/run_toy_grpo.sh
 
-# The studio's pages as pictures: all of them, made by its browser tests, to look at; the docs' ones off the demo's job.
+# The studio's pages as pictures: all of them, made by its browser tests, to look at; the docs' ones off the demo's job,
+# and what commands print.
 screenshots: install
 	mkdir -p .scratch/shots
 	STUDIO_SCREENSHOTS=$(CURDIR)/.scratch/shots pytest tests/studio/test_browser.py
 	if [ -d checkpoints/toy/grpo ]; then $(PY) scripts/pictures.py checkpoints docs/pictures; fi
+	$(PY) scripts/terminal_pictures.py
 
 # Everybody runs this before they stop: half a minute where the caches are warm.
 check: install
