@@ -19,7 +19,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "studio")]
-from studio_browser import chromium, serving  # noqa: E402
+from browser import chromium  # noqa: E402
+from studio_browser import serving  # noqa: E402
 from studio_jobs import large_group, make_job, make_tokenizer  # noqa: E402
 
 from trinity_compat.buffer import open_buffer  # noqa: E402

@@ -10,8 +10,10 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "studio"))
-from studio_browser import chromium, serving
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "studio")]
+from browser import chromium  # noqa: E402
+from studio_browser import serving  # noqa: E402
 
 SIZE = {"width": 1280, "height": 1000}
 JOB = "toy/grpo"

@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 sys.path.append(str(Path(__file__).parents[1] / "studio"))
-from studio_browser import WAIT_MS, accessible, chromium, serving
+from browser import WAIT_MS, accessible, chromium
+from studio_browser import serving
 
 
 @pytest.fixture

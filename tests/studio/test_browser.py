@@ -5,9 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from browser import SIZES, WAIT_MS, accessible, launched, new_pages
 from click.testing import CliRunner
 from playwright.sync_api import expect
-from studio_browser import SIZES, WAIT_MS, accessible, launched, new_pages, serving
+from studio_browser import serving
 from studio_jobs import STEPS, large_group, make_job, make_tokenizer, train_step, write_events
 
 from trinity_compat.buffer import open_buffer

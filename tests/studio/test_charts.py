@@ -2,8 +2,8 @@
 one point; at the widths of a desk and of a telephone."""
 
 import pytest
+from browser import WAIT_MS, chromium
 from playwright.sync_api import sync_playwright
-from studio_browser import WAIT_MS, chromium
 
 from trinity_compat import web
 

@@ -1,9 +1,10 @@
 """The guide's examples made in the form as a new user would, in a real browser."""
 
 import pytest
+from browser import SIZES, accessible, launched, new_pages
 from playwright.sync_api import expect
 from published_forms import FORMS
-from studio_browser import SIZES, accessible, launched, new_pages, serving
+from studio_browser import serving
 
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.translate.form import FIELDS, made_from

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from browser import SIZES, accessible, launched, new_pages
 from playwright.sync_api import expect
-from studio_browser import SIZES, accessible, launched, new_pages, serving
+from studio_browser import serving
 from translate_texts import HOSTILE, ROOT, command_lines, scripts
 
 pytestmark = pytest.mark.browser

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import facts
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 MAIN = "verl.trainer.main_ppo"
 HOSTILE = f"""#!/bin/bash
 # </script><script>window.stolen=1</script><img src=x onerror="window.stolen=1">

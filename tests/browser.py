@@ -1,0 +1,67 @@
+"""Debian's chromium, driven by playwright, for every page of ours."""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import resources
+
+import needs
+from playwright.sync_api import expect, sync_playwright
+
+WAIT_MS = 240_000
+expect.set_options(timeout=WAIT_MS)
+
+
+SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
+
+
+def chromium() -> str:
+    """The browser's path."""
+    return needs.program("chromium", "chromium")
+
+
+@contextlib.contextmanager
+def launched():
+    """Chromium, without a window."""
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@contextlib.contextmanager
+def new_pages(browser, listener):
+    """A function from a size, and what a context takes, to a page at the listener's address.
+
+    At the end no page has had an error or a warning in its console.
+    """
+    contexts, said = [], []
+
+    def new_page(size="wide", **given):
+        width, height, scheme = SIZES[size]
+        viewport = {"width": width, "height": height}
+        context = browser.new_context(viewport=viewport, color_scheme=scheme, **given)
+        context.set_default_timeout(WAIT_MS)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda each: said.append(each.text) if each.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(listener.address)
+        return page
+
+    yield new_page
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+_AXE = """axe.run(document, {resultTypes: ['violations']}).then(found => found.violations
+    .filter(each => ['serious', 'critical'].includes(each.impact))
+    .map(each => [each.id, each.nodes.map(node => node.html)]))"""
+
+
+def accessible(page) -> bool:
+    """Whether axe-core finds nothing serious. Raises AssertionError with what it finds."""
+    page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    assert page.evaluate(_AXE) == []
+    return True
