@@ -13,6 +13,7 @@ SCRIPT = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.t
   actor_rollout_ref.actor.optim.lr=1e-6 \\
   actor_rollout_ref.rollout.n=8 trainer.n_gpus_per_node=8 trainer.experiment_name=$RUN
 """
+TOY = (ROOT / "examples/verl_scripts/run_toy_grpo.sh").read_text()
 PPO = (ROOT / "tests/translate/published/run_ppo.sh").read_text()
 
 
@@ -151,14 +152,14 @@ def test_an_open_value_is_a_field_and_the_controls_are_options_of_the_command(op
 
 def tab(page, name):
     page.get_by_role("tab", name=name).click()
-    page.wait_for_selector(f"#{name.lower()}:not([hidden]):not([data-waits])")
+    page.wait_for_selector(f"#{name.split()[0].lower()}:not([hidden]):not([data-waits])")
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_other_tabs_are_whole_and_accessible(opened, size):
     page = opened(size)
     give(page, "run.sh", SCRIPT)
-    for name in ("Audit", "Upgrade", "Diff"):
+    for name in ("Audit", "Upgrade", "Diff", "Ignored keys", "Advise"):
         tab(page, name)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.evaluate("for (const panel of document.querySelectorAll('.panel')) panel.hidden = false")
@@ -202,6 +203,23 @@ def test_a_diff_shows_both_values_and_the_line(opened):
     expect(row.locator("td").first).to_have_text("5 old.sh:3")
     expect(row.locator("td").last).to_have_text("8 line 3")
     expect(page.locator("#diff-note")).to_have_text("1 setting differs in effect from old.sh.")
+
+
+def test_ignored_keys_and_the_modes_are_tables(opened):
+    page = opened()
+    give(page, "run.sh", TOY.replace("in_reward=False", "in_reward=False reward_model.reward_manager=dapo"))
+    tab(page, "Ignored keys")
+    row = page.locator("#ignored-table tbody tr")
+    expect(row).to_contain_text("reward_model.reward_manager = dapo line 18")
+    row.get_by_role("button", name="line 18").click()
+    expect(page.locator("#left .cm-activeLine")).to_contain_text("reward_manager=dapo")
+    page.get_by_label("GPUs a node").fill("8")
+    settled(page)
+    tab(page, "Advise")
+    modes = page.locator("#advise-table tbody tr")
+    expect(modes.first).to_contain_text("stock veRL, lockstep")
+    expect(modes.nth(1)).to_contain_text("trinity-compat run run.sh")
+    expect(page.locator("#advise-note")).to_have_text("Predicted for 8 GPUs; not measured.")
 
 
 def test_an_error_is_shown_at_its_line_and_the_last_translation_stays(opened):

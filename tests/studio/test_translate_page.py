@@ -114,6 +114,22 @@ def test_a_diff_is_from_a_release_or_from_another_text(ask):
     assert "diff other-run.sh run.sh" in found["command"]
 
 
+def test_keys_that_stock_verl_ignores_have_their_line_and_reason(ask, tmp_path):
+    text = LAUNCH.format("\\\n  reward_model.reward_manager=dapo")
+    found = ask(text, view="ignored", **{"verl-version": "0.9.1"}).json()
+    (ignored,) = found["data"]["launches"][0]["ignored"]
+    assert (ignored["key"], ignored["source"]) == ("reward_model.reward_manager", "run.sh:2")
+    assert found["text"].encode() == command_line(found["command"], found["name"], text, tmp_path).stdout
+
+
+def test_the_modes_of_a_launch_are_predicted_for_the_given_gpus(ask, tmp_path):
+    found = ask(GRPO, view="advise", gpus="8").json()
+    assert found["data"]["gpus"] == 8 and len(found["data"]["modes"]) > 4
+    assert found["text"].encode() == command_line(found["command"], found["name"], GRPO, tmp_path).stdout
+    refused = ask("echo", view="advise").json()
+    assert refused["data"] is None and refused["messages"]
+
+
 def test_a_text_without_a_launch_has_no_diff_and_says_why(ask):
     found = ask("echo", view="diff", against="0.9.1").json()
     assert found["comparison"] is None and "no veRL launch" in found["messages"][0]

@@ -79,12 +79,17 @@ async def translate_page(request: Request) -> Response:
 
 
 def keys(request: Request) -> Response:
-    """Return veRL's keys, each with a bit for each release that has it, to complete what one types."""
+    """Return veRL's keys of all releases, to complete what one types."""
+    return as_json(keys_by_release())
+
+
+def keys_by_release() -> dict[str, object]:
+    """Return veRL's keys, each with a bit for each release that has it."""
     masks: dict[str, int] = {}
     for flavour in FLAVOURS:
         for key, (has, _) in key_index()[flavour].items():
             masks[key] = masks.get(key, 0) | has
-    return as_json({"releases": VERL_RELEASES, "keys": masks})
+    return {"releases": VERL_RELEASES, "keys": masks}
 
 
 def _translated(request: Request, form: FormData) -> dict[str, object]:
@@ -142,7 +147,28 @@ def _differing(request: Request, form: FormData) -> dict[str, object]:
     return {"name": source.name, "a": first, **_shown(words, result), "comparison": comparison}
 
 
-_ANSWERS = {"upgrade": _upgraded, "diff": _differing}
+def _ignored(request: Request, form: FormData) -> dict[str, object]:
+    """Return the settings that stock veRL accepts and does not use."""
+    source = _page_text_of(form, "text", _text(form, "name"))
+    version = [f"--verl-version={_release(form)}"] if _release(form) else []
+    reading = _reading_options(form, str(studio_of(request).jobs.root.absolute()))
+    return _with_data(request, source, ["ignored", source.name, *reading, *version, "--format=json"])
+
+
+def _advised(request: Request, form: FormData) -> dict[str, object]:
+    """Return the prediction of each mode of the launch."""
+    source = _page_text_of(form, "text", _text(form, "name"))
+    gpus = _whole(form, "gpus")
+    options = [f"--gpus={gpus}"] if gpus else []
+    return _with_data(request, source, ["advise", source.name, *options, "--json"])
+
+
+def _with_data(request: Request, source: PageText, words: list[str]) -> dict[str, object]:
+    (result,) = studio_of(request).text_server.run({source.name: source.text}, [words])
+    return {"name": source.name, **_shown(words, result), "data": _data(result)}
+
+
+_ANSWERS = {"upgrade": _upgraded, "diff": _differing, "ignored": _ignored, "advise": _advised}
 
 
 def _open_values(parsed: object) -> Iterator[dict[str, object]]:

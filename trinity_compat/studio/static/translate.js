@@ -1,5 +1,5 @@
 "use strict";
-// The page Translate: the text goes to the studio after a pause, and its answer links the lines of both sides.
+// The page Translate: the text goes to `translator` after a pause, and its answer links the lines of both sides.
 addEventListener("DOMContentLoaded", () => {
   const C = CodeMirror, at = id => document.getElementById(id);
   const PAUSE_MS = 120, form = at("translate");
@@ -26,7 +26,7 @@ addEventListener("DOMContentLoaded", () => {
 
   let known = null;
   const keysOf = async () => {
-    known = known || (await fetch(`${BASE}/keys`)).json();
+    known = known || translator.keys();
     const { releases, keys } = await known, launch = answer && launchOf(answer);
     const release = form.elements["verl-version"].value || (launch && launch.verl_version.value), bit = releases.includes(release) ? releases.indexOf(release) : releases.length - 1;
     return Object.keys(keys).filter(key => keys[key] >> bit & 1);
@@ -66,10 +66,11 @@ addEventListener("DOMContentLoaded", () => {
   const load = (name, text) => {
     opened = { name, text };
     ending = text.includes("\r\n") ? "\r\n" : "\n";
-    form.elements.name.value = name.replace(/[^\w.@+-]/g, "_").replace(/^[.+@-]+/, "");
+    form.elements.name.value = name.replace(/[^\w.@+/-]/g, "_").replace(/^[.+@/-]+/, "");
     Editors.replace(left, text.replaceAll("\r\n", "\n"));
   };
   const open = async file => {
+    if (translator.open && await translator.open(file)) return;
     if (file.size > 1 << 20) return told("A text of at most 1 MiB is translated.");
     load(file.name, await file.text());
   };
@@ -89,12 +90,7 @@ addEventListener("DOMContentLoaded", () => {
     for (const [name, value] of Object.entries(extra || {})) body.append(name, value);
     return body;
   };
-  const post = async extra => {
-    const reply = await fetch(`${BASE}/translate`, { method: "POST", body: fields(extra) });
-    const found = reply.headers.get("content-type").startsWith("application/json") ? await reply.json() : {};
-    if (!reply.ok) throw new Error(found.problem || `The studio answers with an error (${reply.status}). Open this page again.`);
-    return found;
-  };
+  const post = extra => translator.ask(fields(extra));
   const ask = async () => {
     form.dataset.waits = "1";
     if (waiting) return;  // one at a time: its end asks again
@@ -290,6 +286,6 @@ addEventListener("DOMContentLoaded", () => {
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   });
   // For the other tabs (translate_tabs.js).
-  window.Translate = { element, post, go: line => go(left, line), launchOf, sourceLine, load, text: () => left.state.doc.toString(), opened: () => opened, told_of, errorOf };
+  window.Translate = { element, told, fields, later, post, go: line => go(left, line), launchOf, sourceLine, load, text: () => left.state.doc.toString(), opened: () => opened, told_of, errorOf };
   form.dataset.ready = "1";
 });

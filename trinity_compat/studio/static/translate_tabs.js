@@ -1,5 +1,6 @@
 "use strict";
-// The tabs beside the text: the audit as a table, the upgraded text and the settings that differ as diffs.
+// The tabs beside the text: the audit as a table, the upgraded text and the settings that differ as diffs, the keys
+// that stock veRL ignores, and the advice.
 addEventListener("DOMContentLoaded", () => {
   const C = CodeMirror, T = Translate, at = id => document.getElementById(id), element = T.element;
   const tabs = [...document.querySelectorAll('[role="tab"]')];
@@ -32,7 +33,7 @@ addEventListener("DOMContentLoaded", () => {
     if (!latest || latest.empty) return;
     if (latest.command) at("command").textContent = latest.command;
     if (view === "yaml") return;
-    if (view === "audit") audit(); else if (view === "upgrade") ask(view, {}, upgraded); else diff();
+    if (view === "audit") audit(); else if (view === "diff") diff(); else ask(view, {}, { upgrade: upgraded, ignored, advise: advised }[view]);
   };
   const ask = async (view, extra, then) => {
     const mine = ++number, note = at(`${view}-note`), panel = at(view);
@@ -158,5 +159,41 @@ addEventListener("DOMContentLoaded", () => {
     event.target.value = "";
     refresh();
   });
+  // -- ignored keys, advice -----------------------------------------------------------------------
+
+  const ignored = (found, note) => {
+    const launches = found.data ? found.data.launches : [];
+    const rows = launches.flatMap(launch => launch.ignored.map(one => {
+      const row = element("tr", "");
+      row.append(head(element("code", one.key), " = ", code(one.value), " ", place(one.source, found.name)), cell(one.why));
+      return row;
+    }));
+    if (!launches.length) note.textContent = note.textContent || T.errorOf(found);
+    else if (!rows.length) note.textContent = "No setting without effect is known.";
+    else note.textContent = `${rows.length === 1 ? "1 setting has" : `${rows.length} settings have`} no effect under stock veRL ${launches[0].verl_version.value}.`;
+    at("ignored-table").tBodies[0].replaceChildren(...rows);
+  };
+  const percent = share => `${Math.round(100 * share)} %`;
+  const advised = (found, note) => {
+    const modes = found.data ? found.data.modes : [];
+    if (!found.data) note.textContent = note.textContent || T.errorOf(found);
+    else note.textContent = `Predicted for ${found.data.gpus} GPU${found.data.gpus === 1 ? "" : "s"}; not measured.`;
+    at("advise-table").tBodies[0].replaceChildren(...modes.map(mode => {
+      const row = element("tr", ""), name = head(mode.name);
+      if (mode.command) name.append(element("small", mode.command, "why"));
+      row.append(name);
+      if (mode.refused) {
+        row.append(Object.assign(cell(`cannot run: ${mode.refused}`), { colSpan: 6 }));
+        return row;
+      }
+      const gpus = mode.in_turns ? `${mode.trainer_gpus} in turns` : `${mode.explorer_gpus} + ${mode.trainer_gpus}`;
+      const problems = mode.memory ? mode.memory.problems : null;
+      const fits = !problems ? "–" : problems.length ? element("span", `does not fit: ${problems.join("; ")}`, "status unsupported") : "fits";
+      const stale = mode.staleness_max ? `${mode.staleness_mean.toFixed(2)}, at most ${mode.staleness_max}` : "0";
+      row.append(cell(gpus), cell(percent(mode.gpu_time_used)), cell(String(mode.step_s)), cell(String(mode.of_stock)), cell(stale), cell(fits));
+      return row;
+    }));
+    at("assumptions").replaceChildren(...(found.data ? found.data.assumptions : []).map(text => element("li", text)));
+  };
   document.body.dataset.tabs = "1";
 });
