@@ -10,31 +10,34 @@ import (
 
 const maxTree = 24 << 20 // bytes of the tree, indented as shfmt does: limits.TREE of the package
 
-// encoder writes a syntax tree in the form of shfmt 3.14's typed JSON.
+// encoder writes a syntax tree as shfmt's typed JSON.
 type encoder struct {
+	places
 	text   []byte
-	lines  []int // offset at which each line starts
-	spaces int   // bytes that shfmt's indentation would add
+	spaces int // bytes of shfmt's line breaks and indentation
 	depth  int
 }
 
-type tooLarge struct{}
+// refusal ends the encoding: the answer is its message.
+type refusal string
 
-func tree(file *syntax.File, source []byte) (answer string) {
+func answer(source []byte) (text string) {
+	places := placesOf(source)
 	defer func() {
 		if problem := recover(); problem != nil {
-			if _, large := problem.(tooLarge); !large {
+			message, is := problem.(refusal)
+			if !is {
 				panic(problem)
 			}
-			answer = failure("a syntax tree that is too large")
+			text = failure(string(message))
 		}
 	}()
-	encoder := &encoder{lines: []int{0}}
-	for place, character := range source {
-		if character == '\n' {
-			encoder.lines = append(encoder.lines, place+1)
-		}
+	file, problem := places.parsed()
+	if problem != "" {
+		return failure(problem)
 	}
+	places.prepare(file)
+	encoder := &encoder{places: places}
 	encoder.write(`{"tree":`)
 	encoder.value(reflect.ValueOf(file), true)
 	encoder.write("}")
@@ -57,7 +60,7 @@ func (encoder *encoder) write(text string) {
 func (encoder *encoder) line() {
 	encoder.spaces += encoder.depth + 1
 	if len(encoder.text)+encoder.spaces > maxTree {
-		panic(tooLarge{})
+		panic(refusal("a syntax tree that is too large"))
 	}
 }
 
@@ -76,7 +79,7 @@ func (encoder *encoder) value(value reflect.Value, named bool) {
 		encoder.write("true")
 	case reflect.String:
 		encoder.string(value.String())
-	case reflect.Uint32:
+	case reflect.Uint32: // an operator
 		encoder.string(value.Interface().(interface{ String() string }).String())
 	default:
 		panic(value.Kind().String())
@@ -112,7 +115,10 @@ func (encoder *encoder) list(list reflect.Value) {
 	encoder.write("]")
 }
 
-var positionType = reflect.TypeOf(syntax.Pos{})
+var (
+	positionType   = reflect.TypeOf(syntax.Pos{})
+	arithmeticType = reflect.TypeOf((*syntax.ArithmExpr)(nil)).Elem()
+)
 
 func (encoder *encoder) object(object reflect.Value, named bool) {
 	encoder.write("{")
@@ -137,14 +143,19 @@ func (encoder *encoder) object(object reflect.Value, named bool) {
 		encoder.string(object.Type().Name())
 	}
 	if node, is := object.Addr().Interface().(syntax.Node); is {
+		encoder.refuse(node)
 		position("Pos", node.Pos())
-		position("End", node.End())
+		position("End", end(node))
+		withLaterFields(node)
 	}
 	for place := 0; place < object.NumField(); place++ {
 		name, value := object.Type().Field(place).Name, object.Field(place)
 		if value.Type() == positionType {
 			position(name, value.Interface().(syntax.Pos))
 		} else if !absent(value) {
+			if value.Type() == arithmeticType {
+				encoder.refuseFraction(value.Interface().(syntax.ArithmExpr))
+			}
 			key(name)
 			encoder.value(value, false)
 		}
@@ -154,22 +165,12 @@ func (encoder *encoder) object(object reflect.Value, named bool) {
 	encoder.write("}")
 }
 
-const maxColumn = 1<<14 - 1 // syntax.Pos has no room for more, and shfmt then says 0
-
-// position writes a place in bytes: before 3.14 the parser left out some of them in its columns.
 func (encoder *encoder) position(position syntax.Pos) {
-	column := int(position.Col())
-	if line := int(position.Line()); line > 0 && line <= len(encoder.lines) {
-		if column = int(position.Offset()) - encoder.lines[line-1] + 1; column > maxColumn {
-			column = 0
-		}
-	}
-	encoder.write(`{"Offset":` + strconv.Itoa(int(position.Offset())))
-	encoder.write(`,"Line":` + strconv.Itoa(int(position.Line())))
+	offset, line, column := encoder.later(position)
+	encoder.write(`{"Offset":` + strconv.Itoa(offset))
+	encoder.write(`,"Line":` + strconv.Itoa(line))
 	encoder.write(`,"Col":` + strconv.Itoa(column) + "}")
-	for range [3]struct{}{} {
-		encoder.spaces += encoder.depth + 2
-	}
+	encoder.spaces += 3 * (encoder.depth + 2)
 	encoder.line()
 }
 
@@ -182,6 +183,8 @@ func (encoder *encoder) string(text string) {
 		character := text[place]
 		if character < utf8.RuneSelf {
 			switch {
+			case character == bracket && encoder.masked:
+				out = append(out, '[')
 			case character == '"' || character == '\\':
 				out = append(out, '\\', character)
 			case character < 0x20:
