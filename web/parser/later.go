@@ -5,6 +5,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -14,10 +15,11 @@ import (
 // Later versions count every byte of a line, and take a line end of two characters for one everywhere.
 type places struct {
 	source  []byte
-	plain   []byte // source with "\n" for "\r\n"
-	returns []int  // offsets in plain of the line ends that were two characters
-	lines   []int  // offsets in source at which lines start
-	masked  bool   // each bracket in plain is a '['
+	plain   []byte       // source with "\n" for "\r\n"
+	returns []int        // offsets in plain of the line ends that were two characters
+	lines   []int        // offsets in source at which lines start
+	ends    map[int]bool // offsets in plain at which literals end
+	masked  bool         // each bracket in plain is a '['
 }
 
 func placesOf(source []byte) places {
@@ -63,6 +65,10 @@ func (places places) later(position syntax.Pos) (offset, line, column int) {
 			offset--
 		}
 		counted--
+	} else if places.ends != nil && !places.ends[plain] && offset > 0 && places.isTwoCharacters(offset) {
+		// the end of a word such as "fi", which is reckoned from its start
+		offset--
+		counted--
 	}
 	if counted > column { // else the end of the text, which both count twice behind a backslash
 		column = counted
@@ -71,6 +77,11 @@ func (places places) later(position syntax.Pos) (offset, line, column int) {
 		column = 0
 	}
 	return offset, line, column
+}
+
+// isTwoCharacters tells the second one of a line end.
+func (places places) isTwoCharacters(offset int) bool {
+	return offset < len(places.source) && places.source[offset] == '\n' && places.source[offset-1] == '\r'
 }
 
 // isContinued tells a line end behind one backslash.
@@ -94,14 +105,14 @@ func (places places) text(position syntax.Pos) string {
 // bracket stands for a "[" inside a word of an array, which the parser would take for the start of "[key]=value".
 const bracket = '\x02'
 
-const mostBrackets = 256
+const parsedBytes = 64 << 20 // in total, for one text with such brackets
 
 // parsed returns the tree of the text, or the error of later versions.
 func (places *places) parsed() (*syntax.File, string) {
 	if places.masked = bytes.IndexByte(places.source, bracket) < 0; places.masked {
 		places.plain = append([]byte(nil), places.plain...)
 	}
-	for left := mostBrackets; ; left-- {
+	for left := parsedBytes; ; left -= len(places.plain) {
 		parser := syntax.NewParser(syntax.KeepComments(true), syntax.Variant(syntax.LangBash))
 		file, err := parser.Parse(bytes.NewReader(places.plain), "")
 		place := wrongBracket(file, err)
@@ -144,13 +155,16 @@ func wrongBracket(file *syntax.File, err error) (place int) {
 
 // prepare gives loops with braces an end that is right, theirs and that of all that ends with them, and starts a new
 // literal at a bracket inside a word, as later versions do.
-func (places places) prepare(file *syntax.File) {
+func (places *places) prepare(file *syntax.File) {
+	places.ends = map[int]bool{}
 	syntax.Walk(file, func(node syntax.Node) bool {
 		switch node := node.(type) {
 		case *syntax.ForClause:
 			if node.Braces {
 				node.DonePos = moved(node.DonePos, len("}")-len("done"))
 			}
+		case *syntax.Lit:
+			places.ends[int(node.ValueEnd.Offset())] = true
 		case *syntax.Word:
 			if places.masked {
 				node.Parts = divided(node.Parts)
@@ -269,13 +283,67 @@ const triedAs = "; tried parsing as bash"
 func (places places) laterError(err error) string {
 	switch err := err.(type) {
 	case syntax.ParseError:
-		return places.text(err.Pos) + ": " + laterMessage(err.Text)
+		if err.Text == "invalid UTF-8 encoding" {
+			return err.Error() // at a place of its own reckoning
+		}
+		position, text := places.laterProblem(err.Pos, err.Text)
+		return places.text(position) + ": " + laterMessage(text)
 	case syntax.LangError:
 		err.Filename = ""
 		_, message, _ := strings.Cut(err.Error(), ": ")
 		return places.text(err.Pos) + ": " + message + triedAs
 	}
 	return err.Error()
+}
+
+// laterProblem returns the place and the text of an error that later versions see elsewhere, or in another piece.
+func (places places) laterProblem(position syntax.Pos, text string) (syntax.Pos, string) {
+	const operator = "not a valid parameter expansion operator: "
+	rest := places.plain[min(int(position.Offset()), len(places.plain)):]
+	first := func(rest []byte) string {
+		character, _ := utf8.DecodeRune(rest)
+		return string(character)
+	}
+	switch {
+	case strings.HasSuffix(text, "without matching ( with )") && bytes.HasPrefix(rest, []byte("$(")):
+		return position, strings.Replace(text, "matching (", "matching $(", 1)
+	case strings.HasPrefix(text, "not a valid arithmetic operator: "):
+		if at := strings.IndexByte(text, '.'); at > 0 {
+			return position, text[:at]
+		}
+	case strings.HasPrefix(text, operator) && len(rest) > 0:
+		return position, operator + first(rest)
+	case text == "invalid parameter name":
+		if length := nameLength(rest); 0 < length && length < len(rest) {
+			return moved(position, length), operator + first(rest[length:])
+		}
+	case text == "LitWord cannot be followed by a word" && position.Offset() > 0:
+		before := moved(position, -1)
+		return before, operator + first(places.plain[before.Offset():])
+	case text == "parameter expansion requires a literal":
+		if bytes.HasPrefix(rest, []byte("${")) {
+			position = moved(position, len("${"))
+		}
+		return position, "invalid parameter name"
+	}
+	return position, text
+}
+
+func nameLength(text []byte) int {
+	for length, character := range text {
+		if character != '_' && (character < '0' || character > '9') &&
+			(character|0x20 < 'a' || character|0x20 > 'z') {
+			return length
+		}
+	}
+	return len(text)
+}
+
+func min(a, b int) int {
+	if b < a {
+		return b
+	}
+	return a
 }
 
 // messages have a % where later versions put a piece of the script in backquotes.
@@ -355,7 +423,12 @@ func filled(constant []string, text string) (string, bool) {
 		if !fits || at < 0 {
 			return "", false
 		}
-		later += quoted(rest[:at]) + strings.TrimPrefix(next, "'")
+		if piece := rest[:at]; next == "'" {
+			later += "`" + piece + "`" // a here-document's, whatever its name
+		} else {
+			later += quoted(piece)
+		}
+		later += strings.TrimPrefix(next, "'")
 		rest = rest[at+len(next):]
 	}
 	return later, fits
