@@ -58,6 +58,7 @@ FIELDS = {
     "experts": ["buffer.trainer_input.auxiliary_buffers"],
     "serve": ["--mode"],
     "fingerprint": [],
+    "plugins": ["trinity_compat.plugins"],
 }
 CHANGES = {
     "job_dir": "/elsewhere",

@@ -1,4 +1,4 @@
-"""The launch's loggers, for an explorer: veRL's own Tracking, under the run's name with a suffix.
+"""The launch's loggers, veRL's and plugins', for an explorer, under the run's name with a suffix.
 
 The trainer logs a separate run (``_trainer``). The console is left out: an explorer's log has a line per step
 anyway. TensorBoard is written whenever $TENSORBOARD_DIR is set.
@@ -20,10 +20,10 @@ class Trackers:
         self._tracking: Any = None
         trainer = verl["trainer"]
         if backends := backends_of(trainer.get("logger")):
-            from verl.utils.tracking import Tracking
+            from trinity_compat.plugins.verl_tracking import PluginTracking
 
             name = f"{trainer['experiment_name']}_{suffix}"
-            self._tracking = Tracking(trainer["project_name"], name, backends, config=hidden("", verl))
+            self._tracking = PluginTracking(trainer["project_name"], name, backends, config=hidden("", verl))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log one step's metrics."""

@@ -26,6 +26,7 @@ from trinity_compat.job.fingerprint_rules import (
     AGENT,
     DATA,
     MANAGER,
+    PACKAGES,
     PLUGINS,
     REWARD,
     WORKFLOWS,
@@ -35,8 +36,9 @@ from trinity_compat.job.fingerprint_rules import (
 )
 from trinity_compat.job.run_spec import Fingerprint, RunSpec, has_baseline
 
-SCORING = (REWARD, MANAGER, WORKFLOWS, PLUGINS)  # parts that a scoring process loads
-ANSWERING = (AGENT, WORKFLOWS, PLUGINS)  # … a process of agent loops
+SCORING = (REWARD, MANAGER, WORKFLOWS, PLUGINS, PACKAGES)  # parts that a scoring process loads
+ANSWERING = (AGENT, WORKFLOWS, PLUGINS, PACKAGES)  # … a process of agent loops
+_ANSWER_PLUGINS = ("workflow", "reward", "operator")  # the other kinds are the trainer's
 _KEY = "made with"
 _PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
 # Settings of a teacher's engine on which its log-probabilities depend.
@@ -88,6 +90,7 @@ def _own(spec: RunSpec) -> Iterator[tuple[str, object]]:
     yield "trinity_compat.seeded_requests", spec.seeded_requests or None
     if folders := spec.env.get(_PLUGIN_DIRS):
         yield "trinity_compat.plugin_dirs", folders.split(os.pathsep)
+    yield "trinity_compat.plugins", [each for each in spec.plugins if each.kind in _ANSWER_PLUGINS]
 
 
 def _environment(env: Tree) -> Iterator[tuple[str, object]]:
@@ -154,6 +157,13 @@ class _Reading:
         if path is not None and path.exists():
             return {path.name: path}
         return files.of_module(text.removeprefix("pkg://").replace("/", "."), self._roots)
+
+    def _installed(self, part: str, key: str, value: object) -> None:
+        """Add plugins by their distributions' versions and their packages' files."""
+        for plugin in value if isinstance(value, list) else ():
+            item = f"{key}.{plugin.kind}.{plugin.name}"
+            self._value(part, item, f"{plugin.value} of {plugin.source}")
+            self._put_files(part, item, files.of_installed(plugin.value.partition(":")[0]))
 
     def _model(self, part: str, key: str, value: object) -> None:
         self._folder(part, key, str(value), weights=True)

@@ -8,6 +8,7 @@ count, so a copy is the same file.
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import stat
 import sys
@@ -104,11 +105,13 @@ def in_folder(folder: Path, *, weights: bool = True) -> dict[str, Path]:
 # -- Python ---------------------------------------------------------------------------------------------
 
 
-def of_code(entries: Mapping[str, Path], roots: Sequence[Path]) -> dict[str, Path]:
+def of_code(
+    entries: Mapping[str, Path], roots: Sequence[Path], *, within: Path | None = None
+) -> dict[str, Path]:
     """Return ``entries`` (name → file) with the modules that they import, transitively.
 
-    Modules beside them or in ``roots``, found by ``import`` statements; one imported by a computed name is
-    not found.
+    Modules beside them or in ``roots``, inside the folder ``within``, found by ``import`` statements; one
+    imported by a computed name is not found.
     """
     found = dict(entries)
     waiting = deque((path, path.parent) for path in entries.values())
@@ -116,7 +119,7 @@ def of_code(entries: Mapping[str, Path], roots: Sequence[Path]) -> dict[str, Pat
     while waiting and len(found) < _SOURCES:
         path, beside = waiting.popleft()
         for name, module in _imports(path, (beside, *roots)):
-            if module.resolve() in known:
+            if module.resolve() in known or (within and not module.is_relative_to(within)):
                 continue
             known.add(module.resolve())
             found[name if name not in found else str(module)] = module
@@ -136,6 +139,20 @@ def of_module(name: str, roots: Sequence[Path]) -> dict[str, Path]:
         if found := _files_of(root, parts):
             return {path.relative_to(root).as_posix(): path for path in found}
     return {}
+
+
+def of_installed(module: str) -> dict[str, Path]:
+    """Return the files of an installed module and of what it imports of its own package, by relative name."""
+    top = module.partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(top)  # of a name without a dot nothing is run
+    except (ImportError, ValueError):
+        return {}
+    folder = next(iter((spec and spec.submodule_search_locations) or ()), None)
+    if folder is not None:
+        root = Path(folder).parent
+        return of_code(of_module(module, [root]), [root], within=Path(folder))
+    return {Path(spec.origin).name: Path(spec.origin)} if spec and spec.origin else {}
 
 
 def _files_of(base: Path, parts: Sequence[str]) -> list[Path]:

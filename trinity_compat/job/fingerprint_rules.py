@@ -16,9 +16,9 @@ from trinity_compat.job.settings import SETTINGS
 
 # How a setting counts: by its ``value``; as true or false (``flag``); by the content of the Python ``code``
 # that it names, of a ``model`` or a ``tokenizer`` folder, of ``data`` files, of a ``config`` file;
-# ``baseline``: whether a greedy answer belongs to the group; ``tasksets``, ``workflows``, ``operators``,
-# ``served``: sections of ours, by what their entries name; ``distillation``: that of an enabled section which
-# decides the teachers' stored numbers.
+# ``installed``: plugins of distributions, by version and files; ``baseline``: whether a greedy answer belongs
+# to the group; ``tasksets``, ``workflows``, ``operators``, ``served``: sections of ours, by what their
+# entries name; ``distillation``: that of an enabled section which decides the teachers' stored numbers.
 Read = Literal[
     "value",
     "flag",
@@ -33,6 +33,7 @@ Read = Literal[
     "operators",
     "served",
     "distillation",
+    "installed",
 ]
 WHOLE = ("tasksets", "workflows", "operators", "served", "distillation")
 
@@ -62,7 +63,7 @@ ADAPTER, DATA, ORDER, PROMPTS = "adapter", "training data", "order of tasks", "p
 SAMPLING, LENGTHS, ENGINE, AGENT = "sampling", "lengths", "engine", "agent loop and tools"
 REWARD, MANAGER, REWARD_MODEL = "reward function", "reward manager", "reward model"
 FILTER, PIPELINE, WORKFLOWS, PLUGINS = "group filter", "experience pipeline", "workflows", "plugin folders"
-ENVIRONMENT, TEACHERS = "environment of the explorer", "teachers"
+ENVIRONMENT, TEACHERS, PACKAGES = "environment of the explorer", "teachers", "plugins"
 UNCLASSIFIED = Rule("other settings", "", "", "a setting that no row names may change an answer")
 
 _M = "actor_rollout_ref.model"
@@ -165,6 +166,9 @@ RULES = (
     Rule("", f"{_R}.agent", "num_workers", _SPEED),
     Rule(WORKFLOWS, "data", "workflows", "a YAML's workflows, rewards and programs", "workflows"),
     Rule(PLUGINS, "trinity_compat", "plugin_dirs", "`--plugin-dir`: workflows, rewards, operators", "code"),
+    Rule(
+        PACKAGES, "trinity_compat", "plugins", "workflows, rewards, operators of distributions", "installed"
+    ),
     Rule(ENVIRONMENT, "explorer.env_vars", "*", "users' code and vLLM read it; secrets by their name alone"),
     Rule("", "explorer.env_vars", "PYTHONPATH TRINITY_PLUGIN_DIRS", "what is found there counts by content"),
     # -- rewards ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from trinity_compat.common import database_url
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.plugin_packages import Plugin
 from trinity_compat.common.redaction import referred, resolved, without_passwords
 
 Mode = Literal["both", "train", "explore", "bench", "serve", "colocate"]
@@ -195,6 +196,7 @@ class RunSpec:
     experts: ExpertSpec | None = None  # trained on beside them
     serve: ServeSpec | None = None  # of mode serve
     fingerprint: Fingerprint | None = None  # of the files as the run started; None before that
+    plugins: tuple[Plugin, ...] = ()  # of other distributions, that the run uses
 
     def as_saved(self) -> tuple[dict[str, object], dict[str, str]]:
         """Return the specification as JSON, and the variables that resolve its secrets.
@@ -253,6 +255,7 @@ class RunSpec:
             "experts": _experts(data.get("experts")),
             "serve": serve and ServeSpec(**serve),
             "fingerprint": mark and Fingerprint(**mark),
+            "plugins": tuple(Plugin(**each) for each in data.get("plugins", ())),
         }
         secrets = resolved({name: data[name] for name in ("verl", "env") if name in data}, os.environ)
         return cls(**{**data, **secrets, **sections})

@@ -20,15 +20,22 @@ import torch
 from verl import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.distillation import distillation_ppo_loss
-from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
+from verl.trainer.ppo.core_algos import (
+    ADV_ESTIMATOR_REGISTRY,
+    POLICY_LOSS_REGISTRY,
+    register_adv_est,
+    register_policy_loss,
+)
 from verl.utils.metric import AggregationType, Metric
 from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
 from trinity_compat.buffer.model import DROPPED
+from trinity_compat.common import plugin_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.trainer.pad_groups import spread, without
+from trinity_compat.trinity.algorithms import of_plugins
 from trinity_compat.trinity.algorithms.model import (
     FUNCTIONS,
     PREFIX,
@@ -377,3 +384,22 @@ for _function in FUNCTIONS["advantage_fn"].values():
 for _function in FUNCTIONS["policy_loss_fn"].values():
     if _function.call is not None:
         register_policy_loss(f"{PREFIX}{_function.name}")(partial(policy_loss, _function))
+
+
+def _estimate_by_plugin(name: str, **given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return estimate(of_plugins.loaded("advantage_fn", name), **given)
+
+
+def _loss_of_plugin(name: str, *given: Any, **named: Any) -> tuple[torch.Tensor, Metrics]:
+    return policy_loss(of_plugins.loaded("policy_loss_fn", name), *given, **named)
+
+
+# Under a plugin's own name too, for veRL scripts. A name that veRL has is refused where a run names it.
+for _plugin in plugin_packages.of_kind("advantage"):
+    for _name in (_plugin.name, f"{PREFIX}{_plugin.name}"):
+        if _name not in ADV_ESTIMATOR_REGISTRY:
+            register_adv_est(_name)(partial(_estimate_by_plugin, _plugin.name))
+for _plugin in plugin_packages.of_kind("policy_loss"):
+    for _name in (_plugin.name, f"{PREFIX}{_plugin.name}"):
+        if _name not in POLICY_LOSS_REGISTRY:
+            register_policy_loss(_name)(partial(_loss_of_plugin, _plugin.name))

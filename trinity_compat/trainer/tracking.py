@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from unittest.mock import patch
 
-from verl.utils.tracking import Tracking
-
 from trinity_compat.common.nested import Tree
 from trinity_compat.common.redaction import hidden
+from trinity_compat.plugins.verl_tracking import PluginTracking
 
 Log = Callable[[int, Tree], dict[str, object]]
 
@@ -23,7 +22,7 @@ def logged_through(log: Log, module: ModuleType, suffix: str = "_trainer") -> It
     run of its own.
     """
 
-    class Recorded(Tracking):
+    class Recorded(PluginTracking):
         def __init__(self, project_name: str, experiment_name: str, *args: object, **kwargs: object) -> None:
             kwargs["config"] = hidden("", kwargs.get("config"))  # the loggers keep it
             super().__init__(project_name, experiment_name + suffix, *args, **kwargs)

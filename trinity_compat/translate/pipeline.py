@@ -17,6 +17,7 @@ from trinity_compat.translate.launch_view import KeyRefused
 from trinity_compat.translate.minimal import minimal
 from trinity_compat.translate.model import Severity, TranslateOptions, Translation
 from trinity_compat.translate.partial_findings import refusal_of_all, translate_partially
+from trinity_compat.translate.rows import rules_of
 from trinity_compat.translate.set_overrides import with_assigned_keys
 from trinity_compat.translate.translator import refuse_other_mains, translate
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -99,14 +100,14 @@ def refuse_unstartable(translation: Translation) -> None:
 
 
 def header_lines(translation: Translation, options: TranslateOptions) -> list[str]:
-    """Return the YAML's header: the command that wrote it, the veRL release and its reason, and r."""
+    """Return the YAML's header: the command, the veRL release and its reason, r, rules of plugins."""
     facts = translation.facts
     lines = [f"Written by: {options.command}"] if options.command else []
     lines.append(f"veRL {facts['verl_version']}: {facts['verl_version_why']}")
     lines.append(
         f"trinity-rft {facts['target']}; one veRL step = {facts['updates_per_step']} Trinity step(s)"
     )
-    return lines
+    return [*lines, *rules_of(options.rules).sources]
 
 
 def refuse_errors(effective: EffectiveConfig, others: Callable[[], Sequence[UserError]] = tuple) -> None:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from trinity_compat.common import plugin_packages
+from trinity_compat.common.plugin_packages import Kind
 from trinity_compat.common.releases import VERL
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.common.training_engines import engine_of
@@ -237,13 +239,18 @@ def unknown_manager(value: Value) -> bool:
     return name in _OLD_MANAGERS or not value("reward.custom_reward_function.path")
 
 
-def runs_here(view: LaunchView, key: str, name: str, known: Sequence[str]) -> tuple[Status, str]:
+def runs_here(
+    view: LaunchView, key: str, name: str, known: Sequence[str], kind: Kind | None = None
+) -> tuple[Status, str]:
     """Return the status of ``name``, the value of ``key``, and the reason: whether our runtime runs it.
 
-    ``known``: the names that veRL itself has.
+    ``known``: the names that veRL itself has. ``kind``: of plugins that may have the name.
 
     Raises KeyRefused for a misspelt one of these.
     """
+    plugin = plugin_packages.find(kind, name) if kind and name not in known else None
+    if plugin:
+        return Status.UNSUPPORTED_UPSTREAM, f"our runtime runs the plugin {name!r} of {plugin.source}"
     if name not in known and (typo := misspelt(name, known)):
         written = view.spelling(key)
         raise view.refused(key, f"{view.written(key)}: veRL has no {name!r}", f"write {written}={typo}")

@@ -2,7 +2,8 @@
 
 A YAML mapping of keys to rows. Five names are not keys: ``mains`` (module: the translated main that it stands
 for), ``sections`` (a fork's section: veRL's), ``metrics`` (a fork's metric: veRL's), ``include`` (families of
-forks whose rules are shipped under ``translators/forks/``, or files beside this one), ``description``.
+forks whose rules are shipped under ``translators/forks/`` or with a plugin, or files beside this one),
+``description``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.common import plugin_packages
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.plugin_packages import Plugin
 from trinity_compat.common.resources import data_path
 from trinity_compat.launch.entrypoints import TRANSLATED, as_module
 from trinity_compat.translate.model import Status
@@ -31,7 +34,7 @@ class Rules:
     """The content of rule files.
 
     ``rows``: key → the row's fields, ``why`` and ``code`` filled in. ``renamed``: a fork's key → veRL's, of
-    the same meaning. The others are as in the file.
+    the same meaning. ``sources``: what plugins' families come from. The others are as in the file.
     """
 
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -39,6 +42,7 @@ class Rules:
     mains: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
 
     def over(self, below: Rules) -> Rules:
         """Return these rules merged over others: of two for the same name, these apply."""
@@ -48,6 +52,7 @@ class Rules:
             {**below.mains, **self.mains},
             {**below.sections, **self.sections},
             {**below.metrics, **self.metrics},
+            tuple(dict.fromkeys((*self.sources, *below.sources))),
         )
 
 
@@ -56,7 +61,7 @@ def read(name: str | None, hows: Mapping[str, Status]) -> Rules:
 
     Raises UserError with file and line for a file that is unreadable or has anything but rules.
     """
-    return _read(_path_of(name, Path()), hows, 0) if name is not None else Rules()
+    return _read(*_path_of(name, Path()), hows, 0) if name is not None else Rules()
 
 
 def families() -> dict[str, Path]:
@@ -64,39 +69,71 @@ def families() -> dict[str, Path]:
     return {path.stem: path for path in sorted(data_path(FAMILIES).glob("*.yaml"))}
 
 
+def known_families() -> tuple[str, ...]:
+    """Return the names of all families: those shipped, then those of plugins."""
+    return tuple(dict.fromkeys((*families(), *(each.name for each in plugin_packages.of_kind("fork_rules")))))
+
+
 def describe() -> list[str]:
-    """Return one line per family: its name and description."""
+    """Return one line per family: its name and description, for a plugin's also its distribution."""
+    lines = [f"{name}: {_description(path)}" for name, path in families().items()]
+    for plugin in plugin_packages.of_kind("fork_rules"):
+        try:
+            text = _description(_of_plugin(plugin.name) or Path())
+        except UserError as error:
+            text = str(error)
+        lines.append(f"{plugin.name}: {text} ({plugin.source})")
+    return lines
+
+
+def _description(path: Path) -> str:
     import yaml
 
-    texts = {name: path.read_text(encoding="utf-8") for name, path in families().items()}
-    return [f"{name}: {yaml.safe_load(text).get('description', '')}" for name, text in texts.items()]
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"cannot read the rules: {_one_line(error)}", where=Where(str(path))) from None
+    return str(found.get("description", "")) if isinstance(found, Mapping) else ""
 
 
-def _path_of(name: str, folder: Path) -> Path:
-    """Return the path of a user's file, else of a family's; of neither, a path that does not exist."""
+def _of_plugin(name: str) -> Path | None:
+    """Return the file of a plugin's family, None for another name. Raises UserError for one that is unfit."""
+    plugin = plugin_packages.find("fork_rules", name, built_in=name in families())
+    return plugin_packages.rules_file(plugin) if plugin else None
+
+
+def _path_of(name: str, folder: Path) -> tuple[Path, Plugin | None]:
+    """Return the path of a user's file, else of a family's with its plugin.
+
+    The path does not exist if the name is neither's.
+    """
     path = folder / name
-    return path if path.exists() else families().get(name, path)
+    if path.exists():
+        return path, None
+    if found := _of_plugin(name):
+        return found, plugin_packages.find("fork_rules", name)
+    return families().get(name, path), None
 
 
-def _read(path: Path, hows: Mapping[str, Status], depth: int) -> Rules:
+def _read(path: Path, plugin: Plugin | None, hows: Mapping[str, Status], depth: int) -> Rules:
     import yaml  # only here: the shipped rows are JSON because it loads forty times faster
 
     try:
         stat = path.stat()
         forms, lines = _parsed(path.absolute(), stat.st_mtime_ns, stat.st_size)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        hint = f"a file, or one of {', '.join(families())}" if isinstance(error, OSError) else None
+        hint = f"a file, or one of {', '.join(known_families())}" if isinstance(error, OSError) else None
         raise UserError(
             f"cannot read the rules: {_one_line(error)}", where=Where(str(path)), hint=hint
         ) from None
     if not isinstance(forms, Mapping):
         raise UserError("rules are a mapping of veRL keys to rows", where=Where(str(path)))
     _refuse_problems(forms, lines, path, hows)
-    rules = _rules_of(forms, path.name)
+    rules = _rules_of(forms, path.name, plugin)
     if depth >= _INCLUDED:
         raise UserError("the rules include each other", where=Where(str(path), lines.get("include", 0)))
     for name in reversed(paths_of(forms.get("include", ()))):
-        rules = rules.over(_read(_path_of(name, path.parent), hows, depth + 1))
+        rules = rules.over(_read(*_path_of(name, path.parent), hows, depth + 1))
     return rules
 
 
@@ -134,9 +171,11 @@ def _problem_of_table(name: str, form: object) -> Problem | None:
     return (f"names {wrong[0]}, which isn't translated", f"one of {', '.join(TRANSLATED)}") if wrong else None
 
 
-def _rules_of(forms: Mapping[object, Any], file: str) -> Rules:
+def _rules_of(forms: Mapping[object, Any], file: str, plugin: Plugin | None) -> Rules:
     defaults = {"why": f"a rule of {file}", "code": CODE}
     rows = {str(key): {**defaults, **form} for key, form in forms.items() if key not in _RESERVED}
+    if plugin:  # a finding says whose rule it is
+        rows = {key: {**row, "why": f"{row['why']} ({plugin.source})"} for key, row in rows.items()}
     mains, sections, metrics = (dict(forms.get(name) or {}) for name in _TABLES)
     return Rules(
         rows={key: form for key, form in rows.items() if "as" not in form},
@@ -144,6 +183,7 @@ def _rules_of(forms: Mapping[object, Any], file: str) -> Rules:
         mains={as_module(module): main for module, main in mains.items()},
         sections=sections,
         metrics=metrics,
+        sources=(f"rules {plugin.name}: {plugin.source}",) if plugin else (),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from trinity_compat.common.resources import data_path
 
@@ -18,6 +18,22 @@ _NAMES: dict[str, list[str]] = json.loads(
 ESTIMATORS, POLICY_LOSSES = tuple(_NAMES["estimators"]), tuple(_NAMES["policy_losses"])
 # The reward loop's, and what explorer/rewards/reward_managers.py adds.
 REWARD_MANAGERS = (*_NAMES["reward_managers"], "prime", "batch")
+
+# The loggers of ``trainer.logger`` and the package of each; None: nothing to install.
+# Source: verl 0.9.1, utils/tracking.py, Tracking.
+LOGGERS: Mapping[str, str | None] = {
+    "console": None,
+    "file": None,
+    "wandb": "wandb",
+    "tracking": "wandb",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "vemlp_wandb": "volcengine_ml_platform",
+    "tensorboard": "tensorboard",
+    "clearml": "clearml",
+    "trackio": "trackio",
+    "rl_insight": "rl_insight",
+}
 
 
 def misspelt(name: str, known: Iterable[str]) -> str | None:

@@ -16,11 +16,13 @@ from trinity_compat.explorer.engine.inflight_requests import GenerationClient
 from trinity_compat.explorer.engine.trajectory import RolloutTask, Trajectory
 from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest, request_faults
 from trinity_compat.job.answer_info import OF_RUN
+from trinity_compat.trinity.workflows import plugins
 from trinity_compat.trinity.workflows.agents import Agents
 from trinity_compat.trinity.workflows.auxiliary import clients_of
 from trinity_compat.trinity.workflows.model import GeneratedAnswer
 from trinity_compat.trinity.workflows.plugins import VARIABLE
 from trinity_compat.trinity.workflows.reasoning import ReasoningSplitter
+from trinity_compat.trinity.workflows.registry import REWARDS, WORKFLOWS
 from trinity_compat.trinity.workflows.run_rows import TRUNCATED_ROWS, Limits, TrainableRow, by_step
 from trinity_compat.trinity.workflows.runner import Workflows, nobody
 from trinity_compat.trinity.workflows.tasksets import SECTION, Taskset, referred
@@ -90,6 +92,8 @@ class UserWorkflows:
         if auxiliary:
             self._workflows.auxiliary += clients_of(OmegaConf.to_container(config, resolve=True), auxiliary)
         self._tasksets = OmegaConf.to_container(OmegaConf.select(config, SECTION), resolve=True)
+        plugins.register("workflow", (each["workflow"] for each in self._tasksets.values()), known=WORKFLOWS)
+        plugins.register("reward", (each["reward"] for each in self._tasksets.values()), known=REWARDS)
         self._limits = limits
         self._tool_format = rollout.multi_turn.get("format")
 

@@ -10,6 +10,7 @@ from typing import Any
 from trinity_compat.common.nested import value_at
 from trinity_compat.explorer.data.tasks import TaskStream
 from trinity_compat.trinity.pipelines import SECTION
+from trinity_compat.trinity.pipelines.registry import OPERATORS
 from trinity_compat.trinity.pipelines.runner import OperatorPipeline
 from trinity_compat.trinity.workflows import plugins, trinity_stubs
 from trinity_compat.trinity.workflows.auxiliary import clients_of
@@ -25,6 +26,7 @@ def pipeline_of(verl: Mapping[str, Any], train: TaskStream) -> OperatorPipeline 
         return None
     trinity_stubs.install()
     plugins.load(plugins.folders(os.environ.get(plugins.VARIABLE, "")))
+    plugins.register("operator", (each["name"] for each in operators), known=OPERATORS)
     return OperatorPipeline([(each["name"], each["args"]) for each in operators], train.place)
 
 

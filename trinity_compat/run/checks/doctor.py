@@ -22,7 +22,7 @@ from typing import Literal
 from trinity_compat.common import optional_packages, python_command
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.optional_packages import version
-from trinity_compat.run.checks import loggers, preflight, upstream_symbols
+from trinity_compat.run.checks import loggers, plugins, preflight, upstream_symbols
 from trinity_compat.run.plan import overlay
 from trinity_compat.run.plan.devices import detect_device
 
@@ -52,6 +52,7 @@ def examine(folder: Path) -> Iterator[Check]:
         ray = pool.submit(_ray_starts)
         address = pool.submit(_ray_address)
         flash = pool.submit(_flash_attention, device)
+        plugin_lines = pool.submit(_plugins)
         yield _python()
         yield from _packages()
         yield _vllm(device)
@@ -68,6 +69,19 @@ def examine(folder: Path) -> Iterator[Check]:
         yield _wandb()
         yield from platform.result()
         yield from ray.result()
+        yield from plugin_lines.result()
+
+
+def _plugins() -> list[Check]:
+    """Check the plugins of other distributions; an unfit one stops only a run that names it."""
+    return [
+        Check(
+            f"plugin {plugin.name}",
+            "note" if wrong else "ok",
+            wrong or f"{plugin.kind}, {plugin.value} of {plugin.source}",
+        )
+        for plugin, wrong in plugins.problems()
+    ]
 
 
 def _detected() -> str:

@@ -6,39 +6,30 @@ import importlib.util
 import os
 from pathlib import Path
 
+from trinity_compat.common import plugin_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.paths import from_home
+from trinity_compat.translate.verl_names import LOGGERS
 
-# Source: verl 0.9.1, utils/tracking.py, Tracking. None: nothing to install.
-_PACKAGES = {
-    "console": None,
-    "file": None,
-    "wandb": "wandb",
-    "tracking": "wandb",
-    "mlflow": "mlflow",
-    "swanlab": "swanlab",
-    "vemlp_wandb": "volcengine_ml_platform",
-    "tensorboard": "tensorboard",
-    "clearml": "clearml",
-    "trackio": "trackio",
-    "rl_insight": "rl_insight",
-}
 _OFFLINE = ("offline", "disabled", "dryrun", "shared")
 
 
 def check(verl: Tree) -> None:
     """Check the loggers of ``trainer.logger``, with which the run would end minutes later.
 
-    Raises UserError for one that veRL does not know, that is not installed, or that has no API key.
+    Raises UserError for one that neither veRL nor a plugin has, that is not installed, or has no API key.
     """
     configured = value_at(verl, "trainer.logger") or []
     for name in [configured] if isinstance(configured, str) else configured:
-        if name not in _PACKAGES:
+        if plugin_packages.find("logger", str(name), built_in=name in LOGGERS):
+            continue
+        if name not in LOGGERS:
             raise UserError(
-                f"trainer.logger={name}: veRL has no such logger", hint=f"use one of {', '.join(_PACKAGES)}"
+                f"trainer.logger={name}: veRL has no such logger, and no plugin",
+                hint=f"use one of {', '.join(LOGGERS)}",
             )
-        package = _PACKAGES[name]
+        package = LOGGERS[name]
         if package and importlib.util.find_spec(package) is None:
             raise UserError(
                 f"trainer.logger names {name}, but {package} is not installed",

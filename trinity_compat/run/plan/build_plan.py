@@ -32,6 +32,7 @@ from trinity_compat.run.plan import (
     micro_batches,
     paths,
     pipelines,
+    plugin_uses,
     reward_model,
     run_length,
     serving,
@@ -72,7 +73,8 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     sync, sync_notes = colocate.weights(verl_from_trinity.sync_of(request.trinity), mode, options.sets, nodes)
     experts = file_rows.expert_rows(request.trinity, cwd)
     verl, row_notes = file_rows.cut_evenly(verl, rows, experts)
-    spec = replace(_spec(request, verl, job, mode, sync), rows=rows, experts=experts)
+    plugins = plugin_uses.used(verl.tree)
+    spec = replace(_spec(request, verl, job, mode, sync), rows=rows, experts=experts, plugins=plugins)
     colocate.check(spec)
     trainer_notes = verl_trainer.check(spec)
     spec, endpoint_notes = _serving(spec, request)
@@ -95,6 +97,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
             *sync_notes,
             *trainer_notes,
             *endpoint_notes,
+            *plugin_uses.lines(plugins, request.plugins_before),
             *closing_notes(request, composed, verl, spec),
         ),
         env=_log_level(request.trinity)
@@ -131,7 +134,7 @@ def _fitted(composed: VerlView, request: RunRequest, job: JobDir) -> Step:
             "trainer.use_v1": setting_of(request.trinity, "trainer") == "v1",
         }
     )
-    verl, checkout_notes = verl_checkout.without_checkout(verl, request.cwd)
+    verl, checkout_notes = verl_checkout.without_checkout(plugin_uses.with_loss(verl), request.cwd)
     folders = workflows.folders_of(request.options, request.cwd)
     verl, workflow_notes = workflows.placed(verl, request.trinity, folders, request.cwd)
     workflows.check_update(verl, request.trinity, environment.filled(request.written, os.environ))

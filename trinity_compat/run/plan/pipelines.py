@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trinity_compat.common import optional_packages
+from trinity_compat.common import optional_packages, plugin_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
@@ -63,7 +63,8 @@ def _unfed(verl: VerlView, operators: Sequence[str]) -> list[str]:
 def _operator(given: Tree, number: int, registered: set[str]) -> dict[str, object]:
     where = f"{OPERATORS}.{number}"
     name, arguments = given.get("name"), given.get("args") or {}
-    known = registered | ({str(name)} if optional_packages.version("trinity-rft") else set())
+    theirs = optional_packages.version("trinity-rft") or plugin_packages.find("operator", str(name))
+    known = registered | ({str(name)} if theirs else set())
     check(name, arguments, where, known)
     return {"name": name, "args": arguments}
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, copied, value_at
 from trinity_compat.common.paths import from_home
-from trinity_compat.run.plan import environment, paths, profiles, run_length
+from trinity_compat.common.plugin_packages import Plugin
+from trinity_compat.run.job_dir.job_dir import JobDir
+from trinity_compat.run.plan import environment, paths, plugin_uses, profiles, run_length
 from trinity_compat.run.plan.devices import gpus_here, is_elsewhere
 from trinity_compat.run.plan.overlay import Overlay, apply, flash_attn_overlay
 from trinity_compat.run.plan.read_settings import check_values
@@ -35,6 +37,7 @@ class RunRequest:
     verl_values: Tree  # dotted veRL key → value, from the configuration and the overlays
     r: int  # optimizer updates of one veRL step, as the configuration says
     r_source: str  # where r comes from; "" where that is obvious
+    plugins_before: Sequence[Plugin] = ()  # those that the job was last started with
 
     @property
     def trinity(self) -> Tree:
@@ -57,6 +60,7 @@ def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> R
     if not verl_from_trinity.from_launch(full.config):
         _count_gpus(full, options, device)
         _read_template(full, cwd)
+    plugins_before = plugin_uses.of_job(JobDir(paths.job_root(full.config, options, cwd)), full.config)
     check_values(full.config)
     trinity, read = watched(full.config)
     full = replace(full, config=trinity)
@@ -70,7 +74,17 @@ def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> R
     stand_in = [] if elsewhere else flash_attn_overlay(_laid_over(values, wanted), device)
     overlays = [*stand_in, *wanted]
     return RunRequest(
-        options, device, cwd, written, full, read, overlays, _laid_over(values, overlays), r, r_source
+        options,
+        device,
+        cwd,
+        written,
+        full,
+        read,
+        overlays,
+        _laid_over(values, overlays),
+        r,
+        r_source,
+        plugins_before,
     )
 
 

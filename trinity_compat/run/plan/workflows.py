@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trinity_compat.common import plugin_packages
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.paths import from_home
@@ -387,6 +388,7 @@ def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
     where = f"{named.place}.{_WORKFLOW}"
     if (
         workflow not in ours | set(upstream_names.workflows)
+        and not plugin_packages.find("workflow", workflow)
         and not upstream.is_registered(workflow, ())
         and not check_dotted(workflow, where, cwd)
     ):
@@ -395,6 +397,7 @@ def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
     if (
         reward
         and reward not in registered
+        and not plugin_packages.find("reward", reward)
         and not upstream.is_registered(reward, upstream_names.rewards)
         and not check_dotted(reward, of_reward, cwd)
     ):

@@ -110,7 +110,7 @@ def advantage(view: LaunchView) -> Derived:
         yield LAM.put(view.number(LAM.key, 1.0))
     yield from _unused_discounts(function)
     if name not in ADVANTAGES:
-        status, ours = runs_here(view, ESTIMATOR, name, ESTIMATORS)
+        status, ours = runs_here(view, ESTIMATOR, name, ESTIMATORS, "advantage")
         if name == "gdpo" and not view.value(_GDPO_REWARDS):
             status, ours = Status.UNSUPPORTED, f"veRL stops at its first step without {_GDPO_REWARDS}"
         reason = f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, {ours}"
@@ -215,7 +215,7 @@ def policy_loss(view: LaunchView) -> Derived:
     yield PathValue(f"{POLICY_LOSS}_args.loss_agg_mode", mode_of_sum, (AGGREGATION.key,))
     yield AGGREGATION.put(mode_of_sum)
     if mode not in known:
-        status, ours = runs_here(view, LOSS_MODE, mode, POLICY_LOSSES)
+        status, ours = runs_here(view, LOSS_MODE, mode, POLICY_LOSSES, "policy_loss")
         reason = f"Trinity has no policy loss {_named(mode)}; the YAML says ppo for upstream, {ours}"
         yield Verdict(LOSS_MODE, status, reason)
         yield Caution("TW017", reason, view.where(LOSS_MODE))

@@ -120,7 +120,8 @@ class RegisteredFunction:
     the YAML gives no arguments at all (``default_args``), over the defaults of the signature. ``verl``:
     arguments → veRL's keys where a function of veRL's gives the same numbers, else None. ``check``:
     arguments → what is wrong with them together, "" when nothing is. ``lacks``: arguments → why they cannot
-    be run here, "" when they can.
+    be run here, "" when they can. ``of_plugin``: whether it is a plugin's (``of_plugins``), whose
+    arguments only its own signature knows.
     """
 
     kind: Kind
@@ -133,6 +134,7 @@ class RegisteredFunction:
     verl: Verl = lambda arguments: None
     check: Callable[[Arguments], str] = lambda arguments: ""
     lacks: Callable[[Arguments], str] = lambda arguments: ""
+    of_plugin: bool = False
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -215,13 +217,14 @@ def _entered(
         """Register ``function``."""
         own = {key: value for key, value in fields.items() if key != "like"}
         made: dict[str, Any] = {"call": function} if computes else {"verl": lambda args: function(**args)}
-        made["signature"] = _arguments(fields.get("like", function))
+        made["signature"] = arguments_of(fields.get("like", function))
         FUNCTIONS[kind][name] = RegisteredFunction(kind, name, source, **{**made, **own})
         return function
 
     return enter
 
 
-def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def arguments_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the keyword arguments of a function, with their types."""
     given = inspect.signature(function, eval_str=True).parameters
     return {name: each for name, each in given.items() if each.kind is inspect.Parameter.KEYWORD_ONLY}

@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.common.suggestions import nearest, question
+from trinity_compat.trinity.algorithms import of_plugins
 from trinity_compat.trinity.algorithms.model import (
     ALGORITHMS,
     CLASSES,
@@ -141,12 +142,13 @@ def _choose(kind: Kind, section: Mapping[str, Any], of: Algorithm) -> SelectedFu
     name = str(section.get(kind) or getattr(of, kind))
     path, functions = f"algorithm.{kind}", FUNCTIONS[kind]
     known = [each.name for each in functions.values() if each.signature or each.call or not each.lacks({})]
-    if name not in functions:
+    function = functions.get(name) or of_plugins.named(kind, name)
+    if function is None:
         raise _unknown(path, name, list(functions), known)
-    function, given = functions[name], section.get(f"{kind}_args")
+    given = section.get(f"{kind}_args")
     if given is not None and not isinstance(given, Mapping):
         raise UserError(f"{path}_args is {given!r}, it should be a section")
-    if name not in known:
+    if name not in known and not function.of_plugin:
         raise _lacking(path, name, function.lacks({}), known)
     chosen = SelectedFunction(function, _arguments(function, given), None if given is None else dict(given))
     if why := function.lacks(chosen.arguments):
@@ -158,6 +160,8 @@ def _choose(kind: Kind, section: Mapping[str, Any], of: Algorithm) -> SelectedFu
 def _arguments(function: RegisteredFunction, given: Mapping[str, Any] | None) -> dict[str, Any]:
     if given is None:
         return {**function.defaults, **function.without_arguments}
+    if function.of_plugin:
+        return dict(given)
     path = f"algorithm.{function.kind}_args"
     for name, value in given.items():
         if name not in function.signature:
@@ -227,7 +231,7 @@ def _keys(chosen: SelectedFunction) -> Mapping[str, object]:
             "algorithm.adv_estimator": name,
             "algorithm._target_": f"{CLASSES}.Algo",
             f"algorithm.{PREFIX}args": arguments,
-            **_left_out(arguments),
+            **({} if function.of_plugin else _left_out(arguments)),
         }
     return {
         f"{_POLICY_LOSS}.loss_mode": name,

@@ -1,15 +1,22 @@
-"""The user's plugin folders, as trinity-rft has them: every Python file of a folder is run, and registers."""
+"""The user's plugin folders, as trinity-rft has them: every Python file of a folder is run, and registers.
+
+Classes of installed distributions (``common.plugin_packages``) are registered beside them, those alone that
+a run names.
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from trinity_compat.common import plugin_packages
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.plugin_packages import Kind
 
 VARIABLE = "TRINITY_PLUGIN_DIRS"  # upstream's
 
@@ -102,3 +109,33 @@ def load(places: Sequence[Path]) -> None:
         except Exception as error:
             del sys.modules[name]
             raise RunError(f"the plugin {file} failed: {type(error).__name__}: {error}") from error
+
+
+# The registry of each kind, trinity-rft's or its stub.
+_REGISTRIES: Mapping[Kind, tuple[str, str]] = {
+    "workflow": ("trinity.common.workflows", "WORKFLOWS"),
+    "reward": ("trinity.common.rewards", "REWARD_FUNCTIONS"),
+    "operator": ("trinity.buffer.operators", "EXPERIENCE_OPERATORS"),
+}
+_registered: set[tuple[Kind, str]] = set()
+
+
+def register(kind: Kind, names: Iterable[str | None], *, known: Collection[str] = ()) -> None:
+    """Register the classes that installed plugins have under ``names``, once for a process.
+
+    ``known``: names of this package. After ``load``, so that a name that a folder has too is found. Raises
+    UserError for a plugin that is unfit.
+    """
+    for name in {name for name in names if name and name not in known}:
+        plugin = plugin_packages.find(kind, name)
+        if plugin is None or (kind, name) in _registered:
+            continue
+        module, attribute = _REGISTRIES[kind]
+        registry = getattr(importlib.import_module(module), attribute)
+        if name in getattr(registry, "modules", {}):
+            raise UserError(
+                f"{plugin.title} cannot be used: a file of --plugin-dir registers that name too",
+                hint=f"rename it there, or pip uninstall {plugin.distribution}",
+            )
+        registry.register_module(name)(plugin_packages.load(plugin))
+        _registered.add((kind, name))

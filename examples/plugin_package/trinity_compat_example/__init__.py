@@ -1,0 +1,1 @@
+"""Plugins of trinity-compat, one of each kind."""
