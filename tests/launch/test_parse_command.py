@@ -31,6 +31,7 @@ def test_json_has_every_launch_with_its_words_and_line(capsys, script, tmp_path)
     code, out, _ = run(capsys, str(script), "--format", "json", "--cwd", str(tmp_path), "--", "k=v", "-x")
     assert code == 0
     assert json.loads(out) == {
+        "version": 1,
         "launches": [
             {
                 "module": "verl.trainer.main_ppo",

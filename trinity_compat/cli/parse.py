@@ -78,6 +78,7 @@ def command(
 def as_json(reading: Reading) -> dict[str, Any]:
     """The reading as `parse --format json` prints it; secrets as ``***``."""
     return {
+        "version": 1,
         "launches": [_launch(launch) for launch in reading.launches],
         "diagnostics": [
             {
