@@ -149,7 +149,7 @@ def _differing(request: Request, form: FormData) -> dict[str, object]:
 
 def _ignored(request: Request, form: FormData) -> dict[str, object]:
     """Return the settings that stock veRL accepts and does not use."""
-    source = _page_text_of(form, "text", _text(form, "name"))
+    source = page_text_of(form, "text", _text(form, "name"))
     version = [f"--verl-version={_release(form)}"] if _release(form) else []
     reading = _reading_options(form, str(studio_of(request).jobs.root.absolute()))
     return _with_data(request, source, ["ignored", source.name, *reading, *version, "--format=json"])
@@ -157,7 +157,7 @@ def _ignored(request: Request, form: FormData) -> dict[str, object]:
 
 def _advised(request: Request, form: FormData) -> dict[str, object]:
     """Return the prediction of each mode of the launch."""
-    source = _page_text_of(form, "text", _text(form, "name"))
+    source = page_text_of(form, "text", _text(form, "name"))
     gpus = _whole(form, "gpus")
     options = [f"--gpus={gpus}"] if gpus else []
     return _with_data(request, source, ["advise", source.name, *options, "--json"])
