@@ -112,6 +112,22 @@ def test_what_is_assumed_is_printed(script):
     assert "40% of the H100's arithmetic; --train-tokens-per-s gives it, or --job DIR" in text
 
 
+TEACHER = {
+    "distillation.enabled": True,
+    "distillation.n_gpus_per_node": 4,
+    "distillation.nnodes": 1,
+    "distillation.teacher_models.teacher_model.model_path": "Qwen/Qwen3-32B",
+}
+
+
+def test_gpus_of_a_teacher_are_beside_those_of_both_sides(script):
+    assert "GPU(s) of served models" not in told(script())
+    launch = script(**TEACHER)
+    assert "4 GPU(s) of served models are beside these and not counted" in told(launch)
+    split = by_name(advised(launch, "--gpus", "8"))["split, offset 1"]
+    assert split["explorer_gpus"] + split["trainer_gpus"] == 8
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

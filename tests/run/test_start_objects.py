@@ -104,6 +104,11 @@ CASES = {
         f"{ARR}.rollout.agent.default_agent_loop",
         "mine",
     ),
+    "a format of tool calls that nothing reads": (
+        [f"{ARR}.rollout.agent.default_agent_loop=tool_agent", f"{ARR}.rollout.multi_turn.format=mine"],
+        f"{ARR}.rollout.multi_turn",
+        "multi_turn.format=mine is not among",
+    ),
     "more tokens than the model has positions": (
         [f"{ARR}.model.path=Qwen/Qwen2.5-Math-7B", f"{ARR}.rollout.max_model_len=8704"],
         f"{ARR}.rollout.max_model_len",
