@@ -27,5 +27,7 @@ def _own_cache(tmp_path_factory):
         patch.setattr("trinity_compat.studio.runs_page._READING_S", 1e9)
         cache = tmp_path_factory.mktemp("cache")
         patch.setattr("trinity_compat.studio.run_index.cache_folder", lambda: cache)
-        patch.setattr("trinity_compat.studio.run_notes._folder", lambda: cache)
+        for module in ("run_notes", "launch_files"):
+            patch.setattr(f"trinity_compat.studio.{module}.data_folder", lambda: cache)
+        patch.setattr("trinity_compat.studio.start_drafts.cache_folder", lambda: cache)
         yield

@@ -26,6 +26,8 @@ PAGES = [
     "/answers?a=toy/grpo&b=plain&task=toy/sort 1",
     "/configure?gpus=12&model=</script><img src=x>",
     "/translate",
+    "/start?file=</script><img src=x>",
+    "/start?configured=yaml&model=</script><img src=x>",
     "/configure/expert?target=0.4.1",
     "/configure/expert?epochs=2&model=</script><img src=x>",
 ]

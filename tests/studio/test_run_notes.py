@@ -15,7 +15,7 @@ EVIL = "<img src=x onerror=alert(1)>"
 @pytest.fixture
 def data(tmp_path, monkeypatch):
     """The folder of the user's own files."""
-    monkeypatch.setattr("trinity_compat.studio.run_notes._folder", lambda: tmp_path / "data")
+    monkeypatch.setattr("trinity_compat.studio.run_notes.data_folder", lambda: tmp_path / "data")
     return tmp_path / "data"
 
 
@@ -145,6 +145,6 @@ def test_two_studios_that_write_at_once_lose_nothing(data, tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("trinity_compat.studio.run_notes._folder", lambda: tmp_path / "file")
+    monkeypatch.setattr("trinity_compat.studio.run_notes.data_folder", lambda: tmp_path / "file")
     with pytest.raises(UserError, match="run-notes"):
         RunNotes().keep(tmp_path, RunNote(("x",)))

@@ -15,7 +15,7 @@ from studio_jobs import client_of, make_job
 from trinity_compat.run.job_dir.job_dir import JobDir, identity_of, inner_lock_path, lock_path, locked
 from trinity_compat.studio import control
 from trinity_compat.studio.jobs import Jobs
-from trinity_compat.studio.restarted_runs import RestartedRun
+from trinity_compat.studio.started_runs import StartedRun
 
 HOLD = """
 import sys, time
@@ -179,7 +179,7 @@ def test_a_lock_that_is_a_link_names_nobody(tmp_path, holding, no_signal):
 def started(monkeypatch):
     """(command, folder) of each resume, none of which runs."""
     found = []
-    monkeypatch.setattr("trinity_compat.studio.control.RestartedRun", lambda *how: found.append(how[:2]))
+    monkeypatch.setattr("trinity_compat.studio.control.StartedRun", lambda *how: found.append(how[:2]))
     return found
 
 
@@ -349,15 +349,15 @@ SECRET_ERROR = "import sys; print('api_key=sk-123456789 wrong', file=sys.stderr)
 def test_a_resume_says_how_it_goes(tmp_path):
     (tmp_path / "job").mkdir()
     waiting = "import sys; sys.stdin.read(); import time; time.sleep(600)"
-    resumed = RestartedRun([sys.executable, "-c", waiting], tmp_path, tmp_path / "a.log")
+    resumed = StartedRun([sys.executable, "-c", waiting], tmp_path, tmp_path / "a.log")
     assert "is starting up" in resumed.message(running=False) and resumed.message(running=True) == ""
     os.kill(resumed.pid, signal.SIGKILL)
     until(lambda: not resumed.lives)
     assert "ended by signal 9" in resumed.message(running=False)
-    failed = RestartedRun([sys.executable, "-c", SECRET_ERROR], tmp_path, tmp_path / "b.log")
+    failed = StartedRun([sys.executable, "-c", SECRET_ERROR], tmp_path, tmp_path / "b.log")
     until(lambda: not failed.lives)
     assert "exit code 3" in failed.message(running=False) and "api_key=***" in failed.message(running=False)
-    fine = RestartedRun([sys.executable, "-c", ""], tmp_path, tmp_path / "c.log")
+    fine = StartedRun([sys.executable, "-c", ""], tmp_path, tmp_path / "c.log")
     until(lambda: not fine.lives)
     assert fine.message(running=False) == ""
     assert (tmp_path / "c.log").stat().st_mode & 0o077 == 0
@@ -367,7 +367,7 @@ def test_a_resume_is_not_started_twice(tmp_path):
     make_job(tmp_path / "job", state="stopped")
     studio = client_of(tmp_path)
     job = job_of(studio)
-    job.resumed = RestartedRun(
+    job.resumed = StartedRun(
         [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, tmp_path / "log"
     )
     assert post(studio, "/resume/job").status_code == 409

@@ -32,6 +32,7 @@ from trinity_compat.studio import (
     run_notes_page,
     run_pages,
     runs_page,
+    start_page,
     translate_page,
 )
 from trinity_compat.studio.assets import mounts
@@ -40,6 +41,7 @@ from trinity_compat.studio.comparisons import Comparisons
 from trinity_compat.studio.guard import Listener, RequestGuard
 from trinity_compat.studio.pages import Studio, page, refusal
 from trinity_compat.studio.panels import Panels
+from trinity_compat.studio.start_drafts import StartDrafts
 
 
 def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | None = None) -> Starlette:
@@ -80,6 +82,9 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/stop/{job:path}", control.stop, methods=["GET", "POST"]),
             Route("/resume/{job:path}", control.resume, methods=["GET", "POST"]),
             Route("/translate", translate_page.translate_page, methods=["GET", "POST"]),
+            Route("/start", start_page.start, methods=["GET", "POST"]),
+            Route("/start/expert/{kind}", start_page.expert, methods=["POST"]),
+            Route("/start/{draft}", start_page.draft, methods=["GET", "POST"]),
             Route("/keys", translate_page.keys),
             Route("/alive", _alive),
             *mounts(),
@@ -96,6 +101,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
     )
     app.state.studio = Studio.over(root, listener, Comparisons(Baselines(root, baselines or {})))
     app.state.panels = Panels(root)
+    app.state.drafts = StartDrafts(root.absolute())
     return app
 
 
@@ -103,6 +109,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     yield
     app.state.studio.text_server.close()
+    app.state.drafts.close()
 
 
 async def _alive(request: Request) -> Response:

@@ -82,8 +82,12 @@ def _values(request: Request, texts: Mapping[str, str]) -> dict[str, object]:
 
 
 def file(request: Request) -> Response:
-    """Return one file of a form as a download. Raises HTTPException 400 where there is none."""
-    kind = request.path_params["kind"]
+    """Return one file of a form as a download. Raises HTTPException 404 and 400."""
+    return download(*text_of_form(request, request.path_params["kind"]))
+
+
+def text_of_form(request: Request, kind: str) -> tuple[str, str]:
+    """Return one file of a form, and its name. Raises HTTPException 404, 400 where there is none."""
     if kind not in FILES:
         raise HTTPException(404, f"No file {kind!r}: the files are {', '.join(FILES)}.")
     result = made(request, texts_of(request.query_params))
@@ -91,7 +95,7 @@ def file(request: Request) -> Response:
         raise HTTPException(
             400, "; ".join(remark.message for remark in result.remarks if remark.rank == "error")
         )
-    return download(result.yaml if kind == "yaml" else result.script, FILES[kind])
+    return (result.yaml if kind == "yaml" else result.script), FILES[kind]
 
 
 def download(text: str, name: str) -> Response:

@@ -13,7 +13,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from trinity_compat.studio import job_files
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import form_of, job_of, page, page_of
 from trinity_compat.studio.path_ownership import not_own, not_own_tree
-from trinity_compat.studio.restarted_runs import RestartedRun
 from trinity_compat.studio.resume_changes import (
     ResumeChange,
     configuration_changes,
@@ -39,6 +38,7 @@ from trinity_compat.studio.resume_changes import (
     missing_secrets,
     recorded_environment,
 )
+from trinity_compat.studio.started_runs import StartedRun
 from trinity_compat.studio.starts import starts_of, state_of
 
 _DONE = "The run has trained all its steps, so there is nothing to resume."
@@ -242,7 +242,7 @@ def _writable_inputs(job: Job, record: dict[str, object], folder: Path) -> Itera
         yield not_own(folder / str(plugin), or_root=True)
 
 
-def command_of(record: dict[str, object], root: Path) -> list[str]:
+def command_of(record: Mapping[str, object], root: Path) -> list[str]:
     """Return the arguments of the ``trinity-compat run`` that config/launch.json records.
 
     The record of a YAML has no working directory, so the job directory is given. Raises KeyError, TypeError.
@@ -307,6 +307,6 @@ def _start(command: Sequence[str], folder: Path, job: Job) -> None:
     recorded = recorded_environment(job)
     env = None if recorded is None else recorded.applied(os.environ)
     try:
-        job.resumed = RestartedRun(command, folder, job.dir.log("studio"), env)
+        job.resumed = StartedRun(command, folder, job.dir.log("studio"), env)
     except OSError as error:
         raise HTTPException(409, f"The command could not be started: {error}") from error

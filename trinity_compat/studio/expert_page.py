@@ -52,6 +52,11 @@ async def load(request: Request) -> Response:
 
 async def file(request: Request) -> Response:
     """Return the YAML or the script of the fields as a download. Raises HTTPException 400 without one."""
+    return download(*await text_of_fields(request))
+
+
+async def text_of_fields(request: Request) -> tuple[str, str]:
+    """Return the YAML or the script of the fields, and its name. Raises HTTPException 400 without one."""
     kind = request.path_params["kind"]
     given = await _given(request)
     texts = {name.removeprefix(_FIELD): text for name, text in given.items() if name.startswith(_FIELD)}
@@ -59,7 +64,7 @@ async def file(request: Request) -> Response:
     text = {"yaml": result.yaml, "script": result.script}.get(kind)
     if not text:
         raise HTTPException(400, "These fields make no such file: check them first.")
-    return download(text, FILES[kind])
+    return text, FILES[kind]
 
 
 def _new(request: Request) -> Response:

@@ -16,7 +16,7 @@ from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.studio import job_files
 from trinity_compat.studio.path_ownership import not_own
 from trinity_compat.studio.read_only_database import ReadOnlyDatabase, open_read_only, outside
-from trinity_compat.studio.restarted_runs import RestartedRun
+from trinity_compat.studio.started_runs import StartedRun
 
 _DEEPEST = 6  # folders below the studio's
 _SCAN_EVERY_S = 3.0
@@ -41,7 +41,7 @@ class Job:
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
         self.dir = JobDir(root)
-        self.resumed: RestartedRun | None = None  # by this studio
+        self.resumed: StartedRun | None = None  # by this studio
         self._opened: tuple[str, ReadOnlyDatabase, Buffer] | None = None
         self._flat: tuple[RunSpec, Mapping[str, object]] | None = None
         self._read: tuple[tuple[int, int, int], RunSpec] | None = None

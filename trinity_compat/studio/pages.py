@@ -76,7 +76,7 @@ def _templates(listener: Listener) -> jinja2.Environment:
     )
     environment.filters |= {"figure": figure, "path": lambda name: quote(str(name)), "spark": spark_points}
     environment.globals |= {"version": __version__, "means": MEANS}
-    environment.globals |= {"base": listener.base, "assets": assets_digest()}
+    environment.globals |= {"base": listener.base, "assets": assets_digest(), "read_only": listener.read_only}
     return environment
 
 

@@ -15,6 +15,12 @@ def cache_folder() -> Path:
     return cache.resolve() / "trinity-compat" / "studio"
 
 
+def data_folder() -> Path:
+    """Return the folder of the user's own data: what no run has and nothing else can make again."""
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    return data.resolve() / "trinity-compat" / "studio"
+
+
 def keep_private(path: Path) -> None:
     """Make the file, for this user's eyes, or take what lies there if it is a regular file.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from pathlib import Path
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.errors import UserError
 from trinity_compat.studio import job_files
-from trinity_compat.studio.private_files import keep_private
+from trinity_compat.studio.private_files import data_folder, keep_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class RunNotes:
     """The file, ``run-notes.json``; read again when it has changed."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path or _folder() / "run-notes.json"
+        self._path = path or data_folder() / "run-notes.json"
         self._read: tuple[tuple[int, int, int], Mapping[str, RunNote]] | None = None
         self._lock = threading.Lock()
 
@@ -82,11 +81,6 @@ class RunNotes:
                 yield
         except OSError as error:
             raise UserError(f"{lock} {error.strerror}") from error
-
-
-def _folder() -> Path:
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    return data.resolve() / "trinity-compat" / "studio"
 
 
 def _parsed(text: str) -> Mapping[str, RunNote]:

@@ -122,7 +122,7 @@ addEventListener("DOMContentLoaded", () => {
     told(found.limit ? `The translation was ended: ${found.limit}.` : failed ? errorOf(found) : "");
     at("right").toggleAttribute("data-old", Boolean(failed));
     at("state").textContent = found.empty ? "Nothing to translate yet." : failed ? "not translated" : counted(found);
-    for (const id of ["copy", "download"]) at(id).disabled = Boolean(failed || found.empty);
+    for (const id of ["copy", "download", "start"]) if (at(id)) at(id).disabled = Boolean(failed || found.empty);
     at("command").textContent = found.command || "–";
     at("copy-command").disabled = !found.command;
     list(found);
@@ -278,6 +278,20 @@ addEventListener("DOMContentLoaded", () => {
   };
   at("copy").addEventListener("click", event => copied(event.target, answer.text));
   at("copy-command").addEventListener("click", event => copied(event.target, at("command").textContent));
+  // A script or a Trinity YAML starts as it is. A YAML of veRL's, or a text whose translation alone has the page's
+  // options, by its translation.
+  at("to-start")?.addEventListener("submit", () => {
+    const to = at("to-start").elements, given = new FormData(form);
+    const changed = ["rollout-gpus", "sync-offset", "launch", "verl-version"].some(name => given.get(name));
+    const own = answer.trinity || !(changed || /\.ya?ml$/.test(answer.name));
+    const set = own ? [...given.getAll("set"), given.get("gpus") && `trainer.n_gpus_per_node=${given.get("gpus")}`] : [];
+    to.text.value = own ? left.state.doc.toString().replaceAll("\n", ending) : answer.text;
+    to.file_name.value = own ? answer.name : "trinity.yaml";
+    to.settings.value = set.filter(Boolean).join("\n");
+    to.environment.value = [...document.querySelectorAll("#open input")].filter(field => field.value).map(field => `${field.dataset.name}=${field.value}`).join("\n");
+    to.folder.value = given.get("folder");
+    to.mode.value = own ? given.get("mode") : "";
+  });
   at("download").addEventListener("click", () => {
     const link = document.createElement("a"), stem = answer.name.replace(/\.\w+$/, "");
     link.href = URL.createObjectURL(new Blob([answer.text]));

@@ -1,4 +1,4 @@
-"""A run that this studio restarted: reaped when it ends, with its last output for the run's page."""
+"""A run that this studio started or resumed: reaped when it ends, with its last output for a page."""
 
 from __future__ import annotations
 
@@ -14,19 +14,27 @@ from trinity_compat.studio.logs import last_lines
 
 _ENDS = (signal.SIGINT, signal.SIGTERM)
 _EXPECTED = (0, *(-number for number in _ENDS), *(128 + number for number in _ENDS))  # exit codes
+_BEGINNING = {"start": "Starting", "resume": "Resuming"}
 
 
-class RestartedRun:
-    """A restarted run. ``log`` is the file that receives its output."""
+class StartedRun:
+    """A process of ``trinity-compat run``. ``log`` is the file that receives its output."""
 
     def __init__(
-        self, command: Sequence[str], folder: Path, log: Path, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        folder: Path,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        action: str = "resume",
     ) -> None:
         """Start the command in its own session, so that it outlives the studio.
 
-        ``env`` None: this process's. Raises OSError.
+        ``env`` None: this process's. ``action``, start or resume, is its name in messages. Raises OSError.
         """
         self.log = log
+        self._action = action
         with job_files.appended(log) as file:
             self._from = file.seek(0, 2)
             self._began = time.monotonic()
@@ -41,7 +49,7 @@ class RestartedRun:
             )
         self.pid = self._process.pid
         self.took_s: float | None = None
-        threading.Thread(target=self._reap, daemon=True, name="studio-resumed").start()
+        threading.Thread(target=self._reap, daemon=True, name="studio-run").start()
 
     def _reap(self) -> None:
         self._process.wait()
@@ -52,16 +60,24 @@ class RestartedRun:
         """True until the process has ended."""
         return self.took_s is None
 
+    @property
+    def code(self) -> int | None:
+        """The exit code, None while it lives; below 0 the signal that ended it."""
+        return None if self.lives else self._process.returncode
+
+    def output(self, count: int = 12) -> str:
+        """Return its last lines of output."""
+        return last_lines(self.log, after=self._from, count=count)
+
     def message(self, *, running: bool) -> str:
-        """Return a message for the run's page: the resume is starting, or how it failed; else ''.
+        """Return a message for the run's page: that it begins, or how it failed; else ''.
 
         ``running`` is True while the job sends heartbeats.
         """
         if self.took_s is None:
-            return "" if running else f"Resuming: process {self.pid} is starting up."
+            return "" if running else f"{_BEGINNING[self._action]}: process {self.pid} is starting up."
         code = self._process.returncode
         if code in _EXPECTED:
             return ""
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        lines = last_lines(self.log, after=self._from)
-        return f"The resume ended {how} after {self.took_s:.0f} s.\n{lines}".rstrip()
+        return f"The {self._action} ended {how} after {self.took_s:.0f} s.\n{self.output()}".rstrip()
