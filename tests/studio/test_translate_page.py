@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import threading
 import time
 from pathlib import Path
@@ -216,13 +215,66 @@ def test_a_server_that_died_is_started_again():
     server.close()
 
 
-def test_a_server_that_does_not_read_its_request_is_no_error(monkeypatch):
-    deaf = "import os, time; os.close(0); print('x', flush=True); time.sleep(1000)"
+def test_a_server_that_does_not_read_its_request_is_no_error(monkeypatch, tmp_path):
+    deaf = f"import os, time; os.close(0); os.mkdir({str(tmp_path / 'deaf')!r}); time.sleep(1000)"
     monkeypatch.setattr("trinity_compat.studio.text_server.of_module", lambda _: of_code(deaf))
     server = TextServer()
     server.warm()
-    select.select([server._process.stdout], [], [])
+    while not (tmp_path / "deaf").exists():
+        time.sleep(0.01)
     assert [each.limit for each in server.run({}, [["parse"]])] == ["no answer"]
+    assert server._process is None  # the next request starts another
+
+
+_SOME_ASLEEP = """
+import time
+from pathlib import Path
+from trinity_compat.cli import _text_server
+
+does = _text_server._code_of
+
+def code_of(words):
+    if words[0] != "parse":
+        return does(words)
+    Path("asleep").touch()
+    time.sleep(1000)
+
+_text_server._warm, _text_server._code_of = lambda: None, code_of
+_text_server.WALL_S = 1000
+_text_server.serve_studio()
+"""
+
+
+def test_a_page_s_texts_do_not_make_another_page_wait(monkeypatch, tmp_path):
+    """Of one page two are answered at a time, of all pages three."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("trinity_compat.studio.text_server.of_module", lambda _: of_code(_SOME_ASLEEP))
+    server, found = TextServer(), []
+    asked = [
+        threading.Thread(target=lambda: found.extend(server.run({"run.sh": ""}, [["parse"]]))) for _ in "123"
+    ]
+    for thread in asked:
+        thread.start()
+    while len(list(tmp_path.glob("*/texts/asleep"))) < 2:
+        time.sleep(0.01)
+    assert "actor_rollout_ref" in server.call("files_of_form", {})["script"]
+    assert len(list(tmp_path.glob("*/texts/asleep"))) == server._running.total() == 2 and not found
+    server.close()
+    for thread in asked:
+        thread.join()
+    assert [each.limit for each in found] == ["no answer"] * 3 and list(tmp_path.iterdir()) == []
+
+
+def test_a_request_that_has_no_answer_leaves_the_others_theirs(monkeypatch):
+    dying = _SOME_ASLEEP.replace("time.sleep(1000)", "import os; os.kill(os.getppid(), 9); time.sleep(1000)")
+    monkeypatch.setattr("trinity_compat.studio.text_server.of_module", lambda _: of_code(dying))
+    server = TextServer()
+    server.warm()
+    process = server._process
+    assert [each.limit for each in server.run({"run.sh": ""}, [["parse"]])] == ["no answer"]
+    assert "actor_rollout_ref" in server.call("files_of_form", {})["script"]
+    assert server._process is process
+    server.close()
 
 
 def test_a_function_answers_and_says_what_is_wrong():

@@ -1,10 +1,10 @@
 """Server over a web page's texts, which others may have written: it forks for each command, within limits.
 
-The studio starts it (``studio/text_server.py``). A request and its answer are one line of JSON each. The
-texts are written to a folder of the request's own. There the command line runs as a user would run it, or a
-function of the page Configure (``translate/form/answers.py``), in a fork that has imported everything
-already. The kernel ends that fork at its limits, so that a hostile text costs no more than them and changes
-nothing for the next request.
+The studio starts it (``studio/text_server.py``) and sends a socket for each request. A fork of the server,
+which has imported everything already, reads the request from it, writes the texts to a folder of the
+request's own, and answers. There the command line runs as a user would run it, or a function of the page
+Configure (``translate/form/answers.py``), in a fork for each. The kernel ends these forks at their limits, so
+that a hostile text costs no more than them, and changes nothing for another request.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import NoReturn
 
 from trinity_compat.cli import main
 from trinity_compat.common.releases import TARGETS
@@ -31,8 +32,9 @@ LIGHT = ("translate", "audit", "parse", "upgrade", "diff", "to-verl", "advise")
 SECONDS = 10  # of processor time, for a command
 SECONDS_OF = {"advise": 25}  # a simulation of thousands of answers
 WALL_S = 30
-MEMORY = 1 << 30  # bytes of data beyond those of the server
+MEMORY = 512 << 20  # bytes of data beyond those of the server
 OUTPUT = 16 << 20  # bytes of a command's output
+_MOST_OPEN = 1024  # files of a server
 _MEMORY_CODE = 97  # of a fork without memory for its own message
 _WARM = (
     "python3 -m verl.trainer.main_ppo data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8\n"
@@ -43,17 +45,52 @@ class _Ended(BaseException):
     """The studio asks the server to end."""
 
 
-def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until their end: ``{"files": {name: text}, "commands": [[word, …], …]}``.
+def serve(control: socket.socket) -> None:
+    """Answer the requests whose sockets come by ``control``, each in a fork, until its end.
 
-    In place of a command there may be a function's name, as its only word: it prints its answer in JSON.
+    A request is JSON up to the end of what the studio sends, an answer a line of JSON.
     """
     _warm()
-    for line in requests:
-        request = json.loads(line)
-        answer = _answered(request["files"], request["commands"])
-        answers.write(json.dumps(answer).encode() + b"\n")
-        answers.flush()
+    forks: set[int] = set()
+    try:
+        while (sent := socket.recv_fds(control, 1, 1))[0]:
+            (descriptor,) = sent[1]
+            with socket.socket(fileno=descriptor) as asked:
+                forks = {fork for fork in forks if not _has_ended(fork)}
+                if (fork := os.fork()) == 0:
+                    control.close()
+                    _answer(asked)
+                forks.add(fork)
+    finally:
+        _end_all(forks)
+
+
+def _has_ended(fork: int) -> bool:
+    return os.waitpid(fork, os.WNOHANG)[0] != 0
+
+
+def _end_all(forks: Collection[int]) -> None:
+    """End the forks that answer, and wait until they have removed their texts."""
+    for fork in forks:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(fork, signal.SIGTERM)
+    for fork in forks:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(fork, 0)
+
+
+def _answer(asked: socket.socket) -> NoReturn:
+    """Answer one request in this fork and end it."""
+    code = 1
+    try:
+        asked.settimeout(WALL_S)
+        with asked, asked.makefile("rwb") as stream:
+            request = json.loads(stream.read())
+            answer = _answered(request["files"], request["commands"])
+            stream.write(json.dumps(answer).encode() + b"\n")
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def _warm() -> None:
@@ -75,7 +112,11 @@ def _warm() -> None:
 
 
 def _answered(files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> list[dict[str, object]]:
-    """Run each command in a fork of its own, side by side; see ``_result``."""
+    """Run each command of a request in a fork of its own, side by side; see ``_result``.
+
+    ``files``: name → text. In place of a command there may be a function's name, as its only word: it prints
+    its answer in JSON.
+    """
     folder = Path(tempfile.mkdtemp(prefix="trinity-compat-"))
     forks: list[int] = []
     try:
@@ -146,6 +187,7 @@ def _run(words: Sequence[str], folder: Path, number: int) -> None:
             file = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
             os.dup2(file, descriptor)
             os.close(file)
+        os.closerange(3, _MOST_OPEN)  # the request's socket ends with the fork that answers
         _limit_self(_seconds(words))
         code = _code_of(words)
         sys.stdout.flush()
@@ -197,8 +239,8 @@ def serve_studio() -> None:
     """Answer the studio until it ends, or asks the server to: no fork and no text is left behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the studio's
     signal.signal(signal.SIGTERM, _end)
-    with contextlib.suppress(_Ended):
-        serve(sys.stdin.buffer, os.fdopen(os.dup(1), "wb"))
+    with contextlib.suppress(_Ended), socket.socket(fileno=os.dup(0)) as control:
+        serve(control)
 
 
 if __name__ == "__main__":

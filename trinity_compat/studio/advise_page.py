@@ -74,7 +74,7 @@ def _advised(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the command, and its advice with each mode's timeline, or the ``problem``."""
     source = page_text_of(FormData({"text": texts["text"]}), "text", "")
     words = ["advise", source.name, *_options(texts)]
-    (result,) = studio_of(request).text_server.run({source.name: source.text}, [[*words, "--json"]])
+    (result,) = studio_of(request).text_server.run({source.name: source.text}, [[*words, "--json"]], "advise")
     found: dict[str, Any] = {"command": shlex.join(["trinity-compat", *words])}
     if result.limit:
         return found | {"problem": f"This was ended: {result.limit}. The command line has no such limit."}
