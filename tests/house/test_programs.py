@@ -82,6 +82,7 @@ REPORTS = [
     ("audit", "audit run.sh old.sh open.sh empty.sh --format json"),
     ("parse", "parse open.sh --format json"),
     ("ignored", "ignored old.sh --format json"),
+    ("ignored", "ignored . --format json"),
     ("diff", "diff run.sh other.sh --format json"),
     ("diff", "compare --configs run.sh other.sh --format json"),
     ("compare", "compare a.jsonl b.jsonl --format json"),

@@ -98,3 +98,38 @@ def test_a_key_of_one_trainer_has_no_effect_under_the_other(tmp_path, key, ignor
     code, text = ignored(path, "--verl-version", "0.9.1")
     assert code == int(v1 == ignored_by)
     assert (f"; here trainer.use_v1={v1}" in text) == (v1 == ignored_by)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, script: Path) -> Path:
+    """A folder with a script that has such settings, one of another main, and one without a launch."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "async.sh").write_text(f"python3 -m {ASYNC} data.train_batch_size=8\n")
+    (tmp_path / "more" / "helper.sh").write_text("echo done\n")
+    return tmp_path
+
+
+def test_the_scripts_of_a_folder_are_checked_and_the_others_named(folder: Path) -> None:
+    code, text = ignored(folder, "--verl-version", "0.9.1", "--env", "SIZE=4")
+    assert code == 1
+    assert f"{folder}/run.sh:1: under verl 0.9.1 2 settings have no effect\n" in text
+    last = text.splitlines()[-2:]
+    assert last[0].startswith(f"{folder}/more/async.sh: not checked: ")
+    assert last[1].startswith(f"{folder}/more/helper.sh: not checked: ")
+    assert "launches no training main" in last[1]
+
+
+def test_json_of_a_folder_has_the_problems(folder: Path) -> None:
+    _, text = ignored(folder, "--verl-version", "0.9.1", "--env", "SIZE=4", "--format", "json")
+    told = json.loads(text)
+    assert len(told["launches"]) == 1
+    assert sorted(told["problems"]) == [f"{folder}/more/async.sh", f"{folder}/more/helper.sh"]
+
+
+def test_a_folder_of_which_nothing_can_be_checked_is_an_error(folder: Path) -> None:
+    (folder / "run.sh").unlink()
+    with pytest.raises(UserError, match=r"async\.sh"):
+        ignored(folder)
+    (folder / "empty").mkdir()
+    with pytest.raises(UserError, match="no script below this folder"):
+        ignored(folder / "empty")

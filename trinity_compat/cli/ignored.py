@@ -19,6 +19,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_script, refuse_lost_arguments
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.model import Launch
+from trinity_compat.launch.script_files import files_of
 from trinity_compat.verl_config import config_from_yaml, effective_config
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.reads import ignored_keys, unchecked
@@ -53,24 +54,43 @@ def command(
 ) -> int:
     """List the settings of a script that have no effect under stock veRL.
 
-    SOURCE is a shell script or a veRL YAML. What follows -- are the script's own arguments. Listed
-    is each key that the launch sets to another value than its release's default and that main_ppo of
-    this release doesn't read. Nothing of a script is run.
+    SOURCE is a shell script, a veRL YAML, or a folder of scripts. What follows -- are the script's own
+    arguments. Listed is each key that the launch sets to another value than its release's default and
+    that main_ppo of this release doesn't read. A script in a folder that cannot be checked is named, and
+    the others go on. Nothing of a script is run.
 
     Exit code: 0; 1 when there is such a setting; 2 when a SOURCE cannot be read or composed, starts no
-    launch of main_ppo, or starts from a changed copy of veRL.
+    launch of main_ppo, or starts from a changed copy of veRL; for a folder, when this holds for all.
     """
     if verl_version is not None:
         check_version(verl_version)
     known = dict(name_and_value("--env", text) for text in env)
     how = _How(cwd, known, arguments, verl_version, not no_fork_config)
-    configs = [config for source in sources for config in _configs(source, how)]
+    found: list[_Found] = []
+    problems: dict[str, UserError] = {}
+    for source, is_named in files_of(sources):
+        try:
+            found += [(config, ignored_keys(config)) for config in _checked(source, how)]
+        except UserError as error:
+            if is_named:
+                raise
+            problems[source] = error
+    if not found:
+        raise next(iter(problems.values()))
+    told = {source: str(error) for source, error in problems.items()}
+    click.echo(_json(found, told) if form == "json" else _text(found, told))
+    return int(any(keys for _, keys in found))
+
+
+_Found = tuple[EffectiveConfig, dict[str, str]]  # a launch, and its keys without effect with the reasons
+
+
+def _checked(source: str, how: _How) -> list[EffectiveConfig]:
+    configs = _configs(source, how)
     for config in configs:
         if why := unchecked(config):
             raise UserError(why, where=config.launch.where)
-    found = [(config, ignored_keys(config)) for config in configs]
-    click.echo(_json(found) if form == "json" else _text(found))
-    return int(any(keys for _, keys in found))
+    return configs
 
 
 def _configs(source: str, how: _How) -> list[EffectiveConfig]:
@@ -92,7 +112,7 @@ def _composed(launch: Launch, how: _How) -> EffectiveConfig:
     return config
 
 
-def _text(found: list[tuple[EffectiveConfig, dict[str, str]]]) -> str:
+def _text(found: list[_Found], problems: dict[str, str]) -> str:
     lines = []
     for config, keys in found:
         number = "1 setting has" if len(keys) == 1 else f"{len(keys)} settings have"
@@ -103,6 +123,8 @@ def _text(found: list[tuple[EffectiveConfig, dict[str, str]]]) -> str:
             setting = config.settings[key]
             place = setting.where or config.launch.where
             lines.append(f"  {place}: {setting.spelling or key}={_short(setting.value)}: {why}")
+    for source, why in problems.items():
+        lines.append(f"{source}: not checked: {_short(why.removeprefix(f'{source}: '))}")
     return "\n".join(lines).encode(errors="backslashreplace").decode()
 
 
@@ -110,7 +132,7 @@ def _short(value: object) -> str:
     return "null" if value is None else " ".join(str(value).split())
 
 
-def _json(found: list[tuple[EffectiveConfig, dict[str, str]]]) -> str:
+def _json(found: list[_Found], problems: dict[str, str]) -> str:
     launches = [
         {
             "source": str(config.launch.where),
@@ -128,7 +150,8 @@ def _json(found: list[tuple[EffectiveConfig, dict[str, str]]]) -> str:
         }
         for config, keys in found
     ]
-    return json.dumps({"version": 1, "launches": launches}, indent=1)
+    skipped = {"problems": problems} if problems else {}
+    return json.dumps({"version": 1, "launches": launches, **skipped}, indent=1)
 
 
 def _plain(value: object) -> object:
