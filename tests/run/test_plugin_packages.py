@@ -275,6 +275,14 @@ def test_a_name_that_no_plugin_may_have_is_refused_where_a_run_uses_it(
     assert hint in str(caught.value) or "or made-plugins" in str(caught.value)
 
 
+def test_a_name_that_a_plugin_folder_registers_too_is_refused(installed, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "mine.py").write_text("REWARD_FUNCTIONS.register_module('digits_in_place')(int)")
+    options = RunOptions(plugin_dirs=(str(tmp_path / "folder"),))
+    with pytest.raises(UserError, match=r"digits_in_place .* a file of --plugin-dir registers that name too"):
+        make_plan(example(), options, cwd=tmp_path, device="cpu")
+
+
 def test_a_run_that_uses_another_name_does_not_mind_it(made, installed, tmp_path):
     made(BAD_METADATA["a later interface"][0])
     assert plan(tmp_path).spec.plugins

@@ -53,6 +53,7 @@ from trinity_compat.translate import verl_from_trinity
 from trinity_compat.translate.replay import replay_of
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.translate.update_steps import mini_batches
+from trinity_compat.trinity.workflows.plugins import registered_in
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.verl_config.runnable import in_keys_of
 
@@ -73,7 +74,8 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     sync, sync_notes = colocate.weights(verl_from_trinity.sync_of(request.trinity), mode, options.sets, nodes)
     experts = file_rows.expert_rows(request.trinity, cwd)
     verl, row_notes = file_rows.cut_evenly(verl, rows, experts)
-    plugins = plugin_uses.used(verl.tree)
+    folders = workflows.folders_of(options, cwd)
+    plugins = plugin_uses.used(verl.tree, registered_in(folders))
     spec = replace(_spec(request, verl, job, mode, sync), rows=rows, experts=experts, plugins=plugins)
     colocate.check(spec)
     trainer_notes = verl_trainer.check(spec)

@@ -25,6 +25,7 @@ from trinity_compat.trinity.workflows.tasksets import SECTION as TASKSETS
 _LOSS = "actor_rollout_ref.actor.policy_loss"
 _LOGGER, _ESTIMATOR = "trainer.logger", "algorithm.adv_estimator"
 _RECORD = "run.json"
+_OF_FOLDERS = ("workflow", "reward", "operator")  # kinds that --plugin-dir has too
 
 
 def built_in(kind: Kind) -> Collection[str]:
@@ -41,14 +42,22 @@ def built_in(kind: Kind) -> Collection[str]:
     }[kind]
 
 
-def used(verl: Tree) -> tuple[Plugin, ...]:
+def used(verl: Tree, registered: Collection[str] = ()) -> tuple[Plugin, ...]:
     """Return the plugins that a veRL configuration with the run's tasksets and operators names.
 
-    Raises UserError for a name that is another's too, and for a plugin of a later interface.
+    ``registered``: names that files of --plugin-dir register. Raises UserError for a name that is another's
+    too, and for a plugin of a later interface.
     """
     names = dict.fromkeys(_names(verl))
-    found = (plugin_packages.find(kind, name, built_in=name in built_in(kind)) for kind, name in names)
-    return tuple(plugin for plugin in found if plugin)
+    found = [plugin_packages.find(kind, name, built_in=name in built_in(kind)) for kind, name in names]
+    plugins = tuple(plugin for plugin in found if plugin)
+    for plugin in plugins:
+        if plugin.kind in _OF_FOLDERS and plugin.name in registered:
+            raise UserError(
+                f"{plugin.title} cannot be used: a file of --plugin-dir registers that name too",
+                hint=f"rename it there, or pip uninstall {plugin.distribution}",
+            )
+    return plugins
 
 
 def _names(verl: Tree) -> Iterator[tuple[Kind, str]]:
