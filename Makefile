@@ -62,6 +62,7 @@ test: check test-light test-heavy
 # Without its Debian packages a test is skipped with a reason; where CI is set it fails.
 test-setup: install-tests
 	@scripts/install_system.sh || [ -z "$$CI" ]
+	@scripts/make_npm.sh || [ -z "$$CI" ]
 
 test-light: test-setup
 	$(PART) light -n $(WORKERS) -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)

