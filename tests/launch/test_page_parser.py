@@ -26,6 +26,7 @@ TEXTS = {
     "two-character line ends": "cat <<EOF\r\n$x\r\nEOF\r\na \\\r\n \\\r\n# c\r\nif x; then\r\n y\r\nfi\r\n",
     "operators": "a && b || c | d & for x in ${!y*} ${!z@}; do ((x += 1, y **= 2)); done <<<x >&2\n",
     "brackets in words of arrays": "A=(x=['a'] y[0-9]z [k]=v $b[1] c=[\"d\"] [z]=q[1] f[$g] [h]= [i]=[j])\n",
+    "brackets with no expression": "A=(x=[a://b] y=[1.5,2] z=['a'] u=[$v:w])\nx=[a:b] c=[1 2\n",
     "loops with braces": "for ((i = 0; i < 3; i++)) { echo $i; } | for x in a; { b; }\n",
     "indices in arithmetic": "((a[1] + ${b[2]} + c[d[3]])); x=$((e[f] * 2)) y=${g[h[1]]:i[2]}\n",
     "fractions in arithmetic": "a=1; ((a + b.c))\n",

@@ -115,7 +115,7 @@ func (places *places) parsed() (*syntax.File, string) {
 	for left := parsedBytes; ; left -= len(places.plain) {
 		parser := syntax.NewParser(syntax.KeepComments(true), syntax.Variant(syntax.LangBash))
 		file, err := parser.Parse(bytes.NewReader(places.plain), "")
-		place := wrongBracket(file, err)
+		place := places.wrongBracket(file, err)
 		inside := left > 0 && 0 < place && place < len(places.plain) && places.plain[place] == '[' &&
 			places.masked && !strings.ContainsRune(" \t\n(", rune(places.plain[place-1]))
 		switch {
@@ -130,9 +130,17 @@ func (places *places) parsed() (*syntax.File, string) {
 }
 
 // wrongBracket returns the place of a bracket that may be one inside a word, 0 for none.
-func wrongBracket(file *syntax.File, err error) (place int) {
-	if err, is := err.(syntax.ParseError); is && strings.HasSuffix(err.Text, `"[x]" must be followed by =`) {
-		return int(err.Pos.Offset())
+func (places places) wrongBracket(file *syntax.File, err error) (place int) {
+	if err, is := err.(syntax.ParseError); is {
+		place = min(int(err.Pos.Offset()), len(places.plain))
+		if strings.HasSuffix(err.Text, `"[x]" must be followed by =`) {
+			return place
+		}
+		// an expression that none is: x=[a://b]
+		before := places.plain[:min(place+1, len(places.plain))]
+		if at := bytes.LastIndex(before, []byte("=[")); at >= 0 && !bytes.ContainsAny(before[at:place], " \t\n") {
+			return at + 1
+		}
 	}
 	if err != nil {
 		return 0
