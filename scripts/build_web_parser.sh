@@ -17,4 +17,5 @@ mkdir -p "$out"
 GO111MODULE=off GOPATH=/usr/share/gocode GOFLAGS=-trimpath GOOS=js GOARCH=wasm \
   go build -ldflags "-s -w" -o "$out/parser.wasm" ./web/parser
 cp "$support" web/parser/parser.js "$out"
+cat /usr/share/doc/golang-mvdan-sh-dev/copyright /usr/share/doc/golang-*-go/copyright >"$out/parser.LICENSE"
 echo "$inputs" >"$out/inputs"
