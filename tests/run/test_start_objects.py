@@ -106,7 +106,7 @@ CASES = {
     ),
     "a format of tool calls that nothing reads": (
         [f"{ARR}.rollout.agent.default_agent_loop=tool_agent", f"{ARR}.rollout.multi_turn.format=mine"],
-        f"{ARR}.rollout.multi_turn",
+        f"{ARR}.rollout.multi_turn.format",
         "multi_turn.format=mine is not among",
     ),
     "more tokens than the model has positions": (
