@@ -56,6 +56,7 @@ class BoundedProcess:
         self._limits = limits
         self._then = then
         self._asked_to_end = threading.Event()
+        self._reading = threading.Lock()  # a page reads stderr until it is closed
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 _watch closes both
         self._err = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -84,11 +85,10 @@ class BoundedProcess:
 
     def last_lines(self, count: int = 3) -> str:
         """Return the last lines that it has written to stderr while it lives."""
-        if not self.lives:
-            return ""
-        with contextlib.suppress(ValueError):  # closed meanwhile
+        with self._reading:
+            if self._err.closed:
+                return ""
             return "\n".join(_tail(self._err).strip().splitlines()[-count:])
-        return ""
 
     def end(self) -> None:
         """End it and wait for that."""
@@ -111,9 +111,10 @@ class BoundedProcess:
         # Python ignores SIGXFSZ: its output then ends at the limit.
         if self._limits.file and max(map(_size, (self._out, self._err))) >= self._limits.file:
             limit = f"it wrote more than {self._limits.file >> 20} MiB"
-        out, err = _text(self._out), _text(self._err)
-        self._out.close()
-        self._err.close()
+        with self._reading:
+            out, err = _text(self._out), _text(self._err)
+            self._out.close()
+            self._err.close()
         self._then()
         self.result = ProcessResult(code, out, err, limit)
 

@@ -121,6 +121,7 @@ def runs(request: Request) -> Response:
         "states": MEANS,
         "tags": sorted({tag for job in everything for tag in notes.get(str(job.dir.root), NONE).tags}),
         "sorts": dict.fromkeys((*SORTS, query.sort)),
+        "csrf": studio.listener.csrf,
         "warned": sum(bool(row.alerts) and row.state == "running" for row in summaries.values()),
     }
     values["mark"] = _mark(_rendered(request, "runs_foot.html", values), parts)
