@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -33,7 +34,7 @@ def as_events(path):
 
 
 def as_mlflow(path):
-    (path / "metrics" / "critic" / "score").mkdir(parents=True)
+    (path / "metrics" / "critic" / "score").mkdir(parents=True, exist_ok=True)
     (path / "meta.yaml").write_text("run_name: x")
     lines = [f"{step}000 {score} {step}\n" for step, score in enumerate(SCORES, 1)]
     (path / "metrics" / SCORE).write_text("".join(lines))
@@ -75,6 +76,27 @@ def test_each_format_below_the_folder_is_offered_and_compared_as_on_the_command_
     assert f"B = baseline:{name}" in page and f'<p class="first">{told["first"]}</p>' in page
     found = studio.get(f"/curves?a=ours&b=baseline:{name}&name={SCORE}").json()
     assert found[SCORE]["b_seeds"] == [pytest.approx(SCORES)]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_each_format_is_read_again_for_an_overlay_when_its_files_change(root, name, monkeypatch):
+    MADE[name](root / name)
+    studio = client_of(root)
+    asked = {"of": f"baseline:{name}", "seed": 0, "name": SCORE}
+    first = studio.get("/baseline", params=asked).json()
+    assert first["series"][SCORE] == [[1, 2, 3, 4], pytest.approx(SCORES)]
+    assert "series" not in studio.get("/baseline", params=asked | {"state": first["state"]}).json()
+    monkeypatch.setattr(sys.modules[__name__], "SCORES", [*SCORES, 0.5])
+    MADE[name](root / name)
+    told = studio.get("/baseline", params=asked | {"state": first["state"]}).json()
+    assert told["series"][SCORE] == [[1, 2, 3, 4, 5], pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])]
+
+
+def test_a_baseline_that_is_made_after_the_last_scan_is_there_at_once(root):
+    studio = client_of(root)
+    assert offered(studio.get("/compare").text) == []
+    as_log(root / "late.log")
+    assert studio.get(f"/baseline?of=baseline:late.log&seed=0&name={SCORE}").status_code == 200
 
 
 def test_a_baseline_given_at_the_start_may_lie_elsewhere_and_hold_several_seeds(root, tmp_path):

@@ -408,6 +408,21 @@ def test_a_baseline_is_added_to_an_overlay(opened):
     expect(page.locator("#charts h3").first).to_contain_text("baseline:verl.log 0.6667")
 
 
+def test_a_baseline_in_an_overlay_follows_its_file(opened, jobs):
+    log = jobs / "live.log"
+    log.write_text("step:1 - critic/score/mean:0.25\n")
+    page = opened("/overlay?run=done&run=baseline:live.log")
+    page.wait_for_selector("#charts[data-ready]")
+    score = page.locator("#charts h3", has_text="critic/score/mean").first
+    expect(score).to_contain_text("baseline:live.log 0.25")
+    with log.open("a") as more:
+        more.write("step:2 - critic/score/mean:0.75\n")
+    expect(score).to_contain_text("baseline:live.log 0.75")
+    (jobs / "next").write_text("step:1 - critic/score/mean:0.125\n")
+    (jobs / "next").rename(log)  # begun anew
+    expect(score).to_contain_text("baseline:live.log 0.125")
+
+
 def test_a_panel_is_saved_for_the_folder_used_and_removed(opened, jobs):
     page = opened("/overlay?run=done&run=other")
     page.wait_for_selector("#charts[data-ready]")

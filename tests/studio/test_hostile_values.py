@@ -13,7 +13,7 @@ from trinity_compat.studio.pages import as_json
 PARAMETERS = {
     "/": ["table", "words", "state", "sort", "up", "group", "column", "after", "run"],
     "/overlay": ["run"],
-    "/baseline": ["of", "seed", "name"],
+    "/baseline": ["of", "seed", "name", "state"],
     "/panels": ["name", "metric", "run", "remove", "csrf"],
     "/run/{job:path}": ["evaluations"],
     "/metrics/{job:path}": ["name"],
@@ -53,6 +53,7 @@ PARAMETERS = {
 }
 # What makes the rest of an address right, so that the hostile value is reached.
 RIGHT = {
+    "/advise": {"text": "echo"},
     "/panels": {"name": "x", "metric": "y", "run": "one"},
     "/baseline": {"of": "baseline:three.csv", "seed": "0", "name": "x"},
     "/group/{job:path}": {"id": "1"},

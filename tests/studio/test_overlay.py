@@ -1,8 +1,10 @@
 """Several runs and baselines in the same charts, and which of them differ only in their seed."""
 
 import html
+import itertools
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 from studio_jobs import client_of, make_job, write_events
@@ -51,7 +53,33 @@ def test_the_runs_of_a_baseline_are_the_seeds_of_a_set(studio):
         ("baseline:both s2", 1, 1),
     ]
     told = studio.get(f"/baseline?of=baseline:both&seed=1&name={SCORE}&name=nope").json()
-    assert told == {"series": {SCORE: [[1, 2, 3], pytest.approx([0.2, 0.4, 0.6])]}}
+    assert told["series"] == {SCORE: [[1, 2, 3], pytest.approx([0.2, 0.4, 0.6])]}
+
+
+def test_a_page_gets_a_baseline_s_points_again_when_its_files_have_changed(tmp_path):
+    log = tmp_path / "verl.log"
+    log.write_text("step:1 - critic/score/mean:0.1\n")
+    studio = client_of(tmp_path)
+    address = f"/baseline?of=baseline:verl.log&seed=0&name={SCORE}"
+    first = studio.get(address).json()
+    assert first["series"] == {SCORE: [[1], [0.1]]} and first["wait_s"] >= 5
+    state = f"&state={first['state']}"
+    assert "series" not in studio.get(address + state).json()
+    with log.open("a") as more:
+        more.write("step:2 - critic/score/mean:0.2\n")
+    told = studio.get(address + state).json()
+    assert told["series"] == {SCORE: [[1, 2], [0.1, 0.2]]} and told["state"] != first["state"]
+    log.unlink()
+    assert studio.get(address + state).status_code in (404, 503)
+
+
+def test_a_baseline_that_takes_long_to_read_is_asked_for_less_often(tmp_path, monkeypatch):
+    (tmp_path / "verl.log").write_text("step:1 - critic/score/mean:0.1\n")
+    studio, clock = client_of(tmp_path), itertools.count(0, 3)
+    monkeypatch.setattr(
+        "trinity_compat.studio.overlay_page.time", SimpleNamespace(monotonic=lambda: next(clock))
+    )
+    assert studio.get(f"/baseline?of=baseline:verl.log&seed=0&name={SCORE}").json()["wait_s"] == 60
 
 
 def test_trinity_s_updates_are_put_on_verl_s_steps(tmp_path):

@@ -6,6 +6,7 @@ request. Its files may be hostile: number, kinds and sizes are checked before a 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -63,6 +64,10 @@ class Baseline:
         if sum(size for _, _, size in found) > _MOST_BYTES:
             raise _too_large(self.path, _MOST_BYTES)
         return found
+
+    def state(self) -> str:
+        """Return a text that changes when its files do. Raises UserError as ``files``."""
+        return hashlib.sha256(repr(self.files()).encode(errors="replace")).hexdigest()[:16]
 
     def _below(self) -> Iterator[File]:
         if not self.path.is_dir():
@@ -123,7 +128,7 @@ class Baselines:
         self._root = root.absolute()
         self._given = {one.name: one for one in (Baseline(name, path) for name, path in given.items())}
         self._found: dict[str, Baseline] = {}
-        self._scanned = float("-inf")
+        self._began = self._scanned = float("-inf")  # the last scan's begin and end
         self._runs: OrderedDict[str, tuple[list[File], list[RunMetrics]]] = OrderedDict()
         self._lock = threading.Lock()
         self.are_more = False  # than are listed
@@ -132,20 +137,32 @@ class Baselines:
         """Return name → baseline, given ones first; scanned again every few seconds."""
         with self._lock:
             if time.monotonic() - self._scanned > _SCAN_EVERY_S:
-                found: dict[str, Baseline] = {}
-                self.are_more = False
-                for one in _scan(self._root.resolve()):
-                    if len(found) == _MOST_FOUND:
-                        self.are_more = True
-                        break
-                    found[one.name] = one
-                self._found = {name: found[name] for name in sorted(found) if name not in self._given}
-                self._scanned = time.monotonic()
+                self._scan()
             return self._given | self._found
 
     def get(self, name: str) -> Baseline | None:
-        """Return the baseline of that name, PREFIX included; None where there is none."""
-        return self._given.get(name) or self.all().get(name)
+        """Return the baseline of that name, PREFIX included; None where there is none.
+
+        A name that the last scan did not find may be a new file's: it is looked for once more.
+        """
+        asked = time.monotonic()
+        if (found := self._given.get(name) or self.all().get(name)) is not None:
+            return found
+        with self._lock:
+            if self._began < asked:
+                self._scan()
+            return self._found.get(name)
+
+    def _scan(self) -> None:
+        self._began, found = time.monotonic(), dict[str, Baseline]()
+        self.are_more = False
+        for one in _scan(self._root.resolve()):
+            if len(found) == _MOST_FOUND:
+                self.are_more = True
+                break
+            found[one.name] = one
+        self._found = {name: found[name] for name in sorted(found) if name not in self._given}
+        self._scanned = time.monotonic()
 
     def runs(self, one: Baseline) -> list[RunMetrics]:
         """Return its runs, read again when its files have changed. Raises UserError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -26,6 +27,8 @@ from trinity_compat.studio.seeds import configuration_but_seeds
 
 MOST = 16  # lines
 _COLOURS = 8
+_AGAIN_S = 5.0  # until the next look at a baseline's files
+_SHARE = 20  # a page waits at least so many times as long as the look took
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,19 +129,24 @@ def _lines(request: Request, one: Job | Baseline) -> Iterator[_Line]:
 
 
 def baseline(request: Request) -> Response:
-    """Return ``?of=…&seed=…&name=…``: series of a baseline's run by veRL's step, name → [steps, values]."""
+    """Return ``?of=…&seed=…&name=…``: series of a baseline's run by veRL's step, name → [steps, values].
+
+    ``state`` tells its files from what they become. A page that has the same one gets no series. It may ask
+    again in ``wait_s``.
+    """
     given = request.query_params
     found = selected(request, given.get("of", ""))
     if isinstance(found, Job):
         raise HTTPException(400, "The address must name a baseline.")
-    runs, seed = (
-        studio_of(request).comparisons.baselines.runs(found),
-        whole_number(given.get("seed", ""), "seed"),
-    )
-    if seed >= len(runs):
-        raise HTTPException(404, f"{found.name} has {len(runs)} runs.")
-    series, wanted = rename(runs[seed], {})[0], dict.fromkeys(given.getlist("name"))
-    return as_json({"series": {name: _points(runs[seed], series[name]) for name in wanted if name in series}})
+    seed, began = whole_number(given.get("seed", ""), "seed"), time.monotonic()
+    told: dict[str, object] = {"state": found.state()}
+    if told["state"] != given.get("state"):
+        runs = studio_of(request).comparisons.baselines.runs(found)
+        if seed >= len(runs):
+            raise HTTPException(404, f"{found.name} has {len(runs)} runs.")
+        series, wanted = rename(runs[seed], {})[0], dict.fromkeys(given.getlist("name"))
+        told["series"] = {name: _points(runs[seed], series[name]) for name in wanted if name in series}
+    return as_json(told | {"wait_s": max(_AGAIN_S, _SHARE * (time.monotonic() - began))})
 
 
 def _points(run: RunMetrics, series: Series) -> tuple[list[float], list[float]]:

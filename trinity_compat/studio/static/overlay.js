@@ -10,13 +10,18 @@ addEventListener("DOMContentLoaded", async () => {
   const sets = [...new Set(runs.map(run => run.set))].map(set => runs.filter(run => run.set === set));
   const of = (run, name) => run.points.get(name) || run.points.set(name, new Map()).get(name);
 
+  const fill = (run, series) => {
+    for (const name in series) series[name][0].forEach((step, k) => of(run, name).set(step, number(series[name][1][k])));
+  };
+
   const load = async names => Promise.all(runs.map(async run => {
     const query = new URLSearchParams(names.filter(name => !run.points.has(name)).map(name => ["name", name]));
     if (run.seed !== null) query.append("of", run.name), query.append("seed", run.seed);
     const found = await (await fetch(`${BASE}/${run.seed === null ? `metrics/${run.path}` : "baseline"}?${query}`)).json();
     if (run.seed === null) run.query ||= new URLSearchParams([["history", found.history], ...Object.entries(found.last).map(([role, [step, figures]]) => ["last", `${role}:${step}:${figures}`])]);
+    else run.state ??= found.state; // of the first load: what comes later may be newer, and is then asked for again
     for (const name of names) of(run, name);
-    for (const name in found.series) found.series[name][0].forEach((step, k) => of(run, name).set(step, number(found.series[name][1][k])));
+    fill(run, found.series);
   }));
   // Each run has its own steps per update, times and tokens: charts get points that are placed already.
   const placed = (run, name) => {
@@ -66,21 +71,40 @@ addEventListener("DOMContentLoaded", async () => {
     for (const name of drawn.keys()) target.append(Object.assign(Charts.el("input"), { type: "hidden", name: "metric", value: name }));
   });
 
-  const look = async () => {
-    let again_s = 5;
-    if (!document.hidden) for (const run of runs.filter(run => run.seed === null)) {
-      try {
-        const found = await (await fetch(`${BASE}/look/${run.path}?rows=1&${run.query}`, { signal: AbortSignal.timeout(20000) })).json();
-        run.query = found.next;
-        again_s = Math.min(again_s, found.wait_s * 2);
-        for (const [kind, data] of found.events) {
-          if (kind === "again") location.reload();
-          for (const [step, row] of data.rows || []) for (const name in row) if (run.points.has(name)) of(run, name).set(step, number(row[name]));
-          if (data.rows) { place(); drawn.forEach(chart => chart.update()); }
-        }
-      } catch { /* connection.js says so */ }
+  const get = async address => (await fetch(`${BASE}/${address}`, { signal: AbortSignal.timeout(20000) })).json();
+  // What a job has logged since the last look; true where that is something.
+  const follow = async run => {
+    const found = await get(`look/${run.path}?rows=1&${run.query}`);
+    run.query = found.next;
+    run.wait_s = Math.min(5, found.wait_s * 2);
+    let news = false;
+    for (const [kind, data] of found.events) {
+      if (kind === "again") location.reload();
+      for (const [step, row] of data.rows || []) for (const name in row) if (run.points.has(name)) of(run, name).set(step, number(row[name]));
+      news ||= Boolean(data.rows);
     }
-    setTimeout(look, again_s * 1000);
+    return news;
+  };
+  // The points of a baseline whose files have changed: all of them, since a file may have been written anew.
+  const reread = async run => {
+    const names = [...run.points.keys()].map(name => ["name", name]);
+    const found = await get(`baseline?${new URLSearchParams([["of", run.name], ["seed", run.seed], ["state", run.state || ""], ...names])}`);
+    run.state = found.state;
+    run.wait_s = found.wait_s;
+    if (!found.series) return false;
+    run.points.forEach(points => points.clear());
+    fill(run, found.series);
+    return true;
+  };
+  const look = async () => {
+    if (!document.hidden) for (const run of runs.filter(run => !(performance.now() < run.due))) {
+      run.wait_s = 5;
+      try {
+        if (await (run.seed === null ? follow : reread)(run)) { place(); drawn.forEach(chart => chart.update()); }
+      } catch { /* connection.js says so, or the file is being written */ }
+      run.due = performance.now() + run.wait_s * 1000;
+    }
+    setTimeout(look, 1000 * Math.min(5, ...runs.map(run => run.wait_s || 5)));
   };
   look();
   box.dataset.ready = "1";
