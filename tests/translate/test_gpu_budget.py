@@ -78,3 +78,21 @@ def test_a_split_that_cannot_run_is_refused_with_those_that_can():
                    rollout_gpus=2)  # fmt: skip
     assert "2048 does not divide" in str(error.value)
     assert "numbers that can run here: 4, 6" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "run_takes_fewer"), [("data_parallel_size", True), ("pipeline_model_parallel_size", False)]
+)
+def test_an_engine_that_needs_every_gpu_leaves_none_to_train_and_the_comment_says_so(size, run_takes_fewer):
+    """As in veRL's run_qwen3_30b_veomni.sh: the engine's ranks are eight, the tensor parallel size is one."""
+    made, _ = translated(
+        "trainer.n_gpus_per_node=8",
+        f"actor_rollout_ref.rollout.{size}=8",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+    )
+    note = made.provenance["explorer.rollout_model.engine_num"]
+    assert note.startswith("an engine of 8 on 8 GPUs leaves none to train (TW004)")
+    assert ("`trinity-compat run` takes fewer for generation" in note) is run_takes_fewer
+    (caution,) = [each for each in made.warnings if each.code == "TW004"]
+    assert "8 of 8 GPUs for rollout leave none for the trainer" in caution.message
+    assert size in caution.hint and "batch size" not in caution.hint

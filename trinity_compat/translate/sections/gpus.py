@@ -139,7 +139,7 @@ def gpus(view: LaunchView) -> Derived:
         f"{ENGINE}.engine_num",
         rollout // machine.engine,
         (OWN_NODES, OWN_PER_NODE) if own else (),
-        note=_explained(machine, rollout),
+        note=_explained(view, machine, rollout),
     )
     yield ENGINE_TP.put(tp)
     for pair in ENGINE_DP_PP:
@@ -312,8 +312,14 @@ def _rollout(view: LaunchView, machine: GpuBudget) -> int:
     return machine.nearest_half(choices)
 
 
-def _explained(machine: GpuBudget, rollout: int) -> str:
+def _explained(view: LaunchView, machine: GpuBudget, rollout: int) -> str:
     trainer = machine.total - rollout - machine.auxiliary
+    if trainer < 1:
+        beside = f" beside {machine.auxiliary} auxiliary" if machine.auxiliary else ""
+        shares = machine.total - machine.auxiliary > 1 and view.size(PP) == 1
+        said = "; `trinity-compat run` takes fewer for generation" if shares else ""
+        engine = f"an engine of {machine.engine}{beside} on {machine.total} GPUs"
+        return f"{engine} leaves none to train (TW004){said}"
     auxiliary = f" + {machine.auxiliary} auxiliary" if machine.auxiliary else ""
     return f"{machine.total} GPUs = {rollout} rollout{auxiliary} + {trainer} training"
 
@@ -322,16 +328,24 @@ def _cautions(view: LaunchView, machine: GpuBudget, rollout: int, tp: int) -> It
     place = view.where(PER_NODE) or view.where(NODES)
     if fault := machine.fault(rollout):
         able = ", ".join(map(str, machine.choices()))
-        hint = f"--rollout-gpus may be {able}" if able else "change the batch size or the number of GPUs"
+        hint = f"--rollout-gpus may be {able}" if able else _without_a_split(machine)
         yield Caution("TW004", f"this GPU split cannot run upstream: {fault}", place, hint)
     elif not own_gpus(view):
         yield notice(
-            "TW004", f"the GPUs are split: {_explained(machine, rollout)}", place, "--rollout-gpus N"
+            "TW004", f"the GPUs are split: {_explained(view, machine, rollout)}", place, "--rollout-gpus N"
         )
     if tp != view.size(TP):
         reason = f"lowered from {view.value(TP)}: {_no_room(view)}"
         yield Verdict(TP, Status.APPROXIMATED, reason)
         yield Caution("TW004", f"tensor_parallel_size {reason}", view.where(TP))
+
+
+def _without_a_split(machine: GpuBudget) -> str:
+    """Return what to change where no number of rollout GPUs can run."""
+    if machine.engine < machine.total - machine.auxiliary:
+        return "change the batch size or the number of GPUs"
+    sizes = " × ".join(key.removeprefix(f"{ROLLOUT}.") for key in (TP, DP, PP))
+    return f"lower rollout's {sizes}, or give more GPUs"
 
 
 def _no_room(view: LaunchView) -> str:
