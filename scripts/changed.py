@@ -44,6 +44,7 @@ ABOUT: Mapping[str, tuple[str, ...]] = {
 # side; what it plans is held by light tests, so what only planning imports runs no job.
 ITSELF: Mapping[str, tuple[str, ...]] = {
     "runtime": ("run",),
+    "postgres": ("studio",),  # its pages over both databases
     "whole": ("run", "cli", "__main__"),
     "proof": ("run", "cli", "__main__"),
     "starts": ("cli",),

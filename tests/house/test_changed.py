@@ -55,9 +55,9 @@ def test_every_module_of_a_job_s_process_and_all_that_it_imports_runs_jobs():
         (".github/workflows/ci.yml", set()),
         (".pre-commit-hooks.yaml", set()),
         ("docs/faq.md", {"runtime", "whole", "proof"}),
-        ("trinity_compat/studio/templates/run.html", {"browser"}),
+        ("trinity_compat/studio/templates/run.html", {"browser", "postgres"}),
         ("tests/audit/test_cli.py", set()),
-        ("tests/studio/test_browser.py", {"browser"}),
+        ("tests/studio/test_browser.py", {"browser", "postgres"}),
         ("tests/conftest.py", changed.ALL),
         ("pyproject.toml", changed.ALL),
         ("requirements/cpu.txt", changed.ALL),
@@ -90,6 +90,6 @@ def test_what_is_left_out_is_said_with_the_file_that_runs_the_rest(monkeypatch, 
     monkeypatch.setattr(sys, "argv", ["changed.py", "--since", "1" * 40])
     changed.main()
     told = capsys.readouterr()
-    assert told.out.split() == ["light", "browser"]
+    assert told.out.split() == ["light", "postgres", "browser"]
     assert "browser: runs (trinity_compat/studio/app.py)" in told.err
     assert "whole: left out" in told.err
