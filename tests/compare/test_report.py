@@ -13,6 +13,7 @@ from builders import SCORE, run_of, seeds_at, seeds_with, with_metrics
 from click.testing import CliRunner
 
 from trinity_compat.cli.compare import command
+from trinity_compat.common.optional_packages import install_command
 from trinity_compat.compare import inference
 from trinity_compat.compare.conclusion import headline
 from trinity_compat.compare.html import as_html, drawn
@@ -266,7 +267,7 @@ def test_without_numpy_curves_and_levels_are_there_and_what_is_missing_is_said(m
     assert result.return_value == 0
     lines = result.output.splitlines()
     assert lines[3].startswith("Not enough data to say: numpy and scipy are not installed")
-    assert "pip install 'trinity-compat[compare]'" in lines[3]
+    assert install_command("compare") in lines[3]
     assert any(line.startswith(f"{SCORE}: unclear (A 0.7") for line in lines)
     assert call(a, b, "--assert", f'mean(delta("{SCORE}")) > 0').return_value == 1
     data = json.loads(call(a, b, "--format", "json").output)
@@ -279,7 +280,7 @@ def test_without_numpy_curves_and_levels_are_there_and_what_is_missing_is_said(m
 def test_only_what_is_missing_is_named(monkeypatch, seeds):
     without(monkeypatch, "scipy")
     said = call(seeds("a"), seeds("b", first_seed=50)).output.splitlines()[3]
-    assert said.endswith(": scipy is not installed: pip install 'trinity-compat[compare]'.")
+    assert said.endswith(f": scipy is not installed: {install_command('compare')}.")
 
 
 def test_a_run_that_diverges_differs_without_numpy_too(monkeypatch):

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 EXAMPLES = ROOT / "examples"
 WORKFLOW = EXAMPLES / "workflows" / "simple.yaml"
 TASKSET = "buffer.explorer_input.tasksets.0"
-NEEDS = "not installed here\n  hint: pip install 'trinity-compat["
+NEEDS = "not installed here\n  hint: pip install "
 
 # What Trinity's YAMLs may ask beyond the examples: dotted paths of the YAML → values.
 ASKED = {

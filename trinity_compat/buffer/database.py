@@ -22,6 +22,7 @@ from trinity_compat.buffer.errors import BufferError, BufferFull, BufferGone
 from trinity_compat.buffer.migrations import LATEST, MIGRATIONS
 from trinity_compat.common import database_url
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.optional_packages import install_command
 from trinity_compat.common.redaction import without_passwords
 
 ALLOWED = "TRINITY_COMPAT_ANY_FILESYSTEM"  # environment variable that turns the check off
@@ -325,7 +326,7 @@ def _parse(url: str) -> sa.URL:
     try:
         import psycopg  # noqa: F401
     except ImportError as error:
-        raise UserError("PostgreSQL needs psycopg", hint="pip install 'trinity-compat[postgres]'") from error
+        raise UserError("PostgreSQL needs psycopg", hint=install_command("postgres")) from error
     return parsed.set(drivername="postgresql+psycopg")
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from urllib.parse import unquote, urlsplit
 
 from trinity_compat.common.errors import UserError
 
@@ -71,7 +74,33 @@ def install(packages: Iterable[str]) -> str:
     """Return the command that installs ``packages``."""
     wanted = {_lower(package) for package in packages}
     extra = next((extra for extra in _OFFERED if wanted <= releases(extra).keys()), "run")
-    return f"pip install '{_DISTRIBUTION}[{extra}]'{_ON_A_CPU if extra in ('run', 'gpu') else ''}"
+    return f"{install_command(extra)}{_ON_A_CPU if extra in ('run', 'gpu') else ''}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs this package with ``extra``, from where it was installed.
+
+    An index need not have it: of a checkout the command names the folder.
+    """
+    folder, editable = _checkout()
+    return f"pip install {'-e ' if editable else ''}{shlex.quote(f'{folder or _DISTRIBUTION}[{extra}]')}"
+
+
+def _checkout() -> tuple[str, bool]:
+    """Return the folder that pip installed this package from, "" for none, and whether it is editable.
+
+    Source: https://packaging.python.org/en/latest/specifications/direct-url/
+    """
+    try:
+        told = json.loads(importlib.metadata.distribution(_DISTRIBUTION).read_text("direct_url.json") or "{}")
+        url, folder = urlsplit(str(told.get("url", ""))), told.get("dir_info")
+    except (importlib.metadata.PackageNotFoundError, ValueError, AttributeError):
+        return "", False
+    if url.scheme != "file" or not isinstance(folder, dict):
+        return "", False
+    path = unquote(url.path)
+    drive = re.match(r"/[A-Za-z]:", path)  # Windows: file:///C:/clone
+    return path[1:] if drive else path, bool(folder.get("editable"))
 
 
 def _missing(packages: list[str]) -> UserError:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from trinity_compat.common.optional_packages import install_command
+
 
 def missing() -> str:
     """Return the missing packages with the command that installs them, "" if none is missing."""
     lacking = [name for name in ("numpy", "scipy") if find_spec(name) is None]
     are = "is" if len(lacking) == 1 else "are"
-    return (
-        f"{' and '.join(lacking)} {are} not installed: pip install 'trinity-compat[compare]'"
-        if lacking
-        else ""
-    )
+    return f"{' and '.join(lacking)} {are} not installed: {install_command('compare')}" if lacking else ""

