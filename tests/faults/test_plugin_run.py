@@ -27,6 +27,16 @@ def site(tmp_path):
     return tmp_path / "site"
 
 
+@pytest.fixture
+def warm_toy(tmp_path):
+    """A toy that writes digits, so that answers differ in the reward."""
+    from toys import made_toy
+
+    from trinity_compat.run.toy import ToySpec
+
+    return made_toy(tmp_path / "warm", ToySpec(train_rows=256, val_rows=8, warm_steps=20))
+
+
 def written(tmp_path, toy, steps):
     """The example's YAML for a few updates of the toy."""
     config = yaml.safe_load((EXAMPLE / "run.yaml").read_text())
@@ -43,15 +53,20 @@ def written(tmp_path, toy, steps):
 
 @pytest.mark.runtime
 @pytest.mark.whole
-def test_a_run_uses_a_plugin_of_each_kind_and_its_resume_names_a_missing_one(run, tmp_path, toy, site):
-    one = run(yaml=written(tmp_path, toy, 4), env={"PYTHONPATH": str(site)}).start().finish()
+def test_a_run_uses_a_plugin_of_each_kind_and_its_resume_names_a_missing_one(run, tmp_path, warm_toy, site):
+    one = run(yaml=written(tmp_path, warm_toy, 4), env={"PYTHONPATH": str(site)}).start().finish()
     assert one.code == 0, one.out + one.err
     assert one.alive() == []
     assert one.trained_steps() == 4
     (figures,) = (one.job / "monitor").glob("*_trainer.jsonl")
     trained = [json.loads(line) for line in figures.read_text().splitlines()]
     assert [line["step"] for line in trained] == [1, 2, 3, 4]
-    assert all("actor/pg_loss" in line and "actor/pg_clipfrac" in line for line in trained)
+    # veRL's own loss has one more figure.
+    assert all("actor/pg_clipfrac" in line for line in trained)
+    assert not any("actor/pg_clipfrac_lower" in line for line in trained)
+    # Twice the difference of halved quarters: any other advantage has other fractions.
+    advantages = [line[f"critic/advantages/{end}"] for line in trained for end in ("min", "max")]
+    assert any(advantages) and all(float(each * 4).is_integer() for each in advantages)
     made = [path for path in (one.job / "monitor").glob("*.jsonl") if path != figures]
     steps = [json.loads(line) for path in made for line in path.read_text().splitlines()]
     assert any("experience_pipeline/scaled" in line for line in steps)
@@ -59,6 +74,6 @@ def test_a_run_uses_a_plugin_of_each_kind_and_its_resume_names_a_missing_one(run
     kinds = {each["kind"] for each in json.loads(spec.read_text())["plugins"]}
     assert kinds == {"workflow", "reward", "operator", "advantage", "policy_loss", "logger"}
 
-    again = run(yaml=written(tmp_path, toy, 8), name="again").start().ends()
+    again = run(yaml=written(tmp_path, warm_toy, 8), name="again").start().ends()
     assert again.code == 2, again.out + again.err
     assert "trinity-compat-example-plugins 1.0, which is not installed here any more" in again.err
