@@ -43,6 +43,7 @@ check: install
 	ruff check .
 	ruff format --check .
 	mypy
+	$(PY) scripts/try_python.py --types
 	lint-imports
 	$(PY) scripts/check_commits.py
 
@@ -128,6 +129,7 @@ nightly: test-setup
 	scripts/try_releases.sh own
 	scripts/try_releases.sh 0.9.0
 	-scripts/try_releases.sh newest
+	$(PY) scripts/try_python.py 3.10 3.14
 	$(PY) scripts/mutate.py --changed "$$(cat .ci/landed)" --rest --at-least 0.9
 
 bench: install

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trinity_compat.cli import main
+from trinity_compat.common.python_command import working_directory
 from trinity_compat.common.releases import TARGETS
 from trinity_compat.translate.form import defaults
 from trinity_compat.translate.form.answers import ARGUMENTS, FUNCTIONS, answered
@@ -97,7 +98,7 @@ def _warm() -> None:
     """Import and load what the commands need, so that each fork has it."""
     for name in LIGHT:
         importlib.import_module(f"trinity_compat.cli.{name.replace('-', '_')}")
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    with tempfile.TemporaryDirectory() as folder, working_directory(folder):
         Path("run.sh").write_text(_WARM)
         names = ("translate", "audit", "parse", "upgrade", "advise")
         commands = [[name, "run.sh"] for name in names]

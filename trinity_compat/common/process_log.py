@@ -25,7 +25,7 @@ class _Formatter(logging.Formatter):
         return self._of_warnings.format(record).replace(record.levelname, record.levelname.lower(), 1)
 
 
-class _StdoutHandler(logging.StreamHandler[TextIO]):
+class _StdoutHandler(logging.StreamHandler):  # generic since Python 3.11
     """Writes to the stdout of the moment: a process may replace it after the start."""
 
     def __init__(self) -> None:

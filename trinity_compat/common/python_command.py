@@ -21,16 +21,18 @@ from trinity_compat.common.network import LOOPBACK
 
 USER_FOLDER = "TRINITY_COMPAT_USER_FOLDER"  # the launch's folder, in the environment of a run's processes
 _OMP = "OMP_WAIT_POLICY"
+# Python 3.10, for commands that read and compare, lacks -P; -I leaves the user's PYTHON… variables out, too.
+_SAFE = "-P" if sys.version_info >= (3, 11) else "-I"
 
 
 def of_module(module: str, *words: str) -> list[str]:
     """Return the command line that runs a module."""
-    return [sys.executable, "-P", "-m", module, *words]
+    return [sys.executable, _SAFE, "-m", module, *words]
 
 
 def of_code(code: str, *words: str) -> list[str]:
     """Return the command line that runs code."""
-    return [sys.executable, "-P", "-c", code, *words]
+    return [sys.executable, _SAFE, "-c", code, *words]
 
 
 def share_cores(environ: MutableMapping[str, str]) -> None:
@@ -53,7 +55,8 @@ def add_user_folder() -> None:
 
 def leave_working_directory() -> None:
     """Remove the working directory from the module search path, if ``-P`` was not given."""
-    if not sys.flags.safe_path and sys.path and Path(sys.path[0]).absolute() == Path.cwd():
+    safe = getattr(sys.flags, "safe_path", False)  # not in Python 3.10
+    if not safe and sys.path and Path(sys.path[0]).absolute() == Path.cwd():
         del sys.path[0]
 
 
@@ -74,5 +77,16 @@ def outside_user_folder() -> Iterator[None]:
 
     Ray puts that directory in front of its workers' ``sys.path``.
     """
-    with contextlib.chdir("/"):
+    with working_directory("/"):
         yield
+
+
+@contextlib.contextmanager
+def working_directory(folder: str) -> Iterator[None]:
+    """Make ``folder`` the working directory for a while; contextlib has one only since Python 3.11."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

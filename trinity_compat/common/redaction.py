@@ -50,8 +50,12 @@ _URL = re.compile(r"(://[^:@/\s]*:)(?!\$\{oc\.env:\w+\}@)(\S+)@")
 _REFERENCE = re.compile(r"\$\{oc\.env:(\w+)\}")
 _WITH_DEFAULT = re.compile(r"\$\{oc\.env:(\w+),[^{}]+\}")  # the default may be the secret
 _PREFIX = "TRINITY_COMPAT_SECRET_"  # of the variables that hand a run's secrets to its processes
-# From a word's beginning and without a way back, so that a long word is gone through once.
-_NAME = re.compile(r"(?<![\w-])(?:(?![A-Za-z])[\w-])*+([A-Za-z][\w-]*+)[\"']?\s*[:=]\s*[\"']?")
+# From a word's beginning and without a way back, so that a long word is gone through once: what a lookahead
+# has found is taken as it is (Python 3.10 has no possessive quantifiers).
+_NAME = re.compile(
+    r"(?<![\w-])(?=(?P<before>(?:(?![A-Za-z])[\w-])*))(?P=before)(?=(?P<name>[A-Za-z][\w-]*))(?P=name)"
+    r"[\"']?\s*[:=]\s*[\"']?"
+)
 _VALUE = re.compile(r"[^\s,}\"'&]*")
 _MEASURED = re.compile(r"[-+]?\d+\.\d+(e[-+]?\d+)?")  # veRL's rollout_corr/chi2_token:0.17
 _WHOLE = re.compile(r"[-+~]*(?:(?:env|set)=)?(?:[\w-]+\.)*([A-Za-z][\w-]*)=(?=.)", re.S)
@@ -189,7 +193,7 @@ def _without_values(word: str) -> Iterator[str]:
         value = _VALUE.match(word, match.end())
         if value is None or not value[0] or _MEASURED.fullmatch(value[0]):
             continue
-        if match.start(1) >= done and is_secret(match[1]) and not _is_prose(word, match):
+        if match.start("name") >= done and is_secret(match["name"]) and not _is_prose(word, match):
             yield word[done : match.end()] + _HIDDEN
             done = value.end()
     yield word[done:]
@@ -197,8 +201,9 @@ def _without_values(word: str) -> Iterator[str]:
 
 def _is_prose(word: str, match: re.Match[str]) -> bool:
     """Return whether ``key: trainer.logger`` is part of a sentence; in a mapping, punctuation precedes it."""
-    small = match[1].lower() in ("key", "token")
-    return small and ": " in match[0] and word[: match.start(1)].rstrip(" ")[-1:] not in ("{", ",", '"', "'")
+    small = match["name"].lower() in ("key", "token")
+    before = word[: match.start("name")].rstrip(" ")
+    return small and ": " in match[0] and before[-1:] not in ("{", ",", '"', "'")
 
 
 def _has_secret(text: str) -> bool:

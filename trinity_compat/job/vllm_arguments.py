@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.releases import VLLM_ON_CPU as CPU
@@ -31,14 +31,17 @@ class _Arguments(TypedDict):
     arguments: dict[str, list[str]]
 
 
-class _Row(TypedDict):
-    """A line of upgrade.jsonl."""
-
+class _Always(TypedDict):
     old: str
     new: str | None
     why: str
-    values: NotRequired[dict[str, object]]
-    write: NotRequired[str]
+
+
+class _Row(_Always, total=False):
+    """A line of upgrade.jsonl."""
+
+    values: dict[str, object]
+    write: str
 
 
 @dataclass(frozen=True, slots=True)

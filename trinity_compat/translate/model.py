@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum
 
 from trinity_compat.common.errors import Where
 from trinity_compat.common.redaction import hidden, shown
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 
 
-class Status(StrEnum):
+class _TextEnum(str, Enum):  # Python 3.10 has no StrEnum
+    """Members are texts, also where they are printed."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, written: str) -> str:
+        return format(str(self.value), written)
+
+
+class Status(_TextEnum):
     """The treatment of a key, mildest first. The order and spelling serve --fail-on and JSON."""
 
     MAPPED = "mapped"
@@ -50,7 +60,7 @@ class Finding:
         object.__setattr__(self, "reason", shown(self.reason))
 
 
-class Severity(StrEnum):
+class Severity(_TextEnum):
     """Rank of a caution: error, decide or note."""
 
     NOTE = "note"  # routine: nothing is to be done

@@ -7,7 +7,7 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.bash.limits import FIELDS, VALUE
@@ -30,7 +30,7 @@ class Known:
     value: Scalar
     where: Where = field(compare=False)
 
-    def __deepcopy__(self, memo: object) -> Self:
+    def __deepcopy__(self, memo: object) -> Known:
         return self
 
 
@@ -40,7 +40,7 @@ class Text:
 
     value: Value
 
-    def __deepcopy__(self, memo: object) -> Self:
+    def __deepcopy__(self, memo: object) -> Text:
         return self
 
 

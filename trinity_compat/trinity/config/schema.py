@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TARGETS
@@ -101,20 +101,21 @@ class Schema:
 _TypeForm = TypedDict(
     "_TypeForm",
     {
-        "type": str,
-        "optional": NotRequired[bool],
-        "item": NotRequired["_TypeForm"],
-        "class": NotRequired[str],
-        "values": NotRequired[list[str]],
-        "aliases": NotRequired[dict[str, str]],
+        "type": str,  # always there
+        "optional": bool,
+        "item": "_TypeForm",
+        "class": str,
+        "values": list[str],
+        "aliases": dict[str, str],
     },
+    total=False,
 )
 
 
-class _FieldForm(_TypeForm):
-    default: NotRequired[object]
-    required: NotRequired[bool]
-    deprecated: NotRequired[str]
+class _FieldForm(_TypeForm, total=False):
+    default: object
+    required: bool
+    deprecated: str
 
 
 @functools.cache

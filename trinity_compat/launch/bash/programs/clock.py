@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import text_of
@@ -15,14 +15,14 @@ def moment(sh: Shell) -> datetime:
     value = sh.scalar("SOURCE_DATE_EPOCH")
     epoch = text_of(value) if value is not None else os.environ.get("SOURCE_DATE_EPOCH", "")
     if re.fullmatch(r"\d{1,11}", epoch):
-        return datetime.fromtimestamp(int(epoch), UTC)
+        return datetime.fromtimestamp(int(epoch), timezone.utc)
     sh.warn("TP110", "date gives the time of this reading; set SOURCE_DATE_EPOCH to fix it")
-    return datetime.now(UTC)
+    return datetime.now(timezone.utc)
 
 
 def epoch_or_now(sh: Shell, text: str) -> datetime:
     """``printf '%(…)T' TEXT``: seconds since the epoch, else now."""
-    return datetime.fromtimestamp(int(text), UTC) if re.fullmatch(r"\d{1,11}", text) else moment(sh)
+    return datetime.fromtimestamp(int(text), timezone.utc) if re.fullmatch(r"\d{1,11}", text) else moment(sh)
 
 
 def is_utc(sh: Shell) -> bool:
@@ -83,5 +83,5 @@ def _field(kind: str, when: datetime) -> str:
 def moment_of(sh: Shell, text: str) -> datetime | None:
     """Return the time that ``date -d TEXT`` prints: now, or ``@SECONDS``; None for every other form."""
     if match := re.fullmatch(r"@(\d{1,11})", text.strip()):
-        return datetime.fromtimestamp(int(match[1]), UTC)
+        return datetime.fromtimestamp(int(match[1]), timezone.utc)
     return moment(sh) if text.strip() in ("", "now") else None
