@@ -32,6 +32,7 @@ import click
 
 from trinity_compat.cli import cli
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.python_command import working_directory
 from trinity_compat.common.redaction import without_passwords
 from trinity_compat.common.suggestions import nearest
 
@@ -146,7 +147,7 @@ def _laid(asked: dict[str, Any], folder: str) -> Iterator[None]:
                 (root / path).write_bytes(text.encode(errors="surrogatepass"))
             except OSError as error:
                 raise UserError(f"{path[:80]!r}: {error.strerror}") from None
-        with contextlib.chdir(root):
+        with working_directory(str(root)):
             yield
     finally:
         shutil.rmtree(root, ignore_errors=True)
