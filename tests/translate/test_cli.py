@@ -283,3 +283,9 @@ def test_what_leaves_something_to_the_user_is_seen_by_exit_codes(run, more):
 def test_what_asks_for_something_comes_before_what_is_routine(run):
     err = run(more="trainer.experiment_name=$(hostname)")[2]
     assert err.index("decide TW013") < err.index("note TW001")
+
+
+def test_a_variable_stays_one_beside_a_date_that_never_repeats(run):
+    """Translate reads a script for each variable again, and compares; all readings have one time."""
+    more = "trainer.project_name=${PROJECT:-toy} trainer.experiment_name=x_$(date +%s%N)"
+    assert yaml.safe_load(run(more=more)[1])["project"] == "${oc.env:PROJECT,toy}"

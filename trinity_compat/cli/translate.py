@@ -40,6 +40,7 @@ from trinity_compat.launch import (
     read_text,
     refuse_lost_arguments,
 )
+from trinity_compat.launch.bash.programs.clock import one_moment
 from trinity_compat.launch.environment import computed_variables, unused_variables
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.translate import Status, TranslateOptions, Translation, translate_config, translate_launch
@@ -198,10 +199,11 @@ def _read(
         read = partial(read_text, text, name="<stdin>", cwd=given["cwd"], args=arguments, mains=options.mains)
     else:
         read = partial(read_script, source, cwd=given["cwd"], args=arguments, mains=options.mains)
-    if options.resolve:
-        return _under_environment(read, options), frozenset()
-    plain = read(env=options.env)
-    return plain, computed_variables(plain, lambda extra: read(env={**options.env, **extra}))
+    with one_moment():
+        if options.resolve:
+            return _under_environment(read, options), frozenset()
+        plain = read(env=options.env)
+        return plain, computed_variables(plain, lambda extra: read(env={**options.env, **extra}))
 
 
 def _under_environment(read: Callable[..., Reading], options: TranslateOptions) -> Reading:

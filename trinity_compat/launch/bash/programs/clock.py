@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime, timezone
 
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import text_of
+
+_moment: ContextVar[datetime | None] = ContextVar("moment", default=None)
+
+
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """Give all readings inside the same time, so that they differ only in what they are given."""
+    token = _moment.set(datetime.now(timezone.utc))
+    try:
+        yield
+    finally:
+        _moment.reset(token)
 
 
 def moment(sh: Shell) -> datetime:
@@ -17,7 +32,7 @@ def moment(sh: Shell) -> datetime:
     if re.fullmatch(r"\d{1,11}", epoch):
         return datetime.fromtimestamp(int(epoch), timezone.utc)
     sh.warn("TP110", "date gives the time of this reading; set SOURCE_DATE_EPOCH to fix it")
-    return datetime.now(timezone.utc)
+    return _moment.get() or datetime.now(timezone.utc)
 
 
 def epoch_or_now(sh: Shell, text: str) -> datetime:
