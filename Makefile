@@ -1,5 +1,5 @@
 .NOTPARALLEL:
-.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs web-parser nightly bench parity chaos starts mutate clean docs-version
+.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs web-parser nightly bench parity chaos starts mutate clean docs-version web
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -64,6 +64,8 @@ test: check test-light test-heavy
 test-setup: install-tests
 	@scripts/install_system.sh || [ -z "$$CI" ]
 	@scripts/make_npm.sh || [ -z "$$CI" ]
+	@{ scripts/install_system.sh requirements/debian-web.txt && scripts/build_web_parser.sh && scripts/make_pyodide.sh; } || \
+	  [ -z "$$CI" ]
 
 test-light: test-setup
 	$(PART) light -n $(WORKERS) -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
@@ -114,6 +116,12 @@ test-changed: check
 	if has proof; then $(MAKE) proof; fi; \
 	if has starts; then $(MAKE) starts-sample; fi
 
+# The page that translates in a browser (docs/web.md), in .scratch/web/site; `make docs` takes it into the site.
+web: install web-parser
+	scripts/make_wheels.sh
+	scripts/make_pyodide.sh
+	$(PY) scripts/make_web.py
+
 # The shell parser of the web page, in .scratch/web/parser (docs/web.md).
 web-parser:
 	scripts/build_web_parser.sh
@@ -159,4 +167,4 @@ mutate: install
 	$(PY) scripts/mutate.py --out .scratch/mutate $(MUTATE_ARGS)
 
 clean:
-	rm -rf .venv .venv-upstream-* .vision* .vllm-* .wheels* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-upstream-* .vision* .vllm-* .wheels* .pyodide* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

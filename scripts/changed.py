@@ -55,6 +55,10 @@ ENGINES = frozenset({"runtime", "whole", "proof"})
 FILES: tuple[tuple[str, frozenset[str]], ...] = (
     (r"\.ci/landed$", frozenset()),
     (r"docs/faq\.md", ENGINES),  # tests/faults runs its snippets
+    (
+        r"docs/try/|web/|requirements/(pyodide/|debian-web)|scripts/(make_web|make_pyodide|build_web)",
+        frozenset({"browser"}),
+    ),
     (r"docs/|[^/]+\.md$|LICENSE$|\.github/|(action|mkdocs)\.yml$|docker/|\.dockerignore$", frozenset()),
     (r"\.pre-commit|requirements/docs\.txt$", frozenset()),
     (r"translators/", frozenset({"upstream", "starts"})),

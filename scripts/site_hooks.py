@@ -1,6 +1,7 @@
 """Hooks of mkdocs.yml: the README is the home page, and links out of docs/ lead to the repository.
 
-In the nav a folder (``findings/``) stands for its pages. Links of pages are written for a checkout; a folder
+In the nav a folder (``findings/``) stands for its pages. The page that translates in a browser (``docs/try``)
+is part of the site where ``make web`` has built it. Links of pages are written for a checkout; a folder
 without an index page and a file outside of docs/ are no pages of the site.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+WEB = ROOT / ".scratch" / "web" / "site"
 _LINK = re.compile(r"(?<!!)\[([^][]*)\]\((?!https?://|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -22,11 +24,16 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the README as the home page."""
+    """Add the README as the home page, and the built page in place of its sources."""
     from mkdocs.structure.files import File
 
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](").replace("](../", "](")
     files.append(File.generated(config, "index.md", content=text))
+    for source in [file for file in files if file.src_uri.startswith("try/")]:
+        files.remove(source)
+    for path in sorted(path for path in WEB.rglob("*") if path.is_file()):
+        name = f"try/{path.relative_to(WEB).as_posix()}"
+        files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
 
 

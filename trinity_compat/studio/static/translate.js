@@ -68,6 +68,7 @@ addEventListener("DOMContentLoaded", () => {
     ending = text.includes("\r\n") ? "\r\n" : "\n";
     form.elements.name.value = name.replace(/[^\w.@+/-]/g, "_").replace(/^[.+@/-]+/, "");
     Editors.replace(left, text.replaceAll("\r\n", "\n"));
+    later();  // also the same text under another name
   };
   const open = async file => {
     if (translator.open && await translator.open(file)) return;
@@ -98,8 +99,10 @@ addEventListener("DOMContentLoaded", () => {
     waiting = true;
     at("state").textContent = "translating …";
     try {
-      const found = await post({});
-      if (number === asked) show(found);
+      const { later: rest, ...found } = await post({});
+      if (number === asked) show(found, !rest);
+      const more = await rest;
+      if (more && number === asked) show({ ...found, ...more });
     } catch (error) {
       if (number === asked) { told(error.message); at("state").textContent = ""; }
     }
@@ -111,7 +114,7 @@ addEventListener("DOMContentLoaded", () => {
 
   // -- showing ------------------------------------------------------------------------------------
 
-  const show = found => {
+  const show = (found, complete = true) => {
     answer = found;
     const failed = found.limit || (!found.empty && !found.text);
     at("left-name").textContent = found.name;
@@ -127,8 +130,8 @@ addEventListener("DOMContentLoaded", () => {
     at("copy-command").disabled = !found.command;
     list(found);
     relink();
-    offer(found);
-    document.dispatchEvent(new CustomEvent("translated", { detail: found }));
+    if (complete) offer(found);
+    if (complete) document.dispatchEvent(new CustomEvent("translated", { detail: found }));
   };
   const errorOf = found => {
     const first = found.messages.findIndex(line => line.startsWith("error: "));
@@ -300,6 +303,6 @@ addEventListener("DOMContentLoaded", () => {
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   });
   // For the other tabs (translate_tabs.js).
-  window.Translate = { element, told, fields, later, post, go: line => go(left, line), launchOf, sourceLine, load, text: () => left.state.doc.toString(), opened: () => opened, told_of, errorOf };
+  window.Translate = { element, told, fields, post, go: line => go(left, line), launchOf, sourceLine, load, text: () => left.state.doc.toString(), opened: () => opened, told_of, errorOf };
   form.dataset.ready = "1";
 });
