@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WIDTH, MARGIN, ROW, GAP, AXIS = 720.0, 66.0, 24.0, 8.0, 20.0  # of a drawing
+WIDTH, MARGIN, ROW, GAP, AXIS = 720.0, 86.0, 24.0, 8.0, 20.0  # of a drawing
 _COLOURS = 8
 _LETTER = 6.2  # width of a letter
 _TICKS = 4
