@@ -113,6 +113,7 @@ PACKAGES = {
         "plan/build_plan.py",
         (
             "tests/run",
+            "tests/advise",
             "tests/trinity/workflows/test_workflow_plan.py",
             "tests/trinity/pipelines/test_pipeline_plan.py",
         ),
