@@ -79,7 +79,7 @@ addEventListener("DOMContentLoaded", () => {
       const given = new Map(fields);
       form.reset();
       for (const [name, value] of fields) {
-        const field = form.elements[name];
+        const field = form.querySelector(`[name="${CSS.escape(name)}"]`);
         if (!field || name === "name") continue;
         if (field.type === "checkbox") field.checked = true; else field.value = value;
       }

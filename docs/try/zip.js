@@ -57,9 +57,9 @@ const Zip = (() => {
         const start = place + 30 + view.getUint16(place + 26, true) + view.getUint16(place + 28, true);
         const raw = new Uint8Array(view.buffer, start, packed), bytes = method ? await inflated(raw, LARGEST.text) : raw;
         const text = bytes && bytes.length <= LARGEST.text ? textOf(bytes) : null;
-        if (text === null) { left++; continue; }
-        all += text.length;
+        all += bytes ? bytes.length : LARGEST.text;  // also of what is left out: it has been unpacked
         if (all > LARGEST.all) refused("It holds too much text.");
+        if (text === null) { left++; continue; }
         texts.set(name, text);
       }
     } catch (error) {

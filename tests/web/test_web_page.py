@@ -237,6 +237,15 @@ def test_a_damaged_link_is_told(page, given):
     page.evaluate("location.hash = ''")
 
 
+def test_fields_that_the_page_lacks_are_left_out_of_a_link(page):
+    fields = [["file", "/x"], ["length", "9"], ["csrf", "x"], ["text", GRPO], ["name", "a.sh"]]
+    page.evaluate("text => { location.hash = `#text=${text}`; }", fragment(json.dumps(fields).encode()))
+    expect(page.locator("#left-name")).to_have_text("a.sh")
+    settled(page)
+    expect(page.locator("#problem")).to_be_hidden()
+    page.evaluate("location.hash = ''")
+
+
 def test_a_text_that_is_too_long_has_no_link(page):
     give(
         page, "run.sh", GRPO + "".join(f"# {zlib.crc32(bytes([n % 251, n % 241]))}\n" for n in range(40_000))
