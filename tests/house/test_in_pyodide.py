@@ -27,6 +27,12 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).parents[2]
 PARSER, PYODIDE = ROOT / ".scratch" / "web" / "parser", ROOT / ".pyodide" / "node_modules" / "pyodide"
 FIXTURES = ROOT / "tests" / "launch" / "fixtures"
+MOMENT = "1700000000"  # of every reading, on both sides
+
+
+@pytest.fixture(autouse=True)
+def _moment(monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", MOMENT)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +69,8 @@ def answered(zips):
 
 
 def assert_equal_on_both_sides(answered, requests, folder):
-    texts = answered([{"request": request, "folder": folder} for request in requests])
+    first = {"python": f"import os; os.environ['SOURCE_DATE_EPOCH'] = '{MOMENT}'"}
+    _, *texts = answered([first, *({"request": request, "folder": folder} for request in requests)])
     assert len(texts) == len(requests)
     differ = {}
     for request, text in zip(requests, texts, strict=True):
