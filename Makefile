@@ -126,11 +126,9 @@ web: install web-parser
 web-parser:
 	scripts/build_web_parser.sh
 
-# Whole runs that CI has no time for, which launches of veRL's main start, and whether the tests of what changed since the last landed commit can fail.
+# Whole runs that CI has no time for, which launches of veRL's main start, and whether the tests of what changed since
+# the last landed commit can fail.
 nightly: test-setup
-	scripts/install_system.sh requirements/debian-web.txt
-	scripts/build_web_parser.sh
-	scripts/make_pyodide.sh
 	$(PART) nightly -m nightly $(PYTEST_ARGS)
 	$(PROOF) toy broadcast
 	scripts/main_starts.sh
