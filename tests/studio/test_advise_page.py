@@ -51,7 +51,7 @@ def test_the_page_says_what_the_command_says(studio, tmp_path, monkeypatch):
 def test_a_launch_that_was_configured_is_advised_on_by_a_button(studio):
     page = studio.get("/configure").text
     form = page[page.index('action="/advise"') :]
-    text = html.unescape(re.search(r'<textarea name="text"[^>]*>\n([^<]+)</textarea>', form)[1])
+    text = html.unescape(re.search(r'name="text" value="([^"]+)"', form)[1])
     assert "main_ppo" in text and "Fastest here" in told(asked(studio, text, gpus="2"))
 
 
