@@ -48,12 +48,21 @@ PARAMETERS = {
     "/configure/load": ["target", "form", "csrf"],
     "/translate": ["name", "csrf"],
     "/keys": [],
+    "/start": [
+        *("source", "text", "file_name", "name", "folder", "profiles", "settings", "mode", "device"),
+        *("arguments", "environment", "draft", "check", "csrf"),
+    ],
+    "/start/expert/{kind}": ["target", "csrf"],
+    "/start/{draft}": ["csrf"],
+    "/tour": ["csrf"],
+    "/tour/start": ["csrf"],
     "/stop/{job:path}": ["csrf"],
     "/resume/{job:path}": ["csrf"],
 }
 # What makes the rest of an address right, so that the hostile value is reached.
 RIGHT = {
     "/advise": {"text": "echo"},
+    "/start": {"source": "run.sh", "check": "1"},
     "/panels": {"name": "x", "metric": "y", "run": "one"},
     "/baseline": {"of": "baseline:three.csv", "seed": "0", "name": "x"},
     "/group/{job:path}": {"id": "1"},
@@ -94,7 +103,11 @@ def studio(folder):
 
 
 def address_of(path):
-    return path.replace("{job:path}", "one").replace("{kind}", "yaml")
+    return path.replace("{job:path}", "one").replace("{kind}", "yaml").replace("{draft}", "x")
+
+
+def no_process(*_):
+    raise OSError("no process starts here")
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +138,8 @@ def test_a_hostile_value_gets_a_page(studio, path):
 @pytest.mark.parametrize("path", [path for path, names in PARAMETERS.items() if "csrf" in names])
 def test_a_hostile_form_gets_a_page(studio, path, monkeypatch):
     monkeypatch.setattr("trinity_compat.studio.control._start", lambda *_: None)
+    for module in ("start_drafts", "toy_tour"):
+        monkeypatch.setattr(f"trinity_compat.studio.{module}.BoundedProcess", no_process)
     address = address_of(path)
     csrf = studio.app.state.studio.listener.csrf
     plain = {"content-type": "application/x-www-form-urlencoded"}
