@@ -2,14 +2,16 @@
 
 import re
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
-from studio_browser import launched, new_pages, serving
-from toys import made_toy
-from translate_texts import ROOT
 
-from trinity_compat.run.toy import ToySpec
+sys.path.append(str(Path(__file__).parents[1] / "studio"))  # its browser
+from studio_browser import launched, new_pages, serving
+
+ROOT = Path(__file__).parents[2]
 
 TRAINS_MS = 900_000  # beside another heavy test
 SHORT = """trainer.test_freq=-1
@@ -18,17 +20,22 @@ trainer.total_training_steps=1000
 """
 
 
+@pytest.fixture(autouse=True)
+def own_files(monkeypatch, tmp_path):
+    """The studio's files of its user are the test's."""
+    for place in ("run_index.cache_folder", "start_drafts.cache_folder", "run_notes.data_folder"):
+        monkeypatch.setattr(f"trinity_compat.studio.{place}", lambda: tmp_path / ".own")
+
+
 @pytest.mark.whole
-@pytest.mark.browser
-def test_the_toy_is_started_from_the_page_and_trains(tmp_path):
+def test_the_toy_is_started_from_the_page_and_trains(tmp_path, toy):
     for name in ("run_toy_grpo.sh", "toy_reward.py"):
         shutil.copy(ROOT / "examples" / "verl_scripts" / name, tmp_path)
-    made_toy(tmp_path / "toy", ToySpec(train_rows=256, val_rows=8, warm_steps=1))
     with serving(tmp_path) as listener, launched() as browser, new_pages(browser, listener) as new_page:
         page = new_page()
         page.goto(f"{listener.url}start?file=run_toy_grpo.sh")
         page.get_by_label("Name").fill("grpo")
-        page.get_by_label("Environment").fill("TRAIN_PROMPTS=8\nMINI_PROMPTS=4")
+        page.get_by_label("Environment").fill(f"TOY_DIR={toy}\nTRAIN_PROMPTS=8\nMINI_PROMPTS=4")
         page.get_by_text("More", exact=True).click()
         page.get_by_label("Set", exact=True).fill(SHORT)
         page.get_by_role("button", name="Check", exact=True).click()
