@@ -139,8 +139,9 @@ def test_a_docker_context_has_what_a_wheel_is_made_of(tmp_path):
     """The files that .dockerignore leaves suffice to build; nothing else of a checkout goes along."""
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     for name in kept:
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+        source, target = ROOT / name, tmp_path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation")
     call(tmp_path, *build, "--outdir", tmp_path / "dist", tmp_path)
     assert list((tmp_path / "dist").glob("*.whl"))

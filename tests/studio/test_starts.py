@@ -157,6 +157,8 @@ RUNS, GONE = [side("trainer", "running"), side("explorer", "waiting")], [side("t
         ([side("trainer", "done"), side("explorer", "stopped")], [], "done"),
         ([side("trainer", "stopped"), side("explorer", "done")], [], "stopped"),
         ([side("trainer", "done"), side("explorer", "failed")], [], "failed"),
+        ([side("trainer", "failed"), side("explorer", "stopped")], [start(end=ended(143, ""))], "stopped"),
+        ([side("trainer", "failed"), side("explorer", "stopped")], [start(end=ended(1))], "failed"),
     ],
 )
 def test_the_state_of_a_run(participants, starts, state):

@@ -49,6 +49,8 @@ def state_of(participants: Sequence[Participant], starts: Sequence[RecordedStart
     if is_live(participants) and not ended:
         return "running"
     states = {one.state for one in participants}
+    if ended and any(end.code for end in ends) and not any(end.failure for end in ends):
+        return "stopped"  # by a signal, of which a side in its first steps may say that it failed
     if "failed" in states or any(end.failure for end in ends):
         return "failed"
     if any(one.state == "done" for one in participants if one.role == "trainer"):
