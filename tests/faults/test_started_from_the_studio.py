@@ -9,7 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 sys.path.append(str(Path(__file__).parents[1] / "studio"))  # its browser
-from studio_browser import launched, new_pages, serving
+from browser import launched, new_pages
+from studio_browser import serving
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,6 +4,7 @@ import pytest
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.run.checks import loggers
+from trinity_compat.translate.verl_names import LOGGERS
 
 
 @pytest.fixture(autouse=True)
@@ -61,4 +62,4 @@ def test_wandb_with_a_key_or_offline_may_start(monkeypatch, nobody_s_machine, ho
 def test_the_loggers_are_those_of_the_pinned_verl():
     from verl.utils.tracking import Tracking
 
-    assert set(loggers._PACKAGES) - {"tracking"} == set(Tracking.supported_backend)  # an older name of wandb
+    assert set(LOGGERS) - {"tracking"} == set(Tracking.supported_backend)  # an older name of wandb

@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from browser import SIZES, accessible, launched, new_pages
 from playwright.sync_api import expect
-from studio_browser import SIZES, accessible, launched, new_pages, serving
+from studio_browser import serving
 from test_advise_page import SCRIPT
 
 pytestmark = pytest.mark.browser

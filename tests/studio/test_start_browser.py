@@ -6,9 +6,10 @@ import signal
 import time
 
 import pytest
+from browser import SIZES, accessible, launched, new_pages
 from playwright.sync_api import expect
 from start_commands import Commands
-from studio_browser import SIZES, accessible, launched, new_pages, serving
+from studio_browser import serving
 from studio_jobs import SECRET
 
 from trinity_compat.translate.form import made_from

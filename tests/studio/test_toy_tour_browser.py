@@ -4,9 +4,10 @@ import os
 import signal
 
 import pytest
+from browser import SIZES, accessible, launched, new_pages
 from playwright.sync_api import expect
 from start_commands import MADE, Toys
-from studio_browser import SIZES, accessible, launched, new_pages, serving
+from studio_browser import serving
 
 pytestmark = pytest.mark.browser
 UNTIL = "import pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.1)"
