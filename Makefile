@@ -48,14 +48,14 @@ check: install
 	$(PY) scripts/check_commits.py
 
 # First what is light, verl's imports included; then what starts Ray, an engine, PostgreSQL, a browser or the real
-# trinity-rft, file by file and the longest first (tests/conftest.py). Three at a time on two cores, since half of a
-# test's time is waiting. What fails runs once more, alone; each part leaves its times in .scratch/tests
+# trinity-rft, file by file and the longest first (tests/conftest.py). Two at a time: three took as long
+# (docs/measurements/testing.md). What fails runs once more, alone; each part leaves its times in .scratch/tests
 # (scripts/run_tests.py, scripts/test_times.py).
 HEAVY := runtime or whole or upstream or postgres or browser
 HEAVY_PARTS := $(HEAVY)
 EACH_TIME := not chaos and not nightly
 PART := $(PY) scripts/run_tests.py
-WORKERS := 3
+WORKERS := 2
 BY_FILE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: check test-light test-heavy

@@ -1,8 +1,8 @@
 """Rank the tests by time: ``test_times.py [FOLDER] [--top N]``, from the JUnit files of ``run_tests.py``.
 
 Prints a table of the parts, of the files and of the tests, slowest first: seconds by the clock, CPU seconds
-of the test's process and of the processes that ended in it (tests/conftest.py). With three workers a part
-lasts at least a third of the sum of its tests.
+of the test's process and of the processes that ended in it (tests/conftest.py). With two workers a part
+lasts at least half the sum of its tests.
 """
 
 from __future__ import annotations
