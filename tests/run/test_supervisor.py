@@ -125,6 +125,17 @@ def test_the_one_that_lost_its_peer_is_not_blamed(side, patient):
     assert "explorer was killed by SIGKILL" in outcome.failure
 
 
+def test_one_that_has_said_why_it_fails_may_take_its_time_to_end(side, monkeypatch):
+    monkeypatch.setattr(supervisor, "_BLAME_S", 0.0)
+    monkeypatch.setattr(supervisor, "_ENDING_S", 120.0)
+    outcome = run(
+        side("explorer", "import time; time.sleep(2); raise SystemExit(2)"),
+        side("trainer", "raise SystemExit(3)"),
+        reasons={"explorer": "r.py was edited"},
+    )
+    assert (outcome.code, outcome.failure) == (2, "the explorer ended with exit code 2: r.py was edited")
+
+
 def test_what_a_killed_side_wrote_last_is_not_given_as_the_reason(side):
     killed = "import os; print('step:2 - reward:0', flush=True); os.kill(os.getpid(), 9)"
     outcome = run(side("explorer", killed), side("trainer", FOREVER))

@@ -25,6 +25,7 @@ PEER_DIED = 3  # exit code of a side that ended because the other one had
 POLL_S = 0.2
 _LAST_SIDE_S = 60.0  # limit for the explorer's own end after the trainer is done
 _BLAME_S = 1.0  # wait for the exit code of the peer that a side reports dead
+_ENDING_S = 30.0  # the same where that peer has said why it fails, and has not ended yet
 SILENT_S = 30.0  # without a heartbeat: a process is stopped, or blocked as a whole
 _PEER_SILENT_S = 6.0  # the same where the other side has ended because of it
 _SERVED_S = 5.0  # limit for a served model's process to notice that its server is gone
@@ -200,18 +201,27 @@ def _after_death(children: list[Child], by: Supervision) -> RunOutcome | None:
     if not by.all_needed and _go_on_without(children, by):
         return None
     serves = any(child.command.serves and child.returncode is None for child in children)
-    deadline = time.monotonic() + (_SERVED_S if serves else _BLAME_S)
+    began, patience_s = time.monotonic(), _SERVED_S if serves else _BLAME_S
     while True:
         dead = [child for child in children if child.returncode not in (None, 0)]
         culprits = [child for child in dead if child.returncode != PEER_DIED]
         serving = [child for child in culprits if child.command.serves]
-        if serving or (culprits and not serves) or time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if serving or (culprits and not serves):
+            break
+        if waited_s > patience_s and (culprits or waited_s > _ENDING_S or not _is_ending(children, by)):
             break
         time.sleep(0.05)
     hung = [child for child in culprits if child.hung]
     culprit = (hung or serving or culprits or dead)[0]
     code = BAD_INPUT if culprit.returncode == BAD_INPUT else 1
     return RunOutcome(code, _failure(culprit, by.watch), str(culprit.command.log))
+
+
+def _is_ending(children: list[Child], by: Supervision) -> bool:
+    """Return whether a process that lives has said why it fails: its exit code is the run's."""
+    alive = [child for child in children if child.returncode is None]
+    return any(by.watch.reason(child.command.role, child.process.pid) for child in alive)
 
 
 def _restart(children: list[Child], by: Supervision) -> bool:
