@@ -351,6 +351,7 @@ def test_a_resume_says_how_it_goes(tmp_path):
     waiting = "import sys; sys.stdin.read(); import time; time.sleep(600)"
     resumed = StartedRun([sys.executable, "-c", waiting], tmp_path, tmp_path / "a.log")
     assert "is starting up" in resumed.message(running=False) and resumed.message(running=True) == ""
+    assert resumed.message(running=False) == ""  # it ends, after it ran
     os.kill(resumed.pid, signal.SIGKILL)
     until(lambda: not resumed.lives)
     assert "ended by signal 9" in resumed.message(running=False)

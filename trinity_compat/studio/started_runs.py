@@ -49,6 +49,7 @@ class StartedRun:
             )
         self.pid = self._process.pid
         self.took_s: float | None = None
+        self._has_run = False
         threading.Thread(target=self._reap, daemon=True, name="studio-run").start()
 
     def _reap(self) -> None:
@@ -72,10 +73,11 @@ class StartedRun:
     def message(self, *, running: bool) -> str:
         """Return a message for the run's page: that it begins, or how it failed; else ''.
 
-        ``running`` is True while the job sends heartbeats.
+        ``running`` is True while the job sends heartbeats. Once it has, a process that lives is ending.
         """
+        self._has_run = self._has_run or running
         if self.took_s is None:
-            return "" if running else f"{_BEGINNING[self._action]}: process {self.pid} is starting up."
+            return "" if self._has_run else f"{_BEGINNING[self._action]}: process {self.pid} is starting up."
         code = self._process.returncode
         if code in _EXPECTED:
             return ""
