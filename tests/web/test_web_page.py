@@ -2,11 +2,14 @@
 
 import base64
 import json
+import random
+import shlex
 import tempfile
 import zipfile
 import zlib
 from pathlib import Path
 
+import facts
 import pytest
 from browser import SIZES, WAIT_MS, accessible
 from playwright.sync_api import expect
@@ -76,12 +79,8 @@ def folder():
         yield Path(name)
 
 
-def test_scripts_of_all_kinds_are_the_command_line_s_byte_for_byte(page, folder):
-    texts = {
-        **scripts(),
-        **{path.name: path.read_text() for path in EXAMPLES.glob("*.sh")},
-        "hostile.sh": HOSTILE,
-    }
+def assert_the_command_line_s_bytes(page, folder, texts):
+    """Give each text to the page, whose YAML is what the command that it shows prints; return the results."""
     shown, commands = {}, []
     for name, text in texts.items():
         give(page, name, text)
@@ -93,8 +92,26 @@ def test_scripts_of_all_kinds_are_the_command_line_s_byte_for_byte(page, folder)
     outputs = [out.replace(bytes(folder), FOLDER.encode()) for _, out, _ in ran]
     printed = dict(zip(texts, outputs, strict=True))
     assert [name for name in texts if printed[name] != shown[name]] == []
+    return ran
+
+
+def test_scripts_of_all_kinds_are_the_command_line_s_byte_for_byte(page, folder):
+    examples = {path.name: path.read_text() for path in EXAMPLES.glob("*.sh")}
+    ran = assert_the_command_line_s_bytes(page, folder, {**scripts(), **examples, "hostile.sh": HOSTILE})
     assert sum(1 for code, out, _ in ran if code == 0 and out) > 15
     assert page.evaluate("window.stolen") is None
+
+
+@pytest.mark.parametrize("most", [60, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_recorded_launches_are_the_command_line_s_byte_for_byte(page, folder, most):
+    launches = [launch for script in facts.public_scripts() for launch in script["launches"]]
+    chosen = random.Random(10).sample(launches, min(most, len(launches)))
+    texts = {
+        f"launch-{number}.sh": shlex.join(["python3", "-m", launch["module"], *launch["args"]]) + "\n"
+        for number, launch in enumerate(chosen)
+    }
+    ran = assert_the_command_line_s_bytes(page, folder, texts)
+    assert sum(1 for code, out, _ in ran if code == 0 and out) > len(texts) / 2
 
 
 def test_ten_examples_are_one_click_away(page):
