@@ -50,15 +50,15 @@ def test_names_of_no_job_that_are_asked_for_at_the_same_time_cost_one_scan(tmp_p
     jobs, scans = Jobs(tmp_path), []
     jobs.all()
     monkeypatch.setattr("trinity_compat.studio.jobs._scan", lambda root: scans.append(root) or iter(()))
-    with jobs._lock:
+    with jobs.scan._lock:
         asking = [threading.Thread(target=jobs.get, args=("gone",)) for _ in range(8)]
         for thread in asking:
             thread.start()
-        jobs._began = float("inf")  # a scan that began after all of them asked
+        jobs.scan._began = float("inf")  # a scan that began after all of them asked
     for thread in asking:
         thread.join()
     assert scans == []
-    jobs._began = float("-inf")
+    jobs.scan._began = float("-inf")
     assert jobs.get("gone") is None and len(scans) == 1
 
 

@@ -161,7 +161,7 @@ def test_a_look_has_the_whole_table_where_the_page_has_none(tmp_path):
     studio = client_of(tmp_path)
     page = studio.get("/").text
     make_job(tmp_path / "new", steps=1)
-    studio.app.state.studio.jobs._scanned = float("-inf")
+    studio.app.state.studio.jobs.scan.make_due()
     assert 'value="new"' in look(studio, page).json()["table"]
 
 

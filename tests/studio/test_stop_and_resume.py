@@ -410,5 +410,5 @@ def test_a_job_by_another_place_is_another_job(tmp_path):
     before = jobs.get("it")
     link.unlink()
     link.symlink_to(tmp_path / "two" / "job")
-    jobs._scanned = float("-inf")
+    jobs.scan.make_due()
     assert jobs.get("it").dir.root == tmp_path / "two" / "job" and jobs.get("it") is not before

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.compare.model import RunMetrics
 from trinity_compat.compare.sources import read_runs
 from trinity_compat.studio import job_files
+from trinity_compat.studio.folder_scan import FolderScan
 from trinity_compat.studio.jobs import is_job, shown_name
 
 FORMATS = "a TensorBoard folder, a W&B offline run, an mlflow run's folder, CSV, JSON(L) or a veRL log"
@@ -31,7 +31,6 @@ _MOST_ENTRIES = 20_000  # files of one baseline
 _MOST_RUNS, _MOST_METRICS, _MOST_POINTS = 64, 2_000, 100_000
 _MOST_FOUND = 500
 _DEEPEST = 6  # folders below the studio's
-_SCAN_EVERY_S = 3.0
 _KEPT = 8  # baselines whose runs stay in memory
 File = tuple[str, int, int]  # path, time of change, size
 
@@ -127,42 +126,28 @@ class Baselines:
     def __init__(self, root: Path, given: Mapping[str, Path]) -> None:
         self._root = root.absolute()
         self._given = {one.name: one for one in (Baseline(name, path) for name, path in given.items())}
-        self._found: dict[str, Baseline] = {}
-        self._began = self._scanned = float("-inf")  # the last scan's begin and end
+        self.scan = FolderScan(self._scanned)
         self._runs: OrderedDict[str, tuple[list[File], list[RunMetrics]]] = OrderedDict()
         self._lock = threading.Lock()
         self.are_more = False  # than are listed
 
     def all(self) -> Mapping[str, Baseline]:
         """Return name → baseline, given ones first; scanned again every few seconds."""
-        with self._lock:
-            if time.monotonic() - self._scanned > _SCAN_EVERY_S:
-                self._scan()
-            return self._given | self._found
+        return {**self._given, **self.scan.all()}
 
     def get(self, name: str) -> Baseline | None:
-        """Return the baseline of that name, PREFIX included; None where there is none.
+        """Return the baseline of that name, PREFIX included; None where there is none."""
+        return self._given.get(name) or self.scan.get(name)
 
-        A name that the last scan did not find may be a new file's: it is looked for once more.
-        """
-        asked = time.monotonic()
-        if (found := self._given.get(name) or self.all().get(name)) is not None:
-            return found
-        with self._lock:
-            if self._began < asked:
-                self._scan()
-            return self._found.get(name)
-
-    def _scan(self) -> None:
-        self._began, found = time.monotonic(), dict[str, Baseline]()
+    def _scanned(self, _: Mapping[str, Baseline]) -> Mapping[str, Baseline]:
+        found = dict[str, Baseline]()
         self.are_more = False
         for one in _scan(self._root.resolve()):
             if len(found) == _MOST_FOUND:
                 self.are_more = True
                 break
             found[one.name] = one
-        self._found = {name: found[name] for name in sorted(found) if name not in self._given}
-        self._scanned = time.monotonic()
+        return {name: found[name] for name in sorted(found) if name not in self._given}
 
     def runs(self, one: Baseline) -> list[RunMetrics]:
         """Return its runs, read again when its files have changed. Raises UserError."""

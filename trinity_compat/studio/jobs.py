@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,12 +12,12 @@ from trinity_compat.job.checkpoints import MARKER
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.studio import job_files
+from trinity_compat.studio.folder_scan import FolderScan
 from trinity_compat.studio.path_ownership import not_own
 from trinity_compat.studio.read_only_database import ReadOnlyDatabase, open_read_only, outside
 from trinity_compat.studio.started_runs import StartedRun
 
 _DEEPEST = 6  # folders below the studio's
-_SCAN_EVERY_S = 3.0
 # The files that tell of a change; in the folder of the last one lie the records of sides that start alone.
 _SIGNS = (
     ("buffer", "experiences.db"),
@@ -142,37 +140,22 @@ class Jobs:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self._found: dict[str, Job] = {}
-        self._began = self._scanned = float("-inf")  # the last scan's begin and end
-        self._lock = threading.Lock()
+        self.scan = FolderScan(self._scanned)
 
     def all(self) -> Mapping[str, Job]:
         """Name → job, by name; scanned again every few seconds."""
-        with self._lock:
-            if time.monotonic() - self._scanned > _SCAN_EVERY_S:
-                self._scan()
-            return self._found
+        return self.scan.all()
 
     def get(self, name: str) -> Job | None:
-        """The job of that name, None where the folder has none.
+        """The job of that name, None where the folder has none."""
+        return self.scan.get(name)
 
-        A name that the last scan did not find may be a new job's: it is looked for once more.
-        """
-        asked = time.monotonic()
-        if (found := self.all().get(name)) is not None:
-            return found
-        with self._lock:
-            if self._began < asked:
-                self._scan()
-            return self._found.get(name)
-
-    def _scan(self) -> None:
-        self._began, found = time.monotonic(), dict[str, Job]()
+    def _scanned(self, before: Mapping[str, Job]) -> Mapping[str, Job]:
+        found = {}
         for name, place in sorted(_scan(self.root.resolve())):
-            known = self._found.get(name)
+            known = before.get(name)
             found[name] = known if known and known.dir.root == place else Job(name, place)
-        self._found = found
-        self._scanned = time.monotonic()
+        return found
 
 
 def _scan(root: Path) -> Iterator[tuple[str, Path]]:
