@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def build(out: Path, parser: Path) -> None:
-    """Write the page's files to a folder that is made anew."""
+    """Replace the folder by one with the page's files."""
     with tempfile.TemporaryDirectory(dir=_made(out.parent)) as name:
         folder = Path(name)
         folder.chmod(0o755)

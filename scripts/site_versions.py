@@ -67,7 +67,7 @@ def _check_out(tree: Path, tag: str, folder: Path) -> None:
 
 
 def write_list(out: Path) -> None:
-    """Write the list of the versions in OUT, what is no release first, and the page that leads on."""
+    """Write OUT/versions.json, the working tree before the releases, and OUT/index.html."""
     names = sorted(path.parent.name for path in out.glob("*/index.html"))
     numbered = sorted((name for name in names if _RELEASE.fullmatch(f"v{name}")), key=_numbers, reverse=True)
     ordered = [*(name for name in names if name not in numbered), *numbered]

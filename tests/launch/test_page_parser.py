@@ -107,7 +107,7 @@ def shfmt(path):
 
 
 def of_shfmt(path):
-    """What the page's parser should answer for a file."""
+    """The answer for a file that the page's parser should give."""
     said = shfmt(path)
     error = said.stderr.decode(errors="replace").strip().removeprefix("<standard input>:")
     return {"error": error} if error else {"tree": json.loads(said.stdout)}

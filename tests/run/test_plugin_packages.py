@@ -292,7 +292,7 @@ BAD_CODE = {
     "fails": ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
     "leaves": ("import sys; sys.exit(3)", "SystemExit: 3"),
     "lacks the object": ("", "AttributeError: module 'made_plugin' has no attribute 'Made'"),
-    "is no class": ("Made = 5", "is not a class with a method __call__"),
+    "is not a class": ("Made = 5", "is not a class with a method __call__"),
     "is another class": ("class Made: pass", "is not a class with a method __call__"),
 }
 

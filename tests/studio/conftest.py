@@ -31,3 +31,21 @@ def _own_cache(tmp_path_factory):
             patch.setattr(f"trinity_compat.studio.{module}.data_folder", lambda: cache)
         patch.setattr("trinity_compat.studio.start_drafts.cache_folder", lambda: cache)
         yield
+
+
+@pytest.fixture(scope="module")
+def listener(tmp_path_factory):
+    """Where a studio without jobs listens, for a browser."""
+    from studio_browser import serving
+
+    with serving(tmp_path_factory.mktemp("jobs")) as listener:
+        yield listener
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium for a file's tests."""
+    from browser import launched  # here: it needs playwright
+
+    with launched() as made:
+        yield made

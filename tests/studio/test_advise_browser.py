@@ -4,24 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-from browser import SIZES, accessible, launched, new_pages
+from browser import SIZES, accessible, new_pages
 from playwright.sync_api import expect
-from studio_browser import serving
 from test_advise_page import SCRIPT
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def listener(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("jobs")) as listener:
-        yield listener
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as made:
-        yield made
 
 
 @pytest.mark.parametrize("size", SIZES)

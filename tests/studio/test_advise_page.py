@@ -72,7 +72,7 @@ def test_a_split_or_a_mode_that_cannot_run_says_why(studio):
         (SCRIPT, {"card": "H1000"}, "this card is not known"),
         ("echo no launch", {}, "run.sh"),
         (SCRIPT.replace("main_ppo", "sft_trainer"), {}, "run.sh"),
-        ("  ", {}, "There is no text"),
+        ("  ", {}, "The text is empty"),
     ],
 )
 def test_a_launch_or_a_number_that_is_wrong_says_so_and_is_kept(studio, text, given, said):

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from browser import SIZES, WAIT_MS, accessible, launched, new_pages
+from browser import SIZES, WAIT_MS, accessible, new_pages
 from click.testing import CliRunner
 from playwright.sync_api import expect
 from studio_browser import serving
@@ -78,12 +78,6 @@ def reports(jobs, tmp_path_factory):
 def listener(jobs):
     with serving(jobs) as listener:
         yield listener
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as made:
-        yield made
 
 
 @pytest.fixture
@@ -419,7 +413,7 @@ def test_a_baseline_in_an_overlay_follows_its_file(opened, jobs):
         more.write("step:2 - critic/score/mean:0.75\n")
     expect(score).to_contain_text("baseline:live.log 0.75")
     (jobs / "next").write_text("step:1 - critic/score/mean:0.125\n")
-    (jobs / "next").rename(log)  # begun anew
+    (jobs / "next").rename(log)  # begun again
     expect(score).to_contain_text("baseline:live.log 0.125")
 
 

@@ -1,28 +1,15 @@
 """The guide's examples made in the form as a new user would, in a real browser."""
 
 import pytest
-from browser import SIZES, accessible, launched, new_pages
+from browser import SIZES, accessible, new_pages
 from playwright.sync_api import expect
 from published_forms import FORMS
-from studio_browser import serving
 
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.translate.form import FIELDS, made_from
 from trinity_compat.translate.form.expert import by_path
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def listener(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("jobs")) as listener:
-        yield listener
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as made:
-        yield made
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def studio(server, tmp_path_factory):
 
 
 def text_of(answer):
-    """What the page says, but for its times and what tells one start's pages from another's."""
+    """The page's text without its times and the marks of one start of the studio."""
     assert answer.status_code == 200, answer.text
     text = re.sub(r'name="csrf" value="[^"]+"', "", answer.text)
     return re.sub(r"one|two", "JOB", re.sub(r"\d+(\.\d+)? ?s ago|[\d.]+ s\b", "AGO", text))

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from browser import SIZES, accessible, launched, new_pages
+from browser import SIZES, accessible, new_pages
 from playwright.sync_api import expect
 from start_commands import Commands
 from studio_browser import serving
@@ -19,12 +19,6 @@ SCRIPT = """#!/bin/bash
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\
   actor_rollout_ref.rollout.n=8 trainer.n_gpus_per_node=8 trainer.experiment_name=$RUN
 """
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as made:
-        yield made
 
 
 @pytest.fixture

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-from browser import SIZES, accessible, launched, new_pages
+from browser import SIZES, accessible, new_pages
 from playwright.sync_api import expect
-from studio_browser import serving
 from translate_texts import HOSTILE, ROOT, command_lines, scripts
 
 pytestmark = pytest.mark.browser
@@ -15,18 +14,6 @@ SCRIPT = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.t
 """
 TOY = (ROOT / "examples/verl_scripts/run_toy_grpo.sh").read_text()
 PPO = (ROOT / "tests/translate/published/run_ppo.sh").read_text()
-
-
-@pytest.fixture(scope="module")
-def listener(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("jobs")) as listener:
-        yield listener
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as made:
-        yield made
 
 
 @pytest.fixture

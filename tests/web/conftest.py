@@ -13,7 +13,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(site, tmp_path_factory):
-    """A server of the page with thirty times its limits: a busy machine is no test's subject."""
+    """A server of the page with thirty times its limits, which a busy machine does not reach."""
     with serving(with_limit(site, tmp_path_factory.mktemp("web") / "patient", 300)) as server:
         yield server
 

@@ -65,7 +65,7 @@ async def advise(request: Request) -> Response:
     texts = {name: given.get(name, default) for name, default in texts.items()}
     if not texts["text"].strip():
         return _page(
-            request, texts, {"problem": "There is no text: paste a launch script or a Trinity YAML."}
+            request, texts, {"problem": "The text is empty: paste a launch script or a Trinity YAML."}
         )
     return _page(request, texts, await run_in_threadpool(_advised, request, texts))
 

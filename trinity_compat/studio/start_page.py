@@ -1,7 +1,7 @@
 """The page Start: from a script or YAML to a run on this machine.
 
 Its form becomes a draft (``start_drafts.py``), whose page shows command, environment and checks, and starts
-it. With --read-only there is no such page.
+it. A studio with --read-only refuses it.
 """
 
 from __future__ import annotations
