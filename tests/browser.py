@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from importlib import resources
+from pathlib import Path
 
 import needs
 from playwright.sync_api import expect, sync_playwright
@@ -53,6 +55,31 @@ def new_pages(browser, listener):
     for context in contexts:
         context.close()
     assert said == []
+
+
+def at_each_size(page):
+    """Give the page each size in turn, ``wide`` at last, and yield the size's name: one load for all."""
+    for size, (width, height, scheme) in reversed(SIZES.items()):
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
+        yield size
+
+
+def fits(page) -> None:
+    """Wait until nothing is wider than the window: charts are drawn again a frame after its size changes."""
+    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth", timeout=30_000)
+
+
+def is_whole(page, picture="") -> None:
+    """Check a page at each size: it fits, and axe-core finds nothing serious.
+
+    ``picture``: name of the page's pictures in the folder ``STUDIO_SCREENSHOTS``, where that is set.
+    """
+    for size in at_each_size(page):
+        fits(page)
+        assert accessible(page)
+        if picture and (folder := os.environ.get("STUDIO_SCREENSHOTS")):
+            page.screenshot(path=Path(folder) / f"{picture}-{size}.png", full_page=True)
 
 
 _AXE = """axe.run(document, {resultTypes: ['violations']}).then(found => found.violations

@@ -79,6 +79,13 @@ class Run:
         """Finish, where something has just ended the run."""
         return self.finish(ENDS_S)
 
+    def wait_until_all_have_ended(self):
+        """The same of a run that the test has not started itself."""
+        deadline = time.monotonic() + ENDS_S
+        while self.alive():
+            assert time.monotonic() < deadline, self.alive()
+            time.sleep(0.1)
+
     def ctrl_c(self):
         os.killpg(self.process.pid, signal.SIGINT)
 

@@ -1,5 +1,6 @@
 """One run as three commands on two machines: network namespaces, with a Ray for each command and a job
-directory for each machine. They share PostgreSQL over TCP, and a file system for the weights."""
+directory for each machine. They share PostgreSQL over TCP, and a file system for the weights. ReMax's greedy
+answers go the same way."""
 
 import contextlib
 import os
@@ -9,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import needs
+import numpy as np
 import pytest
 
 from trinity_compat.buffer import open_buffer
@@ -101,7 +103,8 @@ def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, se
         options = ["--mode", mode, "--database", url, "--job", str(tmp_path / place)]
         options += ["--set", "synchronizer.sync_method=checkpoint", "--set", "log.group_by_node=true"]
         options += ["--explorers", "2", *more]
-        one = run(f"trainer.total_training_steps={STEPS}", options=options, name="-".join([mode, *more]))
+        words = (f"trainer.total_training_steps={STEPS}", "algorithm.adv_estimator=remax")
+        one = run(*words, options=options, name="-".join([mode, *more]))
         one.command = [*machine.prefix, *one.command]
         return one.start()
 
@@ -120,10 +123,11 @@ def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, se
     stats = report.stats()
     report.close()
     assert (stats.ledger_steps, stats.last_step, stats.used_twice) == (STEPS, STEPS, 0)
-    assert stats.lag == {0: STEPS * 8 * 8}
+    assert stats.lag == {0: STEPS * 8 * 9}  # a group's greedy answer too
     buffer = open_buffer(url)
     weights = buffer.get_version(STEPS)
     made = [len(buffer.read_metrics(f"explorer_{index}")) for index in (0, 1)]
+    remax_compares_each_answer_with_its_group_s_greedy_one(buffer)
     buffer.close()
     # each one its share of every step that it came in time for: the first makes what nobody is there for
     assert made[0] == STEPS and 1 <= made[1] <= STEPS
@@ -135,3 +139,19 @@ def test_two_explorers_and_a_trainer_on_two_machines(run, tmp_path, machines, se
         assert (tmp_path / "far" / "log" / machines[0].address / "explorer_0.log").stat().st_size
         assert (tmp_path / "near" / "log" / machines[1].address / "explorer_1.log").stat().st_size
         assert (tmp_path / "near" / "log" / machines[1].address / "trainer.log").stat().st_size
+
+
+def remax_compares_each_answer_with_its_group_s_greedy_one(buffer):
+    groups = buffer.groups("train")
+    told = {
+        step: metrics["critic/advantages/mean"] for step, metrics in buffer.read_metrics("trainer") if step
+    }
+    assert sorted(told) == [1, 2, 3]
+    for step, mean in told.items():
+        advantages, lengths = [], []
+        for group in groups[(step - 1) * 8 : step * 8]:
+            *sampled, greedy = group.experiences
+            assert len(sampled) == 8
+            advantages += [part.reward - greedy.reward for part in sampled]
+            lengths += [len(part.response_ids) for part in sampled]
+        assert mean == pytest.approx(np.average(advantages, weights=lengths), abs=1e-6)

@@ -1,4 +1,4 @@
-"""A real start from the page: checked by doctor and the dry run, it trains, and is stopped from its page."""
+"""A run by the studio's pages alone: checked, started, watched, read and stopped, in a real browser."""
 
 import re
 import shutil
@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser import accessible, launched, new_pages
 from playwright.sync_api import expect
 
-sys.path.append(str(Path(__file__).parents[1] / "studio"))  # its browser
-from browser import launched, new_pages
+sys.path.append(str(Path(__file__).parents[1] / "studio"))
 from studio_browser import serving
 
 ROOT = Path(__file__).parents[2]
@@ -28,29 +28,45 @@ def own_files(monkeypatch, tmp_path):
         monkeypatch.setattr(f"trinity_compat.studio.{place}", lambda: tmp_path / ".own")
 
 
+@pytest.mark.runtime
 @pytest.mark.whole
-def test_the_toy_is_started_from_the_page_and_trains(tmp_path, toy):
+def test_a_run_is_checked_started_watched_read_and_stopped(run, tmp_path, toy):
     for name in ("run_toy_grpo.sh", "toy_reward.py"):
         shutil.copy(ROOT / "examples" / "verl_scripts" / name, tmp_path)
+    one = run()  # which the page starts
+    one.job = tmp_path / "grpo"
     with serving(tmp_path) as listener, launched() as browser, new_pages(browser, listener) as new_page:
         page = new_page()
         page.goto(f"{listener.url}start?file=run_toy_grpo.sh")
         page.get_by_label("Name").fill("grpo")
-        page.get_by_label("Environment").fill(f"TOY_DIR={toy}\nTRAIN_PROMPTS=8\nMINI_PROMPTS=4")
+        given = {"TOY_DIR": toy, "TRAIN_PROMPTS": 8, "MINI_PROMPTS": 4, "TC_TEST_MARK": one.mark}
+        page.get_by_label("Environment").fill("\n".join(f"{name}={value}" for name, value in given.items()))
         page.get_by_text("More", exact=True).click()
         page.get_by_label("Set", exact=True).fill(SHORT)
         page.get_by_role("button", name="Check", exact=True).click()
         expect(page.get_by_role("button", name="Start", exact=True)).to_be_visible()
         expect(page.get_by_label("Plan")).to_contain_text(f"job       {tmp_path}/grpo")
         expect(page.get_by_role("row", name=re.compile("^memory"))).to_contain_text("GiB free")
-        assert not (tmp_path / "grpo").exists()
+        assert not one.job.exists()
         page.get_by_role("button", name="Start", exact=True).click()
         page.wait_for_url("**/run/grpo", timeout=TRAINS_MS)
-        try:
-            expect(page.get_by_role("heading", name="launcher")).to_be_visible()
-            expect(page.locator("#t-step")).not_to_have_text("0", timeout=TRAINS_MS)
-            expect(page.locator("#charts .chart").first).to_be_visible()
-        finally:
-            page.get_by_role("link", name="Stop…").click()
-            page.get_by_role("button", name="Stop the run").click()
-            expect(page.locator("#stop")).to_be_hidden()
+
+        expect(page.get_by_role("heading", name="launcher")).to_be_visible()
+        expect(page.locator("#t-step")).to_have_text(re.compile("[2-9]|..+"), timeout=TRAINS_MS)
+        expect(page.locator("#charts .chart").first).to_be_visible()
+        expect(page.get_by_label("log of trainer", exact=True)).to_contain_text("step:1 ")
+        assert accessible(page)
+
+        page.goto(f"{listener.url}experiences/grpo?sort=reward")
+        page.locator(".answers a").first.click()
+        # Of answers that are the same one is shown, with the places of the others.
+        expect(page.locator("article.answer, article.answer .facts span[id]")).to_have_count(8)
+        expect(page.locator("article.answer .tokens .t").first).to_be_visible()
+        assert accessible(page)
+
+        page.goto(f"{listener.url}run/grpo")
+        page.get_by_role("link", name="Stop…").click()
+        page.get_by_role("button", name="Stop the run").click()
+        expect(page.locator("#state")).to_have_text("stopped")
+    one.wait_until_all_have_ended()
+    one.nothing_is_left_and_nothing_lost()

@@ -1,22 +1,18 @@
 """The page Which mode in a real browser: its pictures, its tables, at both sizes."""
 
-import os
-from pathlib import Path
-
 import pytest
-from browser import SIZES, accessible, new_pages
+from browser import is_whole, new_pages
 from playwright.sync_api import expect
 from test_advise_page import SCRIPT
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_file_that_is_opened_gets_a_picture_of_each_mode(browser, listener, size):
+def test_a_file_that_is_opened_gets_a_picture_of_each_mode(browser, listener):
     with new_pages(browser, listener) as new_page:
-        page = new_page(size)
+        page = new_page()
         page.goto(f"{listener.url}advise")
-        assert accessible(page)
+        is_whole(page)
         page.set_input_files("#file", {"name": "run.sh", "mimeType": "text/plain", "buffer": SCRIPT.encode()})
         expect(page.get_by_label("A launch script")).to_have_value(SCRIPT)
         page.get_by_label("GPUs", exact=True).fill("8")
@@ -30,7 +26,4 @@ def test_a_file_that_is_opened_gets_a_picture_of_each_mode(browser, listener, si
         expect(page.locator("article[aria-label='split, offset 1'] tbody tr").first).to_contain_text(
             "explorer"
         )
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert accessible(page)
-        if folder := os.environ.get("STUDIO_SCREENSHOTS"):
-            page.screenshot(path=Path(folder) / f"advise-{size}.png", full_page=True)
+        is_whole(page, "advise")

@@ -1,7 +1,7 @@
 """The guide's examples made in the form as a new user would, in a real browser."""
 
 import pytest
-from browser import SIZES, accessible, new_pages
+from browser import is_whole, new_pages
 from playwright.sync_api import expect
 from published_forms import FORMS
 
@@ -36,11 +36,6 @@ def enter(page, form):
             field.select_option(text)
         else:
             field.fill(text)
-
-
-def is_whole(page):
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert accessible(page)
 
 
 @pytest.mark.parametrize(("name", "size"), [("grpo", "wide"), ("ppo", "narrow")])
@@ -85,10 +80,9 @@ def test_without_a_script_the_button_makes_the_files(opened):
     expect(page.get_by_text("trainer.total_epochs=7").first).to_be_visible()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_every_field_of_a_pasted_script(opened, size):
+def test_every_field_of_a_pasted_script(opened):
     """Loaded, found by a word, changed: the change and the script follow while one types."""
-    page = opened(size, path="/configure/expert")
+    page = opened(path="/configure/expert")
     is_whole(page)
     page.get_by_text("Load a YAML or a script").click()
     page.locator("#text").fill(made_from({}).script)
@@ -121,9 +115,8 @@ def test_without_a_script_every_field_is_checked_by_a_button(opened):
     expect(page.get_by_label("buffer.total_epochs", exact=True)).to_have_value("8")
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_loaded_script_goes_on_as_a_form_whose_address_holds_it(opened, size):
-    page = opened(size)
+def test_a_loaded_script_goes_on_as_a_form_whose_address_holds_it(opened):
+    page = opened()
     page.get_by_text("Load a YAML or a script").click()
     given = {"epochs": "7", "settings": "actor_rollout_ref.actor.entropy_coeff=0.5"}
     page.get_by_label("A launch script of veRL").fill(f"export RUN=1\n{made_from(given).script}")
@@ -131,7 +124,7 @@ def test_a_loaded_script_goes_on_as_a_form_whose_address_holds_it(opened, size):
     expect(page.locator("#f-epochs")).to_have_value("7")
     expect(page.locator("#f-settings")).to_have_value(given["settings"])
     expect(page.locator("section.load tbody")).to_contain_text("explorer.env_vars")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth") and accessible(page)
+    is_whole(page)
     page.locator("#f-epochs").fill("8")
     expect(page.locator("#t-script")).to_contain_text("trainer.total_epochs=8")
     page.reload()

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from browser import SIZES, accessible, new_pages
+from browser import is_whole, new_pages
 from playwright.sync_api import expect
 from start_commands import Commands
 from studio_browser import serving
@@ -42,20 +42,14 @@ def opened(browser, tmp_path, commands):
         os.killpg(found, signal.SIGKILL)
 
 
-def is_whole(page):
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert accessible(page)
-
-
 def check(page):
     page.get_by_role("button", name="Check", exact=True).click()
     expect(page.get_by_role("button", name="Start", exact=True)).to_be_visible()
     expect(page.get_by_text("9.0 GiB free")).to_be_visible()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_script_is_chosen_checked_and_started_and_its_run_s_page_opens(opened, tmp_path, size):
-    page = opened("/start", size)
+def test_a_script_is_chosen_checked_and_started_and_its_run_s_page_opens(opened, tmp_path):
+    page = opened("/start")
     is_whole(page)
     page.get_by_label("Script").select_option("run.sh")
     page.get_by_label("Name").fill("toy/grpo")
@@ -73,10 +67,9 @@ def test_a_script_is_chosen_checked_and_started_and_its_run_s_page_opens(opened,
     expect(page.locator("h1")).to_contain_text("running")
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_refused_launch_is_shown_changed_and_checked_again(opened, commands, size):
+def test_a_refused_launch_is_shown_changed_and_checked_again(opened, commands):
     commands.dry_run = "import sys; print('error: run.sh:3: RUN is not set', file=sys.stderr); sys.exit(2)"
-    page = opened("/start?file=run.sh", size)
+    page = opened("/start?file=run.sh")
     page.get_by_role("button", name="Check", exact=True).click()
     expect(page.get_by_role("alert").filter(has_text="RUN is not set")).to_be_visible()
     expect(page.get_by_text("9.0 GiB free")).to_be_visible()

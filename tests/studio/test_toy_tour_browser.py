@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from browser import SIZES, accessible, launched, new_pages
+from browser import is_whole, launched, new_pages
 from playwright.sync_api import expect
 from start_commands import MADE, Toys
 from studio_browser import serving
@@ -21,24 +21,18 @@ def toys(monkeypatch):
         os.killpg(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_two_clicks_lead_from_an_empty_studio_to_a_run(tmp_path, toys, size):
+def test_two_clicks_lead_from_an_empty_studio_to_a_run(tmp_path, toys):
     toys.make = "import sys; sys.exit('error: no space is left')"
     with serving(tmp_path) as listener, launched() as browser, new_pages(browser, listener) as new_page:
-        page = new_page(size)
-
-        def is_whole():
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            assert accessible(page)
-
-        is_whole()
+        page = new_page()
+        is_whole(page)
         page.get_by_role("button", name="Make the toy").click()
         expect(page.get_by_role("alert").filter(has_text="no space is left")).to_be_visible()
-        is_whole()
+        is_whole(page)
         toys.make = f"{MADE}\n{UNTIL.format(str(tmp_path / 'go'))}"
         page.get_by_role("button", name="Make the toy").click()
         expect(page.get_by_label("Output")).to_contain_text("300 steps")
-        is_whole()
+        is_whole(page)
         (tmp_path / "go").touch()
         page.get_by_role("button", name="Start it").click()
         page.wait_for_url("**/run/toy-grpo")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from browser import SIZES, accessible, new_pages
+from browser import at_each_size, fits, is_whole, new_pages
 from playwright.sync_api import expect
 from translate_texts import HOSTILE, ROOT, command_lines, scripts
 
@@ -66,14 +66,12 @@ def test_ten_scripts_and_a_hostile_one_are_the_command_line_s_byte_for_byte(open
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_page_is_whole_and_accessible_with_and_without_a_text(opened, size):
-    page = opened(size)
+def test_the_page_is_whole_and_accessible_with_and_without_a_text(opened):
+    page = opened()
     for text in ("", SCRIPT):
         if text:
             give(page, "run.sh", text)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert accessible(page)
+        is_whole(page)
 
 
 def test_a_line_lights_up_the_other_side_s_with_rule_status_and_reason(opened):
@@ -142,15 +140,15 @@ def tab(page, name):
     page.wait_for_selector(f"#{name.split()[0].lower()}:not([hidden]):not([data-waits])")
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_other_tabs_are_whole_and_accessible(opened, size):
-    page = opened(size)
+def test_the_other_tabs_are_whole_and_accessible(opened):
+    page = opened()
     give(page, "run.sh", SCRIPT)
     for name in ("Audit", "Upgrade", "Diff", "Ignored keys", "Advise"):
         tab(page, name)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for _ in at_each_size(page):
+            fits(page)
     page.evaluate("for (const panel of document.querySelectorAll('.panel')) panel.hidden = false")
-    assert accessible(page)  # once, since axe takes seconds
+    is_whole(page)  # once, since axe takes seconds
 
 
 def test_the_audit_is_filtered_and_leads_to_the_lines(opened):

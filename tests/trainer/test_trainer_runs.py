@@ -229,7 +229,7 @@ async def thoughts_of_vllm(spec, left, version):
     return found
 
 
-@pytest.mark.whole
+@pytest.mark.nightly
 def test_with_lora_merge_a_version_is_a_whole_model(toy_dir, tmp_path):
     lora = ["actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora.merge=True"]
     spec = job(toy_dir, tmp_path, *lora, "trainer.total_training_steps=2")

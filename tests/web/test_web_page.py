@@ -11,7 +11,7 @@ from pathlib import Path
 
 import facts
 import pytest
-from browser import SIZES, WAIT_MS, accessible
+from browser import WAIT_MS, at_each_size, fits, is_whole
 from playwright.sync_api import expect
 from translate_texts import HOSTILE, ROOT, command_lines, scripts
 from web_page import serving, with_limit
@@ -271,17 +271,16 @@ def test_a_text_that_is_too_long_has_no_link(page):
     expect(page.locator("#share-note")).to_have_text("The text is too long for a link.")
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_the_page_is_whole_and_accessible_with_and_without_a_text(opened, size):
-    page = opened(size)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert accessible(page)
+def test_the_page_is_whole_and_accessible_with_and_without_a_text(opened):
+    page = opened()
+    is_whole(page)
     give(page, "run.sh", GRPO)
     for name in ("Audit", "Upgrade", "Diff", "Ignored keys", "Advise"):
         tab(page, name)
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for _ in at_each_size(page):
+            fits(page)
     page.evaluate("for (const panel of document.querySelectorAll('.panel, #tree')) panel.hidden = false")
-    assert accessible(page)  # once for all tabs, since axe takes seconds
+    is_whole(page)  # once for all tabs, since axe takes seconds
 
 
 def test_a_worker_that_does_not_answer_is_ended_and_another_started(browser, site, tmp_path):

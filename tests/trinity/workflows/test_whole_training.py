@@ -105,7 +105,7 @@ def test_a_class_whose_steps_are_no_conversation(tmp_path, toy, change):
         assert metrics["critic/score/mean"] == pytest.approx(explored[step]["critic/score/mean"], abs=1e-5)
 
 
-@pytest.mark.whole
+@pytest.mark.nightly
 @pytest.mark.upstream
 def test_a_class_of_trinity_rft_s(tmp_path, toy):
     """Its package beside us, as requirements/workflows.txt installs it; the reward is a plugin's."""
