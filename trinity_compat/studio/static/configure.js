@@ -41,18 +41,6 @@
     clearTimeout(timer);
     look();
   });
-  result.addEventListener("click", async event => {
-    const button = event.target.closest("[data-copy]");
-    if (!button) return;
-    const text = document.getElementById(button.dataset.copy);
-    try {
-      await navigator.clipboard.writeText(text.textContent);
-      button.textContent = "Copied";
-    } catch { // not a secure context: the text is chosen, for the keyboard's copy
-      getSelection().selectAllChildren(text);
-      button.textContent = "Chosen: copy it";
-    }
-  });
   const find = document.getElementById("find");
   find?.addEventListener("input", () => {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);

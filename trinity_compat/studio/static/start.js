@@ -17,17 +17,5 @@
     if (inner().dataset.busy && !inner().dataset.run) setTimeout(watch, pause_ms);
   };
   if (inner().dataset.busy) setTimeout(watch, pause_ms);
-  for (const button of document.querySelectorAll("[data-copy]")) {
-    button.hidden = false;
-    button.addEventListener("click", async () => {
-      const text = document.getElementById(button.dataset.copy);
-      try {
-        await navigator.clipboard.writeText(text.textContent);
-        button.textContent = "Copied";
-      } catch { // not a secure context: the text is chosen, for the keyboard's copy
-        getSelection().selectAllChildren(text);
-        button.textContent = "Chosen: copy it";
-      }
-    });
-  }
+  for (const button of document.querySelectorAll("[data-copy]")) button.hidden = false;
 })();
