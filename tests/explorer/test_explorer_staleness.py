@@ -96,12 +96,14 @@ class PacedVersions(VersionSelector):
     """Selects no version too early, and counts the calls that found none."""
 
     pace: Pace
+    trainer = 1  # where it was when the buffer's state was read
 
     def version_for(self, work, loaded):
-        self.pace.held = work.step > self.pace.trainer + self.pace.ahead
+        too_early = work.step > self.trainer + self.pace.ahead
+        self.pace.held = too_early and self.trainer == self.pace.trainer
         # By broadcast an explorer may begin with the model path before version 0 is offered: not here.
         begins = self.takes_over and loaded is INITIAL
-        found = None if self.pace.held or begins else super().version_for(work, loaded)
+        found = None if too_early or begins else super().version_for(work, loaded)
         self.pace.idle = self.pace.idle + 1 if found is None else 0
         return found
 
@@ -113,6 +115,10 @@ class PacedScheduler(Scheduler):
         super().__init__(spec, buffer, train, None)
         self.versions = PacedVersions(spec, buffer, train.order.batch_size, 0)
         self.versions.pace = self.pace = pace
+
+    def is_finished(self):
+        self.versions.trainer = self.pace.trainer  # its version is then in the state
+        return super().is_finished()
 
     def next_work(self, history):
         work = super().next_work(history)
