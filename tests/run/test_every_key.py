@@ -360,8 +360,10 @@ def paths_of(config):
     apart = ["stages.", f"{COMPAT}.stands_for.", f"{COMPAT}.verl."]
     if value_at(config, ROW):
         apart.append(TASKSETS)  # the two cannot stand together
-    leaf = {path for path in found if not any(each.startswith(f"{path}.") for each in here)}
-    return [path for path in dict.fromkeys(found) if path in leaf and not path.startswith(tuple(apart))]
+    sections = {path[:end] for path in here for end, each in enumerate(path) if each == "."}
+    return [
+        path for path in dict.fromkeys(found) if path not in sections and not path.startswith(tuple(apart))
+    ]
 
 
 class Yaml:
@@ -433,10 +435,12 @@ def beside(path, *, by_hand):
 
 @pytest.fixture(scope="module")
 def wrong_fields(tmp_path_factory):
-    files = {}
+    files, every = {}, {}
 
     def wrong_in(config, section, *, by_hand):
-        paths = [path for path in paths_of(config) if f"{path}.".startswith(f"{section}.")]
+        if by_hand not in every:
+            every[by_hand] = paths_of(config)
+        paths = [path for path in every[by_hand] if f"{path}.".startswith(f"{section}.")]
         by_file = {}
         for path in paths:
             name = json.dumps([by_hand, needs := beside(path, by_hand=by_hand)])
