@@ -219,8 +219,10 @@ class Job:
             if not self.database.exists():
                 return None
             with suppress(sqlite3.Error), closing(self.connect()) as conn:
-                # The first start is in the history that the database begins with.
-                if number and (conn.execute(BEGUN).fetchone()[0] or 0) < began:
+                # The first start is in the history that the database begins with, and so is one after a kill
+                # before the first step. Others begin a history when they resume.
+                resumes = number and self.kills[-1].step
+                if resumes and (conn.execute(BEGUN).fetchone()[0] or 0) < began:
                     return None
                 return int(conn.execute(COMPLETED).fetchone()[0] or 0)
             return None
