@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat.common.paths import from_home
@@ -133,12 +133,12 @@ def _release_caution(view: LaunchView) -> Iterator[Caution]:
     differing = {key: values for key, values in defaults.items() if _differ(values)}
     if not differing:
         return
-    shown = [f"{_short(key)} {_spelled(values)}" for key, values in differing.items()]
+    shown = [f"{_short(key)}: {_spelled(values)}" for key, values in differing.items()]
     more = f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     yield notice(
         "TW018",
-        f"the keys fit veRL {', '.join(able)} equally well and {view.origin.version.value} is taken; "
-        f"defaults that this launch relies on differ between them: {'; '.join(shown[:_SHOWN])}{more}",
+        f"the keys fit veRL {_fitting(able)} equally well, and {view.origin.version.value} is taken; "
+        f"defaults that this launch relies on differ: {'; '.join(shown[:_SHOWN])}{more}",
         view.launch.where,
         f"name the release that the script was written for, e.g. --verl-version {able[0]}, or set these keys",
     )
@@ -180,13 +180,20 @@ def _differ(values: Mapping[str, object]) -> bool:
 
 
 def _spelled(values: Mapping[str, object]) -> str:
-    """Format values per span of releases: ``0.001 (0.2.0–0.3.0), 0 (0.4.1–0.9.1)``."""
-    runs = []
+    """Format values by release, the oldest first: ``0.001 until 0.3.0, 0 since 0.4.1``."""
+    spans: list[str] = []
     for value, group in itertools.groupby(values.items(), key=lambda item: item[1]):
         versions = [version for version, _ in group]
-        span = versions[0] if len(versions) == 1 else f"{versions[0]}–{versions[-1]}"
-        runs.append(f"{_value(value)} ({span})")
-    return ", ".join(runs)
+        span = f"since {versions[0]}" if spans else f"until {versions[-1]}"
+        spans.append(f"{_value(value)} {span}")
+    return ", ".join(spans)
+
+
+def _fitting(able: Sequence[str]) -> str:
+    first = VERL_RELEASES.index(able[0])
+    if len(able) > 2 and tuple(able) == VERL_RELEASES[first : first + len(able)]:
+        return f"{able[0]} to {able[-1]}"
+    return ", ".join(able)
 
 
 def _value(value: object) -> str:
