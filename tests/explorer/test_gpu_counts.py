@@ -9,6 +9,7 @@ import pytest
 import ray.util.scheduling_strategies  # noqa: F401  found still where a test puts something in ray's place
 
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.network import LOOPBACK
 from trinity_compat.explorer import main
 from trinity_compat.explorer.rollout import worker_group
 from trinity_compat.job.gpus import check_gpus
@@ -82,9 +83,9 @@ class FakeRay:
     """A cluster with one GPU, on which the second engine's actor waits for its place."""
 
     def __init__(self, monkeypatch):
-        self.actors = []
+        self.actors, self.joined = [], []
         resources = {"cluster_resources": lambda: {"GPU": 1.0}, "available_resources": dict}
-        module = SimpleNamespace(init=lambda **_: None, remote=lambda _: self, kill=None, **resources)
+        module = SimpleNamespace(init=self._init, remote=lambda _: self, kill=None, **resources)
         module.get_runtime_context = lambda: SimpleNamespace(get_node_id=lambda: "a")
         monkeypatch.setitem(sys.modules, "ray", module)
         monkeypatch.setenv("RAY_ADDRESS", "somewhere")
@@ -102,6 +103,9 @@ class FakeRay:
         start = SimpleNamespace(remote=self._answer(len(self.actors)))
         self.actors.append(SimpleNamespace(start=start, identity=SimpleNamespace(remote=self._identity)))
         return self.actors[-1]
+
+    def _init(self, **words):
+        self.joined.append((words["address"], words.get("_node_ip_address")))
 
     async def _identity(self):
         return {"pid": os.getpid(), "started": 0.0, "node": "b", "host": "node7"}
@@ -121,6 +125,19 @@ def test_the_explorer_looks_when_it_has_joined_ray(monkeypatch):
     with pytest.raises(UserError, match="the run wants 2 GPUs, and Ray has 1"):
         main._join_ray(spec())
     main._join_ray(spec("explore"))
+
+
+def test_the_explorer_joins_the_ray_that_is_named_else_starts_one_for_this_machine_alone(
+    monkeypatch, tmp_path
+):
+    fake, kept = FakeRay(monkeypatch), []
+    monkeypatch.setattr(main.file_modes, "ray_folder", lambda: tmp_path)
+    monkeypatch.setattr(main, "keep_ray_here", lambda: kept.append(len(fake.joined)))
+    main._join_ray(spec("explore"))
+    monkeypatch.delenv("RAY_ADDRESS")
+    main._join_ray(spec("explore"))
+    assert fake.joined == [("somewhere", None), ("local", LOOPBACK)]
+    assert kept == [1]  # before the second alone
 
 
 @pytest.mark.verl

@@ -26,7 +26,7 @@ from trinity_compat.explorer.teachers import address
 from trinity_compat.explorer.teachers.arguments import Distillation, Teacher, distillation, teacher_arguments
 from trinity_compat.explorer.teachers.child import TeacherServer
 from trinity_compat.explorer.teachers.client import TeacherClient, connected
-from trinity_compat.explorer.teachers.media import PromptMedia
+from trinity_compat.explorer.teachers.media import PromptMedia, PromptReader
 from trinity_compat.explorer.teachers.wire import ScoreRequest, TeacherRows
 
 verl = pytest.mark.verl
@@ -127,6 +127,14 @@ def test_media_that_cannot_be_read_are_refused(name):
     with pytest.raises(RunError, match="refused the task with index 7") as told:
         asyncio.run(go())
     assert message in str(told.value) and engine.most == 0
+
+
+@pytest.mark.parametrize(
+    ("processor", "content"), [(None, [{"type": "image", "image": "a.png"}]), ("the policy's", "text alone")]
+)
+def test_no_media_are_read_without_a_processor_and_of_text_alone(processor, content):
+    task = {"raw_prompt": [{"role": "user", "content": content}]}
+    assert asyncio.run(PromptReader(OmegaConf.create({}), processor).read(task)) is None
 
 
 def test_answers_to_one_prompt_are_requests_of_their_own_with_its_media():
