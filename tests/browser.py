@@ -71,13 +71,14 @@ def fits(page) -> None:
 
 
 def is_whole(page, picture="") -> None:
-    """Check a page at each size: it fits, and axe-core finds nothing serious.
+    """Check a page at each size: it fits, axe-core finds nothing serious, and no text of a run has acted.
 
     ``picture``: name of the page's pictures in the folder ``STUDIO_SCREENSHOTS``, where that is set.
     """
     for size in at_each_size(page):
         fits(page)
         assert accessible(page)
+        assert page.evaluate("window.stolen") is None  # which the tests' hostile texts would set
         if picture and (folder := os.environ.get("STUDIO_SCREENSHOTS")):
             page.screenshot(path=Path(folder) / f"{picture}-{size}.png", full_page=True)
 
