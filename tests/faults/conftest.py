@@ -80,7 +80,7 @@ class Run:
         return self.finish(ENDS_S)
 
     def wait_until_all_have_ended(self):
-        """The same of a run that the test has not started itself."""
+        """Wait for the end of a run that another process has started."""
         deadline = time.monotonic() + ENDS_S
         while self.alive():
             assert time.monotonic() < deadline, self.alive()

@@ -28,7 +28,7 @@ def test_no_answer_is_trained_with_the_reward_of_another_file(run, tmp_path):
     path.write_text(REWARD.format("-7.0"))
     again = run(*words, options=(*STYLE, "--restarts", "1"), name="again").start()
     again.wait_for(
-        lambda: again.sql(f"select count(distinct l.trainer_step) {USED} where reward = -7")[0][0] >= 2
+        lambda: again.sql(f"select count(distinct l.trainer_step) {USED} where reward = -7")[0][0] >= 3
     )
     assert f"reward function {path} was edited: " in again.out
     assert re.search(r"(?m)^\(RewardFunction pid=\d+\) scores$", again.out)

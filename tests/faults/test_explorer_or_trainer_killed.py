@@ -29,7 +29,7 @@ def test_whatever_dies_in_a_job_it_goes_on_where_it_was(run, toy, monkeypatch, c
     an_explorer_and_then_the_next_one_s_engine_are_killed(one)
 
     step = int((one.job / "latest_checkpointed_iteration.txt").read_text())
-    last = step + 10
+    last = step + 16
     more = run(f"trainer.total_training_steps={last}", options=(*options, "--explorers", "2"), name="again")
     again = more.start()
     a_trainer_and_then_one_of_two_explorers_are_killed(again, step)
@@ -61,7 +61,7 @@ def an_explorer_and_then_the_next_one_s_engine_are_killed(one):
     one.side("explorer").kill()
     begun = one.trained_steps()
     # The dead one had made a step ahead at most: these are its successor's.
-    one.wait_for(lambda: AGAIN in one.out and one.trained_steps() >= begun + 3)
+    one.wait_for(lambda: AGAIN in one.out and one.trained_steps() >= begun + 4)
     assert "the explorer was killed by SIGKILL" in one.out
     engines = one.processes("ray::RolloutWorker")  # Ray names an actor's process after its class
     assert engines
@@ -77,7 +77,7 @@ def a_trainer_and_then_one_of_two_explorers_are_killed(again, step):
     # Steps after the checkpoint may be there of the run before, until the trainer resumes.
     again.wait_for(lambda: again.sql("select 1 from ledger where history_id > 1"))
     again.side("trainer").kill()
-    again.wait_for(lambda: AGAIN in again.out and again.trained_steps() > step + 2)
+    again.wait_for(lambda: AGAIN in again.out and again.trained_steps() > step + 4)
     (second,) = again.processes(f"{again.job} --index 1")
     second.kill()
     again.finish()

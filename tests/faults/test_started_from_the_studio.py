@@ -9,6 +9,8 @@ import pytest
 from browser import accessible, launched, new_pages
 from playwright.sync_api import expect
 
+from trinity_compat.run.job_dir.start_record import RecordedStart
+
 sys.path.append(str(Path(__file__).parents[1] / "studio"))
 from studio_browser import serving
 
@@ -69,4 +71,5 @@ def test_a_run_is_checked_started_watched_read_and_stopped(run, tmp_path, toy):
         page.get_by_role("button", name="Stop the run").click()
         expect(page.locator("#state")).to_have_text("stopped")
     one.wait_until_all_have_ended()
+    assert RecordedStart.of_text((one.job / "log" / "phases.json").read_text()).end.code == 128 + 15
     one.nothing_is_left_and_nothing_lost()

@@ -93,7 +93,7 @@ def test_a_command_line_is_read_without_expansion(capsys):
     ("argv", "message"),
     [
         ((), "no script is given"),
-        (("nothing.sh",), "there is no script nothing.sh"),
+        (("nothing.sh",), "no such script: nothing.sh"),
         (("--env", "X", "y.sh"), "--env X: not of the form NAME=VALUE"),
         (("--argv",), "no command line is given"),
     ],

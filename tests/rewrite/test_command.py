@@ -178,7 +178,7 @@ def test_secrets_are_not_shown(script: Path) -> None:
         (["{script}", "--to", "1.0"], "not a release"),
         (["{script}", "--verl-version", "nope"], "not a release"),
         (["{script}", "--write", "--check"], "give one"),
-        (["{folder}/none.sh"], "there is no script"),
+        (["{folder}/none.sh"], "no such script"),
         (["{folder}/empty"], "no script below"),
         (["{folder}/idle.sh"], "launches no training main"),
         (["{folder}/main.py"], "shell scripts and YAML configurations only"),

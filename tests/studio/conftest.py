@@ -35,7 +35,7 @@ def _own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def listener(tmp_path_factory):
-    """Where a studio without jobs listens, for a browser."""
+    """Serve a studio without jobs to a browser, and yield its address."""
     from studio_browser import serving
 
     with serving(tmp_path_factory.mktemp("jobs")) as listener:

@@ -63,7 +63,7 @@ def read_script(
             f"{os.fspath(path)} is a folder", hint="name a script in it; audit reads whole folders"
         )
     if not file.is_file():
-        raise UserError(f"there is no script {os.fspath(path)}")
+        raise UserError(f"no such script: {os.fspath(path)}")
     try:
         with file.open("rb") as stream:
             data = stream.read(limits.SCRIPT + 1) if content is None else content

@@ -137,7 +137,7 @@ def _release_caution(view: LaunchView) -> Iterator[Caution]:
     more = f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
     yield notice(
         "TW018",
-        f"the keys fit veRL {_fitting(able)} equally well, and {view.origin.version.value} is taken; "
+        f"the keys fit veRL {_named(able)} equally well, and {view.origin.version.value} is taken; "
         f"defaults that this launch relies on differ: {'; '.join(shown[:_SHOWN])}{more}",
         view.launch.where,
         f"name the release that the script was written for, e.g. --verl-version {able[0]}, or set these keys",
@@ -189,7 +189,8 @@ def _spelled(values: Mapping[str, object]) -> str:
     return ", ".join(spans)
 
 
-def _fitting(able: Sequence[str]) -> str:
+def _named(able: Sequence[str]) -> str:
+    """Format releases, the oldest first: ``0.2.0 to 0.9.1`` where none between them is left out."""
     first = VERL_RELEASES.index(able[0])
     if len(able) > 2 and tuple(able) == VERL_RELEASES[first : first + len(able)]:
         return f"{able[0]} to {able[-1]}"
