@@ -55,6 +55,20 @@ def test_a_file_that_is_not_read_is_overwritten(call, tmp_path):
     assert "what was there" not in (tmp_path / "out.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["translate"], ["audit"], ["profile", "cpu", "--as-overrides", "--for"]],
+    ids=lambda words: words[0],
+)
+def test_the_last_line_about_an_open_quote_names_it(call, tmp_path, command):
+    (tmp_path / "run.sh").write_text(SCRIPT.removesuffix("4\n") + '"4\n')
+    code, out, err = call(*command, "run.sh")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith(
+        "error: run.sh:4: bash stops here: reached EOF without closing quote"
+    )
+
+
 @pytest.mark.parametrize("command", ["translate", "audit", "run"])
 def test_arguments_that_the_script_never_reads_are_refused(call, command):
     code, out, err = call(command, "run.sh", "--", "trainer.total_epochs=3")

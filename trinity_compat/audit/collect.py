@@ -14,7 +14,7 @@ from trinity_compat.audit.phrases import listed
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import sections_above
 from trinity_compat.common.releases import VERL
-from trinity_compat.launch import read_script, read_text, refuse_lost_arguments
+from trinity_compat.launch import read_script, read_text, refuse_broken, refuse_lost_arguments
 from trinity_compat.launch.entrypoints import refusal
 from trinity_compat.launch.environment import unused_variables
 from trinity_compat.launch.job_files import is_configuration
@@ -34,7 +34,6 @@ from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionCh
 from trinity_compat.verl_config.reads import ignored_keys, read_of
 from trinity_compat.verl_config.releases import check_version
 
-SYNTAX_ERROR = "TP001"
 _Verdict = tuple[str, Status, str]  # code, status, reason
 _DEFAULT = "left out by a rule, so veRL's default applies"
 
@@ -97,17 +96,10 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
         reading = replace(reading, diagnostics=(*reading.diagnostics, *unused))
         refuse_lost_arguments(reading)
         results = [audit_launch(x, request, source=source, reading=reading) for x in reading.launches]
-        _refuse_broken(reading)
+        refuse_broken(reading)
         notes = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
     found = directives(text)
     return [replace(x, silenced=silenced(found, x.findings, x.where)) for x in results], notes
-
-
-def _refuse_broken(reading: Reading) -> None:
-    """Raise UserError if a syntax error may be the reason why the script launches nothing."""
-    broken = next((note for note in reading.diagnostics if note.code == SYNTAX_ERROR), None)
-    if broken is not None and not reading.launches:
-        raise UserError(f"{broken.message}, and no launch stands before it", where=broken.where)
 
 
 def _read(source: str, request: AuditOptions) -> tuple[Reading, str]:

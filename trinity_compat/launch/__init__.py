@@ -11,7 +11,13 @@ from trinity_compat.launch.model import (
     Word,
     WordPart,
 )
-from trinity_compat.launch.reading import read_argv, read_script, read_text, refuse_lost_arguments
+from trinity_compat.launch.reading import (
+    read_argv,
+    read_script,
+    read_text,
+    refuse_broken,
+    refuse_lost_arguments,
+)
 
 __all__ = [
     "Diagnostic",
@@ -26,5 +32,6 @@ __all__ = [
     "read_argv",
     "read_script",
     "read_text",
+    "refuse_broken",
     "refuse_lost_arguments",
 ]

@@ -28,6 +28,7 @@ from trinity_compat.launch.bash.wrappers import external
 from trinity_compat.launch.entrypoints import NO_USER_MAINS
 from trinity_compat.launch.model import Reading, UnknownPiece
 
+SYNTAX_ERROR = "TP001"
 LOST_ARGUMENTS = "TP118"
 BACKGROUND = "TP120"
 SCHEDULED = "TP121"
@@ -265,6 +266,13 @@ def refuse_lost_arguments(reading: Reading) -> None:
                 hint='end the command there with "$@", change its keys there, or give --set KEY=VALUE to'
                 " translate and run",
             )
+
+
+def refuse_broken(reading: Reading) -> None:
+    """Raise UserError if a syntax error may be the reason why a script launches nothing."""
+    broken = next((found for found in reading.diagnostics if found.code == SYNTAX_ERROR), None)
+    if broken is not None and not reading.launches:
+        raise UserError(f"{broken.message}, and no launch stands before it", where=broken.where)
 
 
 def _warn_of_lost(log: ReadingLog, name: str) -> None:
