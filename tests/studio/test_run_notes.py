@@ -7,6 +7,7 @@ import pytest
 from studio_jobs import client_of, make_job
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.studio import job_files
 from trinity_compat.studio.run_notes import RunNote, RunNotes
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -141,6 +142,20 @@ def test_two_studios_that_write_at_once_lose_nothing(data, tmp_path):
     for thread in threads:
         thread.join()
     assert len(RunNotes().all()) == 40
+
+
+def test_a_lock_that_another_studio_makes_at_the_same_moment_is_taken(data, tmp_path, monkeypatch):
+    lock, status = data / "run-notes.lock", job_files.status
+
+    def overtaken(path):
+        if path == lock and not lock.exists():
+            lock.touch(mode=0o644)
+            raise FileNotFoundError(path)
+        return status(path)
+
+    monkeypatch.setattr(job_files, "status", overtaken)
+    RunNotes().keep(tmp_path, RunNote(("x",)))
+    assert RunNotes().of(tmp_path).tags == ("x",) and lock.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):

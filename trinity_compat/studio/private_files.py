@@ -30,8 +30,12 @@ def keep_private(path: Path) -> None:
     try:
         found = job_files.status(path)
     except FileNotFoundError:
-        with job_files.folder(path.parent) as above:
-            os.close(os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=above))
-        return
+        try:
+            with job_files.folder(path.parent) as above:
+                os.close(os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=above))
+        except FileExistsError:  # another studio has just made it
+            found = job_files.status(path)
+        else:
+            return
     if stat.S_IMODE(found.st_mode) & 0o077:
         path.chmod(0o600)
