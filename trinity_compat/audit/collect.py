@@ -14,7 +14,7 @@ from trinity_compat.audit.phrases import listed
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import sections_above
 from trinity_compat.common.releases import VERL
-from trinity_compat.launch import read_script, read_text, refuse_broken, refuse_lost_arguments
+from trinity_compat.launch import read_script, read_text, refuse_broken_script, refuse_lost_arguments
 from trinity_compat.launch.entrypoints import refusal
 from trinity_compat.launch.environment import unused_variables
 from trinity_compat.launch.job_files import is_configuration
@@ -96,7 +96,7 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
         reading = replace(reading, diagnostics=(*reading.diagnostics, *unused))
         refuse_lost_arguments(reading)
         results = [audit_launch(x, request, source=source, reading=reading) for x in reading.launches]
-        refuse_broken(reading)
+        refuse_broken_script(reading)
         notes = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
     found = directives(text)
     return [replace(x, silenced=silenced(found, x.findings, x.where)) for x in results], notes

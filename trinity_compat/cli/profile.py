@@ -6,7 +6,7 @@ import click
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.resources import data_path
-from trinity_compat.launch import read_script, refuse_broken
+from trinity_compat.launch import read_script, refuse_broken_script
 from trinity_compat.run.plan import profiles
 from trinity_compat.translate.stock_verl import lost_keys
 from trinity_compat.verl_config import effective_config
@@ -48,7 +48,7 @@ def _lost_by_stock(script: str) -> list[str]:
     """Overrides for what stock veRL does not read of a script's first launch. Raises UserError."""
     reading = read_script(script)
     if not reading.launches:
-        refuse_broken(reading)
+        refuse_broken_script(reading)
         raise UserError(f"{script}: no training main is launched")
     lost = lost_keys(effective_config(reading.launches[0]))
     return [f"++{key}={profiles.hydra_value(value)}" for key, value in lost.items()]

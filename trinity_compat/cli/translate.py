@@ -38,7 +38,7 @@ from trinity_compat.launch import (
     read_argv,
     read_script,
     read_text,
-    refuse_broken,
+    refuse_broken_script,
     refuse_lost_arguments,
 )
 from trinity_compat.launch.bash.programs.clock import one_moment
@@ -230,7 +230,7 @@ def _same(plain: Reading, known: Reading, environ: dict[str, str]) -> bool:
 def _chosen(reading: Reading, which: str, *, quiet: bool) -> list[Launch]:
     count = len(reading.launches)
     if not count:
-        refuse_broken(reading)
+        refuse_broken_script(reading)
         raise UserError(f"{reading.source}: no training main is launched")
     if which == "all":
         return list(reading.launches)

@@ -15,7 +15,7 @@ from trinity_compat.launch.reading import (
     read_argv,
     read_script,
     read_text,
-    refuse_broken,
+    refuse_broken_script,
     refuse_lost_arguments,
 )
 
@@ -32,6 +32,6 @@ __all__ = [
     "read_argv",
     "read_script",
     "read_text",
-    "refuse_broken",
+    "refuse_broken_script",
     "refuse_lost_arguments",
 ]

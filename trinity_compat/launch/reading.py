@@ -268,7 +268,7 @@ def refuse_lost_arguments(reading: Reading) -> None:
             )
 
 
-def refuse_broken(reading: Reading) -> None:
+def refuse_broken_script(reading: Reading) -> None:
     """Raise UserError if a syntax error may be the reason why a script launches nothing."""
     broken = next((found for found in reading.diagnostics if found.code == SYNTAX_ERROR), None)
     if broken is not None and not reading.launches:
