@@ -12,6 +12,10 @@ from trinity_compat.run.checks import explorer_side, models
 
 def warm(folder: Path) -> None:
     """Import and build once what every examination needs. ``folder``: for stand-ins."""
+    from vllm.model_executor.models import registry
+
+    # vLLM looks at each model class in a new process, lest CUDA is initialized in its own: the fork is one.
+    registry._run_in_subprocess = lambda look: look()
     with gc_paused():
         model = models.write(models.stand_in("Qwen2.5-7B"), folder)
         explorer_side.engine_config({"model": str(model), "enforce_eager": True}, "cpu", native=True)
