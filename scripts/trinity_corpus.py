@@ -180,7 +180,7 @@ def completed_there(interpreter: str, texts: Mapping[str, str]) -> dict[str, dic
         env=env,
         check=True,
     )
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
     return {row["name"]: row for row in found}
 
 

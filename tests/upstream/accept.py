@@ -129,12 +129,11 @@ def judge(name, text, scratch):
 
 
 def main():
-    rows = [json.loads(line) for line in sys.stdin]
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         (scratch / "model").mkdir()
         (scratch / "model" / "config.json").write_text(json.dumps(TINY_MODEL))
-        for row in rows:
+        for row in map(json.loads, sys.stdin):
             print(json.dumps(judge(row["name"], row["yaml"], scratch)), file=VERDICTS, flush=True)
 
 

@@ -11,9 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+ANSWERS = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)  # trinity logs to stdout
 os.environ["HF_HUB_OFFLINE"] = "1"  # it looks for the model's tokenizer, and waits long for a hub
 
-from trinity.common.config import load_config
+from trinity.common.config import load_config  # noqa: E402
 
 
 def completed(text, row):
@@ -43,7 +45,7 @@ def main():
             found |= {"trainer": row["trainer"]} if isinstance(row.get("trainer"), dict) else {}
         except Exception as error:  # whatever upstream raises is its answer
             found = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps({"name": row["name"], **found}, default=str))
+        print(json.dumps({"name": row["name"], **found}, default=str), file=ANSWERS, flush=True)
 
 
 if __name__ == "__main__":

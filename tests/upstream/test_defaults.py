@@ -1,14 +1,12 @@
 """Our data of Trinity's defaults, and what we make of them, are what the real package makes."""
 
-import json
 import subprocess
-from pathlib import Path
 
 import pytest
 from trinity_files import CASES, LEAST, merged
 
 from trinity_compat.common.nested import value_at
-from trinity_compat.trinity.config import TARGETS, dump
+from trinity_compat.trinity.config import TARGETS
 from trinity_compat.trinity.config.complete import completed
 from trinity_compat.trinity.config.defaults import with_defaults
 from trinity_compat.trinity.config.read_tracking import values_of
@@ -66,12 +64,12 @@ def test_the_data_of_defaults_is_what_the_package_says(upstream, target, tmp_pat
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_file_is_completed_as_the_package_completes_it(upstream, target):
+def test_a_file_is_completed_as_the_package_completes_it(made_by, target):
     given = {name: merged({**LEAST, **CLUSTER}, change) for name, (change, _) in CASES.items()}
     given = {
         name: file for name, file in given.items() if not validate(file, target) and name not in NOT_ASKED
     }
-    theirs = made_by(upstream(target), given)
+    theirs = made_by(given, target)
     assert len(given) > 20
     wrong = {name: differing(completed(file, target).config, theirs[name]) for name, file in given.items()}
     assert not {name: found for name, found in wrong.items() if found}
@@ -95,31 +93,15 @@ STAGED = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_a_stage_inherits_what_it_inherits_there(upstream, target):
+def test_a_stage_inherits_what_it_inherits_there(made_by, target):
     given = merged({**LEAST, **CLUSTER}, STAGED)
-    theirs = made_by(upstream(target), {"staged": given})["staged"]
+    theirs = made_by({"staged": given}, target)["staged"]
     ours = {each.config["name"]: with_defaults(each.config, "Config", target) for each in stages_of(given)}
     assert list(theirs) == list(ours) == ["n/warm", "n/rft"]
     for name, stage in ours.items():
         assert values_of(stage).items() & {("trainer.save_hf_checkpoint", "last")}
         wanted = {path: value for path, value in theirs[name].items() if not path.startswith(OUTSIDE)}
         assert {path: value_at(stage, path) or value for path, value in wanted.items()} == wanted
-
-
-def made_by(interpreter, given):
-    """What the package makes of each configuration, or YAML text; its error where it refuses one."""
-    texts = {name: file if isinstance(file, str) else dump(file) for name, file in given.items()}
-    rows = "".join(json.dumps({"name": name, "yaml": text}) + "\n" for name, text in texts.items())
-    done = subprocess.run(
-        [interpreter, Path(__file__).parent / "complete.py"],
-        input=rows,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
-    return {row["name"]: row.get("config", row.get("error")) for row in found}
 
 
 def differing(ours, theirs):

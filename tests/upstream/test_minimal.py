@@ -7,8 +7,6 @@ from trinity_compat.launch import read_argv
 from trinity_compat.translate import TranslateOptions, translate_launch
 from trinity_compat.trinity.config import TARGETS
 
-from .test_defaults import made_by
-
 pytestmark = pytest.mark.upstream
 
 
@@ -23,8 +21,8 @@ def texts(target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_package_completes_both_alike(upstream, target):
-    found = made_by(upstream(target), dict(texts(target)))
+def test_the_package_completes_both_alike(made_by, target):
+    found = made_by(dict(texts(target)), target)
     completed = [name for name in LAUNCHES if isinstance(found[f"{name} full"], dict)]
     assert len(completed) > 5, found
     for name in LAUNCHES:
