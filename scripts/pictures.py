@@ -1,5 +1,5 @@
 """Pictures of the studio for docs/studio.md: ``scripts/pictures.py JOBS OUT``. JOBS is the folder that holds
-the demo's job (``toy/grpo``). Needs playwright and Debian's chromium, as the tests of the pages do."""
+the demo's job (``toy/grpo``). Needs what the tests of the pages need: playwright, a chromium."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debian's chromium, driven by playwright, for every page of ours."""
+"""Debian's chromium without its windows, driven by playwright, for every page of ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = {"wide": (1280, 900, "light"), "narrow": (390, 844, "dark")}
 
 def chromium() -> str:
     """The browser's path."""
-    return needs.program("chromium", "chromium")
+    return needs.program("chromium-headless-shell", "chromium-headless-shell")
 
 
 @contextlib.contextmanager
