@@ -53,6 +53,7 @@ check: install
 # (scripts/run_tests.py, scripts/test_times.py).
 HEAVY := runtime or whole or upstream or postgres or browser
 HEAVY_PARTS := $(HEAVY)
+BUT_WHOLE := and not whole
 EACH_TIME := not chaos and not nightly
 PART := $(PY) scripts/run_tests.py
 WORKERS := 2
@@ -68,10 +69,10 @@ test-setup: install-tests
 	  [ -z "$$CI" ]
 
 test-light: test-setup
-	$(PART) light -n $(WORKERS) -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(PART) light $(BY_FILE) -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
 
 test-heavy: test-setup
-	$(PART) heavy $(BY_FILE) -m "($(HEAVY_PARTS)) and not whole and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(PART) heavy $(BY_FILE) -m "($(HEAVY_PARTS)) $(BUT_WHOLE) and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Jobs with every process real, to their end or until they are killed (docs/testing.md).
 test-whole: test-setup
@@ -104,15 +105,15 @@ docs-version: .venv-docs/requirements.txt
 	@cp requirements/docs.txt $@
 
 # The parts that the change since the last landed commit (.ci/landed) can break: scripts/changed.py says which are
-# left out.
+# left out. Whole jobs run among the heavy tests, so that both workers end at about the same time.
 test-changed: check
 	@set -e; parts=$$($(PY) scripts/changed.py); \
 	has() { echo "$$parts" | grep -qx "$$1"; }; \
-	heavy=; for part in runtime postgres browser upstream; do \
+	heavy=; for part in runtime postgres browser upstream whole; do \
 	  if has $$part; then heavy="$${heavy:+$$heavy or }$$part"; fi; done; \
 	$(MAKE) test-light; \
-	if [ -n "$$heavy" ]; then $(MAKE) test-heavy HEAVY_PARTS="$$heavy"; fi; \
-	if has whole; then $(MAKE) test-whole; fi; \
+	if has whole; then $(MAKE) test-heavy HEAVY_PARTS="$$heavy" BUT_WHOLE=; \
+	elif [ -n "$$heavy" ]; then $(MAKE) test-heavy HEAVY_PARTS="$$heavy"; fi; \
 	if has proof; then $(MAKE) proof; fi; \
 	if has starts; then $(MAKE) starts-sample; fi
 

@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 HEAVY = ("runtime", "whole", "verl", "upstream", "postgres", "browser", "chaos", "nightly")
 HEAVY_S = 1800
 # Of these the longest files first: workers that take file by file then end at about the same time.
-LONGEST = ("workflows", "run", "faults", "trainer", "parity", "explorer", "upstream")
+LONGEST = ("workflows", "run", "faults", "trainer", "parity", "explorer", "studio", "web", "upstream")
 
 
 CPU_BEFORE = pytest.StashKey[float]()
