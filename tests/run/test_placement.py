@@ -38,6 +38,12 @@ def test_a_ray_of_our_own_has_the_cpus_that_verl_s_groups_want():
     assert cluster._init_arguments({"num_cpus": 5}, None, None, 32)["num_cpus"] == 5
 
 
+def test_no_worker_starts_that_nobody_asked_for_unless_the_launch_says_so():
+    assert cluster._init_arguments({}, None, 0)["_system_config"] == {"prestart_worker_first_driver": False}
+    given = {"_system_config": {"prestart_worker_first_driver": True}}
+    assert cluster._init_arguments(given, None, 0)["_system_config"] == given["_system_config"]
+
+
 def test_ray_is_bound_to_this_machine():
     assert cluster._init_arguments({}, None, 0)["_node_ip_address"] == "127.0.0.1"
 
