@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-gc.disable()  # trinity_compat/common/gc_pause.py says why; this one ends soon
+gc.disable()  # trinity_compat/common/gc_pause.py says why; some hundred configurations need little memory
 VERDICTS = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.environ["HF_HUB_OFFLINE"] = "1"  # it looks for the model's tokenizer, and waits long for a hub
 os.dup2(2, 1)  # trinity logs to stdout, through a handler that it makes on import
