@@ -52,8 +52,7 @@ check: install
 # (docs/measurements/testing.md). What fails runs once more, alone; each part leaves its times in .scratch/tests
 # (scripts/run_tests.py, scripts/test_times.py).
 HEAVY := runtime or whole or upstream or postgres or browser
-HEAVY_PARTS := $(HEAVY)
-BUT_WHOLE := and not whole
+HEAVY_PARTS := ($(HEAVY)) and not whole
 EACH_TIME := not chaos and not nightly
 PART := $(PY) scripts/run_tests.py
 WORKERS := 2
@@ -72,7 +71,7 @@ test-light: test-setup
 	$(PART) light $(BY_FILE) -m "not ($(HEAVY)) and $(EACH_TIME)" $(PYTEST_ARGS)
 
 test-heavy: test-setup
-	$(PART) heavy $(BY_FILE) -m "($(HEAVY_PARTS)) $(BUT_WHOLE) and $(EACH_TIME)" $(PYTEST_ARGS)
+	$(PART) heavy $(BY_FILE) -m "($(HEAVY_PARTS)) and $(EACH_TIME)" $(PYTEST_ARGS)
 
 # Jobs with every process real, to their end or until they are killed (docs/testing.md).
 test-whole: test-setup
@@ -109,11 +108,11 @@ docs-version: .venv-docs/requirements.txt
 test-changed: check
 	@set -e; parts=$$($(PY) scripts/changed.py); \
 	has() { echo "$$parts" | grep -qx "$$1"; }; \
-	heavy=; for part in runtime postgres browser upstream whole; do \
+	heavy=; for part in runtime postgres browser upstream; do \
 	  if has $$part; then heavy="$${heavy:+$$heavy or }$$part"; fi; done; \
 	$(MAKE) test-light; \
-	if has whole; then $(MAKE) test-heavy HEAVY_PARTS="$$heavy" BUT_WHOLE=; \
-	elif [ -n "$$heavy" ]; then $(MAKE) test-heavy HEAVY_PARTS="$$heavy"; fi; \
+	if has whole; then $(MAKE) test-heavy HEAVY_PARTS="$${heavy:+$$heavy or }whole"; \
+	elif [ -n "$$heavy" ]; then $(MAKE) test-heavy HEAVY_PARTS="($$heavy) and not whole"; fi; \
 	if has proof; then $(MAKE) proof; fi; \
 	if has starts; then $(MAKE) starts-sample; fi
 

@@ -14,7 +14,7 @@ def warm(folder: Path) -> None:
     """Import and build once what every examination needs. ``folder``: for stand-ins."""
     from vllm.model_executor.models import registry
 
-    # vLLM looks at each model class in a new process, lest CUDA is initialized in its own: the fork is one.
+    # vLLM inspects each model class in a new process, to keep CUDA out of its own. Each fork is one already.
     registry._run_in_subprocess = lambda look: look()
     with gc_paused():
         model = models.write(models.stand_in("Qwen2.5-7B"), folder)

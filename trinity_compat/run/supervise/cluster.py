@@ -140,7 +140,7 @@ def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0
         # The sides write logs of their own; here Ray's workers would write into the display.
         "log_to_driver": False,
         "logging_level": logging.ERROR,
-        # Ray would start a worker a core for this process, which runs nothing there.
+        # Ray would start a worker on each core for this process, which gives it no task.
         "_system_config": {"prestart_worker_first_driver": False},
         # Ray authenticates no client. Bound to this address, only this machine reaches its services.
         "_node_ip_address": LOOPBACK,
