@@ -14,10 +14,10 @@ import yaml
 
 from trinity_compat.audit.collect import AuditOptions, audit_config, audit_launch
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.limits import Budget
 from trinity_compat.common.nested import put
 from trinity_compat.launch import read_argv, read_text
 from trinity_compat.launch.bash import tree
-from trinity_compat.launch.bash.limits import Budget
 from trinity_compat.translate import Status, TranslateOptions
 from trinity_compat.verl_config import config_from_yaml, effective_config
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from trinity_compat.common import limits
 from trinity_compat.launch import read_text
-from trinity_compat.launch.bash import limits
 
 MANY = "".join(f"source /elsewhere/{n}\n" for n in range(limits.DIAGNOSTICS + 200))
 

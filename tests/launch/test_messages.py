@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from trinity_compat.common.limits import Budget
 from trinity_compat.launch import read_text
-from trinity_compat.launch.bash.limits import Budget
 
 MAIN = "python3 -m verl.trainer.main_ppo"
 # (script, its launches, what is said of it)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from needs import lacking, program
 
-from trinity_compat.launch.bash import limits, shell_parser
+from trinity_compat.common import limits
+from trinity_compat.launch.bash import shell_parser
 
 pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[2]

@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
+from trinity_compat.common import limits
+from trinity_compat.common.limits import Budget
 from trinity_compat.launch import read_text
-from trinity_compat.launch.bash import limits
-from trinity_compat.launch.bash.limits import Budget
 
 
 def test_waiting_for_the_parser_is_not_paid_for(monkeypatch):

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 
 from trinity_compat.common.errors import Where
+from trinity_compat.common.limits import BudgetExceeded
 from trinity_compat.launch import EnvRef, UnknownPiece, read_text
 from trinity_compat.launch.bash.branch_search import search
 from trinity_compat.launch.bash.files import PathFacts
-from trinity_compat.launch.bash.limits import BudgetExceeded
 from trinity_compat.launch.bash.options import OptionSpec
 from trinity_compat.launch.bash.traced_text import (
     TextPiece,

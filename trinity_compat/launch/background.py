@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.common.limits import Budget, BudgetExceeded
 from trinity_compat.launch.bash.tree import Node, parse
 
 _SIMPLE = "CallExpr"

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 
+from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.limits import Budget, BudgetExceeded
 from trinity_compat.common.redaction import hidden, masked
 from trinity_compat.launch import job_files, unset_variables
-from trinity_compat.launch.bash import limits, slurm
+from trinity_compat.launch.bash import slurm
 from trinity_compat.launch.bash.branch_search import Guesses, search
 from trinity_compat.launch.bash.files import PathFacts, absolute
-from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
 from trinity_compat.launch.bash.shell import code, statements
 from trinity_compat.launch.bash.state import Reach, ReadingLog, Shell, UserVariable, Variable
 from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, literal, text_of

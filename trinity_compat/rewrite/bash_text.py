@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from trinity_compat.common.limits import Budget
 from trinity_compat.launch.bash import tree
-from trinity_compat.launch.bash.limits import Budget
 
 _SAFE = re.compile(r"[\w.,:/+@%=-]+", re.A)
 _PLAIN_IN_QUOTES = re.compile(r"[^\"'`$\\!\s]*")

@@ -10,9 +10,9 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trinity_compat.common import limits
 from trinity_compat.common.errors import Where
-from trinity_compat.launch.bash import limits
-from trinity_compat.launch.bash.limits import BudgetExceeded
+from trinity_compat.common.limits import BudgetExceeded
 from trinity_compat.launch.bash.traced_text import Value, lines_of, open_source, text_of
 from trinity_compat.launch.model import EnvRef
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError
-from trinity_compat.launch.bash import limits
-from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.common.limits import Budget, BudgetExceeded
 
 ERROR_PLACE = re.compile(r"(?:<standard input>:)?(\d+):(\d+): (.*)")
 _TREE = '{"tree":'

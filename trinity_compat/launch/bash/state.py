@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trinity_compat.common import limits
 from trinity_compat.common.errors import Where
-from trinity_compat.launch.bash import limits
+from trinity_compat.common.limits import Budget, BudgetExceeded
 from trinity_compat.launch.bash.branch_search import Guesses
 from trinity_compat.launch.bash.files import PathFacts, absolute
-from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
 from trinity_compat.launch.bash.slurm import SlurmVariable
 from trinity_compat.launch.bash.traced_text import EMPTY, TextPiece, Value, literal, text_of
 from trinity_compat.launch.bash.tree import Node, ParsedText

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trinity_compat.common import limits
 from trinity_compat.common.errors import Where
-from trinity_compat.launch.bash import limits, quoted_defaults
-from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.common.limits import Budget, BudgetExceeded
+from trinity_compat.launch.bash import quoted_defaults
 from trinity_compat.launch.bash.shell_parser import SyntaxProblem, syntax_tree
 from trinity_compat.launch.bash.traced_text import TextPiece
 

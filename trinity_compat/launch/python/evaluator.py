@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.common.errors import Where
-from trinity_compat.launch.bash.limits import FIELDS, Budget
+from trinity_compat.common.limits import FIELDS, Budget
 from trinity_compat.launch.bash.traced_text import Value, literal, text_of
 from trinity_compat.launch.python import script_options
 from trinity_compat.launch.python.values import (

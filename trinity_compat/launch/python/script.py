@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.launch.bash.limits import RECURSION, BudgetExceeded
+from trinity_compat.common.limits import RECURSION, BudgetExceeded
 from trinity_compat.launch.bash.traced_text import literal
 from trinity_compat.launch.python import statements
 from trinity_compat.launch.python.evaluator import ENVIRON, Evaluator, File

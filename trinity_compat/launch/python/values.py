@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.common.errors import Where
-from trinity_compat.launch.bash.limits import FIELDS, VALUE
+from trinity_compat.common.limits import FIELDS, VALUE
 from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, open_source, text_of
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 

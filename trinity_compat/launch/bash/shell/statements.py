@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from trinity_compat.launch.bash import limits
+from trinity_compat.common import limits
 from trinity_compat.launch.bash.shell import assignments, code, conditions, redirections, simple_command
 from trinity_compat.launch.bash.state import Discard, Exit, Jump, Return, Shell, ShellFunction
 from trinity_compat.launch.bash.traced_text import Value, text_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.common.limits import Budget, BudgetExceeded
 
 TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+#[\w@]+|0[xX][\da-fA-F]+|\d+)|(?P<name>[A-Za-z_]\w*)"

@@ -6,8 +6,8 @@ import itertools
 import re
 from typing import Any
 
-from trinity_compat.launch.bash import limits
-from trinity_compat.launch.bash.limits import Budget, BudgetExceeded
+from trinity_compat.common import limits
+from trinity_compat.common.limits import Budget, BudgetExceeded
 from trinity_compat.launch.bash.tree import Node
 
 Token = str | dict[str, Any]  # a character (a backslash pair counts as one), or a part that isn't literal

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trinity_compat.launch.bash.limits import Budget
+from trinity_compat.common.limits import Budget
 
 
 @dataclass(frozen=True, slots=True)

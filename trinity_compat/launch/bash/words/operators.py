@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trinity_compat.common.errors import Where
-from trinity_compat.launch.bash.limits import Budget
+from trinity_compat.common.limits import Budget
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import (
     TextPiece,

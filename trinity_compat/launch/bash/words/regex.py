@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trinity_compat.launch.bash.limits import Budget
+from trinity_compat.common.limits import Budget
 from trinity_compat.launch.bash.words.matching import (
     ANY,
     CLASSES,

@@ -1,4 +1,4 @@
-"""Limits on the cost of reading a script.
+"""Limits on the cost of reading a launch.
 
 Reading must end in two seconds and 500 MB whatever the script says, so every loop of the evaluator pays here.
 Real scripts stay a hundred times below each limit.
