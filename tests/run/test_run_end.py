@@ -7,16 +7,17 @@ from types import SimpleNamespace
 import pytest
 
 from trinity_compat.job import disk_full
+from trinity_compat.job.checkpoints import NewestCheckpoint
 from trinity_compat.job.restarts import OWN_CHECKPOINT
 from trinity_compat.run import acquire_job, run
+from trinity_compat.run.job_dir import resume_point
 from trinity_compat.run.supervise import cluster as clusters
 from trinity_compat.run.supervise import sides
 from trinity_compat.run.supervise.supervisor import RunOutcome
 
 
-def made(root, step):
-    job = SimpleNamespace(root=Path(root), latest_checkpoint=step)
-    return SimpleNamespace(job=job, spec="the spec")
+def made(root):
+    return SimpleNamespace(job=SimpleNamespace(root=Path(root)), spec="the spec")
 
 
 @pytest.fixture
@@ -57,14 +58,24 @@ CONTINUES, STARTS_OVER = (
         ),
     ],
 )  # fmt: skip
-def test_a_run_ends_with_its_reason_and_what_goes_on(capsys, disk, outcome, step, again, folder, message):
+def test_a_run_ends_with_its_reason_and_what_goes_on(
+    capsys, monkeypatch, disk, outcome, step, again, folder, message
+):
     disk.folder = folder
-    end = run.report_end(made("/job", step), outcome, resume_hint=again)
+    monkeypatch.setattr(resume_point, "of", lambda root, spec: NewestCheckpoint(step))
+    end = run.report_end(made("/job"), outcome, resume_hint=again)
     assert (end.code, end.job, end.message) == (outcome.code, "/job", message)
     said = capsys.readouterr()
     # what a signal ended is said by the caller
     assert said.out == ("done\n" if not outcome.code else "")
     assert said.err == (f"{message}\n" if outcome.failure else "")
+
+
+def test_a_run_does_not_say_that_it_continues_from_a_damaged_checkpoint(tmp_path, monkeypatch, capsys, disk):
+    damaged = NewestCheckpoint(4, "global_step_4 is missing", "write this")
+    monkeypatch.setattr(resume_point, "of", lambda root, spec: damaged)
+    message = run.report_end(made("/job"), RunOutcome(143)).message
+    assert message == "stopped; global_step_4 is missing: write this"
 
 
 def test_a_trainer_that_is_started_again_goes_on_from_what_this_run_has_trained():

@@ -3,10 +3,10 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
+from trinity_compat.job.checkpoints import read_state
 from trinity_compat.trainer.checkpoints import (
     CheckpointRetention,
     HeldMarker,
-    read_state,
     release_marker,
     repair_marker,
     write_state,

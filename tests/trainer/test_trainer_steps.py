@@ -1,10 +1,13 @@
 """How many places for steps veRL's loop finds in the dataloader; in which order a checkpoint is written."""
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
+from checkpoint_files import saved
 from omegaconf import OmegaConf
 
+from trinity_compat.common.errors import UserError
 from trinity_compat.trainer.checkpoints import HeldMarker
 
 pytestmark = pytest.mark.verl  # verl is imported along the way
@@ -111,9 +114,8 @@ def loading(cls, tmp_path):
     trainer.actor_rollout_wg = SimpleNamespace(load_checkpoint=lambda *_, **__: None)
     trainer.train_dataloader = type("Loader", (), {"__len__": lambda self: 100, "load_state_dict": None})()
     trainer.train_dataloader.load_state_dict = lambda state: None
-    (tmp_path / "global_step_4" / "actor").mkdir(parents=True)
+    saved(tmp_path, 4)
     torch.save(Planted(tmp_path / "ran"), tmp_path / "global_step_4" / "data.pt")
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("4")
     return trainer
 
 
@@ -129,3 +131,22 @@ def test_a_resume_does_not_open_it(tmp_path, ours_and_stock):
     trainer._load_checkpoint()
     assert resumed == [4]
     assert not (tmp_path / "ran").exists()
+
+
+def test_stock_verl_starts_from_step_0_over_older_checkpoints(tmp_path, ours_and_stock):
+    trainer = loading(ours_and_stock[1], tmp_path)
+    saved(tmp_path, 2, 6)
+    shutil.rmtree(tmp_path / "global_step_6")
+    trainer.actor_rollout_wg.load_checkpoint = lambda *_, **__: pytest.fail("a checkpoint is loaded")
+    trainer._load_checkpoint()
+
+
+@pytest.mark.parametrize("lost", ["global_step_6", "global_step_6/actor"])
+def test_a_trainer_that_is_started_again_does_not(tmp_path, ours_and_stock, lost):
+    trainer = loading(ours_and_stock[0], tmp_path)
+    saved(tmp_path, 6)
+    shutil.rmtree(tmp_path / lost)
+    trainer._directory = tmp_path
+    with pytest.raises(UserError, match=rf"{lost} is missing") as told:
+        trainer._load_checkpoint()
+    assert f"trainer.resume_from_path={tmp_path}/global_step_4" in told.value.hint

@@ -452,6 +452,10 @@ class Buffer:
 
         return self._db.run(work)
 
+    def is_on_line(self, *, step: int, position: StreamPosition) -> bool:
+        """Return whether the newest weights came from the checkpoint of ``step``: no resume has left it."""
+        return self._read(lambda conn: positions.is_ours(conn, step=step, position=position))
+
     def close(self) -> None:
         """Close the database connections."""
         self._db.close()

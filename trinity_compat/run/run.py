@@ -13,6 +13,7 @@ from trinity_compat.job import disk_full
 from trinity_compat.run.acquire_job import acquire_job, acquire_standalone
 from trinity_compat.run.checks import disk_space, preflight, start_check
 from trinity_compat.run.checks.report import StartReport
+from trinity_compat.run.job_dir import resume_point
 from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
 from trinity_compat.run.job_dir.launch_end import LaunchEnd
 from trinity_compat.run.job_dir.progress import say
@@ -122,12 +123,8 @@ def report_end(plan: RunPlan, outcome: RunOutcome, *, resume_hint: str = "") -> 
 
     The message of a run that a signal ended is left to the caller: `| tee` died of the same Ctrl-C.
     """
-    job, step = plan.job, plan.job.latest_checkpoint
-    resume_hint = resume_hint or (
-        f"the same command continues from step {step}"
-        if step
-        else "no checkpoint yet: the same command starts over"
-    )
+    job = plan.job
+    resume_hint = resume_hint or _how_to_continue(plan)
     if failure := _full_failure(plan, outcome):
         if disk_full.TOLD in failure:
             resume_hint = f"free some space, then {resume_hint}"
@@ -139,6 +136,15 @@ def report_end(plan: RunPlan, outcome: RunOutcome, *, resume_hint: str = "") -> 
         message = "done"
         say(message)
     return LaunchEnd(outcome.code, str(job.root), message)
+
+
+def _how_to_continue(plan: RunPlan) -> str:
+    point = resume_point.of(plan.job.root, plan.spec)
+    if point.problem:
+        return f"{point.problem}: {point.hint}"
+    if point.step:
+        return f"the same command continues from step {point.step}"
+    return "no checkpoint yet: the same command starts over"
 
 
 def _full_failure(plan: RunPlan, outcome: RunOutcome) -> str:

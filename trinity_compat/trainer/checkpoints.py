@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, TextIO, TypedDict
+from typing import Literal, Self, TextIO
 
 from omegaconf import DictConfig, open_dict
 
 from trinity_compat.common.atomic_write import write_text
-from trinity_compat.common.nested import Tree
-
-STATE = "trinity.json"
-MARKER = "latest_checkpointed_iteration.txt"
-_LAST = "data.pt"  # the last file of a checkpoint that veRL writes
-_STEP = re.compile(r"global_step_(\d+)")
-
+from trinity_compat.job.checkpoints import (
+    HELD,
+    LAST,
+    MARKER,
+    STATE,
+    CheckpointState,
+    folders,
+    last_step,
+    newest_finished,
+)
 
 Mode = Literal["r", "w"]
-
-
-class CheckpointState(TypedDict, total=False):
-    """State stored beside a checkpoint, in ``trinity.json``.
-
-    Its step, the adaptive KL coefficient, and the position in the task stream (``Buffer.position``).
-    """
-
-    step: int
-    kl_coef: float | None
-    position: Tree
 
 
 def repair_marker(directory: Path) -> None:
@@ -43,7 +34,7 @@ def repair_marker(directory: Path) -> None:
     be one that a resume has voided.
     """
     marker = directory / MARKER
-    if marker.exists() and not marker.read_text().strip().isdigit():
+    if marker.exists() and last_step(directory) is None:
         _write_newest(marker)
 
 
@@ -53,28 +44,17 @@ def release_marker(directory: Path, step: int) -> None:
     The marker names ``step`` already where a resume has left a branch with a checkpoint of that step.
     """
     marker = directory / MARKER
-    if marker.exists() and marker.read_text().strip() == str(step):
-        (directory / f"global_step_{step}" / _LAST).unlink(missing_ok=True)
+    if last_step(directory) == step:
+        (directory / f"global_step_{step}" / LAST).unlink(missing_ok=True)
         _write_newest(marker)
 
 
-def marked_step(directory: Path) -> int:
-    """Step of the checkpoint from which a resume would start, 0 for none."""
-    marker = directory / MARKER
-    text = marker.read_text().strip() if marker.exists() else ""
-    return int(text) if text.isdigit() else 0
-
-
 def _write_newest(marker: Path) -> None:
-    ages = {
-        step: (folder / _LAST).stat().st_mtime_ns
-        for step, folder in _folders(marker.parent).items()
-        if (folder / _LAST).exists() and (folder / "actor").is_dir()
-    }
-    if not ages:
+    step = newest_finished(marker.parent)
+    if step is None:
         marker.unlink()
         return
-    write_text(marker, str(max(ages, key=lambda step: (ages[step], step))))
+    write_text(marker, str(step))
 
 
 class HeldMarker:
@@ -85,7 +65,7 @@ class HeldMarker:
 
     def __init__(self, directory: Path) -> None:
         self._marker = directory / MARKER
-        self._held = self._marker.with_suffix(".held")
+        self._held = directory / HELD
 
     def open(self, path: str | Path, mode: Mode = "r") -> TextIO:
         """Open a file as the builtin does, but write the marker to a held file. veRL calls it."""
@@ -98,22 +78,10 @@ class HeldMarker:
             self._held.replace(self._marker)
 
 
-def _folders(directory: Path) -> dict[int, Path]:
-    found = ((_STEP.fullmatch(path.name), path) for path in directory.glob("global_step_*"))
-    return {int(match[1]): path for match, path in found if match}
-
-
 def write_state(folder: Path, state: CheckpointState) -> None:
     """Write ``state`` beside the checkpoint that will be written in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / STATE, json.dumps(state) + "\n")
-
-
-def read_state(folder: Path) -> CheckpointState:
-    """Read the state of a checkpoint; empty for one of stock veRL."""
-    path = folder / STATE
-    kept: CheckpointState = json.loads(path.read_text()) if path.exists() else {}
-    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +114,7 @@ class CheckpointRetention:
 
         Small files stay in the folders, as with veRL.
         """
-        older = [folder for number, folder in sorted(_folders(directory).items()) if number <= step]
+        older = [folder for number, folder in sorted(folders(directory).items()) if number <= step]
         for role, keep in self.keep.items():
             holds = [folder for folder in older if (folder / role).is_dir()]
             for folder in holds[:-keep] if keep and keep > 0 else []:

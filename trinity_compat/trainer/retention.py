@@ -12,9 +12,9 @@ from typing import Self
 from trinity_compat.buffer.database import Database
 from trinity_compat.buffer.retention import ALL_TAKEN, Droppable, TextRetention, last_trained
 from trinity_compat.common.nested import value_at
+from trinity_compat.job.checkpoints import last_step
 from trinity_compat.job.distillation import stores_top_tokens
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.trainer.checkpoints import marked_step
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def unneeded_teachers(spec: RunSpec, last: int) -> Droppable | None:
 def _older_than(spec: RunSpec, last: int, kept: int) -> Droppable | None:
     upto = last - kept
     if int(value_at(spec.verl, "trainer.save_freq") or 0) > 0:
-        upto = min(upto, marked_step(Path(spec.job_dir)))
+        upto = min(upto, last_step(Path(spec.job_dir)) or 0)
     if value_at(spec.verl, "trainer.resume_mode") == "resume_path":
         upto = min(upto, int(str(value_at(spec.verl, "trainer.resume_from_path")).rsplit("_", 1)[-1]))
     oldest = last - spec.max_staleness if spec.max_staleness is not None else 0

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
 from trinity_compat.common.nested import Tree
+from trinity_compat.job.checkpoints import CheckpointState, check_named, loaded_roles, newest, read_state
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.batch import BatchShape
 from trinity_compat.trainer.checkpoints import (
     CheckpointRetention,
-    CheckpointState,
     HeldMarker,
-    read_state,
     release_marker,
     repair_marker,
     write_state,
@@ -37,6 +36,7 @@ class StoredRun:
     config: DictConfig
     exchange: Exchange
     global_steps: int
+    use_critic: bool
     checkpoint_manager: VersionPublisher
     shape: BatchShape
     longer = False  # whether a row may join several answers, and be longer than one
@@ -97,13 +97,26 @@ class StoredRun:
             self._saved = 0
 
     def _load(self, verls: Callable[[], Any]) -> None:
-        """Let ``verls`` load a checkpoint, if there is one, and go on with the run from it."""
+        """Let ``verls`` load a checkpoint, if there is one, and go on with the run from it.
+
+        Raises UserError where it cannot: veRL would start from step 0, over the checkpoints that are there.
+        """
         repair_marker(self._directory)
+        self._check_checkpoint()
         with patch.object(self.defined_in.torch, "load", _no_state):
             verls()
         own = self._load_own_state() if self.global_steps else {}
         afresh = self.config.trainer.resume_mode == "disable"
         self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)
+
+    def _check_checkpoint(self) -> None:
+        trainer = self.config.trainer
+        verl = cast(Tree, OmegaConf.to_container(self.config))
+        roles = loaded_roles(verl, critic=self.use_critic)
+        if trainer.resume_mode == "auto":
+            newest(self._directory, roles).check()
+        elif trainer.resume_mode == "resume_path":
+            check_named(Path(trainer.resume_from_path), roles)
 
     def _save_own_state(self) -> None:
         """Write the adaptive KL coefficient and the position in the task stream, which veRL does not save."""

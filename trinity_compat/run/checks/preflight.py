@@ -25,10 +25,12 @@ from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import NO_HEAD, architectures_in, needs_head
 from trinity_compat.job import dynamic_dataset
+from trinity_compat.job.checkpoints import check_named
 from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.run_spec import RowFormat, RowsSpec, RunSpec
 from trinity_compat.job.served_models import served_models
 from trinity_compat.run.checks import loggers, teachers
+from trinity_compat.run.job_dir import resume_point
 from trinity_compat.run.plan import overlay
 from trinity_compat.run.plan.file_rows import SUFFIXES
 from trinity_compat.run.plan.micro_batches import has_critic
@@ -79,7 +81,7 @@ def _check_training(plan: RunPlan) -> None:
         check_file_rows(plan.spec.experts.rows)
     check_reward_function(verl, cwd=plan.cwd)
     if plan.spec.mode != "explore":
-        check_resume(verl, cwd=plan.cwd)
+        check_resume(plan)
 
 
 def missing(plan: RunPlan) -> Iterator[str]:
@@ -172,13 +174,15 @@ def remarks(plan: RunPlan) -> Iterator[str]:
     yield from teachers.tokenizer_remarks(verl, cwd=plan.cwd)
 
 
-def check_resume(verl: Tree, *, cwd: Path) -> None:
-    """``resume_path`` names a checkpoint folder as veRL reads it: …/global_step_N with an actor in it."""
-    trainer = section_at(verl, "trainer")
+def check_resume(plan: RunPlan) -> None:
+    """The checkpoint that the trainer will load is whole; veRL reads a folder …/global_step_N."""
+    trainer = section_at(plan.spec.verl, "trainer")
     if trainer.get("resume_mode") != "resume_path":
+        if trainer.get("resume_mode") == "auto" and plan.spec.resume and plan.spec.mode != "bench":
+            resume_point.of(plan.job.root, plan.spec).check()
         return
     named = str(trainer.get("resume_from_path") or "")
-    path = _local(named, cwd)
+    path = _local(named, plan.cwd)
     if not named or not named.rsplit("global_step_", 1)[-1].isdigit():
         raise UserError(
             f"trainer.resume_mode=resume_path needs trainer.resume_from_path=…/global_step_N, not {named!r}",
@@ -190,6 +194,7 @@ def check_resume(verl: Tree, *, cwd: Path) -> None:
             f"trainer.resume_from_path={named}: no checkpoint there (no folder {path}/actor)",
             hint=f"checkpoints in {path.parent}: {checkpoints}",
         )
+    check_named(path, resume_point.roles_of(plan.spec))
 
 
 def _is_path(text: str) -> bool:

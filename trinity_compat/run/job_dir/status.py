@@ -14,7 +14,7 @@ from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.reading import open_for_reading
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.run.job_dir import alerts, start_record
+from trinity_compat.run.job_dir import alerts, resume_point, start_record
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.job_dir.progress import Progress
 from trinity_compat.run.job_dir.snapshot import Snapshot, age, label, now_line, read_snapshot
@@ -59,7 +59,8 @@ def follow(job: JobDir, *, out: TextIO | None = None) -> None:
 
 def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
     """Yield the state as text."""
-    checkpoint = job.latest_checkpoint
+    spec = job.load_spec()
+    checkpoint = resume_point.of(job.root, spec)
     yield f"job        {job.root}"
     yield f"history    {snapshot.history}" + (" (resumed)" if snapshot.history > 1 else "")
     yield now_line(snapshot)
@@ -71,14 +72,17 @@ def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
     depth = ", ".join(f"{count} {state}" for state, count in snapshot.depth.items())
     yield f"buffer     {depth} groups"
     yield "weights    " + ("none published" if snapshot.version is None else f"of step {snapshot.version}")
-    yield f"checkpoint of step {checkpoint}" if checkpoint else "checkpoint none"
+    yield f"checkpoint of step {checkpoint.step}" if checkpoint.step else "checkpoint none"
+    if checkpoint.problem:
+        yield f"problem    {checkpoint.problem}"
+        yield f"  hint: {checkpoint.hint}"
     running = is_live(snapshot.participants)
     for start in start_record.read(job):
         phases = start_record.line(start, time.time(), live=start.end is None)
         yield "start      " + (f"{start.side}: {phases}" if start.side else phases)
         if start.end and start.end.failure and not running:
             yield f"failure    {start.end.failure}"
-    for alert in alerts.of_run(snapshot, snapshot.rows, job.load_spec(), running=running):
+    for alert in alerts.of_run(snapshot, snapshot.rows, spec, running=running):
         yield f"alert      {alert.text}"
     for name, value in snapshot.validation.items():
         yield f"{name} {value:.4f}"
@@ -88,7 +92,9 @@ def record(job: JobDir, snapshot: Snapshot) -> dict[str, object]:
     """Return the state for programs; a figure that is not finite is null."""
     running = is_live(snapshot.participants)
     last = snapshot.rows[-1] if snapshot.rows else None
-    found = alerts.of_run(snapshot, snapshot.rows, job.load_spec(), running=running)
+    spec = job.load_spec()
+    found = alerts.of_run(snapshot, snapshot.rows, spec, running=running)
+    checkpoint = resume_point.of(job.root, spec)
     return {
         "folder": str(job.root),
         "running": running,
@@ -115,7 +121,8 @@ def record(job: JobDir, snapshot: Snapshot) -> dict[str, object]:
         ],
         "groups": dict(snapshot.depth),
         "weights_version": snapshot.version,
-        "checkpoint": job.latest_checkpoint,
+        "checkpoint": checkpoint.step,
+        "checkpoint_problem": checkpoint.problem or None,
         "starts": [asdict(start) for start in start_record.read(job)],
         "alerts": [asdict(alert) for alert in found],
         "validation": {name: _finite(value) for name, value in snapshot.validation.items()},
