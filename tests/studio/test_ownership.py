@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from studio_jobs import client_of, make_job
 
-from trinity_compat.studio import path_ownership
-from trinity_compat.studio.path_ownership import not_own, not_own_tree
+from trinity_compat.common import path_ownership
+from trinity_compat.common.path_ownership import not_own, not_own_tree
 
 
 @pytest.fixture

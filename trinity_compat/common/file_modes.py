@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from trinity_compat.common.path_ownership import check_job
+
 PRIVATE = 0o077  # a umask: no access for other users
 _NOT_FOR_ALL = 0o002
 _MARK = Path("config", "private")
@@ -42,10 +44,22 @@ def umask_of(root: Path) -> int:
     return PRIVATE & ~mode | _NOT_FOR_ALL
 
 
+def users_umask() -> int:
+    """Return this process's umask, with which only the group can get the right to write."""
+    mask = os.umask(PRIVATE)
+    os.umask(mask)
+    return mask | _NOT_FOR_ALL
+
+
 def prepare(root: Path, folders: Iterable[str]) -> None:
-    """Create a job's folder and the ``folders`` in it. A folder that this user has made becomes private."""
-    root.parent.mkdir(parents=True, exist_ok=True)  # not the job's: as the user's umask has it
+    """Create a job's folder and the ``folders`` in it. A folder that this user has made becomes private.
+
+    Raises UserError for one that another user could have made or may write in (``path_ownership``).
+    """
+    with umask(users_umask()):
+        root.parent.mkdir(parents=True, exist_ok=True)  # not the job's
     root.mkdir(mode=0o700, exist_ok=True)
+    check_job(root)  # another user may have made it since the start looked
     mark = root / _MARK
     if not mark.exists() and root.stat().st_uid == os.geteuid():
         root.chmod(stat.S_IMODE(root.stat().st_mode) & ~PRIVATE)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import value_at
+from trinity_compat.common.path_ownership import check_job
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run import dry_run
 from trinity_compat.run.checks import preflight
@@ -39,7 +40,7 @@ def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSp
                 f"{source} is a job: its settings are those of its run",
                 hint="leave out --set, --profile and overrides, or name the script",
             )
-        return JobDir.at(source).load_spec()
+        return _spec_in(source)
     found, rest = next(dry_run.sources(source, arguments, options))
     plan = make_plan(found.config, rest, cwd=Path.cwd())
     refusals.check(plan.spec.verl, found.record, cwd=plan.cwd)
@@ -49,6 +50,13 @@ def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSp
     preflight.check_reward_function(plan.spec.verl, cwd=plan.cwd)
     os.environ.update(plan.env)
     return plan.spec
+
+
+def _spec_in(source: str) -> RunSpec:
+    """Return the spec of a job, which names the code that will run. Raises UserError for another user's."""
+    job = JobDir.at(source)
+    check_job(job.root)
+    return job.load_spec()
 
 
 def serve(spec: RunSpec, port: int, step: int | None) -> None:
@@ -113,7 +121,7 @@ def score_again(source: str, ask: StoredAnswer) -> RewardOutcome:
         raise UserError(
             f"{source} is not a job directory", hint="--module reward scores stored answers of a job"
         )
-    spec = JobDir.at(source).load_spec()
+    spec = _spec_in(source)
     preflight.check_reward_function(spec.verl, cwd=Path.cwd())
     from trinity_compat.explorer.modes import debug_reward
 

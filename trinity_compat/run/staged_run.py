@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.path_ownership import check_job
 from trinity_compat.run.checks import preflight
 from trinity_compat.run.job_dir import export, job_dir, stages
 from trinity_compat.run.job_dir.job_dir import JobDir
@@ -37,6 +38,7 @@ def run_yaml(path: Path, options: RunOptions, *, runner: Runner = run_source) ->
         return runner(source, options)
     check(found, cwd)
     job = JobDir(root_of(source, options, cwd))
+    check_job(job.root)
     with job_dir.locked(job, "both"):
         states = _earlier_states(job, found, restart=source.config.get("continue_from_checkpoint") is False)
         return _in_order(job, found, states, runner)

@@ -24,13 +24,13 @@ from starlette.responses import RedirectResponse, Response
 
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.path_ownership import not_own, not_own_tree
 from trinity_compat.common.redaction import masked, shown
 from trinity_compat.job.checkpoints import MARKER
 from trinity_compat.run.job_dir.job_dir import identity_of, lock_path, side_locks
 from trinity_compat.studio import job_files
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import form_of, job_of, page, page_of
-from trinity_compat.studio.path_ownership import not_own, not_own_tree
 from trinity_compat.studio.resume_changes import (
     ResumeChange,
     configuration_changes,

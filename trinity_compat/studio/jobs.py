@@ -8,12 +8,12 @@ from pathlib import Path
 
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.path_ownership import not_own
 from trinity_compat.job.checkpoints import MARKER
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.studio import job_files
 from trinity_compat.studio.folder_scan import FolderScan
-from trinity_compat.studio.path_ownership import not_own
 from trinity_compat.studio.read_only_database import ReadOnlyDatabase, open_read_only, outside
 from trinity_compat.studio.started_runs import StartedRun
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.path_ownership import not_own
 from trinity_compat.studio import job_files
 from trinity_compat.studio.jobs import is_job, shown_name
-from trinity_compat.studio.path_ownership import not_own
 from trinity_compat.studio.private_files import data_folder
 
 LARGEST = 1 << 20  # characters of a text, as many as the reader takes

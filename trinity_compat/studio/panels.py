@@ -10,8 +10,8 @@ from pathlib import Path
 
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.path_ownership import not_own
 from trinity_compat.studio import job_files
-from trinity_compat.studio.path_ownership import not_own
 
 FILE = "studio-panels.json"
 _MOST_BYTES = 256 << 10

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.path_ownership import not_own
 from trinity_compat.common.redaction import is_secret, masked, shown
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.run.job_dir.environment import RecordedEnvironment
 from trinity_compat.studio import launch_files
 from trinity_compat.studio.control import command_of
 from trinity_compat.studio.jobs import Jobs, is_job
-from trinity_compat.studio.path_ownership import not_own
 
 MODES = ("both", "colocate", "train", "explore", "bench", "serve")
 DEVICES = ("cpu", "cuda")

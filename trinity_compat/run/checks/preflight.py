@@ -18,6 +18,7 @@ from trinity_compat.common import optional_packages
 from trinity_compat.common.database_url import file_of
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at, value_at
+from trinity_compat.common.path_ownership import check_checkpoint, check_job
 from trinity_compat.common.paths import from_home
 from trinity_compat.common.releases import VERL
 from trinity_compat.common.suggestions import nearest, question
@@ -51,6 +52,7 @@ _MIN_FREE = 256 * 2**20  # bytes
 def check(plan: RunPlan) -> None:
     """Run every check, cheapest first."""
     verl = plan.spec.verl
+    check_job(plan.job.root)
     optional_packages.need_for_a_run()
     if starts_juicer(verl):
         optional_packages.need(JUICER)
@@ -179,7 +181,10 @@ def check_resume(plan: RunPlan) -> None:
     trainer = section_at(plan.spec.verl, "trainer")
     if trainer.get("resume_mode") != "resume_path":
         if trainer.get("resume_mode") == "auto" and plan.spec.resume and plan.spec.mode != "bench":
-            resume_point.of(plan.job.root, plan.spec).check()
+            point = resume_point.of(plan.job.root, plan.spec)
+            point.check()
+            if point.step is not None:
+                check_checkpoint(plan.job.root / f"global_step_{point.step}")
         return
     named = str(trainer.get("resume_from_path") or "")
     path = _local(named, plan.cwd)
@@ -195,6 +200,7 @@ def check_resume(plan: RunPlan) -> None:
             hint=f"checkpoints in {path.parent}: {checkpoints}",
         )
     check_named(path, resume_point.roles_of(plan.spec))
+    check_checkpoint(path)
 
 
 def _is_path(text: str) -> bool:

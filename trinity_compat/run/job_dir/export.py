@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trinity_compat.common import optional_packages, python_command
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.path_ownership import check_checkpoint
 from trinity_compat.common.training_engines import engine_of
 from trinity_compat.run.job_dir.job_dir import JobDir
 
@@ -26,6 +27,7 @@ def to_hf(root: Path, *, step: int | None, out: Path | None, critic: bool = Fals
     if not shards.is_dir():
         have = sorted(path.name for path in job.root.glob("global_step_*"))
         raise UserError(f"{shards} does not exist", hint=f"this job has {', '.join(have) or 'no checkpoint'}")
+    check_checkpoint(shards)  # the merger opens pickles
     engine = engine_of(spec.verl["actor_rollout_ref"]["actor"]["strategy"])
     if not engine.merger:
         raise UserError(

@@ -273,7 +273,7 @@ def _held(job: JobDir, side: str, how: int) -> Iterator[list[int]]:
 def _locked_handle(path: Path, how: int, mask: int | None) -> int:
     """Return a handle that holds the lock. Raises BlockingIOError where another process holds it."""
     for tried in itertools.count(1):
-        with contextlib.nullcontext() if mask is None else file_modes.umask(mask):
+        with file_modes.umask(file_modes.users_umask() if mask is None else mask):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:

@@ -1,21 +1,26 @@
-"""Ownership of paths: only this user and root can change a file.
+"""Ownership of paths: who else could have changed what this user reads or runs.
 
-The studio starts and ends only processes whose files others could not have written. The rule is sshd's for
-its key files (StrictModes): each part of the path belongs to the user or to root, and only they may write it.
-A folder that others may write, on the way to the path, is allowed with the sticky bit, under which they
-cannot replace what is not theirs (/tmp).
+``not_own`` is strict. The studio starts and ends only processes whose files others could not have written.
+The rule is sshd's for its key files (StrictModes): each part of the path belongs to the user or to root, and
+only they may write it. A folder that others may write, on the way to the path, is allowed with the sticky
+bit, under which they cannot replace what is not theirs (/tmp).
+
+``check_job`` and ``check_checkpoint`` are for a run, whose user has named the folder. On a cluster, folders
+above a job belong to a project and its group, so that the group and the owners of folders above are trusted
+there; any other user of the machine is not.
 """
 
 from __future__ import annotations
 
 import errno
-import grp
 import os
-import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from trinity_compat.common.errors import UserError
+
+ANY_OWNER = "TRINITY_COMPAT_ANY_OWNER"  # environment variable that turns off the checks of a run
 _MOST_LINKS = 40  # as the kernel follows
 _ACL = "system.posix_acl_access"
 
@@ -37,7 +42,7 @@ def not_own(path: Path, *, or_root: bool = False) -> str:
             return f"{place} belongs to {_user(found.st_uid)}, not to you."
         sticky = at < last and stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
         if not sticky and _others_write(place, found):
-            return f"{place} can be written by other users (mode {stat.S_IMODE(found.st_mode):04o})."
+            return _writable(place, found)
     return ""
 
 
@@ -55,8 +60,70 @@ def not_own_tree(path: Path) -> str:
             if found.st_uid != os.geteuid():
                 return f"{place} belongs to {_user(found.st_uid)}, not to you."
             if not stat.S_ISLNK(found.st_mode) and _others_write(place, found):
-                return f"{place} can be written by other users (mode {stat.S_IMODE(found.st_mode):04o})."
+                return _writable(place, found)
     return ""
+
+
+def check_job(root: Path) -> None:
+    """Raise UserError where another user has made a job's folder, or may write in it or in one above."""
+    if problem := _open_to_others(root):
+        _refuse(problem)
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Raise UserError where another user has made a file of a checkpoint, or may replace one.
+
+    Its pickles run as this user when they are loaded.
+    """
+    real = folder.resolve()
+    inside = (Path(place) / name for place, dirs, files in os.walk(real) for name in (*dirs, *files))
+    if problem := _open_to_others(real) or next(filter(None, map(_changeable, inside)), ""):
+        _refuse(problem)
+
+
+def _changeable(path: Path) -> str:
+    """Return '' or why another user could have changed a file whose folder is this user's."""
+    if path.is_symlink():
+        return _open_to_others(path.resolve())
+    found = path.lstat()
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to {_user(found.st_uid)}, not to you."
+    return _writable(path, found) if found.st_mode & stat.S_IWOTH else ""
+
+
+def _refuse(problem: str) -> None:
+    if os.environ.get(ANY_OWNER):
+        return
+    raise UserError(
+        problem.removesuffix("."),
+        hint="name a folder of your own with --job DIR, or take the right away with chmod o-w. Others who can"
+        " write there can replace checkpoints, whose content runs as you when it is loaded; if you trust them"
+        f" with that, set {ANY_OWNER}=1",
+    )
+
+
+def _open_to_others(folder: Path) -> str:
+    """Return '' or a sentence that names the first folder on the way that is not this user's to trust.
+
+    ``folder`` itself, which need not exist, must be this user's or root's.
+    """
+    is_shared = False  # with the sticky bit, any user may have made what is in the folder before
+    for place in (*reversed(folder.parents), folder):
+        try:
+            found = place.stat()
+        except OSError:
+            return ""
+        if (is_shared or place == folder) and found.st_uid not in (os.geteuid(), 0):
+            return f"{place} belongs to {_user(found.st_uid)}, not to you."
+        is_open = bool(found.st_mode & stat.S_IWOTH)
+        is_shared = is_open and bool(found.st_mode & stat.S_ISVTX)
+        if is_open and (not is_shared or place == folder):
+            return _writable(place, found)
+    return ""
+
+
+def _writable(place: Path, found: os.stat_result) -> str:
+    return f"{place} can be written by other users (mode {stat.S_IMODE(found.st_mode):04o})."
 
 
 def _passed(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -98,6 +165,9 @@ def _is_private(gid: int) -> bool:
 
     It is the primary group, has the user's name, and no other member.
     """
+    import grp
+    import pwd
+
     try:
         me, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:
@@ -117,6 +187,8 @@ def _has_acl(place: Path) -> bool:
 
 
 def _user(uid: int) -> str:
+    import pwd  # the module is read where no users are, in a web page
+
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
