@@ -1,6 +1,7 @@
 """What the run's own Ray is told, and what is left of it. Ray itself is not started."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -8,11 +9,13 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from trinity_compat.common import file_modes
 from trinity_compat.common.errors import RunError
-from trinity_compat.run.supervise.cluster import local_ray
+from trinity_compat.common.watchdog import Watchdog
+from trinity_compat.run.supervise.cluster import Cluster, local_ray
 
 
 class FakeRay:
@@ -84,6 +87,36 @@ def test_a_folder_of_our_own_goes(monkeypatch, refuses):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("limit_s", [30.0, None])
+def test_a_stopped_process_of_ray_is_named_and_killed_after_the_limit(limit_s):
+    now = [0.0]
+    with subprocess.Popen(["sleep", "600"]) as daemon:
+        watchdog = Watchdog(limit_s, clock=lambda: now[0])
+        cluster = Cluster("127.0.0.1:1", (psutil.Process(daemon.pid),), watchdog)
+
+        def dead(*, seconds):
+            for _ in range(seconds):
+                now[0] += 1
+                found = cluster.dead()
+            return found
+
+        daemon.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, daemon.pid, os.WSTOPPED)
+        assert dead(seconds=20) is None
+        daemon.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, daemon.pid, os.WCONTINUED)
+        assert dead(seconds=1) is None
+        daemon.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, daemon.pid, os.WSTOPPED)
+        assert dead(seconds=30) is None
+        told = f"Ray's sleep (pid {daemon.pid}) was stopped for 31 s; it was killed"
+        assert dead(seconds=2) == (told if limit_s else None)
+        if limit_s is None:
+            daemon.kill()
+        assert daemon.wait() == -signal.SIGKILL
+        assert dead(seconds=1) == "Ray itself died (its raylet or control store ended)"
+
+
 def test_others_come_to_nothing_that_ray_opens_to_everybody(monkeypatch):
     ray, seen = FakeRay(monkeypatch), {}
 
@@ -129,7 +162,8 @@ def test_ray_s_folder_has_a_short_path_whatever_tmpdir_says(monkeypatch, tmp_pat
 
 LISTENERS = """
 import ipaddress, psutil, ray
-from trinity_compat.run.supervise.cluster import local_ray
+from trinity_compat.common.watchdog import Watchdog
+from trinity_compat.run.supervise.cluster import Cluster, local_ray
 
 @ray.remote
 def of_a_worker():
@@ -154,7 +188,8 @@ def test_nothing_of_a_run_s_own_ray_listens_outside_this_machine():
 def test_a_sigterm_reaches_whoever_caught_it_before_ray_started():
     program = """
 import os, signal, time
-from trinity_compat.run.supervise.cluster import local_ray
+from trinity_compat.common.watchdog import Watchdog
+from trinity_compat.run.supervise.cluster import Cluster, local_ray
 from trinity_compat.run.supervise.supervisor import catch_signals
 
 with catch_signals() as stop, local_ray({}):

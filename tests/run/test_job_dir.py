@@ -2,9 +2,11 @@
 
 import contextlib
 import fcntl
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -48,6 +50,24 @@ def test_two_sides_that_start_at_once_start_one_after_the_other(job, monkeypatch
     explore, train = (plan_of(job, mode) for mode in ("explore", "train"))
     with acquire_job.acquire_job(explore, None, None, None), acquire_job.acquire_job(train, None, None, None):
         assert held == [False, "forgot", True]
+
+
+@pytest.mark.parametrize("acquire", ["acquire_job", "acquire_standalone"])
+def test_an_acquired_job_is_held_without_its_lock_files_too(job, monkeypatch, acquire):
+    """Also one that was set aside while it was prepared."""
+    monkeypatch.setattr(acquire_job, "_prepare", lambda *_, **__: (set_aside(job), job.create()))
+    monkeypatch.setattr(acquire_job, "_reset_participants", lambda made: None)
+    lone = acquire == "acquire_standalone"
+    plan = plan_of(job, "bench" if lone else "both")
+    plan.spec.save = MagicMock()
+    with getattr(acquire_job, acquire)(plan, *([MagicMock()] if lone else [None] * 3)):
+        for folder in (job.root, job.root.parent):
+            shutil.rmtree(folder / ".locks")
+        with (
+            pytest.raises(UserError, match="its lock files were deleted"),
+            locked(job, "bench" if lone else "train"),
+        ):
+            pass
 
 
 @pytest.mark.parametrize(("mode", "left"), [("both", False), ("train", False), ("explore", True)])

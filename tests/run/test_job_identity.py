@@ -15,7 +15,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.job.run_spec import RunSpec, SyncSpec
 from trinity_compat.run import acquire_job
 from trinity_compat.run.job_dir import job_dir, status
-from trinity_compat.run.job_dir.job_dir import JobDir, holder, locked, set_aside, starting
+from trinity_compat.run.job_dir.job_dir import JobDir, holder, locked, locked_folders, set_aside, starting
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.source import RunOptions, from_yaml
 from trinity_compat.run.supervise.children import _is_side
@@ -128,6 +128,27 @@ def test_a_job_that_was_moved_or_deleted_under_its_run_is_held(job):
         refused(job)
         shutil.rmtree(moved.root)
         refused(job)
+
+
+@pytest.mark.parametrize(
+    ("holds", "wants"), [("both", "train"), ("train", "both"), ("explore", "explore"), ("bench", "bench")]
+)
+def test_a_job_whose_lock_files_were_deleted_is_held(job, holds, wants):
+    with locked(job, holds), locked_folders(job, holds):
+        for folder in (job.root, job.root.parent):
+            shutil.rmtree(folder / ".locks")
+        with pytest.raises(UserError, match="its lock files were deleted"), locked(job, wants):
+            pass
+    with locked(job, wants) as joined:
+        assert not joined
+
+
+def test_a_side_whose_lock_files_were_deleted_is_joined_and_not_set_aside(job):
+    with locked(job, "train"), locked_folders(job, "train"):
+        for folder in (job.root, job.root.parent):
+            shutil.rmtree(folder / ".locks")
+        with locked(job, "explore") as joined:
+            assert joined
 
 
 def test_a_job_that_is_set_aside_takes_its_locks_to_its_successor(job):

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from trinity_compat.common import hung_process
+from trinity_compat.common.error_text import last_error
 from trinity_compat.common.hung_process import (
     HungProcess,
     describe,
@@ -82,7 +83,10 @@ def test_what_is_slow_by_nature_has_longer_and_what_others_limit_has_for_ever(cl
     assert watchdog.look() is None
     clock.passes(1, watchdog)
     assert watchdog.look().what == "loading version 3"
-    clock.passes(60 * LONG, watchdog)
+    step.now("update_actor", times=LONG, extra_s=30.0)
+    clock.passes(60 * LONG + 30, watchdog)
+    assert watchdog.look().what == "loading version 3"
+    clock.passes(1, watchdog)
     for activity in list(watchdog._activities()):
         if activity.what.startswith("loading"):
             watchdog.end(activity)
@@ -144,6 +148,7 @@ def test_a_process_that_hangs_itself_says_why_and_ends(clock, watchdog, capfd):
     err = capfd.readouterr().err
     assert "watchdog: no progress for 61 s: step 3" in err
     assert "test_a_process_that_hangs_itself" in err, "its own stacks"
+    assert last_error(err) == guard.reason, "for a supervisor whose database is out of reach"
 
 
 def test_it_ends_also_where_nobody_can_be_told(clock, watchdog):

@@ -60,6 +60,7 @@ def kind_of(folder: Path, mounts: str) -> str:
 
 
 T = TypeVar("T")
+RETRY_S = 60.0  # for a lost connection, or a database that another program has locked
 
 # PostgreSQL answers that a second try can fix: deadlock, serialization, shutdown, start-up, lost connection.
 _PASSING = ("40001", "40P01", "57P01", "57P02", "57P03", "08")
@@ -95,7 +96,7 @@ class Database:
 
     _inode: tuple[int, int] | None = None  # device and inode of the SQLite file that was opened
 
-    def __init__(self, url: str, *, create: bool = True, retry_s: float = 60.0) -> None:
+    def __init__(self, url: str, *, create: bool = True, retry_s: float = RETRY_S) -> None:
         self.url = _parse(url)
         self.dialect = self.url.get_backend_name()
         self.retry_s = retry_s
@@ -278,6 +279,12 @@ class Database:
             error, sa.exc.ProgrammingError
         ):  # libpq's, of an option that it does not know
             return UserError(f"{self.name}: {text}", hint="check the URL's parameters, after the ?")
+        if self.dialect == "sqlite" and self._passing(error):
+            return BufferError(
+                f"the buffer {self.file} was locked by another program for {self.retry_s:.0f} s",
+                hint=f"`fuser -v {self.file}` names the programs that have it open; end the one that locks"
+                " it, and run the same command again: what was acknowledged is kept",
+            )
         if isinstance(error, sa.exc.OperationalError) or self._passing(error):
             hint = _MORE if any(part in text for part in _TAKEN) else None
             return BufferError(f"the buffer at {self.name} is out of reach: {text}", hint=hint)

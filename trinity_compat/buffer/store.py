@@ -28,7 +28,7 @@ from trinity_compat.buffer import (
     typed_json,
 )
 from trinity_compat.buffer import stream_position as positions
-from trinity_compat.buffer.database import Database
+from trinity_compat.buffer.database import RETRY_S, Database
 from trinity_compat.buffer.errors import HistoryChanged
 from trinity_compat.buffer.groups import Row
 from trinity_compat.buffer.model import (
@@ -381,15 +381,19 @@ class Buffer:
 
         return self._read(work)
 
-    def participants(self) -> list[Participant]:
-        """All processes with a heartbeat in the current history."""
+    def participants(self, *, writable: bool = False) -> list[Participant]:
+        """All processes with a heartbeat in the current history.
+
+        ``writable`` reads them while this process holds SQLite's write lock, to judge their silence: while
+        another program locks the database, no heartbeat arrives, and this read waits too.
+        """
 
         def work(conn: sa.Connection) -> list[Participant]:
             bind = {"history": self._history(conn), "now": self._now(conn)}
             rows: Iterable[Row] = conn.execute(query(queries.PARTICIPANTS), bind)
             return [_participant(row) for row in rows]
 
-        return self._read(work)
+        return self._db.run(work, write=writable)
 
     def forget_participants(self) -> None:
         """Delete all heartbeats, at the start of a job whose earlier processes have ended.
@@ -492,7 +496,7 @@ def _participant(row: Row) -> Participant:
 
 
 def open_buffer(
-    url: str, *, create: bool = True, retry_s: float = 60.0, clock: Callable[[], float] | None = None
+    url: str, *, create: bool = True, retry_s: float = RETRY_S, clock: Callable[[], float] | None = None
 ) -> Buffer:
     """Open the buffer at ``sqlite:////abs/path.db`` or ``postgresql+psycopg://user@host/db``.
 

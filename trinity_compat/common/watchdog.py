@@ -72,9 +72,16 @@ class Activity:
         self._since = self._watchdog.seconds
         self._watchdog.count += 1
 
-    def now(self, what: Text, *, times: float | None = 1.0, suspects: Suspects | None = None) -> None:
+    def now(
+        self,
+        what: Text,
+        *,
+        times: float | None = 1.0,
+        extra_s: float = 0.0,
+        suspects: Suspects | None = None,
+    ) -> None:
         """Replace the activity by the next one; ``suspects`` None keeps the processes."""
-        self._what, self._times, self._extra_s = what, times, 0.0
+        self._what, self._times, self._extra_s = what, times, extra_s
         self._suspects = suspects or self._suspects
         self.progress()
 
@@ -212,5 +219,7 @@ class WatchdogThread:
             return
         with suppress(Exception):  # the database may be away
             faulthandler.dump_traceback(file=sys.stderr)
+            # For the supervisor, which reads the log where the database did not take the last word.
+            print(f"error: {self.reason}", file=sys.stderr, flush=True)
             self._last_word(self.reason)
         self._leave(FAILED)

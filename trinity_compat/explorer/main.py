@@ -18,6 +18,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.database import RETRY_S
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common import file_modes, python_command
 from trinity_compat.common.errors import RunError, UserError
@@ -222,7 +223,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
             explorer = Explorer(
                 buffer, scheduler, builder, report, heart, receiver, device, sync_check, pipeline
             )
-            heart.main.now("the explorer's event loop")
+            heart.main.now("the explorer's event loop", extra_s=RETRY_S)
             await explorer.explore()
 
 

@@ -48,6 +48,7 @@ def acquire_job(plan: RunPlan, source: Source, options: RunOptions, report: Star
             if not joined:
                 await_earlier_processes(plan.job)
             _prepare(plan, source, options, report, joined=joined)
+            held.enter_context(job_dir.locked_folders(plan.job, plan.spec.mode, plan.explorer))
             if not joined:
                 with file_modes.umask(plan.job.umask):
                     _reset_participants(plan)
@@ -60,8 +61,10 @@ def acquire_job(plan: RunPlan, source: Source, options: RunOptions, report: Star
 @contextlib.contextmanager
 def acquire_standalone(plan: RunPlan, watch: StandaloneWatch) -> Iterator[None]:
     """Hold the lock of mode bench or serve, and write its own spec beside that of the run."""
-    with job_dir.locked(plan.job, plan.spec.mode):
+    with contextlib.ExitStack() as held:
+        held.enter_context(job_dir.locked(plan.job, plan.spec.mode))
         plan.job.create()
+        held.enter_context(job_dir.locked_folders(plan.job, plan.spec.mode))
         with file_modes.umask(plan.job.umask):
             plan.spec.save(plan.job.spec_path.with_name(f"{plan.spec.mode}.json"))
             watch.begin()

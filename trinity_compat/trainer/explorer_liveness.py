@@ -93,7 +93,7 @@ class ExplorerWatch:
             raise found
 
     def _explorers(self) -> list[Participant]:
-        return [one for one in self._buffer.participants() if one.role == "explorer"]
+        return [one for one in self._buffer.participants(writable=True) if one.role == "explorer"]
 
     def _is_dead(self, explorer: Participant) -> bool:
         if explorer.state in ("done", "stopped"):

@@ -7,6 +7,7 @@ import time
 from contextlib import nullcontext
 from typing import Self
 
+from trinity_compat.buffer.database import RETRY_S
 from trinity_compat.buffer.heartbeat_thread import HeartbeatThread
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.store import Buffer
@@ -55,7 +56,7 @@ class LeaseHeartbeat(HeartbeatThread):
         """Write a new state at once, not with the next heartbeat."""
         self.state, self.detail = state, detail
         self._doing = " ".join([state, *(f"{name} {value}" for name, value in detail.items())])
-        self.main.now(self._doing, times=LONG)
+        self.main.now(self._doing, times=LONG, extra_s=RETRY_S)
         self._beat(self._buffer)
 
     def check(self) -> None:

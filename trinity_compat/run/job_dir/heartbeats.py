@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from trinity_compat.buffer.errors import BufferError
 from trinity_compat.buffer.heartbeat_thread import SilenceDetector
 from trinity_compat.buffer.model import Participant
+from trinity_compat.buffer.store import Buffer
 
+WAIT_S = 1.0  # of a supervisor for its database: it must notice children and signals meanwhile
+_EVERY_S = 1.0
 ENDED = ("done", "failed", "stopped")
 
 
@@ -27,12 +33,21 @@ class LastHeartbeat:
 
 
 class Heartbeats:
-    """The last heartbeats read. An outage of the database counts as no process's silence."""
+    """The last heartbeats read. An outage or a lock of the database counts as no process's silence."""
 
     def __init__(self, sight: SilenceDetector | None = None) -> None:
         self._sight = sight or SilenceDetector()
         self._seen_s = 0.0  # since the first look of an unbroken row
         self._heard: dict[tuple[str, int], LastHeartbeat] = {}
+        self._next = 0.0
+
+    def read(self, buffer: Buffer) -> None:
+        """Read at most once a second, unless the database is out of reach or locked by another program."""
+        if time.monotonic() < self._next:
+            return
+        with suppress(BufferError):
+            self.look(buffer.participants(writable=True))
+        self._next = time.monotonic() + _EVERY_S
 
     def look(self, everybody: Iterable[Participant]) -> None:
         """Record a successful read of the database."""

@@ -35,6 +35,8 @@ _JOBS = 5  # names in the hint for a missing job
 _LOCKS = ".locks"
 _TRIES = 10  # to get a lock: another process may be testing it at that moment
 _PAUSE_S = 0.02  # between them
+# Folders of the job that carry a side's lock too: lock files may be deleted under a run, these end it.
+_FOLDER_OF = {"train": "config", "explore": "log", "bench": "monitor", "serve": "monitor/tensorboard"}
 _SIDES = {name: (name,) for name in ("train", "explore", "bench", "serve")}
 
 
@@ -224,9 +226,39 @@ def locked(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[bool
             # Several explorers share the side, and each of them holds its own number.
             if not alone:
                 held.enter_context(_lock(job, f"{side}.{explorer}", fcntl.LOCK_EX))
+        # A run whose lock files were deleted still holds these.
+        with locked_folders(job, mode, explorer):
+            pass
         sides = (*wanted, f"explore.{explorer}")
         mine = {path for side in sides for path in (lock_path(job, side), inner_lock_path(job, side))}
-        yield any(_is_locked(path) for path in side_locks(job) if path not in mine)
+        others = [job.root / _FOLDER_OF[side] for side in ("train", "explore") if side not in wanted]
+        yield any(_is_locked(path) for path in (*side_locks(job), *others) if path not in mine)
+
+
+@contextlib.contextmanager
+def locked_folders(job: JobDir, mode: str, explorer: int | None = None) -> Iterator[None]:
+    """Hold the same sides by the job's folders, as far as they exist; arguments as ``locked``'s.
+
+    To be entered once the job is created: one that is set aside takes its folders along. A file system
+    without such locks has those of ``locked`` alone. Raises UserError where a run holds a side.
+    """
+    handles: list[int] = []
+    try:
+        for side in _SIDES.get(mode, ("explore", "train")):
+            alone = explorer is None or side != "explore"
+            with contextlib.suppress(OSError):
+                handles.append(os.open(job.root / _FOLDER_OF[side], os.O_RDONLY | os.O_DIRECTORY))
+                try:
+                    fcntl.flock(handles[-1], (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UserError(
+                        f"another run holds the {side} side of {job.root}, and its lock files were deleted",
+                        hint="wait for it, end it, or give this one a directory of its own with --job",
+                    ) from None
+        yield
+    finally:
+        for handle in handles:
+            os.close(handle)
 
 
 @contextlib.contextmanager

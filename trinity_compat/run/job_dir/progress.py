@@ -50,6 +50,7 @@ class Progress:
         self._seen: Snapshot | None = None
         self._next = 0.0
         self._spoken = time.monotonic()
+        self._complain = 0.0
         self._states: dict[str, str] = {}
         self._notes: dict[str, str | None] = {}
         self._live: Live | None = None
@@ -84,13 +85,16 @@ class Progress:
             self._buffer = self._buffer or self._open()
             snapshot = read_snapshot(self._buffer, self._spec, after_step=max(self._rows, default=-1))
         except Exception as error:
-            self._say(f"(the database cannot be read just now: {type(error).__name__})")
+            if time.monotonic() > self._complain:
+                self._complain = time.monotonic() + _QUIET_S
+                self._say(f"(the database cannot be read just now: {error})")
             return
-        self._heartbeats.look(snapshot.participants)
         self._show(snapshot)
 
     def heard(self, role: str, pid: int) -> LastHeartbeat | None:
         """Return the last heartbeat of a participant on this machine."""
+        if self._buffer:
+            self._heartbeats.read(self._buffer)
         return self._heartbeats.of(role, pid)
 
     def reason(self, role: str, pid: int) -> str | None:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -20,11 +20,12 @@ from trinity_compat.common.errors import RunError
 from trinity_compat.common.file_modes import PRIVATE
 from trinity_compat.common.nested import Tree
 from trinity_compat.common.network import LOOPBACK, keep_ray_here
+from trinity_compat.common.watchdog import Watchdog
 from trinity_compat.job.placement import cpus_for
 from trinity_compat.run.job_dir.progress import say
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.supervise.children import sweep
-from trinity_compat.run.supervise.supervisor import RunOutcome, StopSignal
+from trinity_compat.run.supervise.supervisor import SILENT_S, RunOutcome, StopSignal
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
 _TOO_SLOW = "timed out during startup"  # Ray's message after 30 s, a fixed limit
@@ -34,17 +35,36 @@ _PLACEMENT_CPUS = 16  # veRL asks for CPUs as slots of placement groups, not as 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A running Ray. ``address`` goes to the run's processes as RAY_ADDRESS."""
+    """A running Ray. ``address`` goes to the run's processes as RAY_ADDRESS.
+
+    ``watchdog`` limits the time for which one of ``daemons``, Ray's own processes, may be stopped.
+    """
 
     address: str
     daemons: tuple[psutil.Process, ...] = ()
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    _stopped: dict[int, float] = field(default_factory=dict)
 
     def dead(self) -> str | None:
-        """Return a message once one of Ray's own processes has ended; None while all run."""
-        for process in self.daemons:
-            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-                return "Ray itself died (its raylet or control store ended)"
-        return None
+        """Return a message once one of Ray's own processes has ended or stays stopped; None while all run."""
+        self.watchdog.tick()
+        return next((why for process in self.daemons if (why := self._trouble(process))), None)
+
+    def _trouble(self, process: psutil.Process) -> str | None:
+        """Return why the run ends; a stopped process is killed, since Ray's own end would wait for it."""
+        state = process.status() if process.is_running() else psutil.STATUS_ZOMBIE
+        if state == psutil.STATUS_ZOMBIE:
+            return "Ray itself died (its raylet or control store ended)"
+        if state != psutil.STATUS_STOPPED:
+            self._stopped.pop(process.pid, None)
+            return None
+        now, limit_s = self.watchdog.seconds, self.watchdog.limit_s
+        stopped_s = now - self._stopped.setdefault(process.pid, now)
+        if limit_s is None or stopped_s <= limit_s:
+            return None
+        why = f"Ray's {process.name()} (pid {process.pid}) was stopped for {stopped_s:.0f} s; it was killed"
+        process.kill()
+        return why
 
 
 def with_ray(plan: RunPlan, stop: StopSignal, work: Callable[[Cluster], RunOutcome]) -> RunOutcome:
@@ -56,6 +76,7 @@ def with_ray(plan: RunPlan, stop: StopSignal, work: Callable[[Cluster], RunOutco
         # A CPU run on a machine with GPUs: Ray must not count them.
         gpus = 0 if plan.spec.device == "cpu" else None
         with local_ray(plan.ray, gpus=gpus, cpus=cpus_for(plan.spec), umask=plan.job.umask) as cluster:
+            cluster.watchdog.limit_s = SILENT_S if plan.spec.stall_timeout_s else None
             outcome = work(cluster)
     except RunError as error:
         outcome = RunOutcome(1, str(error)) if stop.number is None else RunOutcome(128 + stop.number)

@@ -17,6 +17,7 @@ from trinity_compat.explorer.teachers import address as teachers
 from trinity_compat.job.distillation import is_distilled
 from trinity_compat.job.restarts import OWN_CHECKPOINT
 from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
+from trinity_compat.run.job_dir.heartbeats import WAIT_S
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.job_dir.progress import Progress, say
 from trinity_compat.run.job_dir.start_record import ENGINE, RAY, WEIGHTS, StartRecorder
@@ -138,7 +139,7 @@ def supervise_sides(
     start.next(RAY, ENGINE, WEIGHTS)
     commands = commands_of(plan, cluster.address)
     with (
-        Progress(plan.spec, lambda: open_buffer(plan.spec.database_url)) as progress,
+        Progress(plan.spec, lambda: open_buffer(plan.spec.database_url, retry_s=WAIT_S)) as progress,
         closing(UserOutput([command.log for command in commands], progress.aside)) as user_output,
     ):
 

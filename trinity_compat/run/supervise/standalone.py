@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.store import Buffer
-from trinity_compat.run.job_dir.heartbeats import Heartbeats, LastHeartbeat
+from trinity_compat.run.job_dir.heartbeats import WAIT_S, Heartbeats, LastHeartbeat
 from trinity_compat.run.job_dir.progress import say
 
 
@@ -18,18 +18,20 @@ class StandaloneWatch:
 
     url: str
     buffer: Buffer = field(init=False)
+    _for_heartbeats: Buffer = field(init=False)
     _heartbeats: Heartbeats = field(init=False, default_factory=Heartbeats)
 
     def begin(self) -> None:
         """Open the database, which exists from now on."""
         self.buffer = open_buffer(self.url)
+        self._for_heartbeats = open_buffer(self.url, retry_s=WAIT_S)
 
     def update(self) -> None:
         """Called at every poll."""
 
     def heard(self, role: str, pid: int) -> LastHeartbeat | None:
         """Return the last heartbeat of the process."""
-        self._heartbeats.look(self.buffer.participants())
+        self._heartbeats.read(self._for_heartbeats)
         return self._heartbeats.of(role, pid)
 
     def of(self, role: str) -> list[Participant]:
