@@ -117,6 +117,9 @@ def test_the_comment_replaces_its_last_one(repository):
     told = step(repository, "comment.sh", NUMBER="7", PATH=f"{binaries}:{os.environ['PATH']}")
     assert told.startswith("pr comment 7 --edit-last --create-if-none --body-file ")
     assert "### `changed.sh`" in told
+    (repository.parent / "runner" / "trinity-compat.md").write_text("| `a` |\n" + f"| `{'@b ' * 30_000}` |\n")
+    told = step(repository, "comment.sh", NUMBER="7", PATH=f"{binaries}:{os.environ['PATH']}")
+    assert told.endswith("| `a` |\n"), "a row that is cut would leave its code span open"
 
 
 def test_the_action_names_files_that_are_here_and_no_input_in_a_script():

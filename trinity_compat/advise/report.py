@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import partial
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from trinity_compat.advise.memory import ModeMemory
 from trinity_compat.advise.model import Advice, ModeAdvice, Schedule
+from trinity_compat.common.output_text import styled
 
 _WIDTH_OF_A_FILE = 140
 
@@ -120,9 +120,10 @@ def command(mode: ModeAdvice, advice: Advice) -> str | None:
 
 def as_text(advice: Advice) -> str:
     """Return the advice as text; in colour when stdout is a terminal."""
-    terminal = sys.stdout.isatty()
-    width = None if terminal else _WIDTH_OF_A_FILE
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, emoji=False)
+    return styled(partial(_print, advice), width=_WIDTH_OF_A_FILE)
+
+
+def _print(advice: Advice, console: Console) -> None:
     console.print(_modes(advice))
     for why, names in _grouped((mode.why, mode.name) for mode in advice.modes if mode.why).items():
         console.print(f"[bold]{escape(names)}[/] cannot run here: {escape(why)}", soft_wrap=True)
@@ -133,7 +134,7 @@ def as_text(advice: Advice) -> str:
     measured = [(mode.memory, mode.name) for mode in advice.modes if mode.memory]
     problems = ((problem, name) for memory, name in measured for problem in memory.problems)
     for problem, names in _grouped(problems).items():
-        console.print(f"  {escape(names)}: does not fit, as estimated: {problem}", soft_wrap=True)
+        console.print(f"  {escape(names)}: does not fit, as estimated: {escape(problem)}", soft_wrap=True)
     if advice.splits:
         console.print()
         console.print(_splits(advice))
@@ -144,9 +145,6 @@ def as_text(advice: Advice) -> str:
     for line in advice.assumptions:
         console.print(f"- {escape(line)}", soft_wrap=True)
     console.print(f"- simulated with seed {advice.seed}; docs/advise.md says how far off it is")
-    output = console.file
-    assert isinstance(output, io.StringIO)
-    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -19,6 +19,7 @@ import click
 from trinity_compat import __version__
 from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.common.output_text import plain_streams
 from trinity_compat.common.redaction import without_passwords
 from trinity_compat.common.suggestions import nearest
 
@@ -56,6 +57,7 @@ def cli() -> None:
     """Keep your veRL scripts: translate, audit, run decoupled, compare."""
 
 
+@plain_streams()
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ from rich.console import Console
 
 from trinity_compat.cli._shared import NAMED_FILE, name_and_value, write
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.output_text import styled
 from trinity_compat.compare.axes import AXES, Axis
 from trinity_compat.compare.margins import CompareOptions, Margins
 from trinity_compat.compare.verdict import Comparison
@@ -207,11 +207,12 @@ def _render(comparisons: list[Comparison], form: str) -> str:
         return _page(comparisons)
     if form == "md":
         return "\n".join(map(report.as_markdown, comparisons))
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    with console.capture() as capture:
+
+    def show(console: Console) -> None:
         for comparison in comparisons:
             report.print_text(comparison, console)
-    return capture.get()
+
+    return styled(show, width=160)
 
 
 def _page(comparisons: list[Comparison]) -> str:

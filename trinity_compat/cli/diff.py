@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from trinity_compat.cli._shared import NAMED_FILE, name_and_value, script_options, write
+from trinity_compat.common.output_text import styled
 from trinity_compat.compare.configs import SettingsDifference, compared
 from trinity_compat.compare.effective_settings import read_sides
 
@@ -56,8 +56,9 @@ def rendered(found: Sequence[SettingsDifference], form: str) -> str:
         return as_json(found)
     if form == "md":
         return "\n".join(map(as_markdown, found))
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-    with console.capture() as capture:
+
+    def show(console: Console) -> None:
         for one in found:
             print_text(one, console)
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+    return styled(show, width=200)

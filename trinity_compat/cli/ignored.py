@@ -125,7 +125,7 @@ def _text(found: list[_Found], problems: dict[str, str]) -> str:
             lines.append(f"  {place}: {setting.spelling or key}={_short(setting.value)}: {why}")
     for source, why in problems.items():
         lines.append(f"{source}: not checked: {_short(why.removeprefix(f'{source}: '))}")
-    return "\n".join(lines).encode(errors="backslashreplace").decode()
+    return "\n".join(lines)
 
 
 def _short(value: object) -> str:

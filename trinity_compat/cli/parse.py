@@ -70,8 +70,8 @@ def command(
     reading = replace(reading, diagnostics=(*reading.diagnostics, *unused))
     if form == "json":
         click.echo(json.dumps(as_json(reading)))
-    else:  # a script may hold bytes that are no UTF-8
-        click.echo(as_text(reading).encode(errors="backslashreplace").decode())
+    else:
+        click.echo(as_text(reading))
     return 0 if reading.launches else 2
 
 
@@ -134,17 +134,18 @@ def as_text(reading: Reading) -> str:
         wrapped = f" (through {', '.join(launch.wrapper)})" if launch.wrapper else ""
         taken = f", taken for {launch.main}" if launch.main else ""
         lines.append(f"{launch.where}: {launch.module}{taken}{wrapped}, {len(launch.arguments)} arguments")
-        lines += [f"  {name}={_visible(str(hidden(name, word.text)))}" for name, word in launch.env.items()]
+        lines += [
+            f"  {name}={_on_one_line(str(hidden(name, word.text)))}" for name, word in launch.env.items()
+        ]
         for word in launch.arguments:
             still = unresolved(word)
             note = f"   [open: {', '.join(still)}]" if still else ""
-            lines.append(f"  {word.where.line:>5}  {_visible(shown(word.text))}{note}")
+            lines.append(f"  {word.where.line:>5}  {_on_one_line(shown(word.text))}{note}")
     if not reading.launches:
         lines.append(f"{reading.source}: no training main is launched")
     lines += map(str, merged(reading.diagnostics))
     return "\n".join(lines)
 
 
-def _visible(text: str) -> str:
-    """A carriage return would move the cursor."""
-    return text.replace("\r", "\\r")
+def _on_one_line(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\r", "\\r")

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from trinity_compat.common import optional_packages, python_command
+from trinity_compat.common.output_text import console
 
 
 @click.command()
@@ -32,11 +33,10 @@ def command(directory: Path, seed: int) -> None:
 
 def _shown(steps: Sequence[int]) -> Iterable[int]:
     """A bar on a terminal; elsewhere one line, so that silence is not taken for a hang."""
-    from rich.console import Console
     from rich.progress import track
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    shown_on = console(stderr=True)
+    if not shown_on.is_terminal:
         click.echo(f"warm start of the toy's model: {len(steps)} steps, up to a minute", err=True)
         return steps
-    return track(steps, "warm start of the toy's model", console=console)
+    return track(steps, "warm start of the toy's model", console=shown_on)

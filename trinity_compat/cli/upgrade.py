@@ -133,16 +133,20 @@ def _print(results: Sequence[Upgraded], in_place: bool, as_diff: bool, check: bo
             _echo([str(remark) for remark in result.kept], err=not (as_diff or check))
         _echo([f"{remark} [cannot be carried]" for remark in result.refused], err=True)
         if as_diff:
-            _echo(_diff(result), errors="surrogateescape")
+            for line in _diff(result):  # the files' own bytes, for patch
+                click.echo(line if sys.stdout.isatty() else line.encode(errors="surrogateescape"))
     if not (in_place or as_diff or check):
+        if sys.stdout.isatty():
+            click.echo(results[0].after.decode(errors="surrogateescape"), nl=False)
+            return
         sys.stdout.flush()
         sys.stdout.buffer.write(results[0].after)
         sys.stdout.buffer.flush()
 
 
-def _echo(lines: Sequence[str], *, err: bool = False, errors: str = "backslashreplace") -> None:
+def _echo(lines: Sequence[str], *, err: bool = False) -> None:
     for line in lines:
-        click.echo(line.encode(errors=errors), err=err)
+        click.echo(line, err=err)
 
 
 def _diff(result: Upgraded) -> list[str]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trinity_compat.common.output_text import markdown, markdown_code, markdown_row
 from trinity_compat.common.redaction import hidden
 from trinity_compat.common.releases import VERL
 from trinity_compat.compare.configs import KeyDifference, SettingsDifference
@@ -34,7 +35,7 @@ def print_text(found: SettingsDifference, console: Console) -> None:
 
 def as_markdown(found: SettingsDifference) -> str:
     """Return one table per group."""
-    lines = [f"{line}  " for line in _head(found)]
+    lines = [f"{markdown(line)}  " for line in _head(found)]
     for title, rows, of_why in _groups(found):
         if rows:
             lines += ["", f"**{title}**", "", f"| key | A | B | {of_why} |", "|---|---|---|---|"]
@@ -107,5 +108,5 @@ def _shown(value: object) -> str:
 
 
 def _markdown_row(row: KeyDifference) -> str:
-    key, a, b, last = (cell.replace("|", "\\|") for cell in _cells(row))
-    return f"| {key} | `{a}` | `{b}` | {last} |"
+    key, a, b, last = _cells(row)
+    return markdown_row([markdown(key), markdown_code(a), markdown_code(b), markdown(last)])

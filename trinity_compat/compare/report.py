@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trinity_compat.common.output_text import markdown, markdown_row
 from trinity_compat.compare.conclusion import VERDICTS, group_rows, headline, needed
 from trinity_compat.compare.curves import SideCurves
 from trinity_compat.compare.decide import IDENTICAL, UNCLEAR
@@ -118,13 +119,15 @@ def _print_data_needed(comparison: Comparison, console: Console) -> None:
 
 def _print_group(group: str, metrics: list[MetricVerdict], console: Console) -> None:
     """Print a row for each metric except identical ones, which are only named."""
-    table = Table(title=group, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=Text(group), title_justify="left", box=None, pad_edge=False)
     for index, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if index < 2 else "right", overflow="fold")
     for metric in metrics:
         if metric.verdict != IDENTICAL:
             cells = row_of(metric)
-            table.add_row(cells[0], Text(cells[1], style=_STYLES[metric.verdict]), *cells[2:])
+            table.add_row(
+                Text(cells[0]), Text(cells[1], style=_STYLES[metric.verdict]), *map(Text, cells[2:])
+            )
     if table.row_count:
         console.print(table)
     equal = ", ".join(metric.name for metric in metrics if metric.verdict == IDENTICAL)
@@ -136,21 +139,22 @@ def _print_group(group: str, metrics: list[MetricVerdict], console: Console) -> 
 def as_markdown(comparison: Comparison) -> str:
     """Return the report as Markdown, for a pull request."""
     conclusion, *details = headline(comparison)
-    lines = [f"**{conclusion}**", "", *(f"- {line}" for line in (*_sides(comparison), *details)), ""]
-    lines += [f"| group | {' | '.join(VERDICTS)} | which differ |", "|---" * (len(VERDICTS) + 2) + "|"]
-    for group, counts, names in group_rows(comparison):
-        lines.append(f"| {group} | {' | '.join(map(str, counts.values()))} | {', '.join(names)} |")
+    lines = [f"**{markdown(conclusion)}**", ""]
+    lines += [*(f"- {markdown(line)}" for line in (*_sides(comparison), *details)), ""]
+    counted = (
+        (group, *map(str, counts.values()), ", ".join(n)) for group, counts, n in group_rows(comparison)
+    )
+    lines += _markdown(("group", *VERDICTS, "which differ"), counted)
     for group, metrics in comparison.groups.items():
-        lines += ["", f"### {group}", "", *_markdown(COLUMNS, map(row_of, metrics))]
+        lines += ["", f"### {markdown(group)}", "", *_markdown(COLUMNS, map(row_of, metrics))]
     if unclear := data_needed(comparison):
         lines += ["", "### Data needed for a verdict", "", *_markdown(_OPEN_COLUMNS, unclear)]
-    notes = _footnotes(comparison)
-    return "\n".join([*lines, *(["", *(f"- {note}" for note in notes)] if notes else [])]) + "\n"
+    notes = [f"- {markdown(note)}" for note in _footnotes(comparison)]
+    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
 
 
 def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [columns, *rows]
-    head, *body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines]
+    head, *body = [markdown_row(map(markdown, row)) for row in (columns, *rows)]
     return [head, "|---" * len(columns) + "|", *body]
 
 

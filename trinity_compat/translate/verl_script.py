@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.nested import copied, leaves, sections_above, value_at
+from trinity_compat.common.output_text import OBEYED, plain, visible
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.translate.defaults import same, trainer_config
@@ -77,7 +78,11 @@ def verl_script(config: Mapping[str, object], source: str) -> VerlScript:
         for name, value in (value_at(config, _ENV_VARS) or {}).items()
     ]
     launch = [f"python3 -m {PPO}", *words, '"$@"']
-    head = ["#!/usr/bin/env bash", f"# {' '.join(source.split())} as a launch of veRL {VERL}", *exports]
+    head = [
+        "#!/usr/bin/env bash",
+        f"# {visible(' '.join(source.split()))} as a launch of veRL {VERL}",
+        *exports,
+    ]
     return VerlScript("\n".join([*head, " \\\n    ".join(launch)]) + "\n", tuple(unsaid))
 
 
@@ -252,6 +257,18 @@ def _filled(text: str, references: Sequence[str]) -> str:
 def _in_shell(text: str, references: Sequence[str]) -> str:
     """Return one word for bash, with the references in place of their marks."""
     if not _MARK.search(text) and ("'" not in text or "!" in text):
-        return shlex.quote(text)  # an interactive bash expands a ! between double quotes
+        return _readable(shlex.quote(text), "'")  # an interactive bash expands a ! between double quotes
     escaped = re.sub(r'([\\"$`])', r"\\\1", text)
-    return f'"{_filled(escaped, references)}"'
+    return _readable(f'"{_filled(escaped, references)}"', '"')
+
+
+def _readable(word: str, quote: str) -> str:
+    """Return a quoted word with its control characters, and what a workflow's log obeys, in ``$'…'``."""
+
+    def escaped(found: re.Match[str]) -> str:
+        octets = found[0].encode(errors="surrogateescape")
+        return f"{quote}$'{''.join(f'{chr(92)}x{octet:02x}' for octet in octets)}'{quote}"
+
+    if plain(word) == word:
+        return word
+    return re.sub(r"\n|(?<=#)#(?=\[)", escaped, OBEYED.sub(escaped, word))

@@ -16,6 +16,7 @@ from trinity_compat.audit.phrases import (
     without_repeated_notes,
 )
 from trinity_compat.audit.summary import OUTCOMES, AuditSummary, summarise
+from trinity_compat.common.output_text import markdown, markdown_code, markdown_row
 from trinity_compat.translate.model import Finding
 
 
@@ -35,9 +36,9 @@ def _summary(summary: AuditSummary, audit: Audit) -> Iterator[str]:
         ((str(number), name, OUTCOMES[name]) for name, number in summary.outcomes.items() if number),
     )
     for refusal, places in summary.refusals.items():
-        yield f"- refused: {_inline(refusal)} ({_inline(listed(places))})"
+        yield f"- refused: {markdown(refusal)} ({markdown(listed(places))})"
     for source, problem in audit.problems.items():
-        yield f"- not read: `{source}`: {_inline(problem)}"
+        yield f"- not read: {markdown_code(source)}: {markdown(problem)}"
     yield ""
     if summary.causes:
         yield "## What changes, and why"
@@ -45,28 +46,34 @@ def _summary(summary: AuditSummary, audit: Audit) -> Iterator[str]:
         yield from _rows(
             ("set in", "default in", "status", "key", "why"),
             (
-                (str(len(c.set_in)), str(len(c.default_in)), c.status.value, f"`{c.key}` {c.code}", c.reason)
+                (
+                    str(len(c.set_in)),
+                    str(len(c.default_in)),
+                    c.status.value,
+                    f"{markdown_code(c.key)} {c.code}",
+                    markdown(c.reason),
+                )
                 for c in summary.causes
             ),
         )
 
 
 def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[str]:
-    yield f"## {_inline(str(launch.where))}"
+    yield f"## {markdown(str(launch.where))}"
     yield ""
-    yield f"`{launch.module}`, verl {launch.version.value}: {_inline(launch.version.why)}"
+    yield f"{markdown_code(launch.module)}, verl {launch.version.value}: {markdown(launch.version.why)}"
     yield ""
     yield key_counts(launch)
     yield ""
     if launch.refused is not None:
-        yield f"**Cannot be translated**: {_inline(launch.refused)}"
+        yield f"**Cannot be translated**: {markdown(launch.refused)}"
         yield ""
     for warning in launch.warnings:
-        yield f"- **{warning.code}** {_inline('; '.join(filter(None, (warning.message, warning.hint))))}" + (
-            f" ({warning.where})" if warning.where else ""
+        yield f"- **{warning.code}** {markdown('; '.join(filter(None, (warning.message, warning.hint))))}" + (
+            f" ({markdown(str(warning.where))})" if warning.where else ""
         )
     for diagnostic in launch.diagnostics:
-        yield f"- {_inline(str(diagnostic.where))}: {diagnostic.code} {_inline(diagnostic.message)}"
+        yield f"- {markdown(str(diagnostic.where))}: {diagnostic.code} {markdown(diagnostic.message)}"
     if launch.warnings or launch.diagnostics:
         yield ""
     yield from _findings("What changes", launch.changed(), launch)
@@ -84,20 +91,20 @@ def _findings(title: str, findings: list[Finding], launch: LaunchAudit) -> Itera
         yield from _rows(
             ("code", "status", "key", "where", "target", "why"),
             (
-                (f.code, f.status.value, f"`{assignment(f)}`", origin(f, launch), target(f), f.reason)
+                (
+                    f.code,
+                    f.status.value,
+                    markdown_code(assignment(f)),
+                    *map(markdown, (origin(f, launch), target(f), f.reason)),
+                )
                 for f in findings
             ),
         )
 
 
 def _rows(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
+    """Yield a table; the cells are Markdown."""
+    yield markdown_row(head)
     yield f"|{'---|' * len(head)}"
-    for row in rows:
-        yield f"| {' | '.join(map(_inline, row))} |"
+    yield from map(markdown_row, rows)
     yield ""
-
-
-def _inline(text: str) -> str:
-    """Escape one table cell: line ends, column separators and tags."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -13,6 +13,7 @@ from trinity_compat import __version__
 from trinity_compat.audit.model import CHANGES_MEANING, Audit, LaunchAudit
 from trinity_compat.audit.phrases import assignment, target
 from trinity_compat.common.errors import Where
+from trinity_compat.common.output_text import sarif
 from trinity_compat.translate.model import Finding, Severity, Status
 from trinity_compat.verl_config.model import default_of
 
@@ -46,7 +47,8 @@ def as_data(audit: Audit) -> dict[str, object]:
         "rules": [{"id": rule} for rule in rules],
     }
     unread = [
-        {"level": "error", "message": {"text": f"{source}: {why}"}} for source, why in audit.problems.items()
+        {"level": "error", "message": {"text": sarif(f"{source}: {why}")}}
+        for source, why in audit.problems.items()
     ]
     run = {
         "tool": {"driver": driver},
@@ -97,6 +99,6 @@ def _result(rule: str, level: str, text: str, where: Where) -> dict[str, object]
     return {
         "ruleId": rule,
         "level": level,
-        "message": {"text": text},
+        "message": {"text": sarif(text)},
         "locations": [{"physicalLocation": place}],
     }

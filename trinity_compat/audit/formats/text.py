@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Iterator
+from functools import partial
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -23,6 +22,7 @@ from trinity_compat.audit.phrases import (
     without_repeated_notes,
 )
 from trinity_compat.audit.summary import OUTCOMES, AuditSummary, summarise
+from trinity_compat.common.output_text import styled
 from trinity_compat.translate.model import Finding, Severity, Status
 
 _COLOUR = {
@@ -42,9 +42,10 @@ _WIDTH_OF_A_FILE = 140
 
 def render(audit: Audit) -> str:
     """Return the audit as text; in colour when stdout is a terminal."""
-    terminal = sys.stdout.isatty()
-    width = None if terminal else _WIDTH_OF_A_FILE
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, emoji=False)
+    return styled(partial(_print, audit), width=_WIDTH_OF_A_FILE)
+
+
+def _print(audit: Audit, console: Console) -> None:
     for launch in without_repeated_notes(audit.launches):
         for piece in _launch(launch, every=audit.every):
             console.print(piece)
@@ -53,9 +54,6 @@ def render(audit: Audit) -> str:
         console.print(Text(f"{source}: {problem}", style="red"))
     for piece in _summary(summarise(audit), audit):
         console.print(piece)
-    file = console.file
-    assert isinstance(file, io.StringIO)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
 def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from trinity_compat.buffer.store import Buffer
+from trinity_compat.common.output_text import console
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir.heartbeats import Heartbeats, LastHeartbeat
 from trinity_compat.run.job_dir.snapshot import (
@@ -57,10 +58,10 @@ class Progress:
         self._heartbeats = Heartbeats()
 
     def __enter__(self) -> Progress:
-        console = Console(file=self._out)
-        if console.is_terminal:
+        shown_on = console(file=self._out)
+        if shown_on.is_terminal:
             self._live = Live(
-                console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+                console=shown_on, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
             )
             self._live.start()
         return self

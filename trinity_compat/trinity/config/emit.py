@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trinity_compat.common.output_text import plain, visible
 from trinity_compat.trinity.config.schema import TARGETS, FieldType, Schema, schema
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+-]*")
@@ -138,17 +139,17 @@ def _float(value: float) -> str:
 def _string(value: str) -> str:
     if _PLAIN.fullmatch(value) and value.lower() not in _WORDS_THAT_MEAN_SOMETHING_ELSE:
         return value
-    if "\\" not in value and all(0x20 <= ord(c) < 0x7F for c in value):
+    if "\\" not in value and all(0x20 <= ord(c) < 0x7F for c in value) and plain(value) == value:
         return "'" + value.replace("'", "''") + "'"
-    return '"' + "".join(map(_escaped, value)) + '"'
+    return '"' + "".join(map(_escaped, value)).replace("##[", "#\\x23[") + '"'
 
 
 def _escaped(char: str) -> str:
     if char in _NAMED_ESCAPES:
         return _NAMED_ESCAPES[char]
-    if _SAFE_IN_DOUBLE_QUOTES.match(char):
+    if _SAFE_IN_DOUBLE_QUOTES.match(char) and visible(char) == char:
         return char
-    return f"\\u{ord(char):04x}"
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def _flow(value: object) -> str | None:
@@ -169,4 +170,4 @@ def _normalised(provenance: Mapping[str, str]) -> dict[str, str]:
 
 def _one_line(text: str) -> str:
     """Collapse white space and drop what is not printable: a comment must not end its line early."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return plain(" ".join("".join(c if c.isprintable() else " " for c in text).split()))
