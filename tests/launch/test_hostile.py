@@ -10,6 +10,8 @@ import textwrap
 
 import pytest
 
+from trinity_compat.common.readable_files import also_reading
+
 LAUNCH = "python3 -m verl.trainer.main_ppo a=1\n"
 BOMBS = {
     "fork bomb": ":(){ :|:& };:",
@@ -148,13 +150,19 @@ def test_files_outside_are_not_read(tmp_path):
     assert all(word.open for word in words[:6])
 
 
-def test_a_literal_path_may_be_sourced(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "lib.sh").write_text("LIB=loaded\n")
-    reading = _reading_of(
-        f"source {tmp_path}/lib.sh\npython3 -m verl.trainer.main_ppo a=$LIB\n", tmp_path / "in"
-    )
-    assert [word.text for word in reading.launches[0].arguments] == ["a=loaded"]
+def test_a_folder_that_the_user_names_may_be_read_too(tmp_path):
+    for name in ("in", "team", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lib.sh").write_text(f"LIB={name}\n")
+    script = "source {}/lib.sh\npython3 -m verl.trainer.main_ppo a=$LIB\n"
+    with also_reading([str(tmp_path / "team")]):
+        team, other = (
+            _reading_of(script.format(tmp_path / name), tmp_path / "in") for name in ("team", "other")
+        )
+    assert [word.text for word in team.launches[0].arguments] == ["a=team"]
+    for reading in (other, _reading_of(script.format(tmp_path / "team"), tmp_path / "in")):
+        assert [word.text for word in reading.launches[0].arguments] == ["a="]
+        assert "--also-read" in reading.diagnostics[0].message
 
 
 def test_only_the_parser_is_started(tmp_path, monkeypatch):

@@ -11,8 +11,10 @@ from typing import Any
 from trinity_compat.audit.ignored import directives, silenced
 from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
 from trinity_compat.audit.phrases import listed
+from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import sections_above
+from trinity_compat.common.readable_files import named_content
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_script, read_text, refuse_broken_script, refuse_lost_arguments
 from trinity_compat.launch.entrypoints import refusal
@@ -88,7 +90,7 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
         config = config_from_yaml(
             source, request.options.verl_version, fork_config=request.options.fork_config
         )
-        text = Path(source).read_text(errors="replace")
+        text = _text(source, request)
         results = [audit_config(config, request, source=source)]
     else:
         reading, text = _read(source, request)
@@ -108,7 +110,11 @@ def _read(source: str, request: AuditOptions) -> tuple[Reading, str]:
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
         return read_text(text, name="-", **_how_to_read(request)), text
     reading = read_script(source, **_how_to_read(request))
-    return reading, Path(source).read_text(errors="replace")
+    return reading, _text(source, request)
+
+
+def _text(source: str, request: AuditOptions) -> str:
+    return named_content(source, limits.SCRIPT, request.cwd).decode(errors="replace")
 
 
 def _how_to_read(request: AuditOptions) -> dict[str, Any]:

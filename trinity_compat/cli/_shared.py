@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from trinity_compat.common.atomic_write import replacing
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.output_text import Styled, plain
+from trinity_compat.common.readable_files import also_reading
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.entrypoints import TRANSLATED, parse_user_mains
 
@@ -44,9 +45,23 @@ def main_option(command: _Command) -> _Command:
     )(command)
 
 
+def also_read_option(command: _Command) -> _Command:
+    """Add the option ``--also-read DIR``, which a user may repeat."""
+    return click.option(
+        "--also-read",
+        multiple=True,
+        metavar="DIR",
+        type=click.Path(exists=True, file_okay=False),
+        expose_value=False,
+        callback=lambda ctx, _, folders: ctx.with_resource(also_reading(folders)),
+        help="Folder outside --cwd whose files the script may read; may be repeated.",
+    )(command)
+
+
 def script_options(command: _Command) -> _Command:
-    """Add ``--cwd`` and ``--env``: the folder and the environment that a script is read for."""
+    """Add ``--cwd`` and ``--env``, what a script is read for, and ``--also-read``, what it may read."""
     for option in (
+        also_read_option,
         click.option(
             "--env",
             "env",

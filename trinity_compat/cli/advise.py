@@ -9,7 +9,14 @@ from typing import Any
 
 import click
 
-from trinity_compat.cli._shared import NAMED_FILE, main_option, rules_option, user_entrypoints, write
+from trinity_compat.cli._shared import (
+    NAMED_FILE,
+    also_read_option,
+    main_option,
+    rules_option,
+    user_entrypoints,
+    write,
+)
 from trinity_compat.common.errors import UserError
 
 _SIZES = {"B": 1e9, "M": 1e6}
@@ -70,6 +77,7 @@ _POSITIVE = _FiniteRange(0, min_open=True)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of stdout."
 )
+@also_read_option
 @rules_option
 @main_option
 def command(

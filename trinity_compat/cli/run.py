@@ -12,6 +12,7 @@ import click
 
 from trinity_compat.cli._shared import (
     NAMED_FILE,
+    also_read_option,
     format_option,
     main_option,
     rules_option,
@@ -115,6 +116,7 @@ _TAKES_ARGUMENTS = re.compile(
     metavar="DIR",
     help="With a YAML: folder whose Python files register workflows and rewards (docs/workflows.md).",
 )
+@also_read_option
 @rules_option
 @main_option
 @click.option(

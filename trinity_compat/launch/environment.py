@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from trinity_compat.common.redaction import shown
 from trinity_compat.launch.model import Diagnostic, EnvRef, Reading, Word
 from trinity_compat.launch.unset_variables import is_always_set
 
@@ -60,7 +58,7 @@ def unused_variables(
             continue
         if {reference.default for reference, _ in references if reference.name == name} == {environ[name]}:
             continue
-        text = shown(f"{name}={environ[name]}")
-        way = f"{also}--env {shlex.quote(text)}"
-        message = f"{text} is set in this shell, where bash would use it; it was not used: {way}"
+        # not its value: the script, which others may have written, says which variable that is
+        way = f'{also}--env {name}="${name}"'
+        message = f"{name} is set in this shell, where bash would use it; it was not used: {way}"
         yield Diagnostic(UNUSED, message, where)

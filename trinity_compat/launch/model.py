@@ -125,6 +125,8 @@ class Launch:
     # absolute paths that the script has created before, or that an unread program may have created
     created: frozenset[str] = field(default=frozenset(), repr=False)
     torchrun: tuple[Word, ...] = ()  # the options of a torchrun that starts it
+    # below which its files may be read (`common.readable_files`); empty: it is not read from a script
+    roots: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def taken_for(self) -> str:

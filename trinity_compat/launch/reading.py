@@ -16,6 +16,7 @@ from textwrap import shorten
 from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import Budget, BudgetExceeded
+from trinity_compat.common.readable_files import named_content
 from trinity_compat.common.redaction import hidden, masked
 from trinity_compat.launch import job_files, unset_variables
 from trinity_compat.launch.bash import slurm
@@ -64,18 +65,16 @@ def read_script(
         raise UserError(
             f"{os.fspath(path)} is a folder", hint="name a script in it; audit reads whole folders"
         )
-    if not file.is_file():
+    if not file.exists():
         raise UserError(f"no such script: {os.fspath(path)}")
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(limits.SCRIPT + 1) if content is None else content
-    except OSError as error:
-        raise UserError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
+    data = named_content(file, limits.SCRIPT, cwd) if content is None else content
     if problem := _no_text(data):
         raise UserError(f"{os.fspath(path)} {problem}")
 
     def start() -> Shell:
-        shell = _shell(name or os.fspath(path), cwd, env or {}, args, given, mains)
+        shell = _shell(
+            name or os.fspath(path), cwd, env or {}, args, given, mains, os.fspath(file.absolute())
+        )
         shell.name = literal(os.fspath(path), shell.where)
         shell.scripts = [shell.name]
         return shell
@@ -207,6 +206,7 @@ def _shell(
     args: Sequence[str],
     given: Collection[str] | None = None,
     mains: Mapping[str, str] = NO_USER_MAINS,
+    named: str = "",
 ) -> Shell:
     start = Where(name, 0)
     root = os.path.abspath(os.fspath(cwd) if cwd is not None else os.getcwd())  # noqa: PTH100, PTH109
@@ -214,7 +214,7 @@ def _shell(
         unit=ParsedText(name, b""),
         budget=Budget(),
         log=ReadingLog(mains=mains),
-        files=PathFacts(root),
+        files=PathFacts((root, named) if named else (root,)),
         name=literal(name, start),
         run=statements.run_isolated,
         run_statement=statements.run_statement,

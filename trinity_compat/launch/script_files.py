@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.readable_files import OutOfReach, real_path, roots_of_named
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 
@@ -23,6 +24,7 @@ def files_of(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
             )
         path = Path(source)
         if source != "-" and path.is_dir():
+            _refuse_outside(path)
             os.scandir(path).close()  # raises where the folder can't be read: the search would find it empty
             scripts = _scripts_below(path)
             if not scripts:
@@ -32,6 +34,16 @@ def files_of(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
             yield from ((str(file), False) for file in scripts)
         else:
             yield source, True
+
+
+def _refuse_outside(folder: Path) -> None:
+    """Raise UserError for a folder that is a link out of the working directory, as for a file."""
+    try:
+        real_path(folder, roots_of_named(folder / "script"))
+    except OutOfReach as error:
+        raise UserError(
+            f"cannot be read: {error.strerror}", where=Where(str(folder)), hint=error.hint
+        ) from None
 
 
 def _scripts_below(folder: Path) -> list[Path]:

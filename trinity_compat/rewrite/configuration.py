@@ -8,8 +8,10 @@ from pathlib import Path
 
 import yaml
 
+from trinity_compat.common import limits
 from trinity_compat.common.errors import Where
 from trinity_compat.common.nested import leaves, nested, value_at
+from trinity_compat.common.readable_files import named_content
 from trinity_compat.common.redaction import masked
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch.model import Launch, Word, WordPart
@@ -32,7 +34,7 @@ _OWN = {*FLAVOURS, "_self_"}  # entries of a defaults list that are veRL's own c
 def upgrade_configuration(path: str, options: UpgradeOptions) -> Upgraded:
     """Upgrade a veRL YAML. Raises UserError for one that does not configure PPO training."""
     config = config_from_yaml(path, options.version, fork_config=options.fork_config)
-    before = Path(path).read_bytes()
+    before = named_content(path, limits.SCRIPT)
     out = Upgraded(path, before, before, launches=1)
     problem = ""
     if config.fork is not None:

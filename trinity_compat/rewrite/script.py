@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.readable_files import named_content
 from trinity_compat.common.redaction import masked
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_script, refuse_lost_arguments
@@ -107,7 +109,7 @@ def upgrade_script(path: str, options: UpgradeOptions) -> Upgraded:
         raise UserError("upgrade changes shell scripts and YAML configurations only", where=Where(path))
     reading = _read(path, options)
     refuse_lost_arguments(reading)
-    before = Path(path).read_bytes()
+    before = named_content(path, limits.SCRIPT, options.cwd)
     out = Upgraded(path, before, before, launches=len(reading.launches))
     if not reading.launches:
         out.notes = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)

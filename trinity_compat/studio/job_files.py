@@ -1,8 +1,6 @@
-"""Files of a job, opened without following a link and without waiting for a pipe.
+"""Files of a job, which may be somebody else's: regular files alone, and none through a link.
 
-A job may be somebody else's. Each folder from the root of the file system down to the file is opened from
-the one above it with O_NOFOLLOW, so that a link, or a folder that one replaces meanwhile, leads nowhere.
-Paths are absolute, and free of links above the job (``Jobs`` resolves them). Only regular files are read.
+Paths are absolute, and free of links above the job (``Jobs`` resolves them).
 
 All functions raise OSError; its ``strerror`` says what is wrong.
 """
@@ -14,56 +12,29 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from trinity_compat.common.regular_files import (
+    OF_FILE,
+    OF_FOLDER,
+    SEARCH,
+    folder,
+    opened,
+    refuse,
+    status_in,
+)
+
 _MOST = 64 << 20  # bytes of one text
 _DEEPEST = 64  # parts of a path
-_SEARCH = getattr(os, "O_PATH", os.O_RDONLY)
-_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-
-@contextmanager
-def folder(path: Path, *, listed: bool = False) -> Iterator[int]:
-    """A handle of a folder to open files from; with ``listed``, one for os.listdir."""
-    names = path.parts[1:]
-    handle = os.open(path.anchor, _SEARCH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for at, name in enumerate(names):
-            how = os.O_RDONLY if listed and at == len(names) - 1 else _SEARCH
-            try:
-                below = os.open(name, how | _FOLDER, dir_fd=handle)
-            except NotADirectoryError:
-                _refuse(_status(handle, name), Path(*path.parts[: at + 2]))
-                raise
-            os.close(handle)
-            handle = below
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def opened(path: Path) -> BinaryIO:
-    """A regular file, for reading."""
-    with folder(path.parent) as above:
-        _refuse(_status(above, path.name), path)
-        handle = os.open(path.name, os.O_RDONLY | _FILE, dir_fd=above)
-    try:
-        _refuse(os.fstat(handle), path)  # it may have been replaced since
-    except BaseException:
-        os.close(handle)
-        raise
-    return os.fdopen(handle, "rb")
 
 
 def appended(path: Path) -> BinaryIO:
     """A regular file to write at its end; a new one is for this user alone."""
     with folder(path.parent) as above:
-        handle = os.open(path.name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _FILE, 0o600, dir_fd=above)
+        handle = os.open(path.name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | OF_FILE, 0o600, dir_fd=above)
     try:
-        _refuse(os.fstat(handle), path)
+        refuse(os.fstat(handle), path)
     except BaseException:
         os.close(handle)
         raise
@@ -82,8 +53,8 @@ def text(path: Path) -> str:
 def status(path: Path) -> os.stat_result:
     """Return the status of a regular file without opening it."""
     with folder(path.parent) as above:
-        found = _status(above, path.name)
-    _refuse(found, path)
+        found = status_in(above, path.name)
+    refuse(found, path)
     return found
 
 
@@ -96,11 +67,11 @@ def statuses(root: Path, files: Sequence[tuple[str, str]]) -> list[os.stat_resul
     with contextlib.suppress(OSError), folder(root) as above:
         for name in dict.fromkeys(name for name, _ in files):
             with contextlib.suppress(OSError):
-                handle = os.open(name, _SEARCH | _FOLDER, dir_fd=above)
+                handle = os.open(name, SEARCH | OF_FOLDER, dir_fd=above)
                 try:
                     for key in (key for key in files if key[0] == name):
                         with contextlib.suppress(OSError):
-                            found[key] = _status(handle, key[1]) if key[1] else os.fstat(handle)
+                            found[key] = status_in(handle, key[1]) if key[1] else os.fstat(handle)
                 finally:
                     os.close(handle)
     return [
@@ -139,20 +110,9 @@ def state_of(path: Path, *, without: frozenset[str] = frozenset()) -> Iterator[t
         if name in without:
             continue
         with folder(path) as above:
-            found = _status(above, name)
+            found = status_in(above, name)
         if stat.S_ISDIR(found.st_mode):
             yield from state_of(path / name, without=without)
         else:
-            _refuse(found, path / name)
+            refuse(found, path / name)
             yield str(path / name), found.st_mtime_ns, found.st_size
-
-
-def _status(above: int, name: str) -> os.stat_result:
-    return os.stat(name, dir_fd=above, follow_symlinks=False)
-
-
-def _refuse(found: os.stat_result, path: Path) -> None:
-    if stat.S_ISLNK(found.st_mode):
-        raise OSError(errno.ELOOP, "is a link, and the studio follows none out of a job", str(path))
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trinity_compat.common.paths import from_home
+from trinity_compat.common.readable_files import opened
 
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
@@ -30,7 +31,7 @@ def count_rows(file: str, cwd: str = ".") -> int | None:
 
 
 def _rows_of(path: Path) -> int | None:
-    with path.open("rb") as stream:
+    with opened(path, None) as stream:  # wherever it lies: nothing but the number of rows is shown
         stream.seek(-8, 2)
         length = int.from_bytes(stream.read(4), "little")
         if stream.read(4) != _MAGIC or length > _LARGEST_FOOTER:

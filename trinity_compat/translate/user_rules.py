@@ -14,9 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trinity_compat.common import plugin_packages
+from trinity_compat.common import limits, plugin_packages
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.plugin_packages import Plugin
+from trinity_compat.common.readable_files import Roots, content, roots_of_named
 from trinity_compat.common.resources import data_path
 from trinity_compat.launch.entrypoints import TRANSLATED, as_module
 from trinity_compat.translate.model import Status
@@ -61,7 +62,10 @@ def read(name: str | None, hows: Mapping[str, Status]) -> Rules:
 
     Raises UserError with file and line for a file that is unreadable or has anything but rules.
     """
-    return _read(*_path_of(name, Path()), hows, 0) if name is not None else Rules()
+    if name is None:
+        return Rules()
+    path, plugin = _path_of(name, Path())
+    return _read(path, plugin, hows, roots_of_named(path), 0)
 
 
 def families() -> dict[str, Path]:
@@ -115,12 +119,11 @@ def _path_of(name: str, folder: Path) -> tuple[Path, Plugin | None]:
     return families().get(name, path), None
 
 
-def _read(path: Path, plugin: Plugin | None, hows: Mapping[str, Status], depth: int) -> Rules:
+def _read(path: Path, plugin: Plugin | None, hows: Mapping[str, Status], roots: Roots, depth: int) -> Rules:
     import yaml  # only here: the shipped rows are JSON because it loads forty times faster
 
     try:
-        stat = path.stat()
-        forms, lines = _parsed(path.absolute(), stat.st_mtime_ns, stat.st_size)
+        forms, lines = _parsed(content(path, roots, limits.SCRIPT).decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         hint = f"a file, or one of {', '.join(known_families())}" if isinstance(error, OSError) else None
         raise UserError(
@@ -133,16 +136,18 @@ def _read(path: Path, plugin: Plugin | None, hows: Mapping[str, Status], depth: 
     if depth >= _INCLUDED:
         raise UserError("the rules include each other", where=Where(str(path), lines.get("include", 0)))
     for name in reversed(paths_of(forms.get("include", ()))):
-        rules = rules.over(_read(*_path_of(name, path.parent), hows, depth + 1))
+        included, owner = _path_of(name, path.parent)
+        shipped = included != path.parent / name
+        inner = roots_of_named(included) if shipped else [str(Path.cwd()), str(path.parent)]
+        rules = rules.over(_read(included, owner, hows, inner, depth + 1))
     return rules
 
 
 @lru_cache(maxsize=32)
-def _parsed(path: Path, _changed: int, _size: int) -> tuple[object, Mapping[str, int]]:
-    """Return (content, key → line) of a file, cached until it changes: each launch of an audit reads it."""
+def _parsed(text: str) -> tuple[object, Mapping[str, int]]:
+    """Return (content, key → line) of a file's text, cached: each launch of an audit reads it."""
     import yaml
 
-    text = path.read_text(encoding="utf-8")
     return yaml.safe_load(text), key_lines(text)
 
 

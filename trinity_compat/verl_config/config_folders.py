@@ -9,7 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.readable_files import Roots, content, named_content, real_path
+from trinity_compat.launch.model import Launch
 from trinity_compat.verl_config.yaml_files import ConfigFile, parse_config_file
 
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
@@ -53,7 +56,11 @@ class ConfigFolder:
 
     def _file(self, path: Path) -> ConfigFile:
         shown = f"{self.shown}/{path.relative_to(self.path).as_posix()}" if self.shown else str(path)
-        return replace(read_config(path, shown), default=self.defaults)
+        try:
+            text = content(path, (self.root,), limits.SCRIPT).decode()
+        except (UnicodeDecodeError, OSError) as error:
+            raise _not_a_config(shown, error) from None
+        return replace(_parsed_text(text, shown), default=self.defaults)
 
 
 def is_written(folder: Path, written: Mapping[str, str]) -> bool:
@@ -66,21 +73,27 @@ def _normal(path: Path) -> str:
     return os.path.abspath(path)  # noqa: PTH100 - Path keeps the dots
 
 
-def readable_folder(path: Path, root: Path) -> bool:
-    """Return whether ``path`` is a folder inside ``root``; a name that cannot be one is none."""
-    return _is(Path.is_dir, path, root)
+def readable_folder(path: Path, *roots: str | Path) -> bool:
+    """Return whether ``path`` is a folder inside one of ``roots``; a name that cannot be one is none."""
+    return _is(Path.is_dir, path, roots)
 
 
-def readable_file(path: Path, root: Path) -> bool:
-    """Return whether ``path`` is a file inside ``root``; a name that cannot be one is none."""
-    return _is(Path.is_file, path, root)
+def readable_file(path: Path, *roots: str | Path) -> bool:
+    """Return whether ``path`` is a file inside one of ``roots``; a name that cannot be one is none."""
+    return _is(Path.is_file, path, roots)
 
 
-def _is(kind: Callable[[Path], bool], path: Path, root: Path) -> bool:
+def _is(kind: Callable[[Path], bool], path: Path, roots: Roots) -> bool:
     try:
-        return path.resolve().is_relative_to(root.resolve()) and kind(path)
-    except (OSError, ValueError, RuntimeError):  # the last one: links in a circle
+        return kind(Path(real_path(path, roots)))
+    except (OSError, ValueError):
         return False
+
+
+def starts_out_of_reach(launch: Launch) -> bool:
+    """Return whether a launch that is read from a script starts in a folder that is here and is not read."""
+    there = os.path.exists(launch.cwd)  # noqa: PTH110 - Path raises for a name that is too long
+    return bool(launch.roots) and there and not readable_folder(Path(launch.cwd), *launch.roots)
 
 
 def shown_below(path: Path, root: Path) -> str:
@@ -91,29 +104,25 @@ def shown_below(path: Path, root: Path) -> str:
     return (here.relative_to(above) if here.is_relative_to(above) else path).as_posix()
 
 
-def read_config(path: Path, shown: str = "") -> ConfigFile:
-    """A user's config file, named ``shown`` in messages.
+def read_config(path: Path) -> ConfigFile:
+    """A config file that the command line names.
 
     Raises UserError with the place when it isn't a mapping in YAML.
     """
-    named = shown or str(path)
     try:
-        state = path.stat()
-        return _parsed(path.absolute(), named, state.st_mtime_ns, state.st_size)
-    except OSError as error:
-        raise UserError(f"not a Hydra config file: {error}", where=Where(named)) from None
+        return _parsed_text(named_content(path, limits.SCRIPT).decode(), str(path))
+    except UnicodeDecodeError as error:
+        raise _not_a_config(str(path), error) from None
+
+
+def _not_a_config(shown: str, error: Exception) -> UserError:
+    why = error.strerror if isinstance(error, OSError) else error
+    return UserError(f"not a Hydra config file: {why}", where=Where(shown))
 
 
 @lru_cache(maxsize=512)
-def _parsed(path: Path, shown: str, changed_at: int, size: int) -> ConfigFile:
-    """Parse a file once for all launches of a tree, while it stays unchanged."""
-    try:
-        return _parsed_text(path.read_text(encoding="utf-8"), shown)
-    except (UnicodeDecodeError, OSError) as error:
-        raise UserError(f"not a Hydra config file: {error}", where=Where(shown)) from None
-
-
 def _parsed_text(text: str, shown: str) -> ConfigFile:
+    """Parse a file's text, once for all launches of a tree."""
     import yaml
 
     try:

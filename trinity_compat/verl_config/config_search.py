@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -21,6 +22,7 @@ from trinity_compat.verl_config.config_folders import (
     readable_file,
     readable_folder,
     shown_below,
+    starts_out_of_reach,
 )
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import (
@@ -165,6 +167,10 @@ def search_path(
     where = flags.words["config_name"].where if name else launch.where
     path = SearchPath((name or primary).removesuffix(".yaml"), [], tree, folder == _TREE, where)
     path.own_primary = path.primary != primary and not _of_a_release(path.primary)
+    if starts_out_of_reach(launch):
+        reads = f"--also-read {shlex.quote(launch.cwd)} reads Hydra's configuration there"
+        message = f"the launch starts in {launch.cwd}, where no file is read: {reads}"
+        path.notes.append(Diagnostic("TP213", message, launch.where))
     if flags.get("config_dir") is not None:
         path.places.append(_folder(flags, "config_dir", path, version, root, launch))
     if flags.get("config_path") is not None and not _is_own(flags.values["config_path"], folder):

@@ -14,7 +14,7 @@ from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.verl_config.apply import AppliedOverrides, apply_overrides, lookup
 from trinity_compat.verl_config.arguments import GivenOverride, LaunchArguments, read_arguments
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
-from trinity_compat.verl_config.config_folders import ConfigFolder
+from trinity_compat.verl_config.config_folders import ConfigFolder, starts_out_of_reach
 from trinity_compat.verl_config.config_search import (
     SUPERVISED,
     SearchPath,
@@ -65,9 +65,9 @@ def effective_config(
 
     Overrides that Hydra would refuse are diagnostics of severity ``error``; their keys have a value in
     ``settings`` all the same. Config files are read only inside ``root`` (the launch's working directory if
-    None) and inside the script's own repository. An unknown main yields its given keys alone. Raises
-    UserError where no configuration can be made: an unknown version, a missing config file or folder, a
-    config group without that choice.
+    None, where that may be read) and inside the script's own repository. An unknown main yields its given
+    keys alone. Raises UserError where no configuration can be made: an unknown version, a missing config file
+    or folder, a config group without that choice.
     """
     read = _read_launch(launch, root, fork_config and version is None)
     if not known_main(launch.taken_for) and not (read.checkout and read.checkout.main):
@@ -144,9 +144,14 @@ def as_tree(config: EffectiveConfig) -> dict[str, object]:
 
 
 def _read_launch(launch: Launch, root: Path | None, fork_config: bool = False) -> ReadLaunch:
-    root = root if root is not None else Path(launch.cwd)
+    root = root if root is not None else _root_of(launch)
     checkout = find_checkout(launch, root) if fork_config else None
     return ReadLaunch(launch, read_arguments(launch), root, checkout)
+
+
+def _root_of(launch: Launch) -> Path:
+    """Return the launch's working directory; where no file of that may be read, the folder of the reading."""
+    return Path(launch.roots[0] if starts_out_of_reach(launch) else launch.cwd)
 
 
 def fit_releases(read: ReadLaunch) -> ReleaseFit:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from trinity_compat.common.errors import Where
+from trinity_compat.common.readable_files import content
 from trinity_compat.verl_config.config_folders import readable_file, readable_folder, shown_below
 from trinity_compat.verl_config.model import ForkKey
 
@@ -40,7 +41,7 @@ class Sources:
         module, _, wanted = target.rpartition(".")
         classes: dict[str, tuple[tuple[str, ...], Mapping[str, ForkKey]]] = {}
         for file in self._files(module):
-            classes |= _classes(file, shown_below(file, self.root), file.stat().st_mtime_ns)
+            classes |= _classes(file, self.root, file.stat().st_mtime_ns)
         return _field(classes, wanted, name)
 
     def read_at(self, key: str) -> ForkKey | None:
@@ -54,7 +55,7 @@ class Sources:
         reads = re.compile(rf"""\.{re.escape(name)}\b|["']{re.escape(name)}["']""")
         short = len(name) < _LONG_NAME and "_" not in name
         for file in self._package():
-            for number, line in enumerate(_lines(file, file.stat().st_mtime_ns), 1):
+            for number, line in enumerate(_lines(file, self.root, file.stat().st_mtime_ns), 1):
                 if reads.search(line) and not (short and section not in line):
                     return ForkKey(Where(shown_below(file, self.root), number), line.strip())
         return None
@@ -91,24 +92,21 @@ def _field(classes: _Classes, wanted: str, name: str) -> ForkKey | None:
 
 
 @lru_cache(maxsize=_MOST_FILES)
-def _lines(file: Path, changed_at: int) -> tuple[str, ...]:
+def _lines(file: Path, root: Path, changed_at: int) -> tuple[str, ...]:
     try:
-        if file.stat().st_size > _LARGEST_FILE:
-            return ()
-        return tuple(file.read_text(encoding="utf-8", errors="replace").splitlines())
+        return tuple(content(file, (root,), _LARGEST_FILE).decode(errors="replace").splitlines())
     except OSError:
         return ()
 
 
 @lru_cache(maxsize=256)
-def _classes(file: Path, shown: str, changed_at: int) -> _Classes:
+def _classes(file: Path, root: Path, changed_at: int) -> _Classes:
     """The classes that a file defines at its top. Empty for one that can't be parsed."""
     try:
-        text = file.read_text(encoding="utf-8") if file.stat().st_size <= _LARGEST_FILE else ""
-        body = ast.parse(text).body
+        body = ast.parse(content(file, (root,), _LARGEST_FILE).decode()).body
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
-    found = {}
+    found, shown = {}, shown_below(file, root)
     for node in body:
         if isinstance(node, ast.ClassDef):
             bases = tuple(ast.unparse(base).rpartition(".")[2] for base in node.bases)

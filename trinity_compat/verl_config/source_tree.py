@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from trinity_compat.common.readable_files import content
 from trinity_compat.launch.model import Launch
 from trinity_compat.launch.python.hydra_main import hydra_config, package_folder
 from trinity_compat.verl_config.config_folders import (
@@ -106,10 +107,10 @@ def _repository(launch: Launch, root: Path) -> Path | None:
     """Return the repository of the script's file.
 
     Up to its .git, else up to ``root``, else up to the outermost folder that is a Python project; None for a
-    launch without a file.
+    launch without a file, or in one that the script writes out of reach.
     """
     script = Path(launch.where.file)
-    if not readable_file(script, script.absolute().parent):
+    if not readable_file(script, *(launch.roots or [script.absolute().parent])):
         return None
     above = script.absolute().parents
     marked = next((folder for folder in above if (folder / ".git").exists()), None)
@@ -127,7 +128,7 @@ def _main(base: Path, limit: Path, module: str, bases: Sequence[tuple[Path, Path
     path = base / (module.replace(".", "/") + ".py")
     if not readable_file(path, limit):
         return None
-    named = hydra_config(_text(path))
+    named = hydra_config(_text(path, limit))
     if named is None:
         return None
     if package := package_folder(named[0]):
@@ -139,10 +140,10 @@ def _main(base: Path, limit: Path, module: str, bases: Sequence[tuple[Path, Path
     return Main(folder, _folder(base, limit, folder), named[1])
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, limit: Path) -> str:
     """A main's own file, or nothing where it is none of a main's size."""
     try:
-        return path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_MAIN else ""
+        return content(path, (limit,), _LARGEST_MAIN).decode()
     except (OSError, UnicodeDecodeError):
         return ""
 

@@ -1,4 +1,4 @@
-"""The files that a script may look at: those under ``--cwd``, and those it wrote itself.
+"""The files that a script may look at: those under ``--cwd`` or ``--also-read``, and those it wrote itself.
 
 Nothing is ever written. A file that the script makes (``cat > run.sh <<EOF``) lives in memory.
 """
@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trinity_compat.common import limits
+from trinity_compat.common import limits, readable_files
 from trinity_compat.common.errors import Where
 from trinity_compat.common.limits import BudgetExceeded
 from trinity_compat.launch.bash.traced_text import Value, lines_of, open_source, text_of
@@ -19,7 +19,8 @@ from trinity_compat.launch.model import EnvRef
 
 def absolute(folder: str, path: str) -> str:
     """Return ``path`` as an absolute path from ``folder``, without ``.`` and ``..``; no link is followed."""
-    return os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - Path keeps the dots
+    normal = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - Path keeps the dots
+    return normal[1:] if normal.startswith("//") else normal  # which normpath keeps
 
 
 def spelled(path: Value) -> str:
@@ -32,7 +33,7 @@ def spelled(path: Value) -> str:
 class PathFacts:
     """Facts about files, from the disk and from the script. Paths given here are absolute and normalised."""
 
-    root: str
+    roots: tuple[str, ...]  # --cwd, and the script that the command line names
     written: dict[str, Value] = field(default_factory=dict)
     made_dirs: set[str] = field(default_factory=set)
     made_open: set[str] = field(default_factory=set)  # folders whose path isn't known, as `spelled` has them
@@ -41,13 +42,12 @@ class PathFacts:
     read_bytes: int = 0
 
     def in_reach(self, path: str) -> bool:
-        """Return whether a path, links followed, lies under the root."""
+        """Return whether a path, links followed, leads to where files may be looked at."""
         try:
-            real = os.path.realpath(path)
-        except (OSError, ValueError):
+            readable_files.real_path(path, self.roots)
+        except OSError:
             return False
-        root = os.path.realpath(self.root)
-        return real == root or real.startswith(root.rstrip("/") + "/")
+        return True
 
     def kind(self, path: str) -> str | None:
         """Return ``"file"``, ``"dir"`` or ``"other"``; ``""`` if nothing is there, None if unknown."""
@@ -80,35 +80,23 @@ class PathFacts:
             return len(text_of(self.written[path]).encode(errors="surrogateescape"))
         return Path(path).stat().st_size
 
-    def read(self, path: str, *, anywhere: bool = False, shown: str | None = None) -> Value | None:
-        """The content of a regular file, None when it isn't there, too large or out of reach.
-
-        ``anywhere`` lifts the limit to the root: for a file that is sourced by a literal path.
-        """
+    def read(self, path: str) -> Value | None:
+        """The content of a regular file, None when it isn't there, too large or out of reach."""
         if path == "/dev/null":
             return ()
         if path in self.written:
             return self.written[path]
-        if path in self.removed or not (anywhere or self.in_reach(path)):
+        if path in self.removed:
             return None
-        if self._kind_on_disk(path) != "file":
-            return None
-        data = self._bytes(path)
-        if data is None:
-            return None
-        text = data.replace(b"\0", b"").decode(errors="surrogateescape")
-        return lines_of(text, Where(shown or path, 1))
-
-    def _bytes(self, path: str) -> bytes | None:
         try:
-            with open(path, "rb") as file:  # noqa: PTH123 - Path has no way to bound the read
-                data = file.read(limits.SCRIPT + 1)
+            data = readable_files.content(path, self.roots, limits.SCRIPT)
         except OSError:
             return None
         self.read_bytes += len(data)
         if self.read_bytes > 16 * limits.SCRIPT:
             raise BudgetExceeded("too many files")
-        return data if len(data) <= limits.SCRIPT else None
+        text = data.replace(b"\0", b"").decode(errors="surrogateescape")
+        return lines_of(text, Where(path, 1))
 
     def write(self, path: str, value: Value, *, append: bool) -> None:
         """Keep what the script writes to a file."""
@@ -146,10 +134,10 @@ class PathFacts:
 
     def children(self, path: str) -> list[str]:
         """Names in a directory that is in reach."""
-        names: list[str] = []
-        if self.in_reach(path) and self._kind_on_disk(path) == "dir":
-            with os.scandir(path) as entries:
-                names = [entry.name for _, entry in zip(range(limits.FIELDS), entries, strict=False)]
+        try:
+            names = readable_files.names(path, self.roots, limits.FIELDS)
+        except OSError:
+            names = []
         # the disk as the script left it: with what it wrote, without what it removed
         prefix = path.rstrip("/") + "/"
         new = [p[len(prefix) :] for p in (*self.written, *self.made_dirs) if p.startswith(prefix)]

@@ -211,7 +211,6 @@ class Shell:
     vanished: UnknownPiece | EnvRef | None = None  # what took a word of this command with it
     ended_at: Where | None = None
     wrapper: tuple[str, ...] = ()  # the programs that started this shell
-    literal_argument: bool = False  # the command's first argument is written out, nothing expanded
     reach: Reach = Reach()
     background: tuple[Where, str] | None = None  # the command with ``&`` that this shell is
 

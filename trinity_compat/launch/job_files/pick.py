@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.readable_files import named_content
 from trinity_compat.launch.job_files import job_spec
 from trinity_compat.launch.python import notebook, script
 from trinity_compat.launch.source_contents import Contents
@@ -32,10 +33,8 @@ def contents_of(
 def is_job(path: str) -> bool:
     """Return whether a YAML file is the specification of a job, not a configuration of veRL's."""
     try:
-        if not path.endswith(_YAML) or Path(path).stat().st_size > _LARGEST:
-            return False
-        return job_spec.kind_of(Path(path).read_text(encoding="utf-8")) is not None
-    except (OSError, UnicodeDecodeError):
+        return path.endswith(_YAML) and job_spec.kind_of(named_content(path, _LARGEST).decode()) is not None
+    except (UserError, UnicodeDecodeError):
         return False
 
 

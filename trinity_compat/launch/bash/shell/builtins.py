@@ -138,7 +138,7 @@ def _source(sh: Shell, given: ParsedOptions) -> int:
     if not given.operands:
         return 2
     name, *args = given.operands
-    content = shells.script_content(sh, name, sourced=True)
+    content = shells.script_content(sh, name)
     if content is None:
         sh.doubt = UnknownPiece(f"source {text_of(name)}", sh.where)
         external.lose_path(sh)

@@ -26,7 +26,6 @@ def run(sh: Shell, node: Node) -> int:
     sh.vanished = None
     args = node.get("Args") or []
     fields = expansion.expand_words(sh, sh.unit, args)
-    sh.literal_argument = len(args) > 1 and _is_written_out(args[1].get("Parts") or [])
     if not fields:
         for item in node.get("Assigns") or []:
             assignments.assign(sh, item)
@@ -42,15 +41,6 @@ def run(sh: Shell, node: Node) -> int:
     if sh.vanished is not None and text_of(fields[0]) in ("[", "test"):
         sh.doubt = sh.doubt or sh.vanished
     return status
-
-
-def _is_written_out(parts: list[Node]) -> bool:
-    """Return whether a word is the same text in every shell."""
-    return all(
-        (part["Type"] in ("Lit", "SglQuoted") and not part.get("Value", "").startswith("~"))
-        or (part["Type"] == "DblQuoted" and _is_written_out(part.get("Parts") or []))
-        for part in parts
-    )
 
 
 def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functions: bool = True) -> int:

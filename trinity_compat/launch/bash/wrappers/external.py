@@ -180,9 +180,8 @@ def _launch(
     wrote = sh.files.wrote((".yaml", ".yml"))
     doubted = [absolute("/", cwd)] if doubt_in([sh.cwd]) else []
     created = frozenset([*sh.files.maybe_made(), *doubted])
-    sh.log.launch(
-        Launch(found.module, arguments, where, env, wrapper, cwd, start, found.main, wrote, created, options)
-    )
+    names = (found.module, arguments, where, env, wrapper, cwd, start, found.main)
+    sh.log.launch(Launch(*names, wrote, created, options, sh.files.roots))
     # `main | tee log`, `x=$(main)`: what it prints is known to nobody yet
     sh.write((sh.unknown(f"python -m {found.module}", sh.where),))
     return 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
+import shlex
 from dataclasses import replace
 from itertools import takewhile
 
+from trinity_compat.common import readable_files
 from trinity_compat.launch.bash.options import OptionSpec
 from trinity_compat.launch.bash.shell import code
 from trinity_compat.launch.bash.state import OPTION_LETTERS, Shell
@@ -75,7 +78,7 @@ def run_file(
     options: set[str] | None = None,
 ) -> int:
     """A script run by ``program``, or by the one that its first line names."""
-    content = script_content(sh, name, sourced=False)
+    content = script_content(sh, name)
     if content is None:
         sh.doubt = UnknownPiece(f"bash {text_of(name)}", sh.where)
         sh.write((sh.unknown(f"bash {text_of(name)}", sh.where),))
@@ -87,20 +90,29 @@ def run_file(
     return code.run_script(child, code.without_last_backslash(content), name, args, sh.where)
 
 
-def script_content(sh: Shell, name: Value, *, sourced: bool) -> Value | None:
+def script_content(sh: Shell, name: Value) -> Value | None:
     """The text of another script; None, and a warning, when it can't be read."""
     named = shown(name)
     if doubt_in([name]) or (doubt_in([sh.cwd]) and not text_of(name).startswith("/")):
         sh.warn("TP106", f"{named or 'a file'}: its path cannot be known here; it is not read")
         return None
     path = sh.files_path(name)
-    anywhere = sourced and sh.literal_argument and not path.startswith(("/proc/", "/sys/", "/dev/"))
-    content = sh.files.read(path, anywhere=anywhere)
+    content = sh.files.read(path)
     if content is None:
-        missing = sh.files.kind(path) == "" or anywhere
-        why = "no such file" if missing else "not under --cwd"
-        sh.warn("TP106", f"{named}: {why}; it is not read")
+        sh.warn("TP106", f"{named}: {_why_unread(sh, path)}")
     elif doubt_in([content]) and not text_of(content).strip():
         sh.warn("TP106", f"{named}: what is in it cannot be known here; it is not read")
         return None
     return content
+
+
+def _why_unread(sh: Shell, path: str) -> str:
+    if sh.files.kind(path) == "":
+        return "no such file; it is not read"
+    try:
+        readable_files.real_path(path, None)
+    except OSError as error:
+        return f"{error.strerror}; it is not read"
+    if sh.files.in_reach(path):
+        return "no regular file, larger than 1 MiB, or git's own; it is not read"
+    return f"not under --cwd; it is not read: --also-read {shlex.quote(posixpath.dirname(path))} reads it"
