@@ -50,11 +50,11 @@ def call(folder, *words, code=0, **env):
     return done.stdout
 
 
-def step(folder, name, code=0, **env):
-    """Run a script of the action as its step does; returns what it printed."""
+def variables(folder):
+    """The variables that a step has of the runner and of action.yml."""
     runner = folder.parent / "runner"
     runner.mkdir(exist_ok=True)
-    given = {
+    return {
         "RUNNER_TEMP": str(runner),
         "GITHUB_OUTPUT": str(runner / "output"),
         "TRINITY_COMPAT": str(COMMAND),
@@ -62,7 +62,11 @@ def step(folder, name, code=0, **env):
         "FAIL_ON": "",
         "RULES": "",
     }
-    return call(folder, "bash", ROOT / "scripts/action" / name, code=code, **{**given, **env})
+
+
+def step(folder, name, code=0, **env):
+    """Run a script of the action as its step does; returns what it printed."""
+    return call(folder, "bash", ROOT / "scripts/action" / name, code=code, **{**variables(folder), **env})
 
 
 def test_the_audit_is_sarif_and_its_code_an_output(repository):
@@ -127,7 +131,8 @@ def test_the_action_names_files_that_are_here_and_no_input_in_a_script():
     texts = [each.get("run", "") for each in ACTION["runs"]["steps"]]
     assert not any("${{" in text for text in texts)
     named = re.findall(r"GITHUB_ACTION_PATH/(scripts/[\w./-]+)", "\n".join(texts))
-    assert {ROOT / name for name in named} == set((ROOT / "scripts/action").glob("*.sh"))
+    sourced = {"scripts/action/reader.sh"}
+    assert {ROOT / name for name in {*named, *sourced}} == set((ROOT / "scripts/action").glob("*.sh"))
     used = set(re.findall(r"inputs\.([\w-]+)", (ROOT / "action.yml").read_text()))
     assert used == ACTION["inputs"].keys()
 
