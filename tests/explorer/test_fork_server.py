@@ -55,3 +55,17 @@ def test_a_process_that_it_forks_collects_again_but_not_among_what_was_imported(
     command = [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{STARTS}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["False", "True", "True"], done.stderr
+
+
+STOPPED = """
+import os, signal, time
+from trinity_compat.explorer.sandbox import process
+process.warm([])
+from multiprocessing import forkserver, get_context
+get_context("forkserver").Process(target=time.sleep, args=(600,), daemon=True).start()
+os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)
+"""
+
+
+def test_a_stopped_one_keeps_no_explorer_from_its_end():
+    subprocess.run([sys.executable, "-c", STOPPED], check=True, timeout=120)

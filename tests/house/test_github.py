@@ -27,6 +27,15 @@ def test_a_workflow_runs_files_that_are_here_with_no_more_rights_than_it_needs(w
     assert "secrets." not in workflow.read_text()  # publishing is trusted by its identity
 
 
+def test_an_action_of_somebody_else_is_pinned_to_a_commit_with_its_version_beside_it():
+    """A tag may be moved to other code, which then runs with the workflow's rights."""
+    files = (*WORKFLOWS, ROOT / "action.yml", *(ROOT / "docs").rglob("*.md"))
+    uses = [line.strip() for path in files for line in re.findall(r"uses: .*", path.read_text())]
+    others = [line for line in uses if re.match(r"uses: [\w-]+/", line) and "OWNER/" not in line]
+    assert len(others) > 15
+    assert [line for line in others if not re.fullmatch(r"uses: [\w./-]+@[0-9a-f]{40} # v\d[\d.]*", line)] == []
+
+
 def test_only_the_job_that_publishes_has_an_identity_and_it_builds_nothing():
     jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
     assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == ["publish"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import itertools
 import os
@@ -57,6 +58,16 @@ def warm(preload: Sequence[str]) -> None:
     context = get_context("forkserver")
     context.set_forkserver_preload([_PRELOAD_GUARD, child_setup.__name__, *preload])
     forkserver.ensure_running()
+    atexit.register(_end_server)
+
+
+def _end_server() -> None:
+    """Kill the fork server: Python's own end waits for exit codes, which a stopped server never sends."""
+    from multiprocessing import forkserver
+
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid:
+        os.kill(server._forkserver_pid, signal.SIGKILL)
 
 
 def surroundings() -> Surroundings:
