@@ -25,7 +25,7 @@ import psutil
 from checks import check
 from job import ANSWERS, LOOK_S, WORDS, Job, Stuck
 
-STEPS, BATCH = 24, 8
+STEPS, BATCH = 16, 8
 END_S = 420.0
 WORDS_OF_JOB = (
     f"trainer.total_training_steps={STEPS}",
@@ -33,9 +33,9 @@ WORDS_OF_JOB = (
     "trainer.max_actor_ckpt_to_keep=3",
 )
 PROCESSES = {
-    "supervisor": "trinity-compat run",
+    "supervisor": "trinity_compat.run.script.intercept",
     **{name: WORDS[name] for name in ("explorer", "engine", "trainer", "worker")},
-    "scoring process": "trinity_compat.explorer.rewards",
+    "scoring process": "trinity_compat.explorer.sandbox",  # the youngest is one of the fork server's
     "gcs": "gcs_server",
     "raylet": "raylet/raylet",
 }
@@ -62,10 +62,9 @@ class Fault:
 def found(job: Job, process: str) -> psutil.Process:
     """The process of that kind, once it is there. Raises Stuck."""
     for _ in range(100):
-        for each in job.alive():
-            with suppress(psutil.Error):
-                if PROCESSES[process] in " ".join(each.cmdline()):
-                    return each
+        with suppress(psutil.Error):
+            if those := [each for each in job.alive() if PROCESSES[process] in " ".join(each.cmdline())]:
+                return max(those, key=lambda each: each.create_time())
         time.sleep(LOOK_S)
     raise Stuck(f"there is no {process}")
 

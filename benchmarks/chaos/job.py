@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ STALL_S = 20.0  # the jobs' trinity_compat.stall_timeout
 # a training process has six times the limit.
 NAMED_S = {"explorer": 60.0, "trainer": 60.0, "engine": STALL_S + 60, "worker": 6 * STALL_S + 60}
 NAMED = re.compile(r"no progress for|has been silent|was last heard of")
+EMPTY: Mapping[str, str] = {}
 LOOK_S = 0.4  # a look at all processes takes 50 ms
 _MARK = "TC_CHAOS_RUN"
 
@@ -91,6 +93,7 @@ class Job:
     url: str = ""
     batch: int = 32  # groups in a step; half of them in an update
     trainer: str = "v0"
+    place: Path | None = None  # where the job's folder is, if not in ``folder``
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     process: subprocess.Popen[bytes] | None = None
     restarts: list[str] = field(default_factory=list)
@@ -99,7 +102,7 @@ class Job:
 
     @property
     def root(self) -> Path:
-        return self.folder / "job"
+        return (self.place or self.folder) / "job"
 
     @property
     def notes(self) -> Path:
@@ -153,17 +156,21 @@ class Job:
 
     # -- the command --------------------------------------------------------------------------------
 
-    def start(self, stop_at: str, *, again: bool = False) -> None:
+    def start(
+        self, stop_at: str, *, again: bool = False, prefix: Sequence[str] = (), env: Mapping[str, str] = EMPTY
+    ) -> None:
+        """Give the command; ``prefix`` are words before it."""
         if self.ended:
             raise Stuck("the benchmark was ended")
         self.folder.mkdir(parents=True, exist_ok=True)
         database = ["--database", self.url] if self.url else []
-        command = [str(Path(sys.executable).parent / "trinity-compat"), "run", str(SCRIPT)]
+        command = [*prefix, str(Path(sys.executable).parent / "trinity-compat"), "run", str(SCRIPT)]
         command += ["--restarts", "1"] if again else []
         command += ["--set", f"trinity_compat.stall_timeout={STALL_S:g}"]
         command += ["--set", f"trinity_compat.trainer={self.trainer}"]
         command += ["--job", str(self.root), *database, "--", *self.words]
-        env = {**os.environ, "TOY_DIR": str(self.toy), _MARK: self.mark, "TRINITY_COMPAT_STOP_AT": stop_at}
+        env = {**os.environ, **env, "TOY_DIR": str(self.toy), _MARK: self.mark}
+        env |= {"TRINITY_COMPAT_STOP_AT": stop_at}
         env |= {"TRAIN_PROMPTS": str(self.batch), "MINI_PROMPTS": str(self.batch // 2)}
         with (self.folder / "output.log").open("ab") as log:
             self.process = subprocess.Popen(

@@ -7,6 +7,9 @@ same command again, and once more under ``--restarts 1``, which brings it to its
 run undisturbed, over SQLite: the final reward of the others must lie in their 95 % interval (of prediction:
 one more run). ``--undisturbed DIR`` takes those of the parity study instead
 (``.scratch/parity/grpo/offset0``: same toy, command and seeds).
+``--faults [NAME …]`` runs the faults of ``faults.py`` instead, one job for each whose name has one of the
+words.
+
 Finished jobs are one line each in DIR/outcomes.jsonl and are not repeated; ``--within`` bounds the seconds of
 this time. Prints the tables; exits with 1 when anything was lost, doubled or broken.
 """
@@ -31,6 +34,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import checks
+import faults
 from job import ROOT, Job, Strike, Stuck
 
 sys.path.append(str(ROOT / "tests" / "buffer"))
@@ -240,6 +244,18 @@ def row(backend: str, jobs: list[dict], bounds: tuple[float, float], curves: dic
     return f"| {' | '.join(map(str, cells))} |"
 
 
+def run_faults(args: argparse.Namespace) -> bool:
+    """One job after the other, each a line in DIR/faults.jsonl; then the table."""
+    rows = []
+    for fault in faults.chosen(args.faults):
+        rows.append(faults.under(fault, args.out, args.toy))
+        print(rows[-1], file=sys.stderr, flush=True)
+        with (args.out / "faults.jsonl").open("a") as file:
+            file.write(json.dumps(rows[-1]) + "\n")
+    print("\n".join(faults.table(rows)))
+    return all(row["clean"] for row in rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -254,12 +270,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12, help="veRL steps of each job")
     parser.add_argument("--within", type=float, default=math.inf, help="seconds in which a job may begin")
     parser.add_argument("--parallel", type=int, default=1, help="jobs at a time")
+    parser.add_argument("--faults", nargs="*", metavar="NAME", help="a job for each of these faults instead")
     args = parser.parse_args()
     args.out = args.out.absolute()
     args.out.mkdir(parents=True, exist_ok=True)
     args.toy = (args.toy or args.out / "toy").absolute()
     toy = [Path(sys.executable).parent / "trinity-compat", "toy", args.toy]
     subprocess.run(toy, check=True, stdout=subprocess.DEVNULL)
+    if args.faults is not None:
+        sys.exit(0 if run_faults(args) else 1)
     run_all(args)
     sys.exit(0 if report(args, outcomes(args)) else 1)
 
