@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY := PASSIVE
 
 install: .venv/.installed
 
-.venv/.installed: requirements/cpu.txt requirements/dev.txt pyproject.toml scripts/make_venv.sh
+.venv/.installed: requirements/hashes/cpu.txt requirements/hashes/dev.txt requirements/cpu.txt pyproject.toml scripts/make_venv.sh
 	scripts/make_venv.sh .venv
 	@touch $@
 
@@ -98,10 +98,10 @@ docs: .venv-docs/requirements.txt
 docs-version: .venv-docs/requirements.txt
 	.venv-docs/bin/python scripts/site_versions.py .scratch/versions --name $(or $(VERSION),dev)
 
-.venv-docs/requirements.txt: requirements/docs.txt
+.venv-docs/requirements.txt: requirements/hashes/docs.txt
 	python3 -m venv .venv-docs
-	.venv-docs/bin/pip install -q --disable-pip-version-check -r requirements/docs.txt
-	@cp requirements/docs.txt $@
+	.venv-docs/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements/hashes/docs.txt
+	@cp requirements/hashes/docs.txt $@
 
 # The parts that the change since the last landed commit (.ci/landed) can break: scripts/changed.py says which are
 # left out. Whole jobs run among the heavy tests, so that both workers end at about the same time.

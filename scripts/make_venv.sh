@@ -21,7 +21,8 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
   fi
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-"$venv/bin/pip" install -q --no-deps --no-compile -r requirements/cpu.txt -r requirements/dev.txt
+"$venv/bin/pip" install -q --no-deps --no-compile --require-hashes -r requirements/hashes/cpu.txt -r requirements/hashes/dev.txt
+"$venv/bin/pip" install -q --no-deps --no-compile "$(grep '^torch==' requirements/cpu.txt)"
 # pip would compile 31,000 files on one core. Some packages hold templates, which do not compile.
 "$venv/bin/python" -m compileall -q -j 0 "$venv/lib" >/dev/null 2>&1 || true
 "$venv/bin/pip" install -q --no-deps --no-build-isolation -e .

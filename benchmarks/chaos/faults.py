@@ -267,7 +267,7 @@ FAULTS = (
     Fault(
         "newest checkpoint truncated",
         between_starts(truncate_checkpoint),
-        "newest whole",
+        "whole",
         codes=(2,),
         repair=restore_checkpoint,
     ),
@@ -275,13 +275,13 @@ FAULTS = (
     Fault(
         "lock files deleted",
         lambda job: [delete_locks(job), second_start(job)],
-        r"another run \(pid \d+\) holds",
+        r"another run .*holds the",
         codes=(0,),
     ),
     Fault(
         "two starts at once",
         lambda job: [killed(job), two_at_once(job)],
-        r"another run \(pid \d+\) holds",
+        r"another run .*holds the",
         codes=(0,),
     ),
     Fault(

@@ -33,7 +33,9 @@ def test_an_action_of_somebody_else_is_pinned_to_a_commit_with_its_version_besid
     uses = [line.strip() for path in files for line in re.findall(r"uses: .*", path.read_text())]
     others = [line for line in uses if re.match(r"uses: [\w-]+/", line) and "OWNER/" not in line]
     assert len(others) > 15
-    assert [line for line in others if not re.fullmatch(r"uses: [\w./-]+@[0-9a-f]{40} # v\d[\d.]*", line)] == []
+    assert [
+        line for line in others if not re.fullmatch(r"uses: [\w./-]+@[0-9a-f]{40} # v\d[\d.]*", line)
+    ] == []
 
 
 def test_only_the_job_that_publishes_has_an_identity_and_it_builds_nothing():

@@ -163,7 +163,7 @@ def _init_arguments(options: Tree, folder: Path, gpus: int | None, cpus: int = 0
         "logging_level": logging.ERROR,
         # Ray would start a worker on each core for this process, which gives it no task.
         "_system_config": {"prestart_worker_first_driver": False},
-        # Ray authenticates no client. Bound to this address, only this machine reaches its services.
+        # Calls need Ray's token (docs/security.md). Bound to this address, only this machine can try.
         "_node_ip_address": LOOPBACK,
         # The launch's settings win over the lines above; those below win over the launch.
         **settings,
