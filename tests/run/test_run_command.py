@@ -281,3 +281,12 @@ def test_a_variable_that_nobody_sets_is_named_and_the_words_keep_their_lines(run
     assert "argv:" not in done.stdout and "run.sh:3" in done.stdout.split("# warning")[0]
     wrong = run(f"{text} data.train_batch_sise=1", "run.sh", "--dry-run", env=without_verl)
     assert wrong.returncode == 2 and "error: run.sh:3: " in wrong.stderr
+
+
+def test_a_launch_whose_process_is_killed_is_not_taken_for_none(run):
+    """The script kills the process that runs its launch, as the kernel's out-of-memory killer does."""
+    begun = "ls $TRINITY_COMPAT_SESSION/running-*"
+    text = f"{LAUNCH} & for _ in $(seq 3000); do {begun} && break; sleep 0.1; done\n"
+    done = run(text + "kill -9 $!; wait $!\n", "run.sh")
+    assert done.returncode == 137
+    assert "was killed" in done.stdout and "ended without starting" not in done.stderr

@@ -17,7 +17,8 @@ from trinity_compat.run.supervise.supervisor import RunOutcome
 
 
 def made(root):
-    return SimpleNamespace(job=SimpleNamespace(root=Path(root)), spec="the spec")
+    job = SimpleNamespace(root=Path(root), spec_path=Path(__file__))
+    return SimpleNamespace(job=job, spec="the spec")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 
 import pytest
 
@@ -43,3 +44,16 @@ def test_a_launch_outlives_the_folder_of_its_script(tmp_path):
         pass
     shared_folder.write_end(folder, LaunchEnd(0, None))
     assert not folder.exists()
+
+
+def test_a_launch_that_was_killed_is_told_as_one(tmp_path):
+    """It leaves its mark, and no end."""
+    process = subprocess.Popen(["sleep", "1000"])
+    (tmp_path / f"running-{process.pid}").touch()
+    assert shared_folder.killed_launches(tmp_path) == []
+    process.kill()
+    assert shared_folder.has_ended(process.pid, within_s=60.0)
+    (end,) = shared_folder.killed_launches(tmp_path)
+    assert end.code == 137 and f"(pid {process.pid}) was killed" in end.message
+    process.wait()
+    assert shared_folder.killed_launches(tmp_path) == [end]

@@ -18,6 +18,7 @@ import pytest
 
 from trinity_compat.common.error_text import last_error
 from trinity_compat.run.job_dir.heartbeats import LastHeartbeat
+from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.supervise import sides, supervisor
 from trinity_compat.run.supervise.children import ProcessCommand, survivors
 from trinity_compat.run.supervise.cluster import Cluster
@@ -405,6 +406,31 @@ def test_what_a_dead_side_left_in_its_group_is_gone_before_it_starts_again(side,
 def test_something_else_that_died_ends_the_run(side):
     outcome = run(side("trainer", FOREVER), also_dead=lambda: "Ray itself died")
     assert (outcome.code, outcome.failure) == (1, "Ray itself died")
+
+
+def test_a_job_that_is_renamed_ends_the_run_and_is_not_made_again(tmp_path):
+    job = JobDir(tmp_path / "job")
+    job.create()
+    code = f"import os; os.rename({str(job.root)!r}, {str(tmp_path / 'moved')!r}); 1 / 0"
+    command = ProcessCommand(
+        "trainer", "trainer", [sys.executable, "-c", code], dict(os.environ), job.log("trainer")
+    )
+    outcome = run(command, restarts=5, no_job=sides.moved_job(job))
+    assert outcome.failure == f"the job's folder {job.root} was renamed or deleted while the run used it"
+    assert not job.root.exists()
+
+
+def test_a_side_whose_log_is_gone_is_judged_by_its_code(tmp_path):
+    log = tmp_path / "log" / "trainer.log"
+    code = f"import shutil; shutil.rmtree({str(log.parent)!r}); 1 / 0"
+    outcome = run(ProcessCommand("trainer", "trainer", [sys.executable, "-c", code], dict(os.environ), log))
+    assert outcome.failure.startswith("the trainer ended with exit code 1")
+
+
+def test_a_log_that_is_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "trainer.log")
+    with pytest.raises(OSError, match=r"No such device|not a regular file"):
+        run(ProcessCommand("trainer", "trainer", ["true"], dict(os.environ), tmp_path / "trainer.log"))
 
 
 def test_the_sides_end_when_the_supervisor_is_killed(tmp_path):

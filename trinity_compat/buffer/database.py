@@ -68,6 +68,12 @@ _REFUSED = ("28", "3D000", "42501")  # password, no such database, no right to i
 # libpq reports a refused connection without a code, as text only.
 _REFUSED_TEXT = ("does not exist", "authentication failed", "no pg_hba.conf entry", "translate host name")
 _FULL = ("53100",)
+_DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_MISMATCH")
+_ODD_SCHEMA = ("no such table", "no such column", "has no column", "malformed", "unsupported", "to UTF-8")
+_WITHOUT_IT = (
+    "put a copy back, or move the file away with its -wal and -shm: the same command then goes on from the"
+    " newest checkpoint, and answers that waited for training are made again"
+)
 _TAKEN = ("too many clients", "remaining connection slots", "too many connections")
 _POOL = 4  # connections that a process keeps; it has more only for a moment
 _MORE = (
@@ -123,6 +129,8 @@ class Database:
                 self._check_inode()
                 if not self._passing(error) or time.monotonic() > deadline:
                     raise self._explain(error) from error
+            except UnicodeDecodeError as error:  # SQLite's message quotes a damaged schema
+                raise self._damaged("its bytes are not text") from error
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(1.0, pause * 2)
 
@@ -188,7 +196,7 @@ class Database:
         elif not path.exists():
             raise UserError(f"no buffer at {path}", hint="give the run's buffer/experiences.db")
         if path.exists() and not (path.is_file() and _looks_like_sqlite(path)):
-            raise UserError(f"{path} is not an SQLite database")
+            raise UserError(f"{path} is not an SQLite database: it is damaged", hint=_WITHOUT_IT)
 
     def _make_engine(self) -> sa.Engine:
         if self.dialect == "sqlite":
@@ -273,6 +281,9 @@ class Database:
         ):
             return self._full()
         text = str(error.orig).strip()
+        odd = code.startswith(_DAMAGED) or any(part in text for part in _ODD_SCHEMA)
+        if odd and self.dialect == "sqlite":
+            return self._damaged(text)
         if code.startswith(_REFUSED) or (not code and _refused(text)):
             return UserError(f"{self.name}: {text}", hint="check the database's name, user and password")
         if not code and isinstance(
@@ -289,6 +300,12 @@ class Database:
             hint = _MORE if any(part in text for part in _TAKEN) else None
             return BufferError(f"the buffer at {self.name} is out of reach: {text}", hint=hint)
         return error
+
+    def _damaged(self, what: str) -> UserError:
+        return UserError(
+            f"{self.file or self.name} is damaged, or was not written by trinity-compat: {what}",
+            hint=_WITHOUT_IT if self.file else None,
+        )
 
     def _full(self) -> BufferFull:
         hint = "free some space and run the same command again: what was acknowledged is kept"

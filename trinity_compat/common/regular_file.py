@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 _MOST = 64 << 20  # bytes of a text
+_WITHOUT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def opened(path: Path) -> BinaryIO:
     """Open a regular file, also behind a link. Raises OSError for anything else."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
-    except BaseException:
-        os.close(handle)
-        raise
-    return os.fdopen(handle, "rb")
+    return os.fdopen(_regular(os.open(path, os.O_RDONLY | _WITHOUT_WAITING), path), "rb")
+
+
+def appended(path: Path) -> BinaryIO:
+    """Open a regular file, which need not exist, to write at its end. Raises OSError for anything else."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _WITHOUT_WAITING, 0o666)
+    return os.fdopen(_regular(handle, path), "ab")
 
 
 def text(path: Path) -> str:
@@ -30,3 +30,10 @@ def text(path: Path) -> str:
     if len(data) > _MOST:
         raise OSError(errno.EFBIG, f"is larger than {_MOST >> 20} MiB", str(path))
     return data.decode()
+
+
+def _regular(handle: int, path: Path) -> int:
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return handle
+    os.close(handle)
+    raise OSError(errno.EINVAL, "is not a regular file", str(path))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from trinity_compat.common import database_url
+from trinity_compat.common import database_url, regular_file
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.plugin_packages import Plugin
@@ -224,12 +224,12 @@ class RunSpec:
         at its old place.
         """
         try:
-            text = path.read_text()
+            return cls.of_text(regular_file.text(path), path.absolute().parent.parent)
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{path} is not there: {path.parent.parent} is no job directory") from None
-        try:
-            return cls.of_text(text, path.absolute().parent.parent)
-        except (ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(
                 f"{path} is not what this release wrote ({type(error).__name__}: {error})",
                 hint="run the same command again, which rewrites the file, or restore the job folder",

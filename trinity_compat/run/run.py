@@ -5,10 +5,12 @@ plan → announce → preflight check → start check → acquire the job → st
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trinity_compat.common.errors import RunError
 from trinity_compat.job import disk_full
 from trinity_compat.run.acquire_job import acquire_job, acquire_standalone
 from trinity_compat.run.checks import disk_space, preflight, start_check
@@ -63,8 +65,18 @@ def _run_sides(plan: RunPlan, source: Source, options: RunOptions, start: StartR
             )
             start.finish(outcome.code, _full_failure(plan, outcome), outcome.log or "")
     except OSError as error:
-        raise disk_full.explained(error, plan.spec) or error from None
+        raise disk_full.explained(error, plan.spec) or _about_job(error, plan) or error from None
     return outcome
+
+
+def _about_job(error: OSError, plan: RunPlan) -> RunError | None:
+    """Return a message for an error about a file of the job, None for another one."""
+    if error.filename is None or not Path(os.fsdecode(error.filename)).is_relative_to(plan.job.root):
+        return None
+    reason = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if not plan.job.root.exists():
+        reason = f"the job's folder {plan.job.root} was renamed or deleted while the run used it"
+    return RunError(reason, hint=_how_to_continue(plan))
 
 
 def _run_bench(plan: RunPlan, source: Source) -> LaunchEnd:
@@ -139,6 +151,8 @@ def report_end(plan: RunPlan, outcome: RunOutcome, *, resume_hint: str = "") -> 
 
 
 def _how_to_continue(plan: RunPlan) -> str:
+    if not plan.job.spec_path.exists():
+        return f"put {plan.job.root} back, and the same command continues from its newest checkpoint"
     point = resume_point.of(plan.job.root, plan.spec)
     if point.problem:
         return f"{point.problem}: {point.hint}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from trinity_compat.common import file_modes
+from trinity_compat.common import file_modes, regular_file
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.redaction import shown
 from trinity_compat.job.run_spec import RunSpec
@@ -109,7 +109,7 @@ def read(job: JobDir) -> list[RecordedStart]:
     for path in sorted((job.root / "log").glob("phases*.json")):
         if name := NAME.fullmatch(path.name):
             with contextlib.suppress(OSError, ValueError):
-                found.append(RecordedStart.of_text(path.read_text(), name[1].lstrip("-")))
+                found.append(RecordedStart.of_text(regular_file.text(path), name[1].lstrip("-")))
     return found
 
 
@@ -240,8 +240,12 @@ class StartRecorder:
     def _append(self, lines: Sequence[str]) -> None:
         text = "".join(f"{shown(each)}\n" for line in lines for each in line.splitlines() or [""])
         path = self.job.log(f"launcher{self._suffix}")
-        with contextlib.suppress(OSError), file_modes.umask(self.job.umask), path.open("a") as log:
-            log.write(text)
+        with (
+            contextlib.suppress(OSError),
+            file_modes.umask(self.job.umask),
+            regular_file.appended(path) as log,
+        ):
+            log.write(text.encode(errors="replace"))
 
 
 def _has_started(states: Sequence[str]) -> bool:

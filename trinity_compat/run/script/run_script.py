@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -58,7 +57,7 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
         status = _wait(running, folder)
         if note := background_jobs.running_note(folder, script):
             print(f"note: {note}", file=sys.stderr)
-        ended = shared_folder.ends_of(folder)
+        ended = [*shared_folder.ends_of(folder), *shared_folder.killed_launches(folder)]
     # The first failure may have caused the later ones.
     failed = [launch.code for launch in ended if launch.code]
     return status or (failed[0] if failed else 0), ended
@@ -110,9 +109,4 @@ def _wait(bash: subprocess.Popen[bytes], folder: Path) -> int:
 def _wait_for_launches(folder: Path) -> None:
     """Wait for launches that still clean up: bash may die of a signal before them."""
     for pid in shared_folder.running_pids(folder):
-        with contextlib.suppress(OSError):
-            handle = os.pidfd_open(pid)
-            try:
-                select.select([handle], [], [], 60.0)
-            finally:
-                os.close(handle)
+        shared_folder.has_ended(pid, within_s=60.0)

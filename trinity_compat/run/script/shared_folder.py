@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -55,6 +57,32 @@ def ends_of(folder: Path) -> list[LaunchEnd]:
     # By time and not by name: process numbers start over.
     files = sorted(folder.glob("outcome-*.json"), key=lambda path: path.stat().st_mtime)
     return [LaunchEnd(**json.loads(path.read_text())) for path in files]
+
+
+def killed_launches(folder: Path) -> list[LaunchEnd]:
+    """Return an end for each launch whose process was killed, and could not write one."""
+    dead = [pid for pid in running_pids(folder) if has_ended(pid)]
+    return [
+        LaunchEnd(
+            128 + signal.SIGKILL,
+            None,
+            f"the run's own process (pid {pid}) was killed, and its sides end with it;"
+            " the same command continues from its newest checkpoint",
+        )
+        for pid in dead
+    ]
+
+
+def has_ended(pid: int, *, within_s: float = 0.0) -> bool:
+    """Return whether a process ends within a time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], within_s)[0])
+    finally:
+        os.close(handle)
 
 
 def read_call(folder: Path) -> ScriptCall:

@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
+from trinity_compat.common import regular_file
 from trinity_compat.common.file_modes import PRIVATE, umask
 from trinity_compat.common.hung_process import HungProcess, stack
 from trinity_compat.common.parent_watch import SUPERVISOR, die_with_parent, prctl
@@ -75,17 +76,20 @@ class Child:
 
     def output(self) -> str:
         """Return the output of this start so far, at most its last 64 KiB."""
-        with self.command.log.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(self.log_start, size - 65536))
-            return log.read().decode(errors="replace")
+        try:
+            with regular_file.opened(self.command.log) as log:
+                size = log.seek(0, os.SEEK_END)
+                log.seek(max(self.log_start, size - 65536))
+                return log.read().decode(errors="replace")
+        except FileNotFoundError:  # the job's folder was moved
+            return ""
 
 
 def start(command: ProcessCommand) -> Child:
     """Start ``command`` in a process group of its own, output appended to its log."""
     with umask(command.umask):
         command.log.parent.mkdir(parents=True, exist_ok=True)
-        log: IO[bytes] = command.log.open("ab")
+        log = regular_file.appended(command.log)
     with log:
         begin = log.tell()
         process = subprocess.Popen(
@@ -124,7 +128,7 @@ def end(children: Sequence[Child], *, grace_s: float) -> None:
 def kill_hung(child: Child, why: str) -> None:
     """Kill a hung child, with its stacks in its log; ``why`` is kept as ``hung``."""
     child.hung = why
-    with child.command.log.open("a") as log:
+    with contextlib.suppress(FileNotFoundError), child.command.log.open("a") as log:
         log.write(f"watchdog: the {child.command.name} {why}\n")
         log.write(stack(HungProcess(child.command.name, child.process.pid)) + "\n")
     _signal_group(child.process.pid, signal.SIGKILL)

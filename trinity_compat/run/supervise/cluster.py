@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import os
+import secrets
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,6 +33,7 @@ from trinity_compat.run.supervise.supervisor import SILENT_S, RunOutcome, StopSi
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
 _TOO_SLOW = "timed out during startup"  # Ray's message after 30 s, a fixed limit
 _RAY_OF_USER = "RAY_ADDRESS"
+_TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 _PLACEMENT_CPUS = 16  # veRL asks for CPUs as slots of placement groups, not as cores
 
 
@@ -98,7 +102,7 @@ def local_ray(
         keep_ray_here()
     import ray
 
-    with _folder(options.get("_temp_dir")) as folder:
+    with _own_token(), _folder(options.get("_temp_dir")) as folder:
         try:
             with file_modes.umask(umask):
                 address = _started(options, folder, gpus, cpus)
@@ -106,6 +110,31 @@ def local_ray(
         finally:
             with contextlib.suppress(Exception):
                 ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own_token() -> Iterator[None]:
+    """Give this Ray and the processes of the run a token, in a private folder.
+
+    Ray keeps one in the home folder, which may not be writable. A token that the user names is used.
+    """
+    if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", _TOKEN_PATH)):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="tc-ray-", dir="/tmp") as folder:
+        path = Path(folder, "token")
+        path.write_text(_token())
+        os.environ[_TOKEN_PATH] = str(path)
+        try:
+            yield
+        finally:
+            os.environ.pop(_TOKEN_PATH, None)
+
+
+@functools.cache
+def _token() -> str:
+    """One for all Rays of this process, whose driver reads it once."""
+    return secrets.token_hex(32)
 
 
 @contextlib.contextmanager

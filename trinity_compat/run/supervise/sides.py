@@ -154,6 +154,7 @@ def supervise_sides(
                 progress,
                 stop,
                 also_dead=cluster.dead,
+                no_job=moved_job(plan.job),
                 each_poll=poll,
                 say=progress.aside,
                 restarts=restarts,
@@ -176,11 +177,29 @@ def supervise_standalone(
                 watch,
                 stop,
                 also_dead=cluster.dead,
+                no_job=moved_job(plan.job),
                 each_poll=user_output.update,
                 say=say,
                 stall_s=plan.spec.stall_timeout_s,
             ),
         )
+
+
+def moved_job(job: JobDir) -> Callable[[], str | None]:
+    """Return a function that says that the job's folder was renamed or deleted, None while it is in place."""
+    began = job.root.stat()
+
+    def look() -> str | None:
+        try:
+            if os.path.samestat(job.root.stat(), began):
+                return None
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:  # the disk's fault, which the sides report
+            return None
+        return f"the job's folder {job.root} was renamed or deleted while the run used it"
+
+    return look
 
 
 def resume_environment(job: JobDir) -> Callable[[], dict[str, str]]:

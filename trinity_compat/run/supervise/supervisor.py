@@ -81,7 +81,8 @@ def catch_signals() -> Iterator[StopSignal]:
 class Supervision:
     """Arguments of ``supervise`` besides the commands.
 
-    ``also_dead`` returns the reason why Ray is gone. ``each_poll`` is called at every poll and at the end.
+    ``also_dead`` returns the reason why Ray is gone, ``no_job`` why the job's folder is. ``each_poll`` is
+    called at every poll and at the end.
     ``restarts``: the number of restarts that are left, each with the environment of ``again`` added.
     ``all_needed``: the run can't continue without one of its explorers; else the others take the tasks of a
     dead one. ``stall_s``: limit for the end of a process after its last report, and LONG times that for its
@@ -91,6 +92,7 @@ class Supervision:
     watch: ProgressWatch
     stop: StopSignal
     also_dead: Callable[[], str | None] = lambda: None
+    no_job: Callable[[], str | None] = lambda: None
     each_poll: Callable[[], None] = lambda: None
     say: Callable[[str], None] = print
     restarts: int = 0
@@ -134,6 +136,8 @@ def _judge(children: list[Child], by: Supervision) -> RunOutcome | None:
     """Return the outcome of the run, None while it goes on."""
     if by.stop.number is not None:
         return RunOutcome(128 + by.stop.number)
+    if reason := by.no_job():  # before a restart, which would make the folder anew
+        return RunOutcome(1, reason)
     for child in children:
         if child.returncode is None and (why := _hangs(child, by)):
             kill_hung(child, why)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trinity_compat.common import regular_file
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.user_output import found
 
@@ -22,11 +23,12 @@ class _Log:
 
     def news(self) -> list[str]:
         """Return the new whole lines."""
-        if not self.path.exists():
+        try:
+            with regular_file.opened(self.path) as file:
+                file.seek(self.place)
+                data = file.read(_READ)
+        except OSError:  # not there yet, or the job's folder was moved
             return []
-        with self.path.open("rb") as file:
-            file.seek(self.place)
-            data = file.read(_READ)
         end = data.rfind(b"\n") + 1 or (len(data) if len(data) == _READ else 0)
         self.place += end
         return data[:end].decode(errors="replace").split("\n")
