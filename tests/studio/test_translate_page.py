@@ -205,6 +205,20 @@ def test_a_command_ends_at_its_limits(monkeypatch, does, limit):
     assert limit in found["limit"]
 
 
+def test_the_server_has_no_variable_of_the_studio_s_that_it_does_not_need(monkeypatch):
+    monkeypatch.setenv("DEPLOYMENT", "tok3n-of-the-studio")
+    script = "source //proc/self/environ\nsource /proc/$PPID/environ\n" + LAUNCH.format("+a.b=$DEPLOYMENT")
+    server = TextServer()
+    try:
+        result = server.run({"run.sh": script}, [["parse", "run.sh"], ["audit", "run.sh"]])
+        seen = Path(f"/proc/{server._process.pid}/environ").read_bytes()
+    finally:
+        server.close()
+    assert b"PATH=" in seen and b"tok3n" not in seen
+    texts = "".join(one.out + one.err for one in result)
+    assert "DEPLOYMENT" in texts and "tok3n" not in texts and "is set in this shell" not in texts
+
+
 def test_a_server_that_died_is_started_again():
     server = TextServer()
     files, words = {"run.sh": GRPO}, [["parse", "run.sh"]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import socket
 import subprocess
@@ -24,6 +25,11 @@ from trinity_compat.common.python_command import of_module
 from trinity_compat.translate.form.answers import ARGUMENTS
 
 _SERVER = "trinity_compat.cli._text_server"
+# All that the server has of the studio's environment: texts may be others', and keys are in it.
+_VARIABLES = (
+    *("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"),
+    "SOURCE_DATE_EPOCH",
+)
 _WAIT_S = 90  # for an answer: the server's own limits end each command before
 _CHUNK = 1 << 20
 _LARGEST = 64 << 20  # bytes of an answer
@@ -152,6 +158,7 @@ class TextServer:
             with theirs:
                 self._process = subprocess.Popen(
                     of_module(_SERVER),
+                    env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
