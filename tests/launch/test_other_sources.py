@@ -161,11 +161,14 @@ def test_what_is_not_what_its_ending_says_is_refused(tmp_path, monkeypatch, name
     assert said in str(error.value)
 
 
-def test_aliases_to_aliases_cost_nothing(tmp_path):
+def test_aliases_to_aliases_are_refused_at_their_line(tmp_path):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
     text = "apiVersion: v1\nkind: Job\n" + "\n".join(lines)
-    assert told(tmp_path, "bomb.yaml", text)[0] == []
+    with pytest.raises(
+        UserError, match=r"bomb\.yaml:8: not a YAML file: too large once its aliases are followed"
+    ):
+        told(tmp_path, "bomb.yaml", text)
 
 
 def test_a_configuration_of_verl_s_is_no_job(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 from trinity_compat.audit.ignored import directives, silenced
 from trinity_compat.audit.model import OTHER_MAIN, REFUSED, Audit, LaunchAudit
 from trinity_compat.audit.phrases import listed
-from trinity_compat.common import limits
+from trinity_compat.common import limits, reading_process
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import sections_above
 from trinity_compat.common.readable_files import named_content
@@ -71,7 +71,8 @@ def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
     empty: dict[str, str] = {}
     for source, named_by_user in files_of(sources):
         try:
-            audited, notes = _audit_source(source, request)
+            with reading_process.reading(source):
+                audited, notes = _audit_source(source, request)
         except UserError as error:
             if named_by_user:
                 raise
@@ -80,6 +81,7 @@ def audit_sources(sources: Iterable[str], request: AuditOptions) -> Audit:
         launches += audited
         if not audited:
             empty[source] = notes
+    reading_process.stop_clock()
     return Audit(tuple(launches), problems, empty)
 
 
@@ -126,6 +128,7 @@ def audit_launch(
     launch: Launch, request: AuditOptions, *, source: str | None = None, reading: Reading | None = None
 ) -> LaunchAudit:
     """Audit one launch. Never raises UserError: ``refused`` says why a launch cannot be translated."""
+    reading_process.restart(source or launch.where.file)
     launch, options = with_assigned_keys(apply_rules(launch, request.options.rules), request.options)
     request = replace(request, options=options)
     try:

@@ -17,12 +17,16 @@ from typing import Any
 import click
 
 from trinity_compat import __version__
-from trinity_compat.common import optional_packages
+from trinity_compat.common import optional_packages, reading_process
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.output_text import plain_streams
 from trinity_compat.common.redaction import without_passwords
 from trinity_compat.common.suggestions import nearest
 
+# Commands that only read, and the processor time that one source or launch may take.
+_READING = dict.fromkeys(
+    ("audit", "diff", "ignored", "parse", "to-verl", "translate", "upgrade"), reading_process.SECONDS
+) | {"advise": 60.0}  # simulates thousands of answers
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -65,7 +69,7 @@ def main(argv: list[str] | None = None) -> None:
     exit code.
     """
     try:
-        code: Any = cli.main(args=argv, standalone_mode=False)
+        code: Any = _run(argv)
         sys.stdout.flush()  # at the interpreter's end a full disk would be a traceback
     except click.exceptions.Abort:
         sys.exit(130)
@@ -91,6 +95,18 @@ def main(argv: list[str] | None = None) -> None:
         click.echo(f"error: {without_passwords(str(error))}", err=True)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _run(argv: list[str] | None) -> object:
+    words = sys.argv[1:] if argv is None else argv
+    name = words[0] if words else ""
+    if name not in _READING:
+        return cli.main(args=argv, standalone_mode=False)
+    if argv is None:  # else the caller's own process goes on
+        reading_process.guard(_READING[name])
+    source = next((word for word in words[1:] if os.path.exists(word)), name)  # noqa: PTH110 - any text
+    with reading_process.reading(source):
+        return cli.main(args=argv, standalone_mode=False)
 
 
 def _leave_output_unwritten(error: OSError) -> None:

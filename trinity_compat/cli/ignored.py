@@ -16,6 +16,7 @@ from trinity_compat.cli._shared import (
     script_options,
 )
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.reading_process import reading
 from trinity_compat.launch import read_script, refuse_lost_arguments
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.model import Launch
@@ -70,7 +71,8 @@ def command(
     problems: dict[str, UserError] = {}
     for source, is_named in files_of(sources):
         try:
-            found += [(config, ignored_keys(config)) for config in _checked(source, how)]
+            with reading(source):
+                found += [(config, ignored_keys(config)) for config in _checked(source, how)]
         except UserError as error:
             if is_named:
                 raise
@@ -96,12 +98,12 @@ def _checked(source: str, how: _How) -> list[EffectiveConfig]:
 def _configs(source: str, how: _How) -> list[EffectiveConfig]:
     if is_configuration(source):
         return [config_from_yaml(source, how.version, fork_config=how.fork_config)]
-    reading = read_script(source, cwd=how.cwd, env=how.env, args=how.arguments)
-    refuse_lost_arguments(reading)
-    if not reading.launches:
-        notes = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
+    script = read_script(source, cwd=how.cwd, env=how.env, args=how.arguments)
+    refuse_lost_arguments(script)
+    if not script.launches:
+        notes = "; ".join(f"{note.where}: {note.message}" for note in script.diagnostics)
         raise UserError(f"{source} launches no training main" + (f": {notes}" if notes else ""))
-    return [_composed(launch, how) for launch in reading.launches]
+    return [_composed(launch, how) for launch in script.launches]
 
 
 def _composed(launch: Launch, how: _How) -> EffectiveConfig:

@@ -29,6 +29,7 @@ from trinity_compat.cli._shared import (
     write,
 )
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.reading_process import restart
 from trinity_compat.common.redaction import masked
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.launch import (
@@ -175,7 +176,10 @@ def _translate(
         if diagnostic.severity == "error" or not given["quiet"]:
             click.echo(diagnostic, err=True)
     chosen = _chosen(reading, which, quiet=given["quiet"])
-    results = [translate_launch(launch, options, root=root) for launch in chosen]
+    results = []
+    for launch in chosen:
+        restart(str(launch.where))
+        results.append(translate_launch(launch, options, root=root))
     if not given["quiet"] and not options.resolve:
         named = {name for _, text in results for name in _NAMED.findall(text)}
         for diagnostic in unused_variables(

@@ -20,6 +20,7 @@ from trinity_compat.cli._shared import (
 )
 from trinity_compat.common.atomic_write import replacing
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.reading_process import restart
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.script_files import files_of
@@ -82,6 +83,7 @@ def command(
     failed = False
     # first the configurations: a script that reads one is upgraded together with it
     for path, named in sorted(files, key=lambda file: not is_configuration(file[0])):
+        restart(path)
         try:
             if in_place:
                 _refuse_link(path)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from trinity_compat.common.limits import LEVELS
+
 # A section: name → section, list or scalar. Its values are ``object`` and not ``Any``, so that each reader
 # states the type that it expects.
 Tree: TypeAlias = Mapping[str, object]
@@ -36,9 +38,12 @@ def holds(tree: object, key: str) -> bool:
 
 
 def sections_above(key: str) -> list[str]:
-    """Return the prefixes of a dotted key, longest first: ``a.b.c`` → ``a.b``, ``a``."""
+    """Return the prefixes of a dotted key, longest first: ``a.b.c`` → ``a.b``, ``a``.
+
+    Those beyond the levels that a configuration may have are left out.
+    """
     parts = key.split(".")
-    return [".".join(parts[:length]) for length in range(len(parts) - 1, 0, -1)]
+    return [".".join(parts[:length]) for length in range(min(len(parts) - 1, LEVELS), 0, -1)]
 
 
 def nodes(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import leaves, put, read_section, value_at
 from trinity_compat.common.redaction import referred
@@ -244,7 +243,7 @@ def _trinity_of_job(directory: Path, launched: Mapping[str, Any]) -> CompletedCo
     for text in _sets(launched):
         key, _, value = text.partition("=")
         if not key.startswith("trinity_compat.") and not is_verl_key(key, target_of(config)):
-            put(config, key, yaml.safe_load(value))
+            put(config, key, safe_load(value))
     return _as_completed(in_full(config))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import yaml
 
+from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, leaves, section_at, value_at
 from trinity_compat.common.paths import from_home
@@ -284,7 +285,7 @@ def _texts(value: object) -> Iterator[str]:
 
 def _read(path: Path) -> object:
     try:
-        return yaml.safe_load(path.read_text()) if path.stat().st_size <= _CONFIG_BYTES else None
+        return safe_load(path.read_text()) if path.stat().st_size <= _CONFIG_BYTES else None
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return None
 

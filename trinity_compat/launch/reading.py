@@ -126,7 +126,7 @@ def _read_contents(start: Callable[[], Shell], contents: job_files.Contents) -> 
                     command.where,
                 )
     if contents.stopped:
-        shell.warn("TP112", contents.stopped, Where(shell.unit.name, 0), "error")
+        shell.warn("TP112", contents.stopped, contents.stopped_at or Where(shell.unit.name), "error")
     shell.warn("TP116", contents.note, Where(shell.unit.name, 1))
     return _reading(shell.unit.name, shell)
 

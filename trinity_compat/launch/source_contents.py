@@ -30,9 +30,10 @@ class Contents:
     """The commands of a source, in order.
 
     ``note`` says in one sentence what the file is and how it is read; ``stopped`` why reading ended early, or
-    is empty.
+    is empty, and ``stopped_at`` where.
     """
 
     commands: tuple[SourceCommand, ...]
     note: str
     stopped: str = ""
+    stopped_at: Where | None = None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves
 from trinity_compat.common.redaction import hidden, is_secret, shown
@@ -149,7 +150,7 @@ def _of_yaml(job: Job, path: Path) -> list[ResumeChange]:
 def _flat(text: str) -> dict[str, str]:
     # Masked as the record is, so that a secret alone makes no difference; in YAML a bare * is a reference.
     masked = "".join(map(shown, text.splitlines(keepends=True)))
-    tree = yaml.safe_load(_BARE.sub(r'\1"***"', masked))
+    tree = safe_load(_BARE.sub(r'\1"***"', masked))
     if not isinstance(tree, dict):
         raise TypeError("not a section of YAML")
     return {name: str(hidden(name, value)) for name, value in leaves(tree)}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.releases import VERL
@@ -157,11 +158,13 @@ def _assign(config: dict[str, object], provenance: dict[str, str], options: Tran
         if is_verl_key(path, options.trinity):  # of a launch's there is none left
             raise UserError(f"--set {path}: this is a veRL key", hint="set it in the veRL YAML")
     for path, value in options.assignments.items():
-        given = yaml.safe_load(value) if isinstance(value, str) else value
         try:
+            given = safe_load(value) if isinstance(value, str) else value
             draft.put(path, given, f"--set {path}")
         except (IndexError, ValueError):
             raise UserError(f"--set {path}: the list on the way has no such position") from None
+        except yaml.YAMLError:
+            raise UserError(f"--set {path}: the value is not valid YAML") from None
     if not options.assignments:
         return
     for problem in validate(config, options.trinity):

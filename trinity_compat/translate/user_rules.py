@@ -93,8 +93,10 @@ def describe() -> list[str]:
 def _description(path: Path) -> str:
     import yaml
 
+    from trinity_compat.common.bounded_yaml import safe_load
+
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"cannot read the rules: {_one_line(error)}", where=Where(str(path))) from None
     return str(found.get("description", "")) if isinstance(found, Mapping) else ""
@@ -146,9 +148,9 @@ def _read(path: Path, plugin: Plugin | None, hows: Mapping[str, Status], roots: 
 @lru_cache(maxsize=32)
 def _parsed(text: str) -> tuple[object, Mapping[str, int]]:
     """Return (content, key → line) of a file's text, cached: each launch of an audit reads it."""
-    import yaml
+    from trinity_compat.common.bounded_yaml import safe_load
 
-    return yaml.safe_load(text), key_lines(text)
+    return safe_load(text), key_lines(text)
 
 
 def _refuse_problems(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.limits import ARGUMENTS
 from trinity_compat.launch.model import Diagnostic, Launch, UnknownPiece, Word, WordPart
 from trinity_compat.verl_config.grammar import (
     DELETE,
@@ -138,6 +139,9 @@ def read_arguments(launch: Launch) -> LaunchArguments:
     """
     flags, words, notes = _split(launch.arguments)
     given: list[GivenOverride] = []
+    if len(words) > ARGUMENTS:
+        where = words[ARGUMENTS].where
+        raise UserError(f"a launch of more than {ARGUMENTS} overrides is not read", where=where)
     for word, following in zip_longest(words, words[1:]):
         if unknown := _open_key(word):
             notes.append(_unreadable(word, unknown))

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.limits import DEPTH, KEYS, LEVELS
 from trinity_compat.common.nested import put
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, MODEL_ENGINE, Find, Tree
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
+_MOST_FILES = 1_000  # a configuration of veRL's has some thirty
 _CHOICE_REF = re.compile(r"\$\{([^}]+)\}")
 
 
@@ -35,6 +37,9 @@ class Choices:
     deleted: dict[str, str | None] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     known: dict[str, object] = field(default_factory=dict)
+    files: int = 0  # that the defaults lists have named so far
+    level: int = 0  # of the file that is expanded
+    place: Where | None = None  # of the defaults list that was read last
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +85,20 @@ def defaults_list(find: Find, primary: str, choices: Choices) -> list[tuple[str,
 def merge_parts(parts: list[tuple[str, ConfigFile]]) -> dict[str, object]:
     """The configuration of a defaults list, without Hydra's own node."""
     config: dict[str, object] = {}
+    keys = 0
     for package, file in parts:
+        keys += _count(file.config) + package.count(".")
+        if keys > 4 * KEYS:
+            raise CompositionError(
+                f"the files of the defaults list have more than {4 * KEYS} keys", where=Where(file.source)
+            )
         config = merge(config, _at_package(package, file))
     config.pop("hydra", None)
     return config
+
+
+def _count(tree: Mapping[str, object]) -> int:
+    return len(tree) + sum(_count(value) for value in tree.values() if isinstance(value, Mapping))
 
 
 def _at_package(package: str, file: ConfigFile) -> Mapping[str, object]:
@@ -99,6 +114,10 @@ def _at_package(package: str, file: ConfigFile) -> Mapping[str, object]:
         )
     if not package:
         return file.config
+    if package.count(".") > LEVELS:
+        raise CompositionError(
+            f"a file is placed at a package of more than {LEVELS} parts", where=Where(file.source)
+        )
     nested: dict[str, object] = {}
     put(nested, package, file.config if file.items is None else list(file.items))
     return nested
@@ -115,6 +134,9 @@ def _expand(
         if entry.optional:
             return []
         raise _not_found(entry)
+    choices.files += 1
+    choices.level += 1
+    _check_size(choices, file)
     lines = _with_self(file)
     if root:
         lines += [{_spell(group, package): value} for group, package, value in choices.appended]
@@ -133,7 +155,23 @@ def _expand(
                 slots[position] = _expand_line(find, line, entry, choices)
     for position in late:
         slots[position] = _expand_line(find, lines[position], entry, choices)
+    choices.level -= 1
     return [pair for position in sorted(slots) for pair in slots[position]]
+
+
+def _check_size(choices: Choices, file: ConfigFile) -> None:
+    """Raise CompositionError where files name each other without end, or too many of them."""
+    if file.defaults and file.source:
+        choices.place = Where(file.source, file.lines.get("defaults", 0))
+    if choices.level <= DEPTH and choices.files <= _MOST_FILES:
+        return
+    if choices.level > DEPTH:
+        raise CompositionError(
+            f"the defaults lists name each other more than {DEPTH} files deep",
+            where=choices.place,
+            hint="a file that names itself, or one that names it, has no end",
+        )
+    raise CompositionError(f"the defaults lists name more than {_MOST_FILES} files", where=choices.place)
 
 
 def _with_self(file: ConfigFile) -> list[object]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from trinity_compat.common.errors import Where
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.limits import KEYS
 from trinity_compat.common.nested import copied, nested, nodes, paired_leaves
 from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.launch.model import Diagnostic, Launch
@@ -28,7 +29,7 @@ from trinity_compat.verl_config.config_search import (
 from trinity_compat.verl_config.fork_distance import compared, folder_of, sources_of, with_keys_of_code
 from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, Override
 from trinity_compat.verl_config.infer import ReleaseFit, choose, fit
-from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
+from trinity_compat.verl_config.interpolate import Resolver, TooManyReferences, is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Fork, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import FLAVOURS, Tree, check_version, flavour_with
@@ -435,10 +436,18 @@ def settings_of(
     """The leaves of ``tree`` resolved, each with its place: an override's, else its line in a file."""
     env = {name: word.text for name, word in launch.env.items() if not word.open and not word.env_refs}
     resolver = Resolver(tree, env)
-    resolved = resolver.resolve()
     origins = origins or {}
+    try:
+        resolved = resolver.resolve()
+    except TooManyReferences as error:
+        places = {**files, **{key: given.where for key, given in origins.items()}}
+        error.where = error.place(places) or launch.where
+        raise
     out: dict[str, Setting] = {}
     for key, raw, value in paired_leaves(tree, resolved):
+        if len(out) == KEYS:
+            where = _place_of(next(reversed(out.values()))) or launch.where
+            raise UserError(f"a configuration of more than {KEYS} keys is not read", where=where)
         given = origins.get(key)
         shown = str(raw) if is_interpolated(raw) else None
         if given is None:

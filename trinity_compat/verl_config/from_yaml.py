@@ -24,7 +24,7 @@ from trinity_compat.verl_config.effective import (
 )
 from trinity_compat.verl_config.grammar import SET, Override
 from trinity_compat.verl_config.infer import keys_of
-from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
+from trinity_compat.verl_config.interpolate import Resolver, TooManyReferences, is_interpolated
 from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
 from trinity_compat.verl_config.releases import (
@@ -141,7 +141,12 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
     choice, likeness = _closest(content, flavour)
     choice = asked_for(version) or choice
     base = compose_as(ReadLaunch(launch, _arguments(flavour, launch.where), Path(launch.cwd)), choice)
-    return _over(base, file, content, complete=likeness >= _COMPLETE)
+    try:
+        return _over(base, file, content, complete=likeness >= _COMPLETE)
+    except TooManyReferences as error:
+        places = {key: Where(file.source, line) for key, line in file.lines.items()}
+        error.where = error.place(places) or Where(file.source)
+        raise
 
 
 def _flavour(content: Mapping[str, object]) -> str:

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from trinity_compat.common.limits import DIGITS, LEVELS
+
 SET, ADD, FORCE, DELETE = "", "+", "++", "~"
 
 _MAX_BRACKETS = 500  # far beyond any configuration; deeper nesting overflows Hydra's parser
@@ -26,6 +28,8 @@ _INTERPOLATED = re.compile(r"[\w/.:+@%*?|-]*(?:\$\{[\w.:,/ -]+\}[\w/.:+@%*?|-]*)
 _QUOTED = re.compile(r"'([^'\\\n]*)'|\"([^\"\\\n]*)\"")
 _SPACE = re.compile(r"[ \t]*")
 _ITEM = re.compile(r"[\w/.+@%*?|-]+", re.A)
+_BRACKET = re.compile(r"[][{}]")
+_LONG_NUMBER = re.compile(rf"(?<![\w.])[+-]?[0-9][0-9_]{{{DIGITS},}}(?![\w.])", re.A)
 _WORDS: dict[str, object] = {"true": True, "false": False, "null": None}
 
 
@@ -55,8 +59,12 @@ class _NotPlain(Exception):
 
 def parse_override(line: str) -> Override:
     """Read one argument. Raises OverrideSyntaxError, SweepError for a sweep."""
-    if line.count("[") + line.count("{") > _MAX_BRACKETS:
-        raise OverrideSyntaxError(f"more than {_MAX_BRACKETS} brackets")
+    if line.count("[") + line.count("{") > _MAX_BRACKETS or _levels(line) > LEVELS:
+        raise OverrideSyntaxError(f"more than {_MAX_BRACKETS} brackets, or {LEVELS} in each other")
+    if line.partition("=")[0].count(".") > LEVELS:
+        raise OverrideSyntaxError(f"a key of more than {LEVELS} parts")
+    if _LONG_NUMBER.search(line):
+        raise OverrideSyntaxError(f"a number of more than {DIGITS} digits")
     try:
         return _parse(line)
     except RecursionError:
@@ -65,6 +73,15 @@ def parse_override(line: str) -> Override:
         if isinstance(error, OverrideSyntaxError):
             raise
         raise OverrideSyntaxError("a number with too many digits") from None
+
+
+def _levels(line: str) -> int:
+    """Return how many brackets are open at once, quoted ones too."""
+    level = deepest = 0
+    for bracket in _BRACKET.findall(line):
+        level += 1 if bracket in "[{" else -1
+        deepest = max(deepest, level)
+    return deepest
 
 
 def _parse(line: str) -> Override:

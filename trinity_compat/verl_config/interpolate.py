@@ -9,8 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from math import inf
 from typing import Any
 
+from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.limits import DEPTH, KEYS, Budget, BudgetExceeded
+from trinity_compat.common.nested import sections_above
 from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_value
 from trinity_compat.verl_config.merge import MISSING
 
@@ -23,6 +27,18 @@ _KNOWN = 4096  # texts whose reading is remembered: veRL's own some hundred, and
 
 class InterpolationError(ValueError):
     """An interpolation that OmegaConf cannot resolve: a key that isn't there, a cycle."""
+
+
+class TooManyReferences(UserError):
+    """Following the references of ``key`` costs more than a launch may."""
+
+    def __init__(self, key: str, why: object) -> None:
+        super().__init__(f"{key}: its references are not followed to their end: {why}")
+        self.key = key
+
+    def place(self, places: Mapping[str, Where | None]) -> Where | None:
+        """Return the place of the key, or of the section or list that it stands in."""
+        return next(filter(None, map(places.get, (self.key, *sections_above(self.key)))), None)
 
 
 class _Symbolic(Exception):
@@ -51,10 +67,14 @@ class Resolver:
         self._env = env or {}
         self._done: dict[Path, object] = {}
         self._busy: set[Path] = set()
+        self._budget = Budget(seconds=inf, steps=10 * KEYS)
         self.errors: dict[Path, str] = {}
 
     def resolve(self) -> dict[str, object]:
-        """The tree with every interpolation filled in; failures go to ``errors`` and stay as text."""
+        """The tree with every interpolation filled in; failures go to ``errors`` and stay as text.
+
+        Raises TooManyReferences.
+        """
         return self._section((), self._tree)
 
     def _section(self, path: Path, section: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +100,14 @@ class Resolver:
             return value
 
     def value(self, path: Path, raw: object) -> object:
-        """The resolved value of the node ``raw`` at ``path``. Raises InterpolationError."""
+        """The resolved value of node ``raw`` at ``path``. Raises InterpolationError, TooManyReferences."""
+        try:
+            return self._value(path, raw)
+        except BudgetExceeded as error:
+            raise TooManyReferences(".".join(map(str, path)), error) from None
+
+    def _value(self, path: Path, raw: object) -> object:
+        self._budget.step()
         if isinstance(raw, dict):
             return {key: self.value((*path, key), item) for key, item in raw.items()}
         if isinstance(raw, list):
@@ -88,16 +115,30 @@ class Resolver:
         if not isinstance(raw, str) or "${" not in raw:
             return raw
         if path in self._done:
+            self._pay(self._done[path])
             return self._done[path]
         # It is being resolved further up: the reference leads back to itself.
         if path in self._busy:
             raise InterpolationError(f"'{raw}' refers to itself")
+        if len(self._busy) > DEPTH:
+            raise InterpolationError(f"'{raw}' is behind more than {DEPTH} references")
         self._busy.add(path)
         try:
-            self._done[path] = self._text(raw, path[:-1])
+            found = self._text(raw, path[:-1])
+            self._pay(found)
+            self._done[path] = found
         finally:
             self._busy.discard(path)
         return self._done[path]
+
+    def _pay(self, value: object) -> None:
+        """Pay for a value that stands at one more place, where it will be read again."""
+        self._budget.step()
+        if isinstance(value, str):
+            self._budget.make(len(value))
+        elif isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                self._pay(item)
 
     def target(self, raw: str, parent: Path) -> Path | None:
         """The path that ``raw`` points to when it is one plain reference to a node, else None."""

@@ -24,8 +24,6 @@ _FLOAT = re.compile(
     re.X,
 )
 
-_MOST_NODES = 100_000  # a whole configuration of veRL's has some two thousand
-
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
@@ -50,18 +48,10 @@ class ConfigFile:
 def _loader() -> type:
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """Safe YAML as OmegaConf reads it.
+    from trinity_compat.common.bounded_yaml import BoundedLoader
 
-        Floats without a dot, no dates, no duplicate keys, and a limit on the values for which aliases stand.
-        """
-
-        def get_single_node(self) -> yaml.Node | None:
-            root = super().get_single_node()
-            if root is not None and (node := _oversized(root)) is not None:
-                problem = f"too large once its aliases are followed: more than {_MOST_NODES} values"
-                raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
-            return root
+    class Loader(BoundedLoader):
+        """Safe YAML as OmegaConf reads it: floats without a dot, no dates, no duplicate keys."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
             seen = set()
@@ -81,33 +71,6 @@ def _loader() -> type:
     return Loader
 
 
-def _oversized(root: yaml.Node) -> yaml.Node | None:
-    """Return the first node that has more than _MOST_NODES below it, or that holds itself; else None.
-
-    Aliases are followed: an alias is its anchor's very node, so each one is counted once.
-    """
-    sizes: dict[int, int] = {}
-    pending: list[tuple[yaml.Node, bool]] = [(root, False)]
-    while pending:
-        node, counted_below = pending.pop()
-        below = _below(node)
-        if counted_below:
-            sizes[id(node)] = 1 + sum(sizes[id(item)] for item in below)
-            if sizes[id(node)] > _MOST_NODES:
-                return node
-        elif id(node) not in sizes:
-            sizes[id(node)] = _MOST_NODES + 1  # what meets itself below is endless
-            pending.append((node, True))
-            pending += [(item, False) for item in reversed(below)]
-    return None
-
-
-def _below(node: yaml.Node) -> list[yaml.Node]:
-    if isinstance(node.value, str):
-        return []
-    return [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
-
-
 def compose_yaml(text: str) -> yaml.Node | None:
     """Return the nodes of one YAML document, with their places. Raises yaml.YAMLError."""
     import yaml
@@ -119,7 +82,7 @@ def load_yaml(text: str) -> object:
     """Parse one YAML document by OmegaConf's rules. Raises yaml.YAMLError."""
     import yaml
 
-    return yaml.load(text, Loader=_loader())  # noqa: S506 - a SafeLoader subclass
+    return yaml.load(text, Loader=_loader())  # noqa: S506 - a safe loader
 
 
 def parse_config_file(text: str, source: str = "") -> ConfigFile:

@@ -23,12 +23,24 @@ _NODES = 20_000  # of one file, aliases followed
 
 def kind_of(text: str) -> str | None:
     """Return the kind of a job specification, or None for any other YAML."""
-    return _kind_of(_documents(text))
+    import yaml  # only here: reading a shell script needs none of it
+
+    try:
+        return _kind_of(_documents(text))
+    except yaml.YAMLError:
+        return None
 
 
 def read(name: str, text: str) -> Contents:
     """Return a job specification's commands, with their lines. Raises UserError for any other YAML."""
-    documents = _documents(text)
+    import yaml
+
+    try:
+        documents = _documents(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = Where(name, mark.line + 1 if mark else 0)
+        raise UserError(f"not a YAML file: {getattr(error, 'problem', error)}", where=where) from None
     kind = _kind_of(documents)
     if kind is None:
         raise UserError(
@@ -45,12 +57,12 @@ def _kind_of(documents: list[Node]) -> str | None:
 
 
 def _documents(text: str) -> list[Node]:
-    import yaml  # only here: reading a shell script needs none of it
+    """Return the documents of a text. Raises yaml.YAMLError."""
+    import yaml
 
-    try:
-        return [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node is not None]
-    except (yaml.YAMLError, RecursionError):
-        return []
+    from trinity_compat.common.bounded_yaml import BoundedLoader
+
+    return [node for node in yaml.compose_all(text, Loader=BoundedLoader) if node is not None]
 
 
 def _kind(node: Node) -> str | None:

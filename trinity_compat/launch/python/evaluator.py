@@ -36,6 +36,7 @@ from trinity_compat.launch.python.values import (
     joined,
     open_text,
     plain,
+    replaced,
     text,
 )
 from trinity_compat.launch.source_contents import SourceCommand
@@ -45,6 +46,8 @@ _SUBPROCESS = {f"subprocess.{name}" for name in ("run", "call", "check_call", "c
 _SHELL = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 EXIT = {"sys.exit", "exit", "quit", "os._exit"}
 _TEXT_METHODS = ("lower", "upper", "strip", "split", "replace", "startswith", "endswith", "removesuffix")
+_A_PIECE = 16  # characters that a piece of a text costs
+_A_STEP = 20  # members or names that are copied in one step
 _PATHS: dict[str, Callable[[str], str]] = {
     "parent": lambda path: posixpath.dirname(path) or ".",
     "name": posixpath.basename,
@@ -83,6 +86,7 @@ class File:
     entered: set[ast.AST] = field(default_factory=set)
     condition: str = ""
     stopped: str = ""  # why reading ended before the code did
+    at: Where | None = None  # the statement that is read
     depth: int = 0
     cwd: str = ""
     budget: Budget = field(default_factory=Budget)
@@ -102,7 +106,13 @@ class Evaluator:
 
     def text(self, node: ast.expr) -> Value:
         """Return ``str`` of an expression, with its open pieces."""
-        return text(self.item(node), node, self.where(node))
+        return self.text_of_item(self.item(node), node)
+
+    def text_of_item(self, item: Item, node: ast.expr, where: Where | None = None) -> Value:
+        """Return ``str`` of an item, open under the text of ``node``, and pay for its pieces."""
+        found = text(item, node, where or self.where(node))
+        self.file.budget.make(_cost(found))
+        return found
 
     def plain(self, node: ast.expr) -> object:
         """Return the Python value of an expression. Raises NotKnown."""
@@ -122,9 +132,12 @@ class Evaluator:
         except NotKnown:
             return open_text(node, self.where(node))
         if isinstance(item, Text) and not isinstance(node, ast.Name):
-            self.file.budget.make(sum(len(bit.text) + 1 for bit in item.value))
-        elif isinstance(item, Items):
+            self.file.budget.make(_cost(item.value))
+        elif isinstance(item, Items) and not isinstance(node, ast.Name):
             self.file.budget.fields(len(item.members))
+            self.file.budget.step(len(item.members) // _A_STEP)
+        elif isinstance(item, Table) and not isinstance(node, ast.Name):
+            self.file.budget.step(len(item.entries) // _A_STEP)
         return item
 
     def members(self, node: ast.expr) -> list[Item]:
@@ -172,7 +185,7 @@ class Evaluator:
         item = self.item(node)
         if not isinstance(item, Items):
             return (open_text(node, self.where(node)).value,)
-        return tuple(text(member, node, self.where(node)) for member in item.members)
+        return tuple(self.text_of_item(member, node) for member in item.members)
 
     def record(
         self,
@@ -187,7 +200,8 @@ class Evaluator:
         environ = env or self.names[ENVIRON]
         assert isinstance(environ, Table)
         variables = {
-            str(name): text(item, ast.Name(str(name)), where) for name, item in environ.entries.items()
+            str(name): self.text_of_item(item, ast.Name(str(name)), where)
+            for name, item in environ.entries.items()
         }
         if len(self.file.commands) < FIELDS:
             command = SourceCommand(where, code, words, variables, cwd or self.file.cwd, self.file.condition)
@@ -291,7 +305,9 @@ class Evaluator:
         if added and isinstance(left, Items | Table):
             raise NotKnown
         if (added or divided) and not _is_number(left) and not _is_number(right):
-            first, second = text(left, node.left, self.where(node)), text(right, node.right, self.where(node))
+            where = self.where(node)
+            first = self.text_of_item(left, node.left, where)
+            second = self.text_of_item(right, node.right, where)
             if divided and text_of(second).startswith("/"):
                 return Text(second)
             return Text((*first, *literal("/" * divided, self.where(node)), *second))
@@ -374,6 +390,11 @@ class Evaluator:
             self.record(self.where(node), words=words, env=env, cwd=cwd)
 
 
+def _cost(value: Value) -> int:
+    """Return what a text costs: a piece is a line, or what a variable gave."""
+    return sum(len(bit.text) + _A_PIECE for bit in value)
+
+
 def _key(value: object) -> Scalar:
     if value is None or isinstance(value, str | int | float):
         return value
@@ -427,8 +448,10 @@ def _method(ev: Evaluator, node: ast.Call, owner: Item, given: list[Item]) -> It
         forget(owner, node, where)
         return Known(None, where)
     if name == "join" and len(node.args) == 1:
-        words = [text(item, node.args[0], where) for item in ev.members(node.args[0])]
-        return Text(joined(text(owner, node, where), words))
+        words = [ev.text_of_item(item, node.args[0], where) for item in ev.members(node.args[0])]
+        between = ev.text_of_item(owner, node, where)
+        ev.file.budget.make(_cost(between) * len(words))
+        return Text(joined(between, words))
     if name in ("resolve", "absolute", "as_posix") and not given and isinstance(owner, Text | Known):
         return owner
     value = plain(owner)
@@ -436,7 +459,10 @@ def _method(ev: Evaluator, node: ast.Call, owner: Item, given: list[Item]) -> It
         return Known(value.startswith("/"), where)
     if name not in _TEXT_METHODS or not isinstance(value, str) or node.keywords:
         raise NotKnown
-    return item_of(guarded(getattr(value, name), *map(plain, given)), _place(owner, where))
+    values = [plain(each) for each in given]
+    if name == "replace" and len(values) > 1:
+        return item_of(replaced(value, *values), _place(owner, where))
+    return item_of(guarded(getattr(value, name), *values), _place(owner, where))
 
 
 def _place(item: Item, where: Where) -> Where:
@@ -450,7 +476,9 @@ def _place(item: Item, where: Where) -> Where:
 
 
 def _str(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
-    return Text(text(given[0], node.args[0], ev.where(node))) if given else Known("", ev.where(node))
+    return (
+        Text(ev.text_of_item(given[0], node.args[0], ev.where(node))) if given else Known("", ev.where(node))
+    )
 
 
 def _length(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
@@ -473,7 +501,7 @@ def _variable(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
 def _path(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
     out: Value = ()
     for item, argument in zip(given, node.args, strict=True):
-        piece = text(item, argument, ev.where(node))
+        piece = ev.text_of_item(item, argument, ev.where(node))
         slash = literal("/" if out and not text_of(out).endswith("/") else "", ev.where(node))
         out = piece if text_of(piece).startswith("/") else (*out, *slash, *piece)
     return Text(out)

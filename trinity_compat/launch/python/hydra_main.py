@@ -30,7 +30,7 @@ def hydra_mains(text: str) -> Iterator[HydraMain]:
         given = _arguments(found[1])
         if given.keys() & {"config_path", "config_name"}:
             folder, name = (_literal(given.get(key)) for key in ("config_path", "config_name"))
-            shown = name or (ast.unparse(given["config_name"]) if "config_name" in given else "")
+            shown = name or (_shown(given["config_name"]) if "config_name" in given else "")
             yield HydraMain(
                 folder, name and name.removesuffix(".yaml"), shown, text.count("\n", 0, found.start(1)) + 1
             )
@@ -54,6 +54,13 @@ def _arguments(call: str) -> dict[str, ast.expr]:
         return {}
     words = node.keywords if isinstance(node, ast.Call) else ()
     return {word.arg: word.value for word in words if word.arg}
+
+
+def _shown(node: ast.expr) -> str:
+    try:
+        return ast.unparse(node)
+    except (ValueError, RecursionError):
+        return "…"
 
 
 def _literal(node: ast.expr | None) -> str | None:

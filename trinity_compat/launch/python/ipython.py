@@ -8,14 +8,13 @@ import string
 from collections.abc import Callable, Iterator
 
 from trinity_compat.common.errors import Where
-from trinity_compat.launch.bash.traced_text import Value, lines_of, literal
+from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, literal
 from trinity_compat.launch.python.evaluator import Evaluator
-from trinity_compat.launch.python.values import NotKnown, formatted, plain, text
+from trinity_compat.launch.python.values import NotKnown, formatted, plain
 
 SHELL_LINE = "__shell_line__"  # the call that `!command` becomes
 _ENVIRONMENT = re.compile(r"\s*%(?:env|set_env)\s+(\w+)(?:\s*=\s*|\s+)(.*)")
-# IPython's DollarFormatter: $name, $$name for a dollar sign; none inside single quotes.
-_DOLLAR = re.compile(r"(.*?)\$(\$?[\w.]+)(?=(?:[^']*'[^']*')*[^']*$)", re.DOTALL)
+_DOLLAR = re.compile(r"\$(\$?[\w.]+)")
 _FOLDER = re.compile(r"\s*%cd\s+(?:-q\s+)?(.+)")
 
 
@@ -83,10 +82,11 @@ def _expanded(ev: Evaluator, code: str, where: Where) -> Value:
 
 def _braces(ev: Evaluator, code: str, where: Where) -> Value:
     """Fill in ``{expression}`` and ``{expression:format}``. Raises NotKnown and ValueError."""
-    out: Value = ()
+    out: list[TextPiece] = []
     line = where.line
     for before, name, spec, conversion in string.Formatter().parse(code):
-        out = (*out, *lines_of(before, Where(where.file, line)))
+        ev.file.budget.step()
+        out += lines_of(before, Where(where.file, line))
         line += before.count("\n")
         if name is None:
             continue
@@ -94,19 +94,28 @@ def _braces(ev: Evaluator, code: str, where: Where) -> Value:
         if conversion or (spec and "{" in spec) or not _is_bound(ev, node):
             raise NotKnown
         item = ev.item(node)
-        out = (*out, *(literal(formatted(plain(item), spec), where) if spec else text(item, node, where)))
-    return out
+        out += literal(formatted(plain(item), spec), where) if spec else ev.text_of_item(item, node, where)
+    return tuple(out)
 
 
 def _dollars(text: str, variable: Callable[[str], Value | None], where: Where) -> Value:
-    """Fill in ``$name``; a name that ``variable`` does not know is the shell's."""
-    out: Value = ()
-    end = 0
+    """Fill in ``$name``; a name that ``variable`` does not know is the shell's.
+
+    As IPython's DollarFormatter: ``$$name`` is a dollar sign; a name before an odd number of single quotes
+    stays as it is.
+    """
+    out: list[TextPiece] = []
+    end = counted = 0
+    quotes = text.count("'")
     for found in _DOLLAR.finditer(text):
-        out = (*out, *lines_of(found[1], where))
-        word = found[2]
+        quotes -= text.count("'", counted, found.end())
+        counted = found.end()
+        if quotes % 2:
+            continue
+        out += lines_of(text[end : found.start()], where)
+        word = found[1]
         value = lines_of(word, where) if word.startswith("$") else variable(word)
-        out = (*out, *(lines_of(f"${word}", where) if value is None else value))
+        out += lines_of(f"${word}", where) if value is None else value
         end = found.end()
     return (*out, *lines_of(text[end:], where))
 

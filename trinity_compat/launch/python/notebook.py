@@ -38,7 +38,7 @@ def read(name: str, text: str, env: Mapping[str, str] | None = None) -> Contents
             if kind == "code":
                 file.name = f"{name}[{number}]"
                 _cell(file, names, source)
-    return Contents(tuple(file.commands), _NOTE, file.stopped)
+    return Contents(tuple(file.commands), _NOTE, file.stopped, file.at)
 
 
 def _cell(file: File, names: dict[str, Item], source: str) -> None:

@@ -18,7 +18,7 @@ from trinity_compat.launch.bash.traced_text import literal
 from trinity_compat.launch.python import statements
 from trinity_compat.launch.python.evaluator import ENVIRON, Evaluator, File
 from trinity_compat.launch.python.hydra_main import hydra_mains
-from trinity_compat.launch.python.values import Item, Known, Table
+from trinity_compat.launch.python.values import Item, Known, Table, shown
 from trinity_compat.launch.source_contents import Contents, SourceCommand
 
 _NOTE = "a Python file: calls of subprocess and os.system are read, nothing is executed"
@@ -40,6 +40,13 @@ def read(name: str, text: str, args: Sequence[str] = (), env: Mapping[str, str] 
     file = session(name, args, env)
     with bounded(file):
         run(file, names_of(name), code)
+    with bounded(file):
+        return _contents(file, name, text, args, code)
+    return Contents(tuple(file.commands), _NOTE, file.stopped, file.at)
+
+
+def _contents(file: File, name: str, text: str, args: Sequence[str], code: ast.Module) -> Contents:
+    """Return the commands of a file that has been read, or the one command that it is under Hydra."""
     commands = tuple(file.commands)
     if main := next(hydra_mains(text), None):
         place = Where(name, main.line)
@@ -47,10 +54,10 @@ def read(name: str, text: str, args: Sequence[str] = (), env: Mapping[str, str] 
         named = f" with its configuration {main.shown}" if main.shown else ""
         return Contents((*commands, started), _MAIN.format(named, posixpath.basename(name)))
     for node in ast.walk(code):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("compose", "hydra.compose"):
-            return Contents((*commands, _composed(node, name)), _COMPOSED.format(_shown(node)))
+        if isinstance(node, ast.Call) and _dotted(node.func) in ("compose", "hydra.compose"):
+            return Contents((*commands, _composed(node, name, file)), _COMPOSED.format(_shown(node)))
     taken = _DEFAULTS.format(", ".join(dict.fromkeys(file.defaults))) if file.defaults and commands else ""
-    return Contents(commands, _NOTE + taken, file.stopped)
+    return Contents(commands, _NOTE + taken, file.stopped, file.at)
 
 
 def session(name: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None) -> File:
@@ -107,13 +114,22 @@ def cell_of(text: str) -> ast.Module | None:
 
 def _shown(call: ast.Call) -> str:
     name = next((word for word in call.keywords if word.arg == "config_name"), None)
-    return ast.unparse(name) if name else "…"
+    return shown(name) if name else "…"
 
 
-def _composed(call: ast.Call, name: str) -> SourceCommand:
+def _dotted(node: ast.expr) -> str:
+    """Return the name that a call has: ``compose``, ``hydra.compose``; "" for others."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _composed(call: ast.Call, name: str, file: File) -> SourceCommand:
     """Return the command line that ``compose(config_name=…, overrides=[…])`` stands for."""
     place = Where(name, call.lineno)
-    ev = Evaluator(session(name), names_of(name))
+    own = session(name)
+    own.budget = file.budget
+    ev = Evaluator(own, names_of(name))
     given = {word.arg: word.value for word in call.keywords}
     words = [literal("python3", place), literal(name, place)]
     if (config := given.get("config_name")) is not None:

@@ -21,6 +21,7 @@ from trinity_compat.launch.python.values import (
     item_of,
     open_text,
     plain,
+    shown,
     text,
 )
 
@@ -83,14 +84,14 @@ def _add(arguments: argparse.ArgumentParser, option: MethodCall) -> argparse.Act
     given: dict[str, Any] = {}
     if "action" in nodes:
         action = nodes["action"]
-        name = str(action.value) if isinstance(action, ast.Constant) else ast.unparse(action)
+        name = str(action.value) if isinstance(action, ast.Constant) else shown(action)
         if name not in _ACTIONS:
             raise NotKnown
         given["action"] = argparse.BooleanOptionalAction if name == _ACTIONS[-1] else name
-    if "type" in nodes and ast.unparse(nodes["type"]) in _TYPES:
-        given["type"] = _TYPES[ast.unparse(nodes["type"])]
+    if "type" in nodes and shown(nodes["type"]) in _TYPES:
+        given["type"] = _TYPES[shown(nodes["type"])]
     for name in nodes.keys() & {"nargs", "dest"}:
-        rest = ast.unparse(nodes[name]) == "argparse.REMAINDER"
+        rest = shown(nodes[name]) == "argparse.REMAINDER"
         given[name] = argparse.REMAINDER if rest else plain(option.named[name])
     names = [
         text_of(text(flag, node, option.where))

@@ -25,6 +25,7 @@ from trinity_compat.launch.python.values import (
     Text,
     are_equal,
     open_text,
+    shown,
 )
 
 _Body = Sequence[ast.stmt]
@@ -56,6 +57,7 @@ def invoke(ev: Evaluator, function: Function, given: list[Item], named: dict[str
     if file.depth >= _DEEP:
         raise NotKnown
     file.entered.add(node)
+    file.budget.step(len(function.around) // 20)  # which are copied
     around = Evaluator(file, function.around)
     inner = Evaluator(file, dict(function.around))
     taken = dict(zip((each.arg for each in _parameters(node)), given, strict=False)) | named
@@ -90,6 +92,7 @@ def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[ast.arg, a
 
 def _block(ev: Evaluator, body: _Body) -> None:
     for index, statement in enumerate(body):
+        ev.file.at = ev.where(statement)
         ev.file.budget.step()
         returned = ev.may_have_returned
         with suppress(NotKnown):
@@ -182,10 +185,10 @@ def _if(ev: Evaluator, node: ast.If) -> None:
     except NotKnown:
         left, stays = (node.body, node.orelse) if _leaves(ev, node.body) else (node.orelse, node.body)
         if _leaves(ev, left):
-            _undecided(ev, [left], node, ast.unparse(node.test)[:_SHOWN])
+            _undecided(ev, [left], node, shown(node.test)[:_SHOWN])
             _block(ev, stays)
         else:
-            _undecided(ev, [node.body, node.orelse], node, ast.unparse(node.test)[:_SHOWN])
+            _undecided(ev, [node.body, node.orelse], node, shown(node.test)[:_SHOWN])
         return
     _block(ev, node.body if taken else node.orelse)
 
@@ -205,7 +208,7 @@ def _for(ev: Evaluator, node: ast.For | ast.AsyncFor) -> None:
         rounds = ev.members(node.iter)
     except NotKnown:
         ev.bind(node.target, open_text(node.target, ev.where(node)))
-        _repeated(ev, node, f"{ast.unparse(node.target)} in {ast.unparse(node.iter)}")
+        _repeated(ev, node, f"{shown(node.target)} in {shown(node.iter)}")
         return
     for item in rounds:
         ev.bind(node.target, item)
@@ -269,8 +272,8 @@ _STATEMENTS: dict[type[ast.stmt], Callable[[Evaluator, Any], None]] = {
     ast.Assign: _assign, ast.AnnAssign: _assign, ast.AugAssign: _augmented, ast.If: _if, ast.For: _for,
     ast.AsyncFor: _for, ast.Try: _try, ast.With: _with, ast.AsyncWith: _with, ast.ClassDef: _class,
     ast.FunctionDef: _function, ast.AsyncFunctionDef: _function, ast.Return: _return, ast.Raise: _raise,
-    ast.While: lambda ev, node: _repeated(ev, node, ast.unparse(node.test)),
+    ast.While: lambda ev, node: _repeated(ev, node, shown(node.test)),
     ast.Match: lambda ev, node: _undecided(
-        ev, [case.body for case in node.cases], node, ast.unparse(node.subject)[:_SHOWN]
+        ev, [case.body for case in node.cases], node, shown(node.subject)[:_SHOWN]
     ),
 }  # fmt: skip

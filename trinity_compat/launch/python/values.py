@@ -7,15 +7,17 @@ import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from trinity_compat.common.errors import Where
-from trinity_compat.common.limits import FIELDS, VALUE
+from trinity_compat.common.limits import FIELDS, VALUE, Budget, BudgetExceeded
 from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, open_source, text_of
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 Scalar = str | int | float | bool | None
 _SHOWN = 200  # characters of an open expression
+_BITS = 4096  # of an integer; str() refuses larger ones
 _WIDE = re.compile(r"\d{4}|\*")  # the width of a format that could make a long text
 
 
@@ -98,8 +100,15 @@ Item = Known | Text | Items | Table | Function | Parser
 
 def open_text(expression: ast.AST | str, where: Where) -> Text:
     """Return a text that stays open under its expression."""
-    shown = expression if isinstance(expression, str) else ast.unparse(expression)
-    return Text((TextPiece("", where, UnknownPiece(shown[:_SHOWN], where)),))
+    return Text((TextPiece("", where, UnknownPiece(shown(expression)[:_SHOWN], where)),))
+
+
+def shown(expression: ast.AST | str) -> str:
+    """Return an expression as it may be written; "…" for a number that Python refuses to write."""
+    try:
+        return expression if isinstance(expression, str) else ast.unparse(expression)
+    except ValueError:
+        return "…"
 
 
 def environment_text(name: str, default: str | None, where: Where) -> Text:
@@ -109,20 +118,26 @@ def environment_text(name: str, default: str | None, where: Where) -> Text:
 
 def plain(item: Item) -> object:
     """Return the Python value of an item. Raises NotKnown, also where lists in lists are too many."""
-    return _plain(item, iter(range(5 * FIELDS)))
+    try:
+        return _plain(item, Budget(seconds=inf, steps=5 * FIELDS, text=VALUE))
+    except BudgetExceeded:
+        raise NotKnown from None
 
 
-def _plain(item: Item, budget: Iterator[int]) -> object:
-    if next(budget, None) is None:
-        raise NotKnown
+def _plain(item: Item, budget: Budget) -> object:
+    budget.step()
     if isinstance(item, Known):
+        budget.make(len(item.value) if isinstance(item.value, str) else 0)
         return item.value
     if isinstance(item, Items):
         return [_plain(member, budget) for member in item.members]
     if isinstance(item, Table) and not item.environment:
+        budget.make(sum(len(key) for key in item.entries if isinstance(key, str)))
         return {key: _plain(value, budget) for key, value in item.entries.items()}
     if isinstance(item, Text) and not any(map(open_source, item.value)):
-        return text_of(item.value)
+        found = text_of(item.value)
+        budget.make(len(found))
+        return found
     raise NotKnown
 
 
@@ -146,6 +161,8 @@ def _are_equal(one: Item | None, other: Item | None, budget: Iterator[int]) -> b
 
 def item_of(value: object, where: Where) -> Item:
     """Return the item of a Python value. Raises NotKnown for other types."""
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        raise NotKnown
     if value is None or isinstance(value, str | int | float):
         return Known(value, where)
     if isinstance(value, list | tuple):
@@ -158,10 +175,10 @@ def text(item: Item, node: ast.AST, where: Where) -> Value:
     if isinstance(item, Text):
         return item.value
     try:
-        shown = str(plain(item))
+        found = str(plain(item))
     except NotKnown:
         return open_text(node, where).value
-    return lines_of(shown, item.where if isinstance(item, Known) and item.where.line else where)
+    return lines_of(found, item.where if isinstance(item, Known) and item.where.line else where)
 
 
 def joined(between: Value, parts: Sequence[Value]) -> Value:
@@ -173,8 +190,8 @@ def formatted(value: object, spec: str, conversion: int = -1) -> str:
     """Return ``f"{value!r:spec}"``. Raises NotKnown."""
     if _WIDE.search(spec):
         raise NotKnown
-    shown = repr(value) if conversion in (ord("r"), ord("a")) else value
-    return str(guarded(format, str(shown) if conversion == ord("s") else shown, spec))
+    converted = repr(value) if conversion in (ord("r"), ord("a")) else value
+    return str(guarded(format, str(converted) if conversion == ord("s") else converted, spec))
 
 
 def guarded(function: Callable[..., object], *values: object) -> object:
@@ -185,6 +202,15 @@ def guarded(function: Callable[..., object], *values: object) -> object:
         raise NotKnown from None
     if isinstance(result, str | list) and len(result) > VALUE:
         raise NotKnown
-    if isinstance(result, int) and result.bit_length() > 4096:  # str() refuses larger ones
+    if isinstance(result, int) and result.bit_length() > _BITS:
         raise NotKnown
     return result
+
+
+def replaced(value: str, old: object, new: object, *count: object) -> str:
+    """Return ``value.replace(old, new)``. Raises NotKnown; BudgetExceeded before it makes too much."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        raise NotKnown
+    if len(value) + value.count(old) * (len(new) - len(old)) > VALUE:
+        raise BudgetExceeded("too much text")
+    return str(guarded(value.replace, old, new, *count))

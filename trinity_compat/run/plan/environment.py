@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import yaml
-
+from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree
 from trinity_compat.common.redaction import is_secret
@@ -89,7 +88,7 @@ def _typed(text: str, written: str, path: str) -> object:
     if field is None or field.type.kind not in _NUMBERS:
         return text
     types, called = _NUMBERS[field.type.kind]
-    value = yaml.safe_load(text) if re.fullmatch(r"[\w.+-]*", text) else text
+    value = safe_load(text) if re.fullmatch(r"[\w.+-]*", text) else text
     if (value is None and field.type.optional) or type(value) in types:
         return value
     raise UserError(f"{path}: {written} is {text!r} here, not {called}", hint="set the variable to one")

@@ -16,8 +16,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-import yaml
-
+from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import Tree
 from trinity_compat.common.resources import data_path
@@ -152,7 +151,7 @@ def _has_no_effect(path: str) -> bool:
 
 def _fields_set(sets: Sequence[str]) -> dict[str, object]:
     """Field → its value."""
-    return {key: yaml.safe_load(value) for key, _, value in (text.partition("=") for text in sets)}
+    return {key: safe_load(value) for key, _, value in (text.partition("=") for text in sets)}
 
 
 def _with_notes(plan: RunPlan, given: Tree, source: Source, sets: Sequence[str]) -> RunPlan:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import yaml
 
+from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, holds, leaves, put, value_at
 from trinity_compat.common.redaction import shown
@@ -85,7 +86,7 @@ def _read(text: str) -> tuple[str, object]:
     if not sep or not key:
         raise UserError(f"--set {text}: no value", hint="write --set KEY=VALUE")
     try:
-        return key, yaml.safe_load(value)
+        return key, safe_load(value)
     except yaml.YAMLError as error:
         raise UserError(f"--set {text}: the value is not valid YAML") from error
 

@@ -79,9 +79,14 @@ def _runtime_env(options: Mapping[str, str]) -> dict[str, object]:
     if text := options.get("--runtime-env-json"):
         loaded: object = json.loads(text)
     elif name := options.get("--runtime-env"):
-        import yaml
+        from yaml import YAMLError
 
-        loaded = yaml.safe_load(Path(name).read_text()) if Path(name).is_file() else {}
+        from trinity_compat.common.bounded_yaml import safe_load
+
+        try:
+            loaded = safe_load(Path(name).read_text()) if Path(name).is_file() else {}
+        except (YAMLError, UnicodeDecodeError) as error:
+            raise UserError(f"ray job submit: the runtime environment cannot be read: {error}") from None
     else:
         return {}
     if not isinstance(loaded, dict):
