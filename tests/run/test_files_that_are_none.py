@@ -10,9 +10,10 @@ from test_resume_point import plan_of
 from trinity_compat.buffer import open_buffer
 from trinity_compat.cli.buffer import command as buffer
 from trinity_compat.cli.status import command as status
-from trinity_compat.common import regular_file
+from trinity_compat.common import regular_files
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.run import run
+from trinity_compat.run.checks import preflight
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.supervise import cluster
 
@@ -76,12 +77,12 @@ def test_other_text_is_named(job, name, text):
 
 def test_a_file_is_appended_to_and_a_pipe_is_not(tmp_path):
     for text in (b"a", b"b"):
-        with regular_file.appended(tmp_path / "log") as log:
+        with regular_files.appended(tmp_path / "log") as log:
             log.write(text)
-    assert regular_file.text(tmp_path / "log") == "ab"
+    assert regular_files.followed_text(tmp_path / "log") == "ab"
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError):
-        regular_file.appended(tmp_path / "pipe")
+        regular_files.appended(tmp_path / "pipe")
 
 
 def test_an_error_about_a_file_of_the_job_is_told_without_a_traceback(job):
@@ -110,3 +111,28 @@ def test_each_run_s_ray_has_a_token_of_its_own(monkeypatch):
     with cluster._own_token():
         assert os.environ["RAY_AUTH_TOKEN_PATH"] == "/mine"
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == "/mine"
+
+
+@pytest.mark.parametrize("name", ["HOME", "XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE"])
+def test_a_cache_that_cannot_be_made_is_told_before_the_start(tmp_path, monkeypatch, name):
+    for other in ("HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    preflight.check_cache()
+    monkeypatch.setenv(name, str(tmp_path / "closed" / "new"))
+    monkeypatch.setattr(os, "access", lambda path, how: tmp_path != Path(path))
+    with pytest.raises(UserError, match="is not writable") as told:
+        preflight.check_cache()
+    assert "HF_HOME" in told.value.hint
+
+
+def test_a_database_that_was_cut_off_is_not_begun_anew(job):
+    file = job.root / "buffer" / "experiences.db"
+    for end in ("", "-wal", "-shm"):
+        file.with_name(file.name + end).unlink(missing_ok=True)
+    file.touch()
+    preflight.check_database(job.default_database_url, job.root)  # killed at its first start
+    (job.root / "latest_checkpointed_iteration.txt").write_text("2")
+    with pytest.raises(UserError, match="is empty, though the job has trained") as told:
+        preflight.check_database(job.default_database_url, job.root)
+    assert "move the file away" in told.value.hint

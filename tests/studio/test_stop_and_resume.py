@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from checkpoint_files import saved, shard
 from studio_jobs import client_of, make_job
 
 from trinity_compat.run.job_dir.job_dir import JobDir, identity_of, inner_lock_path, lock_path, locked
@@ -275,9 +277,8 @@ def test_what_others_could_have_changed_is_shown_and_not_resumed(tmp_path, start
     root = make_job(folder / "job", state="stopped")
     (folder / "plugins").mkdir()
     recorded(root, options={"profiles": ["cpu"], "plugin_dirs": ["plugins"]})
-    (root / "global_step_2" / "actor").mkdir(parents=True)
-    (root / "global_step_2" / "actor" / "model.pt").write_bytes(b"")
-    (root / "latest_checkpointed_iteration.txt").write_text("2")
+    saved(root, 2)
+    shard(root / "global_step_2" / "actor" / "model.pt")
     with locked(JobDir(root), "both"):
         pass
     assert ">Resume</button>" in client_of(folder).get("/resume/job").text
@@ -285,6 +286,16 @@ def test_what_others_could_have_changed_is_shown_and_not_resumed(tmp_path, start
     place.chmod(0o777 if place.is_dir() else 0o666)
     page = refused(folder, started, f"{place} can be written by other users")
     assert f"{place} can be written by other users" in page and "Resume…" not in page
+
+
+def test_a_run_whose_newest_checkpoint_is_gone_is_not_resumed(tmp_path, started):
+    root = make_job(tmp_path / "jobs" / "job", state="stopped")
+    recorded(root)
+    saved(root, 2, 4)
+    assert ">Resume</button>" in client_of(tmp_path / "jobs").get("/resume/job").text
+    shutil.rmtree(root / "global_step_4")
+    said = f"trainer.resume_mode=resume_path trainer.resume_from_path={root}/global_step_2"
+    refused(tmp_path / "jobs", started, said)
 
 
 def test_a_working_directory_that_everybody_writes_into_is_not_used(tmp_path, started):

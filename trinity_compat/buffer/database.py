@@ -70,7 +70,7 @@ _REFUSED_TEXT = ("does not exist", "authentication failed", "no pg_hba.conf entr
 _FULL = ("53100",)
 _DAMAGED = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_MISMATCH")
 _ODD_SCHEMA = ("no such table", "no such column", "has no column", "malformed", "unsupported", "to UTF-8")
-_WITHOUT_IT = (
+WITHOUT_IT = (
     "put a copy back, or move the file away with its -wal and -shm: the same command then goes on from the"
     " newest checkpoint, and answers that waited for training are made again"
 )
@@ -196,7 +196,7 @@ class Database:
         elif not path.exists():
             raise UserError(f"no buffer at {path}", hint="give the run's buffer/experiences.db")
         if path.exists() and not (path.is_file() and _looks_like_sqlite(path)):
-            raise UserError(f"{path} is not an SQLite database: it is damaged", hint=_WITHOUT_IT)
+            raise UserError(f"{path} is not an SQLite database: it is damaged", hint=WITHOUT_IT)
 
     def _make_engine(self) -> sa.Engine:
         if self.dialect == "sqlite":
@@ -304,7 +304,7 @@ class Database:
     def _damaged(self, what: str) -> UserError:
         return UserError(
             f"{self.file or self.name} is damaged, or was not written by trinity-compat: {what}",
-            hint=_WITHOUT_IT if self.file else None,
+            hint=WITHOUT_IT if self.file else None,
         )
 
     def _full(self) -> BufferFull:

@@ -1,8 +1,9 @@
-"""Regular files, opened without following a link and without waiting for a pipe.
+"""Regular files, opened without waiting for a pipe, and most without following a link.
 
 Each folder from the root of the file system down to the file is opened from the one above it with
 O_NOFOLLOW, so that a link, or a folder that one replaces meanwhile, leads nowhere. Paths are absolute. Where
-the system opens no file from a folder's handle (Windows, a web page), the path is opened as it is.
+the system opens no file from a folder's handle (Windows, a web page), the path is opened as it is. A run
+reads its own job with ``followed``, since the user may have put links there.
 
 All functions raise OSError; its ``strerror`` says what is wrong.
 """
@@ -16,7 +17,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 SEARCH = getattr(os, "O_PATH", os.O_RDONLY)
 OF_FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -27,6 +28,7 @@ OF_FILE = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
+_MOST = 64 << 20  # bytes of a text
 _FROM_HANDLES = {os.open, os.stat} <= os.supports_dir_fd and sys.platform != "emscripten"
 
 
@@ -65,6 +67,35 @@ def opened(path: Path) -> BinaryIO:
         os.close(handle)
         raise
     return os.fdopen(handle, "rb")
+
+
+def followed(path: Path) -> BinaryIO:
+    """A regular file for reading, also behind links."""
+    return _with_links(path, os.O_RDONLY, "rb")
+
+
+def appended(path: Path) -> BinaryIO:
+    """A regular file to write at its end, also behind links; it need not exist."""
+    return _with_links(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab")
+
+
+def followed_text(path: Path) -> str:
+    """Return the text of a regular file, also behind links. Raises ValueError where it is not UTF-8."""
+    with followed(path) as file:
+        data = file.read(_MOST + 1)
+    if len(data) > _MOST:
+        raise OSError(errno.EFBIG, f"is larger than {_MOST >> 20} MiB", str(path))
+    return data.decode()
+
+
+def _with_links(path: Path, how: int, mode: Literal["rb", "ab"]) -> BinaryIO:
+    handle = os.open(path, how | OF_FILE & ~getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        refuse(os.fstat(handle), path)
+    except BaseException:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, mode)
 
 
 def names(path: Path, most: int) -> list[str]:

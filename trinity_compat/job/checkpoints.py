@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypedDict
 
-from trinity_compat.common import regular_file
+from trinity_compat.common import regular_files
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.training_engines import engine_of
@@ -87,7 +87,7 @@ def last_step(job: Path) -> int | None:
 
 def _step_in(marker: Path) -> int | None:
     try:
-        text = regular_file.text(marker).strip()
+        text = regular_files.followed_text(marker).strip()
     except (OSError, ValueError):
         return None
     return int(text) if _NUMBER.fullmatch(text) else None
@@ -131,7 +131,7 @@ def read_state(folder: Path) -> CheckpointState:
     """Read the state of a checkpoint; empty for one of stock veRL. Raises UserError for a damaged one."""
     path = folder / STATE
     try:
-        kept: CheckpointState = json.loads(regular_file.text(path))
+        kept: CheckpointState = json.loads(regular_files.followed_text(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -199,7 +199,7 @@ def _damage_of_file(path: Path, role: Path) -> str:
     if look is None or (look is _json_damage and path.parent != role):
         return ""
     try:
-        with regular_file.opened(path) as file:
+        with regular_files.followed(path) as file:
             return "is empty" if not file.read(1) else look(file)
     except OSError as error:
         return _why(error)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from trinity_compat.common import database_url, regular_file
+from trinity_compat.common import database_url, regular_files
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.plugin_packages import Plugin
@@ -224,7 +224,7 @@ class RunSpec:
         at its old place.
         """
         try:
-            return cls.of_text(regular_file.text(path), path.absolute().parent.parent)
+            return cls.of_text(regular_files.followed_text(path), path.absolute().parent.parent)
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"{path} is not there: {path.parent.parent} is no job directory") from None
         except OSError as error:

@@ -24,9 +24,11 @@ from starlette.responses import RedirectResponse, Response
 
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
 from trinity_compat.common.path_ownership import not_own, not_own_tree
 from trinity_compat.common.redaction import masked, shown
 from trinity_compat.job.checkpoints import MARKER
+from trinity_compat.run.job_dir import resume_point
 from trinity_compat.run.job_dir.job_dir import identity_of, lock_path, side_locks
 from trinity_compat.studio import job_files
 from trinity_compat.studio.jobs import Job
@@ -206,7 +208,16 @@ def _recorded(job: Job) -> tuple[list[str], Path, str]:
         )
     if not folder.is_dir():
         return command, folder, f"Its working directory {folder} no longer exists."
-    return command, folder, f"The studio does not resume this run: {problems[0]}" if problems else ""
+    if problems:
+        return command, folder, f"The studio does not resume this run: {problems[0]}"
+    return command, folder, _checkpoint_problem(job)
+
+
+def _checkpoint_problem(job: Job) -> str:
+    """Return '' or why the command would not continue from the newest checkpoint, and what to write."""
+    point = resume_point.of(job.dir.root, job.spec)
+    resumes = job.spec.resume and value_at(job.spec.verl, "trainer.resume_mode", "auto") == "auto"
+    return f"{point.problem}: {point.hint}." if point.problem and resumes else ""
 
 
 def _is_done(job: Job) -> bool:

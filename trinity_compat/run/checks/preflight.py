@@ -26,7 +26,7 @@ from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import NO_HEAD, architectures_in, needs_head
 from trinity_compat.job import dynamic_dataset
-from trinity_compat.job.checkpoints import check_named
+from trinity_compat.job.checkpoints import check_named, last_step
 from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.run_spec import RowFormat, RowsSpec, RunSpec
 from trinity_compat.job.served_models import served_models
@@ -63,7 +63,7 @@ def check(plan: RunPlan) -> None:
         _check_training(plan)
     check_disk(plan.job.root)
     check_ports(plan.ray)
-    check_database(plan.spec.database_url)
+    check_database(plan.spec.database_url, plan.job.root)
 
 
 def _check_training(plan: RunPlan) -> None:
@@ -79,6 +79,7 @@ def _check_training(plan: RunPlan) -> None:
     else:
         check_dataset_class(plan.spec, cwd=plan.cwd)
         check_data(verl, cwd=plan.cwd)
+        check_cache()
     if plan.spec.experts:
         check_file_rows(plan.spec.experts.rows)
     check_reward_function(verl, cwd=plan.cwd)
@@ -410,6 +411,19 @@ def check_disk(root: Path) -> None:
         )
 
 
+def check_cache() -> None:
+    """The folder in which ``datasets`` prepares rows, in the home folder unless named, can be made."""
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    root = os.environ.get("HF_HOME") or f"{home}/huggingface"
+    cache = from_home(os.environ.get("HF_DATASETS_CACHE") or f"{root}/datasets")
+    folder = next((parent for parent in (cache, *cache.parents) if parent.exists()), cache)
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(
+            f"{folder} is not writable: datasets, veRL's loader, keeps its cache in {cache}",
+            hint="export HF_HOME=DIR names a folder for it",
+        )
+
+
 def check_ports(ray: Tree) -> None:
     """Ports that the launch or the environment names are free."""
     named: dict[str, object] = {name: os.environ.get(name) for name in ("MASTER_PORT", "VLLM_PORT")}
@@ -463,12 +477,18 @@ def holder(port: int) -> str:
     return ""
 
 
-def check_database(url: str) -> None:
-    """A server's driver is installed, and its URL can be read."""
-    if file_of(url) is None:
-        optional_packages.need("psycopg")
-        from trinity_compat.buffer.database import check_url
+def check_database(url: str, job: Path) -> None:
+    """A server's driver is installed, and its URL can be read; a file that a job has used is not empty."""
+    from trinity_compat.buffer.database import WITHOUT_IT, check_url
 
+    file = file_of(url)
+    if file is not None:
+        wal = file.with_name(f"{file.name}-wal")
+        is_empty = file.is_file() and not file.stat().st_size and not wal.exists()
+        if is_empty and last_step(job) is not None:
+            raise UserError(f"{file} is empty, though the job has trained: it was cut off", hint=WITHOUT_IT)
+    else:
+        optional_packages.need("psycopg")
         check_url(url)
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from trinity_compat.common import regular_file
+from trinity_compat.common import regular_files
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.errors import UserError
 from trinity_compat.run.job_dir.job_dir import JobDir
@@ -37,7 +37,7 @@ def read(root: Path) -> list[StageState]:
     """Return the stages in the YAML's order, [] without the file. Raises UserError for a bad file."""
     path = root / FILE
     try:
-        return [StageState(**each) for each in json.loads(regular_file.text(path))["stages"]]
+        return [StageState(**each) for each in json.loads(regular_files.followed_text(path))["stages"]]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:

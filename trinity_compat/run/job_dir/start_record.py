@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from trinity_compat.common import file_modes, regular_file
+from trinity_compat.common import file_modes, regular_files
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.redaction import shown
 from trinity_compat.job.run_spec import RunSpec
@@ -109,7 +109,7 @@ def read(job: JobDir) -> list[RecordedStart]:
     for path in sorted((job.root / "log").glob("phases*.json")):
         if name := NAME.fullmatch(path.name):
             with contextlib.suppress(OSError, ValueError):
-                found.append(RecordedStart.of_text(regular_file.text(path), name[1].lstrip("-")))
+                found.append(RecordedStart.of_text(regular_files.followed_text(path), name[1].lstrip("-")))
     return found
 
 
@@ -243,7 +243,7 @@ class StartRecorder:
         with (
             contextlib.suppress(OSError),
             file_modes.umask(self.job.umask),
-            regular_file.appended(path) as log,
+            regular_files.appended(path) as log,
         ):
             log.write(text.encode(errors="replace"))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trinity_compat.common import regular_file
+from trinity_compat.common import regular_files
 from trinity_compat.common.file_modes import PRIVATE, umask
 from trinity_compat.common.hung_process import HungProcess, stack
 from trinity_compat.common.parent_watch import SUPERVISOR, die_with_parent, prctl
@@ -77,7 +77,7 @@ class Child:
     def output(self) -> str:
         """Return the output of this start so far, at most its last 64 KiB."""
         try:
-            with regular_file.opened(self.command.log) as log:
+            with regular_files.followed(self.command.log) as log:
                 size = log.seek(0, os.SEEK_END)
                 log.seek(max(self.log_start, size - 65536))
                 return log.read().decode(errors="replace")
@@ -89,7 +89,7 @@ def start(command: ProcessCommand) -> Child:
     """Start ``command`` in a process group of its own, output appended to its log."""
     with umask(command.umask):
         command.log.parent.mkdir(parents=True, exist_ok=True)
-        log = regular_file.appended(command.log)
+        log = regular_files.appended(command.log)
     with log:
         begin = log.tell()
         process = subprocess.Popen(

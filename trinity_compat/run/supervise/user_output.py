@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trinity_compat.common import regular_file
+from trinity_compat.common import regular_files
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.user_output import found
 
@@ -24,7 +24,7 @@ class _Log:
     def news(self) -> list[str]:
         """Return the new whole lines."""
         try:
-            with regular_file.opened(self.path) as file:
+            with regular_files.followed(self.path) as file:
                 file.seek(self.place)
                 data = file.read(_READ)
         except OSError:  # not there yet, or the job's folder was moved
