@@ -4,14 +4,16 @@
 
 Kinds: tree (mutated syntax trees, evaluated), parse (mutated argument vectors, read), argv (the same,
 translated and audited too), text (mutated scripts, through shfmt, translated and audited), yaml (mutated
-veRL configs, translated and audited). Prints the
-number of inputs and each kind of failure once, with its input; exit code 1 when there was one.
+veRL configs, translated and audited); by grammar hydra (folders of config files), verl and trinity (YAML),
+notebook, python (launchers) and job (manifests). Prints the number of inputs and each kind of failure once,
+with its input; exit code 1 when there was one. Data is limited to 1 GiB: more is a failure.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import resource
 import sys
 import time
 import traceback
@@ -23,12 +25,15 @@ from fuzz import harness
 
 def main() -> int:
     cli = argparse.ArgumentParser()
-    cli.add_argument("--kind", choices=("tree", "parse", "argv", "text", "yaml"), required=True)
+    cli.add_argument(
+        "--kind", choices=("tree", "parse", "argv", "text", "yaml", *harness.GRAMMARS), required=True
+    )
     cli.add_argument("--count", type=int, default=1000)
     cli.add_argument("--seed", type=int, default=0)
     cli.add_argument("--seconds", type=float, default=float("inf"))
     cli.add_argument("--scripts", type=Path, default=harness.SEEDS, help="A folder of scripts to mutate.")
     options = cli.parse_args()
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, resource.RLIM_INFINITY))
     texts = harness.seed_texts(options.scripts)
     failures: dict[str, tuple[object, str]] = {}
     done, start = 0, time.monotonic()

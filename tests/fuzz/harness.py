@@ -4,6 +4,7 @@ import copy
 import functools
 import json
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,10 +17,14 @@ from trinity_compat.audit.collect import AuditOptions, audit_config, audit_launc
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.limits import Budget
 from trinity_compat.common.nested import put
-from trinity_compat.launch import read_argv, read_text
+from trinity_compat.launch import read_argv, read_script, read_text
 from trinity_compat.launch.bash import tree
 from trinity_compat.translate import Status, TranslateOptions
+from trinity_compat.translate.verl_script import verl_script
+from trinity_compat.trinity.config.read import parse
 from trinity_compat.verl_config import config_from_yaml, effective_config
+
+from . import grammars
 
 SEEDS = Path(__file__).parent / "seeds"
 SECONDS = 60  # the promise is 2 of a core of one's own; a shared machine may be slower, a hang is not
@@ -186,6 +191,45 @@ def check_yaml(text):
         except UserError:
             return
         _check_statuses(audit_config(config, request))
+
+
+def check_hydra(files):
+    """A folder of config files, composed from a command line, translated and audited."""
+    folder = Path(tempfile.mkdtemp(dir=yaml_folder().name))
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    words = f"python3 -m verl.trainer.main_ppo --config-path={folder} --config-name=x0 +data.x=1"
+    try:
+        return _check(lambda: read_text(words, env=ENV, cwd=folder), True, folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def check_file(name, text):
+    """A notebook, a Python launcher or a job manifest, and the launches that it starts."""
+    path = Path(yaml_folder().name) / name
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    return _check(lambda: read_script(path, env=ENV, cwd=path.parent), True, path.parent)
+
+
+def check_trinity(text):
+    """A YAML of Trinity's, read and written as a script of veRL."""
+    with deadline(), WATCH():
+        try:
+            verl_script(parse(text, "x.yaml"), "x.yaml")
+        except UserError:
+            return
+
+
+GRAMMARS = {
+    "hydra": lambda rng: (check_hydra, (grammars.hydra_folder(rng),)),
+    "verl": lambda rng: (check_yaml, (grammars.verl_yaml(rng),)),
+    "trinity": lambda rng: (check_trinity, (grammars.trinity_yaml(rng),)),
+    "notebook": lambda rng: (check_file, ("x.ipynb", grammars.notebook(rng))),
+    "python": lambda rng: (check_file, ("x.py", grammars.python(rng))),
+    "job": lambda rng: (check_file, ("x.yaml", grammars.job(rng))),
+}
 
 
 def seed_yamls(argvs):
@@ -365,6 +409,9 @@ def run(kind, count, seed, texts, on_failure):
                 for _ in range(case.randint(1, 5)):
                     made = mutate_text(case, made, case.choice(texts))
                 check_text(made)
+            elif kind in GRAMMARS:
+                check, made = GRAMMARS[kind](case)
+                check(*made)
             elif kind == "yaml":
                 made = mutate_yaml(case, case.choice(yamls), yamls)
                 check_yaml(made)

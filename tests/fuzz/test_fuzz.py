@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .harness import SPITE, check_argv, check_text, run, seed_argvs, seed_texts
+from .harness import GRAMMARS, SPITE, check_argv, check_text, run, seed_argvs, seed_texts
 
 INPUTS = int(os.environ.get("TC_FUZZ_INPUTS", "150"))
 ARGVS = seed_argvs(seed_texts())
@@ -22,10 +22,13 @@ calm = settings(
 )
 
 
-@pytest.mark.parametrize("kind, share", [("tree", 5), ("parse", 5), ("argv", 1), ("text", 1), ("yaml", 1)])
+SHARES = {"tree": 5, "parse": 5, "argv": 1, "text": 1, "yaml": 1, **dict.fromkeys(GRAMMARS, 0.4)}
+
+
+@pytest.mark.parametrize("kind, share", SHARES.items())
 def test_mutated_scripts_end_in_a_reading_or_a_user_error(kind, share):
     failures = []
-    run(kind, INPUTS * share, 1, seed_texts(), lambda made, error: failures.append((made, repr(error))))
+    run(kind, int(INPUTS * share), 1, seed_texts(), lambda made, error: failures.append((made, repr(error))))
     assert failures == []
 
 

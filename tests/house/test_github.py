@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -77,3 +78,12 @@ def test_actionlint_names_the_line_of_a_mistake(tmp_path):
     done = linted(file)
     assert done.returncode == 1
     assert f"{file}:3:" in done.stdout and f"{file}:7:" in done.stdout and "untrusted" in done.stdout
+
+
+def test_nightly_fuzzes_every_kind():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"]
+    told = subprocess.run(
+        [sys.executable, ROOT / "scripts/fuzz.py", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    (kinds,) = re.findall(r"--kind \{([\w,]+)\}", " ".join(told.split()))[:1]
+    assert jobs["fuzz"]["strategy"]["matrix"]["kind"] == kinds.split(",")

@@ -108,3 +108,27 @@ def test_deep_files_are_refused(tmp_path, name, text):
 def test_a_shell_line_of_many_names_is_read_once(tmp_path):
     source = "x = 'y'\n!echo $x" + "b" * 300_000 + "'$x'" + " $x" * 2_000
     read(tmp_path, "x.ipynb", json.dumps({"cells": [{"cell_type": "code", "source": source}]}))
+
+
+@pytest.mark.parametrize(
+    "option", ['""', '"-"', '"a", "--b"', "1", "*[]", '"--a", nargs="x"', '"--a", type=len']
+)
+def test_an_option_that_argparse_does_not_take_stays_open(tmp_path, option):
+    code = f"import argparse, subprocess\np = argparse.ArgumentParser()\np.add_argument({option})\nx = p.parse_args()\n"
+    assert len(read(tmp_path, "x.py", code + START).launches) == 1
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("x.yaml", 'resources: {}\nrun: "python3 -m verl.trainer.main_ppo a=\\ud800 b=1"\n'),
+        ("x.py", 'import os\nos.system("python3 -m verl.trainer.main_ppo a=\\ud800 b=1")\n'),
+        (
+            "x.ipynb",
+            '{"cells": [{"cell_type": "code", "source": "!python3 -m verl.trainer.main_ppo a=\\ud800 b=1"}]}',
+        ),
+    ],
+)
+def test_half_a_character_is_read_as_none(tmp_path, name, text):
+    (launch,) = read(tmp_path, name, text).launches
+    assert [word.text for word in launch.arguments] == ["a=\ufffd", "b=1"]

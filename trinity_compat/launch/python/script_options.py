@@ -62,7 +62,7 @@ def call(parser: Parser, name: str, call: MethodCall, args: Sequence[str], defau
     for option in parser.options:
         try:
             action = _add(arguments, option)
-        except (argparse.ArgumentError, TypeError, ValueError, NotKnown):
+        except (argparse.ArgumentError, TypeError, ValueError, LookupError, AttributeError, NotKnown):
             continue  # its name stays open
         values[action.dest] = _default(option, action)
         if action.option_strings and "default" in option.named:

@@ -12,6 +12,7 @@ from trinity_compat.launch.bash.traced_text import TextPiece, Value, open_source
 from trinity_compat.launch.bash.tree import ParsedText
 
 HOLES = range(0xE000, 0xF700)
+_HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # of a character, which no file has
 UNREADABLE = re.compile("[\x01-\x03\udc80-\udcff\r]")
 CARRIAGE_RETURN = chr(ord("\r") + 0xF700)  # as `without_unreadable` writes it
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")
@@ -36,7 +37,7 @@ def unit_of(value: Value, fallback: Where) -> ParsedText:
                 lines.append(Where(where.file, where.line + index))
             text += ("\n" if index else "") + line
     lines = lines or [fallback]
-    text = without_unreadable(text, holes, lines[0])
+    text = without_unreadable(_HALF.sub("\ufffd", text), holes, lines[0])
     return ParsedText(lines[0].file, text.encode(errors="surrogateescape"), tuple(lines), holes)
 
 
