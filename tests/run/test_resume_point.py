@@ -13,6 +13,7 @@ from test_plan import source
 from trinity_compat.buffer import open_buffer
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.checkpoints import MARKER
+from trinity_compat.run.checks import preflight
 from trinity_compat.run.checks.preflight import check_resume
 from trinity_compat.run.job_dir import resume_point
 from trinity_compat.run.plan.build_plan import make_plan
@@ -281,3 +282,16 @@ def test_the_files_of_torch_are_what_is_looked_for(tmp_path):
     check_resume(plan_of(tmp_path))
     cut(-1)(file)
     assert f"{file} is truncated" in refusal(tmp_path).message
+
+
+@pytest.mark.parametrize("rows", [None, "rows of files"])
+def test_the_preflight_check_looks_whatever_is_trained_on(tmp_path, monkeypatch, rows):
+    for name in ("models", "data", "dataset_class", "file_rows", "reward_function", "cache"):
+        monkeypatch.setattr(preflight, f"check_{name}", lambda *_, **__: None)
+    saved(tmp_path, 2, 4)
+    plan = plan_of(tmp_path)
+    plan = replace(plan, spec=replace(plan.spec, rows=rows))
+    preflight.check(plan)
+    shutil.rmtree(tmp_path / "global_step_4")
+    with pytest.raises(UserError, match="global_step_4 is missing"):
+        preflight.check(plan)
