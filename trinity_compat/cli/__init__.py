@@ -20,7 +20,7 @@ from trinity_compat import __version__
 from trinity_compat.common import optional_packages, reading_process
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.output_text import plain_streams
-from trinity_compat.common.redaction import without_passwords
+from trinity_compat.common.redaction import shown_message
 from trinity_compat.common.suggestions import nearest
 
 # Commands that only read, and the processor time that one source or launch may take.
@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
         problem = error if isinstance(error, UserError) else optional_packages.explained(error)
         if problem is None:
             raise
-        click.echo(f"error: {without_passwords(str(problem))}", err=True)
+        click.echo(f"error: {shown_message(str(problem))}", err=True)
         sys.exit(2)
     except OSError as error:
         if error.filename is None and error.errno not in _FULL:
@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> None:
         click.echo(f"error: {named}: {error.strerror}", err=True)
         sys.exit(2)
     except RunError as error:
-        click.echo(f"error: {without_passwords(str(error))}", err=True)
+        click.echo(f"error: {shown_message(str(error))}", err=True)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 

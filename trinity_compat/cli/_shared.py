@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from trinity_compat.common.atomic_write import replacing
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.common.output_text import Styled, plain
+from trinity_compat.common.output_text import leaving
 from trinity_compat.common.readable_files import also_reading
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.entrypoints import TRANSLATED, parse_user_mains
@@ -158,12 +158,12 @@ def name_and_value(option: str, text: str) -> tuple[str, str]:
 
 
 def write(text: str, output: Path | None, *, sources: Iterable[str | Path] = ()) -> None:
-    """Write ``text``, as ``plain`` does, to stdout (``output`` is None or ``-``), or to the file ``output``.
+    """Write ``text``, as ``leaving`` has it, to stdout (``output`` None or ``-``) or the file ``output``.
 
     Raises UserError as ``writing`` does. Bytes of a script that are not UTF-8 are shown as ``\\udce9``.
     """
     with writing(output, sources=sources) as file:
-        file.write((text if isinstance(text, Styled) else plain(text)).encode())
+        file.write(leaving(text).encode())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import click
 
 from trinity_compat.cli._shared import NAMED_FILE, write
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.redaction import referred
 from trinity_compat.compare.configs import compared
 from trinity_compat.compare.effective_settings import of_trinity
 from trinity_compat.launch import read_text
@@ -38,7 +39,7 @@ def command(source: str, output: Path | None) -> int:
 
     Exit code: 0; 1 when the YAML says more than the script can; 2 when the YAML cannot be read or run.
     """
-    config = load_known(source)
+    config, _ = referred(load_known(source))
     script = verl_script(config, source)
     write(script.text, output, sources=[source])
     unsaid = script.unsaid or tuple(_lost(config, script.text))

@@ -11,7 +11,8 @@ of GitHub or Markdown would obey in them is written so that it is only read:
 - ``sarif``: a message of SARIF.
 - HTML: Jinja's autoescape and ``html.escape``.
 
-``plain_streams`` puts ``plain`` behind stdout and stderr of a whole command.
+``plain_streams`` puts ``plain`` behind stdout and stderr of a whole command, and hides the secrets that need
+no name (``redaction.without_passwords``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
+
+from trinity_compat.common.redaction import without_passwords
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,7 +81,7 @@ def styled(show: Callable[[Console], None], *, width: int) -> Styled:
     )
     show(out)
     text = "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
-    return Styled(text if terminal else plain(text))
+    return Styled(text if terminal else leaving(text))
 
 
 def console(**options: Any) -> Console:
@@ -91,9 +94,14 @@ def console(**options: Any) -> Console:
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterable[Segment]:
             for text, style, control in super().render(renderable, options):
-                yield Segment(text if control else plain(text), style, control)
+                yield Segment(text if control else leaving(text), style, control)
 
     return _Plain(**options)
+
+
+def leaving(text: str) -> str:
+    """Return ``text`` as a command hands it on: plain, and without the secrets that need no name."""
+    return text if isinstance(text, Styled) else plain(without_passwords(text))
 
 
 class _PlainStream:
@@ -107,7 +115,7 @@ class _PlainStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        self._stream.write(text if isinstance(text, Styled) else plain(text))
+        self._stream.write(leaving(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

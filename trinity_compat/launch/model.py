@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trinity_compat.common.errors import Where
+from trinity_compat.common.redaction import shown_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,10 @@ class Diagnostic:
     message: str
     where: Where
     severity: str = "warning"  # warning | error
+
+    def __post_init__(self) -> None:
+        """Hide secrets in the words that the message repeats."""
+        object.__setattr__(self, "message", shown_message(self.message))
 
     def __str__(self) -> str:
         """Format the message as the commands print it."""

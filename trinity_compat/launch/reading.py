@@ -17,7 +17,7 @@ from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import Budget, BudgetExceeded
 from trinity_compat.common.readable_files import named_content
-from trinity_compat.common.redaction import hidden, masked
+from trinity_compat.common.redaction import hidden, masked, remember
 from trinity_compat.launch import job_files, unset_variables
 from trinity_compat.launch.bash import slurm
 from trinity_compat.launch.bash.branch_search import Guesses, search
@@ -319,8 +319,19 @@ def _warn_of_scheduler(log: ReadingLog) -> None:
             log.warn(SCHEDULED, f"{taken}; --env {found.name}=… says otherwise", found.setting.where)
 
 
+def _remember_secrets(shell: Shell) -> None:
+    """Have the values of variables under a secret's name hidden, in whatever text the script puts them."""
+    for name, variable in shell.variables.items():
+        if variable.value:
+            remember(name, text_of(variable.value))
+    for launch in shell.log.launches:
+        for name, word in launch.env.items():
+            remember(name, word.text)
+
+
 def _reading(name: str, shell: Shell, hint: str = "") -> Reading:
     log = shell.log
+    _remember_secrets(shell)
     _warn_of_lost(log, name)
     _warn_of_background(log)
     _warn_of_scheduler(log)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from trinity_compat.common.redaction import hidden, shown, without_passwords
+from trinity_compat.common.redaction import hidden, shown, shown_message, without_passwords
 from trinity_compat.run.checks import start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.job_dir import environment
@@ -33,7 +33,8 @@ def write(plan: RunPlan, source: Source, options: RunOptions, report: StartRepor
         **start_check.texts(report),
     }
     plan.spec.save(plan.job.spec_path)
-    plan.job.write_config({**texts, "audit.json": source.audit} if source.audit else texts)
+    texts |= {"audit.json": source.audit} if source.audit else {}
+    plan.job.write_config({name: without_passwords(text) for name, text in texts.items()})
 
 
 def as_record(plan: RunPlan, options: RunOptions) -> dict[str, object]:
@@ -41,7 +42,7 @@ def as_record(plan: RunPlan, options: RunOptions) -> dict[str, object]:
     recorded = {**asdict(options), "database": options.database and without_passwords(options.database)}
     for name in ("sets", "joined"):
         recorded[name] = [shown(text) for text in getattr(options, name)]
-    return {"options": recorded, "notes": list(plan.notes)}
+    return {"options": recorded, "notes": list(map(shown_message, plan.notes))}
 
 
 def _environment(source: Source) -> RecordedEnvironment:

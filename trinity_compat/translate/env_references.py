@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.common.redaction import is_secret
+from trinity_compat.common.redaction import is_secret, remember
 from trinity_compat.launch.model import EnvRef, Launch, UnknownPiece, Word, WordPart
 from trinity_compat.verl_config import recompose
 from trinity_compat.verl_config.model import EffectiveConfig
@@ -133,6 +133,8 @@ def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
     Raises UserError for a variable that has neither a value nor a default, and for any piece that only a run
     of the script would give.
     """
+    for name, value in env.items():
+        remember(name, value)
     arguments = tuple(_resolved(word, env) for word in launch.arguments)
     return replace(
         launch,

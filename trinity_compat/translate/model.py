@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from trinity_compat.common.errors import Where
-from trinity_compat.common.redaction import hidden, shown
+from trinity_compat.common.redaction import hidden, shown, shown_message
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 
 
@@ -77,6 +77,10 @@ class Caution:
     where: Where | None = None
     hint: str | None = None
     rank: Severity = Severity.DECIDE
+
+    def __post_init__(self) -> None:
+        """Hide secrets in the words that the message repeats."""
+        object.__setattr__(self, "message", shown_message(self.message))
 
 
 def notice(code: str, message: str, where: Where | None = None, hint: str | None = None) -> Caution:
