@@ -287,7 +287,7 @@ FAULTS = (
     Fault(
         "64 file descriptors",
         between_starts(no_damage, prefix=shell("ulimit -n 64")),
-        "descriptors",
+        "only 64 files open here",
         codes=(1, 2),
     ),
     Fault("TMPDIR not writable", between_starts(no_damage, env={"TMPDIR": "/proc"}), "", codes=(0,)),

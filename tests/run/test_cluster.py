@@ -117,6 +117,16 @@ def test_a_stopped_process_of_ray_is_named_and_killed_after_the_limit(limit_s):
         assert dead(seconds=1) == "Ray itself died (its raylet or control store ended)"
 
 
+@pytest.mark.parametrize(("allowed", "told"), [(64, "only 64 files open here: `ulimit -n"), (1024, None)])
+def test_a_ray_that_died_under_a_low_limit_on_open_files_names_it(monkeypatch, allowed, told):
+    monkeypatch.setattr("resource.getrlimit", lambda what: (allowed, allowed))
+    with subprocess.Popen(["true"]) as daemon:
+        os.waitid(os.P_PID, daemon.pid, os.WEXITED | os.WNOWAIT)
+        found = Cluster("127.0.0.1:1", (psutil.Process(daemon.pid),)).dead()
+    assert "Ray itself died" in found
+    assert told in found if told else "files" not in found
+
+
 def test_others_come_to_nothing_that_ray_opens_to_everybody(monkeypatch):
     ray, seen = FakeRay(monkeypatch), {}
 

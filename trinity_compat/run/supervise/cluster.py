@@ -7,6 +7,7 @@ import functools
 import io
 import logging
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -32,6 +33,7 @@ from trinity_compat.run.supervise.supervisor import SILENT_S, RunOutcome, StopSi
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
 _TOO_SLOW = "timed out during startup"  # Ray's message after 30 s, a fixed limit
+_FILES = 1024  # the usual soft limit
 _RAY_OF_USER = "RAY_ADDRESS"
 _TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 _PLACEMENT_CPUS = 16  # veRL asks for CPUs as slots of placement groups, not as cores
@@ -58,7 +60,7 @@ class Cluster:
         """Return why the run ends; a stopped process is killed, since Ray's own end would wait for it."""
         state = process.status() if process.is_running() else psutil.STATUS_ZOMBIE
         if state == psutil.STATUS_ZOMBIE:
-            return "Ray itself died (its raylet or control store ended)"
+            return f"Ray itself died (its raylet or control store ended){_few_files()}"
         if state != psutil.STATUS_STOPPED:
             self._stopped.pop(process.pid, None)
             return None
@@ -69,6 +71,14 @@ class Cluster:
         why = f"Ray's {process.name()} (pid {process.pid}) was stopped for {stopped_s:.0f} s; it was killed"
         process.kill()
         return why
+
+
+def _few_files() -> str:
+    """Name a limit on open files that may be the cause: with 64 Ray starts, and dies later."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return (
+        f"; a process may have only {allowed} files open here: `ulimit -n 4096`" if allowed < _FILES else ""
+    )
 
 
 def with_ray(plan: RunPlan, stop: StopSignal, work: Callable[[Cluster], RunOutcome]) -> RunOutcome:
