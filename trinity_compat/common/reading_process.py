@@ -7,15 +7,18 @@ studio, a library's caller) nothing is limited here.
 
 from __future__ import annotations
 
-import mmap
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trinity_compat.common.errors import UserError, Where
+
+if TYPE_CHECKING:
+    import mmap
 
 SECONDS = 10.0  # of processor time
 MEMORY = 512 << 20  # bytes of data beyond those at the start
@@ -63,6 +66,8 @@ def guard(seconds: float = SECONDS) -> None:
     global _guard
     if not hasattr(os, "fork"):
         return
+    import mmap  # here: not every platform has it
+
     note = mmap.mmap(-1, _NAME)
     if fork := os.fork():
         _wait(fork, note)
