@@ -13,6 +13,7 @@ from trinity_compat.common.readable_files import also_reading, content, named_co
 from trinity_compat.launch.script_files import files_of
 from trinity_compat.translate.parquet import count_rows
 from trinity_compat.translate.rows import rules_of
+from trinity_compat.trinity.config.read import load
 from trinity_compat.verl_config.config_folders import ConfigFolder
 
 MOST = 1000
@@ -137,6 +138,12 @@ def test_config_files_and_row_counts(tree):
     assert folder.find("sub/conf").config == {"a": "sub"}
     assert not folder.has_group("folder") and folder.has_group("sub")
     assert count_rows("pipe.parquet", str(tree)) is None  # and waits for nobody who writes
+
+
+@pytest.mark.parametrize("name", ["pipe", "environ", "sub"])
+def test_a_trinity_yaml_is_a_regular_file(tree, name):
+    with pytest.raises(UserError, match=r"cannot read .*: (is not a regular|is the system's)"):
+        load(tree / name)
 
 
 def test_rules_include_what_lies_beside_them_alone(tree, monkeypatch):

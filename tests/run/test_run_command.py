@@ -86,6 +86,16 @@ def test_what_starts_no_training_is_one_clear_error(run, dry, text, source, said
     assert "Traceback" not in done.stderr
 
 
+def test_a_script_behind_a_link_is_read_where_bash_runs_it(run, tmp_path, tmp_path_factory):
+    wrong = "python3 -m verl.trainer.main_ppo a=1\n"
+    shared = tmp_path_factory.mktemp("shared") / "run.sh"
+    shared.write_text(wrong)
+    (tmp_path / "linked.sh").symlink_to(shared)
+    named, linked = run(wrong, "run.sh"), run(wrong, "linked.sh")
+    assert named.returncode == linked.returncode == 2 and "run.sh:1: Hydra would refuse" in named.stderr
+    assert linked.stderr == named.stderr.replace("run.sh", "linked.sh")
+
+
 def test_a_failing_launch_fails_the_run_even_behind_tee(run):
     done = run(LAUNCH + "--multirun 2>&1 | tee log.txt", "run.sh")
     assert done.returncode == 2

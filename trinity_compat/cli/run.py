@@ -176,9 +176,9 @@ def _refuse_lost(source: str, arguments: tuple[str, ...], options: RunOptions) -
     """
     if not arguments or is_configuration(source) or not Path(source).is_file():
         return
-    text = Path(source).read_text(encoding="utf-8", errors="replace")
-    if not _TAKES_ARGUMENTS.search(text):
-        refuse_lost_arguments(read_script(source, args=arguments, mains=options.mains))
+    data = Path(source).read_bytes()
+    if not _TAKES_ARGUMENTS.search(data.decode(errors="replace")):
+        refuse_lost_arguments(read_script(source, args=arguments, mains=options.mains, content=data))
 
 
 def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[int, list[LaunchEnd]]:

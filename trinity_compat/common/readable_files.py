@@ -38,8 +38,8 @@ class OutOfReach(OSError):
 
 @contextmanager
 def also_reading(folders: Sequence[str]) -> Iterator[None]:
-    """Take these folders for roots of every reading in the block."""
-    before = _ALSO.set(tuple(map(os.path.abspath, folders)))
+    """Take these folders, too, for roots of every reading in the block."""
+    before = _ALSO.set((*_ALSO.get(), *map(os.path.abspath, folders)))
     try:
         yield
     finally:

@@ -43,10 +43,10 @@ def launches_of(
     mains: Mapping[str, str] = entrypoints.NO_USER_MAINS,
 ) -> Sequence[Launch]:
     """Read the script's launches with the shim's folders in front of PATH and PYTHONPATH."""
-    text = Path(script).read_text(errors="replace")
-    env = shim.variables(_ANYWHERE, script_text=text, env=environ)
+    data = Path(script).read_bytes()  # wherever a link leads: bash runs it
+    env = shim.variables(_ANYWHERE, script_text=data.decode(errors="replace"), env=environ)
     try:
-        return read_script(script, args=arguments, env=env, given=(), mains=mains).launches
+        return read_script(script, args=arguments, env=env, given=(), mains=mains, content=data).launches
     except UserError:  # too large to be read; bash runs it
         return ()
 

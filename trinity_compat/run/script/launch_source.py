@@ -149,10 +149,13 @@ def _references(parts: Iterable[WordPart], environ: Mapping[str, str]) -> Iterat
 
 
 def _static_launches(call: ScriptCall, environ: Mapping[str, str]) -> Sequence[Launch]:
+    mains = call.options.mains
     try:
-        mains = call.options.mains
-        return read_script(call.script, cwd=call.cwd, env=environ, args=call.arguments, mains=mains).launches
-    except UserError:
+        data = Path(call.script).read_bytes()  # wherever a link leads: bash runs it
+        return read_script(
+            call.script, cwd=call.cwd, env=environ, args=call.arguments, mains=mains, content=data
+        ).launches
+    except (UserError, OSError):
         return ()
 
 

@@ -17,6 +17,7 @@ import yaml
 from trinity_compat.common.bounded_yaml import FastBoundedLoader
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import SCRIPT
+from trinity_compat.common.readable_files import content
 from trinity_compat.trinity.config.schema import TARGETS
 from trinity_compat.trinity.config.validate import Problem, validate
 
@@ -56,7 +57,7 @@ def load(path: str | Path, target: str = TARGETS[0]) -> dict[str, object]:
     has fields that the release doesn't know, or uses ``trainer.trainer_config_path``.
     """
     try:
-        data = Path(path).read_bytes()
+        data = content(path, None, SCRIPT)  # a job's folder may lie anywhere
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     return parse(_text(data, str(path)), str(path), target)
