@@ -177,3 +177,16 @@ def test_the_token_of_the_comment_is_in_the_environment_of_no_reader():
         run for run, env in steps.items() if any("token" in str(value).lower() for value in env.values())
     }
     assert len(given) == 1 and "comment.sh" in given.pop()
+
+
+@pytest.mark.parametrize("name", ["audit.sh", "diff.sh"])
+def test_a_reader_has_no_environment_of_the_job(repository, monkeypatch, name):
+    stub = repository.parent / "reader"
+    stub.write_text('#!/bin/sh\nenv\n[ "$1" != diff ] || exit 1\n')
+    stub.chmod(0o755)
+    monkeypatch.setenv("DEPLOYMENT", TOKEN)
+    base = call(repository, "git", "rev-parse", "HEAD~1").strip()
+    code = 2 if name == "audit.sh" else 0  # the stub writes no audit
+    shown = ran(repository, name, code, BASE=base, SOURCES="cat.sh", TRINITY_COMPAT=str(stub))
+    shown += (repository.parent / "runner" / "trinity-compat.md").read_text() if code == 0 else ""
+    assert "HOME=" in shown and TOKEN not in shown
