@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import aiohttp
 import pytest
 import yaml
 from explorer_job import ROOT, job
@@ -69,6 +70,32 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Host": "attacker.example"}, 421),
+        ({"Host": "attacker.example:8600"}, 421),
+        ({"Origin": "http://attacker.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({}, 200),
+        ({"Host": "localhost:8600", "Origin": "http://localhost:8600"}, 200),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_page_of_another_site_gets_no_answer(headers, code, method):
+    async def work(port):
+        data = {} if method == "GET" else {"json": {"requests": []}}
+        place = "" if method == "GET" else "submit"
+        url = f"http://127.0.0.1:{port}/{place}"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, headers=headers, **data) as reply,
+        ):
+            return reply.status
+
+    assert with_server(work) == code
 
 
 def test_requests_go_to_the_served_engine_and_their_answers_come_back_in_order():

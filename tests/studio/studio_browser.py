@@ -20,7 +20,12 @@ def serving(folder: Path, port: int = 0, **given):
     with listening("127.0.0.1", port) as taken:
         listener = Listener("127.0.0.1", taken.getsockname()[1], **given)
         server = uvicorn.Server(
-            uvicorn.Config(create_app(folder, listener), log_level="warning", timeout_graceful_shutdown=1)
+            uvicorn.Config(
+                create_app(folder, listener),
+                log_level="warning",
+                timeout_graceful_shutdown=1,
+                http=listener.connections.protocol,
+            )
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]}, daemon=True)
         thread.start()

@@ -4,6 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 
 import pytest
 from click.testing import CliRunner
@@ -59,6 +62,37 @@ def test_the_file_is_for_its_user_alone(tmp_path):
     with address.announced("http://127.0.0.1:1/", tmp_path):
         (file,) = (tmp_path / "run").rglob("*.json")
         assert file.parent.stat().st_mode & 0o077 == 0 and file.stat().st_uid == os.getuid()
+
+
+def test_the_file_goes_when_the_studio_is_asked_to_end(tmp_path):
+    words = ["-m", "trinity_compat", "studio", str(tmp_path), "--port", "0"]
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline().startswith("studio     http")
+        until = time.monotonic() + 120
+        while not list((tmp_path / "run").rglob("*.json")):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        url = json.loads(next((tmp_path / "run").rglob("*.json")).read_text())["url"]
+        while _answer(f"{url}alive") is None:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        process.terminate()
+        assert process.wait(120) == 143
+        assert list((tmp_path / "run").rglob("*.json")) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answer(url):
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None
 
 
 def test_a_folder_that_is_a_link_is_not_written_into(tmp_path):

@@ -61,7 +61,13 @@ def test_a_command_gets_each_alert_of_a_running_job_once(folder, tmp_path):
     watch = notifier(folder, f"{script} --now")
     watch.look()
     watch.look()
-    assert said.read_text() == f"--now bad: {TEXT}\n"
+    assert said.read_text() == f"--now -- bad: {TEXT}\n"
+
+
+def test_a_message_that_begins_with_a_dash_is_no_option_of_the_command(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notifier(folder, "mkdir")._tell("--help", "kind", "x")
+    assert (tmp_path / "--help: x").is_dir()
 
 
 def test_an_address_gets_a_post(folder):

@@ -18,12 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+from trinity_compat.common.browser_requests import LOOPBACK_NAMES, is_loopback_name, is_same_origin
+from trinity_compat.studio.connections import Connections
+
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -51,6 +53,7 @@ class Listener:
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     read_only: bool = False  # nothing is changed by a page
     base: str = ""  # the path at which a proxy shows the studio: "" or "/…"
+    connections: Connections = field(default_factory=Connections, repr=False, compare=False)
 
     @property
     def url(self) -> str:
@@ -78,10 +81,7 @@ class Listener:
 
         Its port may be a tunnel's. A proxy's name is not known.
         """
-        name, colon, port = host.rpartition(":")
-        bare = name if colon and port.isdecimal() else host
-        known = bare.removeprefix("[").removesuffix("]") in LOOPBACK
-        return known or self.host not in LOOPBACK or bool(self.base)
+        return is_loopback_name(host) or self.host not in LOOPBACK_NAMES or bool(self.base)
 
 
 class RequestGuard:
@@ -118,7 +118,8 @@ class RequestGuard:
             return self._grant_access(request)
         if not is_secret(request.cookies.get(self._listener.cookie), self._listener.ticket):
             return self._page(request, 401, "This is not the studio's current token." if given else "")
-        if request.method not in ("GET", "HEAD") and not _same_origin(request.headers):
+        self._listener.connections.admit(request.scope.get("client"))
+        if request.method not in ("GET", "HEAD") and not is_same_origin(request.headers.get):
             return self._page(request, 403, "The request came from another site.")
         if self._listener.read_only and request.method not in ("GET", "HEAD") and not _is_answered(request):
             return self._page(request, 403, "The studio was started with --read-only: it changes nothing.")
@@ -149,13 +150,6 @@ def is_secret(given: object, secret: str) -> bool:
 def _is_answered(request: Request) -> bool:
     path: str = request.scope["path"]
     return any(path == page or path.startswith(f"{page}/") for page in _ANSWERED)
-
-
-def _same_origin(headers: Headers) -> bool:
-    """By the browser's own word, which no page can set, if it gives one: a proxy may change the host."""
-    if site := headers.get("sec-fetch-site"):
-        return site in ("same-origin", "none")
-    return headers.get("origin") in (None, f"http://{headers.get('host', '')}")
 
 
 def _with_headers(send: Send) -> Send:

@@ -55,7 +55,7 @@ class Notifier:
         try:
             if self._command:
                 subprocess.run(
-                    [*self._command, line],
+                    [*self._command, "--", line],  # a job's name may begin with -
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     timeout=_LIMIT_S,
@@ -78,6 +78,6 @@ def _command(target: str) -> list[str]:
     if not words or shutil.which(words[0]) is None:
         raise UserError(
             f"--notify {target!r}: the command was not found",
-            hint="give a program that takes the text as its last argument, or an http(s) address",
+            hint="give a program that takes the text as its last argument, behind --, or an http(s) address",
         )
     return words

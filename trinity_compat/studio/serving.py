@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -45,7 +47,9 @@ def serve(
     given = {name: _baseline(name, path) for name, path in (baselines or {}).items()}
     with listening(host, port) as taken:
         at = taken.getsockname()[1]
-        listener = Listener(host, at, base=base, read_only=read_only, **({"token": token} if token else {}))
+        listener = Listener(host, at, base=base, read_only=read_only)
+        if token:
+            listener = replace(listener, token=token)
         app = create_app(folder, listener, given)
         if notify:
             Notifier(app.state.studio.jobs, app.state.studio.summaries, notify).start()
@@ -55,12 +59,22 @@ def serve(
             access_log=False,
             timeout_graceful_shutdown=_GOODBYE_S,
             server_header=False,
+            http=listener.connections.protocol,
         )
         click.echo(f"studio     {listener.address}")
         click.echo(f"           shows {folder.absolute()}; Ctrl-C stops the studio, not the runs")
         click.echo("           anyone with this address can act as you: keep it private")
         with address.announced(listener.url, folder.absolute()):
-            uvicorn.Server(config).run(sockets=[taken])
+            # uvicorn raises the signal that ended it once more: Python would end before the file is removed.
+            before = signal.signal(signal.SIGTERM, _end)
+            try:
+                uvicorn.Server(config).run(sockets=[taken])
+            finally:
+                signal.signal(signal.SIGTERM, before)
+
+
+def _end(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)
 
 
 def _given_token() -> str | None:

@@ -14,7 +14,9 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
+from trinity_compat.common.browser_requests import is_loopback_name, is_same_origin
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.explorer.engine.vllm import Completion, Engine, GenerationRequest
 from trinity_compat.synchronizer.transports.files import WeightFile
@@ -37,7 +39,7 @@ class EngineServer:
 
         Raises UserError when the port is in use, before anything is loaded.
         """
-        application = web.Application(client_max_size=2**30)
+        application = web.Application(client_max_size=2**30, middlewares=[_refuse_pages])
         application.router.add_get("/", self._describe)
         application.router.add_post("/submit", self._submit)
         runner = web.AppRunner(application)
@@ -69,6 +71,16 @@ class EngineServer:
         except Exception as error:
             return web.json_response({"error": f"{type(error).__name__}: {error}"}, status=500)
         return web.json_response({"answers": [[asdict(part) for part in parts] for parts in answers]})
+
+
+@web.middleware
+async def _refuse_pages(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse what another site's page has a browser send, as the studio does."""
+    if not is_loopback_name(request.host):
+        raise web.HTTPMisdirectedRequest(text="The model is not served under this host name.")
+    if not is_same_origin(request.headers.get):
+        raise web.HTTPForbidden(text="The request came from another site.")
+    return await handler(request)
 
 
 class HttpEngine:
