@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,3 +130,52 @@ def test_a_wrong_option_is_named_and_nothing_is_printed(capsys, arguments, says)
     printed = capsys.readouterr()
     assert (ended.value.code, printed.out) == (2, "")
     assert says in printed.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'actor_rollout_ref': [" + "1," * 4_000_000 + "]}\n",
+        "{'actor_rollout_ref': [\n" + "1,\n" * 2_000_000 + "]}\n",
+        "{'actor_rollout_ref': {\n" + " [1],}\n" * 1_000_000,
+        "x\n" * 4_000_000,
+        "x" * 8_000_000 + "\n",
+    ],
+    ids=["one line", "lines", "ends", "others", "one long line"],
+)
+def test_a_log_takes_no_more_memory_than_a_few_times_its_size(tmp_path, text):
+    log = tmp_path / "verl.log"
+    log.write_text(text + "step:1 - critic/score/mean:0.5\n")
+    ended = subprocess.run(
+        [sys.executable, "-c", READS, str(log)], capture_output=True, text=True, check=True, timeout=300
+    )
+    series, held = ended.stdout.split()
+    assert series == "1" and int(held) < 200 << 20
+
+
+READS = """
+import resource, sys
+from pathlib import Path
+from trinity_compat.compare.sources import read_runs
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+(run,) = read_runs(Path(sys.argv[1]))
+print(len(run.series), int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) << 10)
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE VIEW metrics AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+        " SELECT 'r' AS run_uuid, 'k' AS key, x AS step, 1.0 AS value, 1 AS timestamp, 0 AS is_nan FROM n",
+        "CREATE TABLE metrics (run_uuid, key AS (hex(zeroblob(400000000))), step, value, timestamp, is_nan)",
+        "CREATE TABLE metrics (run_uuid, key, step)",
+    ],
+)
+def test_an_mlflow_database_that_computes_is_refused(tmp_path, capsys, statement):
+    with sqlite3.connect(tmp_path / "mlflow.db") as db:
+        db.execute("CREATE TABLE runs (run_uuid, name, start_time)")
+        db.execute("INSERT INTO runs VALUES ('r', 'a', 1)")
+        db.execute(statement)
+    code, said = run(capsys, f"a={tmp_path / 'mlflow.db'}", f"b={GOOD}")
+    assert code == 2 and "mlflow.db" in said and "metrics" in said

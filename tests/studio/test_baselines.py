@@ -4,13 +4,15 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from studio_jobs import EVIL, client_of, make_job, write_events
 
 from trinity_compat.cli import cli, main
-from trinity_compat.studio import baselines
+from trinity_compat.studio import baselines, run_reader
 
 SCORES = [0.1, 0.2, 0.3, 0.4]
 SCORE = "critic/score/mean"
@@ -223,6 +225,50 @@ def test_a_damaged_or_hostile_file_is_a_problem_with_its_path(root, name, conten
     answer = verdict(studio, "hostile")
     assert answer.status_code == 200 and str(root / "verl") in answer.json()["problem"]
     assert studio.get("/compare?a=ours&b=baseline:hostile").status_code == 200
+
+
+BOMBS = {
+    "x.json": b"[" + b"[]," * 8_000_000 + b"[]]",
+    "x.log": b"".join(b"step:1 - a%d:1\n" % n for n in range(150_000)),
+    "x.csv": b"step," + b",".join(b"c%d" % n for n in range(3000)) + b"\n1" + b",1" * 3000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_that_would_take_much_is_a_problem_and_takes_the_studio_nothing(root, name, monkeypatch):
+    (root / name).write_bytes(BOMBS[name])
+    monkeypatch.setattr(run_reader, "_LIMITS", replace(run_reader._LIMITS, memory=300 << 20))
+    studio = client_of(root, baselines={"bomb": root / name})
+    studio.get("/")
+    before = peak()
+    problem = verdict(studio, "bomb").json()["problem"]
+    assert str(root / name) in problem
+    assert peak() - before < 60 << 20
+
+
+def test_a_reader_that_takes_too_much_time_is_ended(root, monkeypatch):
+    (root / "theirs.log").write_bytes(b"step:1 - a:1 - b:1 - c:1\n" * 1_000_000)
+    monkeypatch.setattr(run_reader, "_LIMITS", replace(run_reader._LIMITS, cpu_s=1))
+    assert "more than 1 s of processor time" in verdict(client_of(root), "theirs.log").json()["problem"]
+
+
+def test_the_reader_has_no_secret_in_its_environment(root, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "planted")
+    got = []
+    run = run_reader.bounded_process.run
+    monkeypatch.setattr(
+        run_reader.bounded_process,
+        "run",
+        lambda command, folder, env, limits: [got.append(env), run(command, folder, env, limits)][1],
+    )
+    as_csv(root / "theirs.csv")
+    assert "first" in verdict(client_of(root), "theirs.csv").json()
+    assert got and all("WANDB_API_KEY" not in env for env in got)
+
+
+def peak():
+    """The most memory that this process has held, in bytes."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) << 10
 
 
 def test_text_of_a_baseline_stays_text(root):

@@ -269,7 +269,8 @@ COUNT_TRAINED = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state
 # -- reports and pruning ------------------------------------------------------------------------
 SCHEMA = "SELECT max(number) FROM schema_migrations"
 STATES = "SELECT kind, state, count(*) FROM task_groups GROUP BY kind, state ORDER BY kind, state"
-COUNT_EXPERIENCES = "SELECT count(*) FROM experiences"
+# With a condition SQLite counts row by row, within the limits of a file that others may have made.
+COUNT_EXPERIENCES = "SELECT count(*) FROM experiences WHERE run >= 0"
 LEDGER_TOTALS = "SELECT count(*), count(DISTINCT trainer_step), max(trainer_step) FROM ledger"
 LAST_TRAINED = "SELECT max(trainer_step) FROM ledger_entries WHERE voided_in IS NULL"
 USED_TWICE = """SELECT count(*) FROM (

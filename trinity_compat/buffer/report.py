@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from trinity_compat.buffer import groups, media, queries
 from trinity_compat.buffer.groups import Columns, Row
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
-from trinity_compat.buffer.reading import open_for_reading
+from trinity_compat.buffer.reading import open_for_reading, open_for_writing
 from trinity_compat.buffer.retention import Droppable, TextRetention, last_trained
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.errors import UserError
@@ -65,6 +66,7 @@ class BufferReport:
     """Reports on an existing buffer, and ``prune``. Raises UserError where there is no buffer."""
 
     def __init__(self, url: str) -> None:
+        self._url = url
         self._db = open_for_reading(url)
 
     def stats(self) -> Stats:
@@ -129,17 +131,21 @@ class BufferReport:
         """Every experience that isn't pruned, in order of id, as one JSON object each."""
         after_id = 0
         while rows := self._page(after_id, page):
-            for row in rows:
-                yield {
-                    "experience_id": row[1],
-                    "group_id": row[0],
-                    **_plain(groups.experience(row, readable)),
-                }
-            after_id = rows[-1][1]
+            for group_id, number, experience in rows:
+                yield {"experience_id": number, "group_id": group_id, **_plain(experience)}
+            last = rows[-1][1]
+            if last <= after_id:
+                raise UserError(f"{self._db.name} is damaged: its answers are in no order")
+            after_id = last
 
-    def _page(self, after_id: int, limit: int) -> Sequence[Row]:
+    def _page(self, after_id: int, limit: int) -> Sequence[tuple[int, int, Experience]]:
         bind = {"after_id": after_id, "limit": limit}
-        return self._db.run(lambda conn: _rows(conn, queries.EXPERIENCES, bind), write=False)
+
+        def work(conn: sa.Connection) -> Sequence[tuple[int, int, Experience]]:
+            rows = _rows(conn, queries.EXPERIENCES, bind)
+            return [(row[0], row[1], groups.experience(row, readable)) for row in rows]
+
+        return self._db.run(work, write=False)
 
     def prune(self, *, keep_steps: int) -> PruneResult:
         """Delete texts and tokens of old groups, in small transactions beside a live run.
@@ -150,9 +156,10 @@ class BufferReport:
         cannot be written.
         """
         last = self._db.run(last_trained, write=False)
-        retention = TextRetention(self._db)
-        dropped = retention.drop(Droppable(last - keep_steps))
-        return PruneResult(dropped, retention.give_back())
+        with closing(open_for_writing(self._url)) as db:
+            retention = TextRetention(db)
+            dropped = retention.drop(Droppable(last - keep_steps))
+            return PruneResult(dropped, retention.give_back())
 
     def close(self) -> None:
         """Give the connections back."""

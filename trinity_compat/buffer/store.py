@@ -425,8 +425,13 @@ class Buffer:
 
     def read_metrics(self, role: str, *, after_step: int = -1) -> list[tuple[int, dict[str, float]]]:
         """(step, metrics) in order of step, of the current history and those that it continues."""
-        rows = self._rows(queries.READ_METRICS, {"role": role, "after_step": after_step})
-        return list({step: codec.numbers(text) for step, text in rows}.items())
+        bind = {"role": role, "after_step": after_step}
+
+        def work(conn: sa.Connection) -> list[tuple[int, dict[str, float]]]:
+            rows: Iterable[Row] = conn.execute(query(queries.READ_METRICS), bind)
+            return list({int(step): codec.numbers(text) for step, text in rows}.items())
+
+        return self._read(work)
 
     # -- resume ---------------------------------------------------------------------------------
 

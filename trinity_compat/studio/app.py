@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -122,8 +122,13 @@ async def _alive(request: Request) -> Response:
     return Response(status_code=204)
 
 
+def _said(error: Exception) -> str:
+    """Return the error without the statement that SQLAlchemy adds."""
+    return str(error.orig) if isinstance(error, DBAPIError) else str(error)
+
+
 def _problem_page(request: Request, error: Exception) -> Response:
     """Return a page with the error's message, never a traceback."""
     status = error.status_code if isinstance(error, HTTPException) else 503
-    text = error.detail if isinstance(error, HTTPException) else str(error)
+    text = error.detail if isinstance(error, HTTPException) else _said(error)
     return page(request, "problem.html", {"problem": shown(text), "status": status}, status=status)

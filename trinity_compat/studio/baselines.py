@@ -15,8 +15,7 @@ from pathlib import Path
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.compare.model import RunMetrics
-from trinity_compat.compare.sources import read_runs
-from trinity_compat.studio import job_files
+from trinity_compat.studio import job_files, run_reader
 from trinity_compat.studio.folder_scan import FolderScan
 from trinity_compat.studio.jobs import is_job, shown_name
 
@@ -31,7 +30,7 @@ _MOST_ENTRIES = 20_000  # files of one baseline
 _MOST_RUNS, _MOST_METRICS, _MOST_POINTS = 64, 2_000, 100_000
 _MOST_FOUND = 500
 _DEEPEST = 6  # folders below the studio's
-_KEPT = 8  # baselines whose runs stay in memory
+_KEPT, _KEPT_POINTS = 8, 16_000_000  # baselines whose runs stay in memory, and their points of 24 bytes
 File = tuple[str, int, int]  # path, time of change, size
 
 
@@ -80,15 +79,7 @@ class Baseline:
 
     def read(self) -> list[RunMetrics]:
         """Read its runs. Raises UserError where its content is not in one of FORMATS, or too much."""
-        try:
-            runs = read_runs(self.path)
-        except UserError:
-            raise
-        except Exception as error:  # of a damaged or a hostile file
-            raise UserError(
-                f"cannot be read ({type(error).__name__}); the studio takes {FORMATS}",
-                where=Where(str(self.path)),
-            ) from error
+        runs = run_reader.read(self.path)
         for what, count, most in _sizes(runs):
             if count > most:
                 raise UserError(
@@ -158,9 +149,13 @@ class Baselines:
         with self._lock:
             self._runs[one.name] = (files, runs)
             self._runs.move_to_end(one.name)
-            while len(self._runs) > _KEPT:
+            while len(self._runs) > 1 and self._are_many():
                 self._runs.popitem(last=False)
         return runs
+
+    def _are_many(self) -> bool:
+        kept = (series for _, runs in self._runs.values() for run in runs for series in run.series.values())
+        return len(self._runs) > _KEPT or sum(map(len, kept)) > _KEPT_POINTS
 
 
 def _scan(root: Path) -> Iterator[Baseline]:

@@ -32,9 +32,13 @@ class ProcessResult:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """Limits of a command. ``memory`` and ``file`` are bytes of each of its processes; 0: no limit."""
+    """Limits of a command. ``cpu_s``, and ``memory`` and ``file`` in bytes, are of each of its processes.
+
+    0: no limit.
+    """
 
     wall_s: float
+    cpu_s: int = 0
     memory: int = 0
     file: int = 0
 
@@ -90,6 +94,10 @@ class BoundedProcess:
                 return ""
             return "\n".join(_tail(self._err).strip().splitlines()[-count:])
 
+    def wait(self) -> None:
+        """Wait until its result is there."""
+        self._thread.join()
+
     def end(self) -> None:
         """End it and wait for that."""
         self._asked_to_end.set()
@@ -108,6 +116,8 @@ class BoundedProcess:
         code = self._process.wait()
         os.close(self._handle)
         limit = f"it took more than {self._limits.wall_s:.0f} s" if late else ""
+        if code == -signal.SIGXCPU:
+            limit = f"it took more than {self._limits.cpu_s} s of processor time"
         # Python ignores SIGXFSZ: its output then ends at the limit.
         if self._limits.file and max(map(_size, (self._out, self._err))) >= self._limits.file:
             limit = f"it wrote more than {self._limits.file >> 20} MiB"
@@ -127,11 +137,22 @@ class BoundedProcess:
         return True
 
 
+def run(command: Sequence[str], folder: Path, env: Mapping[str, str], limits: ProcessLimits) -> ProcessResult:
+    """Return the result of a command when it has ended. Raises OSError."""
+    process = BoundedProcess(command, folder, env, limits)
+    process.wait()
+    if process.result is None:
+        raise OSError("the command has no result")
+    return process.result
+
+
 def _limit(pid: int, limits: ProcessLimits) -> None:
     import resource  # here: not every platform has it
 
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+        if limits.cpu_s:
+            resource.prlimit(pid, resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
         if limits.memory:
             resource.prlimit(pid, resource.RLIMIT_DATA, (limits.memory, limits.memory))
         if limits.file:

@@ -14,9 +14,8 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.compare.axes import Axis
 from trinity_compat.compare.margins import CompareOptions
 from trinity_compat.compare.model import RunMetrics, Side
-from trinity_compat.compare.sources import read_runs
 from trinity_compat.compare.verdict import Comparison, compare
-from trinity_compat.studio import job_files
+from trinity_compat.studio import job_files, run_reader
 from trinity_compat.studio.baselines import Baseline, Baselines, File
 from trinity_compat.studio.jobs import Job
 
@@ -92,4 +91,4 @@ class Comparisons:
         return Side(label, [run for one in chosen for run in self._runs(one)])
 
     def _runs(self, one: Selection) -> list[RunMetrics]:
-        return self.baselines.runs(one) if isinstance(one, Baseline) else read_runs(one.dir.root)
+        return self.baselines.runs(one) if isinstance(one, Baseline) else run_reader.read(one.dir.root)

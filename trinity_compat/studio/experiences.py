@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from urllib.parse import quote, urlencode
 
 import sqlalchemy as sa
@@ -48,15 +49,19 @@ _ANSWERS = f"{queries.ONE_GROUP} LIMIT :most"
 _MOST_HITS = 10_000  # that are counted
 _LONGEST_NOTE = 10_000
 _kept: dict[str, Index] = {}
+_opening: dict[str, threading.Lock] = {}  # another job's page does not wait for one that is slow to open
 _lock = threading.Lock()
 
 
 def index_of(job: Job) -> tuple[Index, int, int]:
     """The job's index, (last id indexed, last id there); the rest is indexed beside. Raises UserError."""
+    place = str(job.dir.root)
     with _lock:
-        found = _kept.get(str(job.dir.root))
+        opening = _opening.setdefault(place, threading.Lock())
+    with opening:
+        found = _kept.get(place)
         if found is None or not found.path.exists():
-            found = _kept[str(job.dir.root)] = Index(job)
+            found = _kept[place] = Index(job)
     done, last = found.fill(_AT_ONCE_S)
     if done < last:
         found.fill_beside()
@@ -189,10 +194,15 @@ def selection(request: Request) -> Response:
     headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
     if form == "jsonl":
         lines = export.json_lines(export.chosen(job, index, wanted))
-        return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
+        return StreamingResponse(_begun(lines), media_type="application/jsonl", headers=headers)
     need("pyarrow")
     body = export.parquet(export.chosen(job, index, wanted))
-    return StreamingResponse(body, media_type="application/vnd.apache.parquet", headers=headers)
+    return StreamingResponse(_begun(body), media_type="application/vnd.apache.parquet", headers=headers)
+
+
+def _begun(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Return the parts. An error of the first is raised here, where a page can still say it."""
+    return chain((next(parts, b""),), parts)
 
 
 # What browsers show and nothing else: an SVG could hold a script. By how the files begin.

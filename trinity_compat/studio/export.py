@@ -16,7 +16,7 @@ from trinity_compat.buffer.typed_json import readable
 from trinity_compat.studio.index import SORTS, ExperienceQuery, Index, Row
 from trinity_compat.studio.jobs import Job
 
-_PAGE = 200
+_PAGE = 50  # answers, of up to a few megabytes each
 _CHUNK = 1 << 18  # bytes
 _CHOSEN = query(CHOSEN_EXPERIENCES).bindparams(sa.bindparam("ids", expanding=True))
 

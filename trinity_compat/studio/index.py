@@ -8,6 +8,7 @@ never changes (a resume adds, it doesn't rewrite). Texts are not copied: the ful
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -24,15 +25,16 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
+from trinity_compat.buffer.errors import BufferError
 from trinity_compat.buffer.model import TRUNCATED
 from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.typed_json import readable
-from trinity_compat.common.errors import UserError
+from trinity_compat.common.errors import UserError, Where
 from trinity_compat.studio import group_index
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.private_files import cache_folder, keep_private
 
-_BATCH = 1000  # experiences
+_BATCH, _BATCH_BYTES = 1000, 64 << 20  # experiences, and of their texts and masks
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, group_id INTEGER, run INTEGER, kind TEXT,
@@ -138,15 +140,20 @@ class Index:
         last = self._last_there()
         if self._filling.acquire(blocking=False):
             try:
-                while self._done() < last and time.monotonic() < until:
-                    self._batch()
+                while self._done() < last and time.monotonic() < until and self._batch():
+                    pass
             finally:
                 self._filling.release()
         return self._done(), last
 
     def fill_beside(self) -> None:
         """The rest in a thread of its own."""
-        threading.Thread(target=self.fill, args=(math.inf,), daemon=True, name="studio-index").start()
+        threading.Thread(target=self._fill_all, daemon=True, name="studio-index").start()
+
+    def _fill_all(self) -> None:
+        # What is wrong with the job's database, its pages say.
+        with contextlib.suppress(UserError, BufferError, sqlite3.Error):
+            self.fill(math.inf)
 
     def _last_there(self) -> int:
         return int(self.job.database().run(lambda c: c.execute(query(_LAST)).scalar_one(), write=False))
@@ -155,24 +162,36 @@ class Index:
         with self.connected() as db:
             return _done(db)
 
-    def _batch(self) -> None:
+    def _batch(self) -> bool:
+        """Index the next experiences; False where there are none, whatever the last one's id says."""
         database = self.job.database()
         size_of = "length" if database.dialect == "sqlite" else "octet_length"
         bind = {"after": self._done(), "limit": _BATCH}
 
-        def read(conn: sa.Connection) -> Sequence[Sequence[object]]:
-            return conn.execute(query(_FROM.format(bytes=size_of)), bind).all()
+        def read(conn: sa.Connection) -> list[tuple[Sequence[object], tuple[object, ...]]]:
+            rows: list[tuple[Sequence[object], tuple[object, ...]]] = []
+            size = 0
+            for row in conn.execute(query(_FROM.format(bytes=size_of)), bind):
+                rows.append((row, _indexed(row)))
+                size += sum(len(value) for value in row if isinstance(value, str | bytes))
+                if size > _BATCH_BYTES:
+                    break
+            return rows
 
         found = database.run(read, write=False)
         with self.connected() as db:
             db.execute("BEGIN IMMEDIATE")
             if _done(db) != bind["after"]:  # another studio was faster
-                return
-            rows = [_indexed(row) for row in found]
-            db.executemany(f"INSERT INTO rows VALUES ({','.join('?' * 13)})", rows)
+                return True
+            rows = [indexed for _, indexed in found]
+            try:
+                db.executemany(f"INSERT INTO rows VALUES ({','.join('?' * 13)})", rows)
+            except sqlite3.IntegrityError as error:
+                raise UserError("is damaged: two answers have one id", where=Where(database.name)) from error
             group_index.keep(db, {_whole(row[1]) for row in rows})
-            texts = ((row[0], row[-2] or "", row[-1] or "") for row in found)
+            texts = ((row[0], row[-2] or "", row[-1] or "") for row, _ in found)
             db.executemany("INSERT INTO texts (rowid, prompt, response) VALUES (?,?,?)", texts)
+        return bool(rows)
 
     # -- asking ---------------------------------------------------------------------------------
 
@@ -277,19 +296,17 @@ def _indexed(row: Sequence[object]) -> tuple[object, ...]:
     value = float(str(reward))
     finite = value if math.isfinite(value) else None
     return (
-        number,
-        group,
-        run,
+        *map(_whole, (number, group, run)),
         kind,
-        step,
+        _whole(step),
         task_of(str(task), task_no),
         finite,
-        version,
-        int(str(size or 0)) // 4,
-        turns,
+        _whole(version),
+        _whole(size or 0) // 4,
+        _whole(turns),
         int(_was_cut(str(metrics))),
         stretches(mask) if isinstance(mask, bytes | memoryview) else 0,
-        first,
+        _whole(first),
     )
 
 

@@ -7,6 +7,7 @@ Each look is a few short reads; the page, not the studio, keeps how far it has g
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
@@ -23,6 +24,7 @@ from trinity_compat.studio.pages import as_json, job_of, studio_of, whole_number
 from trinity_compat.studio.series import Metrics, Row, Seen, SeriesCache, public
 
 _SOON_S, _LATER_S = 1, 5  # until the next look at a run that goes on, at another
+_SHARE = 20  # a page waits at least so many times as long as a look took of a core
 Rows = Mapping[str, Sequence[tuple[int, Row]]]
 
 
@@ -35,11 +37,11 @@ class PageState:
     history: int
     seen: dict[str, Seen]
     logs_at: dict[str, int] = field(default_factory=dict)
-    wait_s: int = _LATER_S
+    wait_s: float = _LATER_S
 
     def look(self) -> list[tuple[str, object]]:
         """(event, data) of all that is new since the last look."""
-        self.wait_s = _SOON_S
+        self.wait_s, began = _SOON_S, time.thread_time()
         try:
             with self.job.database().at_once():
                 metrics = self.store.of(self.job)
@@ -52,6 +54,7 @@ class PageState:
                 self.wait_s = _LATER_S
         except Exception as error:  # the next look may do better
             found = [("problem", shown(str(error)))]
+        self.wait_s = max(self.wait_s, round(_SHARE * (time.thread_time() - began), 1))
         lines = logs.follow(self.job.dir, self.logs_at)
         return [*found, *(("log", [name, text]) for name, text in lines.items())]
 

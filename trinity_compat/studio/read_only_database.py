@@ -12,25 +12,29 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer.database import LATEST, Database, _parse
-from trinity_compat.buffer.reading import connect_to_read
+from trinity_compat.buffer.database import LATEST, _parse
+from trinity_compat.buffer.reading import UntrustedDatabase, connect_to_read
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.untrusted_sqlite import ReadLimits
 from trinity_compat.studio import job_files
 
 T = TypeVar("T")
 _WAIT_S = 2.0  # for a database that is locked just now
+_LIMITS = ReadLimits(cpu_s=5.0)  # of a request; a page takes a tenth of a second
 
 
-class ReadOnlyDatabase(Database):
+class ReadOnlyDatabase(UntrustedDatabase):
     """``Database`` that never migrates and refuses to write.
 
     A connection lives for one read, or those of one ``at_once``: opening one reads the whole WAL where no run
     keeps its index.
 
     ``job``: where the database lies in this folder, no link leads to it. Raises UserError where there is no
-    database, or one of another schema.
+    database, or one of another schema, where it is damaged or hostile, and where a read takes too much.
     """
+
+    limits = _LIMITS
 
     def __init__(self, url: str, job: Path) -> None:
         self.url = _parse(url)
@@ -53,7 +57,10 @@ class ReadOnlyDatabase(Database):
         if write:
             raise PermissionError("the studio opens a job's database read-only")
         shared: sa.Connection | None = getattr(self._shared, "conn", None)
-        return super().run(work, write=False) if shared is None else work(shared)
+        if shared is None:
+            return super().run(work, write=False)
+        with self._explained():
+            return work(shared)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -61,7 +68,7 @@ class ReadOnlyDatabase(Database):
         if getattr(self._shared, "conn", None) is not None:
             yield
             return
-        with self.transaction(write=False) as conn:
+        with self._explained(), self.transaction(write=False) as conn:
             self._shared.conn = conn
             try:
                 yield
@@ -70,10 +77,7 @@ class ReadOnlyDatabase(Database):
 
     def _make_engine(self) -> sa.Engine:
         if self.dialect == "sqlite":
-            # No connection is kept: an idle reader would hold back the checkpoint of the run's WAL.
-            engine = sa.create_engine("sqlite://", creator=self._connect, poolclass=sa.NullPool)
-            sa.event.listen(engine, "begin", lambda conn: conn.exec_driver_sql("BEGIN"))
-            return engine
+            return self._reading_engine(self._connect)
         arguments = {"connect_timeout": 5, "options": "-c default_transaction_read_only=on"}
         return sa.create_engine(self.url, connect_args=arguments, poolclass=sa.NullPool)
 
@@ -97,13 +101,8 @@ class ReadOnlyDatabase(Database):
 
     def _connect(self) -> sqlite3.Connection:
         self._look_at_file()
-        # A WAL's index would stand in the way of the owner of another user's file.
-        is_foreign = self._file.stat().st_uid != os.geteuid()
-        connection = connect_to_read(self._file, timeout_s=_WAIT_S, untouched=is_foreign)
+        connection = connect_to_read(self._file, self.limits, timeout_s=_WAIT_S)
         try:
-            # The file may be another user's making: its schema may call nothing, its pages are checked.
-            connection.execute("PRAGMA trusted_schema=OFF")
-            connection.execute("PRAGMA cell_size_check=ON")
             # SQLite follows links before it opens, and says here where they led.
             connection.text_factory = bytes
             place = connection.execute("PRAGMA database_list").fetchone()[2]

@@ -24,6 +24,7 @@ from trinity_compat.studio.summaries import Summaries
 PAGE = 50
 _OFFERED = 60  # configuration keys
 _READING_S = 0.4  # of a request, for runs that are not on its page
+_READING_PAGE_S = 5.0  # for those that are: other users' jobs among them may be made to take long
 _FIGURES = ("step", "reward", "lag", "tokens_per_s", "step_s")  # columns that sort by a row's figure
 SORTS = ("changed", "name", "state", *_FIGURES)
 Value = float | str | None
@@ -86,8 +87,11 @@ def runs(request: Request) -> Response:
     chosen = ChosenRuns.of(everything, query, studio.summaries, notes)
     first = chosen.first_after(query.after)
     jobs = chosen.jobs[first : first + PAGE]
-    read, _ = studio.summaries.of_all([job for job in jobs if job.name not in chosen.known], math.inf)
+    missing = [job for job in jobs if job.name not in chosen.known]
+    read, unread = studio.summaries.of_all(missing, _READING_PAGE_S)
     known = {**chosen.known, **read}
+    last = jobs[-1:]
+    jobs = [job for job in jobs if job.name in known]
     summaries = {job.name: known[job.name] for job in jobs}
     configurations = {job.name: studio.summaries.configuration(job) for job in jobs}
     places = {job.name: job.dir.root for job in jobs}
@@ -115,8 +119,8 @@ def runs(request: Request) -> Response:
         "count": len(chosen.jobs),
         "first": first,
         "shown": len(jobs),
-        "next": chosen.place(jobs[-1]) if first + PAGE < len(chosen.jobs) else "",
-        "unread": chosen.unread,
+        "next": chosen.place(last[0]) if first + PAGE < len(chosen.jobs) else "",
+        "unread": chosen.unread + unread,
         "offered": _differing(list(configurations.values())),
         "states": MEANS,
         "tags": sorted({tag for job in everything for tag in notes.get(str(job.dir.root), NONE).tags}),

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from trinity_compat.buffer import codec, queries
 from trinity_compat.buffer.queries import query
+from trinity_compat.common.errors import UserError
 from trinity_compat.studio.jobs import Job
 
 Row = dict[str, float]
@@ -19,6 +20,7 @@ _ROWS = """SELECT role, step, CAST(metrics AS TEXT) FROM metrics
 WHERE voided_in IS NULL AND step >= :first AND (role = 'trainer' OR role LIKE 'explorer%')
 ORDER BY history_id, step"""
 _KEPT = 20  # jobs whose metrics stay in memory
+_MOST_FIGURES = 8_000_000  # that stay, of some 100 bytes each; one job may have half of them
 
 
 class Metrics:
@@ -26,6 +28,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[int, Row]] = {}
+        self.figures = 0
         self.history = 0
         self._lock = threading.Lock()
 
@@ -37,11 +40,17 @@ class Metrics:
     def _read(self, conn: sa.Connection) -> None:
         history = int(conn.execute(query(queries.HISTORY)).scalar_one())
         if history != self.history:  # a resume took rows back
-            self.rows, self.history = {}, history
+            self.rows, self.figures, self.history = {}, 0, history
         # The last step again: its evaluation is added to it later. Sides stand at different steps.
         first = min((max(rows) for rows in self.rows.values() if rows), default=0)
         for role, step, text in conn.execute(query(_ROWS), {"first": first}):
-            self.rows.setdefault(role, {})[step] = codec.numbers(text)
+            rows = self.rows.setdefault(role, {})
+            self.figures -= len(rows.get(step, ()))
+            rows[step] = codec.numbers(text)
+            self.figures += len(rows[step])
+            if self.figures > _MOST_FIGURES // 2:
+                self.rows, self.figures = {}, 0
+                raise UserError(f"its metrics are more than {_MOST_FIGURES // 2:,} figures")
 
     def last(self) -> dict[str, Seen]:
         """Role → its newest step, and how many figures that has."""
@@ -109,7 +118,11 @@ class SeriesCache:
         with self._lock:
             found = self._kept.pop(job.dir.root, None) or Metrics()
             self._kept[job.dir.root] = found
-            while len(self._kept) > _KEPT:
-                self._kept.pop(next(iter(self._kept)))
         found.update(job)
+        with self._lock:
+            while len(self._kept) > 1 and self._are_many():
+                self._kept.pop(next(iter(self._kept)))
         return found
+
+    def _are_many(self) -> bool:
+        return len(self._kept) > _KEPT or sum(one.figures for one in self._kept.values()) > _MOST_FIGURES

@@ -23,6 +23,7 @@ from trinity_compat.studio.run_state import RunSummary
 
 _GOES_ON = ("running", "starting")
 _SETTLED_S = 2.0  # files that changed later than that may change again within one tick of their clock
+_COSTLY_S, _SHARE = 0.5, 20  # a run that takes more CPU time to read has a twentieth of a core at most
 _AT_ONCE = 50  # entries that are written together
 _NUMBERS = ("reward", "lag", "tokens_per_s", "step_s")
 
@@ -31,6 +32,7 @@ _NUMBERS = ("reward", "lag", "tokens_per_s", "step_s")
 class _Kept:
     signature: Signature | None
     summary: RunSummary
+    until: float = 0.0  # on the monotonic clock: it is not read again before
     values: dict[str, object] = field(default_factory=dict)  # of the configuration, those asked for
 
 
@@ -105,10 +107,12 @@ class Summaries:
 
     def _fresh(self, job: Job) -> RunSummary | None:
         """Return the summary that still holds, None where the job has to be read."""
+        kept = self._kept.get(job.dir.root)
+        if kept and time.monotonic() < kept.until:
+            return kept.summary
         signature = job.signature()
         if signature is None:
             return None
-        kept = self._kept.get(job.dir.root)
         if kept is None and self._index:
             text = self._index.summary(job.dir.root, _stamp(signature))
             summary = None if text is None else _summary_of(job.name, text)
@@ -122,11 +126,14 @@ class Summaries:
         # A run that goes on keeps its database open for the next look; of the others nothing is held.
         reader = job if kept and kept.summary.state in _GOES_ON else Job(job.name, job.dir.root)
         signature = job.signature()
+        began = time.thread_time()
         try:
             found = run_state.summary_of(reader)
         except Exception as error:
             found = RunSummary(job.name, run_state.without_figures(job), problem=shown(str(error)))
-        self._kept[job.dir.root] = _Kept(signature, found)
+        cost = time.thread_time() - began
+        until = time.monotonic() + _SHARE * cost if cost > _COSTLY_S else 0.0
+        self._kept[job.dir.root] = _Kept(signature, found, until)
         if self._index and signature is not None and not found.problem and found.state not in _GOES_ON:
             changed = max(times[2] for times in signature if times) / 1e9
             if abs(time.time() - changed) > _SETTLED_S:

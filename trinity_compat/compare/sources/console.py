@@ -14,8 +14,10 @@ from trinity_compat.compare.sources.tables import PrintedDecimals, number_of
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STEP_LINE = re.compile(r"(?:^|[\s)\]>])step:(\d+) - (\S+:.*)$")
 _PREFIX = re.compile(r"^\(\w+ pid=[^)]*\) ?")
-_MOST_BEFORE = 100_000  # lines before the first metrics in which the configuration is looked for
-_MOST_TRIED = 50  # lines that may end it
+_MOST_BEFORE = 8 << 20  # characters in which the configuration is looked for, from where it may begin
+_LONGEST = 512 << 10  # characters of a configuration: Python's parser takes some 300 times their size
+_MOST_TRIED = 8 * _LONGEST  # characters that are parsed, since several lines may end it
+_MOST_METRICS = 100_000
 _CONFIG_BEGINS = "{'actor_rollout_ref':"  # pprint sorts the keys; no other key of veRL's stands before it
 
 
@@ -23,6 +25,7 @@ def read(path: Path) -> RunMetrics:
     """One run, with Ray's prefixes and colours taken off. Raises UserError where no metric is found."""
     series: dict[str, Series] = {}
     config: list[str] = []
+    held = 0
     printed = PrintedDecimals()
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in (_ANSI.sub("", raw.rstrip("\n")) for raw in file):
@@ -31,8 +34,11 @@ def read(path: Path) -> RunMetrics:
                 for name, value, text in _pairs(match[2]):
                     printed.add(text)
                     series.setdefault(name, Series()).add(int(match[1]), value)
-            elif not series and len(config) < _MOST_BEFORE:  # what stands before the first metrics
-                config.append(line)
+                if len(series) > _MOST_METRICS:
+                    raise UserError(f"more than {_MOST_METRICS:,} metrics", where=Where(str(path)))
+            elif not series and held < _MOST_BEFORE and (config or _CONFIG_BEGINS in line):
+                config.append(line[:_LONGEST])
+                held += len(config[-1])
     if not series:
         raise UserError(
             "no metric found: neither event files, a table, nor veRL console lines (step:N - key:value - …)",
@@ -67,11 +73,13 @@ def configuration(lines: Iterable[str]) -> Mapping[str, object]:
         elif text and head == prefix:
             # a line that was cut where a pipe's buffer was full goes on without pprint's indent
             text += f"\n{rest}" if rest.startswith(" ") else rest
+        if len(text) > _LONGEST:
+            text = ""
         if text and rest.endswith("}"):
             if found := _literal(text):
                 return found
-            tried += 1
-            if tried == _MOST_TRIED:
+            tried += len(text)
+            if tried > _MOST_TRIED:
                 break
     return {}
 

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from trinity_compat.common.errors import UserError, Where
@@ -26,17 +27,21 @@ _DECIMALS = re.compile(r"\d\.(\d+)(?![\de])", re.I)  # an exponent's digits are 
 
 def read_csv(path: Path) -> RunMetrics:
     """A CSV with a step column; W&B's panel export names its columns ``run - metric``."""
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        rows = list(csv.DictReader(file))
-    if not rows:
-        raise UserError("this CSV has no rows", where=Where(str(path)))
-    run = _from_rows(path, ({_column(k): v for k, v in row.items() if k} for row in rows))
     printed = PrintedDecimals()
-    for text in (value for row in rows for value in row.values() if isinstance(value, str)):
-        if number_of(text) is not None:
-            printed.add(text)
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        rows = csv.DictReader(file)
+        if (first := next(rows, None)) is None:
+            raise UserError("this CSV has no rows", where=Where(str(path)))
+        run = _from_rows(path, (_csv_row(row, printed) for row in chain((first,), rows)))
     run.resolution = printed.resolution
     return run
+
+
+def _csv_row(row: Mapping[str, str], printed: PrintedDecimals) -> Mapping[str, str]:
+    for text in row.values():
+        if isinstance(text, str) and number_of(text) is not None:
+            printed.add(text)
+    return {_column(name): text for name, text in row.items() if name}
 
 
 def _column(name: str) -> str:
