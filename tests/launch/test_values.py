@@ -7,7 +7,7 @@ import pytest
 
 from trinity_compat.common.errors import Where
 from trinity_compat.common.limits import BudgetExceeded
-from trinity_compat.launch import EnvRef, UnknownPiece, read_text
+from trinity_compat.launch import EnvRef, UnknownPiece, WordPart, read_text
 from trinity_compat.launch.bash.branch_search import search
 from trinity_compat.launch.bash.files import PathFacts
 from trinity_compat.launch.bash.options import OptionSpec
@@ -109,11 +109,13 @@ def test_neighbours_without_a_source_are_one_part():
 
 
 def test_doubt_is_the_first_part_that_is_not_settled():
-    nested = TextPiece("d", HERE, EnvRef("N", "d", to_word((OPEN,), HERE).parts))
+    nested = TextPiece(
+        "d", HERE, EnvRef("N", "d", (WordPart("d", EnvRef("M", "d", (WordPart("d", EnvRef("O")),))),))
+    )
     unset = TextPiece("d", HERE, EnvRef("N", "d", to_word((PLAIN, UNSET), HERE).parts))
     given = TextPiece("d", HERE, EnvRef("N", "d", to_word((PLAIN, GIVEN), HERE).parts))
     found = [doubt_in([(PLAIN,), (one,)]) for one in (PLAIN, GIVEN, given, OPEN, UNSET, nested, unset)]
-    assert found == [None, None, None, UNKNOWN, EnvRef("U"), UNKNOWN, EnvRef("U")]
+    assert found == [None, None, None, UNKNOWN, EnvRef("U"), EnvRef("O"), EnvRef("U")]
     assert derived("t", [(PLAIN, GIVEN)], "e", HERE) == literal("t", HERE)
     assert shown(derived("t", [(PLAIN,), (OPEN,)], "e", HERE)) == ["t<e>"]
     assert literal("", HERE) == ()

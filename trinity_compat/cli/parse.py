@@ -21,7 +21,7 @@ from trinity_compat.cli._shared import (
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import hidden, shown
 from trinity_compat.launch import EnvRef, Launch, Reading, Word, merged, read_argv, read_script, read_text
-from trinity_compat.launch.bash.traced_text import TextPiece, open_source
+from trinity_compat.launch.bash.traced_text import open_source
 from trinity_compat.launch.environment import unused_variables
 
 
@@ -94,6 +94,10 @@ def as_json(reading: Reading) -> dict[str, Any]:
 
 
 def _launch(launch: Launch) -> dict[str, Any]:
+    places: list[tuple[dict[str, Any], Word]] = [
+        *(({"arg": index}, word) for index, word in enumerate(launch.arguments)),
+        *(({"arg": None, "env": name}, word) for name, word in launch.env.items()),
+    ]
     return {
         "module": launch.module,
         **({"taken_for": launch.main} if launch.main else {}),
@@ -101,23 +105,18 @@ def _launch(launch: Launch) -> dict[str, Any]:
         "line": launch.where.line,
         "env": {name: hidden(name, word.text) for name, word in launch.env.items()},
         "unresolved": [
-            {"arg": index, "expression": expression, "line": word.where.line, "variable": variable}
-            for index, word in enumerate(launch.arguments)
+            {**place, "expression": expression, "line": word.where.line, "variable": variable}
+            for place, word in places
             for expression, variable in _open_pieces(word)
         ],
     }
-
-
-def unresolved(word: Word) -> list[str]:
-    """The expressions of a word that are open: unknown output, and variables that nothing sets."""
-    return [expression for expression, _ in _open_pieces(word)]
 
 
 def _open_pieces(word: Word) -> list[tuple[str, str]]:
     """Return each open expression of a word, and the variable with which --env gives it, '' for none."""
     found: list[tuple[str, str]] = []
     for part in word.parts:
-        source = open_source(TextPiece(part.text, word.where, part.source))
+        source = open_source(part)
         if source is not None:
             found.append(
                 (f"${{{source.name}}}", source.name)
@@ -125,6 +124,11 @@ def _open_pieces(word: Word) -> list[tuple[str, str]]:
                 else (source.expression, source.variable)
             )
     return found
+
+
+def _still_open(word: Word) -> str:
+    still = [expression for expression, _ in _open_pieces(word)]
+    return f"   [open: {', '.join(still)}]" if still else ""
 
 
 def as_text(reading: Reading) -> str:
@@ -135,12 +139,11 @@ def as_text(reading: Reading) -> str:
         taken = f", taken for {launch.main}" if launch.main else ""
         lines.append(f"{launch.where}: {launch.module}{taken}{wrapped}, {len(launch.arguments)} arguments")
         lines += [
-            f"  {name}={_on_one_line(str(hidden(name, word.text)))}" for name, word in launch.env.items()
+            f"  {name}={_on_one_line(str(hidden(name, word.text)))}{_still_open(word)}"
+            for name, word in launch.env.items()
         ]
         for word in launch.arguments:
-            still = unresolved(word)
-            note = f"   [open: {', '.join(still)}]" if still else ""
-            lines.append(f"  {word.where.line:>5}  {_on_one_line(shown(word.text))}{note}")
+            lines.append(f"  {word.where.line:>5}  {_on_one_line(shown(word.text))}{_still_open(word)}")
     if not reading.launches:
         lines.append(f"{reading.source}: no training main is launched")
     lines += map(str, merged(reading.diagnostics))

@@ -21,6 +21,9 @@ class EnvRef:
     ``default`` is the text of ``${NAME:-default}``; None when the script gives none. ``parts`` are the
     default's own pieces when it is not literal (``${MODEL:-$HOME/models/x}``), else empty. ``required``: bash
     ends the script where the variable is unset (``${NAME:?}``, ``set -u``); otherwise it is empty there.
+
+    Raises ValueError where ``parts`` hold an `UnknownPiece`, at any depth: then the value is not known
+    either, and the unknown piece stands in its place (``${LR:-$(cmd)}`` is as open as ``$(cmd)``).
     """
 
     name: str
@@ -28,18 +31,25 @@ class EnvRef:
     parts: tuple[WordPart, ...] = ()
     required: bool = False
 
+    def __post_init__(self) -> None:
+        """Check that the default is known."""
+        if any(isinstance(part.source, UnknownPiece) for part in self.parts):
+            raise ValueError(f"the default of ${self.name} is not known")
+
 
 @dataclass(frozen=True, slots=True)
 class UnknownPiece:
     """A piece that only running something reveals: ``$(nvidia-smi …)``, ``$(hostname)``.
 
-    ``variable`` is the name that the script sets to exactly this piece, so that ``--env`` can set it instead;
-    else empty.
+    ``variable`` is the name that the script sets to exactly this piece, or whose default holds it, so that
+    ``--env`` can set it instead; else empty. ``words``: not quoted, so that it may become any number of
+    words: how many elements or arguments there are is not known, nor which of them the later ones are.
     """
 
     expression: str
     where: Where
     variable: str = ""
+    words: bool = False
 
 
 @dataclass(frozen=True, slots=True)

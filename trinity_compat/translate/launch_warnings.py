@@ -107,7 +107,7 @@ def _open(view: LaunchView) -> Iterator[Caution]:
     words = [*view.launch.arguments, *view.launch.env.values()]
     for word in words:
         for part in word.parts:
-            if isinstance(part.source, UnknownPiece) and not part.text:
+            if isinstance(part.source, UnknownPiece):
                 yield Caution(
                     "TW013",
                     f"{part.source.expression} is kept as written: only a run of the script gives its value",

@@ -13,7 +13,16 @@ from trinity_compat.common.limits import Budget, BudgetExceeded
 from trinity_compat.launch.bash.branch_search import Guesses
 from trinity_compat.launch.bash.files import PathFacts, absolute
 from trinity_compat.launch.bash.slurm import SlurmVariable
-from trinity_compat.launch.bash.traced_text import EMPTY, TextPiece, Value, literal, text_of
+from trinity_compat.launch.bash.traced_text import (
+    EMPTY,
+    TextPiece,
+    Value,
+    as_one_word,
+    literal,
+    named,
+    text_of,
+    uncounted,
+)
 from trinity_compat.launch.bash.tree import Node, ParsedText
 from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Start, UnknownPiece
 
@@ -191,6 +200,8 @@ class Shell:
     stdout: list[TextPiece] | None = None
     status: int = 0
     doubt: UnknownPiece | EnvRef | None = None  # why the last status is a guess
+    deciding: bool = False  # in the condition of an if or a loop, which says what it assumes
+    noted: UnknownPiece | EnvRef | None = None  # the doubt of an && or || that has been said
     lacking: UnknownPiece | None = None  # a test that is false because a file isn't there, now
     pipe_statuses: tuple[Value, ...] = ()  # PIPESTATUS
     exit_trap: Value | None = None  # the code of trap … EXIT
@@ -208,6 +219,7 @@ class Shell:
     scripts: list[Value] = field(default_factory=list)  # BASH_SOURCE, innermost last
     frames: list[str] = field(default_factory=list)  # FUNCNAME
     getopts_at: tuple[int, int] = (1, 0)
+    assigned_unread: UnknownPiece | EnvRef | None = None  # what isn't known and may have set any variable
     vanished: UnknownPiece | EnvRef | None = None  # what took a word of this command with it
     ended_at: Where | None = None
     wrapper: tuple[str, ...] = ()  # the programs that started this shell
@@ -300,6 +312,7 @@ class Shell:
 
     def _user_value(self, name: str, value: Value) -> Value:
         """Return the user's value of ``name`` where the script sets it to the output of a program."""
+        value = as_one_word(value)
         opened = next((bit.source for bit in value if isinstance(bit.source, UnknownPiece)), None)
         if opened is None:
             return value
@@ -325,8 +338,19 @@ class Shell:
             value = literal(text_of(value), self.where)
         return value
 
-    def set_element(self, name: str, key: str | int, value: Value, *, append: bool = False) -> None:
-        """``name[key]=value``; the key is already evaluated."""
+    def set_element(
+        self,
+        name: str,
+        key: str | int,
+        value: Value,
+        *,
+        append: bool = False,
+        doubt: UnknownPiece | EnvRef | None = None,
+    ) -> None:
+        """``name[key]=value``; the key is already evaluated.
+
+        ``doubt``: why the key is not known; then it may be any element, or one more.
+        """
         old = self.variables.get(name) or Variable()
         if old.readonly:
             self.warn("TP107", f"{name} is readonly; bash refuses to change it")
@@ -334,9 +358,19 @@ class Shell:
         array = self.as_array(old)
         slot: Any = key if old.is_table else self._index(array, int(key))
         array[slot] = self._shaped(old, array.get(slot, EMPTY), value, append)
+        if doubt is not None:
+            array = dict.fromkeys(array, uncounted(f"{name}[{named(doubt)}]", self.where))
         self.budget.fields(len(array))
         exported = old.exported or "a" in self.options
         self.put(name, replace(old, value=None, array=array, exported=exported, given=False))
+
+    def unset_element(self, name: str, key: str | int, doubt: UnknownPiece | EnvRef | None) -> None:
+        """``unset name[key]``; ``doubt``: why the key is not known."""
+        old = self.variables[name]
+        array = {k: v for k, v in self.as_array(old).items() if k != key or doubt is not None}
+        if doubt is not None:
+            array = dict.fromkeys(array, uncounted(f"{name}[{named(doubt)}]", self.where))
+        self.put(name, replace(old, array=array))
 
     @staticmethod
     def _index(array: dict[Any, Value], index: int) -> int:
@@ -356,6 +390,24 @@ class Shell:
             return sorted(keys)
         keys.reverse()  # within a bucket the newest comes first
         return sorted(keys, key=_bucket)
+
+    def open_variables(self, why: UnknownPiece | EnvRef) -> None:
+        """Something that isn't known may have set any variable: none has a known value now.
+
+        Those that the user gave, or that bash keeps, stay.
+        """
+        self.assigned_unread = why
+        kept = {"PATH", "HOME", "PWD", "OLDPWD", "IFS"}
+        for name, variable in self.variables.items():
+            if variable.given or variable.readonly or name in kept:
+                continue
+            value, array = variable.value, variable.array
+            if value is not None:
+                value = (TextPiece(text_of(value), self.where, UnknownPiece(named(why), self.where, name)),)
+            if array is not None:
+                array = {"" if variable.is_table else 0: uncounted(named(why), self.where)}
+            self.variables[name] = replace(variable, value=value, array=array)
+        self.touched.intersection_update(self.variables)
 
     def unset(self, name: str) -> None:
         """``unset name``."""

@@ -7,7 +7,7 @@ comes from the surroundings or cannot be known, the `EnvRef` or `Open` that says
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.model import EnvRef, UnknownPiece, Word, WordPart
@@ -39,6 +39,11 @@ def shown(value: Value) -> str:
     return "".join(f"${b.source.name}" if isinstance(b.source, EnvRef) else b.text for b in value)
 
 
+def named(source: UnknownPiece | EnvRef) -> str:
+    """The expression of what isn't known: ``$NAME``, ``$(command)``."""
+    return source.expression if isinstance(source, UnknownPiece) else f"${source.name}"
+
+
 def literal(text: str, where: Where) -> Value:
     """A known text written at ``where``."""
     return (TextPiece(text, where),) if text else EMPTY
@@ -54,20 +59,12 @@ def lines_of(text: str, where: Where) -> Value:
     return tuple(TextPiece(line, Where(where.file, where.line + i)) for i, line in enumerate(lines) if line)
 
 
-def open_source(bit: TextPiece) -> UnknownPiece | EnvRef | None:
-    """Why a bit isn't settled: an open value, or a variable without a default."""
-    if isinstance(bit.source, UnknownPiece):
-        return bit.source
-    if isinstance(bit.source, EnvRef):
-        if bit.source.default is None:
-            return bit.source
-        return next((part.source for part in bit.source.parts if _unsettled(part)), None)
-    return None
-
-
-def _unsettled(part: WordPart) -> bool:
-    source = part.source
-    return isinstance(source, UnknownPiece) or (isinstance(source, EnvRef) and source.default is None)
+def open_source(bit: TextPiece | WordPart) -> UnknownPiece | EnvRef | None:
+    """Why a bit isn't settled: an open value, or a variable without a default, at any depth."""
+    source = bit.source
+    if not isinstance(source, EnvRef) or source.default is None:
+        return source
+    return next((found for part in source.parts if (found := open_source(part)) is not None), None)
 
 
 def doubt_in(values: Iterable[Value]) -> UnknownPiece | EnvRef | None:
@@ -77,6 +74,26 @@ def doubt_in(values: Iterable[Value]) -> UnknownPiece | EnvRef | None:
             if bit.source is not None and (found := open_source(bit)) is not None:
                 return found
     return None
+
+
+def is_uncounted(value: Value) -> bool:
+    """Return whether the value, one of a list, may stand for any number of words."""
+    return any(isinstance(bit.source, UnknownPiece) and bit.source.words for bit in value)
+
+
+def as_one_word(value: Value) -> Value:
+    """The value where it is a single text: assigned to a name, or taken from its place in a list."""
+    if not is_uncounted(value):
+        return value
+    return tuple(
+        replace(bit, source=replace(bit.source, words=False)) if isinstance(bit.source, UnknownPiece) else bit
+        for bit in value
+    )
+
+
+def uncounted(expression: str, where: Where) -> Value:
+    """An open piece that stands for any number of words."""
+    return (TextPiece("", where, UnknownPiece(expression, where, words=True)),)
 
 
 def derived(text: str, sources: Iterable[Value], expression: str, where: Where) -> Value:

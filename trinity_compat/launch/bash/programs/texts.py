@@ -1,4 +1,4 @@
-"""Programs that hand text on: ``cat``, ``tee``, ``tr``, and uses of ``awk`` and ``wc`` that count."""
+"""Programs that hand text on: cat, tee, tr, grep, xargs, and the uses of awk and wc that count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from collections.abc import Callable
 
 from trinity_compat.launch.bash.options import ParsedOptions
 from trinity_compat.launch.bash.state import Shell
-from trinity_compat.launch.bash.traced_text import Value, derived, doubt_in, text_of
+from trinity_compat.launch.bash.traced_text import (
+    TextPiece,
+    Value,
+    derived,
+    doubt_in,
+    literal,
+    slice_value,
+    text_of,
+)
+from trinity_compat.launch.bash.words import regex
 from trinity_compat.launch.bash.words.matching import CLASSES
 from trinity_compat.launch.bash.words.quoting import ansi_c
 from trinity_compat.launch.model import UnknownPiece
@@ -44,6 +53,63 @@ def tee(sh: Shell, given: ParsedOptions) -> int:
                 sh.files.write(path, value, append=given.has("a"))
     sh.write(value)
     return 0
+
+
+_BASIC_SPECIAL = re.compile(r"[\\+?{}|()]")  # read otherwise in a basic expression than in an extended one
+_XARGS_PIECE = re.compile(r"""\s+|"([^"\n]*)"|'([^'\n]*)'|\\(.)|([^\s"'\\]+)""", re.S)
+
+
+def grep(sh: Shell, given: ParsedOptions) -> int | None:
+    """``grep [-EFchiqsvx] PATTERN [FILE]`` of known text; None where the text or the pattern isn't read."""
+    pattern, *files = [given.value("e"), *given.operands] if given.has("e") else [*given.operands, ()]
+    files = [file for file in files if file]
+    content = _known_input(sh, files)
+    text = text_of(pattern)
+    if content is None or not (given.has("EF") or not _BASIC_SPECIAL.search(text)):
+        return None
+    chars = [(char, given.has("F")) for char in (f"^({text})$" if given.has("x") else text)]
+    lines, at = list[Value](), 0
+    try:
+        for line in text_of(content).splitlines(keepends=True):
+            found = regex.search(chars, line.removesuffix("\n"), sh.budget, fold=given.has("i"))
+            if (found is None) == given.has("v"):
+                lines.append(slice_value(content, at, at + len(line)))
+            at += len(line)
+    except regex.BadExpression:
+        return None
+    if given.has("c"):
+        sh.write_line(literal(str(len(lines)), sh.where))
+    elif not given.has("q"):
+        for value in lines:
+            sh.write(value if text_of(value).endswith("\n") else (*value, TextPiece("\n", sh.where)))
+    return 0 if lines else 1
+
+
+def _known_input(sh: Shell, files: list[Value]) -> Value | None:
+    """The content of the file, or of stdin where there is none; None for what isn't known, or several."""
+    if len(files) > 1 or (not files and sh.stdin is None):
+        return None
+    content = sh.stdin if not files else sh.files.read(sh.files_path(files[0]))
+    return None if content is None or doubt_in([content]) else content
+
+
+def xargs(sh: Shell, given: ParsedOptions) -> int | None:
+    """``xargs`` alone, or with echo: the words of stdin on one line, their quotes taken off."""
+    content = _known_input(sh, [])
+    if content is None or given.texts() not in ([], ["echo"]):
+        return None
+    words, word, at, text = list[str](), None, 0, text_of(content)
+    while at < len(text):
+        piece = _XARGS_PIECE.match(text, at)
+        if piece is None:  # a quote that nothing closes: xargs stops
+            return None
+        at = piece.end()
+        if piece.lastindex is not None:
+            word = (word or "") + piece[piece.lastindex]
+        elif word is not None:
+            words.append(word)
+            word = None
+    return sh.write_line(literal(" ".join([*words, *([word] if word is not None else [])]), sh.where))
 
 
 def awk(sh: Shell, given: ParsedOptions) -> int | None:

@@ -8,10 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from trinity_compat.launch.bash.state import Discard, Shell, Variable
-from trinity_compat.launch.bash.traced_text import EMPTY, Value, derived, doubt_in, from_character, text_of
+from trinity_compat.launch.bash.traced_text import (
+    EMPTY,
+    Value,
+    derived,
+    doubt_in,
+    from_character,
+    is_uncounted,
+    named,
+    text_of,
+    uncounted,
+)
 from trinity_compat.launch.bash.tree import Node
 from trinity_compat.launch.bash.words import expansion, parameters
 from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
+from trinity_compat.launch.model import UnknownPiece
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 DECLARED = re.compile(r"[A-Za-z_]\w*(?=\+?=|\[|\Z)", re.ASCII)
@@ -30,11 +41,10 @@ def assign(sh: Shell, node: Node) -> None:
         return
     value = scalar_value(sh, node)
     if node.get("Index"):
-        key = parameters.index_key(sh, sh.unit, name, node["Index"])
+        key, of_key = parameters.index_key(sh, sh.unit, name, node["Index"])
         before = Shell.as_array(variable or Variable()).get(key)
-        sh.set_element(
-            name, key, as_integer(sh, variable, value, before if append else None, name), append=append
-        )
+        value = as_integer(sh, variable, value, before if append else None, name)
+        sh.set_element(name, key, value, append=append, doubt=doubt_in(of_key))
         return
     _set_scalar(sh, name, value, append=append)
 
@@ -87,11 +97,10 @@ def _fill_array(sh: Shell, node: Node, array: dict[Any, Value]) -> None:
     at = max(array, default=-1) + 1
     for element in node.get("Elems") or []:
         if element.get("Index"):
-            try:
-                at = expansion.evaluate(sh, sh.unit, element["Index"])[0]
-            except BadArithmetic:
-                at = 0
+            at, of_key = expansion.evaluate_or_open(sh, sh.unit, element["Index"])
             array[at] = expansion.expand_single(sh, sh.unit, element.get("Value"), tilde="assign")
+            if (doubt := doubt_in(of_key)) is not None:
+                array[at] = uncounted(f"[{named(doubt)}]={text_of(array[at])}", sh.where)
             at += 1
             continue
         for value in expansion.expand_words(sh, sh.unit, [element["Value"]]):
@@ -104,7 +113,9 @@ def _fill_table(sh: Shell, node: Node, table: dict[Any, Value]) -> None:
     for element in node.get("Elems") or []:
         value = expansion.expand_single(sh, sh.unit, element.get("Value"), tilde="assign")
         if element.get("Index"):
-            table[parameters.table_key(sh, sh.unit, element["Index"])] = value
+            key, of_key = parameters.table_key(sh, sh.unit, element["Index"])
+            doubt = doubt_in(of_key)
+            table[key] = value if doubt is None else uncounted(f"[{named(doubt)}]", sh.where)
         elif pending is None:
             pending = text_of(value)
         else:
@@ -143,6 +154,11 @@ def _expanded(sh: Shell, arg: Node) -> list[Value]:
 def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> int:
     """An argument that is only known after expansion: a flag, a name or ``name=value``. Its status."""
     text = text_of(value)
+    if is_uncounted(value):
+        why = doubt_in([value]) or UnknownPiece(text, sh.where)
+        sh.warn("TP101", f"{kind} of {named(why)}, which cannot be known here: it may set any variable")
+        sh.open_variables(why)
+        return 0
     if text[:1] in "-+" and len(text) > 1 and "=" not in text:
         flags.append(text)
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from trinity_compat.launch import entrypoints
@@ -19,14 +20,22 @@ from trinity_compat.launch.bash.traced_text import (
     Value,
     doubt_in,
     from_character,
+    is_uncounted,
     literal,
+    named,
     text_of,
+    uncounted,
 )
 from trinity_compat.launch.bash.words import parameters
 from trinity_compat.launch.bash.wrappers import external, shells
 from trinity_compat.launch.model import UnknownPiece
 
 Args = list[Value]
+# Programs that print what a shell needs for themselves: functions, PATH and variables of their own names.
+HOOK = re.compile(
+    r"\b(conda|mamba|micromamba|ssh-agent|dircolors|direnv|pyenv|rbenv|fnm|mise|brew|starship|modulecmd|spack"
+    r"|opam|pixi|keychain)\b"
+)
 
 
 def _nothing(sh: Shell, args: Args) -> int:
@@ -63,6 +72,9 @@ def _jump(sh: Shell, args: Args, *, again: bool) -> int:
 def _shift(sh: Shell, args: Args) -> int:
     text = text_of(args[0]) if args else "1"
     count = int(text) if text.isdigit() and len(text) < 9 else -1
+    if doubt_in(args) or any(map(is_uncounted, sh.positional[: max(count, 0)])):
+        sh.positional = [uncounted('"$@"', sh.where)]
+        return 0
     if not 0 <= count <= len(sh.positional):
         return 1
     sh.positional = sh.positional[count:]
@@ -118,7 +130,8 @@ def _unset(sh: Shell, given: ParsedOptions) -> int:
             sh.warn("TP107", f"{name} is readonly; bash refuses to unset it")
             status = 1
         elif bracket and variable is not None and variable.array is not None:
-            variable.array.pop(parameters.key_of(sh, name, index[:-1], sh.where), None)
+            key, of_key = parameters.key_of(sh, name, index[:-1], sh.where)
+            sh.unset_element(name, key, doubt=doubt_in(of_key))
         else:
             sh.unset(name)
     return status
@@ -127,9 +140,14 @@ def _unset(sh: Shell, given: ParsedOptions) -> int:
 def _eval(sh: Shell, args: Args) -> int:
     value = parameters.join(args, " ", sh.where)
     if not text_of(value).strip():
-        if doubt_in([value]):
-            sh.warn("TP101", "eval of something that cannot be known here; it is skipped")
+        if (why := doubt_in([value])) is not None:
             external.lose_path(sh)
+            if HOOK.search(named(why)):
+                sh.warn("TP101", "eval of something that cannot be known here; it is skipped")
+            else:
+                message = f"eval of {named(why)}, which cannot be known here: it may set any variable"
+                sh.warn("TP101", message)
+                sh.open_variables(why)
         return 0
     return code.run_unit(sh, code.unit_of(value, sh.where))
 
@@ -219,7 +237,13 @@ def _getopts(sh: Shell, args: Args) -> int:
     chosen = sh.scalar("OPTIND")
     if chosen is not None and text_of(chosen) != str(index) and text_of(chosen).isdigit():
         index, inside = int(text_of(chosen)[:6]), 0
-    current = text_of(params[index - 1]) if 0 < index <= len(params) else ""
+    at = params[index - 1] if 0 < index <= len(params) else ()
+    if any(map(is_uncounted, params[:index])) or (doubt_in([at]) is not None and text_of(at) in ("", "-")):
+        sh.doubt = UnknownPiece("getopts", sh.where)
+        for opened in (name, "OPTARG", "OPTIND"):
+            sh.set_scalar(opened, (TextPiece("", sh.where, sh.doubt),))
+        return 1
+    current = text_of(at)
     if not inside and (len(current) < 2 or current[0] != "-" or current == "--"):
         sh.getopts_at = (index + (current == "--"), 0)
         sh.set_scalar(name, literal("?", sh.where))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trinity_compat.launch.bash.files import spelled
 from trinity_compat.launch.bash.state import OPTION_LETTERS, Shell, Variable
-from trinity_compat.launch.bash.traced_text import Value, doubt_in, literal, shown, text_of
+from trinity_compat.launch.bash.traced_text import Value, doubt_in, is_uncounted, literal, shown, text_of
 from trinity_compat.launch.bash.tree import Node, ParsedText
 from trinity_compat.launch.bash.words import expansion, parameters, regex
 from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
@@ -131,9 +131,8 @@ def _single(sh: Shell, unit: ParsedText, node: Node) -> bool:
 
 def _pattern_test(sh: Shell, unit: ParsedText, node: Node, operator: str, left: Value) -> bool:
     _note(sh, left)
-    right = expansion.expand_single(sh, unit, node["Y"])
-    _note(sh, right)
     if operator == "=~":
+        _note(sh, expansion.expand_single(sh, unit, node["Y"]))
         return _regex(sh, unit, node["Y"], text_of(left), "nocasematch" in sh.options)
     return fits(sh, unit, node["Y"], text_of(left)) == (operator != "!=")
 
@@ -141,7 +140,8 @@ def _pattern_test(sh: Shell, unit: ParsedText, node: Node, operator: str, left: 
 def fits(sh: Shell, unit: ParsedText, pattern: Node, text: str) -> bool:
     """Return whether a text fits a pattern, as ``[[ == ]]`` and ``case`` ask."""
     fold = "nocasematch" in sh.options
-    chars = expansion.expand_pattern(sh, unit, pattern)
+    chars, value = expansion.expand_pattern(sh, unit, pattern)
+    _note(sh, value)
     if fold:
         chars = [(char.lower(), quoted) for char, quoted in chars]
     return Matcher(text, sh.budget, fold).whole(glob(chars))
@@ -190,8 +190,12 @@ def _is_set(sh: Shell, text: str) -> bool:
     if bracket:
         found = parameters.elements(sh, name, sh.where)
         if index[:-1] in ("@", "*"):
+            if all(map(is_uncounted, found.values())):
+                _note(sh, *found.values())
             return bool(found)
-        return parameters.key_of(sh, name, index[:-1], sh.where) in found
+        key, of_key = parameters.key_of(sh, name, index[:-1], sh.where)
+        _note(sh, *of_key, *filter(is_uncounted, found.values()))
+        return key in found
     if name.isdigit():
         return int(name[:9]) <= len(sh.positional)
     value = parameters.lookup(sh, name, sh.where)
@@ -263,7 +267,9 @@ def binary(sh: Shell, operator: str, left: Value, right: Value, *, numbers: bool
 
 def _number(sh: Shell, text: str, expression: bool) -> int:
     if expression:
-        return expansion.evaluate_text(sh, text, [], sh.where)[0]
+        number, used = expansion.evaluate_text(sh, text, [], sh.where)
+        _note(sh, *used)
+        return number
     if re.fullmatch(r"\s*[-+]?\d{1,19}\s*", text):
         return int(text)
     if sh.doubt is not None:  # an open number: the status is a guess anyway

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from trinity_compat.launch.bash.options import ParsedOptions
 from trinity_compat.launch.bash.state import Shell, Variable
-from trinity_compat.launch.bash.traced_text import TextPiece, Value, doubt_in, slice_value, text_of
+from trinity_compat.launch.bash.traced_text import (
+    TextPiece,
+    Value,
+    doubt_in,
+    named,
+    slice_value,
+    text_of,
+    uncounted,
+)
 from trinity_compat.launch.bash.words import expansion
 from trinity_compat.launch.bash.words.segments import DEFAULT_IFS
 from trinity_compat.launch.model import UnknownPiece
@@ -52,37 +60,50 @@ def read(sh: Shell, given: ParsedOptions) -> int:
 
 def _store(sh: Shell, line: Value, given: ParsedOptions, names: list[str]) -> None:
     raw, ifs = given.has("r"), "" if given.has("N") else expansion.ifs_of(sh)
+    opened = next((bit.source for bit in line if isinstance(bit.source, UnknownPiece)), None)
     if given.has("a"):
         pieces = _split(line, ifs, 0, raw)
+        if opened is not None:
+            pieces.append(uncounted(named(opened), sh.where))
         sh.put(given.text("a"), Variable(array=dict(enumerate(pieces))))
         return
     if not names:
         sh.set_scalar("REPLY", line)
         return
+    if opened is not None and len(names) == 1:  # all of the line, but for blanks at its ends
+        sh.set_scalar(names[0].partition("[")[0], _unescaped(line, raw))
+        return
     pieces = _split(line, ifs, len(names), raw)
+    rest: Value = () if opened is None else (TextPiece("", sh.where, opened),)
     for index, name in enumerate(names):
         if name.partition("[")[0].isidentifier():
-            sh.set_scalar(name.partition("[")[0], pieces[index] if index < len(pieces) else ())
+            sh.set_scalar(name.partition("[")[0], pieces[index] if index < len(pieces) else rest)
 
 
 def _split(line: Value, ifs: str, limit: int, raw: bool) -> list[Value]:
-    """Cut a line at IFS into at most ``limit`` pieces (0: no limit); the last one keeps the rest."""
-    text = text_of(line)
+    """Cut a line at IFS into at most ``limit`` pieces (0: no limit); the last one keeps the rest.
+
+    Of a line with an open piece only the pieces that end before it are known, and returned.
+    """
+    unknown = [index for index, bit in enumerate(line) if isinstance(bit.source, UnknownPiece)]
+    text = text_of(line[: unknown[0]] if unknown else line)
     blanks = "".join(c for c in ifs if c in DEFAULT_IFS)
     at, out = 0, list[Value]()
     while at < len(text) and text[at] in blanks:
         at += 1
     while at < len(text):
         if limit and len(out) == limit - 1:
+            if unknown:
+                break
             out.append(_last(line, text, at, ifs, blanks, raw))
             break
         stop = at
         while stop < len(text) and text[stop] not in ifs:
             stop += 2 if text[stop] == "\\" and not raw else 1
+        if unknown and stop >= len(text):
+            break
         out.append(_unescaped(slice_value(line, at, min(stop, len(text))), raw))
         at = _skip(text, min(stop, len(text)), ifs, blanks)
-    if not out and doubt_in([line]):
-        return [line]
     return out
 
 
@@ -127,6 +148,12 @@ def mapfile(sh: Shell, given: ParsedOptions) -> int:
     """``mapfile [-t] name``: every line of stdin an element."""
     end, skip, limit = _line_end(given), _count(given.text("s")), _count(given.text("n"))
     lines: list[Value] = []
+    name = text_of(given.operands[0]) if given.operands else "MAPFILE"
+    opened = UnknownPiece("stdin", sh.where) if sh.stdin is None else doubt_in([sh.stdin])
+    if opened is not None:
+        sh.put(name, Variable(array={0: uncounted(named(opened), sh.where)}))
+        sh.stdin = ()
+        return 0
     while sh.stdin:
         sh.budget.step()
         line, found = _take(sh, end)
@@ -134,6 +161,5 @@ def mapfile(sh: Shell, given: ParsedOptions) -> int:
         lines.append((*line, TextPiece(end, sh.where)) if keep else line)
         sh.budget.fields(len(lines))
     lines = lines[skip : skip + limit if limit else None]
-    name = text_of(given.operands[0]) if given.operands else "MAPFILE"
     sh.put(name, Variable(array=dict(enumerate(lines))))
     return 0

@@ -71,20 +71,12 @@ def _input(sh: Shell, redirection: Node) -> Value:
         return _here_document(sh, redirection)
     parts = redirection["Word"].get("Parts") or []
     if len(parts) == 1 and parts[0]["Type"] == "ProcSubst":
-        return _process(sh, parts[0])
+        return expansion.process_output(sh, unit, parts[0])
     value = expansion.expand_single(sh, unit, redirection["Word"], tilde="word")
     content = None if doubt_in([value]) else sh.files.read(sh.files_path(value))
     if content is None:
         return (sh.unknown(f"< {text_of(value)}", unit.where(redirection["Word"])),)
     return content
-
-
-def _process(sh: Shell, part: Node) -> Value:
-    shell = sh.copy()
-    shell.stdout, shell.capturing = [], sh.capturing or sh.unit.text(part)
-    with sh.nested():
-        sh.run(shell, part.get("Stmts") or [])
-    return tuple(shell.stdout)
 
 
 def _here_document(sh: Shell, redirection: Node) -> Value:

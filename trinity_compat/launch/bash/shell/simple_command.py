@@ -86,8 +86,15 @@ def _temporary(sh: Shell, prefix: dict[str, Value]) -> Iterator[None]:
 
 def call_function(sh: Shell, function: ShellFunction, name: str, args: list[Value]) -> int:
     """A shell function: its own parameters and locals, its own text."""
-    saved = sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue
-    sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue = args, function.unit, 0, False, 0
+    saved = sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue, sh.deciding
+    sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue, sh.deciding = (
+        args,
+        function.unit,
+        0,
+        False,
+        0,
+        False,
+    )
     sh.calls += 1
     sh.frames.append(name)
     sh.scripts.append(function.script)
@@ -100,7 +107,7 @@ def call_function(sh: Shell, function: ShellFunction, name: str, args: list[Valu
         sh.calls -= 1
         sh.frames.pop()
         sh.scripts.pop()
-        sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue = saved
+        sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue, sh.deciding = saved
 
 
 def _not_a_command(sh: Shell, name: str) -> int:

@@ -10,12 +10,14 @@ import re
 from collections.abc import Callable
 
 from trinity_compat.common import limits
+from trinity_compat.launch import entrypoints
 from trinity_compat.launch.bash.shell import assignments, code, conditions, redirections, simple_command
 from trinity_compat.launch.bash.state import Discard, Exit, Jump, Return, Shell, ShellFunction
 from trinity_compat.launch.bash.traced_text import Value, text_of
 from trinity_compat.launch.bash.tree import Node
 from trinity_compat.launch.bash.words import expansion
 from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
+from trinity_compat.launch.bash.wrappers import external
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 # A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
@@ -23,6 +25,8 @@ from trinity_compat.launch.model import EnvRef, UnknownPiece
 ALWAYS = re.compile(r"true|/bin/true|:|\[\[? *(true|1)( *(-eq|==?) *1)? *\]\]?|\(\( *1 *\)\)")
 WAITED = "what the loop waits for is taken to come"
 PATIENCE = 100  # rounds of a loop that waits; those that count their tries have ended by then
+TESTS = {"[", "test", "command", "type", "which", "hash", *external.COMPARES}
+EFFECTS = {".", "source", "eval", "cd", "pushd", "set", "shift", "read", "mapfile", "unset", "bash", "sh"}
 PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
 
 
@@ -134,9 +138,55 @@ def _binary(sh: Shell, node: Node) -> int:
         elif ends_wait:
             _note_guess(sh, WAITED)
             sh.doubt = None
+        elif isinstance(sh.doubt, UnknownPiece) and sh.doubt is not sh.noted and _counts(sh, node):
+            _note_guess(sh, f"what follows {node['Op']} {'runs' if wanted else 'does not run'}")
+            sh.noted = sh.doubt
     if not wanted:
         return status
     return run_statement(sh, node["Y"])
+
+
+def _counts(sh: Shell, node: Node) -> bool:
+    """Return whether a launch may depend on the guess at the left side of ``&&`` or ``||``.
+
+    A program is taken to succeed, which needs no word unless a variable is set by it. Within the condition
+    of an ``if`` or a loop that says what it assumes.
+    """
+    return not sh.deciding and (
+        _sets_variables(node["Y"]) or (_is_test(node["X"]) and _is_effect(sh, node["Y"]))
+    )
+
+
+def _name_of(command: Node) -> str:
+    parts = ((command.get("Args") or [{}])[0]).get("Parts") or [{}]
+    return str(parts[0].get("Value", "")) if len(parts) == 1 else ""
+
+
+def _is_test(statement: Node) -> bool:
+    command = statement.get("Cmd") or {}
+    if command.get("Type") == "BinaryCmd":
+        return _is_test(command["Y"])
+    return command.get("Type") in ("TestClause", "ArithmCmd", "LetClause") or _name_of(command) in TESTS
+
+
+def _sets_variables(statement: Node) -> bool:
+    command = statement.get("Cmd") or {}
+    return command.get("Type") == "DeclClause" or (
+        command.get("Type") == "CallExpr" and bool(command.get("Assigns")) and not command.get("Args")
+    )
+
+
+def _is_effect(sh: Shell, statement: Node) -> bool:
+    """Return whether a statement may change what is launched, or launch it."""
+    command = statement.get("Cmd") or {}
+    if command.get("Type") in ("Block", "Subshell"):
+        return any(_is_effect(sh, inner) for inner in command.get("Stmts") or [])
+    if command.get("Type") == "BinaryCmd":
+        return _is_effect(sh, command["X"]) or _is_effect(sh, command["Y"])
+    if command.get("Type") != "CallExpr" or _sets_variables(statement):
+        return True
+    name = _name_of(command)
+    return name in EFFECTS or name in sh.functions or entrypoints.may_start_training(sh.unit.text(command))
 
 
 def leaves(sh: Shell, statements: list[Node], depth: int = 0) -> bool:
@@ -152,8 +202,7 @@ def _leaves(sh: Shell, command: Node, depth: int) -> bool:
         return leaves(sh, [command["X"], command["Y"]], depth)
     if kind != "CallExpr" or not command.get("Args") or depth > 3:
         return False
-    parts = command["Args"][0].get("Parts") or [{}]
-    name = parts[0].get("Value", "") if len(parts) == 1 else ""
+    name = _name_of(command)
     if name in ("exit", "return") or (name in ("break", "continue") and sh.loops):
         return True
     function = sh.functions.get(name)
@@ -308,10 +357,12 @@ def _if(sh: Shell, node: Node) -> int:
 
 def _condition(sh: Shell, statements: list[Node]) -> bool:
     sh.guarded += 1
+    deciding, sh.deciding = sh.deciding, True
     try:
         return run_list(sh, statements) == 0
     finally:
         sh.guarded -= 1
+        sh.deciding = deciding
 
 
 def _while(sh: Shell, node: Node) -> int:
@@ -403,15 +454,21 @@ def _note_open_list(sh: Shell, items: list[Value]) -> None:
 def _c_style(sh: Shell, node: Node, loop: Node) -> int:
     rounds = 0
 
-    def step(key: str) -> int:
-        return expansion.evaluate(sh, sh.unit, loop[key])[0] if loop.get(key) else 1
+    def step(key: str) -> tuple[int, list[Value]]:
+        return expansion.evaluate(sh, sh.unit, loop[key]) if loop.get(key) else (1, [])
 
     def more() -> bool:
         nonlocal rounds
         try:
             step("Init" if rounds == 0 else "Post")
             rounds += 1
-            return step("Cond") != 0
+            number, used = step("Cond")
+            sh.doubt = conditions.doubt_in(used)
+            if sh.doubt is None:
+                return number != 0
+            _note_guess(sh, "the loop is read as one round")
+            sh.doubt = None
+            return rounds == 1
         except BadArithmetic as error:
             sh.warn("TP108", f"for ((…)): {error}", severity="error")
             return False
@@ -424,10 +481,14 @@ def _case(sh: Shell, node: Node) -> int:
     sh.doubt = conditions.doubt_in([subject])
     if sh.doubt is not None:
         _note_guess(sh, f"read as {text_of(subject)!r}")
-        sh.doubt = None
+    known, sh.doubt = sh.doubt is None, None
     status, falls = 0, False
     for item in node.get("Items") or []:
-        if falls or _case_matches(sh, item, subject):
+        matches = falls or _case_matches(sh, item, subject)
+        if known and sh.doubt is not None:
+            _note_guess(sh, f"{text_of(subject)!r} is taken {'to fit' if matches else 'not to fit'}")
+        sh.doubt = None
+        if matches:
             status = run_list(sh, item["Stmts"]) if item.get("Stmts") else 0
             if item["Op"] == ";;":
                 break

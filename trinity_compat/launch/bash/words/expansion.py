@@ -13,8 +13,10 @@ from trinity_compat.launch.bash.traced_text import (
     TextPiece,
     Value,
     derived,
+    doubt_in,
     lines_of,
     literal,
+    named,
     open_source,
     strip_newlines,
     text_of,
@@ -33,9 +35,8 @@ from trinity_compat.launch.bash.words.segments import (
     split_fields,
     value_of,
 )
-from trinity_compat.launch.model import EnvRef, UnknownPiece
+from trinity_compat.launch.model import UnknownPiece
 
-NUMBERS = ("$!", "$$")  # of processes: always there, and one word each
 ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -69,10 +70,9 @@ def _is_simple(text: str, unit: ParsedText) -> bool:
 
 def _note_vanished(sh: Shell, segs: Segs, where: Where) -> None:
     source = next((seg.source for seg in segs if seg.source is not None), None)
-    shown = f"${source.name}" if isinstance(source, EnvRef) else source.expression if source else ""
-    if source is not None and shown not in NUMBERS:
+    if source is not None:
         sh.vanished = source
-        sh.warn("TP105", f"{shown} is not set; unquoted, it becomes no argument at all", where)
+        sh.warn("TP105", f"{named(source)} is not set; unquoted, it becomes no argument at all", where)
 
 
 def ifs_of(sh: Shell) -> str:
@@ -88,17 +88,17 @@ def expand_single(sh: Shell, unit: ParsedText, node: Node | None, *, tilde: str 
     return value_of(expand_parts(sh, unit, node.get("Parts") or [], tilde=tilde))
 
 
-def expand_pattern(sh: Shell, unit: ParsedText, node: Node | None) -> Chars:
-    """A word as pattern characters; what was quoted stands for itself."""
+def expand_pattern(sh: Shell, unit: ParsedText, node: Node | None) -> tuple[Chars, Value]:
+    """A word as pattern characters, and its value; what was quoted stands for itself."""
     chars: Chars = []
-    if node:
-        for seg in expand_parts(sh, unit, node.get("Parts") or [], tilde="word"):
-            if seg.own and not seg.quoted:
-                chars += [(char, False) for char in seg.text]
-            else:
-                chars += chars_of(seg.text, quoted=seg.quoted)
+    segs = expand_parts(sh, unit, node.get("Parts") or [], tilde="word") if node else []
+    for seg in segs:
+        if seg.own and not seg.quoted:
+            chars += [(char, False) for char in seg.text]
+        else:
+            chars += chars_of(seg.text, quoted=seg.quoted)
     sh.budget.make(len(chars))
-    return chars
+    return chars, value_of(segs)
 
 
 def expand_expression(sh: Shell, unit: ParsedText, node: Node) -> Chars:
@@ -260,7 +260,7 @@ def _expansion(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:
         value = arithmetic_value(sh, unit, part, unit.text(part))
         return segs_of(value, quoted=quoted, where=where)
     if kind == "ProcSubst":
-        return [Segment("/dev/fd/63", where, quoted=True)]
+        return [Segment(_process_path(sh, unit, part), where, quoted=True)]
     if kind == "ExtGlob":
         return _extended_pattern(sh, unit, part, where)
     return [Segment(unit.text(part), where, UnknownPiece(unit.text(part), where), quoted=True)]
@@ -273,6 +273,23 @@ def _extended_pattern(sh: Shell, unit: ParsedText, part: Node, where: Where) -> 
         sh.warn("TP109", f"an expansion or a quote within {text} is not read", where)
         return [Segment("", where, UnknownPiece(text, where), quoted=True)]
     return _with_backslashes(unit, text, where)
+
+
+def _process_path(sh: Shell, unit: ParsedText, part: Node) -> str:
+    """The path of ``<(…)``, from which its output can be read; that of ``>(…)`` is only written to."""
+    path = f"/dev/fd/{63 - sum(name.startswith('/dev/fd/') for name in sh.files.written)}"
+    if part["Op"] == "<(":
+        sh.files.written[path] = process_output(sh, unit, part)
+    return path
+
+
+def process_output(sh: Shell, unit: ParsedText, part: Node) -> Value:
+    """The output of ``<(…)``, which runs in a subshell."""
+    shell = sh.copy()
+    shell.stdout, shell.capturing = [], sh.capturing or unit.text(part)
+    with sh.nested():
+        sh.run(shell, part.get("Stmts") or [])
+    return tuple(shell.stdout)
 
 
 def command_output(sh: Shell, unit: ParsedText, part: Node) -> Value:
@@ -327,6 +344,18 @@ def evaluate(sh: Shell, unit: ParsedText, node: Node) -> tuple[int, list[Value]]
     return evaluate_text(sh, text, used, unit.where(node))
 
 
+def evaluate_or_open(sh: Shell, unit: ParsedText, node: Node) -> tuple[int, list[Value]]:
+    """`evaluate`; 0 for what bash refuses, with its message where nothing in it is open."""
+    used: list[Value] = []
+    try:
+        text, used = arithmetic_text(sh, unit, node)
+        return evaluate_text(sh, text, used, unit.where(node))
+    except BadArithmetic as error:
+        if doubt_in(used) is None:
+            sh.warn("TP108", f"{unit.text(node)}: {error}", unit.where(node), "error")
+        return 0, used
+
+
 def evaluate_text(sh: Shell, text: str, used: list[Value], where: Where) -> tuple[int, list[Value]]:
     """The number of an arithmetic text; ``used`` collects the values of the names in it."""
 
@@ -340,7 +369,8 @@ def evaluate_text(sh: Shell, text: str, used: list[Value], where: Where) -> tupl
         if place.index is None:
             sh.set_scalar(place.name, value)
         else:
-            sh.set_element(place.name, parameters.key_of(sh, place.name, place.index, where), value)
+            key, of_key = parameters.key_of(sh, place.name, place.index, where)
+            sh.set_element(place.name, key, value, doubt=doubt_in(of_key))
 
     if any(0xE000 <= ord(char) <= 0xF8FF for char in text):
         for char, bit in sh.unit.holes.items():

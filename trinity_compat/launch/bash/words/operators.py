@@ -10,15 +10,17 @@ from trinity_compat.launch.bash.traced_text import (
     Value,
     derived,
     doubt_in,
+    is_uncounted,
     literal,
     open_source,
     slice_value,
     text_of,
+    uncounted,
 )
 from trinity_compat.launch.bash.tree import Node, ParsedText
 from trinity_compat.launch.bash.words import expansion
-from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
 from trinity_compat.launch.bash.words.matching import Chars, Matcher, Sequence, glob, is_plain, mirrored
+from trinity_compat.launch.bash.words.segments import Segs, value_of
 from trinity_compat.launch.model import UnknownPiece
 
 DEFAULTS = {":-", "-", ":=", "=", ":?", "?", ":+", "+"}
@@ -36,9 +38,9 @@ def apply(sh: Shell, unit: ParsedText, part: Node, value: Value) -> Value:
         return _cut(sh, unit, part, value)
     if operator == "@":  # ${name@Q} and its like, which no known script uses
         return (TextPiece("", unit.where(part), UnknownPiece(unit.text(part), unit.where(part))),)
-    pattern = expansion.expand_pattern(sh, unit, operation.get("Word"))
+    pattern, given = expansion.expand_pattern(sh, unit, operation.get("Word"))
     text = change_case(text_of(value), operator, pattern, sh.budget)
-    return derived(text, [value], unit.text(part), unit.where(part))
+    return derived(text, [value, given], unit.text(part), unit.where(part))
 
 
 def change_case(text: str, operator: str, pattern: Chars, budget: Budget) -> str:
@@ -54,7 +56,7 @@ def change_case(text: str, operator: str, pattern: Chars, budget: Budget) -> str
 
 def _cut(sh: Shell, unit: ParsedText, part: Node, value: Value) -> Value:
     operator = part["Exp"]["Op"]
-    pattern = expansion.expand_pattern(sh, unit, part["Exp"].get("Word"))
+    pattern, given = expansion.expand_pattern(sh, unit, part["Exp"].get("Word"))
     text = text_of(value)
     if operator[0] == "#":
         at = prefix_end(text, pattern, longest=operator == "##", budget=sh.budget)
@@ -64,6 +66,8 @@ def _cut(sh: Shell, unit: ParsedText, part: Node, value: Value) -> Value:
             text[::-1], pattern, longest=operator == "%%", budget=sh.budget, reverse=True
         )
         kept = (0, at)
+    if doubt_in([given]) is not None:
+        return derived(text[slice(*kept)], [given], unit.text(part), unit.where(part))
     return cut_value(value, kept, unit.text(part), unit.where(part), sure=operator in ("##", "%"))
 
 
@@ -110,13 +114,12 @@ def _replace(sh: Shell, unit: ParsedText, part: Node, value: Value) -> Value:
         anchor = parts[0]["Value"][0]
         rest = parts[0]["Value"][1:]
         parts = [{**parts[0], "Value": rest}, *parts[1:]] if rest else parts[1:]
-    pattern = expansion.expand_pattern(sh, unit, {**orig, "Parts": parts})
-    replacement = replacement_pieces(sh, unit, spec.get("With"))
-    text = replace_matches(text_of(value), pattern, replacement, anchor, everywhere, sh.budget)
-    new = [expansion.expand_single(sh, unit, spec.get("With"))]
-    if text == text_of(value) and doubt_in([value]) is None:
+    pattern, given = expansion.expand_pattern(sh, unit, {**orig, "Parts": parts})
+    new = expansion.expand_parts(sh, unit, (spec.get("With") or {}).get("Parts") or [], tilde="word")
+    text = replace_matches(text_of(value), pattern, replacement_pieces(new), anchor, everywhere, sh.budget)
+    if text == text_of(value) and doubt_in([value, given]) is None:
         return value
-    return derived(text, [value, *new], unit.text(part), unit.where(part))
+    return derived(text, [value, given, value_of(new)], unit.text(part), unit.where(part))
 
 
 def _with_slash(spec: Node) -> Node:
@@ -132,16 +135,15 @@ def _with_slash(spec: Node) -> Node:
     }
 
 
-def replacement_pieces(sh: Shell, unit: ParsedText, node: Node | None) -> list[str | None]:
+def replacement_pieces(segs: Segs) -> list[str | None]:
     """The replacement text; None stands for ``&``, the text that matched (bash 5.2)."""
     out: list[str | None] = []
-    if node:
-        for seg in expansion.expand_parts(sh, unit, node.get("Parts") or [], tilde="word"):
-            if seg.quoted:
-                out.append(seg.text)
-                continue
-            for index, piece in enumerate(seg.text.split("&")):
-                out += [None, piece] if index else [piece]
+    for seg in segs:
+        if seg.quoted:
+            out.append(seg.text)
+            continue
+        for index, piece in enumerate(seg.text.split("&")):
+            out += [None, piece] if index else [piece]
     return out
 
 
@@ -199,13 +201,7 @@ def _scan(text: str, sequence: Sequence, new: list[str | None], everywhere: bool
 
 
 def _number(sh: Shell, unit: ParsedText, node: Node | None) -> tuple[int, list[Value]] | None:
-    if not node:
-        return None
-    try:
-        return expansion.evaluate(sh, unit, node)
-    except BadArithmetic as error:
-        sh.warn("TP108", f"{unit.text(node)}: {error}", unit.where(node), "error")
-        return 0, []
+    return expansion.evaluate_or_open(sh, unit, node) if node else None
 
 
 def slice_text(sh: Shell, unit: ParsedText, part: Node, value: Value) -> Value:
@@ -219,21 +215,28 @@ def slice_text(sh: Shell, unit: ParsedText, part: Node, value: Value) -> Value:
     stop = len(text)
     if length is not None:
         stop = min(stop, start + length[0]) if length[0] >= 0 else len(text) + length[0]
-    if doubt_in([value]) is None and not any(bit.source for bit in value):
-        return slice_value(value, start, max(start, stop))
     used = [value, *offset[1], *(length[1] if length else [])]
+    if doubt_in(used) is None and not any(bit.source for bit in value):
+        return slice_value(value, start, max(start, stop))
     return derived(text[start : max(start, stop)], used, unit.text(part), unit.where(part))
 
 
 def slice_list(
     sh: Shell, unit: ParsedText, part: Node, values: list[Value], *, keep_zero: bool
 ) -> list[Value]:
-    """``${@:offset:length}`` and ``${array[@]:offset:length}``."""
-    offset = (_number(sh, unit, part["Slice"].get("Offset")) or (0, []))[0]
-    length = _number(sh, unit, part["Slice"].get("Length"))
+    """``${@:offset:length}`` and ``${array[@]:offset:length}``.
+
+    The elements in front of the first that may be any number of words are known, those behind it are not.
+    """
+    offset, of_offset = _number(sh, unit, part["Slice"].get("Offset")) or (0, [])
+    length, of_length = _number(sh, unit, part["Slice"].get("Length")) or (None, [])
     pool = [sh.name, *values] if keep_zero else values
     start = offset if offset >= 0 else len(pool) + offset
-    if start < 0:
-        return []
-    stop = len(pool) if length is None else start + length[0]
-    return pool[start : max(start, stop)]
+    stop = len(pool) if length is None else start + length
+    counted = next((at for at, value in enumerate(pool) if is_uncounted(value)), len(pool))
+    opened = uncounted(unit.text(part), unit.where(part))
+    if doubt_in([*of_offset, *of_length]) is not None:
+        return [opened]
+    if counted < len(pool) and (offset < 0 or stop > counted):
+        return [*pool[start:counted], opened] if offset >= 0 else [opened]
+    return pool[start : max(start, stop)] if start >= 0 else []

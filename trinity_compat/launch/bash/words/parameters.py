@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +13,16 @@ from trinity_compat.launch.bash.traced_text import (
     EMPTY,
     TextPiece,
     Value,
+    as_one_word,
     derived,
     doubt_in,
+    is_uncounted,
     literal,
+    named,
     open_source,
     parts_of,
     text_of,
+    uncounted,
 )
 from trinity_compat.launch.bash.tree import Node, ParsedText
 from trinity_compat.launch.bash.words import expansion, operators
@@ -84,6 +89,8 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
     if name in SHELL_FACTS:
         return literal(SHELL_FACTS[name], where)
     sh.log.surroundings.setdefault(name, where)
+    if sh.assigned_unread is not None and not is_always_set(name):
+        return (TextPiece("", where, UnknownPiece(named(sh.assigned_unread), where, name)),)
     return (TextPiece("", where, EnvRef(name)),)
 
 
@@ -92,16 +99,18 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
         index = int(name[:9])
         if index == 0:
             return sh.name
+        if any(map(is_uncounted, sh.positional[: index - 1])):
+            return (TextPiece("", where, UnknownPiece(f"${name}", where)),)
         if index > len(sh.positional):
             return None
         sh.note_arguments(sh.positional[index - 1 : index])
-        return sh.positional[index - 1]
+        return as_one_word(sh.positional[index - 1])
     if name in ("$", "!"):
         return (TextPiece("", where, UnknownPiece(f"${name}", where)),)
     if name == "?":
         return sh.status_value(sh.status, sh.doubt, where)
     if name == "#":
-        return literal(str(len(sh.positional)), where)
+        return count_of(sh.positional, "$#", where)
     if name == "-":
         return literal("".join(o for o in OPTION_ORDER if o in sh.options or o in "hB"), where)
     if name == "LINENO":
@@ -120,6 +129,12 @@ def join(values: list[Value], separator: str, where: Where) -> Value:
             out.append(TextPiece(separator, where))
         out += value
     return tuple(out)
+
+
+def count_of(values: Iterable[Value], expression: str, where: Where) -> Value:
+    """The number of values; open where one of them may be any number of words."""
+    listed = list(values)
+    return derived(str(len(listed)), filter(is_uncounted, listed), expression, where)
 
 
 def elements(sh: Shell, name: str, where: Where) -> dict[Any, Value]:
@@ -144,27 +159,45 @@ def _shell_array(sh: Shell, name: str, where: Where) -> list[Value]:
     return list(sh.pipe_statuses) or [sh.status_value(sh.status, sh.doubt, where)]
 
 
-def key_of(sh: Shell, name: str, index: str, where: Where) -> str | int:
+Key = tuple[str | int, list[Value]]  # of an element, and the values on which it depends
+
+
+def key_of(sh: Shell, name: str, index: str, where: Where) -> Key:
     """The key that an index text stands for: a number, or text in an associative array."""
     variable = sh.variables.get(name)
     if variable is not None and variable.is_table:
-        return index.strip("\"'")
+        return index.strip("\"'"), []
     try:
-        number, _ = expansion.evaluate_text(sh, index, [], where)
+        return expansion.evaluate_text(sh, index, [], where)
     except BadArithmetic:
-        return 0
-    return number
+        return 0, []
 
 
 def element(sh: Shell, name: str, index: str | None, where: Where) -> Value:
     """``name`` or ``name[index]`` as arithmetic reads it; empty when unset."""
     if index is None:
         return lookup(sh, name, where) or EMPTY
-    found = elements(sh, name, where)
     key = key_of(sh, name, index, where)
-    if isinstance(key, int) and key < 0:
-        key += max(found, default=-1) + 1
-    return found.get(key, EMPTY)
+    return _element_at(elements(sh, name, where), key, f"{name}[{index}]", where) or EMPTY
+
+
+def _element_at(found: dict[Any, Value], at: Key, expression: str, where: Where) -> Value | None:
+    """The element of a key, None where it is unset.
+
+    It is open where its key is, or where the elements on the way to it may be any number of words.
+    """
+    key, of_key = at
+    if isinstance(key, int):
+        from_end = key < 0
+        key += (max(found, default=-1) + 1) * from_end
+        passed = [value for other, value in found.items() if (other > key if from_end else other < key)]
+    else:
+        passed = list(found.values())
+    doubted = [*of_key, *filter(is_uncounted, passed)]
+    value = found.get(key)
+    if doubt_in(doubted) is not None:
+        return derived(text_of(value or EMPTY), doubted, expression, where)
+    return None if value is None else as_one_word(value)
 
 
 def _is_plain(index: Node) -> bool:
@@ -172,23 +205,20 @@ def _is_plain(index: Node) -> bool:
     return all(part["Type"] == "Lit" and "\\" not in part["Value"] for part in index.get("Parts") or [])
 
 
-def table_key(sh: Shell, unit: ParsedText, index: Node) -> str:
-    """The key of an element of an associative array."""
+def table_key(sh: Shell, unit: ParsedText, index: Node) -> tuple[str, list[Value]]:
+    """The key of an element of an associative array, and the values on which it depends."""
     if index.get("Type") != "Word" or _is_plain(index):
-        return unit.text(index)
-    return text_of(expansion.expand_single(sh, unit, index))
+        return unit.text(index), []
+    value = expansion.expand_single(sh, unit, index)
+    return text_of(value), [value]
 
 
-def index_key(sh: Shell, unit: ParsedText, name: str, index: Node) -> str | int:
+def index_key(sh: Shell, unit: ParsedText, name: str, index: Node) -> Key:
     """The key of ``name[index]``, from the tree."""
     variable = sh.variables.get(name)
     if variable is not None and variable.is_table:
         return table_key(sh, unit, index)
-    try:
-        return expansion.evaluate(sh, unit, index)[0]
-    except BadArithmetic as error:
-        sh.warn("TP108", f"{unit.text(index)}: {error}", unit.where(index), "error")
-        return 0
+    return expansion.evaluate_or_open(sh, unit, index)
 
 
 def expand(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:
@@ -239,11 +269,9 @@ def _one(sh: Shell, unit: ParsedText, part: Node, name: str, where: Where) -> Va
         return lookup(sh, name, where)
     found = elements(sh, name, where)
     key = index_key(sh, unit, name, index)
-    if isinstance(key, int) and key < 0:
-        key += max(found, default=-1) + 1
-    if sh.variables.get(name) is None and key == 0 and name not in SHELL_ARRAYS:
+    if sh.variables.get(name) is None and key == (0, []) and name not in SHELL_ARRAYS:
         return lookup(sh, name, where)
-    return found.get(key)
+    return _element_at(found, key, unit.text(part), where)
 
 
 def _indirect(sh: Shell, unit: ParsedText, part: Node, quoted: bool, mark: str) -> Segs:
@@ -253,6 +281,8 @@ def _indirect(sh: Shell, unit: ParsedText, part: Node, quoted: bool, mark: str) 
         return joined(sh, [literal(n, where) for n in names], quoted, mark, where)
     if mark and part.get("Index"):
         keys = [literal(str(key), where) for key in _ordered(sh, name, where)]
+        if any(map(is_uncounted, elements(sh, name, where).values())):
+            keys = [uncounted(unit.text(part), where)]
         return joined(sh, keys, quoted, mark, where)
     pointer = lookup(sh, name, where) if not part.get("Index") else _one(sh, unit, part, name, where)
     if pointer is None or doubt_in([pointer]) or not text_of(pointer):
@@ -292,7 +322,7 @@ def _expand_list(
     if variable is not None and variable.array is not None:
         values = [variable.array[key] for key in sh.keys(variable)]
     if part.get("Length"):
-        return segs_of(literal(str(len(values)), where), quoted=quoted, where=where)
+        return segs_of(count_of(values, unit.text(part), where), quoted=quoted, where=where)
     if part.get("Slice"):
         values = operators.slice_list(sh, unit, part, values, keep_zero=name in ("@", "*"))
     if part.get("Exp"):
@@ -368,7 +398,11 @@ def _scalar_default(
     word = (part["Exp"].get("Word") or {}).get("Parts") or []
     missing = _is_null(value) if operator[0] == ":" else _is_missing(sh, name, value)
     if operator in (":+", "+"):
-        return [] if missing else _default_word(sh, unit, word, quoted)
+        segs = [] if missing else _default_word(sh, unit, word, quoted)
+        if operator == "+" or missing or _is_certain_text(value):
+            return segs
+        found = derived(text_of(value_of(segs)), [value or EMPTY], unit.text(part), where)
+        return segs_of(found, quoted=quoted, where=where)
     if not missing:
         return segs_of(value or EMPTY, quoted=quoted, where=where)
     if operator in (":?", "?"):
@@ -396,6 +430,11 @@ def _is_null(value: Value | None) -> bool:
     )
 
 
+def _is_certain_text(value: Value | None) -> bool:
+    """Return whether the value is not empty, whatever its open pieces are."""
+    return any(bit.text and open_source(bit) is None for bit in value or EMPTY)
+
+
 def _is_missing(sh: Shell, name: str, value: Value | None) -> bool:
     """Unset, which a variable that the script sets to an unset one's value (``X=$Y``) is not."""
     if value is None or not _unset(value):
@@ -406,7 +445,8 @@ def _is_missing(sh: Shell, name: str, value: Value | None) -> bool:
 
 def _assign_default(sh: Shell, unit: ParsedText, part: Node, name: str, value: Value) -> None:
     if part.get("Index"):
-        sh.set_element(name, index_key(sh, unit, name, part["Index"]), value)
+        key, of_key = index_key(sh, unit, name, part["Index"])
+        sh.set_element(name, key, value, doubt=doubt_in(of_key))
     elif name.isidentifier():
         sh.set_scalar(name, value)
 
@@ -414,8 +454,11 @@ def _assign_default(sh: Shell, unit: ParsedText, part: Node, name: str, value: V
 def _with_reference(segs: Segs, name: str, where: Where, quoted: bool) -> Segs:
     """The default of ``${NAME:-default}``, still tied to NAME.
 
-    Text that is going to be split at blanks can't be tied: then it stays what it is.
+    Text that is going to be split at blanks can't be tied: then it stays what it is. A default that isn't
+    known is as open as it is alone, and --env NAME=… gives it.
     """
+    if any(isinstance(seg.source, UnknownPiece) for seg in segs):
+        return [replace(seg, source=_given_by(name, seg.source)) for seg in segs]
     value = value_of(segs)
     text = text_of(value)
     if any(seg.breaks for seg in segs):
@@ -429,3 +472,9 @@ def _with_reference(segs: Segs, name: str, where: Where, quoted: bool) -> Segs:
         if segs
         else [Segment("", where, EnvRef(name, ""), quoted)]
     )
+
+
+def _given_by(name: str, source: EnvRef | UnknownPiece | None) -> EnvRef | UnknownPiece | None:
+    if isinstance(source, UnknownPiece) and not source.variable:
+        return replace(source, variable=name)
+    return source

@@ -60,10 +60,6 @@ def split_fields(segs: Segs, ifs: str) -> list[Segs]:
     return splitter.fields
 
 
-def _is_output(seg: Segment) -> bool:
-    return isinstance(seg.source, UnknownPiece) and seg.source.expression.startswith(("$(", "`"))
-
-
 class _Splitter:
     def __init__(self, ifs: str) -> None:
         self.blanks = "".join(c for c in ifs if c in DEFAULT_IFS)
@@ -73,8 +69,8 @@ class _Splitter:
         self.started = False
 
     def flush(self) -> None:
-        """End the field. One without text and without quotes vanishes, unless a program would fill it."""
-        if self.started or any(_is_output(seg) for seg in self.current):
+        """End the field. One without text and without quotes vanishes, unless a run may fill it."""
+        if self.started or any(isinstance(seg.source, UnknownPiece) for seg in self.current):
             self.fields.append(self.current)
         self.current, self.started = [], False
 
@@ -82,6 +78,8 @@ class _Splitter:
         if seg.breaks:
             self.flush()
             return
+        if seg.split and isinstance(seg.source, UnknownPiece):
+            seg = replace(seg, source=replace(seg.source, words=True))
         if not seg.split or not any(c in seg.text for c in self.blanks + self.marks):
             self.current.append(seg)
             self.started = self.started or seg.quoted or bool(seg.text)

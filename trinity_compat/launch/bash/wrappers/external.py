@@ -46,7 +46,10 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     if name in table.PROGRAMS:
         other_zone = name == "date" and "TZ" in prefix
         status = None if other_zone else table.run(sh, name, fields[1:])
-        return _unknown(sh, texts) if status is None else status
+        if status is not None:
+            return status
+        if name != "xargs":  # which may run another program
+            return _unknown(sh, texts)
     wrapped = programs.unwrap(sh, fields, prefix)
     if wrapped is not None:
         return _wrapped(sh, fields, wrapped, (*wrapper, wrapped.name))

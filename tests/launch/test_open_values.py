@@ -1,0 +1,224 @@
+"""A value is said to be known only where no piece of it depends on what only a run knows.
+
+The property: a script is run by real bash several times, in which a program that reading does not know prints
+something else each time. An argument that reading calls known must be the same in all of them, and be that text.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from trinity_compat.launch import read_text
+from trinity_compat.launch.model import EnvRef, UnknownPiece, WordPart
+
+BASH = shutil.which("bash")
+EXAMPLES = int(os.environ.get("TC_BASH_EXAMPLES", "60"))
+LIMITS = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+PRINTED = ("", "1", "a b", "x/y.z 3", "k", "n=9 P=z a=q gone=8")
+SETUP = """
+shopt -s extglob
+n=2; a=foo/bar.baz; U=$(probe)
+L=(one 'two three' $(probe) four)
+E=($(probe)); S=("$(probe)" last)
+declare -A T=([k]=v [$U]=w)
+read -r P Q <<< "x $(probe)"
+mapfile -t M < <(probe)
+set -- p1 "$(probe)" $(probe) p4
+"""
+MAIN = "python3 -m verl.trainer.main_ppo"
+
+
+def known(script: str, folder) -> list[dict[str, str]]:
+    """Of each launch the arguments ``key=text`` that reading calls known."""
+    launches = read_text(script, name="run.sh", cwd=folder).launches
+    return [
+        dict(word.text.split("=", 1) for word in launch.arguments if not word.open and "=" in word.text)
+        for launch in launches
+    ]
+
+
+def passed(script: str, printed: str, folder) -> list[dict[str, str]]:
+    """Of each launch the arguments that bash passes where the program ``probe`` prints ``printed``."""
+    stub = 'probe() { printf "%s\\n" "$PRINTED"; }\npython3() { printf "%s\\0" "$#" "$@" >&3; }\nexec 3>&1 >/dev/null\n'
+    run = subprocess.run(
+        [BASH, "-c", stub + script],
+        capture_output=True,
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PRINTED": printed},
+        timeout=120,
+    )
+    fields = run.stdout.decode(errors="surrogateescape").split("\0")[:-1]
+    out = []
+    while fields:
+        count = int(fields[0])
+        out.append(dict(word.split("=", 1) for word in fields[3 : count + 1] if "=" in word))
+        fields = fields[count + 1 :]
+    return out
+
+
+def holds_in_each_run(script: str, folder) -> None:
+    [said] = known(script, folder)
+    for printed in PRINTED:
+        for launch in passed(script, printed, folder):  # none where bash finds a mistake in an expression
+            for key, text in said.items():
+                assert launch.get(key) == text, f"{script}\n{key}= where probe prints {printed!r}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("open")
+
+
+PLAIN_NAMES = st.sampled_from(["U", "n", "a", "P", "Q", "gone", "1", "2", "3", "4"])
+ELEMENTS = st.sampled_from(
+    [
+        "L[0]",
+        "L[1]",
+        "L[2]",
+        "L[3]",
+        "L[-1]",
+        "L[-2]",
+        "L[U]",
+        "L[n-1]",
+        "E[0]",
+        "E[1]",
+        "S[0]",
+        "S[1]",
+        "S[-1]",
+        "M[0]",
+        "M[1]",
+        "T[k]",
+        "T[q]",
+        "T[$U]",
+    ]
+)
+LISTS = st.sampled_from(["L[@]", "L[*]", "E[@]", "S[@]", "M[*]", "@", "*"])
+WHOLE = st.sampled_from(
+    [
+        "${#L[@]}",
+        "${#E[@]}",
+        "${#S[@]}",
+        "${#M[@]}",
+        "${#U}",
+        "$#",
+        "${!L[@]}",
+        "${!T[*]}",
+        "${#T[@]}",
+        "${*:2:1}",
+    ]
+    + ["$(probe)", "$(echo $(probe))", "$?", "x", "b/c", "7"]
+)
+NUMBERS = st.sampled_from(["0", "1", "n", "U", "${U}", "L[U]", "${#E[@]}", "$#", "$(probe)", "T[k]", "Q"])
+EXPRESSIONS = st.recursive(
+    NUMBERS,
+    lambda inner: st.builds(
+        lambda a, op, b: f"({a} {op} {b})",
+        inner,
+        st.sampled_from(["+", "*", "&&", "||", "<", "? 1 :", ","]),
+        inner,
+    ),
+    max_leaves=3,
+)
+
+
+def expansions(inner):
+    """Expansions whose words, patterns and offsets are made of ``inner``."""
+    names = st.one_of(PLAIN_NAMES, ELEMENTS)
+    defaults = st.builds(
+        lambda name, op, word: f"${{{name}{op}{word}}}",
+        st.one_of(names, LISTS),
+        st.sampled_from([":-", "-", ":+", "+"]),
+        inner,
+    )
+    cut = st.builds(
+        lambda name, op, word: f"${{{name}{op}{word}}}",
+        names,
+        st.sampled_from(["#", "##", "%", "%%", "^^"]),
+        inner,
+    )
+    replaced = st.builds(lambda name, old, new: f"${{{name}//{old}/{new}}}", names, inner, inner)
+    sliced = st.builds(
+        lambda name, start, length: f"${{{name}:{start}:{length}}}",
+        st.one_of(names, LISTS),
+        EXPRESSIONS,
+        EXPRESSIONS,
+    )
+    return st.one_of(
+        defaults,
+        cut,
+        replaced,
+        sliced,
+        EXPRESSIONS.map("$(({}))".format),
+        st.builds(str.__add__, inner, inner),
+    )
+
+
+WORDS = st.recursive(
+    st.one_of(WHOLE, st.one_of(PLAIN_NAMES, ELEMENTS, LISTS).map("${{{}}}".format)), expansions, max_leaves=4
+)
+
+
+@LIMITS
+@given(st.lists(WORDS, min_size=1, max_size=4))
+@example(["${V:-$((1024 + U*512))}"])
+@example(["${V:-${W:-${X:-$(probe)}}}"])
+@example(["${fresh:=$U}", "$fresh"])
+@example(["${a:U:1}", "${a%$U}", "${a/$U/y}", "${U:+yes}"])
+def test_what_is_called_known_is_the_same_in_every_run(folder, words):
+    arguments = " ".join(f'"k{index}={word}"' for index, word in enumerate(words))
+    holds_in_each_run(f"{SETUP}{MAIN} {arguments}\n", folder)
+
+
+STEPS = st.sampled_from(
+    [
+        "L[$U]=new", "T[$U]=new", "L[n+U]+=x", "unset 'L[U]'", "shift", "shift 2", "shift $U", "E+=(more)",
+        "F=(\"${E[@]}\" end)", "set -- \"${S[@]}\"", "set -- $U", "(( n += U ))", "let 'n = #L'", "read -ra R <<< \"a $U\"",
+        "IFS=: read -r P Q n <<< \"1:$U:3\"", "declare -i n=U", "n=${#E[@]}", "for i in ${!E[@]}; do n=$i; done",
+        "export n=$U", "local_of() { local n=$1; a=$n; }; local_of $U x", "L=([$U]=z)", "printf -v n '%s' \"$U\"",
+        "export $(probe)", "eval \"$(probe)\"", "declare $(probe)",
+    ]  # fmt: skip
+)  # fmt: skip
+
+
+@LIMITS
+@given(st.lists(STEPS, min_size=1, max_size=4))
+def test_assignments_of_what_is_not_known_leave_it_open(folder, steps):
+    looked_at = [
+        "$n",
+        "$a",
+        "$P",
+        "$Q",
+        "${L[0]}",
+        "${L[1]}",
+        "${L[3]}",
+        "${#L[@]}",
+        "${T[k]}",
+        "${#T[@]}",
+        "$#",
+    ]
+    looked_at += ["$1", "$2", "${E[0]}", "${#E[@]}", "${F[-1]}", "${#F[@]}", "${R[0]}", "${R[1]}", "${#R[@]}"]
+    arguments = " ".join(f'"k{index}={word}"' for index, word in enumerate(looked_at))
+    holds_in_each_run("\n".join([SETUP, *steps, f"{MAIN} {arguments}\n"]), folder)
+
+
+def test_a_default_never_holds_an_unknown_piece():
+    piece = WordPart("", UnknownPiece("$(cmd)", None))
+    with pytest.raises(ValueError, match="MODEL"):
+        EnvRef("MODEL", "", (piece,))
+
+
+def test_what_no_unknown_piece_touches_is_known(folder):
+    script = f"{SETUP}{MAIN} a=${{L[0]}} b=${{L[1]//three/3}} c=${{S[-1]}} d=$n e=${{1}} f=${{L[@]:0:1}} g=${{T[k]:+y}}\n"
+    # T has a key that is not known, so that T[k] may be either; what stands before it is known
+    expected = {"a": "one", "b": "two 3", "c": "last", "d": "2", "e": "p1", "f": "one"}
+    assert known(script.replace(" b=${L[1]//three/3}", ' "b=${L[1]//three/3}"'), folder) == [expected]
