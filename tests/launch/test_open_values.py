@@ -1,7 +1,7 @@
 """A value is said to be known only where no piece of it depends on what only a run knows.
 
-The property: a script is run by real bash several times, in which a program that reading does not know prints
-something else each time. An argument that reading calls known must be the same in all of them, and be that text.
+The property: real bash runs a script several times, and a program that reading does not know prints something
+else each time. An argument that reading calls known must be that text in each of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def known(script: str, folder) -> list[dict[str, str]]:
 
 def passed(script: str, printed: str, folder) -> list[dict[str, str]]:
     """Of each launch the arguments that bash passes where the program ``probe`` prints ``printed``."""
-    stub = 'probe() { printf "%s\\n" "$PRINTED"; }\npython3() { printf "%s\\0" "$#" "$@" >&3; }\nexec 3>&1 >/dev/null\n'
+    probe = 'probe() { printf "%s\\n" "$PRINTED"; }'
+    stub = f'{probe}\npython3() {{ printf "%s\\0" "$#" "$@" >&3; }}\nexec 3>&1 >/dev/null\n'
     run = subprocess.run(
         [BASH, "-c", stub + script],
         capture_output=True,
@@ -81,43 +82,14 @@ def folder(tmp_path_factory):
 
 PLAIN_NAMES = st.sampled_from(["U", "n", "a", "P", "Q", "gone", "1", "2", "3", "4"])
 ELEMENTS = st.sampled_from(
-    [
-        "L[0]",
-        "L[1]",
-        "L[2]",
-        "L[3]",
-        "L[-1]",
-        "L[-2]",
-        "L[U]",
-        "L[n-1]",
-        "E[0]",
-        "E[1]",
-        "S[0]",
-        "S[1]",
-        "S[-1]",
-        "M[0]",
-        "M[1]",
-        "T[k]",
-        "T[q]",
-        "T[$U]",
-    ]
-)
+    ["L[0]", "L[1]", "L[2]", "L[3]", "L[-1]", "L[-2]", "L[U]", "L[n-1]", "E[0]", "E[1]", "S[0]", "S[1]",
+     "S[-1]", "M[0]", "M[1]", "T[k]", "T[q]", "T[$U]"]
+)  # fmt: skip
 LISTS = st.sampled_from(["L[@]", "L[*]", "E[@]", "S[@]", "M[*]", "@", "*"])
 WHOLE = st.sampled_from(
-    [
-        "${#L[@]}",
-        "${#E[@]}",
-        "${#S[@]}",
-        "${#M[@]}",
-        "${#U}",
-        "$#",
-        "${!L[@]}",
-        "${!T[*]}",
-        "${#T[@]}",
-        "${*:2:1}",
-    ]
-    + ["$(probe)", "$(echo $(probe))", "$?", "x", "b/c", "7"]
-)
+    ["${#L[@]}", "${#E[@]}", "${#S[@]}", "${#M[@]}", "${#U}", "$#", "${!L[@]}", "${!T[*]}", "${#T[@]}",
+     "${*:2:1}", "$(probe)", "$(echo $(probe))", "$?", "x", "b/c", "7"]
+)  # fmt: skip
 NUMBERS = st.sampled_from(["0", "1", "n", "U", "${U}", "L[U]", "${#E[@]}", "$#", "$(probe)", "T[k]", "Q"])
 EXPRESSIONS = st.recursive(
     NUMBERS,
@@ -182,11 +154,11 @@ def test_what_is_called_known_is_the_same_in_every_run(folder, words):
 STEPS = st.sampled_from(
     [
         "L[$U]=new", "T[$U]=new", "L[n+U]+=x", "unset 'L[U]'", "shift", "shift 2", "shift $U", "E+=(more)",
-        "F=(\"${E[@]}\" end)", "set -- \"${S[@]}\"", "set -- $U", "(( n += U ))", "let 'n = #L'", "read -ra R <<< \"a $U\"",
-        "IFS=: read -r P Q n <<< \"1:$U:3\"", "declare -i n=U", "n=${#E[@]}", "for i in ${!E[@]}; do n=$i; done",
-        "export n=$U", "local_of() { local n=$1; a=$n; }; local_of $U x", "L=([$U]=z)", "printf -v n '%s' \"$U\"",
-        "export $(probe)", "eval \"$(probe)\"", "declare $(probe)",
-    ]  # fmt: skip
+        'F=("${E[@]}" end)', 'set -- "${S[@]}"', "set -- $U", "(( n += U ))", "let 'n = #L'", "L=([$U]=z)",
+        'read -ra R <<< "a $U"', 'IFS=: read -r P Q n <<< "1:$U:3"', "declare -i n=U", "n=${#E[@]}",
+        "for i in ${!E[@]}; do n=$i; done", "export n=$U", "printf -v n '%s' \"$U\"", "export $(probe)",
+        "local_of() { local n=$1; a=$n; }; local_of $U x", 'eval "$(probe)"', "declare $(probe)",
+    ]
 )  # fmt: skip
 
 
@@ -218,7 +190,7 @@ def test_a_default_never_holds_an_unknown_piece():
 
 
 def test_what_no_unknown_piece_touches_is_known(folder):
-    script = f"{SETUP}{MAIN} a=${{L[0]}} b=${{L[1]//three/3}} c=${{S[-1]}} d=$n e=${{1}} f=${{L[@]:0:1}} g=${{T[k]:+y}}\n"
-    # T has a key that is not known, so that T[k] may be either; what stands before it is known
-    expected = {"a": "one", "b": "two 3", "c": "last", "d": "2", "e": "p1", "f": "one"}
-    assert known(script.replace(" b=${L[1]//three/3}", ' "b=${L[1]//three/3}"'), folder) == [expected]
+    words = 'a=${L[0]} "b=${L[1]//three/3}" c=${S[-1]} d=$n e=$1 f=${L[@]:0:1} g=${U+set} h=${T[k]}'
+    # T has a key that is not known, so that T[k] may be any element
+    expected = {"a": "one", "b": "two 3", "c": "last", "d": "2", "e": "p1", "f": "one", "g": "set"}
+    assert known(f"{SETUP}{MAIN} {words}\n", folder) == [expected]

@@ -239,8 +239,9 @@ def test_a_ray_job_gets_its_words_as_code_or_as_a_command(tmp_path):
 def test_what_a_container_is_given(tmp_path):
     text = f"export H=1 E=2\ndocker exec -it -e A=1 --env B=2 -eC=3 --env=D=4 -e E -w /w box bash -c '{MAIN} a=$A$B$C$D e=$E h=${{H-none}}'\n"
     (launch,) = reading_of(text, tmp_path).launches
-    assert [word.text for word in launch.arguments] == ["a=1234", "e=", "h=none"]
-    assert {name: word.text for name, word in launch.env.items()} == {"A": "1", "B": "2", "C": "3", "D": "4"}
+    assert [word.text for word in launch.arguments] == ["a=1234", "e=2", "h=none"]
+    given = {"A": "1", "B": "2", "C": "3", "D": "4", "E": "2"}
+    assert {name: word.text for name, word in launch.env.items()} == given
     assert launch.wrapper == ("docker exec",)
 
 

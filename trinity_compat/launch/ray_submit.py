@@ -37,6 +37,18 @@ def read(words: Sequence[str]) -> RaySubmitOptions:
     return RaySubmitOptions(options, index + 1)
 
 
+def env_vars(text: str) -> dict[str, str]:
+    """Return the variables that a runtime environment, as YAML or JSON, sets; none where it isn't one."""
+    import yaml  # only here: reading a shell script needs none of it
+
+    try:
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    variables = found.get("env_vars") if isinstance(found, dict) else None
+    return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}
+
+
 def is_local(address: str) -> bool:
     """Return whether the cluster at ``address`` is this machine's."""
     try:

@@ -5,11 +5,14 @@ Their commands are shell code, or the words of a program. Templates (``{{ … }}
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.launch.bash.traced_text import Value, lines_of, literal
+from trinity_compat.launch.ray_submit import env_vars
 from trinity_compat.launch.source_contents import Contents, SourceCommand
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 SKYPILOT, KUBERNETES, RAY = "a SkyPilot task", "a Kubernetes manifest", "a Ray job"
 _OF_SKYPILOT = {"resources", "setup", "num_nodes", "workdir", "envs", "file_mounts", "name"}
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")  # what Kubernetes fills in
 _NODES = 20_000  # of one file, aliases followed
 
 
@@ -108,6 +112,20 @@ def _of_skypilot(items: dict[str, Node]) -> dict[str, str]:
     return {"SKYPILOT_NODE_RANK": "0", **known}
 
 
+def _with_variables(value: Value, env: dict[str, str]) -> Value:
+    """The text of ``command`` or ``args`` as Kubernetes fills it in: ``$(NAME)``, where it has the variable.
+
+    ``$$(NAME)`` is ``$(NAME)`` (Kubernetes' documentation, "Define a Command and Arguments for a Container").
+    """
+    return tuple(
+        replace(bit, text=_REFERENCE.sub(lambda found: _filled(found, env), bit.text)) for bit in value
+    )
+
+
+def _filled(found: re.Match[str], env: dict[str, str]) -> str:
+    return "$" if found[0] == "$$" else env.get(found[1], found[0])
+
+
 def _code(node: Node | None, name: str, env: dict[str, str]) -> Iterator[SourceCommand]:
     if isinstance(node, _scalar()):
         code = _placed(node, name)
@@ -118,10 +136,11 @@ def _code(node: Node | None, name: str, env: dict[str, str]) -> Iterator[SourceC
 def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
     """One that has an image: its ``command`` and ``args`` are words; of a shell's the last is code.
 
-    Ray's own manifests hold a job as text (``entrypoint``).
+    Ray's own manifests hold a job as text (``entrypoint``), and its runtime environment as YAML in a text.
     """
     if "entrypoint" in items:
-        yield from _code(items["entrypoint"], name, {})
+        runtime = items.get("runtimeEnvYAML")
+        yield from _code(items["entrypoint"], name, env_vars(_text(runtime)) if runtime is not None else {})
     if "image" not in items:
         return
     nodes = [*_list(items.get("command")), *_list(items.get("args"))]
@@ -131,7 +150,7 @@ def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
     if texts[:1] and texts[0] in _SHELLS and any(text.startswith("-") and "c" in text for text in texts[1:]):
         yield from _code(nodes[-1], name, env)
     elif nodes:
-        words = tuple(_placed(item, name) for item in nodes)
+        words = tuple(_with_variables(_placed(item, name), env) for item in nodes)
         where = Where(name, nodes[0].start_mark.line + 1)
         variables = {key: literal(value, where) for key, value in env.items()}
         yield SourceCommand(where, words=words, env=variables)

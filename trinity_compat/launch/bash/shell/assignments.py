@@ -155,7 +155,7 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> int:
     """An argument that is only known after expansion: a flag, a name or ``name=value``. Its status."""
     text = text_of(value)
     if is_uncounted(value):
-        why = doubt_in([value]) or UnknownPiece(text, sh.where)
+        why = next(bit.source for bit in value if isinstance(bit.source, UnknownPiece))
         sh.warn("TP101", f"{kind} of {named(why)}, which cannot be known here: it may set any variable")
         sh.open_variables(why)
         return 0

@@ -454,15 +454,18 @@ def _note_open_list(sh: Shell, items: list[Value]) -> None:
 def _c_style(sh: Shell, node: Node, loop: Node) -> int:
     rounds = 0
 
-    def step(key: str) -> tuple[int, list[Value]]:
-        return expansion.evaluate(sh, sh.unit, loop[key]) if loop.get(key) else (1, [])
+    def step(key: str) -> None:
+        if loop.get(key):
+            expansion.evaluate(sh, sh.unit, loop[key])
 
     def more() -> bool:
         nonlocal rounds
         try:
             step("Init" if rounds == 0 else "Post")
             rounds += 1
-            number, used = step("Cond")
+            number, used = (
+                expansion.evaluate_or_open(sh, sh.unit, loop["Cond"]) if loop.get("Cond") else (1, [])
+            )
             sh.doubt = conditions.doubt_in(used)
             if sh.doubt is None:
                 return number != 0

@@ -10,7 +10,15 @@ from trinity_compat.launch.bash.files import absolute
 from trinity_compat.launch.bash.programs import table
 from trinity_compat.launch.bash.shell import code, printing
 from trinity_compat.launch.bash.state import Shell
-from trinity_compat.launch.bash.traced_text import Prefix, Value, doubt_in, literal, text_of, to_word
+from trinity_compat.launch.bash.traced_text import (
+    Prefix,
+    Value,
+    doubt_in,
+    literal,
+    named,
+    text_of,
+    to_word,
+)
 from trinity_compat.launch.bash.words.segments import place_of
 from trinity_compat.launch.bash.wrappers import own_mains, programs, shells
 from trinity_compat.launch.model import Launch, Start, UnknownPiece
@@ -90,8 +98,10 @@ def _warn_of_missed(sh: Shell, fields: list[Value], name: str) -> None:
 
 
 def _wrapped(sh: Shell, fields: list[Value], wrapped: programs.Wrapped, wrapper: tuple[str, ...]) -> int:
-    if wrapped.remote:
+    if not wrapped.inherits:
         sh = remote(sh)
+    if wrapped.unread is not None:
+        sh = _with_open_variables(sh, wrapped)
     if wrapped.dropped != ():
         sh = _without(sh, wrapped.dropped)
     name = text_of(fields[0]).rsplit("/", 1)[-1]
@@ -104,6 +114,18 @@ def _wrapped(sh: Shell, fields: list[Value], wrapped: programs.Wrapped, wrapper:
         start=sh.reach.start or (start and replace(start, elsewhere=start.elsewhere or elsewhere)),
     ):
         return _start_wrapped(sh, fields, wrapped, wrapper)
+
+
+def _with_open_variables(sh: Shell, wrapped: programs.Wrapped) -> Shell:
+    """The shell for a command whose launcher may set any variable: what the script doesn't set is open."""
+    why = named(wrapped.unread) if wrapped.unread else ""
+    first = text_of(wrapped.call[0]) if wrapped.call else ""
+    if wrapped.code is not None or first.rsplit("/", 1)[-1] in shells.SHELLS or shells.is_script(sh, first):
+        message = f"the variables that {why} sets cannot be known here: those that nothing else sets are open"
+        sh.warn("TP101", f"{message} (--env NAME=… gives one)")
+    shell = sh.copy()
+    shell.assigned_unread = wrapped.unread
+    return shell
 
 
 def _start_wrapped(

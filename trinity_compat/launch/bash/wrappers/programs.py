@@ -6,9 +6,9 @@ launcher or a shell is taken for the command that it runs.
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from trinity_compat.launch import entrypoints, ray_submit
 from trinity_compat.launch.bash import slurm
@@ -25,8 +25,8 @@ from trinity_compat.launch.bash.traced_text import (
     text_of,
 )
 from trinity_compat.launch.bash.words import parameters
-from trinity_compat.launch.bash.wrappers import shells
-from trinity_compat.launch.model import UnknownPiece
+from trinity_compat.launch.bash.wrappers import environments, shells
+from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
@@ -107,7 +107,8 @@ class Wrapped:
     call: list[Value] = field(default_factory=list)
     code: Value | None = None
     prefix: Prefix = field(default_factory=dict)
-    remote: bool = False
+    inherits: bool = True  # the script's exported variables go along
+    unread: UnknownPiece | EnvRef | None = None  # what may set any variable of the command
     elsewhere: str = ""
     dropped: tuple[str, ...] | None = ()  # variables that don't go along; None: all of them
 
@@ -117,26 +118,39 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     texts = [text_of(value) for value in fields]
     name = texts[0].rsplit("/", 1)[-1]
     if name in RUNNERS:
-        return _runner(name, fields, prefix)
+        return _runner(sh, name, fields, prefix)
     if name == "env":
         return _env(fields, prefix)
     if name == "ray" and texts[1:3] == ["job", "submit"]:
         return _ray(sh, fields, texts, prefix)
     if name == "uv" and "run" in texts:
-        return _uv(fields, texts, prefix)
+        return _uv(sh, fields, texts, prefix)
     if name in INERT or name in NOT_FOLLOWED:
         return None
     return _scan(sh, fields, texts, name, prefix)
 
 
-def _runner(name: str, fields: list[Value], prefix: Prefix) -> Wrapped | None:
+def _runner(sh: Shell, name: str, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     options, operands = RUNNERS[name]
     given = options.read(fields[1:])
     rest = given.operands[operands:] if given else []
-    # sudo gives the command an environment of its own, in which these are set
     while name == "sudo" and rest and ASSIGNMENT.match(text_of(rest[0])):
         rest = rest[1:]
-    return Wrapped(name, rest, prefix=prefix) if rest else None
+    if not rest:
+        return None
+    if name not in ("sudo", "doas"):
+        return Wrapped(name, rest, prefix=prefix)
+    return _with_environment(sh, name, fields, len(fields) - len(rest), prefix)
+
+
+def _with_environment(
+    sh: Shell, name: str, fields: list[Value], start: int, prefix: Prefix, shown: str = ""
+) -> Wrapped:
+    """The command that begins at ``start``, in the environment that the launcher's words in front make."""
+    found = environments.of_launcher(sh, name, fields[1:start], prefix)
+    return Wrapped(
+        shown or name, fields[start:], prefix=found.prefix, inherits=found.inherits, unread=found.unread
+    )
 
 
 def made_command(fields: list[Value]) -> list[str]:
@@ -168,30 +182,34 @@ def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wr
     at = 1 + job.entry
     if at >= len(fields):
         return None
-    own = dict(prefix)
-    own.update(_runtime_env(sh, job.options.get("--runtime-env-json", "")))
+    variables, unread = _runtime_env(sh, job.options)
+    own = {**prefix, **variables}
     address = job.options.get("--address") or text_of(prefix.get("RAY_ADDRESS") or sh.exported("RAY_ADDRESS"))
     elsewhere = "" if ray_submit.is_local(address) else f"ray job submit --address {address}"
     shown = "ray job submit"
     # ray hands the words to a shell: a single one with blanks is code
     if at == len(fields) - 1 and " " in texts[at]:
-        return Wrapped(shown, code=fields[at], prefix=own, elsewhere=elsewhere)
-    return Wrapped(shown, fields[at:], prefix=own, elsewhere=elsewhere)
+        return Wrapped(shown, code=fields[at], prefix=own, elsewhere=elsewhere, unread=unread)
+    return Wrapped(shown, fields[at:], prefix=own, elsewhere=elsewhere, unread=unread)
 
 
-def _runtime_env(sh: Shell, text: str) -> Prefix:
-    """The variables of ``--runtime-env-json '{"env_vars": {…}}'``."""
-    try:
-        variables = json.loads(text).get("env_vars", {})
-        return {str(k): literal(str(v), sh.where) for k, v in variables.items() if NAME.fullmatch(str(k))}
-    except (ValueError, AttributeError, RecursionError):
-        return {}
+def _runtime_env(sh: Shell, options: Mapping[str, str]) -> tuple[Prefix, UnknownPiece | None]:
+    """The variables of ``--runtime-env FILE`` or ``--runtime-env-json TEXT``, and what is not known."""
+    file, text = options.get("--runtime-env", ""), options.get("--runtime-env-json", "")
+    if file:
+        content = sh.files.read(sh.files_path(literal(file, sh.where)))
+        text = text_of(content) if content is not None and not doubt_in([content]) else ""
+    if not text:
+        given = "--runtime-env-json" in options or "--runtime-env" in options
+        return {}, UnknownPiece(file or "--runtime-env-json", sh.where) if given else None
+    variables = ray_submit.env_vars(text)
+    return {name: literal(value, sh.where) for name, value in variables.items() if NAME.fullmatch(name)}, None
 
 
-def _uv(fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
+def _uv(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
     """``uv run bash x.sh``; where it starts a training main itself, ``mains.find`` has found it."""
     start = next((i for i in range(texts.index("run") + 1, len(texts)) if _starts(texts, i)), None)
-    return None if start is None else Wrapped("uv run", fields[start:], prefix=prefix)
+    return None if start is None else _with_environment(sh, "uv", fields, start, prefix, "uv run")
 
 
 def _starts(texts: list[str], at: int) -> bool:
@@ -201,36 +219,35 @@ def _starts(texts: list[str], at: int) -> bool:
         return False
     if entrypoints.is_launcher(name) or name in shells.SHELLS:
         return True
+    if name == "env":
+        return any(_starts(texts, later) for later in range(at + 1, len(texts)))
     return name == "ray" and texts[at + 1 : at + 3] == ["job", "submit"]
 
 
 def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Prefix) -> Wrapped | None:
-    own = {**prefix, **_container_env(fields, texts)} if name in REMOTE else prefix
-    away = name in REMOTE
     shown = " ".join(texts[:2]) if name in REMOTE - {"ssh"} else name
-    if name == "ssh" and (wrapped := _ssh(sh, fields)) is not None:
-        return Wrapped("ssh", code=wrapped, prefix=prefix, remote=True)
+    if name == "ssh" and (remote := _ssh(sh, fields)) is not None:
+        return Wrapped("ssh", code=remote, inherits=False)
     # the options of mpirun, srun and the like are many; where python or a shell begins is seen without them
     for index in range(1, len(texts)):
         if _starts(texts, index):
-            return Wrapped(shown, fields[index:], prefix=own, remote=away)
+            return _with_environment(sh, name, fields, index, prefix, shown)
     if name == "sbatch":
         script = next((i for i, t in enumerate(texts) if t.endswith((".sh", ".slurm", ".sbatch"))), None)
         if script is not None:
-            job = {**_of_job(sh, texts[1:script], fields[script]), **own}
-            return Wrapped(name, [literal("bash", sh.where), *fields[script:]], prefix=job)
+            wrapped = _with_environment(sh, name, fields, script, prefix)
+            job = {**_of_job(sh, texts[1:script], fields[script]), **wrapped.prefix}
+            return replace(wrapped, call=[literal("bash", sh.where), *fields[script:]], prefix=job)
         if sh.stdin and not any(text.startswith("--wrap") for text in texts):
-            job = {
-                **sh.schedule(slurm.of_command(texts[1:], text_of(sh.stdin), sh.unit.name, sh.where)),
-                **own,
-            }
-            return Wrapped(name, code=sh.stdin, prefix=job)
+            wrapped = _with_environment(sh, name, fields, len(fields), prefix)
+            own = sh.schedule(slurm.of_command(texts[1:], text_of(sh.stdin), sh.unit.name, sh.where))
+            return replace(wrapped, code=sh.stdin, prefix={**own, **wrapped.prefix})
     if name in STRINGS:
-        for value, text in zip(fields[1:], texts[1:], strict=True):
-            if re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text):
+        for index, (value, text) in enumerate(zip(fields, texts, strict=True)):
+            if index and re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text):
                 _note_open_code(sh, name, value)
                 body = from_character(value, len("--wrap=")) if text.startswith("--wrap=") else value
-                return Wrapped(shown, code=body, prefix=own, remote=away)
+                return replace(_with_environment(sh, name, fields, index, prefix, shown), code=body)
     return None
 
 
@@ -247,20 +264,6 @@ def _note_open_code(sh: Shell, name: str, value: Value) -> None:
     if doubt := next((doubt for doubt in doubts if isinstance(doubt, UnknownPiece)), None):
         message = f"{name} is given code that depends on {doubt.expression}, which cannot be known here"
         sh.warn("TP101", f"{message}; the rest of it is read", sh.where)
-
-
-def _container_env(fields: list[Value], texts: list[str]) -> Prefix:
-    """``docker exec -e NAME=value``."""
-    out: Prefix = {}
-    for index, text in enumerate(texts):
-        match = re.match(r"(?:-e|--env)(?:=|)([A-Za-z_]\w*)=", text)
-        if match:
-            out[match[1]] = from_character(fields[index], match.end())
-        elif text in ("-e", "--env") and index + 1 < len(texts):
-            name, equals, _ = texts[index + 1].partition("=")
-            if equals and NAME.fullmatch(name):
-                out[name] = from_character(fields[index + 1], len(name) + 1)
-    return out
 
 
 def _ssh(sh: Shell, fields: list[Value]) -> Value | None:

@@ -1,0 +1,121 @@
+"""Variables that a launcher's options set, hand on and clear, in the script that it starts."""
+
+import pytest
+
+from trinity_compat.launch import read_script, read_text
+
+TRAIN = "python3 -m verl.trainer.main_ppo lr=${LR:-none} n=${N:-none}\n"
+SETS = [
+    "sbatch --export=ALL,LR=5 train.sh",
+    "sbatch --export ALL,LR=5 --nodes 2 train.sh",
+    "srun --export=LR=5,N -n 8 bash train.sh",
+    "sudo LR=5 bash train.sh",
+    "sudo -u me -E LR=5 bash train.sh",
+    "mpirun -np 8 -x LR=5 bash train.sh",
+    "mpiexec -genv LR 5 -n 2 bash train.sh",
+    "apptainer exec --env LR=5,X=1 image.sif bash train.sh",
+    "singularity exec --cleanenv --env-file my.env image.sif bash train.sh",
+    "docker run --env-file my.env image bash train.sh",
+    "docker run --env-file=my.env -e N=7 image bash train.sh",
+    "podman run -eLR=5 image bash train.sh",
+    "LR=5 docker run -e LR image bash train.sh",
+    "export LR=5; docker exec --env LR box bash -c 'bash train.sh'",
+    "kubectl exec pod -- env LR=5 bash train.sh",
+    "uv run --env-file my.env bash train.sh",
+    "conda run -n v env LR=5 bash train.sh",
+    "tmux new-session -d -e LR=5 'bash train.sh'",
+    "systemd-run --setenv=LR=5 bash train.sh",
+    "bsub -env 'all, LR=5' bash train.sh",
+    "qsub -v LR=5,X=2 bash train.sh",
+    "export LR=5; qsub -V bash train.sh",
+    "export LR=5; srun -n 8 bash train.sh",
+    "export LR=5; mpirun -np 8 bash train.sh",
+    "torchrun --no-python env LR=5 bash train.sh",
+    "ray job submit --runtime-env rt.yaml -- bash train.sh",
+    'ray job submit --runtime-env-json \'{"env_vars": {"LR": "5"}}\' -- bash train.sh',
+    "env LR=5 srun --export=ALL bash train.sh",
+]
+CLEARS = [
+    "sbatch --export=NONE train.sh",
+    "sbatch --export=NIL train.sh",
+    "srun --export=X=1 bash train.sh",
+    "sudo bash train.sh",
+    "docker run image bash train.sh",
+    "docker run -e X=1 image bash train.sh",
+    "apptainer exec --cleanenv image.sif bash train.sh",
+    "singularity exec -e image.sif bash train.sh",
+    "ssh host bash train.sh",
+    "qsub bash train.sh",
+    "systemd-run bash train.sh",
+    "env -i bash train.sh",
+]
+UNKNOWN = [
+    "docker run --env-file nowhere.env image bash train.sh",
+    "uv run --env-file $(find_it) bash train.sh",
+    "ray job submit --runtime-env nowhere.yaml -- bash train.sh",
+    "srun --export=ALL,$(list) bash train.sh",
+    "rlaunch --gpu 8 -- bash train.sh",
+    "./with_env bash train.sh",
+]
+
+
+def read(script, folder, env=None):
+    (folder / "train.sh").write_text(TRAIN)
+    (folder / "my.env").write_text("# the rate\nLR=5\nexport QUOTED='a b'\nFOLDER=$HOME/x\n")
+    (folder / "rt.yaml").write_text("env_vars:\n  LR: '5'\n")
+    return read_text(script + "\n", name="run.sh", cwd=folder, env=env or {}).launches
+
+
+@pytest.mark.parametrize("line", SETS)
+def test_a_variable_that_a_launcher_sets_arrives(line, tmp_path):
+    (launch,) = read(line, tmp_path)
+    assert (launch.arguments[0].text, launch.arguments[0].open) == ("lr=5", ())
+
+
+@pytest.mark.parametrize("line", CLEARS)
+def test_a_variable_that_a_launcher_does_not_hand_on_is_unset(line, tmp_path):
+    (launch,) = read(f"export LR=5\n{line}", tmp_path)
+    assert (launch.arguments[0].text, launch.arguments[0].open) == ("lr=none", ())
+
+
+@pytest.mark.parametrize("line", UNKNOWN)
+def test_a_variable_that_an_unknown_environment_may_set_is_open(line, tmp_path):
+    (launch,) = read(line, tmp_path)
+    assert [bool(word.open) for word in launch.arguments] == [True, True]
+    (launch,) = read(line, tmp_path, env={"LR": "5", "N": "7"})
+    assert [word.text for word in launch.arguments if not word.open] == ["lr=5", "n=7"]
+
+
+def test_a_value_of_an_env_file_that_holds_a_variable_is_open(tmp_path):
+    main = "python3 -m verl.trainer.main_ppo"
+    (launch,) = read(f"docker run --env-file my.env image bash -c '{main} a=$QUOTED b=$FOLDER'", tmp_path)
+    first, *_, last = launch.arguments
+    assert (first.text, bool(first.open), bool(last.open)) == ("a=a", False, True)
+
+
+MANIFEST = """apiVersion: batch/v1
+kind: Job
+spec:
+  containers:
+    - image: verl
+      env: [{name: MODEL, value: Qwen/Qwen3-4B}]
+      command: [python3, -m, verl.trainer.main_ppo]
+      args: ["m=$(MODEL)", "n=$(UNSET)", "d=$$(MODEL)", "x=$MODEL"]
+"""
+RAY_JOB = """apiVersion: ray.io/v1
+kind: RayJob
+spec:
+  entrypoint: bash -c 'python3 -m verl.trainer.main_ppo lr=${LR:-none} n=$N'
+  runtimeEnvYAML: |
+    env_vars: {N: "2", LR: "5"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [(MANIFEST, ["m=Qwen/Qwen3-4B", "n=$(UNSET)", "d=$(MODEL)", "x=$MODEL"]), (RAY_JOB, ["lr=5", "n=2"])],
+)
+def test_a_manifest_gives_its_variables(text, arguments, tmp_path):
+    (tmp_path / "job.yaml").write_text(text)
+    (launch,) = read_script(str(tmp_path / "job.yaml"), cwd=tmp_path).launches
+    assert [word.text for word in launch.arguments] == arguments
