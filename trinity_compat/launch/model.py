@@ -142,6 +142,8 @@ class Launch:
     torchrun: tuple[Word, ...] = ()  # the options of a torchrun that starts it
     # below which its files may be read (`common.readable_files`); empty: it is not read from a script
     roots: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    # YAML files that an unread program wrote, or may have changed, before: absolute path → the program
+    unread: Mapping[str, UnknownPiece] = field(default_factory=dict, repr=False)
 
     @property
     def taken_for(self) -> str:

@@ -41,9 +41,11 @@ def env_vars(text: str) -> dict[str, str]:
     """Return the variables that a runtime environment, as YAML or JSON, sets; none where it isn't one."""
     import yaml  # only here: reading a shell script needs none of it
 
+    from trinity_compat.common.bounded_yaml import safe_load
+
     try:
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        found = safe_load(text)
+    except yaml.YAMLError:
         return {}
     variables = found.get("env_vars") if isinstance(found, dict) else None
     return {str(name): str(value) for name, value in variables.items()} if isinstance(variables, dict) else {}

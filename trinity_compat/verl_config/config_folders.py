@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.readable_files import Roots, content, named_content, real_path
-from trinity_compat.launch.model import Launch
+from trinity_compat.launch.model import Launch, UnknownPiece
 from trinity_compat.verl_config.yaml_files import ConfigFile, parse_config_file
 
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
@@ -25,7 +25,7 @@ class ConfigFolder:
 
     ``defaults``: its files hold the defaults of a fork of veRL and not settings of the user. ``shown``: its
     name in messages. ``written``: files that the script writes before its launch, by absolute path; they come
-    before those on the disk.
+    before those on the disk. ``unread``: files that a program which isn't read wrote, or may have changed.
     """
 
     path: Path
@@ -33,6 +33,7 @@ class ConfigFolder:
     defaults: bool = False
     shown: str = ""
     written: Mapping[str, str] = field(default_factory=dict, repr=False)
+    unread: Mapping[str, UnknownPiece] = field(default_factory=dict, repr=False)
     _read: dict[str, ConfigFile | None] = field(default_factory=dict, repr=False)
 
     def find(self, name: str) -> ConfigFile | None:
@@ -50,6 +51,14 @@ class ConfigFolder:
         return readable_folder(folder, self.root) or is_written(folder, self.written)
 
     def _found(self, path: Path) -> ConfigFile | None:
+        if (why := self.unread.get(_normal(path))) is not None:
+            raise UserError(
+                f"{path.name}: {why.expression} writes or changes it before the launch, so that what it holds"
+                " cannot be known here",
+                where=why.where,
+                hint="run that command first, and translate without its line; trinity-compat run reads the"
+                " file when the launch begins",
+            )
         if (text := self.written.get(_normal(path))) is not None:
             return _parsed_text(text, str(path))
         return self._file(path) if readable_file(path, self.root) else None
@@ -63,7 +72,7 @@ class ConfigFolder:
         return replace(_parsed_text(text, shown), default=self.defaults)
 
 
-def is_written(folder: Path, written: Mapping[str, str]) -> bool:
+def is_written(folder: Path, written: Iterable[str]) -> bool:
     """Return whether one of the files that a script writes lies below ``folder``."""
     below = _normal(folder) + os.sep
     return any(path.startswith(below) for path in written)

@@ -239,11 +239,11 @@ def _folder(
     if found is not None:
         if flag == "config_path" and found == root / spelled and not spelled.startswith("/"):
             path.notes.append(_relative_note(spelled, launch.module, where))
-        return ConfigFolder(found, root, written=launch.wrote)
+        return ConfigFolder(found, root, written=launch.wrote, unread=launch.unread)
     if (tail := _in_this_copy(spelled, path.primary, root)) is not None:
         message = f"{spelled} is not below {root}: its {tail} is taken, which has {path.primary}.yaml"
         path.notes.append(Diagnostic("TP213", message, where))
-        return ConfigFolder(root / tail, root, written=launch.wrote)
+        return ConfigFolder(root / tail, root, written=launch.wrote, unread=launch.unread)
     known = _of_repository(spelled, version)
     if known is None:
         raise UserError(
@@ -260,7 +260,8 @@ def _named_folder(spelled: str, flag: str, root: Path, launch: Launch) -> Path |
     """The user's folder of that name; --config-path is relative to where the main's file is."""
     beside_main = [root.joinpath(*launch.module.split(".")[:-1], spelled)] if flag == "config_path" else []
     there = (path for path in (*beside_main, root / spelled) if readable_folder(path, root))
-    return next(there, root / spelled if is_written(root / spelled, launch.wrote) else None)
+    made = is_written(root / spelled, [*launch.wrote, *launch.unread])
+    return next(there, root / spelled if made else None)
 
 
 def _is_tree(spelled: str) -> bool:

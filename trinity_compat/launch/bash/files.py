@@ -14,7 +14,7 @@ from trinity_compat.common import limits, readable_files
 from trinity_compat.common.errors import Where
 from trinity_compat.common.limits import BudgetExceeded
 from trinity_compat.launch.bash.traced_text import Value, lines_of, open_source, text_of
-from trinity_compat.launch.model import EnvRef
+from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 
 def absolute(folder: str, path: str) -> str:
@@ -38,7 +38,8 @@ class PathFacts:
     made_dirs: set[str] = field(default_factory=set)
     made_open: set[str] = field(default_factory=set)  # folders whose path isn't known, as `spelled` has them
     removed: set[str] = field(default_factory=set)
-    handed: set[str] = field(default_factory=set)  # to programs that aren't read, which may write them
+    # to programs that aren't read, which may write them: the path, and the program
+    handed: dict[str, UnknownPiece] = field(default_factory=dict)
     read_bytes: int = 0
 
     def in_reach(self, path: str) -> bool:
@@ -105,6 +106,7 @@ class PathFacts:
             before = self.written.get(path) or self.read(path) or ()
         self.written[path] = before + value
         self.removed.discard(path)
+        self.handed.pop(path, None)
         total = sum(len(bit.text) for kept in self.written.values() for bit in kept)
         if total > limits.OVERLAY or len(self.written) > 2000:
             raise BudgetExceeded("the script writes too much")
@@ -114,13 +116,21 @@ class PathFacts:
         named = {path: value for path, value in self.written.items() if path.endswith(suffixes)}
         return {path: text_of(value) for path, value in named.items() if not any(map(open_source, value))}
 
-    def given_to_unread(self, folder: str, words: list[str]) -> None:
+    def unread(self, suffixes: tuple[str, ...]) -> dict[str, UnknownPiece]:
+        """The files of these kinds whose text isn't known any more, each with the program that wrote it."""
+        found = {path: why for path, why in self.handed.items() if path.endswith(suffixes)}
+        for path, value in self.written.items():
+            why = next((bit.source for bit in value if isinstance(bit.source, UnknownPiece)), None)
+            if why is not None and path.endswith(suffixes):
+                found[path] = why
+        return found
+
+    def given_to_unread(self, folder: str, words: list[str], why: UnknownPiece) -> None:
         """Words of a program that isn't read, started in ``folder``: each may be a path that it writes."""
         if len(self.handed) < limits.FIELDS:
             values = [word.rpartition("=")[2] for word in words]
-            self.handed |= {
-                absolute(folder, value) for value in values if value and not value.startswith("-")
-            }
+            paths = (absolute(folder, value) for value in values if value and not value.startswith("-"))
+            self.handed.update(dict.fromkeys(paths, why))
 
     def maybe_made(self) -> set[str]:
         """The files and folders that are not on the disk now and may be there at this place of the script."""

@@ -118,7 +118,8 @@ def _as_caught(launch: Launch, found: Invocation, environ: Mapping[str, str]) ->
     env = {
         name: _settled(word, now.get(name, "")) for name, word in launch.env.items() if not is_secret(name)
     }
-    settled = replace(launch, arguments=words, env={**launch.env, **env})
+    # the script has run up to here: what it wrote is on the disk
+    settled = replace(launch, arguments=words, env={**launch.env, **env}, unread={})
     try:
         known = resolved_launch(settled, {**environ, **dict.fromkeys(_unset(launch, environ), "")})
     except UserError:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trinity_compat.launch.bash.files import spelled
 from trinity_compat.launch.bash.options import ParsedOptions
 from trinity_compat.launch.bash.state import Shell
-from trinity_compat.launch.bash.traced_text import doubt_in, text_of
+from trinity_compat.launch.bash.traced_text import Value, doubt_in, text_of
 
 MADE = 2000  # folders
 
@@ -49,17 +49,36 @@ def rm(sh: Shell, given: ParsedOptions) -> int:
 
 def cp(sh: Shell, given: ParsedOptions) -> int:
     """``cp file file``, ``cp files folder``."""
+    for source, target in _moves(sh, given):
+        if sh.files.kind(source) != "":
+            sh.files.write(target, _content(sh, source, "cp"), append=False)
+    return 0
+
+
+def mv(sh: Shell, given: ParsedOptions) -> int:
+    """``mv file file``, ``mv files folder``; a folder is not followed."""
+    for source, target in _moves(sh, given):
+        if sh.files.kind(source) in ("file", None):
+            sh.files.write(target, _content(sh, source, "mv"), append=False)
+            sh.files.remove(source)
+    return 0
+
+
+def _moves(sh: Shell, given: ParsedOptions) -> Iterator[tuple[str, str]]:
+    """Each file and where it goes; none where a path isn't known."""
     paths = list(_paths(sh, given))
     if len(paths) < len(given.operands) or len(paths) < 2:
-        return 0
+        return
     *sources, target = paths
     into = sh.files.kind(target) == "dir"
     for source in sources:
-        content = sh.files.read(source)
-        if content is not None:
-            path = posixpath.join(target, posixpath.basename(source)) if into else target
-            sh.files.write(path, content, append=False)
-    return 0
+        yield source, posixpath.join(target, posixpath.basename(source)) if into else target
+
+
+def _content(sh: Shell, source: str, program: str) -> Value:
+    """What the file holds; open where it can't be read."""
+    content = sh.files.read(source)
+    return (sh.unknown(f"{program} {source}", sh.where),) if content is None else content
 
 
 def touch(sh: Shell, given: ParsedOptions) -> int:

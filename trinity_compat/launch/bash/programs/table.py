@@ -48,6 +48,7 @@ PROGRAMS: dict[str, ProgramRow] = {
     "grep": ProgramRow(texts.grep, OptionSpec("EFGchiqsvx", "e"), settled=True),
     "id": ProgramRow(facts.identity, OptionSpec("un")),
     "mkdir": ProgramRow(changes.mkdir, OptionSpec(values="m", long={"--mode": "m"}, lenient=True)),
+    "mv": ProgramRow(changes.mv, ANY),
     "printenv": ProgramRow(facts.printenv),
     "readlink": ProgramRow(paths.readlink, OptionSpec("femnqsv")),
     "realpath": ProgramRow(paths.realpath, OptionSpec("emqLP", "R", long={"--relative-to": "R"})),

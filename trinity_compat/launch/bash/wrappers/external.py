@@ -25,6 +25,7 @@ from trinity_compat.launch.model import Launch, Start, UnknownPiece
 
 _NPU = re.compile(r"\s*import torch_npu\s*;?\s*")
 
+YAML = (".yaml", ".yml")
 COMPARES = {"grep", "egrep", "fgrep"}  # taken to find nothing, as a comparison with an open value is
 
 
@@ -202,11 +203,25 @@ def _launch(
     env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
     where = place_of(fields[0], sh.where)
     cwd = text_of(sh.cwd) or "."
-    wrote = sh.files.wrote((".yaml", ".yml"))
     doubted = [absolute("/", cwd)] if doubt_in([sh.cwd]) else []
     created = frozenset([*sh.files.maybe_made(), *doubted])
-    names = (found.module, arguments, where, env, wrapper, cwd, start, found.main)
-    sh.log.launch(Launch(*names, wrote, created, options, sh.files.roots))
+    sh.log.launch(
+        Launch(
+            found.module,
+            arguments,
+            where,
+            env,
+            wrapper,
+            cwd,
+            start,
+            found.main,
+            wrote=sh.files.wrote(YAML),
+            created=created,
+            torchrun=options,
+            roots=sh.files.roots,
+            unread=sh.files.unread(YAML),
+        )
+    )
     # `main | tee log`, `x=$(main)`: what it prints is known to nobody yet
     sh.write((sh.unknown(f"python -m {found.module}", sh.where),))
     return 0
@@ -216,7 +231,8 @@ def _unknown(sh: Shell, texts: list[str]) -> int:
     if texts[0] in programs.CHANGES_PATH:
         lose_path(sh)
     expression = " ".join(texts)[:200]
-    sh.files.given_to_unread(text_of(sh.cwd), texts[1:])
+    if texts[0].rsplit("/", 1)[-1] not in programs.READERS:
+        sh.files.given_to_unread(text_of(sh.cwd), texts[1:], UnknownPiece(expression, sh.where))
     sh.write((sh.unknown(expression, sh.where),))
     sh.doubt = UnknownPiece(sh.capturing or expression, sh.where)
     return int(texts[0] in COMPARES)

@@ -73,6 +73,11 @@ INERT = {
     "gsutil", "rsync", "scp", "tar", "unzip", "ls", "stat", "nvidia-smi", "npu-smi",
     "du", "df", "ray", "make",
 }  # fmt: skip
+# They read the files that they are given, and write none.
+READERS = {
+    "cmp", "cut", "diff", "du", "egrep", "fgrep", "file", "grep", "head", "less", "ls", "md5sum", "more",
+    "sha256sum", "sort", "stat", "tail", "uniq", "wc", "jq", "column", "nl", "od", "xxd", "shellcheck",
+}  # fmt: skip
 # They make command lines of something that is only known when they run.
 NOT_FOLLOWED = {"find", "parallel", "xargs"}
 REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}

@@ -100,6 +100,9 @@ def script_content(sh: Shell, name: Value) -> Value | None:
     content = sh.files.read(path)
     if content is None:
         sh.warn("TP106", f"{named}: {_why_unread(sh, path)}")
+    elif (changed := sh.files.handed.get(path)) is not None:
+        message = f"{named}: {changed.expression} may have changed it before; it is read as it is now"
+        sh.warn("TP106", message)
     elif doubt_in([content]) and not text_of(content).strip():
         sh.warn("TP106", f"{named}: what is in it cannot be known here; it is not read")
         return None
