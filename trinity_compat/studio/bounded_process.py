@@ -149,14 +149,19 @@ def run(command: Sequence[str], folder: Path, env: Mapping[str, str], limits: Pr
 def _limit(pid: int, limits: ProcessLimits) -> None:
     import resource  # here: not every platform has it
 
+    wanted = (
+        (resource.RLIMIT_CPU, limits.cpu_s),
+        (resource.RLIMIT_DATA, limits.memory),
+        (resource.RLIMIT_FSIZE, limits.file),
+    )
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-        if limits.cpu_s:
-            resource.prlimit(pid, resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
-        if limits.memory:
-            resource.prlimit(pid, resource.RLIMIT_DATA, (limits.memory, limits.memory))
-        if limits.file:
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limits.file, limits.file))
+        for kind, most in wanted:
+            if most:
+                hard = resource.prlimit(pid, kind)[1]  # the studio's own, which may be lower
+                # One more: at the hard limit of time the kernel kills, and the signal would not tell why.
+                soft, last = (most, most + 1) if hard < 0 else (min(most, hard), min(most + 1, hard))
+                resource.prlimit(pid, kind, (soft, last))
 
 
 def _size(file: BinaryIO) -> int:
