@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trinity_compat.launch.bash.options import OptionSpec, ParsedOptions
-from trinity_compat.launch.bash.programs import changes, facts, paths, texts
+from trinity_compat.launch.bash.programs import changes, facts, getopt, paths, texts
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import Value, doubt_in
 
@@ -44,6 +44,7 @@ PROGRAMS: dict[str, ProgramRow] = {
     ),
     "dirname": ProgramRow(paths.dirname),
     "expr": ProgramRow(facts.expr, options=None, settled=True),
+    "getopt": ProgramRow(getopt.getopt, getopt.OPTIONS, settled=True),
     "git": ProgramRow(paths.git, options=None),
     "grep": ProgramRow(texts.grep, OptionSpec("EFGchiqsvx", "e"), settled=True),
     "id": ProgramRow(facts.identity, OptionSpec("un")),
