@@ -22,6 +22,14 @@ from typing import Any
 HERE = Path(__file__).parent
 PUBLIC = HERE / "public.json.xz"
 COMMAND_LINES = HERE / "command_lines.txt"
+RELEASE_OF_TAG = {
+    "v0.2.0.post2": "0.2.0",
+    "v0.3.0.post1": "0.3.0",
+    "v0.4.1": "0.4.1",
+    "v0.5.0": "0.5.0",
+    "v0.6.1": "0.6.1",
+    "v0.7.0": "0.7.0",
+}
 
 
 @functools.cache

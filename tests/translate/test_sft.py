@@ -156,6 +156,19 @@ def test_torchruns_processes_are_the_gpus():
     assert not made.warnings
 
 
+@pytest.mark.parametrize(
+    ("main", "arguments", "release"), [("fsdp_sft_trainer", OLD, "0.2.0"), ("sft_trainer", ENGINE, "0.6.1")]
+)
+def test_they_are_so_under_a_release_without_the_keys(main, arguments, release):
+    given = ["torchrun", "--nnodes=2", "--nproc_per_node=4", "-m", f"verl.trainer.{main}", *arguments]
+    (found,) = read_argv(given).launches
+    options = TranslateOptions(verl_version=release)
+    assert translate_launch(found, options)[0].config["cluster"] == {"node_num": 2, "gpu_per_node": 4}
+    given[2] = "--nproc_per_node=gpu"
+    (caution,) = translate_launch(read_argv(given).launches[0], options)[0].warnings
+    assert "the YAML says nothing of it" in caution.message
+
+
 def test_without_its_options_it_starts_one_process():
     made = with_torchrun("--standalone", "trainer.n_gpus_per_node=8")
     assert made.config["cluster"] == {"node_num": 1, "gpu_per_node": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from facts import RELEASE_OF_TAG
 from hydra.errors import HydraException
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,6 @@ from verl_samples import (
     DAPO,
     FULL,
     PPO,
-    RELEASE_OF_TAG,
     corpus_launches,
     make_launch,
     real_hydra,

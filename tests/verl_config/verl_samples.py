@@ -19,14 +19,6 @@ from trinity_compat.verl_config.arguments import hydra_flags
 from trinity_compat.verl_config.releases import recipes, release_tree
 
 FULL = os.environ.get("TRINITY_COMPAT_FULL") == "1"
-RELEASE_OF_TAG = {
-    "v0.2.0.post2": "0.2.0",
-    "v0.3.0.post1": "0.3.0",
-    "v0.4.1": "0.4.1",
-    "v0.5.0": "0.5.0",
-    "v0.6.1": "0.6.1",
-    "v0.7.0": "0.7.0",
-}
 PPO = "verl.trainer.main_ppo"
 DAPO = "recipe.dapo.main_dapo"
 

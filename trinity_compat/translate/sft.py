@@ -116,10 +116,11 @@ def _is_text_of(found: Setting, real: Setting, symbols: EnvReferences) -> bool:
 def _cautions(effective: EffectiveConfig) -> Iterator[Caution]:
     for key, (option, _, word) in _processes(effective).items():
         if torchrun.count(word) is None:
+            instead = f"{key}={effective.get(key)}" if key in effective.settings else "nothing of it"
             yield Caution(
                 "TW004",
                 f"torchrun's --{option} is how many {_COUNTED[key]} veRL takes, and is not known here;"
-                f" the YAML says {key}={effective.get(key)}",
+                f" the YAML says {instead}",
                 effective.launch.where,
                 f"--set {rows()[key][1]}=N",
             )
@@ -138,8 +139,17 @@ def _processes(effective: EffectiveConfig) -> dict[str, tuple[str, str, Word | N
     return {
         key: (option, str(word.where if word else launch.where), word)
         for key, (option, word) in zip(_COUNTED, found.items(), strict=True)
-        if (where := effective.settings[key].where) is None or where.file != "--set"
+        # Releases before the keys have torchrun's counts alone.
+        if (given := effective.settings.get(key)) is None
+        or given.where is None
+        or given.where.file != "--set"
     }
+
+
+def _is_assigned(effective: EffectiveConfig, key: str) -> bool:
+    """Return True if ``--set`` gives the key; releases before the key have torchrun's counts alone."""
+    setting = effective.settings.get(key)
+    return setting is not None and setting.where is not None and setting.where.file == "--set"
 
 
 @dataclass(slots=True)
@@ -216,12 +226,14 @@ class _Draft:
     def write(self) -> None:
         """Write the configuration of the launch."""
         self.put("mode", "train", "nothing is generated")
+        for key, (option, place, word) in _processes(self.effective).items():
+            if (size := torchrun.count(word)) is not None:
+                self.put(rows()[key][1], size, f"torchrun --{option} ({place})")
         for key, setting in self.settings.items():
             status, path, _ = self.row(key)
-            if (size := self._size(key)) is not None:
-                option, place, _ = _processes(self.effective)[key]
-                self.put(path, size, f"torchrun --{option} ({place})")
-            elif path and status in ("mapped", "passed_through") and self._is_written(key, setting):
+            if self._size(key) is not None or not path or status not in ("mapped", "passed_through"):
+                continue
+            if self._is_written(key, setting):
                 value = setting.value if path != f"{BUFFER}.path" else _files(setting.value)
                 if path.startswith(_CARRIED):
                     self.carried[path.removeprefix(_CARRIED)] = value
