@@ -51,7 +51,7 @@ from trinity_compat.explorer.teachers.address import ROLE as TEACHERS
 from trinity_compat.explorer.teachers.client import TeacherClient, connected
 from trinity_compat.explorer.teachers.media import PromptReader
 from trinity_compat.explorer.trackers import Trackers
-from trinity_compat.job import disk_full, dynamic_dataset, fingerprint, placement
+from trinity_compat.job import disk_full, dynamic_dataset, fingerprint, placement, runtime_env
 from trinity_compat.job.fingerprint import SCORING, fingerprint_of, sign
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.lora import lora_rank, merged
@@ -385,16 +385,17 @@ def _join_ray(spec: RunSpec) -> None:
     """
     import ray
 
+    environment = python_command.ray_environment(runtime_env.merged({}, spec.verl))
     if address := os.environ.get("RAY_ADDRESS"):
         with python_command.outside_user_folder():
-            ray.init(address=address, log_to_driver=True, runtime_env=python_command.ray_environment({}))
+            ray.init(address=address, log_to_driver=True, runtime_env=environment)
     else:
         keep_ray_here()
         ray.init(
             address="local",
             include_dashboard=False,
             log_to_driver=True,
-            runtime_env=python_command.ray_environment({}),
+            runtime_env=environment,
             _temp_dir=str(file_modes.ray_folder()),
             _node_ip_address=LOOPBACK,
         )

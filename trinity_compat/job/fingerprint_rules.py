@@ -252,6 +252,7 @@ RULES = (
     Rule("", "global_profiler", "*", _LOGGING),
     Rule("", "skip", "*", "veRL's own rollout; not used"),
     Rule("", "ray_kwargs", "*", _SPEED),
+    Rule(ENVIRONMENT, "ray_kwargs.ray_init.runtime_env", "*", "reward functions and agents may read it"),
     # -- the run's own settings ---------------------------------------------------------------------
     *(Rule(row.voids, OURS, row.name, row.why) for row in SETTINGS.values()),
     Rule("", "explorer", "max_retry_times", "a group that fails is masked or made again"),

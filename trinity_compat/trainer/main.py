@@ -24,7 +24,7 @@ from trinity_compat.common import file_modes, python_command
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.network import LOOPBACK, keep_ray_here
 from trinity_compat.common.watchdog import WatchdogThread
-from trinity_compat.job import disk_full, dynamic_dataset, placement
+from trinity_compat.job import disk_full, dynamic_dataset, placement, runtime_env
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.run_spec import RunSpec, has_baseline
 from trinity_compat.plugins.verl_entry import assert_platform
@@ -170,7 +170,8 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
     Raises UserError when it has too few GPUs.
     """
     address = os.environ.get("RAY_ADDRESS")
-    environment = python_command.ray_environment(get_ppo_ray_runtime_env(config))
+    own = runtime_env.merged(get_ppo_ray_runtime_env(config), spec.verl)
+    environment = python_command.ray_environment(own)
     if address:
         with python_command.outside_user_folder():
             ray.init(address=address, runtime_env=environment)

@@ -14,6 +14,7 @@ _READ = (
     "reward.reward_kwargs.",
     "reward.custom_reward_function.reward_kwargs.",
     "reward_model.reward_kwargs.",
+    "ray_kwargs.ray_init.",  # which ray.init gets as a whole (trainer/main_ppo.py)
 )
 # veRL reads these sections key by key; it never builds their dataclass from them.
 _NOT_BUILT = ("algorithm.", "reward.", "skip.", "global_profiler.")

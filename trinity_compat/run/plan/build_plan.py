@@ -19,6 +19,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.common.network import outward_address
 from trinity_compat.common.redaction import resolved
+from trinity_compat.job import runtime_env
 from trinity_compat.job.distillation import is_distilled
 from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec, seed_of
 from trinity_compat.job.vllm_arguments import changes, given_in, release_for
@@ -86,7 +87,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
         spec=spec,
         job=job,
         local_dir=composed.trainer.local_dir,
-        ray=value_at(verl.tree, "ray_kwargs.ray_init") or {},
+        ray=_ray_options(verl.tree),
         cwd=cwd,
         run_cwd=job.root if verl_checkout.holds_verl(cwd) else cwd,
         notes=(
@@ -103,6 +104,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
             *closing_notes(request, composed, verl, spec),
         ),
         env=_log_level(request.trinity)
+        | runtime_env.variables(verl.tree)
         | {name: value for each in request.overlays for name, value in each.env},
         explorer=_one_explorer(options, mode),
         log_folder=outward_address() if TrinityReader(request.trinity).get("log.group_by_node") else "",
@@ -215,6 +217,12 @@ def _one_explorer(options: RunOptions, mode: Mode) -> int | None:
 
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def _ray_options(verl: Tree) -> Tree:
+    """Return the options for the run's own Ray; its runtime environment is that of each side's job."""
+    given = value_at(verl, "ray_kwargs.ray_init") or {}
+    return {name: value for name, value in given.items() if name != "runtime_env"}
 
 
 def _log_level(config: Tree) -> dict[str, str]:

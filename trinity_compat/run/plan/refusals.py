@@ -19,6 +19,7 @@ from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.common.releases import VERL
 from trinity_compat.common.training_engines import TrainingEngine, engine_of
+from trinity_compat.job import runtime_env
 from trinity_compat.job.vllm_arguments import SECTION, fate, given_in, refusal, release_for
 from trinity_compat.run.plan.source import LaunchRecord
 from trinity_compat.run.plan.verl_view import VerlView
@@ -54,6 +55,7 @@ def check(verl: Tree, record: LaunchRecord, *, cwd: Path, elsewhere: bool = Fals
             raise UserError(
                 f"{key}={value} cannot be run decoupled: {why}", where=place(record, (key,)), hint=STOCK
             )
+    _check_runtime_env(verl, record, cwd)
     _check_training_engine(verl, record, elsewhere=elsewhere)
     _check_engine(verl, record)
     if not elsewhere:
@@ -83,6 +85,42 @@ def place(record: LaunchRecord, keys: Sequence[str]) -> Where | None:
 def _where(text: str) -> Where:
     file, _, line = text.rpartition(":")
     return Where(file, int(line)) if line.isdigit() else Where(text)
+
+
+_OTHER_INSTALLATION = ("pip", "uv", "conda", "container", "image_uri")
+
+
+def _check_runtime_env(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
+    """Check what a launch adds to Ray's runtime environment: explorer and trainer do not get it from Ray."""
+    for name, value in runtime_env.of_launch(verl).items():
+        key, why, hint = f"{runtime_env.KEY}.{name}", "", ""
+        if name in _OTHER_INSTALLATION:
+            why = "all processes of a run share this Python and its packages"
+            hint = "install the packages here and leave it out, or run on stock veRL"
+        elif name in ("working_dir", "py_modules") and _leads_elsewhere(name, value, cwd):
+            why = f"a run's processes work in the launch's folder, {cwd}"
+            hint = "put the folder into PYTHONPATH and leave it out, or start the launch in it"
+        elif name == "env_vars":
+            odd = next((one for one, text in value.items() if not isinstance(text, str | None)), None)
+            if odd is not None:
+                key, value = f"{key}.{odd}", value[odd]
+                why, hint = "Ray takes texts only", f"write '{key}=\"{value}\"'"
+        if why:
+            where = place(record, _words_below(record, key))
+            raise UserError(f"{key}={value} cannot be run decoupled: {why}", where=where, hint=hint)
+
+
+def _leads_elsewhere(name: str, value: object, cwd: Path) -> bool:
+    """Return whether Ray would give its workers another folder than the launch's for modules and files."""
+    paths = [cwd / str(path) for path in (value if isinstance(value, list | tuple) else [value])]
+    folders = paths if name == "working_dir" else [path.parent for path in paths]  # a module is found there
+    return any(folder.resolve() != cwd.resolve() for folder in folders)
+
+
+def _words_below(record: LaunchRecord, key: str) -> list[str]:
+    """The keys of the launch's words that are ``key`` or lie below it."""
+    names = (word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ()))
+    return [name for name in names if name == key or name.startswith(f"{key}.")]
 
 
 def check_strategy(config: Tree, verl: Tree, record: LaunchRecord) -> None:
