@@ -11,6 +11,7 @@ import pytest
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
+from trinity_compat.job import runtime_env
 from trinity_compat.job.gpus import engine_count, engine_width, shares, trainer_gpus
 from trinity_compat.job.run_spec import ReplaySpec, RunSpec, ScoringSpec
 from trinity_compat.job.vllm_arguments import CPU, GPU
@@ -803,3 +804,24 @@ def test_a_plan_says_the_steps_that_veRL_s_loop_really_runs(tmp_path):
     assert planned(*words, sets=("trainer.total_epochs=3",)).spec.total_steps == 9
     with pytest.raises(UserError, match="changes nothing"):
         planned(*words, sets=("trainer.total_epochs=999",))
+
+
+def test_a_launch_s_runtime_environment_reaches_both_sides_and_ray_s_workers():
+    key = "ray_kwargs.ray_init.runtime_env"
+    made = planned(f"+{key}.env_vars.MY_FLAG=on", f"+{key}.worker_process_setup_hook=mine.setup")
+    assert {command.name: command.env["MY_FLAG"] for command in commands_of(made, "127.0.0.1:6379")} == {
+        "explorer": "on",
+        "trainer": "on",
+    }
+    own = {"env_vars": {"MY_FLAG": "off", "NCCL_DEBUG": "WARN"}, "py_executable": "python -P"}
+    assert runtime_env.merged(own, made.spec.verl) == {
+        "env_vars": {"MY_FLAG": "on", "NCCL_DEBUG": "WARN"},
+        "py_executable": "python -P",
+        "worker_process_setup_hook": "mine.setup",
+    }
+    assert "runtime_env" not in made.ray  # the run's own Ray is none of the launch's jobs
+
+
+@pytest.mark.parametrize("word", ["working_dir=.", "py_modules=[./mine]", "py_executable='uv run'"])
+def test_a_runtime_environment_that_is_the_run_s_own_is_no_obstacle(word):
+    assert planned(f"++ray_kwargs.ray_init.runtime_env.{word}").spec.job_dir

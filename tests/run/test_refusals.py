@@ -63,6 +63,9 @@ def planned(tmp_path, word, *options, device=None):
             "the explorer's engines take adapters where the trainer trains one",
         ),
         ("+actor_rollout_ref.rollout.engine_kwargs.vllm.tensor_parallel_size=2", "before the engine starts"),
+        ("+ray_kwargs.ray_init.runtime_env.conda=mine", "share this Python and its packages"),
+        ("+ray_kwargs.ray_init.runtime_env.working_dir=/elsewhere", "work in the launch's folder"),
+        ("+ray_kwargs.ray_init.runtime_env.env_vars.N=1", "Ray takes texts only"),
     ],
 )
 def test_it_is_named_with_its_line_and_the_reason(tmp_path, word, why):

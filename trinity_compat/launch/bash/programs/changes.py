@@ -76,7 +76,7 @@ def _moves(sh: Shell, given: ParsedOptions) -> Iterator[tuple[str, str]]:
 
 
 def _content(sh: Shell, source: str, program: str) -> Value:
-    """What the file holds; open where it can't be read."""
+    """The text of the file; open where it can't be read."""
     content = sh.files.read(source)
     return (sh.unknown(f"{program} {source}", sh.where),) if content is None else content
 

@@ -81,7 +81,7 @@ LAUNCHERS: dict[str, EnvironmentOptions] = {
 
 @dataclass(slots=True)
 class CommandEnvironment:
-    """What a launcher's options say: variables that it sets, and whether those of the script go along.
+    """Variables that a launcher's options set, and whether those of the script go along.
 
     ``given`` are the assignments in front of the launcher. ``unread``: a file, list or launcher that is not
     known, so that any variable may be set.
