@@ -82,3 +82,35 @@ def test_a_folder_below_a_variable_that_is_removed_again_is_not_there():
     check = "mkdir -p $HOME/out\nrm -r $HOME/out\nif [[ -w $HOME/out ]]; then d=1; else d=0; fi"
     text = f"{check}\n{MAIN.strip()} a.b=$d\n"
     assert [word.text for word in read_text(text).launches[0].arguments] == ["a=1", "a.b=0"]
+
+
+@pytest.mark.parametrize(
+    "call", ["bash /n/a/b/jobs/x.sh", "cd /n/a/b\nsource jobs/x.sh", "cd /n\nsh a/b/jobs/x.sh"]
+)
+def test_a_script_by_its_path_on_the_cluster_is_found_by_the_longest_end(tmp_path, call):
+    for folder, value in (("jobs", 1), ("b/jobs", 2)):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "x.sh").write_text(f"python3 -m verl.trainer.main_ppo a={value}\n")
+    (tmp_path / "run.sh").write_text(call + "\n")
+    reading = read_script(tmp_path / "run.sh", cwd=tmp_path)
+    assert [launch.arguments[0].text for launch in reading.launches] == ["a=2"]
+    assert "/n/a/b/jobs/x.sh: b/jobs/x.sh, the end of that path below --cwd, is read" in str(
+        reading.diagnostics
+    )
+
+
+def test_a_name_alone_is_not_taken_for_the_clusters_script(tmp_path):
+    (tmp_path / "setup.sh").write_text("A=2\n")
+    count, told = read(tmp_path, "source /opt/none/setup.sh\n" + MAIN)
+    assert count == 1
+    assert any("if it is setup.sh, read that: trinity-compat parse setup.sh" in note for note in told)
+
+
+def test_an_end_of_a_path_that_leads_somewhere_is_not_read(tmp_path):
+    elsewhere = tmp_path / "elsewhere" / "jobs"
+    for folder in (elsewhere, tmp_path / "here" / "jobs"):
+        folder.mkdir(parents=True)
+        (folder / "x.sh").write_text(MAIN)
+    count, told = read(tmp_path / "here", f"bash {elsewhere}/x.sh\n")
+    assert count == 0
+    assert any(f"--also-read {elsewhere} reads it" in note for note in told)

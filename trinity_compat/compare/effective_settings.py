@@ -23,6 +23,7 @@ from trinity_compat.launch.model import Word, WordPart
 from trinity_compat.translate import TranslateOptions, flavour_of, refuse_errors, translate
 from trinity_compat.translate.env_references import EnvReferences, named
 from trinity_compat.translate.set_overrides import is_verl_key
+from trinity_compat.translate.start_folder import seen_from
 from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.translate.verl_from_trinity import (
     from_launch,
@@ -262,7 +263,7 @@ def _of_verl(source: str, config: EffectiveConfig) -> EffectiveSettings:
     """Read a veRL configuration. Raises UserError for one that Hydra would refuse, since it has no effect."""
     refuse(config.launch.module, config.launch.where, config.launch.main)
     refuse_errors(config)
-    upgraded = upgrade(config)
+    upgraded = upgrade(seen_from(config, None))
     settings = upgraded.config.settings
     values = dict(leaves({key: setting.value for key, setting in settings.items()}))
     # A run here has v0's trainer where nothing is said, stock veRL that of its release.

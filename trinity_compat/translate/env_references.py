@@ -62,6 +62,11 @@ class EnvReferences:
         """Return the pieces whose marks ``value`` holds."""
         return [self.pieces[int(number)] for number in _MARK.findall(str(value))]
 
+    def leading(self, text: str) -> str:
+        """Return the mark with which ``text`` begins, "" where it begins with a text."""
+        found = _MARK.match(text)
+        return found[0] if found else ""
+
     def written(self, value: object) -> Any:
         """Return ``value`` with each mark as the YAML writes it: ``${oc.env:NAME,default}``."""
         return _replaced(value, lambda number: _spell(self.pieces[number][0]))

@@ -133,7 +133,8 @@ class TranslateOptions:
     published guide's release). ``sync_offset`` counts veRL steps. ``env`` are variables that the
     user gives; with ``resolve`` they, then ``environ``, fill in what would stay ``${oc.env:…}``.
     ``assignments`` are ``--set path=value`` on the finished configuration. ``frozen`` are variables whose
-    defaults are written in their place, since the script has computed something from them.
+    defaults are written in their place, since the script has computed something from them. ``folder`` is the
+    one where the YAML will be used, None for the folder that a script was read for (``--cwd``).
     """
 
     target: str | None = None
@@ -151,6 +152,7 @@ class TranslateOptions:
     mains: Mapping[str, str] = field(default_factory=dict)  # the main that each module of --main is taken for
     comments: bool = True
     minimal: bool = False  # leave out the lines that trinity-rft and a run fill in with the same value
+    folder: str | None = None
     command: str = ""  # what the header says wrote the file
 
     @property

@@ -26,9 +26,10 @@ from trinity_compat.common.training_engines import TrainingEngine, engine_of
 from trinity_compat.launch import torchrun
 from trinity_compat.launch.model import Word
 from trinity_compat.translate.defaults import trainer_config
-from trinity_compat.translate.env_references import EnvReferences, recomposed
+from trinity_compat.translate.env_references import EnvReferences
 from trinity_compat.translate.model import Caution, Finding, Status, TranslateOptions, Translation
 from trinity_compat.translate.sections.trainer import STRATEGIES, idle_of_fsdp
+from trinity_compat.translate.start_folder import recomposed_seen_from, seen_from
 from trinity_compat.translate.supervised import ACTOR, BUFFER, STRATEGY
 from trinity_compat.translate.trinity_reader import NEVER
 from trinity_compat.translate.unknown import UNKNOWN, reason_of
@@ -75,7 +76,7 @@ def translate_sft(effective: EffectiveConfig, options: TranslateOptions) -> Tran
             hint=f"leave out --trinity {TRINITY_OLD}",
         )
     symbols = EnvReferences()
-    draft = _Draft(effective, _settings(effective, symbols))
+    draft = _Draft(seen_from(effective, options.folder), _settings(effective, symbols, options.folder))
     draft.write()
     config: dict[str, object] = symbols.written(draft.config)
     facts = {
@@ -90,19 +91,21 @@ def translate_sft(effective: EffectiveConfig, options: TranslateOptions) -> Tran
     return Translation(config, provenance, tuple(draft.findings()), tuple(_cautions(effective)), facts)
 
 
-def _settings(effective: EffectiveConfig, symbols: EnvReferences) -> Mapping[str, Setting]:
+def _settings(
+    effective: EffectiveConfig, symbols: EnvReferences, folder: str | None
+) -> Mapping[str, Setting]:
     """Return the settings, with marks in texts for values that only the environment knows.
 
     Any other value is its value here, and the variables behind it have their text everywhere.
     """
-    if (marked := recomposed(effective, symbols, None)) is None:
-        return effective.settings
-    real = effective.settings
+    real = seen_from(effective, folder).settings
+    if (marked := recomposed_seen_from(effective, symbols, None, folder)) is None:
+        return real
     values = {key for key, found in marked.settings.items() if not _is_text_of(found, real[key], symbols)}
     needed = {name for key in values for name in symbols.variables(marked.settings[key].value)}
     if not needed <= symbols.frozen:
         symbols.frozen.update(needed)
-        return _settings(effective, symbols)
+        return _settings(effective, symbols, folder)
     return {key: real[key] if key in values else found for key, found in marked.settings.items()}
 
 

@@ -15,7 +15,7 @@ from trinity_compat.common.releases import VERL
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.model import EnvRef, WordPart
 from trinity_compat.translate.apply import Draft, apply_rows
-from trinity_compat.translate.env_references import EnvReferences, is_unknown, recomposed
+from trinity_compat.translate.env_references import EnvReferences, is_unknown
 from trinity_compat.translate.findings import judge
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.launch_warnings import launch_cautions
@@ -25,6 +25,7 @@ from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections.asynchronous import as_main_ppo
 from trinity_compat.translate.set_overrides import is_verl_key
 from trinity_compat.translate.sft import translate_sft
+from trinity_compat.translate.start_folder import recomposed_seen_from, seen_from
 from trinity_compat.translate.verl_from_trinity import compat_path
 from trinity_compat.trinity.config import validate
 from trinity_compat.verl_config import upgrade
@@ -60,13 +61,14 @@ def _translated(
 
     These stand by their name in one place and by their default's text in another.
     """
-    upgraded = upgrade(effective)
+    seen = seen_from(effective, options.folder)
+    upgraded = upgrade(seen)
     view = LaunchView(
         config=upgraded.config,
-        symbolic=symbolic_settings(effective, symbols, root) or upgraded.config.settings,
+        symbolic=symbolic_settings(effective, symbols, root, options.folder) or upgraded.config.settings,
         symbols=symbols,
         options=options,
-        origin=effective,
+        origin=seen,
         told_by_release=upgraded.explicit,
     )
     _refuse_values_for_sections(view)
@@ -144,10 +146,10 @@ def refuse_other_mains(effective: EffectiveConfig) -> None:
 
 
 def symbolic_settings(
-    effective: EffectiveConfig, symbols: EnvReferences, root: Path | None
+    effective: EffectiveConfig, symbols: EnvReferences, root: Path | None, folder: str | None = None
 ) -> Mapping[str, Setting] | None:
     """Return the settings carried forward with marks; None if none is symbolic or marks can't be placed."""
-    composed = recomposed(effective, symbols, root)
+    composed = recomposed_seen_from(effective, symbols, root, folder)
     return upgrade(composed).config.settings if composed is not None else None
 
 

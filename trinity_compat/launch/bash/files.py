@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,6 +75,16 @@ class PathFacts:
         if stat.S_ISREG(mode):
             return "file"
         return "dir" if stat.S_ISDIR(mode) else "other"
+
+    def ends_of(self, path: str) -> Iterator[str]:
+        """Yield the files below ``--cwd`` that an end of a path names, the longest end first.
+
+        None where the path may be looked at, or leads to something on this machine.
+        """
+        if self.kind(path) is None and not os.path.lexists(path):
+            parts = path.split("/")[1:]
+            ends = (absolute(self.roots[0], "/".join(parts[at:])) for at in range(1, len(parts)))
+            yield from (end for end in ends if self.kind(end) == "file")
 
     def size(self, path: str) -> int:
         """Bytes of a file that is in reach."""

@@ -50,6 +50,7 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
         rules=call.options.rules,
         mains=call.options.mains,
         command=_command(call),
+        folder=str(Path.cwd()),
     )
     translation, text = translate_launch(launch, translate_options)
     if not call.options.allow_fork_keys:
@@ -81,7 +82,9 @@ def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str,
     for environ in ({}, call.environ):
         for launch in _static_launches(call, environ):
             if (same := _as_caught(launch, found, call.environ)) is not None:
-                same = replace(same, torchrun=_options(found, launch.torchrun, Where(call.script)))
+                options = _options(found, launch.torchrun, Where(call.script))
+                # where it starts may depend on the environment, too
+                same = replace(same, torchrun=options, cwd=found.cwd or same.cwd)
                 return same, {**call.environ, **dict.fromkeys(_unset(launch, call.environ), "")}
     words = ["python3", "-m", found.module, *found.arguments]
     launch = read_argv(words, mains=call.options.mains).launches[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -32,8 +33,7 @@ def run_captured(found: Invocation) -> int:
     # Restore the user's environment: the run's own processes must not be caught.
     os.environ.clear()
     os.environ.update(env)
-    if found.cwd:
-        os.chdir(found.cwd)
+    found = in_its_folder(found)
     die_with_parent()
     # The result for the outer process where another error than UserError ends this launch.
     end = LaunchEnd(1, None)
@@ -46,6 +46,13 @@ def run_captured(found: Invocation) -> int:
         finally:
             shared_folder.write_end(folder, end)
     return die_of_ctrl_c() if end.code == 128 + signal.SIGINT else end.code
+
+
+def in_its_folder(found: Invocation) -> Invocation:
+    """Change to the folder of ``ray job submit``, if it names one; return the launch as one of the folder."""
+    if found.cwd:
+        os.chdir(found.cwd)
+    return replace(found, cwd=str(Path.cwd()))
 
 
 def _run(found: Invocation, call: ScriptCall) -> LaunchEnd:

@@ -97,8 +97,16 @@ def script_content(sh: Shell, name: Value) -> Value | None:
         sh.warn("TP106", f"{named or 'a file'}: its path cannot be known here; it is not read")
         return None
     path = sh.files_path(name)
+    here = next(sh.files.ends_of(path), "")
+    end = posixpath.relpath(here, sh.files.roots[0]) if here else ""
+    if "/" in end:
+        sh.warn("TP106", f"{path}: {end}, the end of that path below --cwd, is read in its place")
+        path = here
     content = sh.files.read(path)
-    if content is None:
+    if content is None and end:
+        message = f"not under --cwd; it is not read: if it is {end}, read that: trinity-compat parse {end}"
+        sh.warn("TP106", f"{named}: {message}")
+    elif content is None:
         sh.warn("TP106", f"{named}: {_why_unread(sh, path)}")
     elif (changed := sh.files.handed.get(path)) is not None:
         message = f"{named}: {changed.expression} may have changed it before; it is read as it is now"
