@@ -4,6 +4,6 @@ from trinity_compat.common.python_command import leave_working_directory
 
 leave_working_directory()
 
-from trinity_compat.cli import main  # noqa: E402
+from trinity_compat.cli import program  # noqa: E402
 
-main()
+program()

@@ -1,21 +1,24 @@
 """The last line of defence: a reading command ends at its limits with exit code 2 and the source's name."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from trinity_compat.cli import main
 
 LAUNCH = "python3 -m verl.trainer.main_ppo data.train_batch_size=8\n"
 COMMAND = """
 import os, resource, signal, sys
 {before}
 sys.argv = ["trinity-compat", {command}, "x.sh", *["x.sh"][: {command} == "diff"]]
-from trinity_compat.cli import main, {module} as module, _READING
+from trinity_compat.cli import program, {module} as module, _READING
 _READING[{command}] = 0.5
 def bomb(*_, **__):
     {bomb}
 module.{reader} = bomb
-main()
+program()
 """
 
 
@@ -101,3 +104,13 @@ def test_a_signal_to_the_command_ends_what_it_started(tmp_path):
     before = "import time, threading"
     bomb = "os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
     assert ended(tmp_path, bomb, before=before) == (-15, "")
+
+
+def test_a_caller_of_main_keeps_its_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.sh").write_text(LAUNCH)
+    monkeypatch.setattr(sys, "argv", ["trinity-compat", "parse", "x.sh"])
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("main forked the process of its caller"))
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 0

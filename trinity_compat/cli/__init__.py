@@ -61,6 +61,18 @@ def cli() -> None:
     """Keep your veRL scripts: translate, audit, run decoupled, compare."""
 
 
+def program() -> None:
+    """Run the program ``trinity-compat``: `main`, and for a command that reads the kernel's limits around it.
+
+    A caller of `main` keeps its own process, which a fork would double.
+    """
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name in _READING:
+        with plain_streams():  # for what the parent says of its fork
+            reading_process.guard(_READING[name])
+    main()
+
+
 @plain_streams()
 def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit.
@@ -102,8 +114,6 @@ def _run(argv: list[str] | None) -> object:
     name = words[0] if words else ""
     if name not in _READING:
         return cli.main(args=argv, standalone_mode=False)
-    if argv is None:  # else the caller's own process goes on
-        reading_process.guard(_READING[name])
     source = next((word for word in words[1:] if os.path.exists(word)), name)  # noqa: PTH110 - any text
     with reading_process.reading(source):
         return cli.main(args=argv, standalone_mode=False)
@@ -117,4 +127,4 @@ def _leave_output_unwritten(error: OSError) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program()
