@@ -187,3 +187,35 @@ def test_sizes_of_log_probabilities_divide_the_answers_of_a_gpu(tmp_path, monkey
     assert [line for line in lines_ if "of each GPU" in line] == [
         f"# actor_rollout_ref.{each}, which divides the 20 answers of each GPU" for each in told
     ]
+
+
+SPLIT = """\
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
+    data.train_batch_size=10 actor_rollout_ref.actor.ppo_mini_batch_size=10 actor_rollout_ref.rollout.n=4 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 \\
+    actor_rollout_ref.rollout.tensor_model_parallel_size=4 \\
+    actor_rollout_ref.model.path=org/model actor_rollout_ref.rollout.name=vllm \\
+    trainer.n_gpus_per_node=4 trainer.nnodes=5 trainer.total_training_steps=4
+"""
+
+
+def test_an_update_s_size_divides_the_answers_of_the_plan_s_gpus(tmp_path, monkeypatch):
+    """Two answers on each of 20 GPUs under stock; five on each of the plan's eight."""
+    monkeypatch.setattr(build_plan, "detect_device", lambda: "cuda")
+    (tmp_path / "run.sh").write_text(SPLIT)
+    told = list(lines(str(tmp_path / "run.sh"), (), RunOptions(sets=("trainer.save_freq=2",))))
+    note = f"# {ACTOR}.ppo_micro_batch_size_per_gpu=2: 1, which divides the 5 answers of each GPU"
+    assert note in told
+
+
+def test_tokens_hold_a_row_on_fewer_gpus_than_the_launch_had():
+    key = f"{ACTOR}.ppo_max_token_len_per_gpu"
+    given = GIVEN | {f"{ACTOR}.use_dynamic_bsz": True, key: 600, SEQUENCE: 4}
+    given |= {"data.max_prompt_length": 1000, "data.max_response_length": 1000}
+    launch = VerlView.of(compose_pinned(given))
+    verl, told = micro_batches.with_room(launch.changed({SEQUENCE: 2}), launch)
+    assert value_at(verl.tree, key) == 1000 and told[0].startswith(
+        f"{key}=600: 1000, which holds a row of 2000"
+    )
+    assert micro_batches.with_room(launch, launch) == (launch, [])

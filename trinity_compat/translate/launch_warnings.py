@@ -15,18 +15,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat.common.paths import from_home
+from trinity_compat.common.readable_files import content
 from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.common.resources import data_path
 from trinity_compat.common.suggestions import nearest
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.model import UnknownPiece
-from trinity_compat.translate import forks, micro_batch_sizes, stock_verl
+from trinity_compat.translate import forks, micro_batch_sizes, size_rules, stock_verl
 from trinity_compat.translate.defaults import trainer_config
 from trinity_compat.translate.launch_view import ARR, NODES, PER_NODE, LaunchView
 from trinity_compat.translate.model import Caution, Severity, notice
 from trinity_compat.translate.sections.algorithm import ESTIMATOR
 from trinity_compat.translate.sections.gpus import DP, PP, TP, N, own_gpus
 from trinity_compat.translate.sections.reward import FUNCTION
+from trinity_compat.translate.size_rules import SizesOfLaunch
 from trinity_compat.verl_config import FLAVOURS
 
 
@@ -41,6 +43,7 @@ def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     yield from _engines(view)
     yield from _groups(view)
     yield from _sizes(view)
+    yield from _refused_sizes(view)
     yield from _reward_file(view)
 
 
@@ -267,6 +270,48 @@ def _sizes(view: LaunchView) -> Iterator[Caution]:
     for found in micro_batch_sizes.missing(view.value, view.written):
         message = f"{found.message}, and so does trinity-compat run; the YAML has one for Trinity-RFT"
         yield Caution("TW024", message, view.where(found.key) or view.launch.where, found.hint)
+
+
+def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
+    """Check the launch by veRL's own rules. The trainer of a recipe, or of a fork, may have others."""
+    if view.launch.taken_for != entrypoints.PPO:
+        return
+    sizes = SizesOfLaunch(view.value, view.is_set, view.written, _model_config(view), _visible_gpus(view))
+    rank = Severity.DECIDE if view.forked or view.launch.main else Severity.ERROR
+    for found in size_rules.broken(sizes, view.origin.version.value):
+        where = next(filter(None, map(view.where, found.keys)), view.launch.where)
+        yield Caution("TW029", found.message, where, found.hint, rank)
+
+
+_LARGEST_CONFIG = 2**20
+
+
+def _model_config(view: LaunchView) -> Mapping[str, object] | None:
+    """Return config.json of a model whose folder may be read; None for another one."""
+    folder = Path(view.launch.cwd).absolute() / from_home(str(view.value(f"{ARR}.model.path", "")))
+    try:
+        text = content(folder / "config.json", view.launch.roots or (view.launch.cwd,), _LARGEST_CONFIG)
+        found = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def _visible_gpus(view: LaunchView) -> int | None:
+    """Return how many GPUs CUDA_VISIBLE_DEVICES of the script names; None where it is not known.
+
+    Nor is it where veRL joins a Ray that runs, whose machines have the GPUs.
+    """
+    env = view.launch.env
+    word = env.get("CUDA_VISIBLE_DEVICES")
+    if word is None or word.open or any(source.default is None for source in word.env_refs):
+        return None
+    if "RAY_ADDRESS" in env or view.value("ray_kwargs.ray_init.address"):
+        return None
+    if view.value("trainer.device", "cuda") != "cuda":
+        return None
+    names = [name.strip() for name in word.text.split(",")]
+    return len(list(itertools.takewhile(lambda name: name not in ("", "-1"), names)))
 
 
 def _is_seen(folder: Path) -> bool:

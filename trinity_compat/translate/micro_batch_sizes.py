@@ -47,6 +47,11 @@ class MicroBatchSize:
         """The key of the size of one GPU's micro-batch."""
         return f"{self.all_gpus}_per_gpu"
 
+    @property
+    def is_of_step(self) -> bool:
+        """True if it cuts all answers of a step, whose log-probabilities are computed; else an update's."""
+        return "log_prob" in self.all_gpus
+
     def is_dynamic(self, value: Value) -> bool:
         """Return True if batches are cut by tokens, so that the size has no effect."""
         return all(value(key) for key in self.dynamic)

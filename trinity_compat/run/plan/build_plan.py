@@ -75,6 +75,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     sync, sync_notes = colocate.weights(verl_from_trinity.sync_of(request.trinity), mode, options.sets, nodes)
     experts = file_rows.expert_rows(request.trinity, cwd)
     verl, row_notes = file_rows.cut_evenly(verl, rows, experts)
+    verl, token_notes = micro_batches.with_room(verl, fitted)
     folders = workflows.folders_of(options, cwd)
     plugins = plugin_uses.used(verl.tree, registered_in(folders))
     spec = replace(_spec(request, verl, job, mode, sync), rows=rows, experts=experts, plugins=plugins)
@@ -97,6 +98,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
             *mode_notes,
             *gpu_notes,
             *row_notes,
+            *token_notes,
             *sync_notes,
             *trainer_notes,
             *endpoint_notes,

@@ -69,12 +69,12 @@ SUFFIXES = (".parquet", ".jsonl", ".json")
 def cut_evenly(verl: VerlView, rows: RowsSpec | None, experts: ExpertSpec | None) -> Step:
     """Micro-batches that an update of rows divides into, as veRL's workers require, with notes.
 
-    The loss is normalised over the whole update, so that a smaller micro-batch changes only the memory. A run
-    without rows computes log-probabilities in them. Raises UserError for an update that its ranks cannot
+    The loss is normalised over the whole update, so that a smaller micro-batch changes only the memory.
+    Raises UserError for an update that its ranks cannot
     share.
     """
     if rows is None and experts is None:
-        return micro_batches.of_log_probs(verl)
+        return micro_batches.of_answers(verl)
     _check_one_update(verl, experts)
     group = verl.batches.group
     number = (verl.batches.train or 0) * group + (experts.each_step if experts else 0)
@@ -89,7 +89,7 @@ def cut_evenly(verl: VerlView, rows: RowsSpec | None, experts: ExpertSpec | None
     return micro_batches.cut(verl, share, _CUTS, unit=unit)
 
 
-_CUTS = ((f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz"), *micro_batches.LOG_PROBS)
+_CUTS = (*micro_batches.UPDATES, *micro_batches.LOG_PROBS)
 
 
 def _check_one_update(verl: VerlView, experts: ExpertSpec | None) -> None:

@@ -45,14 +45,23 @@ LOG_PROBS = (
 )
 
 
-def of_log_probs(verl: VerlView) -> Step:
+UPDATES = ((f"{ACTOR}.ppo_micro_batch_size_per_gpu", f"{ACTOR}.use_dynamic_bsz"),)
+
+
+def of_answers(verl: VerlView) -> Step:
     """Sizes that divide the answers of each GPU, as the pinned veRL's workers require.
 
-    See workers/engine/utils.py; until 0.7 the last micro-batch was smaller. No log-probability depends on it.
-    Answers that the GPUs cannot share evenly are refused elsewhere.
+    See workers/engine/utils.py; until 0.7 the last micro-batch was smaller. No log-probability depends on it,
+    and the loss of an update is normalised over all of its answers. Answers that the GPUs cannot share evenly
+    are refused elsewhere.
     """
-    answers, over = (verl.batches.train or 0) * verl.batches.group, verl.ranks(ACTOR)
-    return (verl, []) if answers % over or not answers else cut(verl, answers // over, LOG_PROBS, "answers")
+    group, over, lines = verl.batches.group, verl.ranks(ACTOR), list[str]()
+    for prompts, sizes_ in ((verl.batches.mini, UPDATES), (verl.batches.train, LOG_PROBS)):
+        share, rest = divmod((prompts or 0) * group, over)
+        if share and not rest:
+            verl, more = cut(verl, share, sizes_, "answers")
+            lines += more
+    return verl, lines
 
 
 def cut(
@@ -73,6 +82,37 @@ def cut(
             values[size] = fits
             lines.append(f"{size}={configured}: {fits}, which divides the {share} {what} of each GPU")
     return verl.changed(values), lines
+
+
+# Tokens of a micro-batch on one GPU: the key, what cuts by them, and whose rows they are.
+_TOKENS = (
+    (f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.use_dynamic_bsz", ACTOR),
+    (f"{ROLLOUT}.log_prob_max_token_len_per_gpu", f"{ROLLOUT}.log_prob_use_dynamic_bsz", ACTOR),
+    (f"{REF}.log_prob_max_token_len_per_gpu", f"{REF}.log_prob_use_dynamic_bsz", REF),
+    ("critic.ppo_max_token_len_per_gpu", "critic.use_dynamic_bsz", "critic"),
+)
+
+
+def with_room(verl: VerlView, launch: VerlView) -> Step:
+    """Tokens that hold a whole row where those of the launch did, on more GPUs for a row than the plan has.
+
+    veRL ends at a row that they do not hold (utils/seqlen_balancing.py, rearrange_micro_batches).
+    """
+    values, lines = {}, []
+    whole = sum(_positive(verl, f"data.max_{name}_length") for name in ("prompt", "response"))
+    for key, dynamic, role in _TOKENS:
+        tokens, spread = _positive(verl, key), verl.spread(role)
+        if not value_at(verl.tree, dynamic) or not tokens:
+            continue
+        if tokens * spread < whole <= tokens * launch.spread(role):
+            values[key] = -(-whole // spread)
+            lines.append(f"{key}={tokens}: {values[key]}, which holds a row of {whole} on {spread} GPU(s)")
+    return verl.changed(values), lines
+
+
+def _positive(verl: VerlView, key: str) -> int:
+    value = value_at(verl.tree, key)
+    return value if type(value) is int and value > 0 else 0
 
 
 def check(verl: Tree, record: LaunchRecord) -> None:

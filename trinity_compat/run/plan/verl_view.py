@@ -104,6 +104,10 @@ class VerlView:
         """Return the number of the trainer's GPUs that compute one row of ``role`` together."""
         return self.engine.sharing(role, self.size)
 
+    def spread(self, role: str) -> int:
+        """Return the number of GPUs over which the tokens of one row of ``role`` are spread."""
+        return max((self.size(key) for key in self.engine.split_keys(role)), default=1)
+
     def ranks(self, role: str, gpus: int | None = None) -> int:
         """Return the data-parallel ranks of ``role`` on ``gpus``, all of the trainer's where it is None."""
         if self.engine.is_alone(role, partial(value_at, self.tree)):

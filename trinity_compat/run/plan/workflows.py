@@ -150,7 +150,7 @@ def _small(verl: VerlView, whole: int) -> Iterator[str]:
         tokens, role = value_at(verl.tree, key), key.rpartition(".")[0]
         if not value_at(verl.tree, dynamic) or (role == "critic" and not has_critic(verl.tree)):
             continue
-        spread = max((verl.size(each) for each in verl.engine.split_keys(role)), default=1)
+        spread = verl.spread(role)
         if isinstance(tokens, int) and tokens * spread < whole:
             yield (
                 f"warning: {key}={tokens} on each of {spread} GPU(s) holds no row of {whole} tokens"

@@ -1,0 +1,274 @@
+"""Sizes with which stock veRL ends are said with the line and the sizes that fit, and only those."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from trinity_compat.translate import TranslateOptions, translate_launch
+from trinity_compat.translate.model import Severity
+from trinity_compat.translate.size_rules import RULES, VLLMS_HEADS
+
+from .helpers import launch_of, script
+
+ACTOR, REF, ROLLOUT, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "ref", "rollout", "model"))
+FITS = {
+    "data.train_files": "/d/a.parquet",
+    "data.val_files": "/d/b.parquet",
+    "data.train_batch_size": 64,
+    "data.max_prompt_length": 1024,
+    "data.max_response_length": 1024,
+    f"{MODEL}.path": "org/model",
+    "algorithm.adv_estimator": "grpo",
+    f"{ACTOR}.ppo_mini_batch_size": 32,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 8,
+    f"{REF}.log_prob_micro_batch_size_per_gpu": 8,
+    f"{ROLLOUT}.name": "vllm",
+    f"{ROLLOUT}.n": 4,
+    f"{ROLLOUT}.tensor_model_parallel_size": 1,
+    "trainer.n_gpus_per_node": 8,
+}
+GAE = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 4}
+DYNAMIC = {f"{ACTOR}.use_dynamic_bsz": True}
+SP = f"{ACTOR}.ulysses_sequence_parallel_size"
+MEGATRON = "--config-name=ppo_megatron_trainer"
+
+
+def of(changed, **options):
+    """The cautions of FITS with ``changed``; without a key that is changed to ``...``."""
+    words = [f"{key}={value}" for key, value in (FITS | changed).items() if value is not ...]
+    flags = [MEGATRON] if any(".megatron." in key for key in changed) else []
+    module = options.pop("module", "verl.trainer.main_ppo")
+    launch = launch_of([*flags, *words], module)
+    translation, _ = translate_launch(launch, TranslateOptions(**options))
+    found = [caution for caution in translation.warnings if caution.code == "TW029"]
+    return [(each, (*flags, *words)[each.where.line - 1]) for each in found]
+
+
+BROKEN = [
+    # what is changed, the line that is named, a piece of the message, what fits
+    (
+        {"data.train_batch_size": 10, f"{ACTOR}.ppo_mini_batch_size": 10, "trainer.nnodes": 3},
+        "data.train_batch_size=10",
+        "40 answers are not divisible by 24 GPUs",
+        "6 or 12",
+    ),
+    (
+        {"trainer.nnodes": 3, f"{ROLLOUT}.n": 5},
+        "data.train_batch_size=64",
+        "320 answers are not divisible by 24 GPUs",
+        "48 or 72",
+    ),
+    (
+        {"data.train_batch_size": 36, f"{ACTOR}.ppo_mini_batch_size": 9, **DYNAMIC},
+        f"{ACTOR}.ppo_mini_batch_size=9",
+        "36 answers of an update are not divisible by 8 ranks",
+        "8 or 10",
+    ),
+    (
+        {f"{ACTOR}.ppo_micro_batch_size": 8},
+        f"{ACTOR}.ppo_micro_batch_size=8",
+        "are both set",
+        "leave out",
+    ),
+    (
+        GAE | {"critic.ppo_micro_batch_size": 8},
+        "critic.ppo_micro_batch_size=8",
+        "are both set",
+        "leave out",
+    ),
+    (
+        {f"{ROLLOUT}.log_prob_micro_batch_size": 8},
+        f"{ROLLOUT}.log_prob_micro_batch_size=8",
+        "are both set",
+        "leave out",
+    ),
+    (
+        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5},
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=5",
+        "does not divide the answers of each GPU, 16",
+        "may be 1, 2, 4, 8, 16;",
+    ),
+    (
+        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 32},
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu=32",
+        "does not divide the answers of each GPU, 16",
+        "may be 1, 2, 4, 8, 16;",
+    ),
+    (
+        {f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 12},
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=12",
+        "does not divide the answers of each GPU, 32",
+        "16, 32;",
+    ),
+    (
+        {f"{REF}.log_prob_micro_batch_size_per_gpu": 12, f"{ACTOR}.use_kl_loss": True},
+        f"{REF}.log_prob_micro_batch_size_per_gpu=12",
+        "does not divide the answers of each GPU, 32",
+        f"or write {REF}.log_prob_use_dynamic_bsz=True",
+    ),
+    (
+        DYNAMIC | {f"{ACTOR}.ppo_max_token_len_per_gpu": 1024},
+        f"{ACTOR}.ppo_max_token_len_per_gpu=1024",
+        "is less than the 2048 tokens",
+        "should be 2048 or more",
+    ),
+    (
+        DYNAMIC | {SP: 2, f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 1000},
+        f"{ACTOR}.ppo_max_token_len_per_gpu=1000",
+        "1000 × 2 GPUs is less",
+        "should be 1024 or more",
+    ),
+    (
+        DYNAMIC | {f"{ROLLOUT}.log_prob_max_token_len_per_gpu": 2047},
+        f"{ROLLOUT}.log_prob_max_token_len_per_gpu=2047",
+        "is less than the 2048 tokens",
+        "should be 2048 or more",
+    ),
+    ({SP: 3, f"{MODEL}.use_remove_padding": True}, f"{SP}=3", "hold no whole groups of 3", "1, 2, 4, 8"),
+    ({SP: 2, f"{MODEL}.use_remove_padding": False}, f"{SP}=2", "refuses to start", "use_remove_padding=True"),
+    (
+        DYNAMIC | {f"{ROLLOUT}.log_prob_use_dynamic_bsz": False},
+        f"{ROLLOUT}.log_prob_use_dynamic_bsz=False",
+        "differ",
+        "leave out",
+    ),
+    (
+        {f"{ACTOR}.megatron.use_mbridge": False},
+        f"{ACTOR}.megatron.use_mbridge=False",
+        "asserts that it is True",
+        "leave out",
+    ),
+    (
+        {f"{ACTOR}.megatron.tensor_model_parallel_size": 2, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 24},
+        "data.train_batch_size=64",
+        "256 answers are not divisible by 96 (4 ranks",
+        "48 or 72",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "line", "said", "fits"), BROKEN)
+def test_sizes_that_stock_refuses_are_an_error_with_line_and_sizes(changed, line, said, fits):
+    (caution, named), *_ = of(changed)
+    assert caution.rank is Severity.ERROR and named == line
+    assert said in caution.message and fits in caution.hint
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        GAE,
+        # only without dynamic batches
+        DYNAMIC | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5, f"{ACTOR}.ppo_micro_batch_size": 8},
+        {f"{ACTOR}.ppo_max_token_len_per_gpu": 10},
+        # nobody computes with the reference's
+        {f"{REF}.log_prob_micro_batch_size_per_gpu": 12},
+        {
+            f"{REF}.log_prob_micro_batch_size_per_gpu": 12,
+            f"{ACTOR}.use_kl_loss": True,
+            f"{MODEL}.lora_rank": 8,
+        },
+        # nor the old log-probabilities
+        {
+            f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 12,
+            "algorithm.rollout_correction.bypass_mode": True,
+        },
+        # 0.9.1's critic cuts by tokens
+        GAE | {"critic.ppo_micro_batch_size_per_gpu": 5},
+        # two GPUs share a row, so that four ranks hold 32 answers of an update
+        {SP: 2, f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 32},
+        DYNAMIC | {SP: 2, f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 1024},
+    ],
+)
+def test_sizes_that_stock_takes_are_not_named(changed):
+    assert of(changed) == []
+
+
+def test_the_rules_are_those_of_the_launch_s_release():
+    uneven = {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5}
+    assert of(uneven, verl_version="0.8.0") and not of(uneven, verl_version="0.7.0")
+    whole = {"data.train_batch_size": 10, f"{ACTOR}.ppo_mini_batch_size": 10, "trainer.nnodes": 3}
+    assert of(whole, verl_version="0.5.0")
+
+
+def test_a_fork_s_trainer_may_have_other_rules():
+    changed = {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5}
+    ((caution, _),) = of(changed | {f"+{ACTOR}.forks_own": 1})
+    assert caution.rank is Severity.DECIDE
+    assert of(changed, module="recipe.dapo.main_dapo") == []
+
+
+def in_script(before, folder, **changed):
+    words = " ".join(f"{key}={value}" for key, value in (FITS | changed).items())
+    launch = script(f"{before}\npython3 -m verl.trainer.main_ppo {words}\n", cwd=str(folder))
+    found = translate_launch(launch, TranslateOptions())[0].warnings
+    return [caution for caution in found if caution.code == "TW029"]
+
+
+@pytest.mark.parametrize(
+    ("before", "number"),
+    [
+        ("export CUDA_VISIBLE_DEVICES=0,1", 2),
+        ("export CUDA_VISIBLE_DEVICES=4", 1),
+        ("CUDA_VISIBLE_DEVICES=-1", None),  # not exported
+        ("export CUDA_VISIBLE_DEVICES=-1", 0),
+        ("export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7", None),
+        ("export CUDA_VISIBLE_DEVICES=$(cat devices)", None),
+        ("export CUDA_VISIBLE_DEVICES=$GPUS", None),
+        ("export CUDA_VISIBLE_DEVICES=0,1 RAY_ADDRESS=10.0.0.1:6379", None),
+    ],
+)
+def test_gpus_that_the_script_hides(before, number, tmp_path):
+    found = in_script(before, tmp_path)
+    if number is None:
+        assert not found
+    else:
+        (caution,) = found
+        assert f"leaves {number} GPU(s)" in caution.message and caution.where.line == 2
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_heads_of_a_model_that_may_be_read(nested, tmp_path):
+    sizes = {"num_attention_heads": 28, "num_key_value_heads": 4}
+    (tmp_path / "model").mkdir()
+    text = json.dumps({"text_config": sizes} if nested else sizes)
+    (tmp_path / "model" / "config.json").write_text(text)
+    here = {f"{MODEL}.path": tmp_path / "model", f"{MODEL}.use_remove_padding": True}
+    (found,) = in_script("", tmp_path, **here, **{f"{ROLLOUT}.tensor_model_parallel_size": 8})
+    assert "the 28 attention heads" in found.message and found.hint.endswith("may be 1, 2, 4, 7, 14, 28")
+    (found,) = in_script("", tmp_path, **here, **{SP: 8, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1})
+    assert "28 attention heads and 4 of" in found.message and found.hint.endswith("may be 1, 2, 4, 28")
+    assert not in_script("", tmp_path, **here, **{SP: 4, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1})
+    (tmp_path / "elsewhere").mkdir()
+    assert not in_script("", tmp_path / "elsewhere", **here, **{f"{ROLLOUT}.tensor_model_parallel_size": 8})
+
+
+SOURCES = {
+    "workers/engine/fsdp/transformer_impl.py": "init_device_mesh(",
+    "utils/config.py": "real_train_batch_size % minimal_bsz == 0",
+    "workers/engine_workers.py:267": "mini_batch_size % self.engine.get_data_parallel_size() == 0",
+    "workers/engine/utils.py": "% (force_group_size * micro_batch_size_per_gpu) == 0",
+    "workers/config/actor.py:200": "self.ppo_micro_batch_size_per_gpu is not None",
+    "utils/seqlen_balancing.py": "max_token_len >= max_seq_len",
+    "workers/config/actor.py:335": "self.ulysses_sequence_parallel_size > 1",
+    "workers/engine_workers.py:616": "actor.use_dynamic_bsz == self.config.rollout.log_prob_use_dynamic_bsz",
+    "workers/engine/megatron/transformer_impl.py": "assert self.engine_config.use_mbridge",
+    "single_controller/ray/base.py": "total_available_gpus < total_required_gpus",
+    "models/transformers/monkey_patch.py": "num_attention_heads % ulysses_sp_size == 0",
+}
+
+
+@pytest.mark.verl
+def test_each_rule_is_in_the_pinned_verl_at_the_line_that_it_names():
+    spec = importlib.util.find_spec("verl")
+    folder = Path(spec.origin).parent
+    for rule in RULES:
+        if rule.source == VLLMS_HEADS:
+            continue
+        name, _, number = rule.source.partition(":")
+        line = (folder / name).read_text().splitlines()[int(number) - 1]
+        assert SOURCES.get(rule.source, SOURCES.get(name)) in line

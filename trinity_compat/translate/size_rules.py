@@ -1,0 +1,387 @@
+"""Sizes with which stock veRL ends, at its start or at its first update: one table, with each rule's source.
+
+A place in a source is that of the pinned release; ``since`` is the first release with the rule. What only the
+split of a run's GPUs breaks is fitted by its plan (``run/plan/micro_batches.py``).
+
+The critic's micro-batches have no rule: its engine cuts by tokens, whatever its keys say (0.9.1,
+``TrainingWorkerConfig`` in ppo/ray_trainer.py and ppo/v1/trainer_base.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trinity_compat.common.nested import value_at
+from trinity_compat.common.releases import VERL, VERL_RELEASES
+from trinity_compat.common.training_engines import ULYSSES, TrainingEngine, engine_of
+from trinity_compat.translate import micro_batch_sizes
+from trinity_compat.translate.launch_view import NODES, PER_NODE
+from trinity_compat.translate.micro_batch_sizes import DYNAMIC, MicroBatchSize, Value
+from trinity_compat.translate.update_steps import BATCH
+
+_ARR = "actor_rollout_ref"
+_ACTOR, _REF, _ROLLOUT, _CRITIC = (*(f"{_ARR}.{name}" for name in ("actor", "ref", "rollout")), "critic")
+_N = f"{_ROLLOUT}.n"
+_PROMPT, _RESPONSE = "data.max_prompt_length", "data.max_response_length"
+_TP, _SP = f"{_ROLLOUT}.tensor_model_parallel_size", f"{_ACTOR}.{ULYSSES}"
+_PADDING = f"{_ARR}.model.use_remove_padding"
+_TOKENS = f"{_ACTOR}.ppo_max_token_len_per_gpu"
+_MOST_SHOWN = 8  # sizes that fit
+VLLMS_HEADS = "vLLM's verify_with_parallel_config"  # in every release
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenRule:
+    """A rule that a launch breaks. ``keys``: the settings that it follows from, the nearest first."""
+
+    keys: tuple[str, ...]
+    message: str
+    hint: str
+
+
+class _Unknown(Exception):
+    """A rule needs a size that is not a number, or not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizesOfLaunch:
+    """The sizes of a launch.
+
+    ``value`` gives a key's value, ``is_set`` says whether the launch itself gives it, ``written`` is
+    ``key=value`` as the user wrote it. ``model``: its config.json, None where it is not readable.
+    ``visible``: the GPUs that the script leaves visible to veRL, None where it does not say.
+    """
+
+    value: Value
+    is_set: Callable[[str], bool]
+    written: Callable[[str], str]
+    model: Mapping[str, object] | None = None
+    visible: int | None = None
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """Return a positive number. Raises _Unknown."""
+        value = self.value(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise _Unknown
+        return value
+
+    def product(self, *keys: str) -> str:
+        """Return ``key=value × key=value``."""
+        return " × ".join(self.written(key) for key in keys)
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of the whole launch."""
+        return self.size(NODES, 1) * self.size(PER_NODE, 8)
+
+    @property
+    def engine(self) -> TrainingEngine:
+        """The training engine of all roles."""
+        return engine_of(self.value(f"{_ACTOR}.strategy"))
+
+    def sharing(self, role: str) -> int:
+        """Return the GPUs that compute one row of ``role`` together."""
+        return self.engine.sharing(role, lambda key: self.size(key, 1))
+
+    def ranks(self, role: str) -> int:
+        """Return the data-parallel ranks of ``role``. Raises _Unknown where they are not whole."""
+        if self.engine.is_alone(role, self.value):
+            return 1
+        ranks, rest = divmod(self.gpus, self.sharing(role))
+        if rest or not ranks:
+            raise _Unknown
+        return ranks
+
+    def spread(self, role: str) -> int:
+        """Return the GPUs over which the tokens of one row are spread."""
+        return max((self.size(key, 1) for key in self.engine.split_keys(role)), default=1)
+
+    def heads(self, name: str) -> int:
+        """Return a number of heads of the model. Raises _Unknown."""
+        model = self.model or {}
+        found = value_at(model, f"text_config.{name}") or model.get(name)
+        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+            raise _Unknown
+        return found
+
+
+Broken = Iterator[BrokenRule]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRule:
+    """A rule of veRL's. ``source``: file and name in it; ``since``: the first release that has it."""
+
+    source: str
+    since: str
+    find: Callable[[SizesOfLaunch], Broken]
+
+
+def broken(sizes: SizesOfLaunch, release: str) -> Iterator[BrokenRule]:
+    """Yield the rules of ``release`` that the sizes break; nothing of what is not known."""
+    for rule in RULES:
+        if VERL_RELEASES.index(release) < VERL_RELEASES.index(rule.since):
+            continue
+        try:
+            for found in rule.find(sizes):
+                of = "" if rule.source == VLLMS_HEADS else f"verl {VERL}, "
+                message = f"{found.message} ({of}{rule.source})"
+                yield BrokenRule(found.keys, message, found.hint)
+        except _Unknown:
+            continue
+
+
+def _whole_groups(of: SizesOfLaunch) -> Broken:
+    """The GPUs hold whole groups of those that share a row."""
+    for role in _roles(of):
+        if of.gpus % (sharing := of.sharing(role)):
+            keys = [key for key in of.engine.sequence_keys(role) if of.size(key, 1) > 1]
+            yield BrokenRule(
+                (*keys, PER_NODE, NODES),
+                f"{of.product(*keys)}: {of.gpus} GPUs ({of.product(NODES, PER_NODE)}) hold no whole groups of"
+                f" {sharing}, and veRL's workers fail",
+                f"{keys[0]} may be {_listed(of.gpus * of.size(keys[0]) // sharing, of.gpus)}"
+                if len(keys) == 1
+                else f"their product should divide {of.gpus}",
+            )
+
+
+def _whole_batch(of: SizesOfLaunch) -> Broken:
+    """The answers of a step divide by the GPUs, for Megatron by the micro-batches of its ranks."""
+    if of.value(DYNAMIC):
+        return
+    least, by = of.gpus, f"{of.gpus} GPUs ({of.product(NODES, PER_NODE)})"
+    keys: tuple[str, ...] = (BATCH, _N, PER_NODE, NODES)
+    if of.engine.is_megatron:
+        micro = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
+        least = of.ranks(_ACTOR) * of.size(micro)
+        by, keys = f"{least} ({of.ranks(_ACTOR)} ranks × {of.written(micro)})", (*keys, micro)
+    rows = of.size(BATCH) * of.size(_N, 1)
+    if rows % least:
+        yield BrokenRule(
+            keys,
+            f"{of.product(BATCH, _N)}: {rows} answers are not divisible by {by}, and veRL refuses to start",
+            f"{BATCH} may be {_around(of.size(BATCH), least // math.gcd(of.size(_N, 1), least))}",
+        )
+
+
+def _whole_mini_batch(of: SizesOfLaunch) -> Broken:
+    """The answers of an update divide by the ranks; a role's ranks may share rows."""
+    if next(_whole_batch(of), None):
+        return
+    for role in (_ACTOR, *([_CRITIC] if micro_batch_sizes.has_critic(of.value) else [])):
+        mini = f"{role}.ppo_mini_batch_size"
+        rows, ranks = of.size(mini) * of.size(_N, 1), of.ranks(role)
+        if rows % ranks:
+            yield BrokenRule(
+                (mini, _N, PER_NODE, NODES),
+                f"{of.product(mini, _N)}: the {rows} answers of an update are not divisible by {ranks}"
+                f" ranks of {of.gpus} GPUs ({of.product(NODES, PER_NODE)}), and veRL's first update fails",
+                f"{mini} may be {_around(of.size(mini), ranks // math.gcd(of.size(_N, 1), ranks))}",
+            )
+
+
+def _whole_micro_batches(all_gpus: str) -> Callable[[SizesOfLaunch], Broken]:
+    """A micro-batch divides the answers that a GPU computes at once."""
+    size = MicroBatchSize(all_gpus)
+
+    def find(of: SizesOfLaunch) -> Broken:
+        needed = next((each for each in micro_batch_sizes.sizes(of.value) if each.all_gpus == all_gpus), None)
+        if needed is None or of.value(needed.dynamic[-1]) or not _is_computed(of, all_gpus):
+            return
+        micro = of.size(size.per_gpu)
+        prompts = BATCH if size.is_of_step else f"{size.role}.ppo_mini_batch_size"
+        share, rest = divmod(
+            _padded(of, size) if size.is_of_step else of.size(prompts) * of.size(_N, 1), of.ranks(size.role)
+        )
+        if rest or share % micro == 0:
+            return
+        yield BrokenRule(
+            (size.per_gpu, prompts, _N),
+            f"{of.written(size.per_gpu)} does not divide the answers of each GPU, {share}"
+            f" ({of.product(prompts, _N)}, on {of.ranks(size.role)} ranks), and veRL stops at its first step",
+            f"{size.per_gpu} may be {_listed(share, micro)}; or write {needed.dynamic[-1]}=True",
+        )
+
+    return find
+
+
+def _padded(of: SizesOfLaunch, size: MicroBatchSize) -> int:
+    """Return the answers of a step: the trainer v1 fills them up to whole updates (``_balance_batch``)."""
+    group = of.size(_N, 1)
+    rows = of.size(BATCH) * group
+    if not of.value("trainer.use_v1") or of.value("trainer.balance_batch") is False:
+        return rows
+    minis = [of.size(f"{_ACTOR}.ppo_mini_batch_size") * group]
+    if micro_batch_sizes.has_critic(of.value):
+        minis.append(of.size(f"{_CRITIC}.ppo_mini_batch_size") * group)
+    multiple = math.lcm(of.ranks(size.role), *minis)
+    return -(-rows // multiple) * multiple
+
+
+def _is_computed(of: SizesOfLaunch, all_gpus: str) -> bool:
+    """Return False for log-probabilities that nobody computes."""
+    in_actor = bool(of.value(f"{_ARR}.model.lora_rank") or of.value(f"{_ARR}.model.lora.rank"))
+    if all_gpus == micro_batch_sizes.REF:
+        return not in_actor  # the actor without its adapter is the reference
+    bypassed = bool(of.value("algorithm.rollout_correction.bypass_mode"))
+    return all_gpus != micro_batch_sizes.ROLLOUT or not bypassed
+
+
+def _one_spelling(of: SizesOfLaunch) -> Broken:
+    """A micro-batch is given in one spelling."""
+    for size in micro_batch_sizes.sizes(of.value):
+        keys = (size.all_gpus, size.per_gpu)
+        off = of.value(size.dynamic[0])
+        if not off and all(of.is_set(key) and of.value(key) is not None for key in keys):
+            yield BrokenRule(
+                keys,
+                f"{of.written(keys[0])} and {of.written(keys[1])} are both set, and veRL refuses to start",
+                f"leave out {size.all_gpus}",
+            )
+
+
+def _room_for_a_row(limit: str, dynamic: str, role: str) -> Callable[[SizesOfLaunch], Broken]:
+    """A GPU's tokens, over all GPUs that share a row, hold a prompt and an answer of full length."""
+
+    def find(of: SizesOfLaunch) -> Broken:
+        if role not in _roles(of) or not of.value(dynamic):
+            return
+        if limit != _TOKENS and not of.is_set(limit) and of.value(DYNAMIC):
+            return  # it follows the actor's, of which the same is said
+        whole, spread = of.size(_PROMPT) + of.size(_RESPONSE), of.spread(role)
+        tokens = of.size(limit)
+        if tokens * spread >= whole:
+            return
+        over = f" × {spread} GPUs" if spread > 1 else ""
+        yield BrokenRule(
+            (limit, _TOKENS, _RESPONSE, _PROMPT),
+            f"{of.written(limit)}{over} is less than the {whole} tokens of {of.written(_PROMPT)} +"
+            f" {of.written(_RESPONSE)}: veRL stops at the first row that is longer",
+            f"{limit} should be {-(-whole // spread)} or more",
+        )
+
+    return find
+
+
+def _unpadded_sequences(of: SizesOfLaunch) -> Broken:
+    """Ranks that share a sequence need rows without padding."""
+    if of.engine.strategy in ("fsdp", "fsdp2") and of.size(_SP, 1) > 1 and not of.value(_PADDING):
+        yield BrokenRule(
+            (_SP, _PADDING),
+            f"{of.written(_SP)} with {of.written(_PADDING)}: veRL refuses to start",
+            f"write {_PADDING}=True",
+        )
+
+
+def _one_way_to_cut(of: SizesOfLaunch) -> Broken:
+    """The actor cuts batches in one way for updates and log-probabilities."""
+    other = f"{_ROLLOUT}.log_prob_use_dynamic_bsz"
+    if bool(of.value(DYNAMIC)) != bool(of.value(other)):
+        yield BrokenRule(
+            (other, DYNAMIC),
+            f"{of.written(DYNAMIC)} and {of.written(other)} differ, and veRL's actor fails",
+            f"leave out {other}, which follows {DYNAMIC}",
+        )
+
+
+def _with_mbridge(of: SizesOfLaunch) -> Broken:
+    for role in _roles(of) if of.engine.is_megatron else ():
+        if of.value(key := f"{role}.megatron.use_mbridge") is False:
+            yield BrokenRule(
+                (key, f"{_ACTOR}.megatron.use_mbridge"),
+                f"{of.written(key)}: veRL's Megatron engine asserts that it is True",
+                f"leave out {key}",
+            )
+
+
+def _visible_gpus(of: SizesOfLaunch) -> Broken:
+    each = of.size(PER_NODE, 8)
+    # Other machines may show more than this one does.
+    if of.visible is not None and of.size(NODES, 1) == 1 and of.visible < each:
+        yield BrokenRule(
+            (PER_NODE,),
+            f"{of.written(PER_NODE)}: the script's CUDA_VISIBLE_DEVICES leaves {of.visible} GPU(s) to"
+            " veRL, which refuses to start",
+            f"{PER_NODE} may be {of.visible} at most; or export more devices",
+        )
+
+
+def _heads_of_sequences(of: SizesOfLaunch) -> Broken:
+    if not of.engine.can_halve or (ranks := of.spread(_ACTOR)) == 1:
+        return
+    heads, kept = of.heads("num_attention_heads"), of.heads("num_key_value_heads")
+    if heads % ranks or (kept % ranks and ranks % kept):
+        key = next(key for key in of.engine.split_keys(_ACTOR) if of.size(key, 1) > 1)
+        able = [size for size in _divisors(heads) if not (kept % size and size % kept)]
+        yield BrokenRule(
+            (key,),
+            f"{of.written(key)}: the model has {heads} attention heads and {kept} of keys and values, which"
+            f" {ranks} GPUs cannot share, and veRL's workers fail",
+            f"{key} may be {', '.join(map(str, able))}",
+        )
+
+
+def _heads_of_engines(of: SizesOfLaunch) -> Broken:
+    heads, ranks = of.heads("num_attention_heads"), of.size(_TP)
+    if of.value(f"{_ROLLOUT}.name") == "vllm" and heads % ranks:
+        yield BrokenRule(
+            (_TP,),
+            f"{of.written(_TP)} does not divide the {heads} attention heads of the model, and vLLM refuses to"
+            " start",
+            f"{_TP} may be {', '.join(map(str, _divisors(heads)))}",
+        )
+
+
+def _roles(of: SizesOfLaunch) -> tuple[str, ...]:
+    """Return the models that veRL trains or computes with."""
+    needed = {size.role for size in micro_batch_sizes.sizes(of.value)}
+    return tuple(role for role in (_ACTOR, _REF, _CRITIC) if role in needed)
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def _listed(number: int, near: int) -> str:
+    """List the divisors of ``number``, the nearest to ``near`` of many."""
+    found = sorted(_divisors(number), key=lambda size: abs(size - near))[:_MOST_SHOWN]
+    return ", ".join(map(str, sorted(found)))
+
+
+def _around(size: int, step: int) -> str:
+    """Return the multiples of ``step`` next to ``size``."""
+    below = size // step * step
+    return " or ".join(str(each) for each in (below, below + step) if each)
+
+
+_LENGTHS = "utils/seqlen_balancing.py:384"
+RULES = (
+    SizeRule("workers/engine/fsdp/transformer_impl.py:247", "0.2.0", _whole_groups),
+    SizeRule("utils/config.py:124", "0.2.0", _whole_batch),
+    SizeRule("workers/engine_workers.py:267", "0.8.0", _whole_mini_batch),
+    *(
+        SizeRule("workers/engine/utils.py:125", "0.8.0", _whole_micro_batches(key))
+        for key in (micro_batch_sizes.ACTOR, micro_batch_sizes.ROLLOUT, micro_batch_sizes.REF)
+    ),
+    SizeRule("workers/config/actor.py:200", "0.2.0", _one_spelling),
+    SizeRule(_LENGTHS, "0.2.0", _room_for_a_row(_TOKENS, DYNAMIC, _ACTOR)),
+    *(
+        SizeRule(
+            _LENGTHS, "0.2.0", _room_for_a_row(f"{section}.log_prob_max_token_len_per_gpu", dynamic, role)
+        )
+        for section, dynamic, role in (
+            (_ROLLOUT, DYNAMIC, _ACTOR),
+            (_REF, f"{_REF}.log_prob_use_dynamic_bsz", _REF),
+        )
+    ),
+    SizeRule("workers/config/actor.py:335", "0.2.0", _unpadded_sequences),
+    SizeRule("workers/engine_workers.py:616", "0.8.0", _one_way_to_cut),
+    SizeRule("workers/engine/megatron/transformer_impl.py:191", "0.8.0", _with_mbridge),
+    SizeRule("single_controller/ray/base.py:239", "0.2.0", _visible_gpus),
+    SizeRule("models/transformers/monkey_patch.py:343", "0.4.1", _heads_of_sequences),
+    SizeRule(VLLMS_HEADS, "0.2.0", _heads_of_engines),
+)
