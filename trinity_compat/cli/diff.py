@@ -34,6 +34,8 @@ def command(a: str, b: str, form: str, output: Path | None, cwd: Path | None, en
     """
     known = dict(name_and_value("--env", text) for text in env)
     found = differences((a, b), cwd=cwd, env=known)
+    for diagnostic in (*found[0].a.unused, *found[0].b.unused):
+        click.echo(diagnostic, err=True)
     write(rendered(found, form), output, sources=(a, b))
     return int(found[0].differs)
 

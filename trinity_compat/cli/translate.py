@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections import Counter
@@ -45,14 +44,19 @@ from trinity_compat.launch import (
 from trinity_compat.launch.bash.programs.clock import one_moment
 from trinity_compat.launch.environment import computed_variables, unused_variables
 from trinity_compat.launch.job_files import is_configuration
-from trinity_compat.translate import Status, TranslateOptions, Translation, translate_config, translate_launch
+from trinity_compat.translate import (
+    Status,
+    TranslateOptions,
+    Translation,
+    frozen_variables,
+    translate_config,
+    translate_launch,
+)
 from trinity_compat.translate.env_references import resolved_launch
 from trinity_compat.translate.model import FAIL_ON, Severity
 from trinity_compat.translate.pipeline import refuse_unstartable
 from trinity_compat.trinity.config import TARGETS
 from trinity_compat.verl_config import config_from_yaml
-
-_NAMED = re.compile(r"\$\{oc\.env:(\w+)")  # a variable whose value counts when the YAML is used
 
 
 @click.command(name="translate", cls=WithScriptArguments)
@@ -170,7 +174,7 @@ def _translate(
         config = config_from_yaml(source, options.verl_version, fork_config=options.fork_config)
         return [translate_config(config, options)]
     reading, frozen = _read(source, arguments, given, options)
-    options = replace(options, frozen=frozen)
+    options = replace(options, frozen=frozen, surroundings=frozenset(reading.surroundings))
     refuse_lost_arguments(reading)
     for diagnostic in merged(reading.diagnostics):
         if diagnostic.severity == "error" or not given["quiet"]:
@@ -181,7 +185,7 @@ def _translate(
         restart(str(launch.where))
         results.append(translate_launch(launch, options, root=root))
     if not given["quiet"] and not options.resolve:
-        named = {name for _, text in results for name in _NAMED.findall(text)}
+        named = {name for _, text in results for name in frozen_variables.named(text)}
         for diagnostic in unused_variables(
             reading, os.environ, {*options.env, *named}, also="--resolve, or "
         ):

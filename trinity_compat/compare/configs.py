@@ -15,6 +15,7 @@ from trinity_compat.common.nested import copied, leaves, put
 from trinity_compat.common.releases import VERL
 from trinity_compat.compare.effective_settings import EffectiveSettings, by_way_of_trinity
 from trinity_compat.translate.defaults import same
+from trinity_compat.translate.frozen_variables import FROZEN
 from trinity_compat.translate.pipeline import as_translated
 from trinity_compat.translate.rows import means_nothing
 from trinity_compat.translate.stock_verl import honoured_here
@@ -160,8 +161,9 @@ def _derived(full: CompletedConfig) -> dict[str, object]:
 
 def _is_verl(full: CompletedConfig, path: str, value: object) -> bool:
     """Return True if another ``value`` at ``path`` changes the veRL configuration, whose rows tell it."""
-    if any(f".{COMPAT}.{section}." in path for section in ("verl", "stands_for")):
-        return True  # keys of veRL by their names; so are these, but for the count of steps
+    if any(f".{COMPAT}.{section}." in path for section in ("verl", "stands_for", FROZEN)):
+        return True  # keys of veRL by their names, and what made them
+    # so are these, but for the count of steps
     if path.startswith(_IN_TRAINER_CONFIG) and not path.endswith("optim.lr_warmup_steps"):
         return True
     changed = copied(full.config)

@@ -6,6 +6,7 @@ key that moved is one row, and a default that changed between releases is a diff
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,9 +20,11 @@ from trinity_compat.common.redaction import referred
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch import Launch, read_script
 from trinity_compat.launch.entrypoints import PPO, refuse
-from trinity_compat.launch.model import Word, WordPart
+from trinity_compat.launch.environment import unused_variables
+from trinity_compat.launch.model import Diagnostic, Word, WordPart
 from trinity_compat.translate import TranslateOptions, flavour_of, refuse_errors, translate
 from trinity_compat.translate.env_references import EnvReferences, named
+from trinity_compat.translate.frozen_variables import set_without_effect
 from trinity_compat.translate.set_overrides import is_verl_key
 from trinity_compat.translate.start_folder import seen_from
 from trinity_compat.translate.translator import symbolic_settings
@@ -79,6 +82,7 @@ class EffectiveSettings:
     trinity: CompletedConfig | None = None
     run: Mapping[str, object] = field(default_factory=dict)
     config: EffectiveConfig | None = None  # of a veRL source
+    unused: tuple[Diagnostic, ...] = ()  # about variables of this process that have no effect on it
 
 
 def read_in_effect(
@@ -105,10 +109,14 @@ def read_in_effect(
             hint="name a script, a YAML, a job directory, or a release of veRL (verl==0.8.0)",
         )
     if path.suffix not in (".yaml", ".yml"):
-        return _of_script(source, read_script(path, cwd=cwd, env=env).launches, cwd, version)
+        reading = read_script(path, cwd=cwd, env=env)
+        unused = tuple(unused_variables(reading, os.environ, env or {}))
+        return replace(_of_script(source, reading.launches, cwd, version), unused=unused)
     data = read_config(path).config
     if len(_TRINITY_SECTIONS & set(data)) >= 2 and "actor_rollout_ref" not in data:
-        return of_trinity(source, load_known(path))
+        trinity = load_known(path)
+        unused = tuple(set_without_effect(trinity, os.environ, Where(source)))
+        return replace(of_trinity(source, trinity), unused=unused)
     return _of_verl(source, config_from_yaml(path, version))
 
 
@@ -192,7 +200,7 @@ def by_way_of_trinity(side: EffectiveSettings, target: str) -> EffectiveSettings
         found = of_trinity(side.source, written)
     except UserError:
         return side
-    own = {name: getattr(side, name) for name in ("places", "why", "follows", "dropped", "config")}
+    own = {name: getattr(side, name) for name in ("places", "why", "follows", "dropped", "config", "unused")}
     return replace(found, **own)
 
 

@@ -40,6 +40,11 @@ def _text_with(word: Word, name: str, value: str) -> str:
     )
 
 
+def is_named_apart(name: str) -> bool:
+    """Return whether a variable is set wherever a script is started, or holds what others add folders to."""
+    return is_always_set(name) or name in _SEARCH_PATHS
+
+
 def unused_variables(
     reading: Reading, environ: Mapping[str, str], known: Collection[str], *, also: str = ""
 ) -> Iterator[Diagnostic]:
@@ -54,7 +59,7 @@ def unused_variables(
     references = [(reference, word.where) for word in words for reference in word.env_refs]
     places = {reference.name: where for reference, where in references}
     for name, where in {**places, **reading.surroundings}.items():
-        if name not in environ or name in known or is_always_set(name) or name in _SEARCH_PATHS:
+        if name not in environ or name in known or is_named_apart(name):
             continue
         if {reference.default for reference, _ in references if reference.name == name} == {environ[name]}:
             continue

@@ -97,12 +97,16 @@ def recomposed(
     """Return the launch composed with marks; None if nothing in it is symbolic, or marks cannot be placed.
 
     Where a mark cannot replace a word (``optim=$BACKEND`` chooses a file by it), the word's variables are
-    frozen.
+    frozen, and so are those whose text makes another list (``[${NAMES:-a,b}]`` has two elements).
     """
     launch = effective.launch
     while (marked := marked_launch(launch, symbols)) is not None:
         try:
-            return recompose(effective, marked, root)
+            composed = recompose(effective, marked, root)
+            reshaped = _reshaping(composed, effective, symbols)
+            if reshaped <= symbols.frozen:
+                return composed
+            symbols.frozen.update(reshaped)
         except UserError as error:
             there = {
                 part.source.name
@@ -114,6 +118,19 @@ def recomposed(
                 return None
             symbols.frozen.update(there)
     return None
+
+
+def _reshaping(marked: EffectiveConfig, effective: EffectiveConfig, symbols: EnvReferences) -> frozenset[str]:
+    """Return the variables with a known default in lists that differ from those with the default's text."""
+    lists = [setting for setting in marked.settings.values() if isinstance(setting.value, list | dict)]
+    return frozenset(
+        part.source.name
+        for setting in lists
+        if setting.key in effective.settings
+        and symbols.plain(setting.value) != effective.settings[setting.key].value
+        for part, _ in symbols.within(setting.value)
+        if isinstance(part.source, EnvRef) and part.source.default is not None and not is_unknown(part)
+    )
 
 
 def marked_launch(launch: Launch, symbols: EnvReferences) -> Launch | None:

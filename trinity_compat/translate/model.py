@@ -135,6 +135,7 @@ class TranslateOptions:
     ``assignments`` are ``--set path=value`` on the finished configuration. ``frozen`` are variables whose
     defaults are written in their place, since the script has computed something from them. ``folder`` is the
     one where the YAML will be used, None for the folder that a script was read for (``--cwd``).
+    ``surroundings`` are the variables that the script takes from its environment (`Reading`).
     """
 
     target: str | None = None
@@ -153,6 +154,7 @@ class TranslateOptions:
     comments: bool = True
     minimal: bool = False  # leave out the lines that trinity-rft and a run fill in with the same value
     folder: str | None = None
+    surroundings: frozenset[str] = frozenset()
     command: str = ""  # what the header says wrote the file
 
     @property

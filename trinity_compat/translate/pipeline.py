@@ -10,7 +10,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import referred, shown
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch.model import Launch
-from trinity_compat.translate import verl_from_trinity
+from trinity_compat.translate import frozen_variables, verl_from_trinity
 from trinity_compat.translate.apply_user_rules import apply_rules
 from trinity_compat.translate.env_references import resolved_launch
 from trinity_compat.translate.launch_view import KeyRefused
@@ -107,7 +107,7 @@ def header_lines(translation: Translation, options: TranslateOptions) -> list[st
     lines.append(
         f"trinity-rft {facts['target']}; one veRL step = {facts['updates_per_step']} Trinity step(s)"
     )
-    return [*lines, *rules_of(options.rules).sources]
+    return [*lines, *frozen_variables.header(translation.config), *rules_of(options.rules).sources]
 
 
 def refuse_errors(effective: EffectiveConfig, others: Callable[[], Sequence[UserError]] = tuple) -> None:

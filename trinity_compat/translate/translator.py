@@ -17,6 +17,7 @@ from trinity_compat.launch.model import EnvRef, WordPart
 from trinity_compat.translate.apply import Draft, apply_rows
 from trinity_compat.translate.env_references import EnvReferences, is_unknown
 from trinity_compat.translate.findings import judge
+from trinity_compat.translate.frozen_variables import with_frozen
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.launch_warnings import launch_cautions
 from trinity_compat.translate.model import TranslateOptions, Translation
@@ -47,11 +48,13 @@ def translate(
         made = translate_sft(effective, options)
         config, provenance = dict(made.config), dict(made.provenance)
         _assign(config, provenance, options)
-        return replace(made, config=config, provenance=provenance)
-    made, both_ways = _translated(effective, options, root, EnvReferences(frozen=set(options.frozen)))
-    if not both_ways:
-        return made
-    return _translated(effective, options, root, EnvReferences(frozen=set(options.frozen | both_ways)))[0]
+        made = replace(made, config=config, provenance=provenance)
+    else:
+        made, both_ways = _translated(effective, options, root, EnvReferences(frozen=set(options.frozen)))
+        if both_ways:
+            symbols = EnvReferences(frozen=set(options.frozen | both_ways))
+            made, _ = _translated(effective, options, root, symbols)
+    return with_frozen(made, effective.launch, options)
 
 
 def _translated(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
+from trinity_compat.common.errors import Where
 from trinity_compat.common.nested import Tree
 from trinity_compat.common.redaction import shown
 from trinity_compat.job.run_spec import Mode
+from trinity_compat.translate.frozen_variables import set_without_effect
 from trinity_compat.trinity.config.read import load, load_known
 from trinity_compat.trinity.config.stages import Stage
 
@@ -55,9 +59,11 @@ class Source:
 def from_yaml(path: Path, target: str | None = None) -> Source:
     """Read and check a Trinity YAML, for trinity-rft ``target`` or the newest that takes it.
 
-    Raises UserError with file and line.
+    Variables that are set and that it has frozen go to stderr. Raises UserError with file and line.
     """
     config = load(path, target) if target else load_known(path)
+    for warning in set_without_effect(config, os.environ, Where(str(path))):
+        print(warning, file=sys.stderr)
     text = "".join(map(shown, path.read_text().splitlines(keepends=True)))
     return Source(config, text, {"yaml": str(path.absolute())}, target=target)
 
