@@ -253,11 +253,18 @@ def test_stand_ins_and_the_engine_s_arguments_are_told(reports):
 def test_what_another_release_of_vllm_refuses_is_a_gap_and_no_refusal(tmp_path):
     """The CPU's vLLM judges a run for GPUs where the GPU's is not there."""
     words = CASES["more tokens than the model has positions"][0]
+    too_wide = [TWO_NODES, f"{ARR}.rollout.tensor_model_parallel_size=8"]
+    unknown = [*too_wide, f"{ARR}.model.path=org/unheard"]
     path = tmp_path / "requests.json"
-    path.write_text(json.dumps([request(words, "cuda")], default=str))
+    asked = [request(each, "cuda") for each in (words, too_wide, unknown)]
+    path.write_text(json.dumps(asked, default=str))
     helper = Path(__file__).with_name("start_reports.py")
     env = {**os.environ, "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, helper, path], env=env, capture_output=True, text=True)
-    (answer,) = json.loads(done.stdout.splitlines()[-1])
+    answer, heads, guessed = json.loads(done.stdout.splitlines()[-1])
     assert answer["refused"] == []
     assert any("max_model_len" in gap and "another release" in gap for gap in answer["unchecked"])
+    # Every release refuses heads that its ranks cannot share; of a model that nobody knows it is a guess.
+    ((key, why),) = [(each["key"], each["why"]) for each in heads["refused"]]
+    assert key == f"{ARR}.rollout.tensor_model_parallel_size" and why.endswith("may be 1, 2, 4, 7, 14, 28")
+    assert guessed["refused"] == []

@@ -10,6 +10,7 @@ from types import TracebackType
 _ROLLOUT = "actor_rollout_ref.rollout"
 _FULL_KEY = re.compile(r"^full_key: (.+)$", re.MULTILINE)
 _ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
+_HEADS = re.compile(r"attention heads \((\d+)\) must be divisible by tensor parallel size")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _WORDS = 500  # characters: longer messages are cut
 # vLLM's names for keys of verl's rollout section, and for keys of other sections.
@@ -118,6 +119,15 @@ def _source_line(error: BaseException) -> str:
         return ""
     *_, last = _frames(error.__traceback__)
     return linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno).strip()
+
+
+def heads_of(error: Exception) -> int | None:
+    """Return the attention heads that an engine's ranks cannot share; None for another error.
+
+    Every release of vLLM refuses that (``verify_with_parallel_config``), whichever of them was asked.
+    """
+    found = _HEADS.search(str(error))
+    return int(found[1]) if found else None
 
 
 def engine_key(argument: str, extra: Iterable[str], section: str = _ROLLOUT) -> str:

@@ -22,6 +22,7 @@ from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import asks_function, scoring_config
 from trinity_compat.job.distillation import teacher_entries
 
+GENERIC = " (the name says nothing of the model)"
 _HERE = Path(__file__).parent / "stand_ins"
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = tuple(f"{_MODEL}.{name}" for name in ("path", "hf_config_path", "tokenizer_path"))
@@ -103,7 +104,7 @@ def localise(
         if key == REWARD and not asks_function(verl):
             chosen = StandInModel(f"{chosen.name} (scoring)", scoring_config(chosen.config), chosen.generic)
         put(verl, key, str(write(chosen, folder)))
-        yield key, f"{chosen.name}{' (the name says nothing of the model)' if chosen.generic else ''}"
+        yield key, f"{chosen.name}{GENERIC if chosen.generic else ''}"
 
 
 def _has_experts(chosen: StandInModel) -> bool:

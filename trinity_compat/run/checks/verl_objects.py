@@ -139,6 +139,13 @@ class _Examination:
         try:
             explorer_side.engine_config(given, self.spec.device, native=self.native)
         except Exception as error:
+            guessed = any(name.endswith(models.GENERIC) for name in self.report.stand_ins.values())
+            if (heads := error_keys.heads_of(error)) and not guessed:
+                fits = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
+                refused = ValueError(f"{error_keys.words_of(error)} It may be {fits}")
+                key = error_keys.engine_key("tensor_parallel_size", extra, section)
+                self._record(refused.with_traceback(error.__traceback__), key, exact=True)
+                return
             if (judge := self.report.versions.get("vllm", "")).split("+")[0] != release_for(self.spec.device):
                 self.report.unchecked.append(f"vLLM's arguments; {judge}, another release, says: {error}")
                 return
