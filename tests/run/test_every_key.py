@@ -423,7 +423,7 @@ class Yaml:
 
 
 # What an edit makes of other lines is said with what to write in them.
-STALE = re.compile(r"([\w.]+)=.*: without effect here; the other keys make it (.*)")
+STALE = re.compile(r"([\w.]+)=.*: without effect here; .* makes? it (.*)")
 
 
 def beside(path, *, by_hand):

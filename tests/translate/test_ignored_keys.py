@@ -155,7 +155,7 @@ def test_what_only_a_file_by_hand_may_say_is_refused_in_a_launch_s(path, value, 
 def test_another_algorithm_s_name_is_refused():
     _, config = translated("algorithm.adv_estimator=grpo")
     config["algorithm"]["algorithm_type"] = "rloo"
-    with pytest.raises(UserError, match=r"algorithm_type=rloo: .*; the other keys make it grpo"):
+    with pytest.raises(UserError, match=r"algorithm_type=rloo: .*advantage_fn=grpo makes it grpo"):
         notes(config)
     config["algorithm"]["advantage_fn"] = "rloo"
     assert notes(config) == []

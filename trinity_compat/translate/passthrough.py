@@ -18,6 +18,7 @@ from trinity_compat.translate.defaults import pinned_defaults, same
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.rows import means_nothing
 from trinity_compat.translate.sections.asynchronous import USE_V1
+from trinity_compat.translate.sections.batch import TOTAL
 from trinity_compat.translate.update_steps import MINI
 from trinity_compat.translate.verl_from_trinity import compat_path, to_verl
 from trinity_compat.verl_config.pinned import pinned_release
@@ -79,7 +80,9 @@ def _not_determined(
         if forks.idle(view, key):
             continue
         if key in way_back:
-            if not same(way_back[key], setting.value) and way_back[key] != view.variable(key):
+            # Of the length also where both say the same: it tells which of two limits was edited.
+            other = key == TOTAL or not same(way_back[key], setting.value)
+            if other and way_back[key] != view.variable(key):
                 approximated[key] = [way_back[key], view.text(key)]
         elif not _default(
             setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)

@@ -20,6 +20,7 @@ from trinity_compat.translate.defaults import trainer_defaults
 from trinity_compat.translate.native_yaml import settings_by_hand, with_trainer_config
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
+from trinity_compat.translate.sections.batch import limit_of
 from trinity_compat.translate.selectors import check_of_launch
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.translate.update_steps import verl_steps
@@ -43,7 +44,7 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     keys: dict[str, object] = {}
     compat = compat_of(config)
     carried = dict(compat.get("verl", {}))
-    reading = TrinityReader(config, *updates_per_step(config), _is_published(config))
+    reading = TrinityReader(config, *updates_per_step(config), is_published(config))
     # Later ones win: a derivation over a plain copy, what was passed through by name over both.
     keys |= _copied(reading)
     for way_back in WAYS_BACK:
@@ -145,7 +146,7 @@ def sync_of(config: Mapping[str, object]) -> SyncSpec:
     """
     reading = TrinityReader(config)
     r, why = updates_per_step(config)
-    published = _is_published(config)
+    published = is_published(config)
 
     def steps(name: str, default: int | None, *, least: int) -> int | None:
         """Return the count at ``path`` in whole veRL steps."""
@@ -175,7 +176,7 @@ def rounded_offset(config: Mapping[str, object]) -> str | None:
     """Return the note on an offset of the published guide that is rounded up, else None."""
     offset = int(TrinityReader(config).get("synchronizer.sync_offset", 0))
     r, _ = updates_per_step(config)
-    if not _is_published(config) or offset % r == 0:
+    if not is_published(config) or offset % r == 0:
         return None
     counted = math.ceil(offset / r) * r
     return (
@@ -184,7 +185,7 @@ def rounded_offset(config: Mapping[str, object]) -> str | None:
     )
 
 
-def _is_published(config: Mapping[str, object]) -> bool:
+def is_published(config: Mapping[str, object]) -> bool:
     """Return True if the YAML counts veRL steps, as the published guide does, beside an offset in updates."""
     return compat_of(config).get("steps") == "verl"
 
@@ -217,9 +218,8 @@ def total_steps_of(config: Mapping[str, object]) -> int | None:
 
     Raises UserError for a count of updates that is not a whole number of veRL steps.
     """
-    reading = TrinityReader(config, *updates_per_step(config), _is_published(config))
-    counts = (reading.steps(path) for path in ("trainer.total_steps", "buffer.total_steps"))
-    return min((count for count in counts if count is not None), default=None)
+    reading = TrinityReader(config, *updates_per_step(config), is_published(config))
+    return limit_of(reading)
 
 
 def compat_of(config: Mapping[str, object]) -> Mapping[str, Any]:
@@ -261,12 +261,18 @@ def _copied(reading: TrinityReader) -> dict[str, object]:
 
 
 def passed(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the keys passed to trainer_config, which have their own veRL names there."""
-    section = TrinityReader(config).get(_TC) or {}
+    """Return the keys passed to trainer_config, which have their own veRL names there.
+
+    Raises UserError for a warm-up, which is counted in updates, that is not a whole number of veRL steps.
+    """
+    reading = TrinityReader(config, *updates_per_step(config), is_published(config))
+    section = reading.get(_TC) or {}
     keys = {}
     for key, value in leaves(
         {name: section[name] for name in ("actor_rollout_ref", "critic") if name in section}
     ):
-        keys[key.replace("critic.model.fsdp_config.", "critic.fsdp.")] = value
-    # It counts updates there: the section of the optimizer divides it by r.
-    return {key: value for key, value in keys.items() if not key.endswith("optim.lr_warmup_steps")}
+        counted = key.endswith("optim.lr_warmup_steps")
+        keys[key.replace("critic.model.fsdp_config.", "critic.fsdp.")] = (
+            reading.steps(f"{_TC}.{key}") if counted else value
+        )
+    return keys

@@ -18,11 +18,13 @@ from pathlib import Path
 
 from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.common.nested import Tree
+from trinity_compat.common.nested import Tree, copied, put
 from trinity_compat.common.resources import data_path
 from trinity_compat.run.plan import environment, error_locations, micro_batches, refusals
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.devices import is_elsewhere
+from trinity_compat.run.plan.overlay import is_trinity_only
+from trinity_compat.run.plan.overruled_lines import overruled, overruling
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions, Source
 from trinity_compat.translate.pipeline import as_translated
@@ -48,6 +50,8 @@ def plan_source(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
     """
     with error_locations.relocate_errors(source, options.sets):
         plan = with_ignored_keys(make_plan(source.config, options, cwd=cwd), source, options.sets)
+        if "yaml" in source.record and from_launch(source.config):
+            _refuse_overruled(source, options, cwd)
         elsewhere = is_elsewhere(plan.spec.device, dry_run=options.dry_run)
         config = environment.filled(source.config, os.environ)
         refusals.check_strategy(config, plan.spec.verl, source.record)
@@ -55,6 +59,26 @@ def plan_source(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
         if plan.spec.mode not in ("bench", "serve"):
             micro_batches.check(plan.spec.verl, source.record)
         return plan
+
+
+def _refuse_overruled(source: Source, options: RunOptions, cwd: Path) -> None:
+    """Refuse lines of a translated YAML, and sets over it, that another line overrules. Raises UserError."""
+    others = tuple(text for text in options.sets if not is_trinity_only(text))
+
+    def planned(config: Tree) -> RunPlan:
+        return make_plan(config, replace(options, sets=others), cwd=cwd)
+
+    if written := _written(source):
+        _refuse_idle_lines(overruled(source.config, written, planned), source, (), written)
+    changed = copied(source.config)
+    fields = _fields_set([text for text in options.sets if text not in others])
+    for path, value in fields.items():
+        put(changed, path, value)
+    with_sets = replace(source, config=changed)
+    if fields and (written := _written(with_sets)):
+        found = overruled(changed, written, planned)
+        given = {path: value for path, value in found.items() if path in fields}
+        _refuse_idle_lines(given, with_sets, options.sets, written)
 
 
 def _refuse(given: Tree) -> None:
@@ -89,7 +113,8 @@ def with_ignored_keys(plan: RunPlan, source: Source, sets: Sequence[str] = ()) -
     if by_hand or written is None:
         _refuse(given)
     else:
-        _refuse_unread(given, source, sets, written)
+        asked = {path: value for path, value in given.items() if not _has_no_effect(path)}
+        _refuse_idle_lines(asked, source, sets, written)
     return _with_notes(plan, given, source, sets)
 
 
@@ -125,14 +150,15 @@ def _is_idle(path: str, value: object, written: Tree) -> bool:
     return field is not None and field.default == value
 
 
-def _refuse_unread(given: Tree, source: Source, sets: Sequence[str], written: Tree) -> None:
-    """Refuse keys of a launch's configuration that ask for something and are not read. Raises UserError."""
-    refused = [path for path in given if not _has_no_effect(path)]
+def _refuse_idle_lines(given: Tree, source: Source, sets: Sequence[str], written: Tree) -> None:
+    """Refuse lines of a launch's configuration that ask for something that does not run. Raises UserError."""
+    refused = list(given)
     if not refused:
         return
     lines, set_here = error_locations.lines_in(source), _fields_set(sets)
     first, *others = (
-        f"{path}={_shown(given[path])}: without effect here{_instead(written.get(path))}" for path in refused
+        f"{path}={_shown(given[path])}: without effect here{_instead(path, source, lines, written)}"
+        for path in refused
     )
     places = [_place(path, source, lines, set_here) for path in refused[1:]]
     more = "".join(f"\n{place}{text}" for place, text in zip(places, others, strict=True))
@@ -202,5 +228,13 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def _instead(value: object) -> str:
-    return "" if value in _UNSAID else f"; the other keys make it {_shown(value)}"
+def _instead(path: str, source: Source, lines: Mapping[str, int], written: Tree) -> str:
+    """The value that runs, and the line that decides it where that is one alone."""
+    value = written.get(path)
+    if value in _UNSAID:
+        return ""
+    other = overruling(source.config, path, written)
+    if other is None:
+        return f"; the other keys make it {_shown(value)}"
+    said = values_of(source.config)[other]
+    return f"; {_place(other, source, lines, ())}{other}={_shown(said)} makes it {_shown(value)}"

@@ -65,7 +65,8 @@ def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> R
     trinity, read = watched(full.config)
     full = replace(full, config=trinity)
     r, r_source = verl_from_trinity.updates_per_step(trinity)
-    values = plain(verl_from_trinity.verl_settings(full)) | run_length.steps_of(trinity, options.sets)
+    run_length.check_limits(trinity, options.sets)
+    values = plain(verl_from_trinity.verl_settings(full))
     value = _launch_value(values, verl_from_trinity.flavour_of(trinity))
     # In the order in which they apply: the device's profile, the user's profiles, --set.
     wanted = [*(Overlay.of_profile(profile, value) for profile in loaded), sets]

@@ -2,7 +2,8 @@
 
 veRL ends at ``trainer.total_training_steps``, or with ``trainer.total_epochs`` where these are over before.
 Trinity: the explorer ends at ``buffer.total_steps``, the trainer at ``trainer.total_steps``, whichever comes
-first. translate writes ``trainer.total_steps`` also where the epochs decide; it is a count then, not a limit.
+first. translate writes ``trainer.total_steps`` also where the epochs decide; it is a count then, and becomes
+a limit by an edit.
 """
 
 from __future__ import annotations
@@ -12,40 +13,47 @@ from collections.abc import Sequence
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree
 from trinity_compat.translate import verl_from_trinity
+from trinity_compat.translate.sections.batch import TOTAL, TOTAL_STEPS
 from trinity_compat.translate.trinity_reader import TrinityReader
 
-STEPS = "trainer.total_training_steps"
+STEPS = TOTAL
 _EPOCHS = ("trainer.total_epochs", "buffer.total_epochs")
 _TRAINER = "trainer.total_steps"
 
 
-def steps_of(config: Tree, sets: Sequence[str]) -> dict[str, int]:
-    """``total_training_steps`` (veRL steps) where ``trainer.total_steps`` limits the run, else nothing.
+def check_limits(config: Tree, sets: Sequence[str]) -> None:
+    """Raise UserError for an edited or set limit in steps that changes nothing, since the other is lower.
 
-    ``config`` is the Trinity configuration with the sets in it. Raises UserError for a limit that a
-    lower ``buffer.total_steps`` makes idle, and for one that r doesn't divide.
+    ``config`` is the Trinity configuration with the sets in it.
     """
-    is_set = _TRAINER in _keys(sets)
-    compat = verl_from_trinity.compat_of(config)
     reading = TrinityReader(config)
-    limit = reading.get(_TRAINER)
-    bound = reading.get("buffer.total_steps")
-    # In a translated YAML the number is a count that follows from the epochs, unless --set gives it.
-    if limit is None or not (is_set or not compat):
+    limits = {path: count for path in TOTAL_STEPS if isinstance(count := reading.get(path), int)}
+    written = _as_translated(config)
+    for path, limit in limits.items():
+        lower = [other for other, count in limits.items() if 0 < count < limit]
+        if not lower:
+            continue
+        if path in _keys(sets):
+            raise UserError(
+                f"--set {path}={limit} changes nothing: {lower[0]}={limits[lower[0]]} ends the run before",
+                hint=f"add --set {lower[0]}={limit}, or write --set {STEPS}=N (veRL steps)",
+            )
+        if limits[lower[0]] == written.get(lower[0]) and limit != written.get(path):
+            raise UserError(
+                f"{path}={limit} changes nothing: {lower[0]}={limits[lower[0]]} ends the run before",
+                hint=f"write {lower[0]}: {limit} too",
+            )
+
+
+def _as_translated(config: Tree) -> dict[str, int]:
+    """Return the two limits that translate wrote into ``config``; nothing where it wrote none, or by hand."""
+    found = verl_from_trinity.compat_of(config).get("stands_for", {}).get(STEPS)
+    if not found:
         return {}
-    if is_set and bound is not None and bound < limit:
-        raise UserError(
-            f"--set {_TRAINER}={limit} changes nothing: buffer.total_steps={bound} ends the run before",
-            hint=f"add --set buffer.total_steps={limit}, or write --set {STEPS}=N (veRL steps)",
-        )
-    r = 1 if compat.get("steps") == "verl" else verl_from_trinity.updates_per_step(config)[0]
-    if limit % r:
-        raise UserError(
-            f"{_TRAINER}={limit} optimizer updates are no whole number of veRL steps of {r} updates each",
-            hint=f"write {limit // r * r or r} or {(limit // r + 1) * r}",
-        )
-    # Both sides end at the lower of the two, as Trinity's do.
-    return {STEPS: min(limit, bound or limit) // r}
+    unit = 1 if verl_from_trinity.is_published(config) else verl_from_trinity.updates_per_step(config)[0]
+    asked, ends = found[1], found[0]
+    both = zip(TOTAL_STEPS, (asked, ends), strict=True)
+    return {path: steps * unit for path, steps in both if isinstance(steps, int)}
 
 
 def of_launch(config: Tree, sets: Sequence[str], total: int | None) -> int | None:
@@ -56,11 +64,7 @@ def of_launch(config: Tree, sets: Sequence[str], total: int | None) -> int | Non
     if total is None or not verl_from_trinity.from_launch(config) or set(_EPOCHS).intersection(_keys(sets)):
         return total
     reading = TrinityReader(config)
-    r = (
-        1
-        if verl_from_trinity.compat_of(config).get("steps") == "verl"
-        else verl_from_trinity.updates_per_step(config)[0]
-    )
+    r = 1 if verl_from_trinity.is_published(config) else verl_from_trinity.updates_per_step(config)[0]
     counted = reading.get(_TRAINER)
     if not counted or reading.get("buffer.total_steps") != total * r:
         return total

@@ -61,9 +61,20 @@ def batch_sizes(reading: TrinityReader) -> VerlSettings:
         yield MINI, size
         yield BATCH, size * reading.r
     yield from reading.verl_values(REPEATS)
-    total = reading.steps(TOTAL_STEPS[0])
+    total = limit_of(reading)
     if total is not None:
         yield TOTAL, total
+
+
+def limit_of(reading: TrinityReader) -> int | None:
+    """Return the veRL steps after which the run ends: Trinity's sides end at the lower of their limits.
+
+    None where the file has no limit, so that its epochs decide. A limit of 0 limits nothing.
+
+    Raises UserError for a count of updates that is not a whole number of veRL steps.
+    """
+    counts = [count for path in TOTAL_STEPS if (count := reading.steps(path)) is not None]
+    return min((count for count in counts if count > 0), default=counts[0] if counts else None)
 
 
 def _step_cautions(view: LaunchView) -> Iterator[Caution]:

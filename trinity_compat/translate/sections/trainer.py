@@ -74,10 +74,9 @@ def optimizer(view: LaunchView) -> Derived:
 def schedule(reading: TrinityReader) -> VerlSettings:
     """Warm-up, schedule and floor; megatron's optimizer has names of its own."""
     megatron = _is_megatron(reading)
-    for pair in (WARMUP, CRITIC_WARMUP):
-        warmup = reading.steps(pair.path)
-        if warmup is not None:
-            yield pair.key, warmup
+    warmup = reading.steps(WARMUP.path)
+    if warmup is not None:
+        yield WARMUP.key, warmup
     yield from reading.verl_values(FieldPair(f"{TARGET}.lr_scheduler_type", f"{OPTIM}.{SCHEDULES[megatron]}"))
     ratio, rate = reading.get(f"{TARGET}.min_lr_ratio"), reading.get(f"{TARGET}.lr", 1e-6)
     if ratio is not None and not megatron:
