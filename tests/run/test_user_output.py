@@ -9,9 +9,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.common.output_text import console
 from trinity_compat.common.python_command import USER_FOLDER
 from trinity_compat.job.run_spec import RunSpec, SyncSpec
 from trinity_compat.run.job_dir import progress as displays
@@ -112,7 +112,7 @@ def test_without_a_terminal_it_is_a_plain_line(spec):
 def test_on_a_terminal_it_stands_above_the_panel_which_is_drawn_again(spec, monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(
-        displays, "Console", lambda file: Console(file=file, force_terminal=True, width=60, color_system=None)
+        displays, "console", lambda file: console(file=file, force_terminal=True, width=60, color_system=None)
     )
     with Progress(spec, lambda: open_buffer(spec.database_url), out=out) as progress:
         progress.update()
