@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import put
+from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
@@ -71,15 +72,25 @@ def _evaluation(view: LaunchView, file: str, names: set[str]) -> dict[str, objec
     taskset = (
         _published(view, file, names, "_eval") if view.published else _taskset(view, [file], names, "_eval")
     )
-    sampled = view.flag(f"{VAL_KWARGS}.do_sample")
+    sampled = view.flag(f"{VAL_KWARGS}.do_sample") or _samples_anyway(view)
     for pair, value in (
         (REPEATS, view.integer(REPEATS.key, 1)),
-        (TEMPERATURE, view.number(TEMPERATURE.key, 0) if sampled else 0.0),
+        (TEMPERATURE, (view.number(TEMPERATURE.key, 0) or 0.0) if sampled else 0.0),
         (TOP_P, view.number(TOP_P.key, 1.0)),
         (TOP_K, view.integer(TOP_K.key, -1)),
     ):
         put(taskset, pair.path, value)
     return taskset
+
+
+def _samples_anyway(view: LaunchView) -> bool:
+    """Return True where veRL takes the temperature whatever do_sample says.
+
+    Since 0.7 answers are those of agent loops (verl 0.9.1, experimental/agent_loop/agent_loop.py:603), and
+    only hf_rollout reads do_sample.
+    """
+    read = VERL_RELEASES.index(view.origin.version.value) < VERL_RELEASES.index("0.7.0")
+    return not read and view.value(f"{ARR}.rollout.name") != "hf"
 
 
 @way_back
