@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+_SPELLING, _SPELLING_OF_A_PART = 0.8, 0.6  # of the last words of two keys, and of their parts
+
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6, most: int = 1) -> list[str]:
     """Return at most ``most`` known words that resemble ``word``, the nearest first.
@@ -29,11 +31,25 @@ def did_you_mean(key: str, known: Iterable[str]) -> str | None:
     candidates = list(known)
     last = key.rpartition(".")[2]
     same_name = [name for name in candidates if name.rpartition(".")[2] == last]
+    below = [name for name in same_name if name.endswith(f".{key}")]
+    if below:
+        return below[0]  # a forgotten prefix; the first in the file's order
     if same_name:
         # A bare word names no section: the first in the file's order, the actor's before the critic's.
         bare = last == key
         return same_name[0] if bare else max(same_name, key=lambda name: _likeness(name, key))
-    return next(iter(nearest(key, _alike(last, candidates), cutoff=0.75)), None)
+    near = nearest(key, _alike(last, candidates), cutoff=0.75)
+    # a common prefix does not make n_vote a spelling of top_p
+    return next((name for name in near if _is_spelling(last, name.rpartition(".")[2])), None)
+
+
+def _is_spelling(last: str, other: str) -> bool:
+    mine, theirs = last.split("_"), other.split("_")
+    if set(mine) < set(theirs) or _likeness(other, last) >= _SPELLING:
+        return True
+    return len(mine) == len(theirs) and all(
+        _likeness(one, another) >= _SPELLING_OF_A_PART for one, another in zip(mine, theirs, strict=True)
+    )
 
 
 def _likeness(name: str, key: str) -> float:

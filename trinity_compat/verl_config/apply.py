@@ -130,12 +130,17 @@ def _set(done: AppliedOverrides, given: GivenOverride, release: str) -> None:
     _store(done, given, here)
 
 
+_OF_A_FORK = (
+    "a fork's key is read in the fork's checkout, or by a rule of yours (`trinity-compat rules init`)"
+)
+
+
 def _unknown(done: AppliedOverrides, given: GivenOverride, release: str) -> None:
     key = given.override.key
     hint = _instead(key) if release == f"verl {VERL}" else ""
     if not hint:
         near = did_you_mean(key, done.known)
-        hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}"
+        hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}; {_OF_A_FORK}"
     done.unknown.append(key)
     done.refuse("TP201", given, f"Hydra would refuse {given.spelling}: {release} has no such key; {hint}")
 
@@ -241,7 +246,11 @@ def _forget(done: AppliedOverrides, given: GivenOverride) -> None:
 def _delete(done: AppliedOverrides, given: GivenOverride) -> None:
     key, value = given.override.key, given.override.value
     here = lookup(done.tree, key)
-    if here is _ABSENT or here is None:
+    if here is None:
+        message = f"Hydra would refuse {given.spelling}: {key} is null, and Hydra deletes no key that is null"
+        done.refuse("TP203", given, f"{message}; leave the word out")
+        return
+    if here is _ABSENT:
         near = did_you_mean(key, nodes(done.tree))
         hint = f"; did you mean ~{near}?" if near else ""
         done.refuse("TP203", given, f"Hydra would refuse {given.spelling}: there is no {key} to delete{hint}")

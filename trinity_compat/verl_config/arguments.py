@@ -48,6 +48,8 @@ _BARE = {
 _QUOTES = re.compile("[\u2018-\u201f]")
 _BLANKS = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")
 _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
+_DASH = re.compile("[\u2010-\u2015\u2212]")
+_NO_ELEMENT = re.compile(r"^\[\s*,|^\[.*,\s*[],]")
 _KEY = re.compile(r"(\+\+|\+)?[A-Za-z_][\w.@/-]*")
 _OPTIONAL = {"--info": "info", "-i": "info"}
 _LONG = [name for name in (*_VALUED, *_BARE, *_OPTIONAL) if name.startswith("--")]
@@ -204,6 +206,20 @@ def _sweep(word: Word, *, multirun: bool) -> Diagnostic:
     return Diagnostic("TP209", message, word.where, "error")
 
 
+def _cause(text: str) -> str | None:
+    """Return what quotes around the value would not repair."""
+    if dash := _DASH.search(text):
+        return f"{dash[0]} is U+{ord(dash[0]):04X}, no minus sign: write {_DASH.sub('-', text)}"
+    value = text.partition("=")[2].strip()
+    if value.startswith("[") and not value.endswith("]"):
+        return "the list goes on in the next word: quote the whole argument, and the variable that holds it"
+    if _NO_ELEMENT.search(value):
+        return "an element of the list is empty: is a variable in it not set, or a comma too many?"
+    if value.endswith(",") and value.count(",") == 1:
+        return f"remove the comma at its end: write {text.rstrip().rstrip(',')}"
+    return None
+
+
 def _refused(word: Word, error: OverrideSyntaxError, following: str) -> Diagnostic:
     text = word.text
     if not text.strip(" \t\r\n\\"):
@@ -211,6 +227,8 @@ def _refused(word: Word, error: OverrideSyntaxError, following: str) -> Diagnost
         message = f"{text!r} is not an override: Hydra refuses it ({why})"
     elif slip := _slip(text, following):
         message = f"'{text}' {slip}"
+    elif cause := _cause(text):
+        message = f"Hydra cannot read '{text}': {cause}"
     elif "=" not in text and not text.startswith(DELETE):
         message = f"'{text}' has no '=': Hydra refuses it"
         message += f"; write {text.strip()}=VALUE" if _KEY.fullmatch(text.strip()) else ""
@@ -231,6 +249,8 @@ def _slip(text: str, following: str) -> str:
     key, _, value = text.partition("=")
     if value.startswith("~/"):
         return f"is refused by Hydra, and bash leaves a '~' after '=' as it is: write {key}=$HOME{value[1:]}"
+    if _KEY.fullmatch(text) and following.startswith("="):
+        return f"has a blank before '=': write {text}={following[1:] or 'VALUE'}, with no blank around '='"
     key, blank, value = text.strip().partition(" ")
     value = value.strip() if blank else following
     if "." in key and _KEY.fullmatch(key) and value and "=" not in value and not _KEY.fullmatch(value):

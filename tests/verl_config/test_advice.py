@@ -1,0 +1,51 @@
+"""The advice for words that Hydra refuses fits their cause."""
+
+import pytest
+
+from trinity_compat.common.suggestions import did_you_mean
+from trinity_compat.launch import read_text
+from trinity_compat.verl_config import effective_config
+
+LR = "actor_rollout_ref.actor.optim.lr"
+
+
+def told(words):
+    launch = read_text(f"python3 -m verl.trainer.main_ppo data.train_batch_size=8 {words}\n").launches[0]
+    found = effective_config(launch, version="0.9.1").diagnostics
+    return [note.message for note in found if note.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    "words, advice",
+    [
+        (f"{LR}=1e\N{MINUS SIGN}6", f"U+2212, no minus sign: write {LR}=1e-6"),
+        (f"{LR}=1e\N{EN DASH}6", f"U+2013, no minus sign: write {LR}=1e-6"),
+        (f"{LR}=1e-6,", f"remove the comma at its end: write {LR}=1e-6"),
+        (f"{LR} = 1e-6", f"has a blank before '=': write {LR}=VALUE"),
+        (f"{LR} =1e-6", f"has a blank before '=': write {LR}=1e-6"),
+        ('"data.train_files=[$A,$B]"', "an element of the list is empty"),
+        ('"data.train_files=[/a,$B]"', "an element of the list is empty"),
+        ("data.train_files=['/a', '/b']", "the list goes on in the next word"),
+        ("~trainer.default_hdfs_dir", "is null, and Hydra deletes no key that is null"),
+        ("data.nothing_like_it=3", "a fork's key is read in the fork's checkout"),
+    ],
+)
+def test_the_cause_is_named_and_no_quotes_are_advised(words, advice):
+    found = told(words)
+    assert advice in found[0]
+    assert "quote the value" not in found[0]
+    assert "did you mean ~" not in found[0]
+
+
+@pytest.mark.parametrize(
+    "key, meant",
+    [
+        ("actor_rollout_ref.rollout.n_vote", None),
+        ("reward_model.reward_kwargs", None),
+        ("model.lora_rank", "actor_rollout_ref.model.lora_rank"),
+        ("actor_rollout_ref.rollout.top_pp", "actor_rollout_ref.rollout.top_p"),
+    ],
+)
+def test_no_suggestion_changes_a_meaning(key, meant):
+    known = ["actor_rollout_ref.rollout.top_p", "reward_model.reward_manager", "critic.model.lora_rank"]
+    assert did_you_mean(key, ["actor_rollout_ref.model.lora_rank", *known]) == meant
