@@ -49,7 +49,7 @@ def test_user_rules_lie_over_the_shipped_ones(tmp_path):
         ("# mine\n\na.b:\n  how: copy", "my.yaml:3: rule for 'a.b' lacks its target 'to'"),
         ("- x", "my.yaml: rules are a mapping"),
         ("", "my.yaml: rules are a mapping"),
-        ("{{", "my.yaml: cannot read the rules: line 1"),
+        ("a.b: ]\n", "my.yaml: cannot read the rules: line 1"),
         ("a.b: 3", "is not a row"),
         ("a.b: {how: derive, by: nope}", "no derivation 'nope'"),
         ("a.b: {how: [copy]}", "has how: ['copy']"),

@@ -321,7 +321,7 @@ def _named(text: str) -> Iterator[tuple[_Part, int]]:
         if not is_secret(name) or _TEACHER_S.search(before + name) or _is_prose(before, match):
             continue
         value = _value_behind(text, match)
-        if value is None or not value[0] or _MEASURED.fullmatch(value[0]):
+        if value is None or not value[0] or _MEASURED.fullmatch(value[0]) or _is_placeholder(match, value):
             continue
         part = value.start(), value.start() + len(value[0].rstrip("\\"))
         is_header = _HEADER.fullmatch(name) and ":" in match[0]
@@ -342,6 +342,11 @@ def _value_behind(text: str, match: re.Match[str]) -> re.Match[str] | None:
         return value
     form = _COOKIES if match["name"].lower().endswith("cookie") and ":" in match[0] else _VALUE
     return form.match(text, match.end())
+
+
+def _is_placeholder(match: re.Match[str], value: re.Match[str]) -> bool:
+    """Return whether ``key=value``, as advice spells a setting, and no setting, stands there."""
+    return match["name"].lower() == "key" and value[0].rstrip(".:;)").lower() in ("value", "…")
 
 
 def _is_prose(before: str, match: re.Match[str]) -> bool:
