@@ -133,21 +133,23 @@ def test_a_start_waits_for_an_earlier_start_s_processes_and_names_those_that_sta
 
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", None)])
 def test_a_run_has_a_ray_of_its_own_and_leaves_nothing_behind(monkeypatch, device, gpus):
-    done = []
+    done, cluster = [], clusters.Cluster("127.0.0.1:1")
 
     @contextlib.contextmanager
     def local_ray(settings, **how):
         done.append((settings, how))
-        yield "cluster"
+        yield cluster
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(clusters, "local_ray", local_ray)
     monkeypatch.setattr(clusters, "cpus_for", lambda spec: 5)
     monkeypatch.setattr(clusters, "sweep", lambda: done.append("swept"))
-    plan = SimpleNamespace(spec=SimpleNamespace(device=device), ray={"a": 1}, job=SimpleNamespace(umask=0o77))
+    spec = SimpleNamespace(device=device, stall_timeout_s=600.0)
+    plan = SimpleNamespace(spec=spec, ray={"a": 1}, job=SimpleNamespace(umask=0o77))
     assert clusters.with_ray(
-        plan, clusters.StopSignal(), lambda cluster: RunOutcome(0, cluster)
-    ) == RunOutcome(0, "cluster")
+        plan, clusters.StopSignal(), lambda one: RunOutcome(0, one.address)
+    ) == RunOutcome(0, "127.0.0.1:1")
+    assert cluster.watchdog.limit_s == clusters.SILENT_S  # of Ray's own processes, when they are stopped
     assert done == [({"a": 1}, {"gpus": gpus, "cpus": 5, "umask": 0o77}), "swept"]
 
     def refuse(cluster):

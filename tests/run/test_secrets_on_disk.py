@@ -7,6 +7,7 @@ import yaml
 from test_plan import planned, source
 
 from trinity_compat.common.redaction import hidden, referred, resolved
+from trinity_compat.job import runtime_env
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run import config_files
 from trinity_compat.run.acquire_job import differing
@@ -44,12 +45,14 @@ def test_the_run_s_processes_get_them_through_their_environment(tmp_path, monkey
     laid.spec.save(laid.job.spec_path)
     kwargs = ("reward", "custom_reward_function", "reward_kwargs", "api_key")
     assert at(laid.job.load_spec(), *kwargs).startswith("${oc.env:")
-    for name, value in commands_of(laid, "127.0.0.1:1")[-1].env.items():
+    commands = commands_of(laid, "127.0.0.1:1")
+    assert {command.env["WANDB_API_KEY"] for command in commands} == {WANDB}  # of the runtime environment
+    for name, value in commands[-1].env.items():
         monkeypatch.setenv(name, value)
     loaded = RunSpec.load(laid.job.spec_path)
     assert at(loaded, *kwargs) == API
     assert loaded == laid.spec
-    assert laid.ray["runtime_env"]["env_vars"]["WANDB_API_KEY"] == WANDB
+    assert runtime_env.variables(loaded.verl)["WANDB_API_KEY"] == WANDB
 
 
 def at(spec, *path):
