@@ -51,8 +51,10 @@ def test_ten_scripts_are_there():
     ],
 )
 def test_the_translation_is_the_command_line_s_byte_for_byte(ask, tmp_path, given):
-    found = ask(GRPO, **given).json()
-    ran = command_line(found["command"], found["name"], GRPO, tmp_path)
+    # a micro-batch that eight GPUs can share, for the launch that has them
+    text = GRPO.replace("micro_batch=$((mini_prompts * n_resp_per_prompt))", "micro_batch=4")
+    found = ask(text, **given).json()
+    ran = command_line(found["command"], found["name"], text, tmp_path)
     assert found["text"].encode() == ran.stdout and found["code"] == ran.returncode == 0
     assert found["messages"] == ran.stderr.decode().splitlines()
 
