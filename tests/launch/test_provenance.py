@@ -71,8 +71,8 @@ def test_a_reference_to_another_variable_is_named(declare, tmp_path):
         "printf 'a\\nb\\n' | paste -sd,",
         "echo abc | rev",
         "echo 1+2 | bc",
-        "echo abc | grep b",
-        "echo ' x ' | xargs",
+        "echo abc | grep -o b",
+        "echo ' x ' | xargs -n 1",
         "seq 3",
         "python3 -c 'print(3 * 2)'",
         "echo abc | tr b $RANDOM",
@@ -93,7 +93,7 @@ def test_the_output_of_a_program_that_is_not_computed_is_named(command, tmp_path
 
 @pytest.mark.parametrize(
     ("condition", "taken"),
-    [("echo abc | grep -q b", "b"), ("grep -q x file", "b"), ("seq 3", "a"), ("echo a | head -1", "a")],
+    [("cat /n/x | grep -q b", "b"), ("grep -q x file", "b"), ("seq 3", "a"), ("echo a | head -1", "a")],
 )
 def test_the_status_of_a_program_that_is_not_computed_is_a_guess(condition, taken, tmp_path):
     reading = reading_of(f"if {condition}; then x=a; else x=b; fi\n{MAIN} x=$x\n", tmp_path)
@@ -543,7 +543,7 @@ def test_what_cannot_be_known_never_ends_the_script(tmp_path):
     [ -d /data/models ] || exit 1
     X=$(grep a none | sort | tr a b)
     grep -q a none
-    grep a <<< b | cat
+    grep -o a <<< b | cat
     if [ ! -f $MODEL/config.json ]; then echo missing; exit 1; fi
     die() {{ echo "$1"; exit 2; }}
     command -v nvidia-smi || die none

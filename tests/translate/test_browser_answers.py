@@ -20,7 +20,7 @@ def answered(kind, text=TEXT, **request):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("translate", {"gpus": 4, "mode": "explore", "minimal": True}),
+        ("translate", {"gpus": 1, "mode": "explore", "minimal": True}),
         ("translate", {"release": "0.9.0", "target": "0.4.1", "env": ["HOME=/a b"], "launch": ""}),
         ("audit", {"set": ["data.seed=1", "mode=train"]}),
         ("upgrade", {"env": ["X=1"]}),

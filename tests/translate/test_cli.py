@@ -144,7 +144,7 @@ def test_the_api_gives_the_same_bytes(run, tmp_path):
 
 COMPUTED = """n=${MINI:-16}
 python3 -m verl.trainer.main_ppo data.train_files=/d/train.parquet data.val_files=/d/test.parquet \\
-  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=$((n*8))
+  actor_rollout_ref.rollout.name=vllm actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=$((n*2))
 """
 
 
@@ -156,10 +156,10 @@ def test_resolve_follows_what_the_script_computes_from_a_variable(run, monkeypat
 
     monkeypatch.setenv("MINI", "4")
     code, out, err = run("--resolve", script=COMPUTED)
-    assert (code, micro_batch(out)) == (0, 32), err
+    assert (code, micro_batch(out)) == (0, 8), err
     assert "MINI" not in yaml.safe_load(out)["explorer"].get("env_vars", {})
     monkeypatch.delenv("MINI")
-    assert micro_batch(run("--resolve", script=COMPUTED)[1]) == 128
+    assert micro_batch(run("--resolve", script=COMPUTED)[1]) == 32
 
 
 LOST = "N=8\nHOME=/h\n" + SCRIPT.format(more="trainer.n_gpus_per_node=$N")

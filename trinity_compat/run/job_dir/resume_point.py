@@ -6,10 +6,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-import sqlalchemy as sa
-
-from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.stream_position import StreamPosition
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.job.checkpoints import CheckpointState, LoadedRole, NewestCheckpoint, loaded_roles, newest
@@ -28,6 +24,11 @@ def roles_of(spec: RunSpec) -> tuple[LoadedRole, ...]:
 
 
 def _is_ours(url: str, step: int, state: CheckpointState) -> bool:
+    import sqlalchemy as sa  # here: a dry run does without it
+
+    from trinity_compat.buffer import open_buffer
+    from trinity_compat.buffer.stream_position import StreamPosition
+
     kept = state.get("position")
     position = StreamPosition(below=0) if kept is None else StreamPosition.of(kept)
     try:
