@@ -148,7 +148,7 @@ def git(*words, at):
 
 
 def built(tree, out, *words):
-    python = needs.made(".venv-docs", "docs.txt") / "bin" / "python"
+    python = needs.made(".venv-docs", "hashes/docs.txt") / "bin" / "python"
     command = [python, ROOT / "scripts" / "site_versions.py", out, "--tree", tree, *words]
     return subprocess.run(command, capture_output=True, text=True)
 
