@@ -34,7 +34,7 @@ def with_closed(file, work):
 
 
 def use(file):
-    """What a start and the sides of a run do."""
+    """Open and use the database as a start and the sides of a run do."""
 
     def work(buffer):
         buffer.depth()

@@ -131,7 +131,7 @@ def found(token, text):
 
 
 def ran(folder, name, code=0, **given):
-    """What a script of the action prints, errors too."""
+    """Return the output of a script of the action, errors too."""
     environ = os.environ | variables(folder) | given
     command = ["bash", str(ROOT / "scripts" / "action" / name)]
     done = subprocess.run(

@@ -24,7 +24,7 @@ def opened(listener):
 
 
 def is_closed(one):
-    """Whether the studio has closed it; waits for that."""
+    """Wait until the studio has closed the connection; return whether it did."""
     one.settimeout(60)
     try:
         return one.recv(1) == b""

@@ -152,7 +152,7 @@ def markdown(text: str) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """Return ``text`` as a code span of one line; its fence is no run of backticks in it."""
+    """Return ``text`` as a code span of one line; no run of backticks in it is as long as its fence."""
     words = " ".join(visible(text).split())
     words = re.sub(r"\\(?=\\*\|)", r"\\u005c", words)  # GitHub's tables end a cell at ``\\\\|``
     runs = {len(run) for run in re.findall("`+", words)}

@@ -1,6 +1,6 @@
 """A process that only reads: the kernel ends it at its limits, whatever the readers' own limits missed.
 
-The command line goes on in a fork, so that its parent can say what ended it. Limits count anew from each
+The command line goes on in a fork, so that its parent can say what ended it. Limits start again with each
 source and each launch, so that a folder of thousands is read as one script is. Without `guard` (a run, the
 studio, a library's caller) nothing is limited here.
 """
@@ -41,7 +41,7 @@ class _Guard:
         self.soft, self.hard = resource.getrlimit(resource.RLIMIT_DATA)
 
     def restart(self, source: str) -> None:
-        """Count anew, for ``source``."""
+        """Start the limits again, for ``source``."""
         import resource
 
         self.source = source
@@ -102,7 +102,7 @@ def reading(source: str) -> Iterator[None]:
 
 
 def restart(source: str) -> None:
-    """Count anew: this is the next launch, of ``source``."""
+    """Start the limits again for the next launch, of ``source``."""
     if _guard is not None:
         _guard.restart(source)
 

@@ -136,7 +136,7 @@ def _judge(children: list[Child], by: Supervision) -> RunOutcome | None:
     """Return the outcome of the run, None while it goes on."""
     if by.stop.number is not None:
         return RunOutcome(128 + by.stop.number)
-    if reason := by.no_job():  # before a restart, which would make the folder anew
+    if reason := by.no_job():  # before a restart, which would make the folder again
         return RunOutcome(1, reason)
     for child in children:
         if child.returncode is None and (why := _hangs(child, by)):

@@ -189,7 +189,7 @@ def _element_at(found: dict[Any, Value], at: Key, expression: str, where: Where)
     key, of_key = at
     if isinstance(key, int):
         from_end = key < 0
-        key += (max(found, default=-1) + 1) * from_end
+        key = key + max(found, default=-1) + 1 if from_end else key
         passed = [value for other, value in found.items() if (other > key if from_end else other < key)]
     else:
         passed = list(found.values())
