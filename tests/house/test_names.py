@@ -53,3 +53,20 @@ def test_a_docstring_begins_with_the_thing_or_a_verb(folder):
                 if first.split()[0] in RIDDLES:
                     found.append(f"{path}:{getattr(node, 'lineno', 1)} {first[:60]}")
     assert found == []
+
+
+def imported_as(path):
+    """The name under which pytest imports a file: its path from the outermost folder with an __init__.py."""
+    folder = path.parent
+    while (folder / "__init__.py").exists():
+        folder = folder.parent
+    return path.relative_to(folder).with_suffix("")
+
+
+def test_each_file_of_tests_has_a_name_of_its_own_to_python():
+    """Two files that Python imports under one name end the collection of the whole suite, and of neither folder."""
+    places = defaultdict(list)
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.name != "conftest.py":
+            places[imported_as(path)].append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
