@@ -64,7 +64,7 @@ def imported_as(path):
 
 
 def test_each_file_of_tests_has_a_name_of_its_own_to_python():
-    """Two files that Python imports under one name end the collection of the whole suite, and of neither folder."""
+    """Two files that Python imports under one name end the collection of the whole suite."""
     places = defaultdict(list)
     for path in (ROOT / "tests").rglob("*.py"):
         if path.name != "conftest.py":
