@@ -60,7 +60,7 @@ FILES: tuple[tuple[str, frozenset[str]], ...] = (
         frozenset({"browser"}),
     ),
     (r"docs/|[^/]+\.md$|LICENSE$|\.github/|(action|mkdocs)\.yml$|docker/|\.dockerignore$", frozenset()),
-    (r"\.pre-commit|requirements/docs\.txt$", frozenset()),
+    (r"\.pre-commit|requirements/(hashes/)?docs\.txt$", frozenset()),
     (r"translators/", frozenset({"upstream", "starts"})),
     (r"benchmarks/", frozenset({"runtime"})),
     (r"scripts/gpu/", frozenset({"proof"})),

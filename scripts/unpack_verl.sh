@@ -4,6 +4,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 version=${1:-0.9.0}
-folder=.verl-$version list=requirements/verl-$version.txt
-scripts/unpack_once.sh "$folder" "$list" .venv/bin/pip install -q --no-deps --no-compile -r "$list" --target
+folder=.verl-$version list=requirements/hashes/verl-$version.txt
+scripts/unpack_once.sh "$folder" "$list" .venv/bin/pip install -q --no-deps --no-compile --require-hashes -r "$list" --target
 echo "$PWD/$folder"

@@ -5,6 +5,6 @@
 set -eu
 cd "$(dirname "$0")/.."
 version=${1:-0.24.0}
-folder=.vllm-$version list=requirements/vllm-$version.txt
-scripts/unpack_once.sh "$folder" "$list" .venv/bin/pip install -q --no-deps --no-compile -r "$list" --target
+folder=.vllm-$version list=requirements/hashes/vllm-$version.txt
+scripts/unpack_once.sh "$folder" "$list" .venv/bin/pip install -q --no-deps --no-compile --require-hashes -r "$list" --target
 echo "$PWD/$folder"

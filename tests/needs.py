@@ -34,4 +34,4 @@ def made(folder: str, packages: str) -> Path:
 
 def upstream(version: str) -> Path:
     """The interpreter that has the real trinity-rft of this release."""
-    return made(f".venv-upstream-{version}", f"upstream-{version}.txt") / "bin" / "python"
+    return made(f".venv-upstream-{version}", f"hashes/upstream-{version}.txt") / "bin" / "python"

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 def python_path() -> str:
     """PYTHONPATH with them."""
-    folders = [str(ROOT / "tests" / "vision_site"), str(needs.made(".vision", "vision.txt"))]
+    folders = [str(ROOT / "tests" / "vision_site"), str(needs.made(".vision", "hashes/vision.txt"))]
     return os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH", "")]))
 
 

@@ -12,11 +12,13 @@ platforms=
 for n in 5 12 17 24 26 27 28 31 34 35; do platforms="$platforms --platform manylinux_2_${n}_x86_64"; done
 for old in 1 2010 2014; do platforms="$platforms --platform manylinux${old}_x86_64"; done
 # Not a wheel on PyPI: made here. The entry points of trinity-compat, by which verl and vLLM find its plugins.
-"$python" -m pip wheel -q --disable-pip-version-check --no-deps -w "$work" antlr4-python3-runtime==4.9.3
+grep '^antlr4-python3-runtime==' requirements/hashes/light.txt |
+  "$python" -m pip wheel -q --disable-pip-version-check --no-deps --require-hashes -w "$work" -r /dev/stdin
 "$python" -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$work" .
 # shellcheck disable=SC2086
-"$python" -m pip install -q --disable-pip-version-check --no-deps --no-compile --only-binary=:all: \
-  --python-version 3.12 --implementation cp $platforms --target "$site" -r requirements/gpu-proof.txt "$work"/*.whl
+"$python" -m pip install -q --disable-pip-version-check --no-deps --no-compile --only-binary=:all: --require-hashes \
+  --python-version 3.12 --implementation cp $platforms --target "$site" -r requirements/hashes/gpu-proof.txt
+"$python" -m pip install -q --disable-pip-version-check --no-deps --no-compile --target "$site" "$work"/*.whl
 # What nothing opens on one Hopper GPU with Python 3.12: kernels of other GPUs (vLLM takes FlashAttention 3 there, 2
 # elsewhere), headers, Java, tokenizers of Mistral's models, country names in other languages, the checkout itself.
 (

@@ -74,7 +74,7 @@ def light(built):
     venv = built.parent / "light"
     call(sys.executable, "-m", "venv", venv)
     pip = (venv / "bin" / "pip", "install", "-q", "--disable-pip-version-check", "--no-index")
-    call(*pip, "--find-links", needs.made(".wheels", "light.txt"), *built.glob("*.whl"))
+    call(*pip, "--find-links", needs.made(".wheels", "hashes/light.txt"), *built.glob("*.whl"))
     return venv / "bin" / "trinity-compat"
 
 

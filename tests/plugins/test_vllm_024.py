@@ -22,7 +22,7 @@ def found(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("vllm_024")
     toy = made_toy(folder / "toy", ToySpec(train_rows=8, val_rows=2, warm_steps=1))
-    source = needs.made(".vllm-0.24.0", "vllm-0.24.0.txt")
+    source = needs.made(".vllm-0.24.0", "hashes/vllm-0.24.0.txt")
     asked = [json.dumps(arguments_of(model, folder / model)) for model in ("Qwen2", "Qwen3")]
     done = subprocess.run(
         [sys.executable, str(HERE / "vllm_024_worker.py"), str(toy / "model"), str(folder / "w"), *asked],

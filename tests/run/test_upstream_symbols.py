@@ -42,8 +42,8 @@ def rows(monkeypatch):
 
 
 def test_the_table_is_what_its_script_makes_of_the_installed_releases():
-    needs.made(".vllm-0.24.0", "vllm-0.24.0.txt")
-    needs.made(".verl-0.9.0", "verl-0.9.0.txt")
+    needs.made(".vllm-0.24.0", "hashes/vllm-0.24.0.txt")
+    needs.made(".verl-0.9.0", "hashes/verl-0.9.0.txt")
     made = subprocess.run(
         [
             sys.executable,

@@ -19,7 +19,7 @@ import make_web
 def built(folder):
     """Build the page in a folder. Skips where what it is made of is not there."""
     needs.made(".pyodide", "pyodide/package-lock.json")
-    needs.made(".wheels", "light.txt")
+    needs.made(".wheels", "hashes/light.txt")
     if not (make_web.PARSER / "parser.wasm").is_file():
         needs.lacking(f"no shell parser in {make_web.PARSER}: make web-parser")
     make_web.build(folder, make_web.PARSER)
