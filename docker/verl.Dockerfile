@@ -2,7 +2,7 @@
 #   docker build -f docker/verl.Dockerfile -t trinity-compat .
 #   docker run --rm --gpus all --shm-size 10g -v "$PWD:/work" trinity-compat doctor
 # Another image: --build-arg VERL_IMAGE=verlai/verl:TAG. The image's own torch and vLLM stay: pip is told to keep them.
-ARG VERL_IMAGE=verlai/verl:vllm017.latest
+ARG VERL_IMAGE=verlai/verl:vllm024.latest
 FROM ${VERL_IMAGE}
 WORKDIR /opt/trinity-compat
 COPY . .

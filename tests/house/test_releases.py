@@ -49,6 +49,13 @@ def test_what_is_installed_is_what_the_code_was_written_for(pin, pins):
     assert [line for line in pins if re.match(rf"{package}(\[.*?\])?==", line)] == [pin]
 
 
+def test_the_image_is_built_on_veRL_s_image_with_the_vllm_of_gpus():
+    """veRL names its images by vLLM's release without the dot; the image's own vLLM stays."""
+    major, minor, _ = VLLM_ON_GPU.split(".")
+    lines = (ROOT / "docker/verl.Dockerfile").read_text().splitlines()
+    assert f"ARG VERL_IMAGE=verlai/verl:vllm{major}{minor}.latest" in lines
+
+
 def test_the_extra_takes_the_releases_that_run_and_none_newer():
     (pin,) = (Requirement(line) for line in EXTRAS["run"] if line.startswith("verl"))
     assert [release for release in VERL_RELEASES if release in pin.specifier] == list(VERL_RUNNABLE)

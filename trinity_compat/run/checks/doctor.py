@@ -128,6 +128,8 @@ def _vllm(device: str) -> Check:
         return Check(
             "vllm", "problem", f"{have} is built for GPUs, but this machine has none", "make install"
         )
+    if device != "cpu" and (fault := upstream_symbols.unfit_for_gpus()):
+        return Check("vllm", "problem", fault, optional_packages.install_command("gpu"))
     return Check("vllm", "ok", have)
 
 

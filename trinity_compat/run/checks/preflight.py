@@ -30,7 +30,7 @@ from trinity_compat.job.checkpoints import check_named, last_step
 from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.run_spec import RowFormat, RowsSpec, RunSpec
 from trinity_compat.job.served_models import served_models
-from trinity_compat.run.checks import loggers, teachers
+from trinity_compat.run.checks import loggers, teachers, upstream_symbols
 from trinity_compat.run.job_dir import resume_point
 from trinity_compat.run.plan import overlay
 from trinity_compat.run.plan.file_rows import SUFFIXES
@@ -69,6 +69,7 @@ def check(plan: RunPlan) -> None:
 def _check_training(plan: RunPlan) -> None:
     """Check the logger, the models and the training rows of a run."""
     verl = plan.spec.verl
+    check_vllm(plan.spec)
     if plan.spec.mode not in ("explore", "bench"):
         overlay.check_flash_attn(verl, plan.spec.device)
     loggers.check(verl)
@@ -141,6 +142,13 @@ def starts_juicer(verl: Tree) -> bool:
         *(value_at(each, "args.service_config") for each in operators or ()),
     ]
     return any(isinstance(each, Mapping) and "server_url" not in each for each in services)
+
+
+def check_vllm(spec: RunSpec) -> None:
+    """Raise UserError where the run's engines are vLLM's on GPUs, and the installed one cannot serve them."""
+    engines = spec.mode != "train" and spec.rows is None
+    if engines and spec.device != "cpu" and (fault := upstream_symbols.unfit_for_gpus()):
+        raise UserError(fault, hint=optional_packages.install_command("gpu"))
 
 
 def check_models(verl: Tree, *, cwd: Path) -> None:

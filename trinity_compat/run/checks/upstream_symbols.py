@@ -232,6 +232,23 @@ def installed_release(package: str) -> str | None:
     return release and release.split("+")[0]
 
 
+def unfit_for_gpus() -> str | None:
+    """Return why the installed vLLM cannot run an explorer on GPUs, None where it can or is not installed.
+
+    vLLM below 0.22 discards the next token of each running request whenever its cache is reset
+    (``discard_latest_async_tokens``; from 0.22 on it counts what is in flight). Below 0.18 veRL's own import
+    fails (verl/third_party/vllm/__init__.py).
+    """
+    folder, release = _folder("vllm"), installed_release("vllm")
+    request = folder and folder / "v1" / "request.py"
+    if request is None or not request.is_file() or "discard_latest_async_tokens" not in request.read_text():
+        return None
+    return (
+        f"vLLM {release} loses a token of each running answer whenever the weights change (vLLM 0.22 mended it),"
+        " and veRL refuses vLLM below 0.18"
+    )
+
+
 def changed_in_untested() -> list[ChangedSymbol]:
     """Compare the installed releases that no test has run with; those that tests know take no time."""
     untested = (
@@ -246,10 +263,15 @@ def changed_symbols(package: str) -> list[ChangedSymbol]:
     A signature counts as known if any tested release has it, and so does the absence of the symbol. Without
     an installation the list is empty.
     """
-    spec, release = importlib.util.find_spec(package), installed_release(package)
-    if release is None or spec is None or not spec.submodule_search_locations:
-        return []
-    return changed_in(SourceTree(Path(next(iter(spec.submodule_search_locations)))), package, release)
+    folder, release = _folder(package), installed_release(package)
+    return changed_in(SourceTree(folder), package, release) if folder and release else []
+
+
+def _folder(package: str) -> Path | None:
+    """The folder of the installed ``package``'s sources. Nothing of it is imported."""
+    spec = importlib.util.find_spec(package)
+    places = spec and spec.submodule_search_locations
+    return Path(next(iter(places))) if places else None
 
 
 def changed_in(tree: SourceTree, package: str, release: str) -> list[ChangedSymbol]:
