@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -136,11 +136,7 @@ class LaunchView:
 
     def demand_known(self, key: str) -> None:
         """Raise UserError if ``key`` depends on a value that is not known here."""
-        setting = self.config.settings.get(key)
-        for part in setting.word.parts if setting and setting.word else ():
-            source = part.source
-            if source is None or (isinstance(source, EnvRef) and (part.text or source.default == "")):
-                continue  # what a command would print is a guess even where it has a text
+        for source in unknown_sources(self.config.settings.get(key)):
             name = source.name if isinstance(source, EnvRef) else source.variable
             shown = source.expression if isinstance(source, UnknownPiece) else ""
             raise self.refused(
@@ -195,12 +191,10 @@ class LaunchView:
     def flag(self, key: str, default: bool = False) -> bool:
         """Return the value of ``key`` as a bool. Raises UserError naming the place and the spelling."""
         self.demand_known(key)
-        value = self.value(key, default)
-        if isinstance(value, str) and value.lower() in ("true", "false", ""):
-            return value.lower() == "true"  # an empty text is false to Python
-        if not isinstance(value, (bool, int)):
-            raise self.refused(key, f"{self.written(key)} should be true or false")
-        return bool(value)
+        value = self.config.get(key, default)
+        if (truth := truth_of(value)) is None:
+            raise self.refused(key, f"{self.written(key)} {not_a_truth(value)}")
+        return truth
 
     def choice(self, key: str, among: Sequence[str]) -> str:
         """Return the value of ``key``, one of the words that veRL accepts; the first one for null.
@@ -360,6 +354,29 @@ class LaunchView:
     def step(self) -> int:
         """The length of one veRL step in the YAML's steps: r, or 1 in the published guide's way."""
         return 1 if self.published else self.r
+
+
+def unknown_sources(setting: Setting | None) -> Iterator[EnvRef | UnknownPiece]:
+    """Yield what the value of ``setting`` depends on and is not known here."""
+    for part in setting.word.parts if setting and setting.word else ():
+        source = part.source
+        if isinstance(source, EnvRef) and (part.text or source.default == ""):
+            continue
+        if source is not None:  # what a command would print is a guess even where it has a text
+            yield source
+
+
+def truth_of(value: object) -> bool | None:
+    """Return ``value`` as ``if config.NAME`` reads it; None for a text, which nobody means as it is read."""
+    if value is None or isinstance(value, bool | int) or value == "":
+        return bool(value)
+    return None
+
+
+def not_a_truth(value: object) -> str:
+    """Say what is wrong with a value that ``truth_of`` does not take."""
+    reading = ": it is a text, and veRL takes each text but an empty one for true"
+    return "should be true or false" + (reading if isinstance(value, str) else "")
 
 
 def is_finite(value: object) -> bool:

@@ -15,6 +15,7 @@ from trinity_compat.common.releases import VERL
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.model import EnvRef, WordPart
 from trinity_compat.translate.apply import Draft, apply_rows
+from trinity_compat.translate.booleans import with_booleans
 from trinity_compat.translate.env_references import EnvReferences, is_unknown
 from trinity_compat.translate.findings import judge
 from trinity_compat.translate.frozen_variables import with_frozen
@@ -44,6 +45,7 @@ def translate(
     cannot run, and an unknown value that feeds a number.
     """
     refuse_other_mains(effective)
+    effective = with_booleans(effective)
     if effective.launch.taken_for in entrypoints.SUPERVISED:
         made = translate_sft(effective, options)
         config, provenance = dict(made.config), dict(made.provenance)
