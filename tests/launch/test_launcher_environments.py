@@ -87,10 +87,22 @@ def test_a_variable_that_an_unknown_environment_may_set_is_open(line, tmp_path):
 
 
 def test_a_value_of_an_env_file_that_holds_a_variable_is_open(tmp_path):
-    main = "python3 -m verl.trainer.main_ppo"
-    (launch,) = read(f"docker run --env-file my.env image bash -c '{main} a=$QUOTED b=$FOLDER'", tmp_path)
-    first, *_, last = launch.arguments
-    assert (first.text, bool(first.open), bool(last.open)) == ("a=a", False, True)
+    code = 'bash -c \'python3 -m verl.trainer.main_ppo a="$QUOTED" b="$FOLDER"\''
+    (launch,) = read(f"podman run --env-file my.env image {code}", tmp_path)
+    assert [(word.text, bool(word.open)) for word in launch.arguments] == [
+        ("a=a b", False),
+        ("b=$HOME/x", True),
+    ]
+    (launch,) = read(f"docker run --env-file my.env image {code}", tmp_path)  # which takes no quotes off
+    assert [word.text for word in launch.arguments] == ["a='a b'", "b=$HOME/x"]
+    assert not any(word.open for word in launch.arguments)
+
+
+def test_an_env_file_that_the_script_writes_is_read_line_by_line(tmp_path):
+    write = "X=4; cat > new.env <<EOF\nLR=$X # rate\nN=${OUTER}\nEOF\n"
+    (launch,) = read(f"{write}podman run --env-file new.env image bash train.sh", tmp_path)
+    assert [word.text for word in launch.arguments] == ["lr=4", "n=none"]
+    assert launch.arguments[1].env_refs
 
 
 MANIFEST = """apiVersion: batch/v1

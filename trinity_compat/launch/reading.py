@@ -100,7 +100,7 @@ def _read_contents(start: Callable[[], Shell], contents: job_files.Contents) -> 
     with _bounded(shell):
         for command in contents.commands:
             child = shell.copy()
-            child.where = command.where
+            child.where, child.stdin = command.where, command.stdin or None
             if command.cwd:
                 child.cwd = literal(absolute(text_of(child.cwd), command.cwd), command.where)
             for name, value in command.env.items():

@@ -13,7 +13,8 @@ from trinity_compat.launch.bash.traced_text import Value
 class SourceCommand:
     """Shell ``code``, or the ``words`` of one program.
 
-    ``env`` are variables that it gets, ``cwd`` the folder that it starts in, as written, empty for the
+    ``env`` are variables that it gets, ``stdin`` is its input, ``cwd`` the folder that it starts in, as
+    written, empty for the
     source's own. ``condition`` is an undecided condition that it depends on, or empty.
     """
 
@@ -23,6 +24,7 @@ class SourceCommand:
     env: Mapping[str, Value] = field(default_factory=dict)
     cwd: str = ""
     condition: str = ""
+    stdin: Value = ()
 
 
 @dataclass(frozen=True, slots=True)

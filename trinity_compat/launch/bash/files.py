@@ -127,14 +127,16 @@ class PathFacts:
         named = {path: value for path, value in self.written.items() if path.endswith(suffixes)}
         return {path: text_of(value) for path, value in named.items() if not any(map(open_source, value))}
 
+    def unread_at(self, path: str) -> UnknownPiece | None:
+        """The program that wrote or may have changed a file whose text isn't known, else None."""
+        written = self.written.get(path, ())
+        unknown = (bit.source for bit in written if isinstance(bit.source, UnknownPiece))
+        return self.handed.get(path) or next(unknown, None)
+
     def unread(self, suffixes: tuple[str, ...]) -> dict[str, UnknownPiece]:
-        """The files of these kinds whose text isn't known any more, each with the program that wrote it."""
-        found = {path: why for path, why in self.handed.items() if path.endswith(suffixes)}
-        for path, value in self.written.items():
-            why = next((bit.source for bit in value if isinstance(bit.source, UnknownPiece)), None)
-            if why is not None and path.endswith(suffixes):
-                found[path] = why
-        return found
+        """The files of these kinds for which `unread_at` names a program."""
+        named = (path for path in (*self.handed, *self.written) if path.endswith(suffixes))
+        return {path: why for path in named if (why := self.unread_at(path)) is not None}
 
     def given_to_unread(self, folder: str, words: list[str], why: UnknownPiece) -> None:
         """Words of a program that isn't read, started in ``folder``: each may be a path that it writes."""

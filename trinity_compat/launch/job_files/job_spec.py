@@ -1,10 +1,11 @@
-"""Job specifications in YAML: SkyPilot tasks, Kubernetes manifests, Ray jobs.
+"""Job specifications in YAML: SkyPilot tasks, Kubernetes manifests, Ray jobs, compose files.
 
 Their commands are shell code, or the words of a program. Templates (``{{ … }}``) are not filled in.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,11 +15,14 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.launch.bash.traced_text import Value, lines_of, literal
 from trinity_compat.launch.ray_submit import env_vars
 from trinity_compat.launch.source_contents import Contents, SourceCommand
+from trinity_compat.launch.yaml_nodes import documents, elements, is_scalar, mapping, placed, plain_text
 
 if TYPE_CHECKING:
     from yaml import Node
 
 SKYPILOT, KUBERNETES, RAY = "a SkyPilot task", "a Kubernetes manifest", "a Ray job"
+COMPOSE = "a compose file"
+_OF_SERVICE = {"image", "build", "command", "entrypoint", "extends"}
 _OF_SKYPILOT = {"resources", "setup", "num_nodes", "workdir", "envs", "file_mounts", "name"}
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")  # what Kubernetes fills in
@@ -30,7 +34,7 @@ def kind_of(text: str) -> str | None:
     import yaml  # only here: reading a shell script needs none of it
 
     try:
-        return _kind_of(_documents(text))
+        return _kind_of(documents(text))
     except yaml.YAMLError:
         return None
 
@@ -40,56 +44,64 @@ def read(name: str, text: str) -> Contents:
     import yaml
 
     try:
-        documents = _documents(text)
+        found = documents(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = Where(name, mark.line + 1 if mark else 0)
         raise UserError(f"not a YAML file: {getattr(error, 'problem', error)}", where=where) from None
-    kind = _kind_of(documents)
+    kind = _kind_of(found)
     if kind is None:
         raise UserError(
-            "neither a shell script nor a job specification (SkyPilot, Kubernetes, Ray job)",
+            "neither a shell script nor a job specification (SkyPilot, Kubernetes, Ray job, compose)",
             where=Where(name),
             hint="translate and audit take a veRL configuration in YAML",
         )
-    commands = tuple(command for node in documents for command in _commands(node, name))
+    if kind == COMPOSE:
+        note = f"{kind}: the commands of its services are read, as `docker compose up` starts them"
+        return Contents((_of_compose(name, text),), note)
+    commands = tuple(command for node in found for command in _commands(node, name))
     return Contents(commands, f"{kind}: its commands are read as bash would, its templates are not filled in")
 
 
-def _kind_of(documents: list[Node]) -> str | None:
-    return next(filter(None, map(_kind, documents)), None)
-
-
-def _documents(text: str) -> list[Node]:
-    """Return the documents of a text. Raises yaml.YAMLError."""
-    import yaml
-
-    from trinity_compat.common.bounded_yaml import BoundedLoader
-
-    return [node for node in yaml.compose_all(text, Loader=BoundedLoader) if node is not None]
+def _kind_of(nodes: list[Node]) -> str | None:
+    return next(filter(None, map(_kind, nodes)), None)
 
 
 def _kind(node: Node) -> str | None:
-    keys = set(_items(node))
+    keys = set(mapping(node))
     if {"apiVersion", "kind"} <= keys:
         return KUBERNETES
     if "run" in keys and keys & _OF_SKYPILOT:
         return SKYPILOT
-    return RAY if isinstance(_items(node).get("entrypoint"), _scalar()) else None
+    services = mapping(mapping(node).get("services")).values()
+    if any(mapping(service).keys() & _OF_SERVICE for service in services):
+        return COMPOSE
+    return RAY if is_scalar(mapping(node).get("entrypoint")) else None
 
 
 def _commands(node: Node, name: str) -> Iterator[SourceCommand]:
-    items, kind = _items(node), _kind(node)
+    items, kind = mapping(node), _kind(node)
     if kind == SKYPILOT:
-        env = _of_skypilot(items) | {key: _text(value) for key, value in _items(items.get("envs")).items()}
+        given = mapping(items.get("envs")).items()
+        env = _of_skypilot(items) | {key: plain_text(value) for key, value in given}
         for key in ("setup", "run"):
             yield from _code(items.get(key), name, env)
     elif kind == RAY:
-        variables = _items(_items(items.get("runtime_env")).get("env_vars"))
-        yield from _code(items["entrypoint"], name, {key: _text(item) for key, item in variables.items()})
+        variables = mapping(mapping(items.get("runtime_env")).get("env_vars")).items()
+        yield from _code(items["entrypoint"], name, {key: plain_text(item) for key, item in variables})
     elif kind == KUBERNETES:
         for found in _below(node):
-            yield from _container(_items(found), name)
+            yield from _container(mapping(found), name)
+
+
+def _of_compose(name: str, text: str) -> SourceCommand:
+    """``docker compose up`` of every service, whatever its profile, from the text and the file's folder."""
+    where = Where(name, 1)
+    folder = os.path.abspath(os.path.dirname(name))  # noqa: PTH100, PTH120
+    words = ("docker", "compose", "-f", "-", "--project-directory", folder, "--profile", "*", "up")
+    return SourceCommand(
+        where, words=tuple(literal(word, where) for word in words), stdin=lines_of(text, where)
+    )
 
 
 def _of_skypilot(items: dict[str, Node]) -> dict[str, str]:
@@ -98,13 +110,13 @@ def _of_skypilot(items: dict[str, Node]) -> dict[str, str]:
     See SkyPilot's docs, "Environment variables".
     """
     nodes = items.get("num_nodes")
-    counts = {"SKYPILOT_NUM_NODES": _text(nodes) if nodes is not None else "1"}
-    accelerators = _items(items.get("resources")).get("accelerators")
+    counts = {"SKYPILOT_NUM_NODES": plain_text(nodes) if nodes is not None else "1"}
+    accelerators = mapping(items.get("resources")).get("accelerators")
     if accelerators is None:
         counts["SKYPILOT_NUM_GPUS_PER_NODE"] = "0"
     else:
-        named = [_text(count) for count in _items(accelerators).values()]
-        if not named and (text := _text(accelerators)):  # H100:8, or H100 for one
+        named = [plain_text(count) for count in mapping(accelerators).values()]
+        if not named and (text := plain_text(accelerators)):  # H100:8, or H100 for one
             named = [text.partition(":")[2] or "1"]
         if len(named) == 1:  # not a choice
             counts["SKYPILOT_NUM_GPUS_PER_NODE"] = named[0]
@@ -127,8 +139,8 @@ def _filled(found: re.Match[str], env: dict[str, str]) -> str:
 
 
 def _code(node: Node | None, name: str, env: dict[str, str]) -> Iterator[SourceCommand]:
-    if isinstance(node, _scalar()):
-        code = _placed(node, name)
+    if node is not None and is_scalar(node):
+        code = placed(node, name)
         where = code[0].where if code else Where(name)
         yield SourceCommand(where, code, env={key: literal(value, where) for key, value in env.items()})
 
@@ -139,18 +151,18 @@ def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
     Ray's own manifests hold a job as text (``entrypoint``), and its runtime environment as YAML in a text.
     """
     if "entrypoint" in items:
-        runtime = items.get("runtimeEnvYAML")
-        yield from _code(items["entrypoint"], name, env_vars(_text(runtime)) if runtime is not None else {})
+        yield from _code(items["entrypoint"], name, env_vars(plain_text(items.get("runtimeEnvYAML"))))
     if "image" not in items:
         return
-    nodes = [*_list(items.get("command")), *_list(items.get("args"))]
-    pairs = [_items(item) for item in _list(items.get("env"))]
-    env = {_text(pair["name"]): _text(pair["value"]) for pair in pairs if {"name", "value"} <= set(pair)}
-    texts = [_text(item) for item in nodes]
+    nodes = [*elements(items.get("command")), *elements(items.get("args"))]
+    pairs = [mapping(item) for item in elements(items.get("env"))]
+    named = (pair for pair in pairs if {"name", "value"} <= pair.keys())
+    env = {plain_text(pair["name"]): plain_text(pair["value"]) for pair in named}
+    texts = [plain_text(item) for item in nodes]
     if texts[:1] and texts[0] in _SHELLS and any(text.startswith("-") and "c" in text for text in texts[1:]):
         yield from _code(nodes[-1], name, env)
     elif nodes:
-        words = tuple(_with_variables(_placed(item, name), env) for item in nodes)
+        words = tuple(_with_variables(placed(item, name), env) for item in nodes)
         where = Where(name, nodes[0].start_mark.line + 1)
         variables = {key: literal(value, where) for key, value in env.items()}
         yield SourceCommand(where, words=words, env=variables)
@@ -164,32 +176,4 @@ def _below(node: Node) -> Iterator[Node]:
             return
         found = left.pop()
         yield found
-        left += [*reversed([*_items(found).values(), *_list(found)])]
-
-
-def _placed(node: Node, name: str) -> Value:
-    """A scalar's text, each line at its place."""
-    block = getattr(node, "style", None) in ("|", ">")
-    return lines_of(_text(node), Where(name, node.start_mark.line + (2 if block else 1)))
-
-
-def _scalar() -> type[Node]:
-    import yaml
-
-    return yaml.ScalarNode
-
-
-def _text(node: Node) -> str:
-    return str(node.value) if isinstance(node, _scalar()) else ""
-
-
-def _items(node: Node | None) -> dict[str, Node]:
-    import yaml
-
-    return {str(key.value): value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
-
-
-def _list(node: Node | None) -> list[Node]:
-    import yaml
-
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        left += [*reversed([*mapping(found).values(), *elements(found)])]

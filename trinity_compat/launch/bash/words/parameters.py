@@ -417,6 +417,21 @@ def _scalar_default(
     return segs
 
 
+def or_word(sh: Shell, name: str, operator: str, word: Value, where: Where) -> Value:
+    """``${NAME:-word}`` and its kind outside of bash code, where ``word`` is a value already."""
+    value = lookup(sh, name, where)
+    missing = _is_null(value) if operator[:1] == ":" else _is_missing(sh, name, value)
+    if operator in (":+", "+"):
+        if operator == "+" or missing or _is_certain_text(value):
+            return EMPTY if missing else word
+        return derived(text_of(word), [value or EMPTY], f"${{{name}:+…}}", where)
+    if not missing or operator not in (":-", "-"):
+        return value or EMPTY
+    if value is None or not isinstance(value[0].source, EnvRef):
+        return word
+    return value_of(_with_reference(segs_of(word, quoted=True, where=where), name, where, quoted=True))
+
+
 def _default_word(sh: Shell, unit: ParsedText, word: list[Node], quoted: bool) -> Segs:
     """The word of ``${name:-word}``: its unquoted text is split like any expansion."""
     segs = expansion.expand_parts(sh, unit, word, quoted=quoted, tilde="word", braced=quoted)

@@ -17,7 +17,6 @@ from trinity_compat.launch.bash.traced_text import (
     Value,
     doubt_in,
     from_character,
-    literal,
     slice_value,
     text_of,
 )
@@ -31,8 +30,9 @@ class EnvironmentOptions:
     ``inherits``: exported variables go along. ``sets`` take ``NAME=value``, or a ``NAME`` that goes along;
     ``pairs`` take a name and, as a word of its own, its value; ``lists`` take several of these with commas
     between, where ``ALL`` and ``NONE`` stand for what is exported; ``files`` name a file with a
-    ``NAME=value`` on each line. With ``keeps`` exported variables go along, with ``clears`` they do not.
-    ``words``: ``NAME=value`` may stand in front of the command.
+    ``NAME=value`` on each line, whose values docker takes with their quotes (``literal_files``). With
+    ``keeps`` exported variables go along, with ``clears`` they do not. ``words``: ``NAME=value`` may stand
+    in front of the command.
     """
 
     inherits: bool = True
@@ -40,6 +40,7 @@ class EnvironmentOptions:
     pairs: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    literal_files: bool = False
     keeps: tuple[str, ...] = ()
     clears: tuple[str, ...] = ()
     words: bool = False
@@ -61,7 +62,8 @@ _PLAIN = (
     "python", "python3", "rye", "screen", "script", "strace", "su", "torchrun", "valgrind", "watch",
 )  # fmt: skip
 LAUNCHERS: dict[str, EnvironmentOptions] = {
-    **dict.fromkeys(("docker", "podman", "nerdctl", "docker-compose"), _CONTAINER),
+    "docker": replace(_CONTAINER, literal_files=True),
+    **dict.fromkeys(("podman", "nerdctl"), _CONTAINER),
     **dict.fromkeys(("kubectl", "oc"), replace(_CONTAINER, sets=("--env",), files=())),
     **dict.fromkeys(("srun", "sbatch", "salloc"), _SLURM),
     **dict.fromkeys(("mpirun", "mpiexec", "orterun", "horovodrun"), _MPI),
@@ -110,16 +112,16 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
     for value in _values(words, options.lists):
         _read_list(sh, value, found)
     for value in _values(words, options.sets):
-        _read_one(sh, value, found)
+        read_one(sh, value, found)
     for index, text in enumerate(texts[:-2]):
         if text in options.pairs and NAME.fullmatch(texts[index + 1]):
             found.variables[texts[index + 1]] = words[index + 2]
     for value in _values(words, options.files):
-        _read_file(sh, value, found)
+        read_file(sh, value, found, as_it_stands=options.literal_files)
     for word in reversed(words) if options.words else ():
         if not re.match(r"[A-Za-z_]\w*=", text_of(word)):
             break
-        _read_one(sh, word, found)
+        read_one(sh, word, found)
     return found
 
 
@@ -136,7 +138,7 @@ def _values(words: Sequence[Value], options: tuple[str, ...]) -> Iterator[Value]
                 yield from_character(word, 2)
 
 
-def _read_one(sh: Shell, value: Value, found: CommandEnvironment) -> None:
+def read_one(sh: Shell, value: Value, found: CommandEnvironment) -> None:
     """``NAME=value``, or a ``NAME`` whose value goes along."""
     text = text_of(value)
     name, equals, _ = text.partition("=")
@@ -165,26 +167,30 @@ def _read_list(sh: Shell, value: Value, environment: CommandEnvironment) -> None
     environment.inherits = "ALL" in map(str.upper, names)
     for item, name in zip(items, names, strict=True):
         if name.upper() not in ("ALL", "NONE", "NIL"):
-            _read_one(sh, item, environment)
+            read_one(sh, item, environment)
 
 
-_LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_]\w*)\s*=(.*)")
+_LINE = re.compile(r"(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=(.*)$", re.ASCII)
+_UNQUOTED = re.compile(r"""\s*(?:"(.*?)"|'(.*?)'|(.*?))\s*(?:(?<!\S)#.*)?""")
 
 
-def _read_file(sh: Shell, name: Value, found: CommandEnvironment) -> None:
-    """A file of ``NAME=value`` lines; quotes around a value are taken off, one with ``$`` in it is open."""
-    content = None if doubt_in([name]) else sh.files.read(sh.files_path(name))
-    if content is None or (doubt := doubt_in([content])) is not None:
+def read_file(sh: Shell, name: Value, found: CommandEnvironment, *, as_it_stands: bool = False) -> None:
+    """A file of ``NAME=value`` lines: quotes and comments are taken off, and a value with ``$`` is open.
+
+    ``as_it_stands``: the value is all that stands behind the ``=``.
+    """
+    path = sh.files_path(name)
+    content = None if doubt_in([name]) else sh.files.read(path)
+    if content is None or (doubt := sh.files.unread_at(path)) is not None:
         why = doubt_in([name]) or UnknownPiece(text_of(name), sh.where)
         found.unread = found.unread or (why if content is None else doubt)
         return
-    for line in content:
-        match = _LINE.match(line.text)
-        if match is None:
-            continue
-        text = match[2].strip()
-        quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
-        value = literal(text[1:-1] if quoted else text, line.where)
-        if "$" in text and not text.startswith("'"):
-            value = (replace(value[0], source=UnknownPiece(text, line.where)),)
+    for match in _LINE.finditer(text_of(content)):
+        span = match.span(2)
+        if not as_it_stands and (plain := _UNQUOTED.fullmatch(match[2])):
+            first, last = plain.span(plain.lastindex or 0)
+            span = span[0] + first, span[0] + last
+        value = slice_value(content, *span)
+        if not as_it_stands and "$" in text_of(value) and not match[2].lstrip().startswith("'"):
+            value = tuple(replace(bit, source=UnknownPiece(text_of(value), bit.where)) for bit in value)
         found.variables[match[1]] = value

@@ -59,9 +59,8 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
             return status
         if name != "xargs":  # which may run another program
             return _unknown(sh, texts)
-    wrapped = programs.unwrap(sh, fields, prefix)
-    if wrapped is not None:
-        return _wrapped(sh, fields, wrapped, (*wrapper, wrapped.name))
+    if commands := programs.unwrap(sh, fields, prefix):
+        return [_wrapped(sh, fields, each, (*wrapper, each.name)) for each in commands][-1]
     if shells.is_script(sh, texts[0]):
         return shells.run_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
     _warn_of_missed(sh, fields, name)
@@ -231,7 +230,7 @@ def _unknown(sh: Shell, texts: list[str]) -> int:
     if texts[0] in programs.CHANGES_PATH:
         lose_path(sh)
     expression = " ".join(texts)[:200]
-    if texts[0].rsplit("/", 1)[-1] not in programs.READERS:
+    if texts[0].rsplit("/", 1)[-1] not in programs.READERS and "compose" not in " ".join(texts[:2]):
         sh.files.given_to_unread(text_of(sh.cwd), texts[1:], UnknownPiece(expression, sh.where))
     sh.write((sh.unknown(expression, sh.where),))
     sh.doubt = UnknownPiece(sh.capturing or expression, sh.where)

@@ -25,7 +25,7 @@ from trinity_compat.launch.bash.traced_text import (
     text_of,
 )
 from trinity_compat.launch.bash.words import parameters
-from trinity_compat.launch.bash.wrappers import environments, shells
+from trinity_compat.launch.bash.wrappers import compose, environments, shells
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
@@ -84,7 +84,17 @@ REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
 # What starts a command out of the script's reach, and how.
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(
-        ("docker", "podman", "nerdctl", "kubectl", "apptainer", "singularity", "enroot", "chroot"),
+        (
+            "docker",
+            "podman",
+            "nerdctl",
+            "docker-compose",
+            "kubectl",
+            "apptainer",
+            "singularity",
+            "enroot",
+            "chroot",
+        ),
         "in a container, where this run is not",
     ),
     **dict.fromkeys(("ssh", "pdsh"), "on another machine"),
@@ -118,8 +128,20 @@ class Wrapped:
     dropped: tuple[str, ...] | None = ()  # variables that don't go along; None: all of them
 
 
-def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
-    """The command inside a wrapper, None when there is none."""
+def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> list[Wrapped]:
+    """The command inside a wrapper; several of ``docker compose up``, none where there is none."""
+    if (words := compose.words_of(fields)) is not None:
+        name = "docker-compose" if text_of(fields[0]).endswith("-compose") else "docker compose"
+        found = compose.started(sh, words, prefix)
+        return [
+            Wrapped(name, call, prefix=made.prefix, inherits=False, unread=made.unread)
+            for call, made in found
+        ]
+    wrapped = _unwrap(sh, fields, prefix)
+    return [] if wrapped is None else [wrapped]
+
+
+def _unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     texts = [text_of(value) for value in fields]
     name = texts[0].rsplit("/", 1)[-1]
     if name in RUNNERS:
