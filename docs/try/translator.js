@@ -69,7 +69,7 @@ const translator = (() => {
   const LAUNCH = { ...READING, ...RELEASE, target: "target", gpus: "gpus", mode: "mode", set: "set" };
   const OPTIONS = {
     translate: { ...LAUNCH, "rollout-gpus": "rollout_gpus", "sync-offset": "sync_offset", launch: "launch", minimal: "minimal", "no-comments": "no_comments", "as-published": "as_published" },
-    audit: LAUNCH, upgrade: { ...READING, ...RELEASE }, ignored: { ...READING, ...RELEASE }, advise: { gpus: "gpus" }, parse: READING, diff: READING, "to-verl": {},
+    audit: LAUNCH, upgrade: { ...READING, ...RELEASE }, ignored: { ...READING, ...RELEASE }, advise: { ...RELEASE, gpus: "gpus" }, parse: READING, diff: READING, "to-verl": {},
   };
   const FLAGS = new Set(["minimal", "no_comments", "as_published"]), LISTS = new Set(["env", "set"]);
   const optionsOf = (kind, fields) => {

@@ -482,7 +482,7 @@ def test_a_name_that_holds_a_command_is_not_run(path):
 
 def test_a_run_says_that_stock_verl_loses_the_reward_keys_of_before_0_8():
     (note,) = (note for note in source("custom_reward_function.path=r.py")[0].notes if "stock veRL" in note)
-    assert note.startswith(f"note: {SCRIPT}:") and "reward.custom_reward_function.path" in note
+    assert note.startswith(f"{SCRIPT}:") and "TW021" in note and "reward.custom_reward_function.path" in note
     assert "--as-overrides --for SCRIPT" in note
     assert not [note for note in source()[0].notes if "stock veRL" in note]
 

@@ -30,8 +30,9 @@ def told(answer):
 
 
 def test_the_page_says_what_the_command_says(studio, tmp_path, monkeypatch):
-    page = told(asked(studio, **{"gpus": "8", "answer-length": "300,900", "card": "A100"}))
-    words = "advise run.sh --gpus=8 --answer-length=300,900 --card=A100"
+    given = {"gpus": "8", "answer-length": "300,900", "card": "A100", "verl-version": "0.9.1"}
+    page = told(asked(studio, **given))
+    words = "advise run.sh --gpus=8 --answer-length=300,900 --card=A100 --verl-version=0.9.1"
     assert f"trinity-compat {words}</pre>" in page
     (tmp_path / "run.sh").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)

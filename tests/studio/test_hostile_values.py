@@ -40,7 +40,7 @@ PARAMETERS = {
     "/report": ["a", "b", "axis"],
     "/answers": ["a", "b", "axis", "task"],
     "/tags/{job:path}": ["tags", "note", "csrf"],
-    "/advise": ["text", "gpus", "csrf"],
+    "/advise": ["text", "gpus", "verl-version", "csrf"],
     "/configure": ["target", "part"],
     "/configure/file/{kind}": ["target"],
     "/configure/expert": ["target", "csrf"],
@@ -50,7 +50,7 @@ PARAMETERS = {
     "/keys": [],
     "/start": [
         *("source", "text", "file_name", "name", "folder", "profiles", "settings", "mode", "device"),
-        *("arguments", "environment", "draft", "check", "csrf"),
+        *("release", "arguments", "environment", "draft", "check", "csrf"),
     ],
     "/start/expert/{kind}": ["target", "csrf"],
     "/start/{draft}": ["csrf"],

@@ -98,11 +98,11 @@ def test_the_command_is_the_one_that_run_takes(root, monkeypatch):
 
     fields = StartFields(
         source="run.sh", name="a/b", settings="trainer.nnodes=1\n\nmode=both", mode="colocate",
-        arguments="x 'y z'", profiles="cpu", device="cpu",
+        arguments="x 'y z'", profiles="cpu", device="cpu", release="0.3.0",
     )  # fmt: skip
     plan = plan_of(fields, studio.app.state.studio.jobs)
     words = ["--profile", "cpu", "--set", "trainer.nnodes=1", "--set", "mode=both", "--mode", "colocate"]
-    words += ["--device", "cpu", "--job", str(root / "a/b"), "--", "x", "y z"]
+    words += ["--device", "cpu", "--verl-version", "0.3.0", "--job", str(root / "a/b"), "--", "x", "y z"]
     assert plan.command() == [
         sys.executable,
         "-P",
@@ -282,6 +282,7 @@ BAD = [
     ({"folder": "/nowhere"}, "is not the absolute path of a folder here"),
     ({"mode": "--job"}, "is not one of both"),
     ({"device": "tpu"}, "is not one of cpu"),
+    ({"release": "1.2"}, "is not one of 0.2.0"),
     ({"arguments": "'x"}, "No closing quotation"),
     ({"settings": "--dry-run"}, "is not NAME=VALUE"),
     ({"settings": "api_key=***"}, "*** stands for a secret"),

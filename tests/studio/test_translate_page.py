@@ -124,7 +124,8 @@ def test_keys_that_stock_verl_ignores_have_their_line_and_reason(ask, tmp_path):
 
 
 def test_the_modes_of_a_launch_are_predicted_for_the_given_gpus(ask, tmp_path):
-    found = ask(GRPO, view="advise", gpus="8").json()
+    found = ask(GRPO, view="advise", gpus="8", **{"verl-version": "0.9.1"}).json()
+    assert "--verl-version=0.9.1" in found["command"]
     assert found["data"]["gpus"] == 8 and len(found["data"]["modes"]) > 4
     assert found["text"].encode() == command_line(found["command"], found["name"], GRPO, tmp_path).stdout
     refused = ask("echo", view="advise").json()

@@ -25,7 +25,7 @@ def answered(kind, text=TEXT, **request):
         ("audit", {"set": ["data.seed=1", "mode=train"]}),
         ("upgrade", {"env": ["X=1"]}),
         ("ignored", {"release": "0.8.0"}),
-        ("advise", {"gpus": 8, "model_size": "7B"}),
+        ("advise", {"gpus": 8, "model_size": "7B", "release": "0.9.1"}),
         ("parse", {}),
     ],
 )

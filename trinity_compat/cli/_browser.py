@@ -70,6 +70,7 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
     "upgrade": {**_READING, **_RELEASE},
     "ignored": {**_READING, **_RELEASE},
     "advise": {
+        **_RELEASE,
         "gpus": "--gpus",
         "mode": "--set=mode",
         "set": "--set",

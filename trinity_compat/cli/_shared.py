@@ -17,6 +17,7 @@ from trinity_compat.common.output_text import leaving
 from trinity_compat.common.readable_files import also_reading
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.entrypoints import TRANSLATED, parse_user_mains
+from trinity_compat.launch.job_files import is_configuration
 
 _STDOUT = Path("-")
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -81,20 +82,39 @@ def script_options(command: _Command) -> _Command:
 
 def release_options(command: _Command) -> _Command:
     """Add ``--verl-version`` and ``--no-fork-config``: the configuration that a launch is composed with."""
-    for option in (
-        click.option(
-            "--no-fork-config",
-            is_flag=True,
-            help="Use a veRL release's configuration even if the script is inside a copy of veRL's source.",
-        ),
-        click.option(
-            "--verl-version",
-            metavar="VERSION",
-            help=f"veRL release of the script, where the inferred one is wrong: {', '.join(VERL_RELEASES)}.",
-        ),
-    ):
-        command = option(command)
-    return command
+    no_fork_config = click.option(
+        "--no-fork-config",
+        is_flag=True,
+        help="Use a veRL release's configuration even if the script is inside a copy of veRL's source.",
+    )
+    return verl_version_option(no_fork_config(command))
+
+
+def verl_version_option(command: _Command) -> _Command:
+    """Add ``--verl-version``, the release that a launch is composed with."""
+    return click.option(
+        "--verl-version",
+        metavar="VERSION",
+        callback=_known_release,
+        help=f"veRL release of the script, where the inferred one is wrong: {', '.join(VERL_RELEASES)}.",
+    )(command)
+
+
+def _known_release(_: click.Context, __: click.Parameter, version: str | None) -> str | None:
+    if version is not None:
+        from trinity_compat.verl_config.releases import check_version  # here: few command lines name one
+
+        check_version(version)
+    return version
+
+
+def refuse_release_of_yaml(source: str | None, version: str | None) -> None:
+    """Raise UserError for ``--verl-version`` beside a Trinity YAML, which has no defaults of veRL's."""
+    if version is not None and source is not None and is_configuration(source):
+        raise UserError(
+            f"--verl-version {version}: {source} is a Trinity YAML, whose values are no release's",
+            hint="leave it out; for a launch script it names the release whose defaults the launch has",
+        )
 
 
 def rules_option(command: _Command) -> _Command:

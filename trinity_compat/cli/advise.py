@@ -13,8 +13,10 @@ from trinity_compat.cli._shared import (
     NAMED_FILE,
     also_read_option,
     main_option,
+    refuse_release_of_yaml,
     rules_option,
     user_entrypoints,
+    verl_version_option,
     write,
 )
 from trinity_compat.common.errors import UserError
@@ -77,6 +79,7 @@ _POSITIVE = _FiniteRange(0, min_open=True)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File to write instead of stdout."
 )
+@verl_version_option
 @also_read_option
 @rules_option
 @main_option
@@ -90,6 +93,7 @@ def command(
     output: Path | None,
     rules: str | None,
     mains: tuple[str, ...],
+    verl_version: str | None,
     **given: object,
 ) -> int:
     """Predict the modes of a launch: GPU time used, step time, staleness, memory.
@@ -104,6 +108,7 @@ def command(
     from trinity_compat.run import advice, dry_run
     from trinity_compat.run.plan.source import RunOptions
 
+    refuse_release_of_yaml(source, verl_version)
     question = advice.Question(
         answer_length=_answer_length(answer_length),
         model_size=_model_size(model_size),
@@ -113,6 +118,7 @@ def command(
         sets=(*advice.gpu_sets(question), *sets),
         mains=user_entrypoints(mains, rules),
         rules=rules,
+        verl_version=verl_version,
         dry_run=True,
         device="cuda",
     )
@@ -125,10 +131,13 @@ def command(
     repeated = [
         *(("--set", item) for item in options.sets),
         *((("--rules", rules),) if rules else ()),
+        *((("--verl-version", verl_version),) if verl_version else ()),
         *(("--main", item) for item in mains),
     ]
+    advised = advice.advise(launch, rest, question, name=source)
     advised = replace(
-        advice.advise(launch, rest, question, name=source),
+        advised,
+        assumptions=(*advised.assumptions, *([launch.release] if launch.release else [])),
         options=tuple(word for pair in repeated for word in pair),
         arguments=arguments,
     )

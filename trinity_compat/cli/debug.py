@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from trinity_compat.cli._shared import NAMED_FILE, write
+from trinity_compat.cli._shared import NAMED_FILE, refuse_release_of_yaml, verl_version_option, write
 from trinity_compat.common import python_command
 from trinity_compat.common.errors import UserError
 from trinity_compat.run.plan.source import RunOptions
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from trinity_compat.explorer.modes.debug import TaskOutcome
     from trinity_compat.explorer.modes.debug_reward import RewardOutcome
 
+_OF_A_LAUNCH = ("plugin_dir", "profiles", "sets", "verl_version")
 # Options that only some modules use.
 _OPTIONS = {
-    "inference_model": ("port", "step", "plugin_dir", "profiles", "sets"),
-    "workflow": ("port", "task", "data", "count", "output_file", "plugin_dir", "profiles", "sets"),
+    "inference_model": ("port", "step", *_OF_A_LAUNCH),
+    "workflow": ("port", "task", "data", "count", "output_file", *_OF_A_LAUNCH),
     "reward": ("task", "data", "answer", "output_file"),
 }
 
@@ -53,6 +54,7 @@ _OPTIONS = {
 )
 @click.option("--profile", "profiles", multiple=True, metavar="NAME")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE")
+@verl_version_option
 def command(source: str | None, arguments: tuple[str, ...], **given: object) -> None:
     """Try the workflow or the rewards of a run without starting the run.
 
@@ -91,7 +93,14 @@ def _go(source: object, arguments: tuple[str, ...], given: dict[str, object]) ->
         _show(debug.score_again(str(source), stored), output)
         return
     folders = (str(given["plugin_dir"]),) if given["plugin_dir"] else ()
-    options = RunOptions(profiles=given["profiles"], sets=given["sets"], plugin_dirs=folders)  # type: ignore[arg-type]
+    release: str | None = given["verl_version"]  # type: ignore[assignment]
+    refuse_release_of_yaml(str(source), release)
+    options = RunOptions(
+        profiles=given["profiles"],  # type: ignore[arg-type]
+        sets=given["sets"],  # type: ignore[arg-type]
+        plugin_dirs=folders,
+        verl_version=release,
+    )
     spec = debug.spec_of(str(source), arguments, options)
     port: int = given["port"]  # type: ignore[assignment]
     if given["module"] == "inference_model":

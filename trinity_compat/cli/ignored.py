@@ -24,7 +24,6 @@ from trinity_compat.launch.script_files import files_of
 from trinity_compat.verl_config import config_from_yaml, effective_config
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.reads import ignored_keys, unchecked
-from trinity_compat.verl_config.releases import check_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,6 @@ def command(
     Exit code: 0; 1 when there is such a setting; 2 when a SOURCE cannot be read or composed, starts no
     launch of main_ppo, or starts from a changed copy of veRL; for a folder, when this holds for all.
     """
-    if verl_version is not None:
-        check_version(verl_version)
     known = dict(name_and_value("--env", text) for text in env)
     how = _How(cwd, known, arguments, verl_version, not no_fork_config)
     found: list[_Found] = []

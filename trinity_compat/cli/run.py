@@ -15,8 +15,10 @@ from trinity_compat.cli._shared import (
     also_read_option,
     format_option,
     main_option,
+    refuse_release_of_yaml,
     rules_option,
     user_entrypoints,
+    verl_version_option,
 )
 from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
@@ -116,6 +118,7 @@ _TAKES_ARGUMENTS = re.compile(
     metavar="DIR",
     help="With a YAML: folder whose Python files register workflows and rewards (docs/workflows.md).",
 )
+@verl_version_option
 @also_read_option
 @rules_option
 @main_option
@@ -138,6 +141,7 @@ def command(
 
     Words after -- go to the script as its arguments.
     """
+    refuse_release_of_yaml(source, given["verl_version"])  # type: ignore[arg-type]
     # The script may start its launches in another folder.
     named = str(Path(rules).absolute()) if rules and Path(rules).exists() else rules
     options = RunOptions(mains=user_entrypoints(mains, rules), rules=named, **given)  # type: ignore[arg-type]

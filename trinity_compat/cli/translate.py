@@ -269,6 +269,4 @@ def _summary_lines(translation: Translation) -> Iterator[str]:
             yield f"{finding.where}: {finding.code} {finding.status} {finding.key}: {finding.reason}"
     # First what asks for something: it would be lost among the routine ones.
     for caution in sorted(translation.warnings, key=lambda caution: caution.rank is Severity.NOTE):
-        place = f"{caution.where}: " if caution.where else ""
-        hint = f" ({caution.hint})" if caution.hint else ""
-        yield f"{place}{caution.rank} {caution.code} {caution.message}{hint}"
+        yield str(caution)

@@ -68,8 +68,6 @@ def command(
         raise UserError(f"--to {target}: upgrade writes for veRL {VERL} only")
     if in_place and (as_diff or check):
         raise UserError("--write changes files, --diff and --check only tell what would change: give one")
-    if verl_version is not None:
-        check_version(verl_version)
     known = dict(name_and_value("--env", text) for text in env)
     options = UpgradeOptions(cwd, known, arguments, verl_version, not no_fork_config)
     files = list(files_of(sources))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.common import file_modes
-from trinity_compat.common.errors import RunError
+from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import Tree, section_at
 from trinity_compat.job import fingerprint
 from trinity_compat.job.fingerprint import differences
@@ -107,6 +107,7 @@ def _prepare(
     if job.exists() and not plan.spec.resume:
         say(f"continue_from_checkpoint is false: the earlier job is now {job_dir.set_aside(job)}")
     elif job.exists():
+        check_release(job, source, options)
         step = job.latest_checkpoint
         say(
             f"continues {job.root} "
@@ -117,6 +118,22 @@ def _prepare(
         config_files.write(plan, source, options, report)
         _announce_voided_groups(spec)
     _save_own_spec(job, spec)
+
+
+def check_release(job: JobDir, source: Source, options: RunOptions) -> None:
+    """Say that a resume has the defaults of another veRL release than the job.
+
+    Raises UserError where the user did not ask for it: such a run would change in its middle, unseen.
+    """
+    before, now = job.recorded_release(), source.record.get("verl_version")
+    if before is None or now is None or before == now:
+        return
+    if options.verl_version is None:
+        raise UserError(
+            f"{job.root} was started with the defaults of veRL {before}, and this start has those of {now}",
+            hint=f"--verl-version {before} goes on as the job began, --verl-version {now} with the others",
+        )
+    say(f"--verl-version {now}: from here with its defaults; {job.root} was started with veRL {before}'s")
 
 
 def _save_own_spec(job: JobDir, spec: RunSpec) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,13 +36,15 @@ def spec_of(source: str, arguments: Sequence[str], options: RunOptions) -> RunSp
     """
     # A job keeps the spec of its run, whatever became of the script since.
     if Path(source).is_dir():
-        if options.sets or options.profiles or arguments:
+        if options.sets or options.profiles or options.verl_version or arguments:
             raise UserError(
                 f"{source} is a job: its settings are those of its run",
-                hint="leave out --set, --profile and overrides, or name the script",
+                hint="leave out --set, --profile, --verl-version and overrides, or name the script",
             )
         return _spec_in(source)
     found, rest = next(dry_run.sources(source, arguments, options))
+    if found.release:
+        print(found.release, file=sys.stderr)
     plan = make_plan(found.config, rest, cwd=Path.cwd())
     refusals.check(plan.spec.verl, found.record, cwd=plan.cwd)
     optional_packages.need_for_a_run()

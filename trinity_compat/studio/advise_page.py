@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from trinity_compat.advise.cards import CARDS, DEFAULT
 from trinity_compat.common.redaction import shown
+from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.studio.pages import form_of, page, studio_of
 from trinity_compat.studio.timeline import MARGIN, ROW, WIDTH, shared_span_s, timeline
 from trinity_compat.studio.translate_page import LARGEST_BODY, TOO_LARGE, page_text_of
@@ -50,7 +51,7 @@ FIELDS = (
 
 async def advise(request: Request) -> Response:
     """Show the form on GET; on POST with the advice on its text."""
-    texts = {field.name: "" for field in FIELDS} | {"card": DEFAULT, "text": ""}
+    texts = {field.name: "" for field in FIELDS} | {"card": DEFAULT, "verl-version": "", "text": ""}
     if request.method != "POST":
         await run_in_threadpool(studio_of(request).text_server.warm)
         return _page(request, texts, None)
@@ -91,7 +92,7 @@ def _advised(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _options(texts: Mapping[str, str]) -> Iterator[str]:
-    for name in (*(field.name for field in FIELDS), "card"):
+    for name in (*(field.name for field in FIELDS), "card", "verl-version"):
         value = texts[name].strip()
         if len(value) > _LONGEST:
             raise HTTPException(400, f"{name}: {value[:_LONGEST]!r}… is too long.")
@@ -105,6 +106,7 @@ def _page(
     values = {
         "fields": FIELDS,
         "cards": list(CARDS),
+        "releases": VERL_RELEASES[::-1],
         "texts": texts,
         "found": None if found is None else {**_NOTHING, **found},
         "width": WIDTH,

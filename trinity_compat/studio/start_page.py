@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
+from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.studio import configure_page, expert_page, launch_files, run_state
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import form_of, page, page_of, studio_of
@@ -121,6 +122,7 @@ def _form(
         "offered": list(offered),
         "modes": MODES,
         "devices": DEVICES,
+        "releases": VERL_RELEASES[::-1],
         "folder": str(root),
         "draft": draft,
         "problem": problem,

@@ -13,6 +13,7 @@ from pathlib import Path
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.path_ownership import not_own
 from trinity_compat.common.redaction import is_secret, masked, shown
+from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.run.job_dir.environment import RecordedEnvironment
 from trinity_compat.studio import launch_files
@@ -44,6 +45,7 @@ class StartFields:
     settings: str = field(default="", repr=False)
     mode: str = ""
     device: str = ""
+    release: str = ""
     arguments: str = field(default="", repr=False)
     environment: str = field(default="", repr=False)
 
@@ -90,6 +92,7 @@ class StartPlan:
             "sets": _lines(fields.settings),
             "mode": fields.mode or None,
             "device": fields.device or None,
+            "verl_version": fields.release or None,
             "job": str(root or self.root),
             **more,
         }
@@ -154,7 +157,12 @@ def plan_of(fields: StartFields, jobs: Jobs, source: Path | None = None) -> Star
     name = fields.name.strip() or free_name(jobs.root, source.stem)
     if not _RUN_NAME.fullmatch(name):
         raise UserError(f"Name: {name[:60]!r} is not a folder below {jobs.root}, such as grpo-1")
-    for label, value, known in (("Mode", fields.mode, MODES), ("Device", fields.device, DEVICES)):
+    choices = (
+        ("Mode", fields.mode, MODES),
+        ("Device", fields.device, DEVICES),
+        ("Release", fields.release, VERL_RELEASES),
+    )
+    for label, value, known in choices:
         if value and value not in known:
             raise UserError(f"{label}: {value[:40]!r} is not one of {', '.join(known)}")
     folder = Path(fields.folder.strip() or jobs.root)

@@ -121,9 +121,8 @@ def _upgraded(request: Request, form: FormData) -> dict[str, object]:
     """Return the text in the newest spelling, and a message with the reason of each change."""
     studio = studio_of(request)
     source = page_text_of(form, "text", _text(form, "name"))
-    version = [f"--verl-version={_release(form)}"] if _release(form) else []
     reading = _reading_options(form, str(studio.jobs.root.absolute()))
-    words = ["upgrade", source.name, *reading, *version]
+    words = ["upgrade", source.name, *reading, *_version(form)]
     (result,) = studio.text_server.run({source.name: source.text}, [words])
     return {"name": source.name, **_shown(words, result)}
 
@@ -150,9 +149,8 @@ def _differing(request: Request, form: FormData) -> dict[str, object]:
 def _ignored(request: Request, form: FormData) -> dict[str, object]:
     """Return the settings that stock veRL accepts and does not use."""
     source = page_text_of(form, "text", _text(form, "name"))
-    version = [f"--verl-version={_release(form)}"] if _release(form) else []
     reading = _reading_options(form, str(studio_of(request).jobs.root.absolute()))
-    return _with_data(request, source, ["ignored", source.name, *reading, *version, "--format=json"])
+    return _with_data(request, source, ["ignored", source.name, *reading, *_version(form), "--format=json"])
 
 
 def _advised(request: Request, form: FormData) -> dict[str, object]:
@@ -160,7 +158,7 @@ def _advised(request: Request, form: FormData) -> dict[str, object]:
     source = page_text_of(form, "text", _text(form, "name"))
     gpus = _whole(form, "gpus")
     options = [f"--gpus={gpus}"] if gpus else []
-    return _with_data(request, source, ["advise", source.name, *options, "--json"])
+    return _with_data(request, source, ["advise", source.name, *options, *_version(form), "--json"])
 
 
 def _with_data(request: Request, source: PageText, words: list[str]) -> dict[str, object]:
@@ -225,8 +223,7 @@ def _reading_options(form: FormData, folder: str) -> Iterator[str]:
 
 def _options(form: FormData) -> Iterator[str]:
     """Yield the options that translate and audit share."""
-    if release := _release(form):
-        yield f"--verl-version={release}"
+    yield from _version(form)
     if target := _one_of(form, "target", TARGETS):
         yield f"--target={target}"
     if gpus := _whole(form, "gpus"):
@@ -236,8 +233,9 @@ def _options(form: FormData) -> Iterator[str]:
     yield from (f"--set={pair}" for pair in _texts(form, "set"))
 
 
-def _release(form: FormData) -> str:
-    return _one_of(form, "verl-version", VERL_RELEASES)
+def _version(form: FormData) -> list[str]:
+    release = _one_of(form, "verl-version", VERL_RELEASES)
+    return [f"--verl-version={release}"] if release else []
 
 
 def _one_of(form: FormData, name: str, known: Sequence[str]) -> str:

@@ -119,7 +119,7 @@ def _open(view: LaunchView) -> Iterator[Caution]:
                 )
 
 
-_SHOWN = 6
+_SHOWN = 4  # keys beside the first ones: two lines of a terminal in all
 _OFF = 1.0e8  # a bound that never acts: how "there was no dual clip" is carried forward
 _NO_LOW_AND_HIGH = "0.3.0"  # the last release where clip_ratio was both bounds and KL was in the reward
 _ACTOR = f"{ARR}.actor"
@@ -132,18 +132,22 @@ def _release_caution(view: LaunchView) -> Iterator[Caution]:
     able = view.origin.version.candidates
     if len(able) < 2:
         return
-    defaults = {key: _by_release(view, key, able) for key in (*_changed(view.config.flavour), *_BOUNDS)}
-    differing = {key: values for key, values in defaults.items() if _differ(values)}
-    if not differing:
+    spans: dict[str, list[str]] = {}  # values by release → the keys that have them
+    for key in dict.fromkeys((*_BOUNDS, *_changed(view.config.flavour))):
+        if _differ(values := _by_release(view, key, able)):
+            spans.setdefault(_spelled(values), []).append(_short(key))
+    if not spans:
         return
-    shown = [f"{_short(key)}: {_spelled(values)}" for key, values in differing.items()]
-    more = f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    (span, first), *others = spans.items()
+    names = [name for _, keys in others for name in keys]
+    listed = ", ".join([f"{', '.join(first)} ({span})", *names[:_SHOWN]])
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     yield notice(
         "TW018",
-        f"the keys fit veRL {_named(able)} equally well, and {view.origin.version.value} is taken; "
-        f"defaults that this launch relies on differ: {'; '.join(shown[:_SHOWN])}{more}",
+        f"the keys fit veRL {_named(able)}, and {view.origin.version.value} is taken; defaults differ: "
+        f"{listed}{more}",
         view.launch.where,
-        f"name the release that the script was written for, e.g. --verl-version {able[0]}, or set these keys",
+        f"--verl-version {able[0]} if the script is for that release",
     )
 
 

@@ -82,6 +82,12 @@ class Caution:
         """Hide secrets in the words that the message repeats."""
         object.__setattr__(self, "message", shown_message(self.message))
 
+    def __str__(self) -> str:
+        """Return the line that commands print."""
+        place = f"{self.where}: " if self.where else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{place}{self.rank} {self.code} {self.message}{hint}"
+
 
 def notice(code: str, message: str, where: Where | None = None, hint: str | None = None) -> Caution:
     """Return a routine warning, of the lowest rank."""

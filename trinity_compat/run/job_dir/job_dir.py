@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import hashlib
 import itertools
+import json
 import os
 import re
 import time
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trinity_compat.common import database_url, file_modes
+from trinity_compat.common import database_url, file_modes, regular_files
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.paths import from_home
@@ -119,6 +120,15 @@ class JobDir:
         for name, text in texts.items():
             mode = None if without_passwords(text) == text else 0o600
             write_text(self.root / "config" / name, text, mode=mode)
+
+    def recorded_release(self) -> str | None:
+        """The veRL release whose defaults the last start's launch had; None where none is recorded."""
+        try:
+            found = json.loads(regular_files.followed_text(self.root / "config" / "launch.json"))
+            release = found.get("verl_version")
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return None
+        return release if isinstance(release, str) else None
 
     def load_spec(self) -> RunSpec:
         """The spec of the run that lies here. Raises UserError when there is none."""

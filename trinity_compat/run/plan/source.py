@@ -38,6 +38,7 @@ class LaunchRecord(TypedDict, total=False):
     exported: list[str]
     wrapper: list[str]
     cwd: str
+    verl_version: str  # the release whose defaults the launch has
     started_in: str  # the folder that a relative ``script`` counts from
 
 
@@ -50,6 +51,7 @@ class Source:
     record: LaunchRecord
     audit: str | None = None
     notes: tuple[str, ...] = ()
+    release: str = ""  # of the notes the one on releases that fit as well as the one that is taken
     target: str | None = None  # the trinity-rft that a YAML is for; None: told by its keys
     stage: Stage | None = None  # of a YAML that has several: the one that this is
     # As the script found it; None: as it is. Not shown: it may hold secrets.
@@ -90,3 +92,4 @@ class RunOptions:
     mains: Mapping[str, str] = field(default_factory=dict)  # the main that each module of --main is taken for
     plugin_dirs: tuple[str, ...] = ()  # of a Trinity YAML: folders whose files register workflows
     rules: str | None = None  # a file of the user's rules, or a family of forks, over the shipped ones
+    verl_version: str | None = None  # the release that a script is for; None: told by its keys

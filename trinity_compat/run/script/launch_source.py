@@ -28,7 +28,7 @@ from trinity_compat.translate.env_references import resolved_launch
 from trinity_compat.translate.model import Finding, Status, TranslateOptions, Translation
 from trinity_compat.translate.pipeline import translate_launch
 
-_LOST_BY_STOCK = "TW021"  # of the cautions the one that concerns a comparison of this run
+_SEVERAL_FIT, _LOST_BY_STOCK = "TW018", "TW021"  # the cautions that a run repeats
 _SHELL_OWN = {"PWD", "OLDPWD", "SHLVL", "_"}
 
 
@@ -45,6 +45,7 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
     # Last, as Hydra lets the last word win.
     launch = replace(launch, arguments=(*launch.arguments, *added))
     translate_options = TranslateOptions(
+        verl_version=call.options.verl_version,
         resolve=True,
         environ=environ,
         rules=call.options.rules,
@@ -61,17 +62,20 @@ def source_of(found: Invocation, call: ScriptCall) -> tuple[Source, RunOptions]:
     source = Source(
         translation.config,
         text,
-        _record(launch, call),
+        _record(launch, call) | {"verl_version": str(translation.facts["verl_version"])},
         _audit(launch, environ, call.script, translate_options),
         (*_empty(launch, call.environ), *_notes(translation), *_left_out(found)),
+        "".join(_cautions(translation, _SEVERAL_FIT)),
         environ=call.environ,
     )
     return source, replace(call.options, sets=rest, joined=tuple(words))
 
 
 def _command(call: ScriptCall) -> str:
+    given = call.options.verl_version
+    release = ["--verl-version", given] if given else []
     arguments = ["--", *masked(call.arguments)] if call.arguments else []
-    return shlex.join(["trinity-compat", "translate", "--resolve", call.script, *arguments])
+    return shlex.join(["trinity-compat", "translate", "--resolve", *release, call.script, *arguments])
 
 
 def launch_of(found: Invocation, call: ScriptCall) -> tuple[Launch, Mapping[str, str]]:
@@ -190,12 +194,14 @@ def _notes(translation: Translation) -> tuple[str, ...]:
             for finding in translation.findings
             if finding.status in (Status.UNSUPPORTED, Status.FORK_KEY) and finding.where
         ),
-        *(
-            f"note: {caution.where}: {caution.message} ({caution.hint})"
-            for caution in translation.warnings
-            if caution.code == _LOST_BY_STOCK
-        ),
+        *_cautions(translation, _SEVERAL_FIT, _LOST_BY_STOCK),
     )
+
+
+def _cautions(translation: Translation, *codes: str) -> Iterator[str]:
+    for caution in translation.warnings:
+        if caution.code in codes:
+            yield str(caution)
 
 
 def _empty(launch: Launch, environ: Mapping[str, str]) -> Iterator[str]:

@@ -56,12 +56,13 @@ def in_its_folder(found: Invocation) -> Invocation:
 
 
 def _run(found: Invocation, call: ScriptCall) -> LaunchEnd:
-    if (code := _handle_hydra_flags(found.module, found.arguments)) is not None:
+    version = call.options.verl_version
+    if (code := _handle_hydra_flags(found.module, found.arguments, version)) is not None:
         return LaunchEnd(code, None)
     return run_source(*source_of(found, call))
 
 
-def _handle_hydra_flags(module: str, arguments: Sequence[str]) -> int | None:
+def _handle_hydra_flags(module: str, arguments: Sequence[str], version: str | None) -> int | None:
     """Print the configuration for ``--cfg``, refuse ``--multirun``; returns None for a launch to run."""
     if any(word in ("--multirun", "-m") for word in arguments):
         raise UserError(
@@ -72,7 +73,7 @@ def _handle_hydra_flags(module: str, arguments: Sequence[str]) -> int | None:
     shown = next((word for word in arguments if word in ("--cfg", "-c") or word.startswith("--cfg=")), None)
     if shown is None:
         return None
-    _print_config(module, [word for word in arguments if not _is_flag(word)])
+    _print_config(module, [word for word in arguments if not _is_flag(word)], version)
     return 0
 
 
@@ -80,7 +81,8 @@ def _is_flag(word: str) -> bool:
     return word in ("--cfg", "-c", "job", "all", "hydra", "--resolve") or word.startswith("--cfg=")
 
 
-def _print_config(module: str, arguments: Sequence[str]) -> None:
+def _print_config(module: str, arguments: Sequence[str], version: str | None) -> None:
     # Composed by our own reading: Hydra would import the training main, and with it torch.
     launch = read_argv(["python3", "-m", module, *arguments]).launches[0]
-    print(yaml.safe_dump(as_tree(effective_config(launch)), sort_keys=False, allow_unicode=True), end="")
+    tree = as_tree(effective_config(launch, version=version))
+    print(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), end="")
