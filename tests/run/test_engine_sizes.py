@@ -78,6 +78,20 @@ def test_a_yaml_by_hand_spreads_the_experts_over_all_ranks():
     assert sizes(made) == (4, 4, 1, 4, 4)
 
 
+@pytest.mark.parametrize("experts", [[], [f"{EP}=2"]])
+def test_the_size_of_tensorrt_s_experts_goes_with_its_engine(experts):
+    words = (f"{TP}=8", f"{ROLLOUT}.name=trtllm", f"+{ROLLOUT}.moe_tensor_parallel_size=4", *experts)
+    made = planned(EIGHT, *words, device="cuda")
+    assert value_at(made.spec.verl, f"{ROLLOUT}.moe_tensor_parallel_size") == 1
+    (said,) = [note for note in made.notes if "runs vLLM in its place" in note]
+    assert said.endswith("left out: moe_tensor_parallel_size=4")
+
+
+def test_a_size_that_no_engine_of_the_launch_takes_stays_for_verl_to_refuse():
+    verl = planned(EIGHT, f"+{ROLLOUT}.moe_tensor_parallel_size=4", device="cuda").spec.verl
+    assert value_at(verl, f"{ROLLOUT}.moe_tensor_parallel_size") == 4
+
+
 def test_what_verl_refuses_is_left_for_the_refusals_to_name():
     assert sizes(planned(EIGHT, f"{TP}=2", f"{EP}=8", device="cuda"))[3] == 8
     assert (

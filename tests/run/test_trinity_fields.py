@@ -521,6 +521,15 @@ def test_a_field_that_would_change_what_is_trained_is_refused_with_its_line(patt
     assert error.value.hint
 
 
+def test_a_field_asks_for_what_its_variables_come_to(tmp_path, monkeypatch):
+    scaled = changed("model.rope_scaling", "${oc.decode:${oc.env:SCALING,null}}", {})
+    assert not [note for note in plan_of(tmp_path, scaled).notes if "rope" in note]
+    monkeypatch.setenv("SCALING", "{rope_type: yarn}")
+    with pytest.raises(UserError, match=r"model\.rope_scaling\.rope_type=yarn: rotary") as error:
+        plan_of(tmp_path, scaled)
+    assert error.value.where.line > 0
+
+
 @pytest.mark.parametrize("needs", [{}, MIXED])
 def test_a_further_buffer_that_nothing_reads_is_refused_with_its_line(needs, tmp_path):
     path = "buffer.trainer_input.auxiliary_buffers.other"

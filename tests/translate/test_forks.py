@@ -252,6 +252,10 @@ def test_a_rule_of_the_user_s_speaks_for_a_default_with_default(method: Path, tm
         ({f"{ACTOR}.tis_imp_ratio_cap": -1}, []),
         ({f"{ACTOR}.tis_imp_ratio_cap": 2.0}, [f"{ACTOR}.tis_imp_ratio_cap"]),
         ({"distillation": {"enabled": False, "teacher_model": {"inference": {"temperature": 1.6}}}}, []),
+        ({"c2c": {"enable": False, "path": "org/m", "loss": {"coef": 0.5}}}, []),
+        ({"c2c": {"enable": True, "path": "org/m"}}, ["c2c.enable", "c2c.path"]),
+        ({f"{ACTOR}.kd": {"enabled": False, "top": {"k": 4}}}, []),
+        ({f"{ACTOR}.kd": {"use": False, "k": 4}}, [f"{ACTOR}.kd.k", f"{ACTOR}.kd.use"]),
         ({"data.shuffle_train_dataloader": False}, ["data.shuffle_train_dataloader"]),
     ],
 )
@@ -260,3 +264,43 @@ def test_what_veRL_had_between_two_releases_and_is_off_is_not_asked_about(method
         script = with_default(method, key, default)
     found = [f["key"] for f in audited(script)["findings"] if f["status"] == "fork_key"]
     assert sorted(found) == asked
+
+
+def test_what_the_launch_switches_on_or_sets_itself_is_asked_about(method: Path) -> None:
+    script = with_default(method, "c2c", {"enable": False, "path": "org/m", "coef": 0.5})
+    text = script.read_text().rstrip()
+    for words, asked in (
+        (" c2c.coef=1", ["c2c.coef"]),
+        (" c2c.enable=True", ["c2c.coef", "c2c.enable", "c2c.path"]),
+    ):
+        script.write_text(f"{text}{words}\n")
+        found = [f["key"] for f in audited(script)["findings"] if f["status"] == "fork_key"]
+        assert sorted(found) == asked
+
+
+TEACHER = {
+    "n_gpus_per_node": 8,
+    "nnodes": 0,
+    "model_path": None,
+    "_target_": "verl.workers.config.DistillationTeacherModelConfig",
+    "inference": {"tensor_model_parallel_size": 2, "gpu_memory_utilization": 0.5},
+}
+
+
+def test_the_one_teacher_between_two_releases_is_carried_to_its_place(method: Path) -> None:
+    one = {"enabled": False, "num_workers": 8, "teacher_model": TEACHER}
+    script = with_default(method, "distillation", one)
+    given = (
+        "enabled=True teacher_model.nnodes=1 teacher_model.n_gpus_per_node=4 teacher_model.model_path=org/t"
+    )
+    words = " ".join(f"distillation.{word}" for word in given.split())
+    words += " distillation.teacher_model.inference.tensor_model_parallel_size=1"
+    script.write_text(f"{script.read_text().rstrip()} {words}\n")
+    launch = read_script(script, cwd=script.parent).launches[0]
+    config = upgrade(effective_config(launch)).config
+    teacher = "distillation.teacher_models.teacher_model"
+    assert [config.get(f"distillation.{name}") for name in ("nnodes", "n_gpus_per_node")] == [1, 4]
+    assert config.get(f"{teacher}.model_path") == "org/t"
+    assert config.get(f"{teacher}.inference.tensor_model_parallel_size") == 1
+    assert config.get(f"{teacher}.inference.gpu_memory_utilization") == 0.5
+    assert not [f for f in audited(script)["findings"] if f["status"] == "fork_key"]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+import yaml
 from verl_samples import DAPO, FULL, PPO, corpus_launches, make_launch
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import nodes
+from trinity_compat.common.nested import copied, nodes, put
 from trinity_compat.common.resources import data_path
+from trinity_compat.launch.entrypoints import stand_in
 from trinity_compat.verl_config import FLAVOURS, PINNED, VERSIONS, effective_config, upgrade
+from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.pinned import pinned_release, pinned_tree
-from trinity_compat.verl_config.releases import key_index, recipes
+from trinity_compat.verl_config.releases import key_index, recipes, release_tree
 from trinity_compat.verl_config.upgrade import row_for
 
 ACTOR = "actor_rollout_ref.actor."
@@ -256,6 +260,60 @@ def test_rows_of_a_prefix_give_way_to_the_key_s_own_row() -> None:
     assert row_for("reward_model.enable", FLAVOURS[0]).new == ("reward.reward_model.enable",)
     assert row_for("reward_model.strategy", FLAVOURS[0]).new == ()
     assert row_for("data.train_batch_size", FLAVOURS[0]) is None
+
+
+LENGTH = ROLLOUT + "max_model_len"
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "length"),
+    [
+        ("0.5.0", "async", 6144),
+        ("0.6.0", "async", None),
+        ("0.6.1", "async", None),
+        ("0.6.1", "sync", 6144),
+        ("0.7.0", "async", None),
+        ("0.7.1", "async", 6144),
+        ("0.8.0", "async", 6144),
+        ("0.9.1", "async", 6144),
+    ],
+)
+def test_a_length_that_the_servers_of_a_release_overwrite_is_dropped(version, mode, length) -> None:
+    result = carried(f"{LENGTH}=6144", f"{ROLLOUT}mode={mode}", version=version)
+    assert result.config.get(LENGTH) == length
+    assert [drop.given for drop in result.dropped if drop.key == LENGTH] == [True] * (length is None)
+
+
+@pytest.mark.parametrize(("key", "length"), [("scheduling_policy", 6144), ("mine", None)])
+def test_a_fork_with_code_from_after_0_7_0_keeps_the_length(tmp_path, key, length) -> None:
+    content = copied(compose(release_tree("0.7.0").find, "ppo_trainer", Choices()))
+    put(content, ROLLOUT + key, "fcfs")
+    put(content, LENGTH, 6144)
+    folder = tmp_path / "verl" / "trainer" / "config"
+    folder.mkdir(parents=True)
+    (folder / "ppo_trainer.yaml").write_text(yaml.safe_dump(content))
+    config = effective_config(make_launch(cwd=str(tmp_path)), root=tmp_path)
+    assert config.fork and config.version.value == "0.7.0"
+    assert upgrade(config).config.get(LENGTH) == length
+
+
+@pytest.mark.parametrize(
+    ("arguments", "main"),
+    [
+        (["data.gen_batch_size=64", "trainer.use_v1=true"], PPO),
+        (["algorithm.filter_groups.enable=True", "trainer.use_v1=true", "data.gen_batch_size=64"], PPO),
+        (["data.gen_batch_size=64", "reward.num_workers=4"], PPO),
+        (["data.gen_batch_size=64", "reward_model.overlong_buffer.enable=True"], DAPO),
+        (["data.gen_batch_size=64", "reward_model.reward_manager=dapo"], DAPO),
+    ],
+)
+def test_a_main_with_dapo_s_keys_is_that_whose_releases_take_its_others(arguments, main) -> None:
+    words = ("algorithm.adv_estimator=grpo", *arguments)
+    launch = replace(make_launch(*words, module="my_entry"), main=stand_in("my_entry", words))
+    assert launch.main == DAPO
+    config = effective_config(launch)
+    assert config.launch.main == main
+    assert not [note for note in config.diagnostics if note.severity == "error"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -49,6 +49,9 @@ _TENSOR_PARALLEL, DATA_PARALLEL, EXPERT_PARALLEL, _STAGES = (
     _PARALLEL.format(name) for name in ("tensor_model", "data", "expert", "pipeline_model")
 )
 
+# A size of TensorRT-LLM's engines alone (RolloutConfig).
+MOE_TENSOR_PARALLEL = "moe_tensor_parallel_size"
+
 # Engines of veRL's releases that generate from the same weights and sampling parameters as vLLM.
 OTHER_ENGINES = ("sglang", "sglang_async", "trtllm", "hf")
 

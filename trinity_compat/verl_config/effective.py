@@ -11,6 +11,7 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import KEYS
 from trinity_compat.common.nested import copied, nested, nodes, paired_leaves
 from trinity_compat.common.releases import VERL, VERL_RELEASES
+from trinity_compat.launch.entrypoints import DAPO, PPO
 from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.verl_config.apply import AppliedOverrides, apply_overrides, lookup
 from trinity_compat.verl_config.arguments import GivenOverride, LaunchArguments, read_arguments
@@ -147,7 +148,17 @@ def as_tree(config: EffectiveConfig) -> dict[str, object]:
 def _read_launch(launch: Launch, root: Path | None, fork_config: bool = False) -> ReadLaunch:
     root = root if root is not None else _root_of(launch)
     checkout = find_checkout(launch, root) if fork_config else None
-    return ReadLaunch(launch, read_arguments(launch), root, checkout)
+    read = ReadLaunch(launch, read_arguments(launch), root, checkout)
+    # DAPO's keys, by which a user's own main is taken for its recipe, are main_ppo's too since 0.9.
+    if launch.main != DAPO or (checkout and checkout.main):
+        return read
+    as_ppo = replace(read, launch=replace(launch, main=PPO))
+    return min(read, as_ppo, key=_fewest_refused)
+
+
+def _fewest_refused(read: ReadLaunch) -> int:
+    """Return how many keys the release that fits best refuses."""
+    return min(len(keys) for keys in fit_releases(read).misfits.values())
 
 
 def _root_of(launch: Launch) -> Path:

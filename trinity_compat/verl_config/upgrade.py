@@ -202,6 +202,9 @@ def _carry(
     if not given and config.fork and (why := misfit_of(key, setting.value, config.flavour)):
         dropped.append(DropKey(key, f"the fork's default is {why}", False))
         return
+    if key == _LENGTH and setting.value is not None and (why := _overwrites_length(config, pinned)):
+        dropped.append(DropKey(key, why, given))
+        return
     if key.rpartition(".")[2] == "_target_":
         if given or key not in pinned.nodes:
             dropped.append(DropKey(key, "the class behind a section belongs to its release", given))
@@ -227,6 +230,24 @@ def _carry(
     if (row.take_pinned and not meant) or (row.skip_null and value is None):
         return
     placed += [_Placed(new, value, setting, not given) for new in targets]
+
+
+def _overwrites_length(config: EffectiveConfig, pinned: Pinned) -> str:
+    """Return with what the servers of a release overwrite a given length of the engine, "" if they don't.
+
+    Source: __init__ of workers/rollout/*/*async_*server.py. They take it since 0.7.1, for which 0.7.0 stands
+    in, and in forks that have keys of the rollout from after 0.7.0.
+    """
+    rollout, version = "actor_rollout_ref.rollout.", config.version
+    if config.get(rollout + "mode") != "async":
+        return ""
+    if version.value == "0.6.1":
+        return "the servers of 0.6 write prompt + response over it"
+    added = config.fork.added if config.fork else ()
+    newer = version.stands_in or any(key.startswith(rollout) and key in pinned.nodes for key in added)
+    if version.value == "0.7.0" and not newer:
+        return "the servers of 0.7.0 write the model's own length over it"
+    return ""
 
 
 def _says_nothing(value: object) -> bool:
@@ -415,6 +436,7 @@ def _tools_of_sglang(config: EffectiveConfig) -> str | None:
 
 
 _AGENT = "actor_rollout_ref.rollout.agent.default_agent_loop"
+_LENGTH = "actor_rollout_ref.rollout.max_model_len"
 _USE_V1 = "trainer.use_v1"
 _ACTOR = "actor_rollout_ref.actor."
 _CORRECTION = "algorithm.rollout_correction."

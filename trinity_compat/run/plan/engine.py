@@ -6,7 +6,12 @@ import math
 
 from trinity_compat.common.nested import section_at, value_at
 from trinity_compat.run.plan.verl_view import ROLLOUT, Step, VerlView
-from trinity_compat.translate.run_refusals import DATA_PARALLEL, EXPERT_PARALLEL, OTHER_ENGINES
+from trinity_compat.translate.run_refusals import (
+    DATA_PARALLEL,
+    EXPERT_PARALLEL,
+    MOE_TENSOR_PARALLEL,
+    OTHER_ENGINES,
+)
 from trinity_compat.translate.sections.gpus import halvings
 
 TENSOR_PARALLEL = f"{ROLLOUT}.tensor_model_parallel_size"
@@ -22,16 +27,22 @@ OFF = {
 def on_vllm(verl: VerlView, section: str = ROLLOUT, who: str = "the explorer") -> Step:
     """Replace another engine of veRL's by vLLM, and name the left-out keys of that engine.
 
-    These are the ``engine_kwargs`` of its name; those for vLLM hold. ``section`` is the engine's, ``who`` its
-    owner in messages.
+    These are the ``engine_kwargs`` of its name, where those for vLLM hold, and the keys that veRL takes for
+    that engine alone. ``section`` is the engine's, ``who`` its owner in messages.
     """
     name = value_at(verl.tree, f"{section}.name")
     if name not in OTHER_ENGINES:
         return verl, []
     line = f"{section}.name={name}: {who} runs vLLM in its place"
-    if dropped := _own_arguments(verl, section, str(name).removesuffix("_async")):
+    dropped = _own_arguments(verl, section, str(name).removesuffix("_async"))
+    changed: dict[str, object] = {f"{section}.name": "vllm", **_spread(verl, section, str(name))}
+    moe = f"{section}.{MOE_TENSOR_PARALLEL}"
+    if name == "trtllm" and value_at(verl.tree, moe) not in (None, 1):
+        dropped.append(f"{MOE_TENSOR_PARALLEL}={value_at(verl.tree, moe)}")
+        changed[moe] = 1
+    if dropped:
         line += f"; left out: {', '.join(dropped)}"
-    return verl.changed({f"{section}.name": "vllm", **_spread(verl, section, str(name))}), [line]
+    return verl.changed(changed), [line]
 
 
 def _spread(verl: VerlView, section: str, name: str) -> dict[str, int]:

@@ -124,7 +124,8 @@ def _read_in_vain(source: Source, sets: Sequence[str], *, by_hand: bool) -> Tree
     In a launch's configuration that is the algorithm's name: all that follows from it stands beside it, and
     counts.
     """
-    values = {**values_of(source.config), **_fields_set(sets)}
+    config = environment.filled(source.config, os.environ) if by_hand else source.config
+    values = {**values_of(config), **_fields_set(sets)}
     return {p: v for p, v in values.items() if (_has_no_effect(p) if by_hand else p == _ALGORITHM)}
 
 

@@ -46,9 +46,15 @@ class RunRequest:
 
     @property
     def unread(self) -> dict[str, object]:
-        """Path → value of the fields that were not read, neither at their place nor where they moved to."""
+        """Path → value of the fields that were not read, neither at their place nor where they moved to.
+
+        A file written by hand asks for what its interpolations come to; the values that translate wrote stay
+        as they are written, as it would write them again.
+        """
+        by_hand = not verl_from_trinity.from_launch(self.written)
+        written = environment.filled(self.written, os.environ) if by_hand else self.written
         read = self.read | {source for path, source in self.full.sources.items() if path in self.read}
-        return {path: value for path, value in values_of(self.written).items() if path not in read}
+        return {path: value for path, value in values_of(written).items() if path not in read}
 
 
 def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> RunRequest:
