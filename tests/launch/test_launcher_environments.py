@@ -56,6 +56,11 @@ UNKNOWN = [
     "srun --export=ALL,$(list) bash train.sh",
     "rlaunch --gpu 8 -- bash train.sh",
     "./with_env bash train.sh",
+    "python3 gen.py > my.env; docker run --env-file my.env image bash train.sh",
+    "sed -i s/5/6/ my.env; uv run --env-file my.env bash train.sh",
+    "python3 gen.py --out my.env; export $(grep -v '^#' my.env | xargs); bash train.sh",
+    "yq -i .env_vars.LR=6 rt.yaml; ray job submit --runtime-env rt.yaml -- bash train.sh",
+    "python3 gen.py > my.env; set -a; source my.env; bash train.sh",
 ]
 
 
@@ -96,6 +101,16 @@ def test_a_value_of_an_env_file_that_holds_a_variable_is_open(tmp_path):
     (launch,) = read(f"docker run --env-file my.env image {code}", tmp_path)  # which takes no quotes off
     assert [word.text for word in launch.arguments] == ["a='a b'", "b=$HOME/x"]
     assert not any(word.open for word in launch.arguments)
+
+
+def test_what_a_sourced_file_sets_is_open_where_a_program_may_have_changed_it(tmp_path):
+    main = "python3 -m verl.trainer.main_ppo lr=$LR n=${N:-1} a=$A"
+    (launch,) = read(f"A=2; LR=3; python3 patch.py my.env; . ./my.env; {main}", tmp_path)
+    assert [(word.text, bool(word.open)) for word in launch.arguments][::2] == [
+        ("lr=5", True),
+        ("a=2", False),
+    ]
+    assert launch.arguments[1].open
 
 
 def test_an_env_file_that_the_script_writes_is_read_line_by_line(tmp_path):

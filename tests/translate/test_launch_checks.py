@@ -169,9 +169,6 @@ def test_a_reward_file_that_is_not_in_the_script_s_folder_is_named(tmp_path):
     "text",
     [
         "cat > score.py <<EOF\nx = $X\nEOF\n" + LAUNCH.format(path="score.py"),
-        "cp other.py score.py\n" + LAUNCH.format(path="score.py"),
-        "wget -O score.py https://host/x\n" + LAUNCH.format(path="score.py"),
-        "python make.py --out=score.py\n" + LAUNCH.format(path="score.py"),
         "git clone https://host/rewards .\n" + LAUNCH.format(path="score.py"),
         "cd $(mktemp -d)\n" + LAUNCH.format(path="score.py"),
         LAUNCH.format(path="$SCORE/score.py"),

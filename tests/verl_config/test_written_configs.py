@@ -63,34 +63,69 @@ OTHER = MINE.replace("9", "5")
 MAIN = 'python3 -m verl.trainer.main_ppo --config-path="$PWD" --config-name=mine'
 
 
+WRITERS = [
+    "python3 gen.py > FILE",
+    "python3 patch.py FILE",
+    "python3 gen.py --out=FILE",
+    "envsubst < other > FILE",
+    "envsubst < other | tee FILE",
+    "sed -i s/9/5/ FILE",
+    "yq -i .data.train_batch_size=5 FILE",
+    "cp /cluster/FILE .",
+    "mv /cluster/FILE FILE",
+    "curl -o FILE http://host/x",
+    "wget -O FILE https://host/x",
+    "hostname >> FILE",
+    "python3 patch.py FILE; echo >> FILE",
+    "cd sub; python3 gen.py > ../FILE; cd ..",
+    "cat > FILE <<EOF\n# $(hostname)\nEOF",
+    """python3 -c 'open("FILE", "w").write("")'""",
+    "python3 - <<'EOF'\nimport pathlib\npathlib.Path('FILE').write_text('')\nEOF",
+]
+LAUNCHES = [
+    ("mine.yaml", MAIN),
+    ("reward.py", "python3 -m verl.trainer.main_ppo custom_reward_function.path=reward.py"),
+    ("mine.py", 'python3 -m verl.trainer.main_ppo reward.custom_reward_function.path="$PWD/mine.py"'),
+    ("rows.py", "python3 -m verl.trainer.main_ppo data.custom_cls.path=./rows.py data.custom_cls.name=Rows"),
+    (
+        "tools.yaml",
+        f"{MAIN.split(' --')[0]} actor_rollout_ref.rollout.multi_turn.tool_config_path=tools.yaml",
+    ),
+]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=[name for name, _ in LAUNCHES])
+@pytest.mark.parametrize("command", WRITERS)
+def test_a_file_that_an_unread_program_may_have_written_is_refused(command, launch, tmp_path):
+    name, main = launch
+    (tmp_path / name).write_text(MINE)
+    (tmp_path / "other").write_text(OTHER)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "run.sh").write_text(f"{command.replace('FILE', name)}\n{main}\n")
+    (launch,) = read_script(tmp_path / "run.sh", cwd=tmp_path).launches
+    with pytest.raises(
+        UserError, match=f"{name}: (.|\\n)* before the launch, so that what it holds cannot be known here"
+    ) as error:
+        effective_config(launch, root=tmp_path)
+    assert error.value.where is not None and error.value.where.line <= 2
+
+
 @pytest.mark.parametrize(
     "command",
     [
-        "python3 gen.py > mine.yaml",
-        "python3 patch.py mine.yaml",
-        "python3 gen.py --out=mine.yaml",
-        "envsubst < other.yaml > mine.yaml",
-        "envsubst < other.yaml | tee mine.yaml",
-        "sed -i s/9/5/ mine.yaml",
-        "yq -i .data.train_batch_size=5 mine.yaml",
-        "cp /cluster/mine.yaml .",
-        "mv /cluster/mine.yaml mine.yaml",
-        "curl -o mine.yaml http://host/x",
-        "hostname >> mine.yaml",
-        "cd sub; python3 gen.py > ../mine.yaml; cd ..",
+        "cat reward.py; grep def reward.py",
+        "python3 gen.py > other.py",
+        "cat > reward.py <<EOF\ndef compute_score(*args): return 1\nEOF",
+        "sed -i s/9/7/ reward.py; cp other reward.py",
+        """python3 -c 'print(open("reward.py").read())'""",
     ],
 )
-def test_one_that_an_unread_program_may_have_written_is_refused(command, tmp_path):
-    (tmp_path / "mine.yaml").write_text(MINE)
-    (tmp_path / "other.yaml").write_text(OTHER)
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "run.sh").write_text(f"{command}\n{MAIN}\n")
+def test_a_reward_file_whose_text_is_known_is_taken(command, tmp_path):
+    (tmp_path / "reward.py").write_text("")
+    (tmp_path / "other").write_text("")
+    (tmp_path / "run.sh").write_text(f"{command}\n{LAUNCHES[1][1]}\n")
     (launch,) = read_script(tmp_path / "run.sh", cwd=tmp_path).launches
-    with pytest.raises(
-        UserError, match="before the launch, so that what it holds cannot be known here"
-    ) as error:
-        effective_config(launch, root=tmp_path)
-    assert error.value.where is not None and error.value.where.line == 1
+    assert effective_config(launch, root=tmp_path).set_keys == ("custom_reward_function.path",)
 
 
 @pytest.mark.parametrize(

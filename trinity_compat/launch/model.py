@@ -142,7 +142,7 @@ class Launch:
     torchrun: tuple[Word, ...] = ()  # the options of a torchrun that starts it
     # below which its files may be read (`common.readable_files`); empty: it is not read from a script
     roots: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    # YAML files that an unread program wrote, or may have changed, before: absolute path → the program
+    # YAML and Python files that an unread program wrote, or may have changed, before: path → the program
     unread: Mapping[str, UnknownPiece] = field(default_factory=dict, repr=False)
 
     @property

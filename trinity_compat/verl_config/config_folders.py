@@ -51,14 +51,7 @@ class ConfigFolder:
         return readable_folder(folder, self.root) or is_written(folder, self.written)
 
     def _found(self, path: Path) -> ConfigFile | None:
-        if (why := self.unread.get(_normal(path))) is not None:
-            raise UserError(
-                f"{path.name}: {why.expression} writes or changes it before the launch, so that what it holds"
-                " cannot be known here",
-                where=why.where,
-                hint="run that command first, and translate without its line; trinity-compat run reads the"
-                " file when the launch begins",
-            )
+        refuse_changed(path, self.unread)
         if (text := self.written.get(_normal(path))) is not None:
             return _parsed_text(text, str(path))
         return self._file(path) if readable_file(path, self.root) else None
@@ -70,6 +63,18 @@ class ConfigFolder:
         except (UnicodeDecodeError, OSError) as error:
             raise _not_a_config(shown, error) from None
         return replace(_parsed_text(text, shown), default=self.defaults)
+
+
+def refuse_changed(path: Path, unread: Mapping[str, UnknownPiece]) -> None:
+    """Raise UserError for a file that a program wrote, or may have changed, before the launch."""
+    if (why := unread.get(_normal(path))) is not None:
+        raise UserError(
+            f"{path.name}: {why.expression} writes or changes it before the launch, so that what it holds"
+            " cannot be known here",
+            where=why.where,
+            hint="run that command first, and translate without its line; trinity-compat run reads the"
+            " file when the launch begins",
+        )
 
 
 def is_written(folder: Path, written: Iterable[str]) -> bool:

@@ -260,7 +260,8 @@ def _named_folder(spelled: str, flag: str, root: Path, launch: Launch) -> Path |
     """The user's folder of that name; --config-path is relative to where the main's file is."""
     beside_main = [root.joinpath(*launch.module.split(".")[:-1], spelled)] if flag == "config_path" else []
     there = (path for path in (*beside_main, root / spelled) if readable_folder(path, root))
-    made = is_written(root / spelled, [*launch.wrote, *launch.unread])
+    unread = (path for path in launch.unread if not path.endswith(".py"))
+    made = is_written(root / spelled, [*launch.wrote, *unread])
     return next(there, root / spelled if made else None)
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import KEYS
 from trinity_compat.common.nested import copied, nested, nodes, paired_leaves
+from trinity_compat.common.paths import from_home
 from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.launch.entrypoints import DAPO, PPO
 from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.verl_config.apply import AppliedOverrides, apply_overrides, lookup
 from trinity_compat.verl_config.arguments import GivenOverride, LaunchArguments, read_arguments
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
-from trinity_compat.verl_config.config_folders import ConfigFolder, starts_out_of_reach
+from trinity_compat.verl_config.config_folders import ConfigFolder, refuse_changed, starts_out_of_reach
 from trinity_compat.verl_config.config_search import (
     SUPERVISED,
     SearchPath,
@@ -231,6 +232,7 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
         if not is_well_known(given.override.key)
     ]
     settings = settings_of(applied.tree, files, read.launch, notes, applied.origins)
+    _refuse_changed(settings, read)
     set_keys = _set_keys(settings, applied)
     config = EffectiveConfig(
         read.launch,
@@ -246,6 +248,14 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
     )
     sources = sources_of(path) if fork or read.checkout else None
     return with_keys_of_code(config, sources, folder_of(path)) if sources else config
+
+
+def _refuse_changed(settings: Mapping[str, Setting], read: ReadLaunch) -> None:
+    """Raise UserError for a reward function, a list of tools or their kin that a program may have changed."""
+    folder = Path(read.launch.cwd).absolute()
+    for setting in settings.values() if read.launch.unread else ():
+        if setting.where is not None and isinstance(setting.value, str):
+            refuse_changed(folder / from_home(setting.value), read.launch.unread)
 
 
 def _others(arguments: LaunchArguments, groups: tuple[GivenOverride, ...]) -> tuple[Setting, ...]:

@@ -6,6 +6,7 @@ Nothing is ever written. A file that the script makes (``cat > run.sh <<EOF``) l
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pathlib import Path
 from trinity_compat.common import limits, readable_files
 from trinity_compat.common.errors import Where
 from trinity_compat.common.limits import BudgetExceeded
-from trinity_compat.launch.bash.traced_text import Value, lines_of, open_source, text_of
+from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, open_source, text_of
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 
@@ -28,6 +29,10 @@ def spelled(path: Value) -> str:
     """Return a path as text, with ``$NAME`` or the expression in place of each unknown piece."""
     sources = [(open_source(bit), bit.text) for bit in path]
     return "".join(f"${s.name}" if isinstance(s, EnvRef) else s.expression if s else t for s, t in sources)
+
+
+_WRITES = re.compile(r"""["'][wax]b?\+?["']|write|dump|rename|replace|copy|move""")  # in code
+_NAMED = re.compile(r"""(?<=["'])[\w./-]+\.\w+(?=["'])""")
 
 
 @dataclass(slots=True)
@@ -92,10 +97,15 @@ class PathFacts:
             return len(text_of(self.written[path]).encode(errors="surrogateescape"))
         return Path(path).stat().st_size
 
-    def read(self, path: str) -> Value | None:
-        """The content of a regular file, None when it isn't there, too large or out of reach."""
+    def read(self, path: str, *, as_it_is: bool = False) -> Value | None:
+        """The content of a regular file, None when it isn't there, too large or out of reach.
+
+        Open where a program may have changed it, but for ``as_it_is``.
+        """
         if path == "/dev/null":
             return ()
+        if not as_it_is and (why := self.handed.get(path)) is not None:
+            return (TextPiece("", why.where, why),)
         if path in self.written:
             return self.written[path]
         if path in self.removed:
@@ -139,9 +149,13 @@ class PathFacts:
         return {path: why for path in named if (why := self.unread_at(path)) is not None}
 
     def given_to_unread(self, folder: str, words: list[str], why: UnknownPiece) -> None:
-        """Words of a program that isn't read, started in ``folder``: each may be a path that it writes."""
+        """Words of a program that isn't read, started in ``folder``: each may be a path that it writes.
+
+        So may each name of a file in code that writes one.
+        """
         if len(self.handed) < limits.FIELDS:
             values = [word.rpartition("=")[2] for word in words]
+            values += [name for word in words if _WRITES.search(word) for name in _NAMED.findall(word)]
             paths = (absolute(folder, value) for value in values if value and not value.startswith("-"))
             self.handed.update(dict.fromkeys(paths, why))
 

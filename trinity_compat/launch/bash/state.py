@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -391,14 +391,15 @@ class Shell:
         keys.reverse()  # within a bucket the newest comes first
         return sorted(keys, key=_bucket)
 
-    def open_variables(self, why: UnknownPiece | EnvRef) -> None:
-        """Something that isn't known may have set any variable: none has a known value now.
+    def open_variables(self, why: UnknownPiece | EnvRef, names: Collection[str] | None = None) -> None:
+        """Something that isn't known may have set any variable: none (of ``names``) has a known value now.
 
         Those that the user gave, or that bash keeps, stay.
         """
         self.assigned_unread = why
         kept = {"PATH", "HOME", "PWD", "OLDPWD", "IFS"}
-        for name, variable in self.variables.items():
+        for name in list(self.variables) if names is None else names:
+            variable = self.variables[name]
             if variable.given or variable.readonly or name in kept:
                 continue
             value, array = variable.value, variable.array

@@ -157,11 +157,18 @@ def _source(sh: Shell, given: ParsedOptions) -> int:
         return 2
     name, *args = given.operands
     content = shells.script_content(sh, name)
+    why = sh.files.unread_at(sh.files_path(name))
     if content is None:
         sh.doubt = UnknownPiece(f"source {text_of(name)}", sh.where)
         external.lose_path(sh)
+        if why is not None:
+            sh.open_variables(why)
         return 0
-    return code.source_file(sh, content, name, args)
+    before = dict(sh.variables)
+    status = code.source_file(sh, content, name, args)
+    if why is not None:
+        sh.open_variables(why, [name for name, now in sh.variables.items() if before.get(name) is not now])
+    return status
 
 
 def _cd(sh: Shell, given: ParsedOptions) -> int:

@@ -218,7 +218,7 @@ def _launch(
             created=created,
             torchrun=options,
             roots=sh.files.roots,
-            unread=sh.files.unread(YAML),
+            unread=sh.files.unread((*YAML, ".py")),
         )
     )
     # `main | tee log`, `x=$(main)`: what it prints is known to nobody yet
@@ -231,7 +231,9 @@ def _unknown(sh: Shell, texts: list[str]) -> int:
         lose_path(sh)
     expression = " ".join(texts)[:200]
     if texts[0].rsplit("/", 1)[-1] not in programs.READERS and "compose" not in " ".join(texts[:2]):
-        sh.files.given_to_unread(text_of(sh.cwd), texts[1:], UnknownPiece(expression, sh.where))
+        code_of_stdin = [text_of(sh.stdin or ())] if entrypoints.is_launcher(texts[0]) else []
+        words = [*texts[1:], *code_of_stdin]
+        sh.files.given_to_unread(text_of(sh.cwd), words, UnknownPiece(expression, sh.where))
     sh.write((sh.unknown(expression, sh.where),))
     sh.doubt = UnknownPiece(sh.capturing or expression, sh.where)
     return int(texts[0] in COMPARES)

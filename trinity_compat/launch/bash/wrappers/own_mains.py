@@ -56,5 +56,5 @@ def _is_verl_s(sh: Shell, folder: str, name: str, depth: int) -> bool:
 
 def _text(sh: Shell, path: str) -> str:
     path = sh.files_path(literal(path, sh.where))
-    content = sh.files.read(path) if sh.files.kind(path) == "file" else None
+    content = sh.files.read(path, as_it_is=True) if sh.files.kind(path) == "file" else None
     return text_of(content or ())

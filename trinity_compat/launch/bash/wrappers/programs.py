@@ -281,7 +281,7 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: P
 def _of_job(sh: Shell, options: list[str], script: Value) -> Prefix:
     """Return the environment of the script of ``sbatch``, from its lines and the options of the command."""
     path = sh.files_path(script)
-    content = sh.files.read(path) if sh.files.kind(path) == "file" else None
+    content = sh.files.read(path, as_it_is=True) if sh.files.kind(path) == "file" else None
     return sh.schedule(slurm.of_command(options, text_of(content or ()), text_of(script), sh.where))
 
 

@@ -63,7 +63,7 @@ def is_script(sh: Shell, text: str) -> bool:
     if text.endswith((".sh", ".bash", ".slurm", ".sbatch")):
         return True
     path = sh.files_path(literal(text, sh.where))
-    content = sh.files.read(path) if sh.files.kind(path) == "file" else None
+    content = sh.files.read(path, as_it_is=True) if sh.files.kind(path) == "file" else None
     # as the kernel does; without this line a file that is no script would be parsed as one
     return bool(content) and bool(re.match(r"#!.*\b(ba|z|da)?sh\b", text_of(content or ()).split("\n", 1)[0]))
 
@@ -102,7 +102,7 @@ def script_content(sh: Shell, name: Value) -> Value | None:
     if "/" in end:
         sh.warn("TP106", f"{path}: {end}, the end of that path below --cwd, is read in its place")
         path = here
-    content = sh.files.read(path)
+    content = sh.files.read(path, as_it_is=True)
     if content is None and end:
         message = f"not under --cwd; it is not read: if it is {end}, read that: trinity-compat parse {end}"
         sh.warn("TP106", f"{named}: {message}")
