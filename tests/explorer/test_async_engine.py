@@ -10,7 +10,7 @@ import torch
 from explorer_job import verl_config
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
-from test_engine import ask, changed, distance, prompts_of, reference
+from test_engine import ask, changed, check_change_in_mid_answer, distance, prompts_of, reference
 
 from trinity_compat.explorer.engine.vllm import AsyncEngine, EngineConfig, EngineDied, GenerationRequest
 from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged, write_file
@@ -30,14 +30,28 @@ def engine(toy, loop):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("TORCH_COMPILE_DISABLE", "1"), ("VLLM_CPU_KVCACHE_SPACE", "1")):
             patch.setenv(name, value)
-        config = OmegaConf.create(verl_config(toy))
+        config = OmegaConf.create(verl_config(toy, "data.max_response_length=160"))
         made = []
         patch.setattr(worker, "InProcessEngine", lambda settings: made.append(settings))
         worker.make_engine(config, omega_conf_to_dataclass(config.actor_rollout_ref.model), "cpu", 0)
         engine = AsyncEngine(EngineConfig(made[0].arguments, made[0].vocabulary))
+        steps_overlap(patch)
         loop.run(engine.start())
         yield engine
         loop.run(engine.close())
+
+
+def steps_overlap(patch):
+    """Leave vLLM's asynchronous scheduling on, as on GPUs; its CPU platform turns it off as needless."""
+    from vllm.platforms import current_platform
+
+    settle = current_platform.check_and_update_config
+
+    def settled(config):
+        settle(config)
+        config.scheduler_config.async_scheduling = True
+
+    patch.setattr(type(current_platform), "check_and_update_config", staticmethod(settled))
 
 
 def test_the_model_s_own_weights_answer_as_transformers(toy, loop, engine, tokenizer):
@@ -80,6 +94,19 @@ def test_broadcast_weights_do_also_for_answers_that_come_meanwhile(toy, loop, en
     assert all(len(parts[0].token_ids) >= 1 for parts in early)
     prompts, answers = ask(loop, engine, tokenizer, tag="broadcast")
     assert distance(new, toy, prompts, answers) < 1e-4
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_weights_loaded_in_mid_answer_go_on_from_the_tokens_there_are(
+    toy, loop, engine, tokenizer, tmp_path, seeded
+):
+    """Its core is paused, drained and resumed for a load: no token is lost or drawn twice."""
+    assert engine._engine.vllm_config.scheduler_config.async_scheduling
+    old, new = changed(toy, 0.04), changed(toy, 0.06)
+    loop.run(engine.load(write_file(tmp_path, 1, old.items())))
+    file = write_file(tmp_path, 2, new.items())
+    prompts = prompts_of(tokenizer, 16)
+    check_change_in_mid_answer(toy, loop, engine, prompts, lambda: engine.load(file), (old, new), seeded)
 
 
 def test_what_it_thinks_of_a_text_is_what_transformers_does(toy, loop, engine, tokenizer, tmp_path):

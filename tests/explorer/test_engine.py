@@ -19,7 +19,7 @@ pytestmark = pytest.mark.runtime
 
 @pytest.fixture(scope="module")
 def engine(toy, loop):
-    yield from engine_of(verl_config(toy), loop)
+    yield from engine_of(verl_config(toy, "data.max_response_length=160"), loop)
 
 
 def engine_of(verl, loop):
@@ -164,33 +164,36 @@ def test_a_prompt_longer_than_a_prefill_chunk_with_seeds(toy, loop, engine, toke
     assert all(len(parts) == 8 for parts in answers)
 
 
-def test_new_weights_in_mid_answer_go_on_from_the_tokens_there_are(
-    toy, loop, engine, tokenizer, tmp_path, monkeypatch
-):
+def test_new_weights_in_mid_answer_go_on_from_the_tokens_there_are(toy, loop, engine, tokenizer, tmp_path):
     """Each token is the policy's that was in place when it was drawn: nothing of the old cache is kept."""
     old = load_file(toy / "model" / "model.safetensors")
     new = changed(toy, 0.05)
     loop.run(engine.load(write_file(tmp_path, 4, old.items())))
     file = write_file(tmp_path, 5, new.items())
-    check_change_in_mid_answer(toy, loop, engine, prompts_of(tokenizer, 4), file, (old, new), monkeypatch)
+    check_change_in_mid_answer(
+        toy, loop, engine, prompts_of(tokenizer, 4), lambda: engine.load(file), (old, new)
+    )
 
 
-def check_change_in_mid_answer(toy, loop, engine, prompts, file, weights, monkeypatch):
-    """``file`` holds the second of ``weights``; the engine has the first."""
-    step, steps = engine._engine.step, []
-    monkeypatch.setattr(engine._engine, "step", lambda: steps.append(1) or step())
+def check_change_in_mid_answer(toy, loop, engine, prompts, load, weights, seeded=True):
+    """``load`` puts the second of ``weights`` in place of the first, which the engine has."""
 
     async def go():
         values = {"n": 1, "temperature": 1.0, "max_tokens": 160, "ignore_eos": True}
-        requests = [GenerationRequest(f"mid{i}", p, {"seed": i, **values}) for i, p in enumerate(prompts)]
+        requests = [
+            GenerationRequest(f"mid{i}", prompt, {**({"seed": i} if seeded else {}), **values})
+            for i, prompt in enumerate(prompts)
+        ]
+        begun = engine.steps
         answers = await engine.submit(requests)
-        while len(steps) < 20:  # counted in tokens: a pause would be too long on a fast machine
+        while engine.steps < begun + 20:  # counted in steps: a pause would be too long on a fast machine
             await asyncio.sleep(0)
         assert not any(answer.done() for answer in answers)
-        await engine.load(file)
+        await load()
         return [(await answer)[0] for answer in answers]
 
     for prompt, part in zip(prompts, loop.run(go()), strict=True):
+        assert len(part.token_ids) == len(part.logprobs) == 160  # none is missing
         by_old, by_new = (apart(toy, each, prompt, part) for each in weights)
         change = next(i for i, wrong in enumerate(by_old) if wrong > 1e-3)
         assert 0 < change < len(part.token_ids) - 1
