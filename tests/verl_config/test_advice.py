@@ -26,6 +26,8 @@ def told(words):
         ('"data.train_files=[$A,$B]"', "an element of the list is empty"),
         ('"data.train_files=[/a,$B]"', "an element of the list is empty"),
         ("data.train_files=['/a', '/b']", "the list goes on in the next word"),
+        ("trainer.default_local_dir=/cktrainer.save_freq=10", "a blank is missing before trainer.save_freq="),
+        ("trainer.project_name=x+my.key=10", "a blank is missing before +my.key="),
         ("~trainer.default_hdfs_dir", "is null, and Hydra deletes no key that is null"),
         ("data.nothing_like_it=3", "a fork's key is read in the fork's checkout"),
     ],

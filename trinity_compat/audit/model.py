@@ -117,5 +117,7 @@ class Audit:
     def reaches(self, limit: str) -> bool:
         """Return True if a launch is as bad as ``limit`` (``translate.model``), silenced findings aside."""
         return bool(self.refused) or any(
-            reaches(limit, launch.reported, launch.warnings) for launch in self.launches
+            reaches(limit, launch.reported, launch.warnings)
+            or (limit == Severity.DECIDE and any(note.loses for note in launch.diagnostics))
+            for launch in self.launches
         )

@@ -119,14 +119,15 @@ def command(
     """
     env = dict(name_and_value("--env", text) for text in given["env"])
     options = _options(given, env)
-    results = _translate(source, arguments, which, given, options)
+    results, loses = _translate(source, arguments, which, given, options)
     for translation, _ in results:
         refuse_unstartable(translation)
     write("---\n".join(text for _, text in results), output, sources=[source] if source else [])
     if not given["quiet"]:
         _print_summary([translation for translation, _ in results])
     limit = given["fail_on"]
-    return int(limit is not None and any(translation.reaches(limit) for translation, _ in results))
+    loses &= limit == Severity.DECIDE
+    return int(limit is not None and (loses or any(each.reaches(limit) for each, _ in results)))
 
 
 def _options(given: dict[str, Any], env: dict[str, str]) -> TranslateOptions:
@@ -168,11 +169,12 @@ def _translate(
     which: str,
     given: dict[str, Any],
     options: TranslateOptions,
-) -> list[tuple[Translation, str]]:
+) -> tuple[list[tuple[Translation, str]], bool]:
+    """The translations with their texts, and whether words of the script do not reach a launch."""
     root = Path(given["cwd"]) if given["cwd"] else None
     if source is not None and is_configuration(source) and not given["argv"]:
         config = config_from_yaml(source, options.verl_version, fork_config=options.fork_config)
-        return [translate_config(config, options)]
+        return [translate_config(config, options)], False
     reading, frozen = _read(source, arguments, given, options)
     options = replace(options, frozen=frozen, surroundings=frozenset(reading.surroundings))
     refuse_lost_arguments(reading)
@@ -190,7 +192,7 @@ def _translate(
             reading, os.environ, {*options.env, *named}, also="--resolve, or "
         ):
             click.echo(diagnostic, err=True)
-    return results
+    return results, any(diagnostic.loses for diagnostic in reading.diagnostics)
 
 
 def _read(

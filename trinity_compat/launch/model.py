@@ -96,6 +96,11 @@ class Diagnostic:
         """Hide secrets in the words that the message repeats."""
         object.__setattr__(self, "message", shown_message(self.message))
 
+    @property
+    def loses(self) -> bool:
+        """Return whether bash does something else with the user's words than the user seems to mean."""
+        return self.code in ("TP002", "TP003", "TP004", "TP007")
+
     def __str__(self) -> str:
         """Format the message as the commands print it."""
         return f"{self.where}: {self.severity} {self.code} {self.message}"

@@ -50,6 +50,11 @@ _BLANKS = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")
 _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
 _DASH = re.compile("[\u2010-\u2015\u2212]")
 _NO_ELEMENT = re.compile(r"^\[\s*,|^\[.*,\s*[],]")
+_SECTIONS = "actor_rollout_ref|algorithm|critic|custom_reward_function|data|reward_model|reward|trainer"
+_SECOND_KEY = (
+    re.compile(rf"(\+\+|\+)?({_SECTIONS})(\.\w+)+="),
+    re.compile(r"(\+\+|\+)?[A-Za-z_]\w*(\.\w+)+="),
+)
 _KEY = re.compile(r"(\+\+|\+)?[A-Za-z_][\w.@/-]*")
 _OPTIONAL = {"--info": "info", "-i": "info"}
 _LONG = [name for name in (*_VALUED, *_BARE, *_OPTIONAL) if name.startswith("--")]
@@ -211,6 +216,9 @@ def _cause(text: str) -> str | None:
     if dash := _DASH.search(text):
         return f"{dash[0]} is U+{ord(dash[0]):04X}, no minus sign: write {_DASH.sub('-', text)}"
     value = text.partition("=")[2].strip()
+    joined = next(filter(None, (key.search(value) for key in _SECOND_KEY)), None)
+    if joined and value[:1] not in tuple("[{'\""):
+        return f"a blank is missing before {joined[0]}: does the line above end in a backslash without one?"
     if value.startswith("[") and not value.endswith("]"):
         return "the list goes on in the next word: quote the whole argument, and the variable that holds it"
     if _NO_ELEMENT.search(value):

@@ -212,6 +212,7 @@ class Shell:
     overdue: int = 0  # of the loops in each other that of which so many rounds were read that it must end now
     calls: int = 0  # functions and sourced files in each other
     guarded: int = 0  # inside a condition: set -e doesn't count
+    fed_by_launch: bool = False  # its stdin is what a training main prints
     capturing: str = ""  # the text of the $(…) around, the expression of what it can't know
     substitution_status: int | None = None
     touched: set[str] = field(default_factory=set)  # set or unset by the script

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from trinity_compat.common.errors import Where
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.bash.options import OptionSpec, ParsedOptions
 from trinity_compat.launch.bash.shell import assignments, builtins
@@ -15,6 +16,7 @@ from trinity_compat.launch.bash.state import Exit, Return, Shell, ShellFunction,
 from trinity_compat.launch.bash.traced_text import Value, text_of
 from trinity_compat.launch.bash.tree import Node
 from trinity_compat.launch.bash.words import expansion
+from trinity_compat.launch.bash.words.segments import place_of
 from trinity_compat.launch.bash.wrappers import external
 from trinity_compat.launch.model import UnknownPiece
 
@@ -24,6 +26,8 @@ def run(sh: Shell, node: Node) -> int:
     sh.doubt = None
     sh.substitution_status = None
     sh.vanished = None
+    fed, sh.fed_by_launch = sh.fed_by_launch, False
+    before, launched = sh.log.unread, len(sh.log.launches)
     args = node.get("Args") or []
     fields = expansion.expand_words(sh, sh.unit, args)
     if not fields:
@@ -37,6 +41,8 @@ def run(sh: Shell, node: Node) -> int:
         if item.get("Name") and "Array" not in item
     }
     status = dispatch(sh, fields, prefix)
+    if fed and len(sh.log.launches) == launched:
+        _note_words_behind_pipe(sh, fields, before)
     # `[ $UNSET = 1 ]` is `[ = 1 ]`, an error that says nothing of the machine it will run on
     if sh.vanished is not None and text_of(fields[0]) in ("[", "test"):
         sh.doubt = sh.doubt or sh.vanished
@@ -142,6 +148,29 @@ def _lost_override(sh: Shell, name: str) -> int:
         return 127
     sh.warn(code, f"bash takes {name.split('=')[0]!r} for a command, the override is lost: {why}")
     return 127
+
+
+_OF_PATTERNS = {"grep", "egrep", "fgrep", "rg", "sed", "awk", "perl"}
+
+
+def _note_words_behind_pipe(sh: Shell, fields: list[Value], unread: list[Value]) -> None:
+    """Overrides that the program behind a training main's pipe gets; ``unread``: the script's, before it."""
+    name, at = text_of(fields[0]), place_of(fields[0], sh.where)
+    lines: dict[Where, list[str]] = {}
+    for word in filter(_is_override, fields[1:]):
+        where = place_of(word, at) if place_of(word, at).line else at  # an argument of the script has no line
+        if name not in _OF_PATTERNS or where.line > at.line:
+            lines.setdefault(where, []).append(text_of(word))
+    for where, words in lines.items():
+        message = f"{', '.join(words)} stands behind the pipe, where {name} gets it: write it before the pipe"
+        sh.warn("TP004", message, where)
+    kept = {id(value) for value in sh.log.unread}
+    lost = (value for value in unread if id(value) not in kept)
+    sh.log.unread = [*sh.log.unread, *filter(_is_override, lost)]
+
+
+def _is_override(word: Value) -> bool:
+    return bool(entrypoints.OVERRIDE.match(text_of(word)))
 
 
 def _command(sh: Shell, given: ParsedOptions) -> int:

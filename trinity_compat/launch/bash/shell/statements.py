@@ -304,9 +304,11 @@ def _pipe(sh: Shell, node: Node) -> int:
     data: Value | None = sh.stdin
     statuses: list[Value] = []
     failed = status = 0
+    before = len(sh.log.launches)
     for index, stage in enumerate(stages):
         shell = sh.copy()
         shell.stdin = data
+        shell.fed_by_launch = len(sh.log.launches) > before
         last = index == len(stages) - 1
         shell.stdout = sh.stdout if last else []
         status = run_isolated(shell, [stage])

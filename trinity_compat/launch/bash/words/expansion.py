@@ -35,6 +35,7 @@ from trinity_compat.launch.bash.words.segments import (
     split_fields,
     value_of,
 )
+from trinity_compat.launch.entrypoints import OVERRIDE
 from trinity_compat.launch.model import UnknownPiece
 
 ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
@@ -44,10 +45,31 @@ def expand_words(sh: Shell, unit: ParsedText, nodes: Iterable[Node]) -> list[Val
     """The fields that a list of words becomes, as arguments of a command."""
     fields: list[Value] = []
     for node in nodes:
+        _note_joined_lines(sh, unit, node)
         for parts in braces.expand(node.get("Parts") or [], sh.budget):
             fields += _fields_of_word(sh, unit, parts, unit.where(node))
             sh.budget.fields(len(fields))
     return fields
+
+
+_JOINED = re.compile(
+    rb"(?<=[^\s\\])\\\n(?=\d+[<>]|\"?\$[@*]|(?<![/=,:.\[({_-]\\\n)\"?\$\{|(?:%s))" % OVERRIDE.pattern.encode()
+)
+
+
+def _note_joined_lines(sh: Shell, unit: ParsedText, node: Node) -> None:
+    """Warn of a backslash without a blank before it where the next line seems to be another argument."""
+    start, end = node["Pos"]["Offset"], node["End"]["Offset"]
+    if unit.source.find(b"\\\n", start, end) < 0:
+        return
+    for found in _JOINED.finditer(unit.source, start):
+        at = found.start()
+        quoted = (part for part in node.get("Parts") or [] if part["Type"] != "Lit")
+        if at >= end or any(part["Pos"]["Offset"] < at < part["End"]["Offset"] for part in quoted):
+            break
+        word = unit.slice(start, end).replace("\\\n", "")
+        message = "no blank stands before the backslash: bash joins this line and the next to one word"
+        sh.warn("TP007", f"{message}, {word}", unit.line(unit.source.count(b"\n", 0, at) + 1))
 
 
 def _fields_of_word(sh: Shell, unit: ParsedText, parts: list[Node], where: Where) -> list[Value]:
