@@ -276,7 +276,7 @@ def test_a_trainer_that_cannot_go_on_tells_the_ranks(company):
 def test_a_trainer_that_dies_is_an_error_for_the_ranks(company):
     company.start(1)
     company.start(2)
-    meeting = replace(company.meeting(1), timeout_s=5.0)
+    meeting = replace(company.meeting(1), timeout_s=30.0)
     company.call(meeting)
     group = WeightGroup(meeting, 0, CPU)
     group.close()  # its sockets go, as with its process

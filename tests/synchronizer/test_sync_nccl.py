@@ -1,5 +1,6 @@
 """The branch for GPUs, with Gloo in NCCL's place and the CPU's memory in the device's."""
 
+import os
 import threading
 from datetime import timedelta
 from types import SimpleNamespace
@@ -82,6 +83,28 @@ def test_a_version_goes_device_to_device_with_our_watchdog_first(gpu):
     del store
 
 
+def test_ranks_form_a_group_under_rank_0_s_choices_and_none_is_ended_by_its_watchdog(gpu, monkeypatch):
+    """vLLM's batch invariance sets some in its workers: ranks that choose apart would wait forever."""
+    store, meeting = met()
+    names = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+    seen = []
+    monkeypatch.setattr(
+        nccl, "_process_group", lambda *_: seen.append([os.environ.get(name) for name in names])
+    )
+    monkeypatch.setattr(WeightGroup, "_greet", lambda self, until: None)
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")  # each machine's own
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
+    WeightGroup(meeting, 0, GPU)
+    worker = {"NCCL_ALGO": "allreduce:tree", "NCCL_PROTO": "Simple", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    for name, value in worker.items():
+        monkeypatch.setenv(name, value)
+    WeightGroup(meeting, 1, GPU)
+    assert seen == [["Ring", None, "lo", "0"]] * 2
+    assert {name: os.environ[name] for name in worker} == worker
+    del store
+
+
 @pytest.mark.parametrize(("device", "aborted"), [(GPU, [1]), (torch.device("cpu"), [])])
 def test_a_group_is_left_with_an_abort_only_where_a_rank_would_wait_on(device, aborted):
     leaving, done = object.__new__(WeightGroup), []
@@ -103,12 +126,19 @@ def test_half_of_what_is_free_is_room_for_a_bucket(gpu, free, reserved, allocate
 
 
 @pytest.mark.parametrize(
-    ("rooms", "bucket"),
-    [([1 << 40, 1 << 30], 1 << 30), ([1 << 30, 1 << 40], 1 << 30), ([1, 1 << 30], 16 << 20)],
+    ("free", "rooms", "bucket"),
+    [
+        (1 << 40, [1 << 35, 1 << 30], 1 << 30),
+        (1 << 40, [1 << 30, 1 << 35], 1 << 30),
+        (1 << 40, [1, 1 << 30], 16 << 20),
+        (1 << 31, [1 << 30, 1 << 35], 1 << 29),
+    ],
 )
-def test_a_bucket_fits_the_fullest_device_and_has_a_least_size(rooms, bucket):
+def test_a_bucket_fits_the_fullest_device_and_has_a_least_size(gpu, free, rooms, bucket):
+    """The sender holds more than a bucket: what it packs, and the bucket before."""
+    gpu.free = free
     group = object.__new__(WeightGroup)
-    group._world = 1 + len(rooms)
+    group._world, group._device = 1 + len(rooms), GPU
     group._word = lambda key, until: str(rooms[int(key.removeprefix("room/")) - 1])
     assert group._room(0.0) == bucket
 

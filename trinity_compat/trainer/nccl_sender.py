@@ -29,6 +29,9 @@ from trinity_compat.trainer.adapter import SendWeights
 _log = logging.getLogger(__name__)
 
 MEETING_S = 120.0  # for joining, from the moment when all are ready, and again for each bucket
+# The trainer's other ranks wait for rank 0 in the gathering of a parameter, from before the joining on. Their
+# watchdog ends them after torch's default of ten minutes: veRL sets none (workers/engine_workers.py).
+WHOLE_S = 600.0 - MEETING_S - 60.0
 _POLL_S = 0.01
 
 
@@ -99,7 +102,7 @@ class NcclSender:
             world_size=1 + sum(members.values()),
             version=offer.version,
             timeout_s=min(MEETING_S, self._limit),
-            whole_s=self._limit,
+            whole_s=min(WHOLE_S, self._limit),
             secret=self._secret,
         )
         self._offering.meet(offer, meeting, members)

@@ -16,9 +16,10 @@ import contextlib
 import hashlib
 import hmac
 import json
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -54,6 +55,22 @@ _MARGIN_S = 60.0  # to end a transfer that failed, for example to gather the res
 _OK, _BROKEN = "ok", "broken"
 _SEAL = 64  # hex digits before each value in the store
 _LOOK_S = 0.25  # between checks during a bucket whether a rank has given up
+# By these NCCL chooses how ranks talk, and all ranks have to choose alike. vLLM's batch invariance sets
+# them in its workers alone (model_executor/layers/batch_invariant.py). Interfaces are each machine's own.
+_AGREED = (
+    *(
+        "NCCL_ALGO",
+        "NCCL_PROTO",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_NTHREADS",
+        "NCCL_LAUNCH_MODE",
+    ),
+    *("NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE", "NCCL_P2P_NET_DISABLE", "NCCL_CUMEM_ENABLE"),
+)
+# torch reads it when it makes a group: what the watchdog does about an error. By default it ends the process,
+# here the trainer's; 0 leaves the error to whoever waits.
+_ON_ERROR = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _LEAST_ROOM = 16 << 20  # bytes: the smallest bucket, even with less memory left
 
 
@@ -123,8 +140,9 @@ class WeightGroup:
                 meeting.address, meeting.port, is_master=False, wait_for_workers=False, timeout=limit
             )
             self._store = dist.PrefixStore(meeting.group, store)
-            self._group = _process_group(self._store, rank, self._world, limit, device)
-            self._greet(time.monotonic() + meeting.timeout_s)
+            with _environment(self._settings(time.monotonic() + meeting.timeout_s)):
+                self._group = _process_group(self._store, rank, self._world, limit, device)
+                self._greet(time.monotonic() + meeting.timeout_s)
 
     def send(self, meeting: Rendezvous, tensors: Iterable[Named], bucket_bytes: int) -> WeightFile:
         """Broadcast ``tensors`` (on any device), and wait until every rank has confirmed them.
@@ -181,10 +199,22 @@ class WeightGroup:
             raise damage
         return headers
 
+    def _settings(self, until: float) -> Mapping[str, str]:
+        """Return rank 0's values of ``_AGREED``, for all ranks."""
+        if self.rank == 0:
+            own = {name: os.environ[name] for name in _AGREED if name in os.environ}
+            self._put("settings", json.dumps(own))
+            return own
+        found: Mapping[str, str] = json.loads(self._get("settings", until))
+        return found
+
     def _room(self, until: float) -> int:
-        """Return the bytes that every rank has room for, besides loading a bucket."""
+        """Return the bytes that every rank has room for.
+
+        A receiver loads a bucket beside it. Rank 0 holds the tensors that it packs, and the bucket before.
+        """
         rooms = (self._word(f"room/{rank}", until) for rank in range(1, self._world))
-        return max(_LEAST_ROOM, min(map(int, rooms)))
+        return max(_LEAST_ROOM, min(_room_on(self._device) // 2, *map(int, rooms)))
 
     def give_up(self, meeting: Rendezvous, error: Exception) -> str:
         """Report to the others why this rank can't load the weights; return the reason."""
@@ -311,6 +341,20 @@ def _in_time(call: Callable[[], None], until: float) -> None:
         done.result(max(0.0, until - time.monotonic()))
     except TimeoutError:
         raise TimeoutError("the others did not come in time") from None
+
+
+@contextlib.contextmanager
+def _environment(agreed: Mapping[str, str]) -> Iterator[None]:
+    """Have the agreed settings, and no others of them, while a group forms."""
+    before = {name: os.environ.pop(name, None) for name in (*_AGREED, _ON_ERROR)}
+    os.environ.update({**agreed, _ON_ERROR: "0"})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _process_group(
