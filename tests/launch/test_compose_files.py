@@ -74,7 +74,7 @@ def test_a_service_gets_the_environment_of_its_file(line, rate, count, folder):
     (launch,) = read_text(line + "\n", name="run.sh", cwd=folder).launches
     assert [word.text for word in launch.arguments] == [rate, count]
     assert not any(word.open for word in launch.arguments)
-    assert launch.wrapper[0].replace("-", " ") == "docker compose"
+    assert launch.wrapper[0].endswith("compose")
 
 
 @pytest.mark.parametrize("line", OPEN)

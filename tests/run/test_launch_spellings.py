@@ -249,19 +249,30 @@ def test_what_may_have_changed_path_unread_counts(stock):
     [
         ("docker exec box", "docker exec would train stock veRL: .* in a container"),
         ("ssh far", "ssh would train stock veRL: .* on another machine"),
+        (
+            "docker compose -f nowhere.yaml run box",
+            "docker compose would train stock veRL: .* in a container",
+        ),
+        ("podman-compose exec box", "podman-compose would train stock veRL: .* in a container"),
+        ("apptainer exec x.sif", "apptainer would train stock veRL: .* in a container"),
+        ("salloc -N 1", "salloc would train stock veRL: .* that the scheduler chooses"),
         ("srun -N 2", "srun would train stock veRL: .* that the scheduler chooses"),
         ("sudo -E", "sudo would train stock veRL: .* as another user"),
         ("tmux new -d", "tmux would train stock veRL: .* in a session"),
     ],
 )
-def test_what_starts_it_elsewhere_is_refused_where_it_is_installed(stock, wrapper, said):
+def test_what_starts_it_elsewhere_is_refused_whether_it_is_installed_or_not(stock, wrapper, said):
     stock.script.write_text(f"true\n{wrapper} python3 {MAIN}\n")
-    name = wrapper.split()[0]
     stock.environ["PATH"] = str(stock.folder / "bin")
-    intercept_check.check(str(stock.script), (), stock.environ)
-    (stock.folder / "bin" / name).symlink_to("conda")
-    with pytest.raises(UserError, match=rf"run\.sh:2: {said}"):
-        intercept_check.check(str(stock.script), (), stock.environ)
+    verdicts = []
+    for installed in (False, True):
+        if installed:
+            (stock.folder / "bin" / wrapper.split()[0]).symlink_to("conda")
+        with pytest.raises(UserError, match=rf"run\.sh:2: {said}") as error:
+            intercept_check.check(str(stock.script), (), stock.environ)
+        verdicts.append(str(error.value))
+    assert len(set(verdicts)) == 1
+    assert f"write `{said.partition(' would')[0]} … trinity-compat run SCRIPT`" in str(error.value)
 
 
 def test_a_job_for_another_cluster_is_refused_before_anything_is_executed(stock):

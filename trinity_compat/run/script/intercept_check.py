@@ -32,7 +32,7 @@ def check(
     launches = launches_of(script, arguments, environ, mains)
     for launch in launches:
         _refuse_untranslated(launch, mains)
-        _refuse_unreachable(launch, environ.get("PATH"))
+        _refuse_unreachable(launch)
     return programs_of(launches)
 
 
@@ -72,7 +72,7 @@ def _refuse_untranslated(launch: Launch, mains: Mapping[str, str]) -> None:
         )
 
 
-def _refuse_unreachable(launch: Launch, path: str | None) -> None:
+def _refuse_unreachable(launch: Launch) -> None:
     start = launch.start
     if start is None or _is_caught(start):
         return
@@ -85,13 +85,14 @@ def _refuse_unreachable(launch: Launch, path: str | None) -> None:
             where=launch.where,
             hint=f"make it a plain command of a bash script: python3 -m {launch.module} …",
         )
-    if shutil.which(wrapper, path=path):  # else it starts nothing here
-        raise UserError(
-            f"{start.elsewhere} would train stock veRL: it starts {launch.module} {ELSEWHERE[wrapper]}",
-            where=launch.where,
-            hint="install trinity-compat[run] there and start `trinity-compat run` there,"
-            f" with a script that has the launch without {start.elsewhere}",
-        )
+    # also where the program is not installed: the verdict is the same on a laptop and on the cluster
+    raise UserError(
+        f"{start.elsewhere} would train stock veRL: it starts {launch.module} {ELSEWHERE[wrapper]}",
+        where=launch.where,
+        hint=f"put the launch (python3 -m {launch.module} …) into a script without {start.elsewhere}, and"
+        f" write `{start.elsewhere} … trinity-compat run SCRIPT` here; there trinity-compat[run] has to be"
+        " installed",
+    )
 
 
 def _is_caught(start: Start) -> bool:

@@ -88,7 +88,7 @@ ELSEWHERE: dict[str, str] = {
             "docker",
             "podman",
             "nerdctl",
-            "docker-compose",
+            *compose.ALONE,
             "kubectl",
             "apptainer",
             "singularity",
@@ -131,7 +131,8 @@ class Wrapped:
 def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> list[Wrapped]:
     """The command inside a wrapper; several of ``docker compose up``, none where there is none."""
     if (words := compose.words_of(fields)) is not None:
-        name = "docker-compose" if text_of(fields[0]).endswith("-compose") else "docker compose"
+        program = text_of(fields[0]).rsplit("/", 1)[-1]
+        name = program if program in compose.ALONE else f"{program} compose"
         found = compose.started(sh, words, prefix)
         return [
             Wrapped(name, call, prefix=made.prefix, inherits=False, unread=made.unread)
