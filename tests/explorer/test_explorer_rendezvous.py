@@ -206,8 +206,10 @@ def test_training_processes_that_hang_in_a_handover_are_an_error(monkeypatch):
     monkeypatch.setattr(publisher.ray, "get", lambda given: given)
     looks = []
     meeting = Rendezvous("h", "g", "127.0.0.1", 1, 2, 2, timeout_s=0.0, whole_s=-59.9)
+    sender = publisher.VersionPublisher(None, Actors(), None)
+    sender.trainer = SimpleNamespace(exchange=SimpleNamespace(engine_dtypes=dict))
     with pytest.raises(TransferFailed, match="1 of 2 training processes did not finish"):
-        publisher.VersionPublisher(None, Actors(), None).send(2, meeting, lambda: looks.append(1))
+        sender.send(2, meeting, lambda: looks.append(1))
     assert looks
 
 

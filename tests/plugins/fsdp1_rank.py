@@ -74,7 +74,5 @@ def sent(engine, folder: str):
     from trinity_compat.plugins.verl_checkpoint_engine import FileCheckpointEngine
 
     weights, _ = engine.get_per_tensor_param()
-    transport = FileCheckpointEngine(
-        1, dist.get_rank() == 0, directory=f"{folder}/weights", shared=True, dtype="float32"
-    )
+    transport = FileCheckpointEngine(1, dist.get_rank() == 0, directory=f"{folder}/weights", shared=True)
     return asdict(asyncio.run(transport.send_weights(weights, global_steps=1))["share"])

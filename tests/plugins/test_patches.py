@@ -337,14 +337,11 @@ def test_the_root_s_adapters_are_merged_after_the_units_under_fsdp2_alone(monkey
 def test_a_transport_asks_nothing_of_verl_s_groups_and_receives_nothing():
     from trinity_compat.plugins.verl_checkpoint_engine import BroadcastCheckpointEngine as Engine
 
-    engine = Engine(64, True, dtype="float16", unknown=1)
-    assert (engine.bucket_size, engine.is_master, engine.dtype) == (64, True, torch.float16)
-    assert Engine(1).is_master is False and Engine(1).dtype == torch.bfloat16
+    engine = Engine(64, True, unknown=1)
+    assert (engine.bucket_size, engine.is_master) == (64, True)
+    assert Engine(1).is_master is False
     assert engine.prepare() == {} and engine.build_topology(1, 1, []) == ({}, {})
     assert engine.init_process_group(world_size=2) is None and engine.finalize() is None
-    given = torch.ones(2, requires_grad=True)
-    assert engine._cast(given).dtype == torch.float16 and not engine._cast(given).requires_grad
-    assert engine._cast(torch.ones(2, dtype=torch.int64)).dtype == torch.int64
 
     async def received():
         return [each async for each in engine.receive_weights()]

@@ -127,10 +127,18 @@ def test_one_that_cannot_fit_is_refused_with_what_to_write(shared, free):
         disk_space.check_shared_memory(spec)
 
 
-@pytest.mark.parametrize(("free", "warned"), [(3.9 * GB, True), (4.1 * GB, False)])
-def test_two_versions_are_what_is_needed(shared, tmp_path, free, warned):
-    told = "\n".join(disk_space.remarks(shared(free), tmp_path))
-    assert f"weights   about 4.0 GB in {tmp_path}/shm (2 versions)" in told
+@pytest.mark.parametrize(
+    ("mode", "need", "free", "warned"),
+    [
+        ("colocate", "4.0 GB in {}/shm (2 versions)", 3.9, True),
+        ("colocate", "4.0 GB in {}/shm (2 versions)", 4.1, False),
+        ("both", "6.0 GB in {}/shm (2 versions, the first perhaps in float32)", 5.9, True),
+        ("both", "6.0 GB in {}/shm (2 versions, the first perhaps in float32)", 6.1, False),
+    ],
+)
+def test_two_versions_are_what_is_needed(shared, tmp_path, mode, need, free, warned):
+    told = "\n".join(disk_space.remarks(shared(free * GB, mode=mode), tmp_path))
+    assert f"weights   about {need.format(tmp_path)}" in told
     assert ("warning:" in told and "sync_method=checkpoint" in told) is warned
 
 

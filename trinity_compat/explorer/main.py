@@ -32,7 +32,7 @@ from trinity_compat.explorer.data.tasks import check as check_rows
 from trinity_compat.explorer.engine.arguments import START_S
 from trinity_compat.explorer.engine.media_tokens import placeholders
 from trinity_compat.explorer.engine.sampling import eval_jobs
-from trinity_compat.explorer.engine.weights import SharedDevice, WeightSyncCheck
+from trinity_compat.explorer.engine.weights import DtypesReport, SharedDevice, WeightSyncCheck
 from trinity_compat.explorer.heartbeat import Heartbeat, TrainerGone
 from trinity_compat.explorer.modes.bench import ROLE, Bench
 from trinity_compat.explorer.modes.serve import ROLE as SERVE
@@ -207,7 +207,9 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         device = SharedDevice(DeviceTurn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
         scheduler = Scheduler(spec, buffer, train, evaluation, index=index, ended=finished)
         heart.holder = lambda: scheduler.holder
+        dtypes = DtypesReport(buffer, index, workers)
         await _start(spec, workers, device, heart)
+        await dtypes.started()
         fingerprint.check(spec.fingerprint)  # the data and the model are loaded
         receiver = None
         if scheduler.versions.takes_over:
@@ -221,7 +223,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         async with _teachers(spec, buffer, heart, reader) as teachers, prepared(pipeline, spec.verl, routers):
             builder = _group_builder(spec, workers, scorer, tokenizer, processor, teachers)
             explorer = Explorer(
-                buffer, scheduler, builder, report, heart, receiver, device, sync_check, pipeline
+                buffer, scheduler, builder, report, heart, receiver, device, sync_check, pipeline, dtypes
             )
             heart.main.now("the explorer's event loop", extra_s=RETRY_S)
             await explorer.explore()

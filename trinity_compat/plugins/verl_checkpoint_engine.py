@@ -15,6 +15,7 @@ import torch.distributed as dist
 from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 from verl.utils.device import get_device_id, get_device_name
 
+from trinity_compat.synchronizer.engine_dtypes import Dtypes, rounded
 from trinity_compat.synchronizer.transports.files import WriterShare, write_share
 from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFailed, WeightGroup
 from trinity_compat.synchronizer.transports.safetensors_io import Named, PartWriter
@@ -23,16 +24,18 @@ FILE, BROADCAST = "trinity_file", "trinity_broadcast"
 
 
 class RankZeroEngine(CheckpointEngine):
-    """Base of both: rank 0 of the actor sends, with floats as ``dtype``.
+    """Base of both: rank 0 of the actor sends, in the ``dtypes`` that the explorers' engines hold.
 
     The explorer's engines receive without veRL, so veRL's process groups and topologies stay unused.
     """
 
-    def __init__(
-        self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: object
-    ) -> None:
+    def __init__(self, bucket_size: int, is_master: bool = False, **_: object) -> None:
         self.bucket_size, self.is_master = bucket_size, is_master
-        self.dtype: torch.dtype = getattr(torch, dtype)
+        self.dtypes: Dtypes = {}
+
+    def expect(self, dtypes: Dtypes) -> None:
+        """Set the engines' dtypes for the next version, the same at all ranks."""
+        self.dtypes = dtypes
 
     def prepare(self) -> dict[str, object]:
         """Return no metadata."""
@@ -51,8 +54,8 @@ class RankZeroEngine(CheckpointEngine):
         """Return no topology."""
         return {}, {}
 
-    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().to(self.dtype) if tensor.is_floating_point() else tensor.detach()
+    def _rounded(self, weights: Iterator[Named]) -> Iterator[Named]:
+        return (rounded(named, self.dtypes) for named in weights)
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[Named]:
         """Not available."""
@@ -75,10 +78,9 @@ class FileCheckpointEngine(RankZeroEngine):
         directory: str,
         shared: bool = False,
         recycle: bool = False,
-        dtype: str = "bfloat16",
         **_: object,
     ) -> None:
-        super().__init__(bucket_size, is_master, dtype=dtype)
+        super().__init__(bucket_size, is_master)
         self.directory, self.shared, self.recycle = directory, shared, recycle
         self._writer = PartWriter()
 
@@ -90,7 +92,7 @@ class FileCheckpointEngine(RankZeroEngine):
         Every rank must iterate over them: each item is an all-gather. Returns {"share": Share}; {} where
         nothing is written. Raises as ``write_share``.
         """
-        cast = ((name, self._cast(tensor)) for name, tensor in weights)
+        sent = self._rounded(weights)
         try:
             if not (self.shared or self.is_master):
                 return {}
@@ -98,7 +100,7 @@ class FileCheckpointEngine(RankZeroEngine):
             share = write_share(
                 self.directory,
                 int(global_steps or 0),
-                cast,
+                sent,
                 writer=writer,
                 writers=writers,
                 recycle=self.recycle,
@@ -106,7 +108,7 @@ class FileCheckpointEngine(RankZeroEngine):
             )
             return {"share": share}
         finally:  # else the others would wait for this rank in the all-gather of the remaining items
-            for _ in cast:
+            for _ in sent:
                 pass
 
 
@@ -119,10 +121,8 @@ def _place() -> tuple[int, int]:
 class BroadcastCheckpointEngine(RankZeroEngine):
     """Broadcasts each version to the group of the latest rendezvous."""
 
-    def __init__(
-        self, bucket_size: int, is_master: bool = False, *, dtype: str = "bfloat16", **_: object
-    ) -> None:
-        super().__init__(bucket_size, is_master, dtype=dtype)
+    def __init__(self, bucket_size: int, is_master: bool = False, **_: object) -> None:
+        super().__init__(bucket_size, is_master)
         self._meeting: Rendezvous | None = None
         self._group: WeightGroup | None = None
 
@@ -144,14 +144,14 @@ class BroadcastCheckpointEngine(RankZeroEngine):
         meeting = self._meeting
         if meeting is None or meeting.version != global_steps:
             raise RuntimeError(f"version {global_steps} has no rendezvous")
-        cast = ((name, self._cast(tensor)) for name, tensor in weights)
+        sent = self._rounded(weights)
         try:
-            return asdict(self._join(meeting).send(meeting, cast, self.bucket_size))
+            return asdict(self._join(meeting).send(meeting, sent, self.bucket_size))
         except TransferFailed:
             self._leave()
             raise
         finally:
-            for _ in cast:  # a group that never formed has drawn none
+            for _ in sent:  # a group that never formed has drawn none
                 pass
 
     def _join(self, meeting: Rendezvous) -> WeightGroup:

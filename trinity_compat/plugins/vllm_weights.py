@@ -2,7 +2,8 @@
 
 Weights are loaded as in veRL 0.9.1's rollout, by ``update_weights_from_ipc`` of its worker extension, which
 prepares the layers, loads bucket by bucket and processes the layers once at the end, with a branch each for
-plain, quantised and QAT models; only the source of the buckets differs. An engine that was started for LoRA
+plain, quantised and QAT models; only the source of the buckets differs. The first version's way into the
+model is observed (``vllm_dtypes.py``). An engine that was started for LoRA
 (``lora.py``) takes adapters instead of whole models: the present one is removed, the next one added under the
 same name, with veRL's ``_update_weights``.
 """
@@ -20,7 +21,9 @@ from verl.workers.rollout.vllm_rollout import utils as verl_rollout
 from vllm.lora.request import LoRARequest
 
 from trinity_compat.common.crash_points import point
+from trinity_compat.plugins.vllm_dtypes import ObservedCopies, ObservedDtypes, observe
 from trinity_compat.synchronizer import adapters
+from trinity_compat.synchronizer.engine_dtypes import pattern
 from trinity_compat.synchronizer.transports.files import Reader, WeightFile, WeightsDamaged
 from trinity_compat.synchronizer.transports.nccl import LoadFailed, Rendezvous, TransferFailed, WeightGroup
 from trinity_compat.synchronizer.transports.safetensors_io import PART_BYTES, Named
@@ -66,6 +69,8 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
     rank: int
     _weight_group: WeightGroup | None = None
     _reader: Reader | None = None
+    _dtypes: ObservedDtypes
+    _observed = False  # a whole version, whose names may differ from those of the model's files
 
     def __new__(cls, **kwargs: object) -> Self:
         """Create it by veRL's method, which patches vLLM for LoRA, FP8 and QAT.
@@ -75,7 +80,13 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         """
         with patch.object(verl_rollout, "set_death_signal", lambda: None):
             extension: Self = super().__new__(cls, **kwargs)
-            return extension
+        extension._dtypes = ObservedDtypes()
+        observe(extension._dtypes)
+        return extension
+
+    def dtypes(self) -> dict[str, str]:
+        """Return the dtypes in which this worker holds what it has loaded; see ``engine_dtypes.py``."""
+        return self._dtypes.found
 
     def receive_file(self, path: str, digest: str, nbytes: int) -> Answer:
         """Load a published version.
@@ -191,6 +202,8 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         named = list[Named]()
         feed(lambda part: named.extend((name, tensor.clone()) for name, tensor in part))
         tensors, peft = adapters.taken_apart(named)
+        lora_dtype = str(self.model_runner.vllm_config.lora_config.lora_dtype).removeprefix("torch.")
+        self._dtypes.add(map(pattern, tensors), lora_dtype)  # vLLM converts them before all else
         self.remove_lora(verl_rollout.VLLM_LORA_INT_ID)
         self._update_weights(list(tensors.items()), peft_config=peft, base_sync_done=True)
         manager = self.model_runner.lora_manager._adapter_manager
@@ -204,7 +217,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         prepared for loading, is complete again for the next one.
         """
         broken: list[Exception] = []
-        device = self._quantisation_device
+        device, observed = self._quantisation_device, self._observing
 
         class Buckets:
             """Replaces veRL's receiver."""
@@ -212,8 +225,11 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             def __init__(self, **_: object) -> None: ...
 
             def receive_weights(self, on_bucket_received: Callable[[list[Named], bool], object]) -> None:
-                try:  # whether a bucket is the last one matters to LoRA adapters only
-                    feed(lambda named: on_bucket_received(_on(device(), named), False))
+                def load(named: list[Named]) -> None:  # whether a bucket is the last matters to adapters only
+                    on_bucket_received(_on(device(), named), False)
+
+                try:
+                    feed(observed(load))
                 except (TransferFailed, WeightsDamaged) as error:
                     broken.append(error)
 
@@ -221,6 +237,20 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             self.update_weights_from_ipc()
         if broken:
             raise broken[0]
+        self._observed = True
+
+    def _observing(self, load: Load) -> Load:
+        """Return ``load``, observed for the first version. Call it when the layers are ready to be loaded."""
+        if self._observed:
+            return load
+        copies = ObservedCopies(self._iter_all_models(), self._dtypes)
+
+        def load_observed(named: list[Named]) -> None:
+            copies.arrive(named)
+            with copies:
+                load(named)
+
+        return load_observed
 
     def _quantisation_device(self) -> torch.device | None:
         """Return the device on which veRL quantises arriving weights, None if it doesn't."""

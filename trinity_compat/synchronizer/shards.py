@@ -61,13 +61,6 @@ def _plain(name: str) -> str:
     return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """Return torch's dtype for veRL's spelling of ``rollout.dtype``."""
-    spelled = {"auto": "bfloat16", "half": "float16", "fp16": "float16", "bf16": "bfloat16"}
-    dtype: torch.dtype = getattr(torch, spelled.get(name, name))
-    return dtype
-
-
 def _shard_files(folder: Path) -> list[Path]:
     sizes = {int(m[1]) for path in folder.glob("*.pt") if (m := _RANK_ZERO.fullmatch(path.name))}
     config = folder / "fsdp_config.json"

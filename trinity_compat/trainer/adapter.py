@@ -22,6 +22,7 @@ from typing import Protocol
 
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.nested import Tree
+from trinity_compat.synchronizer.engine_dtypes import Dtypes
 from trinity_compat.synchronizer.transports.files import WeightFile
 from trinity_compat.synchronizer.transports.nccl import Rendezvous
 
@@ -82,6 +83,9 @@ class Exchange(Protocol):
         After the first update ``scores`` computes the values that the explorers' engines must reproduce
         (``synchronizer.weight_sync_check``).
         """
+
+    def engine_dtypes(self) -> Dtypes:
+        """Return the dtypes in which the explorers' engines hold the tensors of a version."""
 
     def before_leaving(self, leave_device: Callable[[], None]) -> None:
         """Register ``leave_device``, called before others use the device: it empties the caches."""

@@ -13,7 +13,6 @@ from trinity_compat.job.restarts import from_own_checkpoint
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
 from trinity_compat.synchronizer.adapters import beside_language_model
-from trinity_compat.synchronizer.shards import dtype_of
 from trinity_compat.synchronizer.versions import recycles
 
 _log = logging.getLogger(__name__)
@@ -37,13 +36,12 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     transport = rollout.checkpoint_engine
     transport.backend = BROADCAST if spec.sync.method == "nccl" else FILE
     transport.custom_backend_module = "trinity_compat.plugins.verl_checkpoint_engine"
-    dtype = str(dtype_of(str(rollout.dtype))).removeprefix("torch.")  # both sides have the same numbers
     files = {
         "directory": spec.sync.directory,
         "recycle": recycles(spec.sync),
         "shared": _shared(config, spec),
     }
-    transport.engine_kwargs = {FILE: {**files, "dtype": dtype}, BROADCAST: {"dtype": dtype}}
+    transport.engine_kwargs = {FILE: files, BROADCAST: {}}
     config.trainer.use_v1 = spec.trainer == "v1"
     if config.trainer.use_v1:
         _one_update_of_the_weights_per_step(config)

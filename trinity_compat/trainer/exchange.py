@@ -20,8 +20,9 @@ from trinity_compat.common.nested import Tree
 from trinity_compat.job.distillation import is_distilled, stores_top_tokens
 from trinity_compat.job.fingerprint import DATA, check, edits, fingerprint_of, sign, sign_anew
 from trinity_compat.job.run_spec import RunSpec, has_baseline
-from trinity_compat.synchronizer import weight_sync_check
+from trinity_compat.synchronizer import dtype_reports, weight_sync_check
 from trinity_compat.synchronizer.device_turns import DeviceTurn
+from trinity_compat.synchronizer.engine_dtypes import Dtypes
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
 from trinity_compat.synchronizer.requests import WeightRequest, WeightRequests
 from trinity_compat.synchronizer.transports.files import prune
@@ -147,6 +148,10 @@ class BufferExchange:
         if self._published is None or publishes(self._spec.sync, step):
             self._send(step, send)
         self._serve_requests(self._requests.open())
+
+    def engine_dtypes(self) -> Dtypes:
+        """See Exchange."""
+        return dtype_reports.agreed(self._buffer, self._spec.explorers)
 
     def _serve_requests(self, requests: Mapping[int, WeightRequest]) -> None:
         """Publish the current policy for the explorers that request it."""

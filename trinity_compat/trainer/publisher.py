@@ -55,6 +55,8 @@ class VersionPublisher:
             until = time.monotonic() + meeting.over_s
             where = {"method": ["meet"] * ranks, "meeting": [meeting] * ranks}
             _answers(self._actors.execute_checkpoint_engine(**where), check, until)
+        expected = {"method": ["expect"] * ranks, "dtypes": [self.trainer.exchange.engine_dtypes()] * ranks}
+        _answers(self._actors.execute_checkpoint_engine(**expected), check, until)
         waiting = self._actors.update_weights(global_steps=version, mode="auto")
         done = [answer for answer in _answers(waiting, check, until) if answer]
         if meeting is None:

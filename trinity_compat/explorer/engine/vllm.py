@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.gc_pause import gc_paused
+from trinity_compat.synchronizer.engine_dtypes import Dtypes
 from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged
 
 
@@ -196,6 +197,9 @@ class LocalEngine(Engine, Protocol):
         Otherwise as ``load``. Returns each worker's answer, that of ``WeightReceiver.receive_broadcast``.
         """
 
+    async def dtypes(self) -> Sequence[Dtypes]:
+        """Return each worker's answer, that of ``WeightReceiver.dtypes``."""
+
     async def sleep(self) -> None:
         """Free the device's memory, keeping the weights in the host's; nothing may be in flight."""
 
@@ -307,6 +311,10 @@ class InProcessEngine:
         """Receive weights between two steps; see LocalEngine."""
         return await self._call(self._receive, meeting, first_rank)
 
+    async def dtypes(self) -> Sequence[Dtypes]:
+        """Return the workers' dtypes; see LocalEngine."""
+        return list(await self._call(self._engine.collective_rpc, "dtypes"))
+
     def _receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         answers = self._engine.collective_rpc("receive_broadcast", args=(meeting, first_rank))
         self._reset_caches()
@@ -393,6 +401,10 @@ class AsyncEngine:
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         """Receive weights with generation paused; see LocalEngine."""
         return list(await self._exchange("receive_broadcast", meeting, first_rank))
+
+    async def dtypes(self) -> Sequence[Dtypes]:
+        """Return the workers' dtypes; see LocalEngine."""
+        return list(await self._engine.collective_rpc("dtypes"))
 
     async def _exchange(self, method: str, *args: Any) -> Any:
         await self._engine.pause_generation(mode="keep", clear_cache=False)

@@ -10,8 +10,9 @@ from typing import Protocol
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import RunError
-from trinity_compat.synchronizer import weight_sync_check
+from trinity_compat.synchronizer import dtype_reports, weight_sync_check
 from trinity_compat.synchronizer.device_turns import DeviceTurn
+from trinity_compat.synchronizer.engine_dtypes import Dtypes
 from trinity_compat.synchronizer.transports.nccl_rendezvous import WeightOffer
 from trinity_compat.synchronizer.versions import is_available
 
@@ -103,6 +104,33 @@ class WeightLoader(Protocol):
         """Load a version."""
 
 
+class EnginesWithDtypes(Protocol):
+    """Engines that hold what they have loaded in dtypes of their own."""
+
+    async def dtypes(self) -> Dtypes:
+        """Return them; see ``engine_dtypes.py``."""
+
+
+class DtypesReport:
+    """Reports the engines' dtypes to the trainer, which sends weights by them: explorer ``index``'s."""
+
+    def __init__(self, buffer: Buffer, index: int, engines: EnginesWithDtypes) -> None:
+        """Withdraw the report of an earlier process, whose engines may have been of another release."""
+        self._buffer, self._index, self._engines = buffer, index, engines
+        self._versions = 0
+        dtype_reports.store(buffer, index, None)
+
+    async def started(self) -> None:
+        """Report what the model's files were loaded into."""
+        dtype_reports.store(self._buffer, self._index, await self._engines.dtypes())
+
+    async def loaded(self) -> None:
+        """Report again after the first version, whose names may be others than those of the files."""
+        self._versions += 1
+        if self._versions == 1:
+            await self.started()
+
+
 class ReceivesWeights(Protocol):
     """Receiver of weights from the trainer's memory; see rollout/nccl_receiver.py."""
 
@@ -122,9 +150,11 @@ class EngineWeights:
         receiver: ReceivesWeights | None,
         device: SharedDevice | None,
         sync_check: WeightSyncCheck | None,
+        dtypes: DtypesReport | None = None,
     ) -> None:
         """Take the arguments of the same names of ``Explorer``."""
         self._engines, self._receiver, self._device, self._sync_check = engines, receiver, device, sync_check
+        self._dtypes = dtypes
         self.in_place: WeightVersion | None = INITIAL
 
     async def load(self, version: WeightVersion) -> bool:
@@ -174,5 +204,7 @@ class EngineWeights:
             self.in_place = None
 
     async def _check(self) -> None:
+        if self._dtypes and self.in_place:
+            await self._dtypes.loaded()
         if self._sync_check and self.in_place:
             await self._sync_check.check(self.in_place.version)

@@ -33,7 +33,7 @@ from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.job.checkpoints import actor_of
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.synchronizer.shards import actor_weights, dtype_of
+from trinity_compat.synchronizer.shards import actor_weights
 from trinity_compat.synchronizer.versions import write_version
 
 _log = logging.getLogger(__name__)
@@ -121,11 +121,8 @@ def checkpoint_version(spec: RunSpec, step: int) -> Iterator[WeightVersion]:
 
 
 def published_actor(verl: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Read a checkpoint's actor as the trainer would publish it: merged, in the rollout's dtype."""
-    actor = verl["actor_rollout_ref"]
-    dtype = dtype_of(str(actor["rollout"]["dtype"]))
-    for name, tensor in actor_weights(folder, lora_scale=_lora_scale(actor["model"])).items():
-        yield name, tensor.to(dtype) if tensor.is_floating_point() else tensor
+    """Read a checkpoint's actor as the trainer publishes it, merged; the engine rounds it."""
+    yield from actor_weights(folder, lora_scale=_lora_scale(verl["actor_rollout_ref"]["model"])).items()
 
 
 def _lora_scale(model: Mapping[str, Any]) -> float:

@@ -43,6 +43,7 @@ from trinity_compat.job.fingerprint import ANSWERING, FilesEdited, check
 from trinity_compat.job.lora import for_model
 from trinity_compat.job.run_spec import Fingerprint
 from trinity_compat.synchronizer.adapters import beside_language_model
+from trinity_compat.synchronizer.engine_dtypes import Dtypes, merged
 from trinity_compat.synchronizer.transports.files import WeightFile
 from trinity_compat.trinity.workflows.tasksets import AGENT as WORKFLOW
 from trinity_compat.trinity.workflows.tasksets import PLUGIN
@@ -157,6 +158,10 @@ class RolloutWorker:
         async with self._requests_in_flight.changing():
             await self._engine.load(file)
             self._version = version
+
+    async def dtypes(self) -> Dtypes:
+        """Return the dtypes in which the engine's workers hold what they have loaded."""
+        return merged(await cast(LocalEngine, self._engine).dtypes())
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         """Receive weights at a rendezvous; see ``LocalEngine.receive``."""

@@ -26,6 +26,7 @@ from trinity_compat.job import placement
 from trinity_compat.job.fingerprint import FilesEdited
 from trinity_compat.job.gpus import engine_count, engine_width
 from trinity_compat.job.run_spec import Fingerprint, RunSpec
+from trinity_compat.synchronizer.engine_dtypes import Dtypes, merged
 from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged
 from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFailed
 
@@ -244,6 +245,10 @@ class RolloutWorkers:
         file = WeightFile(version.path, version.digest, version.nbytes)
         what, extra_s = f"loading version {version.version} of the weights", version.nbytes / SLOWEST_LOAD
         await self._all("load", what, file, version.version, extra_s=extra_s)
+
+    async def dtypes(self) -> Dtypes:
+        """Return the dtypes in which the engines hold what they have loaded; see ``engine_dtypes.py``."""
+        return merged(await self._all("dtypes", "asking the engines for their dtypes"))
 
     @property
     def ranks(self) -> int:

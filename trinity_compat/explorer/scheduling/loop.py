@@ -19,6 +19,7 @@ from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.model import EvalRequest, Group, WeightVersion
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.explorer.engine.weights import (
+    DtypesReport,
     EngineWeights,
     ReceivesWeights,
     SharedDevice,
@@ -56,16 +57,19 @@ class Explorer:
         device: SharedDevice | None = None,
         sync_check: WeightSyncCheck | None = None,
         pipeline: OperatorPipeline | None = None,
+        dtypes: DtypesReport | None = None,
     ) -> None:
         """Explore for one buffer.
 
         ``receiver``: for versions without files; ``device``: where the trainer uses it too; ``sync_check``:
-        run on each version that was loaded; ``pipeline``: the operators that each draw passes.
+        run on each version that was loaded; ``pipeline``: the operators that each draw passes; ``dtypes``:
+        the engines' report to the trainer.
         """
         self._buffer, self._scheduler, self._builder = buffer, scheduler, builder
         self._versions = scheduler.versions
         self._report, self._heartbeat, self._device = report, heartbeat, device
-        self._weights, self._pipeline = EngineWeights(builder, receiver, device, sync_check), pipeline
+        self._weights = EngineWeights(builder, receiver, device, sync_check, dtypes)
+        self._pipeline = pipeline
         self._pool, self._queue = WorkPool(builder.room), scheduler.commit_queue()
         self._history = 0
         self._next_step: int | None = None  # of the work that was found last

@@ -87,8 +87,11 @@ def _of_shared_memory(spec: RunSpec) -> Iterator[str]:
     if sizes is None:
         return
     one, free = sizes
-    need = _VERSIONS * one
-    yield f"weights   about {_gb(need)} in {_SHARED} ({_VERSIONS} versions); free there: {_gb(free)}"
+    # In turns the engines have told their dtypes before the first version; else it may come before that.
+    first = one if spec.mode == "colocate" else one / _published(spec) * _BYTES["float32"]
+    need = one + first
+    which = f"{_VERSIONS} versions" if first == one else f"{_VERSIONS} versions, the first perhaps in float32"
+    yield f"weights   about {_gb(need)} in {_SHARED} ({which}); free there: {_gb(free)}"
     if need > free:
         yield f"warning: {_SHARED} may fill up while weights are handed over: {_OTHER_METHOD}"
 
@@ -112,11 +115,14 @@ def _shared_memory(spec: RunSpec) -> tuple[float, float] | None:
         return None
     config = read_section(model / "config.json")
     each = _BYTES.get(str(config.get("torch_dtype") or config.get("dtype")), 2.0)
-    published = _BYTES.get(str(value_at(spec.verl, "actor_rollout_ref.rollout.dtype")), 2.0)
     leftover = (
         sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
     )
-    return stored / each * published, shutil.disk_usage(_SHARED).free + leftover
+    return stored / each * _published(spec), shutil.disk_usage(_SHARED).free + leftover
+
+
+def _published(spec: RunSpec) -> float:
+    return _BYTES.get(str(value_at(spec.verl, "actor_rollout_ref.rollout.dtype")), 2.0)
 
 
 def _buffer(spec: RunSpec, steps: int) -> float:

@@ -12,6 +12,7 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.buffer.stream_position import StreamPosition
 from trinity_compat.common.nested import Tree
+from trinity_compat.synchronizer.engine_dtypes import Dtypes
 from trinity_compat.trainer.adapter import Claimed, LogProbScorer, SendWeights
 from trinity_compat.trainer.exchange import numbers, tokens_per_second
 from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
@@ -67,6 +68,10 @@ class RowsExchange:
 
     def publish(self, step: int, send: SendWeights, scores: LogProbScorer | None = None) -> None:
         """No-op: there is no explorer."""
+
+    def engine_dtypes(self) -> Dtypes:
+        """Nothing: no engine loads a version."""
+        return {}
 
     def before_leaving(self, leave_device: Callable[[], None]) -> None:
         """No-op: the trainer never gives its device to an explorer."""
