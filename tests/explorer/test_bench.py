@@ -46,7 +46,7 @@ def bench(tmp_path, toy):
     heart = Heartbeat(lambda: open_buffer(spec.database_url), "bench", role="bench")
 
     def run(maker):
-        jobs = eval_jobs(spec.verl, rows)
+        jobs = eval_jobs(spec, rows)
         asyncio.run(Bench(spec, buffer, maker, jobs, Trackers({"trainer": {}}, "bench"), heart).run())
         return maker
 

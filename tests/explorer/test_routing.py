@@ -9,7 +9,7 @@ import simulation as sim
 from omegaconf import OmegaConf
 
 from trinity_compat.explorer.engine.inflight_requests import InflightRequests
-from trinity_compat.explorer.engine.sampling import make_job, seeds_requests
+from trinity_compat.explorer.engine.sampling import eval_jobs, make_job, seeds_requests
 from trinity_compat.explorer.engine.trajectory import RolloutTask
 from trinity_compat.explorer.engine.vllm import Completion, EngineDied
 from trinity_compat.explorer.rollout.routing import EngineLoads
@@ -68,27 +68,45 @@ def test_room_is_what_the_slots_and_a_short_queue_leave():
 
 
 @pytest.mark.parametrize(
-    ("style", "fields", "full", "seeded"),
+    ("style", "fields", "full", "seeded", "evaluated"),
     [
-        ("fixed", {}, False, True),
-        ("trainer_driven", {}, False, False),
-        ("explorer_driven", {}, False, False),
-        ("fully_async", {}, False, False),
-        ("fully_async", {}, True, True),
-        ("fully_async", {"seeded_requests": True}, False, True),
+        ("fixed", {}, False, True, True),
+        ("trainer_driven", {}, False, False, True),
+        ("explorer_driven", {}, False, False, True),
+        ("fully_async", {}, False, False, True),
+        ("fully_async", {}, True, True, True),
+        ("fully_async", {"seeded_requests": True}, False, True, True),
+        ("fixed", {"device": "cuda"}, False, False, False),
+        ("fixed", {"device": "npu"}, False, False, False),
+        ("fixed", {"device": "cuda"}, True, True, True),
+        ("fully_async", {"device": "cuda", "seeded_requests": True}, False, True, True),
     ],
 )
-def test_seeds_for_each_request_only_where_they_are_asked_for(style, fields, full, seeded):
+def test_seeds_for_each_request_only_where_they_cost_nothing_or_are_asked_for(
+    style, fields, full, seeded, evaluated
+):
     spec = sim.make_spec(4, 2, 1, SyncSpec(style), **fields)
     rollout = spec.verl["actor_rollout_ref"]["rollout"] | {"full_determinism": full}
     spec = replace(spec, verl=spec.verl | {"actor_rollout_ref": {"rollout": rollout, "model": {}}})
-    assert seeds_requests(spec) is seeded
+    assert [seeds_requests(spec), seeds_requests(spec, "eval")] == [seeded, evaluated]
     job = make_job(spec.verl, "train", 3, {}, seeded=seeds_requests(spec))
     assert ("seed" in job.sampling) is seeded
 
 
-def test_an_evaluation_is_seeded_in_any_case():
-    assert "seed" in make_job(sim.make_spec(4, 2, 1, SyncSpec("fully_async")).verl, "eval", 3, {}).sampling
+@pytest.mark.parametrize(("device", "seeded"), [("cpu", True), ("cuda", False)])
+def test_an_evaluation_that_draws_has_seeds_by_the_same_rule(device, seeded):
+    class Rows:
+        def __len__(self):
+            return 2
+
+        def row(self, number):
+            return {}
+
+        def taskset_of(self, number):
+            return 0, number
+
+    spec = sim.make_spec(4, 2, 1, SyncSpec("fully_async"), device=device)
+    assert ["seed" in job.sampling for job in eval_jobs(spec, Rows())] == [seeded] * 2
 
 
 class Engine:

@@ -195,7 +195,7 @@ def test_a_task_is_sampled_as_its_own_taskset_says(config, tmp_path):
     kinds = {job.task["raw_prompt"][0]["content"].split()[0]: job.sampling for job in jobs}
     assert (kinds["train"]["temperature"], kinds["train"]["top_k"]) == (1.0, -1)
     assert (kinds["test"]["temperature"], kinds["test"]["top_k"]) == (0.5, 7)
-    assert [job.sampling["temperature"] for job in eval_jobs(spec.verl, evaluation)] == [1.0, 0, 0, 0]
-    assert ["seed" in job.sampling for job in eval_jobs(spec.verl, evaluation)] == [True, False, False, False]
-    assert [job.n for job in eval_jobs(spec.verl, evaluation)] == [1, 3, 3, 3]
-    assert all("n" not in job.sampling for job in jobs + eval_jobs(spec.verl, evaluation))
+    assert [job.sampling["temperature"] for job in eval_jobs(spec, evaluation)] == [1.0, 0, 0, 0]
+    assert ["seed" in job.sampling for job in eval_jobs(spec, evaluation)] == [True, False, False, False]
+    assert [job.n for job in eval_jobs(spec, evaluation)] == [1, 3, 3, 3]
+    assert all("n" not in job.sampling for job in jobs + eval_jobs(spec, evaluation))

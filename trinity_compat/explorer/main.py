@@ -291,7 +291,7 @@ async def _bench(spec: RunSpec, heart: Heartbeat) -> None:
     rows = eval_stream(config, tokenizer, processor) if config.data.val_files else None
     if rows:
         check_rows(rows, "data.val_files")
-    jobs = eval_jobs(spec.verl, rows)
+    jobs = eval_jobs(spec, rows)
     _join(spec)
     buffer = open_buffer(spec.database_url)
     trackers = Trackers(spec.verl, ROLE)

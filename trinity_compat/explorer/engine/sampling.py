@@ -10,10 +10,15 @@ from trinity_compat.explorer.engine.trajectory import RolloutTask
 from trinity_compat.job.run_spec import RunSpec, has_baseline, seed_of
 
 
-def seeds_requests(spec: RunSpec) -> bool:
-    """Return whether each training answer has a seed, unlike in veRL; vLLM then samples row by row."""
-    rollout = spec.verl["actor_rollout_ref"]["rollout"]
-    return spec.sync.style == "fixed" or bool(rollout.get("full_determinism")) or spec.seeded_requests
+def seeds_requests(spec: RunSpec, kind: str = "train") -> bool:
+    """Return whether each answer of a kind has a seed.
+
+    veRL 0.9.1 sets one with ``full_determinism`` only, and vLLM's V1 runner then samples row by row. On a
+    CPU, where the same requests have the same logits, what does not depend on speed has one.
+    """
+    if spec.verl["actor_rollout_ref"]["rollout"].get("full_determinism") or spec.seeded_requests:
+        return True
+    return spec.device == "cpu" and (kind == "eval" or spec.sync.style == "fixed")
 
 
 def make_job(
@@ -46,8 +51,12 @@ def make_job(
     return RolloutTask(number, task, answers, sampling, validate=kind == "eval", baseline=baseline)
 
 
-def eval_jobs(verl: Mapping[str, Any], rows: TaskStream | None) -> list[RolloutTask]:
+def eval_jobs(spec: RunSpec, rows: TaskStream | None) -> list[RolloutTask]:
     """Build the tasks of all validation rows, in order; none without validation data."""
     if not rows:
         return []
-    return [make_job(verl, "eval", i, rows.row(i), taskset=rows.taskset_of(i)[0]) for i in range(len(rows))]
+    places, seeded = range(len(rows)), seeds_requests(spec, "eval")
+    return [
+        make_job(spec.verl, "eval", i, rows.row(i), taskset=rows.taskset_of(i)[0], seeded=seeded)
+        for i in places
+    ]

@@ -157,7 +157,7 @@ class Scheduler:
 
     def evaluation_work(self, request: EvalRequest) -> StepWork:
         """Return the work that answers a request: all validation rows."""
-        jobs = eval_jobs(self._spec.verl, self._evaluation)
+        jobs = eval_jobs(self._spec, self._evaluation)
         return StepWork(request.step, f"eval:{request.request_id}", jobs)
 
     def finish_evaluation(self, request: EvalRequest) -> None:
