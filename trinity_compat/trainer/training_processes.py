@@ -15,6 +15,7 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.utils import Role
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.device import get_torch_device, set_expandable_segments
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker, TrainingWorkerConfig
 
@@ -55,11 +56,20 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
     async def update_weights(self, global_steps: int = 0, mode: str = "auto") -> object:
-        """Send the weights as veRL does, but the adapter alone where the explorer's engines apply it."""
+        """Send the weights as veRL does, but the adapter alone where the explorer's engines apply it.
+
+        As in veRL's handover to its own rollout, CUDA's allocator has no expandable segments meanwhile, since
+        they cannot be registered with NCCL or shared, and has them from then on: training needs less memory.
+        """
+        set_expandable_segments(False)
+        get_torch_device().empty_cache()
         try:
             return await self._send(global_steps, mode)
         finally:
             self._offload()
+            get_torch_device().synchronize()
+            get_torch_device().empty_cache()
+            set_expandable_segments(True)
 
     async def _send(self, global_steps: int, mode: str) -> object:
         if not is_handed_over({"actor_rollout_ref": OmegaConf.to_container(self.config)}):
