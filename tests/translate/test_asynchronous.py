@@ -5,8 +5,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import leaves
 from trinity_compat.launch.entrypoints import FULLY_ASYNC, ONE_STEP_OFF
+from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.verl_from_trinity import compat_of, sync_of, to_verl, total_steps_of
+from trinity_compat.verl_config.pinned import pinned_release
 
 from .helpers import translated
 
@@ -326,3 +329,49 @@ def test_the_epochs_of_a_filtered_run_end_by_the_count_of_its_trainer(tmp_path, 
     files = f"data.train_files={tmp_path}/train.parquet"
     _, config = translated(*DRAWN, *filtered, *length, files)
     assert total_steps_of(config) == steps
+
+
+LENT, SAMPLER = f"{V1}.separate_async.hybrid_rollout", f"{V1}.sampler"
+SYNC = ("trainer.use_v1=True", f"{V1}.trainer_mode=sync")
+AHEAD = ("trainer.use_v1=True", *SEPARATE)
+OFF = ("trainer.use_v1=False",)
+OWN_BUFFER = (f"{SAMPLER}.custom_sampler.path=b.py", f"{SAMPLER}.custom_sampler.name=B")
+
+
+@pytest.mark.parametrize(
+    ("launch", "given", "status", "reason"),
+    [
+        (AHEAD, (f"{LENT}.enable_switch=True",), "unsupported", "wait with it"),
+        (AHEAD, (f"{LENT}.switch_threshold_ratio=0.3", f"{LENT}.enable_switch=True"), "unsupported", "lends"),
+        (AHEAD, (f"{LENT}.switch_threshold_ratio=0.3",), "no_effect", "enable_switch is off"),
+        (AHEAD, (f"{LENT}.enable_switch=True", f"{ARR}.hybrid_engine=False"), "no_effect", "no engine on"),
+        (SYNC, (f"{LENT}.enable_switch=True",), "no_effect", "trainer_mode is not separate_async"),
+        (SYNC, (f"{V1}.colocate_async.num_warmup_batches=2",), "no_effect", "is not colocate_async"),
+        (SYNC, (f"{SAMPLER}.max_off_policy_threshold=3",), "no_effect", "answers of its own step"),
+        (AHEAD, (f"{SAMPLER}.max_off_policy_threshold=3",), "unsupported", "no answer is dropped"),
+        (AHEAD, (f"{SAMPLER}.max_off_policy_strategy=wait",), "unsupported", "no answer is dropped"),
+        (SYNC, (f"{SAMPLER}.sync_refill_failed_groups=True",), "approximated", "tried again"),
+        (AHEAD, (f"{SAMPLER}.sync_refill_failed_groups=True",), "no_effect", "in any case"),
+        (SYNC, OWN_BUFFER, "unsupported", "replay buffer of your own"),
+        (AHEAD, OWN_BUFFER, "unsupported", "replay buffer of your own"),
+        (SYNC, OWN_BUFFER[:1], "no_effect", "both path and name"),
+        (SYNC, (f"+{SAMPLER}.sampler_kwargs.a=1",), "no_effect", "reads nothing of it"),
+        (SYNC, (f"+{V1}.sync.parameter_sync_step=2",), "unsupported", "nothing here reads"),
+        (OFF, OWN_BUFFER, "no_effect", "use_v1 is off"),
+        (OFF, (f"{LENT}.enable_switch=True",), "no_effect", "use_v1 is off"),
+    ],
+)
+def test_a_setting_of_v1_s_trainer_is_said_for_the_mode_that_reads_it(launch, given, status, reason):
+    translation, config = translated(*launch, *given, verl_version="0.9.1")
+    key = given[0].lstrip("+").partition("=")[0]
+    found = fates(translation)[key]
+    assert (found.status.value, reason in found.reason) == (status, True)
+    kept = compat_of(config).get("verl", {}).get(key)  # for to-verl, unless stock reads nothing of v1
+    assert (kept is not None) == ("use_v1 is off" not in reason)
+
+
+def test_each_setting_of_v1_s_trainer_has_a_row_of_its_own():
+    tree = pinned_release("ppo_trainer").tree
+    keys = [key for key, value in leaves(tree) if key.startswith(f"{V1}.") and value != {}]
+    assert len(keys) > 15
+    assert [key for key in keys if load_rows().find(key).key == f"{V1}.*"] == []

@@ -17,7 +17,7 @@ from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.defaults import pinned_defaults, same
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.rows import means_nothing
-from trinity_compat.translate.sections.asynchronous import USE_V1
+from trinity_compat.translate.sections.asynchronous import USE_V1, V1
 from trinity_compat.translate.sections.batch import TOTAL
 from trinity_compat.translate.update_steps import MINI
 from trinity_compat.translate.verl_from_trinity import compat_path, to_verl
@@ -34,8 +34,7 @@ def carry(view: LaunchView, draft: Draft) -> None:
         draft.put(f"{base}.steps", "verl", "counts of steps are veRL's, as in the published guide")
     if view.config.flavour != "ppo_trainer":
         draft.put(f"{base}.flavour", view.config.flavour, "veRL's configuration of this name")
-    way_back = to_verl(view.symbols.plain(draft.config))
-    lost, approximated = _not_determined(view, way_back)
+    lost, approximated = _not_determined(view, to_verl(draft.config))
     for name, values in (("verl", lost), ("stands_for", approximated)):
         if values:
             _write(view, draft, f"{base}.{name}", values)
@@ -69,6 +68,7 @@ def _write_trainer(view: LaunchView, draft: Draft, base: str) -> None:
 def _not_determined(
     view: LaunchView, way_back: Mapping[str, object]
 ) -> tuple[dict[str, object], dict[str, object]]:
+    """Return what only the launch says, and the pairs that stand for each other, with marks in texts."""
     lost: dict[str, object] = {}
     approximated: dict[str, object] = {}
     defaults = pinned_defaults(view.config.flavour)
@@ -77,16 +77,16 @@ def _not_determined(
             continue  # ??? is Hydra's "not given", which OmegaConf refuses to read back
         if key == MINI and view.updates.why:
             continue  # the pinned veRL refuses what the launch says: a run takes what the YAML says
-        if forks.idle(view, key):
+        if forks.idle(view, key) or (key.startswith(f"{V1}.") and not view.origin.get(USE_V1)):
             continue
         if key in way_back:
             # Of the length also where both say the same: it tells which of two limits was edited.
-            other = key == TOTAL or not same(way_back[key], setting.value)
+            other = key == TOTAL or not same(view.symbols.plain(way_back[key]), setting.value)
             if other and way_back[key] != view.variable(key):
                 approximated[key] = [way_back[key], view.text(key)]
         elif not _default(
             setting.value, setting.where is not None, setting.interpolation, defaults.get(key, _NONE)
-        ) and not _follows(view, key):
+        ) and not _follows(view, key, way_back):
             lost[key] = view.text(key)
     return lost, approximated
 
@@ -94,10 +94,10 @@ def _not_determined(
 _REFERENCE = re.compile(r"\$\{oc\.select:([\w.]+),\{\}\}")
 
 
-def _follows(view: LaunchView, key: str) -> bool:
+def _follows(view: LaunchView, key: str, way_back: Mapping[str, object]) -> bool:
     """Return True if the pinned veRL takes ``key`` from another section, where it has the launch's value.
 
-    One key of such a section in the YAML would replace the reference, and with it all other keys.
+    One key of such a section in the YAML replaces the reference, and with it all other keys.
     """
     settings, tree = view.config.settings, pinned_release(view.config.flavour).tree
     for section in sections_above(key):
@@ -106,6 +106,7 @@ def _follows(view: LaunchView, key: str) -> bool:
             below = [each for each in settings if each.startswith(f"{section}.")]
             return all(
                 settings[each].where is None
+                and each not in way_back
                 and (other := settings.get(reference[1] + each.removeprefix(section))) is not None
                 and same(other.value, settings[each].value)
                 for each in below

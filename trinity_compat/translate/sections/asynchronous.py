@@ -91,7 +91,9 @@ V1 = "trainer.v1"
 MODE, USE_V1 = f"{V1}.trainer_mode", "trainer.use_v1"
 SEPARATE, COLOCATE = "separate_async", "colocate_async"
 SYNC_STEP = f"{V1}.{SEPARATE}.parameter_sync_step"
-_SECTIONS = (f"{ASYNC}.", f"{OWN}.")
+_TRANSPORT = f"{ARR}.rollout.checkpoint_engine."  # to GPUs of the rollout's own; main_ppo has none
+_SECTIONS = (f"{ASYNC}.", f"{OWN}.", _TRANSPORT)
+_LENT, _CUSTOM = f"{SEPARATE}.hybrid_rollout.", "sampler.custom_sampler."
 NO_STEP = "veRL trains no step"  # as scripts/start_corpus.py counts it
 
 
@@ -121,10 +123,8 @@ def asynchronous(view: LaunchView) -> Derived:
     yield from view.verdicts
     if view.where(USE_V1) is not None and not view.value(USE_V1):
         yield Verdict(USE_V1, Status.NO_EFFECT, "v0 trains here where nothing asks for v1")
+    yield from _of_v1(view)
     if view.ahead is None:
-        for mode in (SEPARATE, COLOCATE):
-            for key in (f"{V1}.{mode}.{name}" for name in ("parameter_sync_step", "num_warmup_batches")):
-                yield Verdict(key, Status.NO_EFFECT, f"{MODE} is not {mode}")
         yield from _other_mode(view)
     if view.ahead is not None and view.ahead.interval > 1 and not view.flag(BYPASS.key):
         reason = (
@@ -133,6 +133,39 @@ def asynchronous(view: LaunchView) -> Derived:
         )
         yield Verdict(BYPASS.key, Status.APPROXIMATED, reason)
         yield Verdict(PROXIMAL, Status.APPROXIMATED, reason)
+
+
+def _of_v1(view: LaunchView) -> Derived:
+    """Yield verdicts on the settings of v1's trainer that veRL does not read in the launch's mode.
+
+    Source: trainer_base.py and replay_buffer.py of verl/trainer/ppo/v1, beside the file of each mode.
+    """
+    given = [key for key in view.origin.settings if key.startswith(f"{V1}.") and key != MODE]
+    mode = str(view.origin.get(MODE)) if view.origin.get(USE_V1) else ""
+    for key in given:
+        if reason := _unread_of_v1(view, key.removeprefix(f"{V1}."), mode):
+            yield Verdict(key, Status.NO_EFFECT, reason)
+
+
+def _unread_of_v1(view: LaunchView, name: str, mode: str) -> str:
+    """Return why v1's trainer does not read ``name`` in ``mode``, "" where it does; mode "" is v0."""
+    section = name.partition(".")[0]
+    if not mode:
+        return f"{USE_V1} is off"
+    if section in (SEPARATE, COLOCATE, "sync") and section != mode:
+        return f"{MODE} is not {section}"
+    if name.startswith(_LENT) and not view.origin.get(f"{V1}.{_LENT}enable_switch"):
+        return f"{V1}.{_LENT}enable_switch is off"
+    if name.startswith(_LENT) and view.origin.get(f"{ARR}.hybrid_engine") is False:
+        return f"{ARR}.hybrid_engine=False leaves no engine on the trainer's GPUs"
+    if name.startswith("sampler.max_off_policy_") and mode == "sync":
+        return "mode sync trains on the answers of its own step"
+    if name == "sampler.sync_refill_failed_groups" and mode != "sync":
+        return f"mode {mode} replaces a prompt whose answers failed in any case"
+    own = [view.origin.get(f"{V1}.{_CUSTOM}{part}") for part in ("path", "name")]
+    if name.startswith(_CUSTOM) and not all(own):
+        return "veRL wants both path and name"
+    return ""
 
 
 def _other_mode(view: LaunchView) -> Derived:
@@ -273,18 +306,16 @@ def _v1(view: LaunchView, mode: str) -> LaunchView:
     (``_add_async_warmup_batches`` in trainer_base.py); answers go on over a change of weights. Under
     separate_async a train batch is trained, and its learning rate scheduled, in parts: parameter_sync_step.
     """
-    ppo = MainPpoSettings(view)
+    own = (MODE, f"{V1}.{mode}.num_warmup_batches", *((SYNC_STEP, _TRANSPORT) if mode == SEPARATE else ()))
+    ppo = MainPpoSettings(view, own)
     if view.value(DRAWN) is not None and not view.flag("algorithm.filter_groups.enable"):
         # _init_dataloader in trainer_base.py sets it to 1 in every mode but sync.
-        ppo = MainPpoSettings(view, (DRAWN,))
+        ppo = MainPpoSettings(view, (*own, DRAWN))
         ppo.idle(DRAWN, f"{MODE}={mode} fetches one prompt at a time, whatever it says")
     warmup = f"{V1}.{mode}.num_warmup_batches"
     ahead = AsyncLead(
         "fully_async", staleness=_at_least_0(view, warmup, 1), partial=True, sources=("", warmup, MODE)
     )
-    for name in ("max_off_policy_threshold", "max_off_policy_strategy"):
-        reason = "no answer is dropped, or waited for, because of the versions that it spans"
-        ppo.verdicts.append(Verdict(f"{V1}.sampler.{name}", Status.UNSUPPORTED, reason))
     if mode == COLOCATE:
         return ppo.view(ahead)
     batch, parts = view.integer(BATCH), view.size(SYNC_STEP)
