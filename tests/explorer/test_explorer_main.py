@@ -16,6 +16,7 @@ from trinity_compat.explorer import main
 from trinity_compat.explorer.heartbeat import TrainerGone
 from trinity_compat.job.lora import is_handed_over
 from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.synchronizer.dtype_reports import agreed
 
 pytestmark = pytest.mark.verl
 
@@ -29,6 +30,10 @@ class Engines:
     async def start(self, check, *, timeout_s):
         check()
         self.done.append(f"started in {timeout_s:.0f} s")
+
+    async def dtypes(self):
+        self.done.append("told dtypes")
+        return {"w": "float32"}
 
     async def set_auxiliary_models(self, routers):
         self.done.append(routers)
@@ -77,7 +82,9 @@ def test_it_makes_the_steps_of_its_run_and_ends_with_its_trainer(tmp_path, toy, 
     assert len(buffer.groups(f"eval:{request.request_id}")) == 6
     (me,) = buffer.participants()
     assert (me.role, me.name, me.state) == ("explorer", "explorer", "done")
-    assert engines.done == ["started in 600 s", "scored", "closed"]
+    # Of the model's files at the start, and of the first version after its load.
+    assert engines.done == ["started in 600 s", "told dtypes", "told dtypes", "scored", "closed"]
+    assert agreed(buffer, 1) == {"w": "float32"}
 
 
 def test_a_second_of_several_explorers_has_a_name_of_its_own(tmp_path, toy, engines):

@@ -53,12 +53,17 @@ class Actor:
         self.index, self.go, self.tokens = index, asyncio.Event(), asyncio.Queue()
         for name in ("load", "score", "sleep", "wake", "set_auxiliary_models", "receive", "write"):
             setattr(self, name, Remote(self.answer))
+        self.dtypes = Remote(self.told)
         self.run, self.progress = Remote(self.rollouts, True), Remote(self.ticks, True)
         self.abort = SimpleNamespace(remote=lambda name: None)
 
     async def answer(self, *_):
         await self.go.wait()
         return []
+
+    async def told(self):
+        await self.go.wait()
+        return {}
 
     async def rollouts(self, jobs, name):
         await self.go.wait()
@@ -158,6 +163,7 @@ def test_many_groups_of_one_engine_are_judged_by_its_progress_and_not_by_theirs(
         ("sleep", (), "taking the engines off the device"),
         ("wake", (), "bringing the engines back to the device"),
         ("score", ([1, 2],), "scoring an answer by the engines"),
+        ("dtypes", (), "asking the engines for their dtypes"),
         ("set_auxiliary_models", (["host:1"],), "sending the engines the other models' addresses"),
     ],
 )
