@@ -15,9 +15,10 @@ a CPU), and are not part of the share that starts.
 
 LIST.txt names scripts of your own: in each line a folder (where bash would start), a script in it, NAME=value
 for variables, and the script's arguments. Of each the first launch counts, with what its script exports. A
-main or a key that only the script's own tree of veRL has is refused by stock veRL, too; a default of that
-tree with which stock veRL ends is counted apart. tests/facts/unseen.txt is such a list of public scripts,
-which scripts/unseen_corpus.py checks out.
+main or a key that only the script's own tree of veRL has is refused by stock veRL, too. That says nothing of
+our own reason for a refusal: stock is asked about the launch without them, and where it takes it, the refusal
+is ours alone, counted apart. So is a default of that tree with which stock veRL ends. tests/facts/unseen.txt
+is such a list of public scripts, which scripts/unseen_corpus.py checks out.
 
 ``--clone`` takes the scripts of a clone of veRL at a commit (examples, tests/special_e2e, verl/experimental),
 beside the trainer's configuration of the installed release; tests/facts/main.json.xz holds the launches of
@@ -54,6 +55,7 @@ import verl_clone
 ROOT = Path(__file__).resolve().parents[1]
 STARTS, NOT_UNDER_VERL, REFUSED = "starts", "does not start under veRL either", "refused by us"
 NOT_READ, WITHOUT_FORK = "no launch is read", "starts with --allow-fork-keys"
+OURS_ALONE = "refused by us, and started by veRL without what is its fork's"
 FORKS_DEFAULT = "a default of its fork's does not start under veRL"
 SPARED = "refused by us for what is spared"
 FALSE_START = "starts here, and does not start under veRL"
@@ -64,11 +66,12 @@ QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of one launch."""
+    """Outcome of one launch. ``ours``: our reason, where ``why`` is stock's."""
 
     name: str
     state: str
     why: str = ""
+    ours: str = ""
 
 
 def launches(corpus: Path, main: str) -> list[tuple[str, list[str]]]:
@@ -126,10 +129,28 @@ def judged(name: str, given: Sequence[str], device: str, folder: Path, *, stock:
     if not why:
         own = _own_to_fork(launch, root)
         return Outcome(name, WITHOUT_FORK if own else STARTS, f"without {', '.join(own)}" if own else "")
+    try:
+        own = _own_to_fork(launch, root)
+    except UserError:  # no Hydra composes it
+        own = []
     if says := _wanting(given) or _refused_by_verl(launch, root, folder):
         of_its_fork = _breaks_by_default(launch, root, folder)
-        return Outcome(name, FORKS_DEFAULT if of_its_fork else NOT_UNDER_VERL, says)
-    return Outcome(name, REFUSED, why)
+        given = {_key_of(word.text) for word in launch.arguments}
+        moved = _names_a_key_that_moved(says, [key for key in own if key in given])
+        state = OURS_ALONE if moved else FORKS_DEFAULT if of_its_fork else NOT_UNDER_VERL
+        return Outcome(name, state, says, why)
+    return Outcome(name, OURS_ALONE if own else REFUSED, why)
+
+
+def _names_a_key_that_moved(why: str, own: Sequence[str]) -> bool:
+    """Return whether a reason names a key that the launch gives elsewhere in its section, to its fork.
+
+    Then the reason may follow from leaving the fork's key out: ``distillation.nnodes must be greater than 0``
+    of a launch with ``distillation.teacher_model.nnodes``.
+    """
+    ends = {(key.partition(".")[0], key.rpartition(".")[2]) for key in own}
+    named = (re.sub(r"^config\.", "", key) for key in re.findall(r"\w+(?:\.\w+)+", why))
+    return any((key.partition(".")[0], key.rpartition(".")[2]) in ends and key not in own for key in named)
 
 
 def _beside_stock(
@@ -238,8 +259,12 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
 
 
 def _refused_by_verl(launch: Any, root: Path | None, folder: Path, *, fork_config: bool = True) -> str:
-    """Why stock veRL 0.9.1 does not start the launch, "" where it does. Without ``fork_config`` with the
-    defaults of a release, not those of the tree of veRL that the script starts from."""
+    """Why stock veRL 0.9.1 does not start the launch, "" where it does.
+
+    Main and keys that only its fork has are left out. Stock's own Hydra is asked about the arguments,
+    whatever we read in them; then stock's objects about the launch as we carry it forward. Without
+    ``fork_config`` with the defaults of a release, not those of the tree that the script starts from.
+    """
     from trinity_compat.common.errors import UserError
     from trinity_compat.launch import entrypoints
     from trinity_compat.run.checks import error_keys
@@ -250,14 +275,15 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path, *, fork_confi
 
     try:
         effective = effective_config(launch, root=root or folder, fork_config=fork_config)
-        refuse_errors(effective)
-        if launch.main:
-            return f"a main that only its fork has: {launch.module}"
+        own = _fork_keys(effective)
         if _is_gone(entrypoints.canonical(launch.module)):
             return f"a main that 0.9.1 has no more: {launch.module}"
-        if own := _fork_keys(effective):
-            return f"keys that only its fork knows: {', '.join(own[:3])}"
-        tree = as_tree(upgrade(effective).config)
+        words = [word.text for word in launch.arguments if _key_of(word.text) not in own]
+        main = entrypoints.PPO if launch.main else launch.module
+        if not stock_verl.says(main, words, root or folder, folder)[0]:
+            return ""
+        refuse_errors(effective)
+        tree = _without(as_tree(upgrade(effective).config), own)
         if why := stock_verl.to_fill_in(tree):
             return why
         tree = stock_verl.as_main_ppo(tree, launch.module)
@@ -268,6 +294,16 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path, *, fork_confi
         return error.message
     except Exception as error:
         return error_keys.words_of(error)
+
+
+def _key_of(word: str) -> str:
+    return word.partition("=")[0].lstrip("+~")
+
+
+def _without(tree: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    from trinity_compat.common.nested import leaves, nested
+
+    return nested({key: value for key, value in leaves(tree) if key not in keys})
 
 
 def _is_gone(module: str) -> bool:
@@ -331,7 +367,8 @@ def table(found: Sequence[Outcome]) -> Iterator[str]:
     starting = f"of these {states[STARTS]} start here ({share})"
     yield f"{len(found)} launches; {could} can start under veRL; {starting}"
     apart = (FALSE_START, stock_verl.NO_STEP, stock_verl.ENDS_AT_UPDATE)
-    for state in (NOT_READ, WITHOUT_FORK, NOT_UNDER_VERL, FORKS_DEFAULT, *apart, SPARED, REFUSED):
+    refused = (SPARED, OURS_ALONE, REFUSED)
+    for state in (NOT_READ, WITHOUT_FORK, NOT_UNDER_VERL, FORKS_DEFAULT, *apart, *refused):
         reasons = Counter(_short(outcome.why) for outcome in found if outcome.state == state)
         yield f"{state}: {states[state]}"
         for why, count in reasons.most_common():
@@ -426,7 +463,8 @@ def counted(options: argparse.Namespace, tree: Path) -> int:
             outcome = spared(outcome, options.spare)
         found.append(outcome)
         if options.verbose:
-            print(f"{outcome.state:8} {outcome.name}  {' '.join(outcome.why.split())}", flush=True)
+            ours = f" (here: {' '.join(outcome.ours.split())})" if outcome.ours else ""
+            print(f"{outcome.state:8} {outcome.name}  {' '.join(outcome.why.split())}{ours}", flush=True)
     print("\n".join(table(found)))
     print(f"{time.monotonic() - begun:.0f} s{words and f'; {words}'}")
     if options.json:

@@ -109,7 +109,7 @@ def to_fill_in(tree: dict[str, Any]) -> str:
 def objects(given: dict[str, Any], module: str, folder: Path) -> str:
     """Build veRL's objects up to its first update. Raises what they raise.
 
-    Returns the one thing that veRL would only find later: a reward manager that it lacks.
+    Returns what veRL would only find later: a name that it lacks, teachers without GPUs.
     """
     from omegaconf import OmegaConf
 
@@ -127,7 +127,7 @@ def objects(given: dict[str, Any], module: str, folder: Path) -> str:
     # Up to the trainer; what follows looks engines up, which this machine need not have.
     for _, stage in [*stages[:4], *(stage for stage in stages[4:] if ALGORITHM.search(stage[0]))]:
         stage()
-    return _unknown_manager(config)
+    return _unknown_manager(config) or _unknown_loop(config) or _idle_teachers(config)
 
 
 def as_main_ppo(given: dict[str, Any], module: str) -> dict[str, Any]:
@@ -150,6 +150,28 @@ def _unknown_manager(config: Any) -> str:
     manager, function = config.reward.reward_manager, config.reward.custom_reward_function
     own = manager.source != "register" or function.path
     return "" if own or manager.name in REWARD_MANAGER else f"no reward manager is named {manager.name}"
+
+
+def _unknown_loop(config: Any) -> str:
+    """An agent loop, or a class of veRL's that manages them, which veRL lacks; "" for others."""
+    from verl.experimental.agent_loop import agent_loop
+
+    agent = config.actor_rollout_ref.rollout.agent
+    module = (agent.get("agent_loop_manager_class") or "").rpartition(".")[0]
+    try:
+        if module.startswith("verl.") and importlib.util.find_spec(module) is None:
+            return f"veRL has no module {module}"
+    except ModuleNotFoundError as error:
+        return str(error)
+    own = agent.agent_loop_config_path or agent.default_agent_loop in agent_loop._agent_loop_registry
+    return "" if own else f"no agent loop is named {agent.default_agent_loop}"
+
+
+def _idle_teachers(config: Any) -> str:
+    """Return what ``init_resource_pool_mgr`` of trainer/main_ppo.py says of teachers, "" where they fit."""
+    teachers = config.get("distillation") or {}
+    off = not teachers.get("enabled") or teachers.nnodes > 0
+    return "" if off else "config.distillation.nnodes must be greater than 0"
 
 
 def trains_nothing(tree: dict[str, Any], module: str) -> tuple[str, str]:

@@ -87,6 +87,54 @@ def test_a_fork_s_default_that_breaks_veRL_is_counted_apart(start_corpus, tmp_pa
     assert not start_corpus._breaks_by_default(launch, by_launch, tmp_path)
 
 
+OURS = "cannot be run decoupled"
+
+
+@pytest.mark.verl
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("words", "state"),
+    [
+        ((), "OURS_ALONE"),
+        (("actor_rollout_ref.rollout.agent.default_agent_loop=mine",), "NOT_UNDER_VERL"),
+        (("actor_rollout_ref.rollout.agent.agent_loop_manager_class=verl.mine.M",), "NOT_UNDER_VERL"),
+        (("distillation.enabled=True",), "NOT_UNDER_VERL"),
+    ],
+)
+def test_our_reason_to_refuse_a_fork_s_launch_is_judged_without_its_fork(
+    start_corpus, tmp_path, monkeypatch, words, state
+):
+    in_a_fork(tmp_path, "algorithm.mine=2", "algorithm.adv_estimator=grpo", *words, mine=1)
+    monkeypatch.setattr(start_corpus, "_refused_here", lambda *_: OURS)
+    outcome = start_corpus.judged("x", [str(tmp_path), "run.sh"], "cuda", tmp_path)
+    assert outcome.state == getattr(start_corpus, state)
+    assert (outcome.why if state == "OURS_ALONE" else outcome.ours) == OURS
+
+
+@pytest.mark.verl
+@pytest.mark.filterwarnings("ignore")
+def test_a_user_s_main_does_not_hide_our_reason(start_corpus, tmp_path, monkeypatch):
+    words = (*STOCK, "data.gen_batch_size=64", "trainer.use_v1=True")
+    (tmp_path / "run.sh").write_text(f"python3 -m my_entry {' '.join(words)}\n")
+    monkeypatch.setattr(start_corpus, "_refused_here", lambda *_: OURS)
+    outcome = start_corpus.judged("x", [str(tmp_path), "run.sh"], "cuda", tmp_path)
+    assert (outcome.state, outcome.why) == (start_corpus.OURS_ALONE, OURS)
+
+
+@pytest.mark.parametrize(
+    ("own", "moved"),
+    [
+        (["distillation.teacher_model.nnodes"], True),
+        (["distillation.teacher_model.nodes"], False),
+        (["trainer.mine.nnodes"], False),
+        (["distillation.nnodes"], False),
+    ],
+)
+def test_a_reason_that_may_follow_from_a_dropped_key_is_no_proof(start_corpus, own, moved):
+    why = "config.distillation.nnodes must be greater than 0"
+    assert start_corpus._names_a_key_that_moved(why, own) is moved
+
+
 @pytest.mark.verl
 def test_a_fork_s_launch_that_no_hydra_composes_does_not_start_under_veRL_either(start_corpus, tmp_path):
     launch = in_a_fork(tmp_path, "--config-name=mine")
