@@ -77,6 +77,8 @@ SAID = [
     ("trap 'MAIN t=1' SIGINT\ntrap 'echo' USR1", 0, [('TP109', 'warning', 1, 'what the trap for INT starts is not read')]),
     ('parallel MAIN', 0, [('TP109', 'warning', 1, 'parallel is not followed; a training main that it starts is missing here')]),
     ('foo verl.trainer.main_ppo', 0, []),
+    ('python3 \u2013m verl.trainer.main_ppo a.b=1', 0, [('TP125', 'warning', 1, '\u2013m begins with \u2013 (U+2013), which is not a hyphen: python3 takes it for a file; write -m')]),
+    ('torchrun \u2014nproc_per_node=8 -m verl.trainer.sft_trainer', 0, [('TP125', 'warning', 1, '\u2014nproc_per_node=8 begins with \u2014 (U+2014), which is not a hyphen: torchrun takes it for a file; write --nproc_per_node=8')]),
     ('xargs python3', 0, [('TP109', 'warning', 1, 'xargs is not followed; a training main that it starts is missing here')]),
     ('declare -n a=b', 0, [('TP109', 'warning', 1, 'a reference (declare -n a) is not read; what is done through it is missing here')]),
     ('f() { local -n q=$1; }\nf x', 0, [('TP109', 'warning', 1, 'a reference (local -n q) is not read; what is done through it is missing here')]),

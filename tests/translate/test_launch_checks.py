@@ -5,6 +5,8 @@ import sys
 import pytest
 
 from trinity_compat.cli import main
+from trinity_compat.common.errors import UserError
+from trinity_compat.launch import read_text
 from trinity_compat.translate import TranslateOptions, launch_warnings, translate_launch
 from trinity_compat.translate.model import Severity
 from trinity_compat.translate.verl_names import ESTIMATORS
@@ -223,3 +225,21 @@ def test_an_error_fails_the_audit_in_every_format(command, form):
 def test_a_quiet_audit_says_it(command):
     code, _, err = command("audit", "run.sh", "-q")
     assert code == 1 and f"run.sh:2: TW022 {ROLLOUT}.tensor_model_parallel_size=3" in err
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "hint"),
+    [
+        (
+            "verl.trainer.main_ppo",
+            f"{ROLLOUT}.chat_scheduler=a.b",
+            "chat_scheduler: veRL's first multi-turn",
+        ),
+        ("rllm.train_agent", f"{ROLLOUT}.nothing=1", "rllm.train_agent is not a main of veRL's"),
+    ],
+)
+def test_what_is_known_of_a_refused_key_and_main_is_said(module, words, hint, tmp_path):
+    (launch,) = read_text(f"python3 -m {module} {ROLLOUT}.n=4 {words}\n", cwd=tmp_path).launches
+    with pytest.raises(UserError) as error:
+        translate_launch(launch, TranslateOptions(verl_version="0.9.1"))
+    assert hint in error.value.hint

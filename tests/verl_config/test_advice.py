@@ -21,19 +21,29 @@ def told(words):
         (f"{LR}=1e\N{MINUS SIGN}6", f"U+2212, no minus sign: write {LR}=1e-6"),
         (f"{LR}=1e\N{EN DASH}6", f"U+2013, no minus sign: write {LR}=1e-6"),
         (f"{LR}=1e-6,", f"remove the comma at its end: write {LR}=1e-6"),
-        (f"{LR} = 1e-6", f"has a blank before '=': write {LR}=VALUE"),
+        (f"{LR} = 1e-6", f"has a blank before '=': write {LR}=1e-6, with no blank"),
+        (f"{LR}= 1e-6", f"'1e-6' has a blank before it: write {LR}=1e-6, with no blank"),
         (f"{LR} =1e-6", f"has a blank before '=': write {LR}=1e-6"),
-        ('"data.train_files=[$A,$B]"', "an element of the list is empty"),
-        ('"data.train_files=[/a,$B]"', "an element of the list is empty"),
+        (
+            '"data.train_files=[$A,$B]"',
+            "$A and $B are not set, so that an element is empty: give --env A=… --env B=…",
+        ),
+        ('"data.train_files=[/a,$B]"', "$B is not set, so that an element is empty: give --env B=…"),
+        ('"data.train_files=[/a,]"', "an element of the list is empty: a comma too many"),
+        ("\N{EM DASH}config-name=x", "U+2014, no minus sign: write --config-name=x"),
         ("data.train_files=['/a', '/b']", "the list goes on in the next word"),
         ("trainer.default_local_dir=/cktrainer.save_freq=10", "a blank is missing before trainer.save_freq="),
         ("trainer.project_name=x+my.key=10", "a blank is missing before +my.key="),
         ("~trainer.default_hdfs_dir", "is null, and Hydra deletes no key that is null"),
         ("data.nothing_like_it=3", "a fork's key is read in the fork's checkout"),
+        ("data.nothing_like_it=3", "no release of veRL has it, so that the script seems to be a fork's"),
+        ("fork.agent.max_steps=3", "by a rule of yours (`trinity-compat rules init`)"),
+        ("reward_model.reward_kwargs='{n: 64}'", "to add it, write +reward_model.reward_kwargs={n: 64}"),
     ],
 )
 def test_the_cause_is_named_and_no_quotes_are_advised(words, advice):
     found = told(words)
+    assert len(found) == 1
     assert advice in found[0]
     assert "quote the value" not in found[0]
     assert "did you mean ~" not in found[0]
@@ -51,3 +61,9 @@ def test_the_cause_is_named_and_no_quotes_are_advised(words, advice):
 def test_no_suggestion_changes_a_meaning(key, meant):
     known = ["actor_rollout_ref.rollout.top_p", "reward_model.reward_manager", "critic.model.lora_rank"]
     assert did_you_mean(key, ["actor_rollout_ref.model.lora_rank", *known]) == meant
+
+
+def test_a_key_that_the_rollout_cannot_take_is_not_to_be_added():
+    (found,) = told("actor_rollout_ref.rollout.n_vote=64")
+    assert "rules init" in found
+    assert "write +" not in found

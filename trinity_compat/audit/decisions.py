@@ -71,7 +71,7 @@ def _rule(finding: Finding) -> str:
     """Return the draft for one key: its place, its finding, and rules to choose from, commented out."""
     where = f"{finding.where}: " if finding.where else ""
     near = did_you_mean(finding.key, sorted(key_index()[FLAVOURS[0]]))
-    choice = f"# {finding.key}: {{as: {near}}}\n" if near else ""
+    choice = f"# {finding.key}: {{as: {near}}}\n" if near and near != finding.key else ""
     reason = " ".join(finding.reason.split())
     return (
         f"# {where}{finding.key}={short(finding.value)}\n#   {finding.status}: {reason}\n"

@@ -20,6 +20,8 @@ PYTHON = re.compile(r"(python|pypy)(\d(\.\d+)?)?w?")
 OVERRIDE = re.compile(
     r"(\+\+|\+|~)?[A-Za-z_][\w@]*([./][\w@-]+)+(\[\d+\])?=|(\+\+|\+)[A-Za-z_][\w.]*=|--config-\w+=?"
 )
+# Characters that editors put in the place of a hyphen or a minus sign.
+OTHER_DASH = re.compile("[\u2010-\u2015\u2212]")
 # A training main by its last name: main_ppo, main_dapo, fully_async_main, sft_trainer, fsdp_sft_trainer.
 _TRAINING = re.compile(r"main_\w+|\w+_main|\w*_main_\w+|(\w+_)?trainer|sft_trainer_\w+")
 _NOT_TRAINING = re.compile(r"main_(eval|generation|gen|infer|inference|serve|server|merge)\w*|\w*_eval_main")
@@ -264,6 +266,11 @@ def is_training(module: str) -> bool:
     """Tell whether a module has the name of a training main."""
     last = module.rsplit(".", 1)[-1]
     return module == _EASY_R1 or (bool(_TRAINING.fullmatch(last)) and not _NOT_TRAINING.fullmatch(last))
+
+
+def with_hyphens(text: str) -> str:
+    """Return a word with hyphens for other dashes; a long one at its beginning stands for two."""
+    return OTHER_DASH.sub("-", re.sub("^[\u2014\u2015](?=\\w\\w)", "--", text))
 
 
 def is_launcher(word: str) -> bool:

@@ -17,7 +17,7 @@ from trinity_compat.translate.launch_view import KeyRefused
 from trinity_compat.translate.minimal import minimal
 from trinity_compat.translate.model import Severity, TranslateOptions, Translation
 from trinity_compat.translate.partial_findings import refusal_of_all, translate_partially
-from trinity_compat.translate.rows import rules_of
+from trinity_compat.translate.rows import load_rows, rules_of
 from trinity_compat.translate.set_overrides import with_assigned_keys
 from trinity_compat.translate.translator import refuse_other_mains, translate
 from trinity_compat.translate.trinity_reader import TrinityReader
@@ -119,9 +119,13 @@ def refuse_errors(effective: EffectiveConfig, others: Callable[[], Sequence[User
     if errors:
         more = [f"{found.where}: {found.message} ({found.code})" for found in errors[1:]]
         more += [f"{found.where}: {found.message}" for found in others()]
-        hint = f"veRL {version.value}: {version.why}" if (version := effective.version).stands_in else None
+        hints = [f"veRL {version.value}: {version.why}"] if (version := effective.version).stands_in else []
+        if (main := effective.launch.main) and (module := effective.launch.module) != main:
+            hints.append(f"{module} is not a main of veRL's: it is read as {main}, by its keys")
+        exact = load_rows().exact
+        hints += [f"{key}: {exact[key].why}" for key in effective.unknown if key in exact and exact[key].why]
         text = "\n".join([f"{errors[0].message} ({errors[0].code})", *more])
-        raise UserError(text, where=errors[0].where, hint=hint)
+        raise UserError(text, where=errors[0].where, hint="; ".join(hints) or None)
 
 
 def _refused_values(

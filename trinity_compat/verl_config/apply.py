@@ -19,6 +19,7 @@ from trinity_compat.verl_config.extra_keys import takes
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET
 from trinity_compat.verl_config.interpolate import Path, Resolver
 from trinity_compat.verl_config.merge import merge
+from trinity_compat.verl_config.releases import is_in_no_release
 from trinity_compat.verl_config.upgrade import row_for
 
 _ABSENT = object()
@@ -140,9 +141,25 @@ def _unknown(done: AppliedOverrides, given: GivenOverride, release: str) -> None
     hint = _instead(key) if release == f"verl {VERL}" else ""
     if not hint:
         near = did_you_mean(key, done.known)
-        hint = f"did you mean {near}?" if near else f"to add it, write +{given.override.line}; {_OF_A_FORK}"
+        hint = f"did you mean {near}?" if near else _added(done, given)
     done.unknown.append(key)
+    if not key:
+        done.refuse(
+            "TP201", given, f"Hydra would refuse '{given.override.line}': no key stands before the '='"
+        )
+        return
     done.refuse("TP201", given, f"Hydra would refuse {given.spelling}: {release} has no such key; {hint}")
+
+
+def _added(done: AppliedOverrides, given: GivenOverride) -> str:
+    """Return what is to be done with a key that no other one resembles."""
+    key, add = given.override.key, f"+{given.override.line}"
+    if takes(done.tree, key) or takes(done.tree, f"{key}."):
+        return f"to add it, write {add}"
+    if not is_in_no_release(key):
+        return f"another release of veRL has it: name that one with --verl-version, or write {add}"
+    fork = f"no release of veRL has it, so that the script seems to be a fork's: {_OF_A_FORK}"
+    return fork if takes(done.tree, key) is False else f"{fork}; where your own code reads it, write {add}"
 
 
 def _instead(key: str) -> str:

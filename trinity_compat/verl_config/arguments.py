@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import ARGUMENTS
+from trinity_compat.launch import entrypoints
 from trinity_compat.launch.model import Diagnostic, Launch, UnknownPiece, Word, WordPart
+from trinity_compat.launch.unset_variables import missing
 from trinity_compat.verl_config.grammar import (
     DELETE,
     Override,
@@ -48,7 +49,6 @@ _BARE = {
 _QUOTES = re.compile("[\u2018-\u201f]")
 _BLANKS = re.compile("[\u00a0\u2000-\u200b\u202f\u3000\ufeff]")
 _NOT_UTF_8 = re.compile("[\udc80-\udcff]")
-_DASH = re.compile("[\u2010-\u2015\u2212]")
 _NO_ELEMENT = re.compile(r"^\[\s*,|^\[.*,\s*[],]")
 _SECTIONS = "actor_rollout_ref|algorithm|critic|custom_reward_function|data|reward_model|reward|trainer"
 _SECOND_KEY = (
@@ -149,7 +149,10 @@ def read_arguments(launch: Launch) -> LaunchArguments:
     if len(words) > ARGUMENTS:
         where = words[ARGUMENTS].where
         raise UserError(f"a launch of more than {ARGUMENTS} overrides is not read", where=where)
-    for word, following in zip_longest(words, words[1:]):
+    explained = 0
+    for at, word in enumerate(words):
+        if at < explained:
+            continue
         if unknown := _open_key(word):
             notes.append(_unreadable(word, unknown))
             continue
@@ -159,7 +162,9 @@ def read_arguments(launch: Launch) -> LaunchArguments:
             if isinstance(error, SweepError):
                 notes.append(_sweep(word, multirun=flags.multirun))
             else:
-                notes.append(_refused(word, error, following.text if following else ""))
+                note, count = _refused(words, at, error)
+                notes.append(note)
+                explained = at + count
     own = tuple(item for item in given if not _is_hydras(item.override))
     hydra = tuple(item for item in given if _is_hydras(item.override))
     return LaunchArguments(flags, own, hydra, tuple(notes))
@@ -211,39 +216,69 @@ def _sweep(word: Word, *, multirun: bool) -> Diagnostic:
     return Diagnostic("TP209", message, word.where, "error")
 
 
-def _cause(text: str) -> str | None:
+def _cause(word: Word) -> str | None:
     """Return what quotes around the value would not repair."""
-    if dash := _DASH.search(text):
-        return f"{dash[0]} is U+{ord(dash[0]):04X}, no minus sign: write {_DASH.sub('-', text)}"
+    text = word.text
+    if dash := entrypoints.OTHER_DASH.search(text):
+        return f"{dash[0]} is U+{ord(dash[0]):04X}, no minus sign: write {entrypoints.with_hyphens(text)}"
     value = text.partition("=")[2].strip()
     joined = next(filter(None, (key.search(value) for key in _SECOND_KEY)), None)
     if joined and value[:1] not in tuple("[{'\""):
         return f"a blank is missing before {joined[0]}: does the line above end in a backslash without one?"
     if value.startswith("[") and not value.endswith("]"):
         return "the list goes on in the next word: quote the whole argument, and the variable that holds it"
+    if _NO_ELEMENT.search(value) and (names := [ref.name for ref in map(missing, word.parts) if ref]):
+        given = " ".join(f"--env {name}=…" for name in names)
+        listed = " and ".join(f"${name}" for name in names)
+        are = "is" if len(names) == 1 else "are"
+        return f"{listed} {are} not set, so that an element is empty: give {given}"
     if _NO_ELEMENT.search(value):
-        return "an element of the list is empty: is a variable in it not set, or a comma too many?"
+        return "an element of the list is empty: a comma too many, or a variable that is not set?"
     if value.endswith(",") and value.count(",") == 1:
         return f"remove the comma at its end: write {text.rstrip().rstrip(',')}"
     return None
 
 
-def _refused(word: Word, error: OverrideSyntaxError, following: str) -> Diagnostic:
-    text = word.text
-    if not text.strip(" \t\r\n\\"):
+def _refused(words: list[Word], at: int, error: OverrideSyntaxError) -> tuple[Diagnostic, int]:
+    """Return what is wrong with the word at ``at``, and the number of words that this explains."""
+    word, text, count = words[at], words[at].text, 1
+    if found := _blanks(words, at):
+        message, count = found
+    elif not text.strip(" \t\r\n\\"):
         why = "a line that ends in CR LF?" if "\r" in text else "a stray backslash or quotes in the script?"
         message = f"{text!r} is not an override: Hydra refuses it ({why})"
-    elif slip := _slip(text, following):
+    elif slip := _slip(text, words[at + 1].text if at + 1 < len(words) else ""):
         message = f"'{text}' {slip}"
-    elif cause := _cause(text):
+    elif cause := _cause(word):
         message = f"Hydra cannot read '{text}': {cause}"
+        count = _words_of_list(words, at)
     elif "=" not in text and not text.startswith(DELETE):
         message = f"'{text}' has no '=': Hydra refuses it"
         message += f"; write {text.strip()}=VALUE" if _KEY.fullmatch(text.strip()) else ""
     else:
         _, key, value = split_key(text)
         message = f"Hydra cannot read '{text}' ({error}); quote the value: {key}='\"{value}\"'"
-    return Diagnostic("TP204", message, word.where, "error")
+    return Diagnostic("TP204", message, word.where, "error"), count
+
+
+def _blanks(words: list[Word], at: int) -> tuple[str, int] | None:
+    """Describe blanks around an ``=``, and count the words that they make of one."""
+    before, key, after, value = (words[i].text if 0 <= i < len(words) else "" for i in range(at - 1, at + 3))
+    if _KEY.fullmatch(before[:-1]) and before.endswith("=") and "=" not in key:
+        return f"'{key}' has a blank before it: write {before}{key}, with no blank around '='", 1
+    if not _KEY.fullmatch(key) or not after.startswith("="):
+        return None
+    joined = f"{key}{after}{value if after == '=' else ''}"
+    return f"'{key}' has a blank before '=': write {joined}, with no blank around '='", 2 + (after == "=")
+
+
+def _words_of_list(words: list[Word], at: int) -> int:
+    """Return of how many words a list consists that bash has split, 1 for another word."""
+    if not words[at].text.partition("=")[2].startswith("["):
+        return 1
+    ends = (i for i in range(at, len(words)) if words[i].text.endswith("]"))
+    end = next(ends, at)
+    return end - at + 1 if not any("=" in word.text for word in words[at + 1 : end + 1]) else 1
 
 
 def _slip(text: str, following: str) -> str:
@@ -257,8 +292,6 @@ def _slip(text: str, following: str) -> str:
     key, _, value = text.partition("=")
     if value.startswith("~/"):
         return f"is refused by Hydra, and bash leaves a '~' after '=' as it is: write {key}=$HOME{value[1:]}"
-    if _KEY.fullmatch(text) and following.startswith("="):
-        return f"has a blank before '=': write {text}={following[1:] or 'VALUE'}, with no blank around '='"
     key, blank, value = text.strip().partition(" ")
     value = value.strip() if blank else following
     if "." in key and _KEY.fullmatch(key) and value and "=" not in value and not _KEY.fullmatch(value):

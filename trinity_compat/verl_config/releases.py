@@ -98,6 +98,12 @@ def key_index() -> Mapping[str, Any]:
     return _load("keys.json")
 
 
+def is_in_no_release(key: str) -> bool:
+    """Tell whether no release has the key, nor one below it."""
+    names = (name for flavour in FLAVOURS for name in key_index()[flavour])
+    return not any(name == key or name.startswith(f"{key}.") for name in names)
+
+
 def dataclass_fields() -> Mapping[str, list[str]]:
     """Return the field names of the pinned release's dataclasses, by ``_target_``."""
     return _load("fields.json")

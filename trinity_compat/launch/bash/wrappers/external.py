@@ -93,7 +93,12 @@ def _warn_of_missed(sh: Shell, fields: list[Value], name: str) -> None:
         missed = name not in programs.INERT and entrypoints.has_training_main(
             [name, *map(text_of, fields[1:])]
         )
-    if missed:
+    dashed = next((text for text in map(text_of, fields[1:]) if entrypoints.OTHER_DASH.match(text)), "")
+    if entrypoints.is_launcher(name) and dashed:
+        dash = f"{dashed[0]} (U+{ord(dashed[0]):04X}), which is not a hyphen"
+        instead = entrypoints.with_hyphens(dashed)
+        sh.warn("TP125", f"{dashed} begins with {dash}: {name} takes it for a file; write {instead}")
+    elif missed:
         sh.warn("TP109", f"{name} is not followed; a training main that it starts is missing here")
 
 
