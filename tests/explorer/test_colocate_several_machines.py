@@ -155,6 +155,36 @@ def test_engines_sleep_and_wake_on_every_gpu_that_ray_gave_the_trainer(
 
 
 @pytest.mark.runtime
+def test_on_a_user_s_ray_engines_of_one_machine_follow_the_trainer_too(
+    cluster, trainers, tmp_path, monkeypatch
+):
+    """Neighbours hold 12 of the 16 GPUs, and this process is on the head, which has none."""
+    monkeypatch.setenv(placement.USERS_RAY, "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    neighbours = [f"/jobs/neighbour{number}" for number in range(3)]
+    for job in (*neighbours, "/jobs/small"):
+        trainers(1, EACH, job)
+    monkeypatch.setattr(worker_group, "RolloutWorker", noting(tmp_path))
+    made = made_for(spec(2, job="/jobs/small", nodes=1))
+
+    async def devices(job):
+        tag = placement.tag_of(job)
+        return await trainer_devices.wait_for_devices(tag, EACH, lambda: None, limit_s=300)
+
+    async def go():
+        await made.start()
+        made.close()
+        return [await devices(job) for job in (*neighbours, "/jobs/small")]
+
+    *others, own = [
+        {(each.node, number) for each in machine for number in each.numbers} for machine in asyncio.run(go())
+    ]
+    seen = [json.loads(lines[0]) for lines in noted(tmp_path)]
+    assert {(node, number) for _, node, numbers in seen for number in numbers} == own and len(own) == EACH
+    assert not own & set().union(*others)
+
+
+@pytest.mark.runtime
 def test_a_trainer_that_ray_cannot_place_is_waited_for_and_told_of(cluster, monkeypatch):
     monkeypatch.setattr(trainer_devices, "_POLL_S", 0.0)
     monkeypatch.setattr(worker_group, "START_S", 0.0)
@@ -171,6 +201,12 @@ def test_a_trainer_that_ray_cannot_place_is_waited_for_and_told_of(cluster, monk
 @pytest.mark.parametrize("fields", [{"nodes": 1}, {"device": "cpu"}, {"mode": "both"}, {"mode": "bench"}])
 def test_elsewhere_nobody_looks_for_the_trainer_s_places(fields):
     assert not worker_group.EnginePlacement.of(spec(2, **fields), 0).tag
+
+
+def test_on_a_user_s_ray_those_of_one_machine_are_looked_for(monkeypatch):
+    monkeypatch.setenv(placement.USERS_RAY, "1")
+    assert worker_group.EnginePlacement.of(spec(2, nodes=1), 0).tag == placement.tag_of(JOB)
+    assert not worker_group.EnginePlacement.of(spec(2, nodes=1, device="cpu"), 0).tag
 
 
 def test_a_place_is_told_by_its_machine_and_the_first_gpu_that_it_sees(monkeypatch):

@@ -88,6 +88,24 @@ def test_a_head_without_a_gpu_asks_its_cluster(machine, monkeypatch, resources, 
     assert asked == ["10.0.0.1:6379"]
 
 
+@pytest.mark.parametrize(
+    ("resources", "count"),
+    [
+        ({"CPU": 4.0, "node:10.0.0.1": 1.0, "node:__internal_head__": 1.0}, 1),
+        ({"GPU": 8.0, "node:10.0.0.1": 1.0, "node:10.0.0.2": 1.0, "node:__internal_head__": 1.0}, 2),
+        (None, 1),
+    ],
+)
+def test_a_cluster_s_machines_are_counted_and_one_that_does_not_answer_counts_as_one(
+    machine, monkeypatch, resources, count
+):
+    assert devices.machines_here() == 1
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    told = json.dumps(resources) if resources else ""
+    monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=told))
+    assert devices.machines_here() == count
+
+
 def test_a_cluster_that_does_not_answer_is_said(machine, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
 

@@ -320,10 +320,18 @@ def test_weights_of_turns_on_several_machines_lie_where_all_of_them_look():
     assert made.spec.sync.method == "checkpoint" and made.spec.sync.directory == f"{made.job.root}/weights"
     assert any("every machine must see the job's folder" in note for note in made.notes)
     memory = "synchronizer.sync_method=memory"
-    with pytest.raises(UserError, match="engines on 2 machines do not see the memory of one") as error:
+    with pytest.raises(UserError, match="on any of 2 machines do not see the memory of one") as error:
         planned(*words, device="cuda", sets=(memory,))
     assert "synchronizer.sync_method=checkpoint" in error.value.hint
     assert planned(*MEGATRON, device="cuda", sets=(memory,)).spec.sync.method == "memory"
+
+
+def test_on_a_user_s_cluster_one_machine_s_weights_lie_where_any_machine_looks(monkeypatch):
+    """Ray may place the run on another machine than the command's."""
+    monkeypatch.setattr("trinity_compat.run.plan.colocate.machines_here", lambda: 3)
+    made = planned(*MEGATRON, device="cuda")
+    assert (made.spec.mode, made.spec.sync.method) == ("colocate", "checkpoint")
+    assert any("every machine must see the job's folder" in note for note in made.notes)
 
 
 @pytest.mark.parametrize(

@@ -633,6 +633,16 @@ def test_an_unknown_log_level_is_refused():
         planned(sets=("log.level=loud",))
 
 
+@pytest.mark.parametrize("users", [False, True])
+def test_both_sides_are_told_whose_ray_they_join(monkeypatch, users):
+    """On a user's, engines in turns look up the devices that Ray gives the trainer."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if users:
+        monkeypatch.setenv("RAY_ADDRESS", "ray:1")
+    told = ["TRINITY_COMPAT_USERS_RAY" in command.env for command in commands_of(planned(), "ray:1")]
+    assert told == [users] * 2
+
+
 def test_a_log_that_the_environment_names_has_one_writer(monkeypatch):
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/x/metrics.jsonl")
     monkeypatch.setenv("WANDB_RUN_ID", "abc")

@@ -62,8 +62,11 @@ def trained(given):
     main._train_on_answers(given, config, None, SimpleNamespace(note=None, record_call=None))
 
 
-def test_places_come_before_the_turn_and_the_trainer_is_built_in_them(order):
-    trained(spec(2))
+@pytest.mark.parametrize(("nodes", "users"), [(2, False), (1, True)])
+def test_places_come_before_the_turn_and_the_trainer_is_built_in_them(order, monkeypatch, nodes, users):
+    if users:
+        monkeypatch.setenv(placement.USERS_RAY, "1")
+    trained(spec(nodes))
     assert order == ["placed", "turn", f"built in pool of {placement.tag_of('/jobs/one')}"]
 
 

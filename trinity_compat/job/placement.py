@@ -8,6 +8,7 @@ engine gets a group of its own on a machine that the trainer can spare.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import time
 import uuid
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 CPUS_PER_GPU = 3  # max_colocate_count of verl 0.9.1's ResourcePoolManager
 ENGINES = "trinity_compat_engines"
+USERS_RAY = "TRINITY_COMPAT_USERS_RAY"  # the supervisor's word that Ray is not the run's own
 TRAINER = "verl_group"  # in the names that verl 0.9.1's RayResourcePool gives
 PENDING_S = 60.0
 _LOOK_S = 5.0
@@ -44,6 +46,16 @@ def cpus_for(spec: RunSpec) -> int:
     processes = int(trainer["nnodes"]) * int(trainer["n_gpus_per_node"])
     queue = 1 + int(trainer["nnodes"]) if spec.trainer == "v1" else 0  # TransferQueue
     return processes * (CPUS_PER_GPU if spec.device != "cpu" else 1) + queue + _SPARE_CPUS
+
+
+def follows_trainer(spec: RunSpec) -> bool:
+    """Return whether engines in turns look up the devices that Ray gives the trainer, which is placed first.
+
+    On one machine with a Ray of the run's own all GPUs are the run's. Elsewhere Ray chooses among machines,
+    and among GPUs of which others may have some.
+    """
+    chosen = int(spec.verl["trainer"]["nnodes"]) > 1 or USERS_RAY in os.environ
+    return spec.mode == "colocate" and spec.device != "cpu" and chosen
 
 
 def engine_nodes(

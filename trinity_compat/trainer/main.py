@@ -156,8 +156,8 @@ def _train_with_v1(
 def _reserve_shared_devices(
     config: DictConfig, spec: RunSpec, heart: LeaseHeartbeat
 ) -> RayResourcePool | None:
-    """Reserve the pool before the first turn, where engines on several machines share its devices."""
-    if spec.mode != "colocate" or spec.device == "cpu" or int(config.trainer.nnodes) == 1:
+    """Reserve the pool before the first turn, where engines in turns look up its devices."""
+    if not placement.follows_trainer(spec):
         return None
     with placement.report_when_pending(placement.TRAINER, heart.note):
         return reserve_pool(config, placement.tag_of(spec.job_dir))

@@ -1,4 +1,4 @@
-"""The devices of a trainer on several machines, for engines that use them in turns with it.
+"""The devices that Ray gives a trainer, for engines that use them in turns with it.
 
 veRL's trainer has a placement group for each of its machines, with a bundle for each of its GPUs
 (``RayResourcePool``, verl 0.9.1). Ray chooses the machines, and the GPU of each bundle: a task in each bundle

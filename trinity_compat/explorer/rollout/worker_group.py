@@ -43,7 +43,7 @@ class EnginePlacement:
 
     ``trainer``: its nodes and the GPUs of each, (0, 0) for none on this Ray; this is number ``index`` of
     ``explorers``, each of which places as many engines. ``tag``: of the trainer's placement group, where the
-    engines use its devices on several machines.
+    engines look up its devices.
     """
 
     trainer: tuple[int, int] = (0, 0)
@@ -56,7 +56,7 @@ class EnginePlacement:
         """Placement of a run's explorer; each command of a split run has a separate Ray."""
         trainer = spec.verl["trainer"]
         sizes = int(trainer["nnodes"]), int(trainer["n_gpus_per_node"])
-        if spec.mode == "colocate" and spec.device != "cpu" and sizes[0] > 1:
+        if placement.follows_trainer(spec):
             return cls(sizes, tag=placement.tag_of(spec.job_dir))
         return cls(sizes, spec.explorers, index) if spec.mode == "both" else cls()
 
@@ -177,7 +177,7 @@ class RolloutWorkers:
         return self._loads.room()
 
     async def _trainer_devices(self, check: Callable[[], None], limit_s: float) -> list[Devices]:
-        """Return the devices of each engine, where these are a trainer's on several machines; else none."""
+        """Return the devices of each engine, where these are those that Ray gives a trainer; else none."""
         if not (tag := self._place.tag):
             return []
         nodes, each = self._place.trainer

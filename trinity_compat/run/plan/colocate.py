@@ -9,6 +9,7 @@ from typing import get_args
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec
+from trinity_compat.run.plan.devices import machines_here
 
 _METHOD = "synchronizer.sync_method"
 NCCL_ASKED = f"{_METHOD}=nccl"  # as one of --set
@@ -46,13 +47,16 @@ def _unfit(sync: SyncSpec, machines: int) -> str:
     if sync.method == "nccl":
         return "both sides are on the same devices, and NCCL takes a device once"
     if sync.method == "memory" and machines > 1:
-        return f"engines on {machines} machines do not see the memory of one"
+        return f"processes on any of {machines} machines do not see the memory of one"
     return ""
 
 
 def machines(device: str, nodes: int) -> int:
-    """Return the number of machines with devices of the run; all processes on a CPU count as one."""
-    return 1 if device == "cpu" else nodes
+    """Return the number of machines on which the run's processes may be; on a CPU they are on one.
+
+    Ray may place a run of one machine on any of a user's cluster, other than the command's.
+    """
+    return 1 if device == "cpu" else max(nodes, machines_here())
 
 
 def check(spec: RunSpec) -> None:

@@ -24,6 +24,7 @@ _HIDDEN = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
 # Under WSL2 there is no /dev/nvidia*: the GPU is behind /dev/dxg, NVIDIA's library beside it.
 _NVIDIA = (("/dev/nvidiactl",), ("/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1"))
 _OTHERS = {"npu": "/dev/davinci_manager", "rocm": "/dev/kfd"}
+_NODE, _HEAD = "node:", "node:__"  # Ray's names of machines, by address, and its mark of the head
 _KIND = "accelerator_type"  # Ray's names of what its nodes have: accelerator_type:H100
 _REFUSED = {
     "npu": "an Ascend NPU",
@@ -76,6 +77,16 @@ def gpus_here(device: str) -> int:
         return len([name for name in shown.split(",") if name.strip() not in ("", "-1")])
     found = [path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()]
     return len(found) or _listed()
+
+
+def machines_here() -> int:
+    """Return the machines of RAY_ADDRESS's cluster; 1 without one, and for one that does not answer."""
+    address = os.environ.get(_RAY_OF_USER)
+    try:
+        resources = _cluster_resources(address) if address else {}
+    except UserError:
+        return 1
+    return max(1, sum(name.startswith(_NODE) and not name.startswith(_HEAD) for name in resources))
 
 
 def _listed() -> int:

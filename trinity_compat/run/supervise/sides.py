@@ -14,6 +14,7 @@ from trinity_compat.common import python_command
 from trinity_compat.common.parent_watch import SUPERVISOR
 from trinity_compat.explorer.rewards.reward_model import address as reward_model
 from trinity_compat.explorer.teachers import address as teachers
+from trinity_compat.job import placement
 from trinity_compat.job.distillation import is_distilled
 from trinity_compat.job.restarts import OWN_CHECKPOINT
 from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
@@ -92,6 +93,7 @@ def _command(plan: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_ad
         # After the terminal's variables: the YAML's win.
         **({} if role == "trainer" else plan.spec.env),
         "RAY_ADDRESS": ray_address,
+        **({placement.USERS_RAY: "1"} if "RAY_ADDRESS" in os.environ else {}),
         # Every line counts in the search for what ended a worker.
         "RAY_DEDUP_LOGS": "0",
         "TENSORBOARD_DIR": str(job.tensorboard(role if name == f"{role}_0" else name)),
