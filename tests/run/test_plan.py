@@ -56,6 +56,19 @@ def test_without_progress_a_run_waits_ten_minutes_or_as_long_as_is_written():
             asking("fixed", stall_timeout=wrong)
 
 
+PENALTY = "actor_rollout_ref.rollout.repetition_penalty"
+
+
+def test_a_penalty_that_stock_verl_ignores_is_said_with_the_way_back():
+    (told,) = [note for note in planned(f"+{PENALTY}=1.05").notes if PENALTY in note]
+    assert told.startswith(f"{PENALTY}=1.05 acts here, though stock veRL samples with 1.0")
+    way = told.split("--set ")[1]
+    for words, sets in (((), ()), ((f"+{PENALTY}=1",), ()), ((f"+{PENALTY}=1.05",), (way,))):
+        made = planned(*words, sets=sets)
+        assert not [note for note in made.notes if "acts here" in note]
+        assert made.spec.verl["actor_rollout_ref"]["rollout"].get("repetition_penalty", 1.0) == 1.0
+
+
 def test_steps_are_verl_s_inside_and_shown_in_both_units():
     made = planned("trainer.total_training_steps=40")
     assert (made.spec.updates_per_step, made.spec.total_steps) == (2, 40)

@@ -631,6 +631,12 @@ def test_a_taskset_may_be_sampled_in_its_own_way(workflow, tmp_path):
     assert "taskset_sampling" not in plan_of(tmp_path, BASE).spec.verl["data"]
 
 
+def test_a_penalty_of_trinity_rft_s_own_is_what_it_asks_for(tmp_path):
+    made = plan_of(tmp_path, merged(BASE, {"explorer": {"rollout_model": {"repetition_penalty": 1.05}}}))
+    assert made.spec.verl["actor_rollout_ref"]["rollout"]["repetition_penalty"] == 1.05
+    assert not [note for note in made.notes if "repetition_penalty" in note]
+
+
 @pytest.mark.parametrize("workflow", [None, "math_workflow"])
 def test_each_eval_taskset_has_its_own_number_of_answers(workflow, tmp_path):
     input_ = {"eval_tasksets": [TASKSET, {**TASKSET, "repeat_times": 4}], "default_workflow_type": workflow}

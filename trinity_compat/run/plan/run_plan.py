@@ -143,7 +143,8 @@ def closing_notes(request: RunRequest, launch: VerlView, verl: VerlView, spec: R
     # A dry run predicts the modes (run/advice.py).
     idle = [] if request.options.dry_run else _idle_note(spec, launch)
     of_training = [*_filter_note(verl), *idle, *_save_freq_note(verl, spec)]
-    notes = [] if spec.serve else [*of_training, *_lora_note(verl), *_sampling_note(verl)]
+    of_sampling = [*_sampling_note(verl), *_penalty_note(request, verl)]
+    notes = [] if spec.serve else [*of_training, *_lora_note(verl), *of_sampling]
     rounded = verl_from_trinity.rounded_offset(request.trinity)
     return [*notes, *replayed, *database, *([rounded] if rounded else [])]
 
@@ -164,6 +165,18 @@ def _sampling_note(verl: VerlView) -> list[str]:
         f" log-probabilities at {trained}, the first taskset's"
         for name, sampling in (own or {}).items()
         if name.startswith("train/") and sampling.get("temperature", trained) != trained
+    ]
+
+
+def _penalty_note(request: RunRequest, verl: VerlView) -> list[str]:
+    """A veRL launch's penalty, which stock's agent loops replace by 1.0 (verl 0.9.1, agent_loop.py)."""
+    key = "actor_rollout_ref.rollout.repetition_penalty"
+    penalty = value_at(verl.tree, key)
+    if penalty in (None, 1) or not verl_from_trinity.from_launch(request.written):
+        return []
+    return [
+        f"{key}={penalty} acts here, though stock veRL samples with 1.0: for that, --set"
+        f" trainer.trainer_config.trinity_compat.verl.{key}=1.0"
     ]
 
 
