@@ -28,6 +28,7 @@ from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, l
 from trinity_compat.launch.bash.tree import ParsedText
 from trinity_compat.launch.bash.wrappers import external
 from trinity_compat.launch.entrypoints import NO_USER_MAINS
+from trinity_compat.launch.job_files import hydra_records
 from trinity_compat.launch.model import Reading, UnknownPiece
 
 SYNTAX_ERROR = "TP001"
@@ -142,7 +143,12 @@ def read_text(
     mains: Mapping[str, str] = NO_USER_MAINS,
 ) -> Reading:
     """Read the text of a shell script; parameters as for `read_script`."""
-    return _read(lambda: _shell(name, cwd, env or {}, args, given, mains), text)
+    contents = hydra_records.of_log(name, text)
+
+    def start() -> Shell:
+        return _shell(name, cwd, env or {}, args, given, mains)
+
+    return _read(start, text) if contents is None else _read_contents(start, contents)
 
 
 def _read(start: Callable[[], Shell], text: str) -> Reading:

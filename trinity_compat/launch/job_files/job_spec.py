@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.launch.bash.traced_text import Value, lines_of, literal
+from trinity_compat.launch.entrypoints import PPO
+from trinity_compat.launch.job_files import hydra_records
 from trinity_compat.launch.ray_submit import env_vars
 from trinity_compat.launch.source_contents import Contents, SourceCommand
 from trinity_compat.launch.yaml_nodes import documents, elements, is_scalar, mapping, placed, plain_text
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from yaml import Node
 
 SKYPILOT, KUBERNETES, RAY = "a SkyPilot task", "a Kubernetes manifest", "a Ray job"
-COMPOSE = "a compose file"
+COMPOSE, OVERRIDES = "a compose file", "the overrides of a run, as Hydra keeps them"
 _OF_SERVICE = {"image", "build", "command", "entrypoint", "extends"}
 _OF_SKYPILOT = {"resources", "setup", "num_nodes", "workdir", "envs", "file_mounts", "name"}
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
@@ -56,6 +58,9 @@ def read(name: str, text: str) -> Contents:
             where=Where(name),
             hint="translate and audit take a veRL configuration in YAML",
         )
+    if kind == OVERRIDES:
+        note = f"{kind}: the main is the one of hydra.yaml beside it, or {PPO}"
+        return Contents((hydra_records.of_overrides(name, found[0]),), note)
     if kind == COMPOSE:
         note = f"{kind}: the commands of its services are read, as `docker compose up` starts them"
         return Contents((_of_compose(name, text),), note)
@@ -68,6 +73,8 @@ def _kind_of(nodes: list[Node]) -> str | None:
 
 
 def _kind(node: Node) -> str | None:
+    if hydra_records.are_overrides(node):
+        return OVERRIDES
     keys = set(mapping(node))
     if {"apiVersion", "kind"} <= keys:
         return KUBERNETES

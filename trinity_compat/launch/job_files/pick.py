@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.readable_files import named_content
-from trinity_compat.launch.job_files import job_spec
+from trinity_compat.launch.job_files import hydra_records, job_spec
 from trinity_compat.launch.python import notebook, script
 from trinity_compat.launch.source_contents import Contents
 
@@ -27,15 +27,16 @@ def contents_of(
         return script.read(name, text, args, env)
     if name.endswith(".ipynb"):
         return notebook.read(name, text, env)
-    return job_spec.read(name, text) if name.endswith(_YAML) else None
+    return job_spec.read(name, text) if name.endswith(_YAML) else hydra_records.of_log(name, text)
 
 
 def is_job(path: str) -> bool:
-    """Return whether a YAML file is the specification of a job, not a configuration of veRL's."""
+    """Return whether a file is the specification of a job or the record of a run."""
     try:
-        return path.endswith(_YAML) and job_spec.kind_of(named_content(path, _LARGEST).decode()) is not None
+        text = named_content(path, _LARGEST).decode()
     except (UserError, UnicodeDecodeError):
         return False
+    return job_spec.kind_of(text) is not None if path.endswith(_YAML) else hydra_records.is_log(text)
 
 
 def is_configuration(path: str) -> bool:
