@@ -44,7 +44,9 @@ def test_a_command_of_each_mode_plans_that_mode(script):
     assert found["stock veRL, lockstep"]["command"] is None
     command = found["fully_async, staleness 2"]["command"]
     # r = 2 updates to a veRL step
-    assert command.startswith("trinity-compat run run.sh --set synchronizer.sync_style=fully_async")
+    split = "trinity-compat run run.sh --mode both --set synchronizer.sync_style=fully_async"
+    assert command.startswith(split)
+    assert found["turns on all GPUs"]["command"] == "trinity-compat run run.sh"
     assert "max_staleness=4 --set explorer.rollout_model.engine_num=" in command
     planned = CliRunner().invoke(cli, [*command.split()[1:], "--dry-run", "--device", "cuda"])
     assert "# sync      fully_async" in planned.output, planned.exception

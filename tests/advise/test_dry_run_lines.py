@@ -18,7 +18,7 @@ def lines(tmp_path, *sets, device="cuda", mode=None, **changed):
 
 
 def test_a_plan_that_waits_is_told_what_is_faster(tmp_path):
-    plan, (uses, faster, predicted) = lines(tmp_path)
+    plan, (uses, faster, predicted) = lines(tmp_path, mode="both")
     assert uses.startswith("uses      about 4") and uses.endswith("on 4 + 4 GPUs")  # half, less the handover
     assert "fully_async" in faster and "`--set synchronizer.sync_style=fully_async " in faster
     assert "assumed from data.max_response_length=2048" in predicted
@@ -28,13 +28,13 @@ def test_a_plan_that_waits_is_told_what_is_faster(tmp_path):
 
 def test_turns_that_have_not_run_on_so_many_gpus_say_so(tmp_path):
     long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}  # training takes most of a step
-    _, (_, faster, _) = lines(tmp_path, **long)
+    _, (_, faster, _) = lines(tmp_path, mode="both", **long)
     assert "`--mode colocate` (not run on 8 GPUs yet: docs/gpu.md)" in faster
 
 
 def test_a_plan_that_is_the_fastest_is_told_so(tmp_path):
     long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}
-    _, (uses, faster, _) = lines(tmp_path, mode="colocate", **long)
+    _, (uses, faster, _) = lines(tmp_path, **long)
     assert uses.endswith("on 8 GPUs in turns")
     assert "no mode of `run` at this split" in faster
 

@@ -19,7 +19,7 @@ TOKENS = 64 * 4 * (ANSWER + PROMPT)  # of a step
 
 def job(folder, name, *sets, answers=True, steps=5):
     """A job of the script, with 4 + 4 GPUs; returns its folder."""
-    options = RunOptions(sets=sets, dry_run=True, device="cuda", job=str(folder / "job"))
+    options = RunOptions(sets=sets, dry_run=True, device="cuda", job=str(folder / "job"), mode="both")
     ((source, rest),) = dry_run.sources(name, (), options)
     spec = make_plan(source.config, rest, cwd=folder, device="cuda").spec
     (folder / "job" / "config").mkdir(parents=True)

@@ -38,9 +38,9 @@ def told(made, words):
     ("words", "options", "taken"),
     [
         # Nothing is given: veRL's default of 0.5 leaves room for a trainer on the same GPUs.
-        ((EIGHT,), {}, 0.8),
+        ((EIGHT,), {}, 0.5),
+        ((EIGHT,), {"mode": "both"}, 0.8),
         ((EIGHT,), {"mode": "explore"}, 0.8),
-        ((EIGHT,), {"mode": "colocate"}, 0.5),
         ((), {}, 0.5),
         ((EIGHT, *OWN), {}, 0.5),
         ((EIGHT,), {"device": "cpu"}, 0.5),
@@ -63,7 +63,7 @@ def test_engines_on_own_devices_take_more_memory_only_by_default(words, options,
 
 def test_the_yaml_says_what_the_engine_is_given():
     config = source(EIGHT)[0].config
-    made = make_plan(config, RunOptions(), cwd=Path("/work"), device="cuda")
+    made = make_plan(config, RunOptions(mode="both"), cwd=Path("/work"), device="cuda")
     assert config["explorer"]["rollout_model"]["gpu_memory_utilization"] == memory(made) == 0.8
     assert engine_arguments(made.spec.verl, model_path="/m", device="cuda")["gpu_memory_utilization"] == 0.8
 
@@ -75,7 +75,7 @@ def test_an_edit_of_the_yaml_wins():
 
 
 def test_sides_in_turns_are_told_that_the_yaml_s_default_is_for_a_split():
-    (line,) = told(planned(EIGHT, mode="colocate", device="cuda"), f"{MEMORY} = 0.5: ")
+    (line,) = told(planned(EIGHT, device="cuda"), f"{MEMORY} = 0.5: ")
     assert "gpu_memory_utilization=0.8 is for a split" in line
 
 
@@ -88,9 +88,9 @@ def test_a_yaml_by_hand_means_what_it_says():
 @pytest.mark.parametrize(
     ("words", "options", "share"),
     [
-        ((EIGHT,), {}, "50 %"),
+        ((EIGHT,), {"mode": "both"}, "50 %"),
         ((EIGHT,), {"sets": (f"{ENGINES}=6",)}, "25 to 75 %"),
-        ((EIGHT, "trainer.nnodes=2"), {}, "50 %"),
+        ((EIGHT, "trainer.nnodes=2"), {"mode": "both"}, "50 %"),
         # 4 for generation, 2 for the reward model and 2 for training
         ((EIGHT, "reward_model.enable=True", "reward_model.model.path=/m"), {}, "25 to 75 %"),
     ],

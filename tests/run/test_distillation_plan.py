@@ -52,7 +52,7 @@ def gpus(*words, **options):
     ],
 )
 def test_teachers_have_gpus_beside_the_launch_s(words, note):
-    without = gpus(f"{N}=8")[0]
+    without = gpus(f"{N}=8", mode="both")[0]
     split, notes, _ = gpus(f"{N}=8", *words)
     assert split == {**without, "teachers": 4}
     assert note in notes

@@ -39,7 +39,7 @@ def sizes(made):
     ],
 )
 def test_ranks_become_engines_and_experts_are_spread_over_one(words, expected):
-    assert sizes(planned(EIGHT, *words, device="cuda")) == expected
+    assert sizes(planned(EIGHT, *words, device="cuda", mode="both")) == expected
 
 
 def test_gpus_of_the_rollout_s_own_hold_the_same_engines():
@@ -48,7 +48,7 @@ def test_gpus_of_the_rollout_s_own_hold_the_same_engines():
 
 
 def test_what_becomes_of_the_ranks_is_told():
-    told = "\n".join(planned(EIGHT, f"{TP}=2", f"{DP}=2", device="cuda").notes)
+    told = "\n".join(planned(EIGHT, f"{TP}=2", f"{DP}=2", device="cuda", mode="both").notes)
     assert f"{DP}=2: 2 engines of 2 GPU(s)" in told
     assert "4 for generation (2 engine(s) of 2)" in told
     told = "\n".join(planned(EIGHT, f"{TP}=2", f"{DP}=2", f"{EP}=4", device="cuda").notes)

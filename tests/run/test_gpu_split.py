@@ -6,19 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_plan import planned, source
+import yaml
+from test_plan import ENV, SCRIPT, planned, source
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import put
 from trinity_compat.compare import breakdown
 from trinity_compat.compare.model import Series, Side
 from trinity_compat.compare.sources import job
 from trinity_compat.job.gpus import check_gpus, engine_count, shares
 from trinity_compat.job.placement import engine_nodes
+from trinity_compat.launch import read_script
 from trinity_compat.run.plan import gpu_split
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.gpu_split import split_gpus
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.plan.verl_view import VerlView
+from trinity_compat.translate import TranslateOptions, translate_launch
 from trinity_compat.translate.sections.gpus import GpuBudget
 from trinity_compat.verl_config import compose_pinned
 
@@ -51,23 +55,109 @@ def gpus(*words, sets=(), **options):
         (["trainer.n_gpus_per_node=3", "trainer.nnodes=2", f"{TP}=2"], [], ((1, 2), (1, 4), 1, 1)),
         (["trainer.n_gpus_per_node=8"], [f"{ENGINES}=6"], ((1, 2), (1, 6), 1, 1)),
         (["trainer.n_gpus_per_node=8"], ["trainer.n_gpus_per_node=4"], ((1, 2), (1, 2), 1, 1)),
-        (["trainer.n_gpus_per_node=1"], [f"{ENGINES}=2"], ((1, 1), (0, 1), 1, 1)),
-        (["trainer.n_gpus_per_node=1"], [], ((1, 1), (0, 1), 1, 1)),  # one GPU: both take turns
+        (["trainer.n_gpus_per_node=1"], [f"{ENGINES}=2"], ((1, 1), (1, 2), 1, 1)),
+        (["trainer.n_gpus_per_node=1"], [], ((1, 1), (0, 1), 1, 1)),
     ],
 )
 def test_the_launch_s_gpus_are_split(words, sets, split):
-    assert gpus(*words, sets=tuple(sets)) == split
+    assert gpus(*words, sets=tuple(sets), mode="both") == split
 
 
 N = "trainer.n_gpus_per_node"
+SERVED = ("reward_model.enable=True", "reward_model.model.path=/m")
+TEACHERS = (
+    "distillation.enabled=True",
+    "distillation.nnodes=1",
+    "distillation.n_gpus_per_node=2",
+    "distillation.teacher_models.teacher_model.model_path=org/teacher",
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        (f"{TP}=2",),
+        (f"{TP}=8",),
+        (f"{SP}=8",),
+        ("trainer.nnodes=2",),
+        ("trainer.use_v1=True",),
+        ("actor_rollout_ref.model.lora_rank=8",),
+        (f"{ROLLOUT}.data_parallel_size=8", f"{ROLLOUT}.expert_parallel_size=8"),
+    ],
+)
+def test_a_launch_takes_turns_on_all_of_its_gpus_as_in_verl(words):
+    made = planned(f"{N}=8", *words, device="cuda")
+    verl = made.spec.verl
+    assert made.spec.mode == "colocate"
+    every = 8 * verl["trainer"]["nnodes"]
+    assert shares(verl, device="cuda", mode="colocate", explorers=1) == {"trainer": every}
+    rollout = verl["actor_rollout_ref"]["rollout"]
+    assert engine_count(rollout, "cuda") * rollout["tensor_model_parallel_size"] == every
+    assert f"{every} GPUs" in " ".join(note for note in made.notes if " in turns: " in note)
+    # Nothing was lowered for a share.
+    assert not [note for note in made.notes if "share of the GPUs holds no more" in note]
+    assert planned(f"{N}=8", *words, device="cpu").spec.mode == "both"
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ((), {"mode": "both"}),
+        ((), {"explorers": 2}),
+        ((), {"sets": (f"{ENGINES}=4",)}),
+        ((), {"sets": ("mode=both",)}),
+        ((), {"sets": ("synchronizer.sync_offset=2",)}),
+        ((), {"sets": ("synchronizer.sync_style=fully_async",)}),
+        ((), {"sets": ("synchronizer.sync_method=nccl",)}),
+        ((f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=4"), {}),
+        (SERVED, {}),
+        (TEACHERS, {}),
+        (("trainer.use_v1=True", "trainer.v1.trainer_mode=colocate_async"), {}),
+        # Stock veRL ends at its first update: 8 ranks do not divide the mini-batch, and 4 do.
+        (("data.train_batch_size=4", f"{ACTOR}.ppo_mini_batch_size=1", f"{ROLLOUT}.n=4"), {}),
+    ],
+)
+def test_a_launch_is_split_where_something_asks_for_a_split_or_needs_one(words, options):
+    spec = planned(f"{N}=8", *words, device="cuda", **options).spec
+    assert spec.mode == "both"
+    assert shares(spec.verl, device="cuda", mode="both", explorers=spec.explorers)["explorer"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "mode"),
+    [
+        (None, None, "colocate"),
+        (ENGINES, 6, "both"),
+        ("cluster.gpu_per_node", 4, "colocate"),
+        ("mode", "colocate", "colocate"),
+        ("synchronizer.sync_offset", 2, "both"),
+    ],
+)
+def test_an_edit_of_the_yaml_s_split_asks_for_it(path, value, mode):
+    config = json.loads(json.dumps(source(f"{N}=8")[0].config))
+    if path:
+        put(config, path, value)
+    spec = make_plan(config, RunOptions(), cwd=Path("/work"), device="cuda").spec
+    assert spec.mode == mode
+    whole = sum(shares(spec.verl, device="cuda", mode=mode, explorers=1).values())
+    assert whole == config["cluster"]["gpu_per_node"]
+
+
+def test_rollout_gpus_of_a_yaml_are_a_split_that_was_asked_for():
+    launch = read_script(SCRIPT, env=ENV, args=(f"{N}=8",)).launches[0]
+    config = yaml.safe_load(translate_launch(launch, TranslateOptions(rollout_gpus=6))[1])
+    spec = make_plan(config, RunOptions(), cwd=Path("/work"), device="cuda").spec
+    assert shares(spec.verl, device="cuda", mode=spec.mode, explorers=1) == {"trainer": 2, "explorer": 6}
 
 
 @pytest.mark.parametrize(
     ("words", "options", "trainer", "rollout"),
     [
-        ([f"{N}=8"], {}, 4, 4),  # the report used to say 4 + 1
-        ([f"{N}=8", f"{TP}=2"], {}, 4, 4),
-        ([f"{N}=8", f"{TP}=8"], {}, 4, 4),  # halved to 4
+        ([f"{N}=8"], {}, 8, 0),
+        ([f"{N}=8"], {"mode": "both"}, 4, 4),  # the report used to say 4 + 1
+        ([f"{N}=8", f"{TP}=2"], {"mode": "both"}, 4, 4),
+        ([f"{N}=8", f"{TP}=8"], {"mode": "both"}, 4, 4),  # halved to 4
         ([f"{N}=8", f"{TP}=2"], {"explorers": 2}, 4, 4),
         ([f"{N}=8"], {"explorers": 4}, 4, 4),
         ([f"{N}=8"], {"sets": (f"{ENGINES}=6",)}, 2, 6),
@@ -105,7 +195,7 @@ MEGATRON_OF_12 = (
 
 def test_a_trainer_that_fills_no_whole_nodes_has_a_part_of_each():
     """12 GPUs for one model on 3 nodes of 8: 4 of each node, and an engine of 4 beside them."""
-    made = planned(*MEGATRON_OF_12, f"{TP}=4", device="cuda")
+    made = planned(*MEGATRON_OF_12, f"{TP}=4", device="cuda", mode="both")
     trainer, rollout = made.spec.verl["trainer"], made.spec.verl["actor_rollout_ref"]["rollout"]
     assert (trainer["nnodes"], trainer["n_gpus_per_node"]) == (3, 4)
     assert (engine_count(rollout, "cuda"), rollout["tensor_model_parallel_size"]) == (3, 4)
@@ -230,7 +320,8 @@ def test_the_yaml_s_cluster_wins_over_the_launch_s_gpus_once_it_was_edited():
 
 
 def test_the_split_is_told_and_what_was_lowered_for_it():
-    notes = "\n".join(planned("trainer.n_gpus_per_node=8", f"{TP}=8", f"{SP}=8", device="cuda").notes)
+    made = planned("trainer.n_gpus_per_node=8", f"{TP}=8", f"{SP}=8", device="cuda", mode="both")
+    notes = "\n".join(made.notes)
     assert "8 GPUs = 4 for generation (1 engine(s) of 4) + 4 for training; --set" in notes
     assert "rollout.tensor_model_parallel_size = 4: the explorer's share" in notes
     assert "actor.ulysses_sequence_parallel_size = 4: the trainer's share" in notes
@@ -268,8 +359,11 @@ MEGATRON = (
 )
 
 
-def test_sizes_that_need_every_gpu_take_turns_as_in_verl():
-    made = planned(*MEGATRON, f"{TP}=2", device="cuda")
+AHEAD = ("synchronizer.sync_offset=2",)  # asks for a split, unlike the launch itself
+
+
+def test_sizes_that_need_every_gpu_take_turns_whatever_asks_for_a_split():
+    made = planned(*MEGATRON, f"{TP}=2", device="cuda", sets=AHEAD)
     assert made.spec.mode == "colocate"
     assert shares(made.spec.verl, device="cuda", mode="colocate", explorers=1) == {"trainer": 8}
     turns = [note for note in made.notes if "turns" in note]
@@ -303,7 +397,7 @@ def test_beside_a_reward_model_the_way_to_turns_is_named():
 
 def test_sizes_that_need_every_gpu_of_several_machines_take_turns_there():
     words = ("trainer.nnodes=2", f"{ACTOR}.megatron.context_parallel_size=2", f"{TP}=4")
-    made = planned(*MEGATRON, *words, device="cuda")
+    made = planned(*MEGATRON, *words, device="cuda", sets=AHEAD)
     assert made.spec.mode == "colocate"
     assert shares(made.spec.verl, device="cuda", mode="colocate", explorers=1) == {"trainer": 16}
     rollout = made.spec.verl["actor_rollout_ref"]["rollout"]
@@ -366,7 +460,7 @@ def test_expert_parallelism_over_machines_becomes_one_per_machine_with_a_note():
 
 def test_an_engine_whose_ranks_take_every_gpu_is_halved_for_the_trainer():
     ranks = (f"{ROLLOUT}.data_parallel_size=8", f"{ROLLOUT}.expert_parallel_size=8")
-    made = planned(*ranks, "trainer.n_gpus_per_node=8", device="cuda")
+    made = planned(*ranks, "trainer.n_gpus_per_node=8", device="cuda", mode="both")
     rollout = made.spec.verl["actor_rollout_ref"]["rollout"]
     sizes = ("tensor_model_parallel_size", "expert_parallel_size", "data_parallel_size")
     assert [rollout[size] for size in sizes] == [4, 4, 1]
@@ -382,5 +476,6 @@ def test_a_share_of_every_gpu_that_set_asks_for_is_refused():
         )
 
 
-def test_sizes_that_fit_a_share_are_split():
-    assert planned("trainer.n_gpus_per_node=8", f"{TP}=8", device="cuda").spec.mode == "both"
+def test_sizes_that_fit_a_share_are_split_where_that_is_asked_for():
+    made = planned("trainer.n_gpus_per_node=8", f"{TP}=8", device="cuda", sets=AHEAD)
+    assert made.spec.mode == "both"

@@ -760,7 +760,7 @@ def test_in_turns_both_sides_have_every_gpu_of_the_machine(width, used):
     ],
 )
 def test_a_split_that_leaves_each_side_idle_in_turn_is_told(sets, told):
-    made = planned(sets=("trainer.n_gpus_per_node=8", *sets), device="cuda")
+    made = planned(sets=("trainer.n_gpus_per_node=8", *sets), device="cuda", mode="both")
     assert any("idle while the other side works" in note for note in made.notes) == told
     assert not any("idle while" in note for note in planned(sets=sets).notes)  # a CPU has no shares
 

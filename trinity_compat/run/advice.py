@@ -251,12 +251,22 @@ class _Modes:
         except UserError as error:
             return None, error.message
 
-    def splits(self) -> list[tuple[int, int, int, str]]:
+    def words(self, mode: str) -> tuple[str, ...]:
+        """Return the option that a mode needs; none for that of the launch's plan."""
+        return () if mode == self.base.mode else (f"--mode {mode}",)
+
+    def split(self) -> RunSpec:
+        """Return the plan of the split that `run` chooses itself; the launch's plan where there is none."""
+        try:
+            return self.plan("both", self.settings("fixed"))
+        except UserError:
+            return self.base
+
+    def splits(self, width: int) -> list[tuple[int, int, int, str]]:
         """Return (engines, GPUs of each, trainer's GPUs, reason against it) of every split.
 
-        Engines keep the width of the launch's plan. Of more than `_PLANNED` splits evenly spaced ones.
+        Engines have ``width`` GPUs. Of more than `_PLANNED` splits evenly spaced ones.
         """
-        width = _width(self.base)
         found = []
         most = max(1, (self.gpus - 1) // width)
         for engines in range(1, most + 1, -(-most // _PLANNED)):
@@ -309,7 +319,7 @@ def _side_by_side(
     ]
     if turns:
         schedule = replace(stock, name=COLOCATE, engines=_engines(turns), width=_width(turns))
-        settings = ("--mode colocate", *_as_words(modes.settings("fixed")))
+        settings = (*modes.words("colocate"), *_as_words(modes.settings("fixed")))
         found.append(
             ModeAdvice(
                 COLOCATE,
@@ -320,7 +330,7 @@ def _side_by_side(
             )
         )
     else:
-        found.append(ModeAdvice(COLOCATE, ("--mode colocate",), why=why))
+        found.append(ModeAdvice(COLOCATE, modes.words("colocate"), why=why))
     rows, splits = _split_modes(modes, facts, seed, own)
     untried = [f"{COLOCATE}: {_unproven(modes)}"] if turns and modes.gpus > 1 else []
     return Advice(
@@ -361,7 +371,9 @@ def _split_modes(
     modes: _Modes, facts: _Facts, seed: int, own: Schedule | None
 ) -> tuple[list[ModeAdvice], tuple[SplitAdvice, ...]]:
     """Return each mode with a split, at its fastest one or that of ``own``, and all splits."""
-    splits = modes.splits() if modes.gpus > 1 else []
+    split = modes.split()
+    facts = replace(facts, utilization=_utilization(split))
+    splits = modes.splits(_width(split)) if modes.gpus > 1 else []
     able = [split for split in splits if not split[3]]
     tried = able[:: -(-len(able) // _SEARCHED)] if able else []
     if own and tried:
@@ -414,7 +426,7 @@ def _with_split(
     modes: _Modes,
 ) -> Iterator[tuple[str, list[str], Schedule, tuple[str, ...] | None]]:
     """Yield (title, settings, schedule without GPUs, words of the command) of each mode with a split."""
-    both = ("--mode both",) if modes.base.mode != "both" else ()
+    both = modes.words("both")
     for offset in (0, 1):
         title, sets = f"split, offset {offset}", modes.settings("fixed", offset)
         yield title, sets, Schedule(title, 1, 1, 1, offset=offset), (*both, *_as_words(sets))

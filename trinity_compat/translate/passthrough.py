@@ -12,15 +12,17 @@ import re
 from collections.abc import Mapping
 
 from trinity_compat.common.nested import sections_above, value_at
+from trinity_compat.job.gpus import ENGINES
 from trinity_compat.translate import forks
 from trinity_compat.translate.apply import Draft
 from trinity_compat.translate.defaults import pinned_defaults, same
-from trinity_compat.translate.launch_view import LaunchView
+from trinity_compat.translate.launch_view import PER_NODE, LaunchView
 from trinity_compat.translate.rows import means_nothing
 from trinity_compat.translate.sections.asynchronous import USE_V1, V1
 from trinity_compat.translate.sections.batch import TOTAL
+from trinity_compat.translate.sections.gpus import takes_turns
 from trinity_compat.translate.update_steps import MINI
-from trinity_compat.translate.verl_from_trinity import compat_path, to_verl
+from trinity_compat.translate.verl_from_trinity import IN_TURNS, compat_path, to_verl
 from trinity_compat.verl_config.pinned import pinned_release
 
 
@@ -35,6 +37,8 @@ def carry(view: LaunchView, draft: Draft) -> None:
     if view.config.flavour != "ppo_trainer":
         draft.put(f"{base}.flavour", view.config.flavour, "veRL's configuration of this name")
     lost, approximated = _not_determined(view, to_verl(draft.config))
+    if takes_turns(view):
+        approximated[ENGINES] = [draft.at(ENGINES), IN_TURNS]
     for name, values in (("verl", lost), ("stands_for", approximated)):
         if values:
             _write(view, draft, f"{base}.{name}", values)
@@ -128,5 +132,5 @@ def _write(view: LaunchView, draft: Draft, path: str, values: Mapping[str, objec
     draft.put(path, dict(values), None)
     for key in values:
         draft.paths.setdefault(key, []).append(f"{path}.{key}")
-        where = view.where(key)
+        where = view.where(PER_NODE if key == ENGINES else key)
         draft.provenance[f"{path}.{key}"] = str(where) if where else view.default_of(key)

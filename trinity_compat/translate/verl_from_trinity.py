@@ -14,6 +14,7 @@ from typing import Any
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
+from trinity_compat.job.gpus import ENGINES
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.translate import supervised
 from trinity_compat.translate.defaults import trainer_defaults
@@ -31,6 +32,7 @@ from trinity_compat.verl_config.releases import OTHER_FLAVOURS
 
 COMPAT = "trinity_compat"
 _UPDATES = "updates_per_step"
+IN_TURNS = "in turns"  # in place of a number of engines with GPUs of their own
 _TC = "trainer.trainer_config"
 _TASKSET_COMPAT = "buffer.explorer_input.tasksets.0.workflow_args.trinity_compat"  # the old schema is strict
 
@@ -81,6 +83,15 @@ def stand_in_of(config: Mapping[str, object], key: str, path: str) -> Any:
     found = compat_of(config).get("stands_for", {}).get(key)
     written = TrinityReader(config).get(path)
     return written if found and found[0] == written else None
+
+
+def takes_turns(config: Mapping[str, object]) -> bool:
+    """Return whether translate wrote the number of engines for Trinity-RFT's split alone.
+
+    The launch behind the YAML takes turns on its GPUs. An edit of the number asks for a split.
+    """
+    found = compat_of(config).get("stands_for", {}).get(ENGINES)
+    return bool(found) and found == [TrinityReader(config).get(ENGINES, 1), IN_TURNS]
 
 
 def from_launch(config: Mapping[str, object]) -> bool:

@@ -21,6 +21,7 @@ from trinity_compat.common.network import outward_address
 from trinity_compat.common.redaction import resolved
 from trinity_compat.job import runtime_env
 from trinity_compat.job.distillation import is_distilled
+from trinity_compat.job.gpus import ENGINES
 from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec, seed_of
 from trinity_compat.job.vllm_arguments import changes, given_in, release_for
 from trinity_compat.run.job_dir.job_dir import JobDir
@@ -241,8 +242,9 @@ def _log_level(config: Tree) -> dict[str, str]:
 def choose_mode(verl: VerlView, request: RunRequest, *, splits: bool) -> tuple[Mode, list[str]]:
     """Choose the mode, and return it with notes.
 
-    The command line decides, else the YAML. Mode both becomes colocate where the launch's sizes need all of
-    its GPUs, as in veRL, and no option needs a split. ``splits``: the trainer shares GPUs with an explorer.
+    The command line decides, else the YAML. A launch takes turns on its GPUs, as in veRL, unless something
+    asks for a split or needs one; so do sizes that need all of the GPUs. ``splits``: the trainer shares GPUs
+    with an explorer.
     """
     if request.options.mode:
         return request.options.mode, []
@@ -252,9 +254,19 @@ def choose_mode(verl: VerlView, request: RunRequest, *, splits: bool) -> tuple[M
         # In the YAML of a launch translate wrote the mode, as veRL takes turns itself.
         note = "mode: colocate is for a GPU; on a CPU both sides run at once (mode both)"
         return mode, [] if verl_from_trinity.from_launch(request.trinity) else [note]
+    if not is_fixed and _as_stock(verl, request):
+        return "colocate", []
     if is_fixed or not (why := fits_no_share(verl)):
         return mode, []
     return "colocate", [f"{why}: both sides take turns on all of them, as in veRL"]
+
+
+def _as_stock(verl: VerlView, request: RunRequest) -> bool:
+    """Return whether the launch takes turns on its GPUs, and nothing asks for a split."""
+    asked = {text.partition("=")[0] for text in request.options.sets} & {ENGINES, "mode"}
+    sync = verl_from_trinity.sync_of(request.trinity)
+    as_written = verl_from_trinity.takes_turns(request.trinity) and not asked
+    return as_written and (sync.style, sync.offset) == ("fixed", 0) and gpu_split.fits_turns(verl)
 
 
 def _needs_a_split(verl: VerlView, request: RunRequest) -> bool:

@@ -293,6 +293,13 @@ def _can_run(machines: Sequence[tuple[int, GpuBudget]]) -> bool:
     return any(machine.choices() for _, machine in machines)
 
 
+def fits_turns(verl: VerlView) -> bool:
+    """Return whether the launch's GPUs are shared, and all of them together hold the trainer, as in veRL."""
+    if verl.rollout.nodes or verl.trainer.gpus < 2 or verl.batches.mini is None:
+        return False
+    return _machine(verl, 1, verl.sharing(ACTOR), 0).trains_on_all()
+
+
 def fits_no_share(verl: VerlView) -> str:
     """Return the reason why the launch's sizes need all of its GPUs at once, as in veRL.
 

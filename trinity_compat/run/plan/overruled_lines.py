@@ -22,7 +22,7 @@ from trinity_compat.verl_config.interpolate import resolved_alone
 
 _SECTIONS = (f"{TC}.actor_rollout_ref", f"{TC}.critic", *(f"{compat_path(each)}.verl" for each in TARGETS))
 # What names things, or may be spelled otherwise, and sections whose values stand for what else is written.
-_APART = ("*.trinity_compat.*", "*.name", "*.experience_buffer.path", "checkpoint_root_dir")
+_APART = ("*.trinity_compat.*", "*.name", "mode", "*.experience_buffer.path", "checkpoint_root_dir")
 _VERL = tuple(f"{section}." for section in _SECTIONS)  # lines that have veRL's own names
 
 

@@ -1,14 +1,20 @@
-"""The split of the GPUs: veRL colocates; Trinity separates explorer, auxiliary models and trainer."""
+"""The GPUs of a launch: veRL takes turns on all of them, Trinity splits them between explorer and trainer.
+
+The YAML has the split. Where the launch does not ask for one, it also has the mark by which a run of it takes
+turns (`takes_turns`, written by ``passthrough.py``).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TRINITY_OLD
 from trinity_compat.common.training_engines import ULYSSES as SEQUENCE
+from trinity_compat.job.distillation import ENABLED as TEACHERS
+from trinity_compat.job.gpus import ENGINES
 from trinity_compat.translate.launch_view import (
     ARR,
     GPUS_OF_A_NODE,
@@ -69,23 +75,33 @@ class GpuBudget:
         ``ranks_only`` leaves out how the trainer's GPUs are grouped inside a model.
         """
         trainer = self.total - rollout - self.auxiliary
-        groups = trainer if ranks_only or self.every_gpu else trainer // self.sequence
-        groups = 1 if self.one_rank else groups
         if rollout < 1 or rollout % self.engine:
             return f"{rollout} rollout GPU(s) do not hold whole engines of {self.engine}"
         if trainer < 1:
             return f"{rollout} of {self.total} GPUs for rollout leave none for the trainer"
+        if why := self._training_fault(trainer, ranks_only=ranks_only):
+            return why
+        if self.engine > self.per_node and self.engine % self.per_node:
+            return f"an engine of {self.engine} GPUs does not fill whole nodes of {self.per_node}"
+        if rollout // self.engine > self._engines_beside(trainer):
+            engines = f"{rollout // self.engine} engines of {self.engine} GPUs, each on one node,"
+            return f"{engines} do not fit on {self.nodes} of {self.per_node} beside the trainer's {trainer}"
+        return None
+
+    def trains_on_all(self) -> bool:
+        """Return whether all GPUs together hold the trainer, as in veRL."""
+        return not self.auxiliary and not self._training_fault(self.total)
+
+    def _training_fault(self, trainer: int, *, ranks_only: bool = False) -> str | None:
+        """Return the reason why ``trainer`` GPUs cannot train; None if they can."""
+        groups = trainer if ranks_only or self.every_gpu else trainer // self.sequence
+        groups = 1 if self.one_rank else groups
         if trainer > self.per_node and trainer % self.per_node and not self._has_a_part_of_each(trainer):
             return f"the trainer's {trainer} GPUs are not whole nodes of {self.per_node}"
         if not ranks_only and trainer % self.sequence:
             return f"the trainer's {trainer} GPUs hold no whole groups of {self.sequence} for one sequence"
         if self.experiences % groups:
             return f"buffer.train_batch_size={self.experiences} does not divide by {groups} trainer ranks"
-        if self.engine > self.per_node and self.engine % self.per_node:
-            return f"an engine of {self.engine} GPUs does not fill whole nodes of {self.per_node}"
-        if rollout // self.engine > self._engines_beside(trainer):
-            engines = f"{rollout // self.engine} engines of {self.engine} GPUs, each on one node,"
-            return f"{engines} do not fit on {self.nodes} of {self.per_node} beside the trainer's {trainer}"
         return None
 
     def _engines_beside(self, trainer: int) -> int:
@@ -133,10 +149,13 @@ def gpus(view: LaunchView) -> Derived:
     if math.prod(_cluster(view)) <= 1:
         yield from _colocated(view)
         return
-    yield PathValue("mode", "both", note="explorer and trainer side by side")
+    side_by_side = "explorer and trainer side by side"
+    if takes_turns(view):
+        side_by_side += f" in Trinity-RFT; {_turns(view)}"
+    yield PathValue("mode", "both", note=side_by_side)
     machine, rollout, tp = split(view)
     yield PathValue(
-        f"{ENGINE}.engine_num",
+        ENGINES,
         rollout // machine.engine,
         (OWN_NODES, OWN_PER_NODE) if own else (),
         note=_explained(view, machine, rollout),
@@ -153,6 +172,23 @@ def gpus(view: LaunchView) -> Derived:
 def sizes(reading: TrinityReader) -> VerlSettings:
     """Return the GPUs of the cluster, and those of an engine."""
     yield from reading.verl_values(*CLUSTER, ENGINE_TP, ENGINE_MEMORY, *ENGINE_DP_PP)
+
+
+def takes_turns(view: LaunchView) -> bool:
+    """Return whether a run takes turns on all GPUs of the launch, as veRL does, and the YAML splits them.
+
+    It splits them too where the launch, or an option, asks for that or needs it.
+    """
+    asked = view.options.rollout_gpus is not None or view.options.sync_offset or view.published or view.ahead
+    served = own_gpus(view) or view.flag(REWARD_MODEL) or view.flag(TEACHERS)
+    if asked or served or math.prod(view.cluster) < 2:
+        return False
+    sequence = view.engine.sharing(ACTOR, view.size)
+    return replace(_machine(view, *view.cluster, 1, sequence), every_gpu=False).trains_on_all()
+
+
+def _turns(view: LaunchView) -> str:
+    return f"`trinity-compat run` takes turns on all {math.prod(view.cluster)} GPUs, as veRL does"
 
 
 def split(view: LaunchView) -> tuple[GpuBudget, int, int]:
@@ -331,9 +367,10 @@ def _cautions(view: LaunchView, machine: GpuBudget, rollout: int, tp: int) -> It
         hint = f"--rollout-gpus may be {able}" if able else _without_a_split(machine)
         yield Caution("TW004", f"this GPU split cannot run upstream: {fault}", place, hint)
     elif not own_gpus(view):
-        yield notice(
-            "TW004", f"the GPUs are split: {_explained(view, machine, rollout)}", place, "--rollout-gpus N"
-        )
+        message = f"the GPUs are split: {_explained(view, machine, rollout)}"
+        if takes_turns(view):
+            message += f", in Trinity-RFT; {_turns(view)}"
+        yield notice("TW004", message, place, "--rollout-gpus N")
     if tp != view.size(TP):
         reason = f"lowered from {view.value(TP)}: {_no_room(view)}"
         yield Verdict(TP, Status.APPROXIMATED, reason)
@@ -357,7 +394,7 @@ def _no_room(view: LaunchView) -> str:
 def _colocated(view: LaunchView) -> Derived:
     mode = "both" if view.old_trinity else "colocate"
     yield PathValue("mode", mode, note="one GPU: explorer and trainer share it")
-    yield PathValue(f"{ENGINE}.engine_num", 1, note="one GPU")
+    yield PathValue(ENGINES, 1, note="one GPU")
     yield ENGINE_TP.put(1)
     yield from _sequence_parallel(view, 1)
     if view.size(TP) > 1:
