@@ -270,7 +270,7 @@ class Manager:
 @pytest.fixture
 def adapting(receiver):
     """The receiver, started for LoRA; ``given`` is what veRL's update was called with."""
-    receiver.model_runner.vllm_config.lora_config = object()
+    receiver.model_runner.vllm_config.lora_config = SimpleNamespace(lora_dtype=torch.float16)
     receiver.model_runner.lora_manager = Manager({"q_proj": 1}, {"q_proj": 1, "k_proj": 1})
     receiver.given = []
     receiver._update_weights = lambda weights, **how: receiver.given.append((dict(weights), how))
@@ -289,6 +289,10 @@ def test_an_adapter_takes_the_place_of_the_one_before(adapting):
     assert [(name, value.tolist()) for name, value in tensors.items()] == listed("a", "b")
     assert how == {"peft_config": {"r": 4, "lora_alpha": 8}, "base_sync_done": True}
     assert tensors["a"].data_ptr() != whole[1][1].data_ptr()  # a bucket's memory is used again
+    assert adapting.dtypes() == {
+        "a": "float16",
+        "b": "float16",
+    }  # vLLM's for adapters
 
 
 def test_a_whole_model_or_half_an_adapter_is_refused_by_an_engine_for_adapters(adapting):

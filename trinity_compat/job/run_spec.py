@@ -179,7 +179,7 @@ class RunSpec:
     max_staleness: int | None = None  # veRL steps
     staleness_threshold: float | None = None  # veRL's: groups begun ahead, as a part of a version's own
     replay: ReplaySpec | None = None  # None: each group once, in task order
-    seeded_requests: bool = False  # a seed for each training answer also where the style needs none
+    seeded_requests: bool = False  # a seed for each answer, whatever the device and the style
     partial_rollout: bool = True  # answers in flight go on over a change of weights; else they begin again
     over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
     group_timeout_s: float | None = None  # a group that takes longer: the same

@@ -4,7 +4,7 @@ Styles, after Trinity-RFT's ``synchronizer.sync_style`` (trinity-rft 0.6.0, expl
 ``need_sync``):
 
 * fixed: the trainer publishes every ``interval`` steps, and each explorer step has one version that it
-  must use and waits for. Same seed, same rollouts.
+  must use and waits for. On a CPU the same seed gives the same rollouts.
 * trainer_driven: the trainer publishes every ``interval`` steps; the explorer takes the newest version at
   its next step, and waits for the first version only.
 * explorer_driven: the explorer requests weights every ``interval`` of its steps after the first ``offset``;
