@@ -44,6 +44,10 @@ LAUNCHES = {
         "algorithm.rollout_correction.rollout_is": "token",
         f"{ROLLOUT}.free_cache_engine": False,
     },
+    "supervised": "torchrun --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer data.train_files=/d/a.parquet"
+    " data.val_files=/d/b.parquet data.prompt_key=q data.response_key=a data.micro_batch_size_per_gpu=4"
+    " data.train_batch_size=32 model.partial_pretrain=org/m model.lora_rank=8 trainer.total_epochs=2"
+    " trainer.default_local_dir=/ckpt optim.warmup_steps_ratio=0.1",
     "megatron": {**GRPO, "model_engine": "megatron", f"{ACTOR}.megatron.tensor_model_parallel_size": 2},
 }
 # Pattern of a path → why another value there changes nothing.
@@ -53,6 +57,7 @@ IDLE = {
     "buffer.trainer_input.experience_buffer.storage_type": "the buffer is a database, and a note says so",
     "buffer.trainer_input.experience_buffer.path": "a file of another name: a note says which database it is",
     "model.lora_configs.*.name": "a name: a run has one adapter",
+    "trainer.grad_clip": "of rows: a note says that algorithm.optimizer.clip_grad clips, as in trinity-rft",
     "trainer.grad_offload": "veRL 0.9 moves gradients with their parameters, and a note says so",
 }
 # The same without an edit's own fault: what must stand beside the other value.
@@ -78,7 +83,7 @@ LEGAL = {
     "attn_implementation": "eager",
     "engine_type": "sglang",
     "trainer.trainer_strategy": "fsdp2",
-    "monitor.monitor_type": "wandb",
+    "monitor.monitor_type": "mlflow",
     "sync_style": "explorer_driven",
     "sync_method": "checkpoint",
     "storage_type": "file",
@@ -89,13 +94,17 @@ LEGAL = {
 
 
 def text_of(launch, folder):
-    """The YAML that translate writes for the launch, whose training rows are 256 in a file."""
+    """The YAML that translate writes for the launch; the training rows of main_ppo are 256 in a file."""
+    if isinstance(launch, str):
+        return translated(launch)
     pq.write_table(pa.table({"prompt": ["x"] * 256}), folder / "t.parquet")
     needs = {key: value for wanted in BESIDE.values() for key, value in wanted.items()}
     words = words_of({**launch, **needs, "data.train_files": str(folder / "t.parquet")})
-    (read,) = read_text(
-        "python3 -m verl.trainer.main_ppo " + " ".join(map(repr, words)), name="run.sh"
-    ).launches
+    return translated("python3 -m verl.trainer.main_ppo " + " ".join(map(repr, words)))
+
+
+def translated(command):
+    (read,) = read_text(command, name="run.sh").launches
     return translate_launch(read, TranslateOptions())[1]
 
 
@@ -107,7 +116,8 @@ def other(config, path):
     if found not in (None, now):
         return found
     if field and field.type.kind == "enum":
-        return next(value for value in field.type.values if value not in (now, field.default))
+        values = [value for value in field.type.values if value != now]
+        return next((value for value in values if value != field.default), values[0])
     if isinstance(now, list):
         return [now[0] / 2, *now[1:]] if now and isinstance(now[0], float) else [*now, "other"]
     return value_of("", now)

@@ -33,6 +33,7 @@ from trinity_compat.translate.start_folder import recomposed_seen_from, seen_fro
 from trinity_compat.translate.supervised import ACTOR, BUFFER, STRATEGY
 from trinity_compat.translate.trinity_reader import NEVER
 from trinity_compat.translate.unknown import UNKNOWN, reason_of
+from trinity_compat.translate.verl_from_trinity import to_verl
 from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_value
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 from trinity_compat.verl_config.pinned import pinned_release
@@ -253,6 +254,7 @@ class _Draft:
         self._rows()
         self._places()
         self._training()
+        self._carry()
 
     def _size(self, key: str) -> int | None:
         """Return torchrun's count in the place of ``key``, if there is one."""
@@ -361,11 +363,18 @@ class _Draft:
         )
         root = directory.removesuffix(f"/{job}") if directory.endswith(f"/{job}") else directory
         self.put("checkpoint_root_dir", root or "/", self._said("trainer.default_local_dir"))
-        self.put(f"{COMPAT}.verl", self._verl(directory))
         self.put("continue_from_checkpoint", self.value("trainer.resume_mode", "auto") != "disable")
 
-    def _verl(self, directory: str) -> dict[str, object]:
-        """Return keys of veRL's PPO trainer that no field of Trinity's stands for."""
+    def _carry(self) -> None:
+        """Write the keys of veRL's PPO trainer that no field says, and pairs where one says otherwise."""
+        told, back = self._verl(), to_verl(self.config)
+        self.put(f"{COMPAT}.verl", {key: value for key, value in told.items() if key not in back})
+        if pairs := {key: [back[key], told[key]] for key in told if key in back and told[key] != back[key]}:
+            self.put(f"{COMPAT}.stands_for", (value_at(self.config, f"{COMPAT}.stands_for") or {}) | pairs)
+
+    def _verl(self) -> dict[str, object]:
+        """Return keys of veRL's PPO trainer that the launch says."""
+        directory = str(self.value("trainer.default_local_dir", "checkpoints"))
         loggers = _listed(self.value("trainer.logger", ["console"]))
         told: dict[str, object] = {"trainer.default_local_dir": directory, "trainer.logger": loggers}
         told |= self.carried
