@@ -49,7 +49,7 @@ def test_a_command_of_each_mode_plans_that_mode(script):
     assert found["turns on all GPUs"]["command"] == "trinity-compat run run.sh"
     assert "max_staleness=4 --set explorer.rollout_model.engine_num=" in command
     planned = CliRunner().invoke(cli, [*command.split()[1:], "--dry-run", "--device", "cuda"])
-    assert "# sync      fully_async" in planned.output, planned.exception
+    assert "sync      fully_async" in planned.output, planned.exception
 
 
 def test_a_command_repeats_what_advise_was_given(script):

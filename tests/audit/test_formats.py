@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -9,9 +10,10 @@ import pytest
 
 from trinity_compat.audit.formats import FORMATS, md, render
 from trinity_compat.audit.model import Audit
+from trinity_compat.audit.summary import OUTCOMES, outcome
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.model import Diagnostic
-from trinity_compat.translate.model import Caution
+from trinity_compat.translate.model import Caution, notice
 
 from .cases import MANY, ONE, TWO, finding, launch
 
@@ -73,7 +75,26 @@ def test_text_lists_what_changes_on_one_line_each():
     text = render(Audit((TWO,)), "text")
     assert re.search(r"TC033 +approximated +data\.shuffle=True +b\.sh:5 +order differs", text)
     assert re.search(r"\n +code +status +key +where +what becomes of it\n", text)
-    assert text.startswith("b.sh:3  verl.trainer.main_ppo\n  verl 0.5.0: data.x exists since 0.5.0\n")
+
+
+def test_text_begins_with_the_outcome_of_each_launch():
+    for audited in MANY.launches:
+        found = outcome(audited)
+        text = render(Audit((audited,)), "text")
+        assert text.startswith(f"{found}  {audited.where}  {audited.module}\n  {OUTCOMES[found]}\n")
+
+
+def test_routine_notes_are_one_line_unless_every_note_is_asked_for():
+    notes = [notice(code, f"about {code}") for code in ("TW001", "TW018", "TW002", "TW028")]
+    audited = replace(TWO, warnings=(*notes, Caution("TW013", "open")))
+    for form, dash in (("text", "  "), ("md", "- ")):
+        text = render(Audit((audited,)), form)
+        assert f"\n{dash}2 notes on the YAML: TW001, TW002 (audit --all prints them)\n" in text
+        assert "about TW001" not in text and text.index("open") < text.index("about TW018")
+        assert "about TW028" in text
+        assert all(f"about {each.code}" in render(Audit((audited,), every=True), form) for each in notes)
+    alone = render(Audit((replace(TWO, warnings=(notes[0],)),)), "text")
+    assert "about TW001" in alone and "notes on" not in alone
 
 
 def test_markdown_tables_keep_their_columns():

@@ -52,8 +52,8 @@ CASES = {
     ("upgrade",): ("run.sh", 0, "verl.trainer.main_ppo"),
 }
 MORE = [
-    (("run",), "run.sh --dry-run", 0, "# steps     60 veRL steps"),
-    (("run",), "x.yaml --dry-run", 0, "# steps     60 veRL steps"),
+    (("run",), "run.sh --dry-run", 0, "steps     60 veRL steps"),
+    (("run",), "x.yaml --dry-run", 0, "steps     60 veRL steps"),
     (("debug",), "job -m workflow", *NEEDS_RUN),
     (("compare",), "--configs run.sh x.yaml", 0, "B = x.yaml (a Trinity configuration"),
     (("translate",), "x.yaml", 2, "this is a Trinity configuration already"),

@@ -98,7 +98,7 @@ def test_a_dry_run_for_another_machine_s_gpus_assumes_it_there(without_flash, sh
 def assumed(tmp_path, *words):
     """The line of a dry run that says what it assumes."""
     lines = dry_run.lines(str(SCRIPT), words, RunOptions(dry_run=True, device="cuda", job=str(tmp_path)))
-    return [line for line in lines if line.startswith("# assumed")]
+    return [line for line in lines if line.startswith("assumed")]
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def unchecked(monkeypatch):
 
 
 def test_assumed_packages_are_named_on_one_line(without_flash, shown, unchecked, tmp_path, monkeypatch):
-    said = "# assumed   {} on the machine with the GPUs; not installed here, where there are none"
+    said = "assumed   {} on the machine with the GPUs; not installed here, where there are none"
     mark = f" (a run without flash-attn takes profile {overlay.FLASH_ATTN_PROFILE})"
     assert assumed(tmp_path / "a") == [said.format("flash-attn") + mark]
     assert assumed(tmp_path / "b", f"+{MODEL}=eager") == []

@@ -185,7 +185,7 @@ def test_sizes_of_log_probabilities_divide_the_answers_of_a_gpu(tmp_path, monkey
     script.write_text(SHARED)
     lines_ = list(lines(str(script), words, RunOptions(sets=("trainer.save_freq=2",), mode="both")))
     assert [line for line in lines_ if "of each GPU" in line] == [
-        f"# actor_rollout_ref.{each}, which divides the 20 answers of each GPU" for each in told
+        f"actor_rollout_ref.{each}, which divides the 20 answers of each GPU" for each in told
     ]
 
 
@@ -205,7 +205,7 @@ def test_an_update_s_size_divides_the_answers_of_the_plan_s_gpus(tmp_path, monke
     monkeypatch.setattr(build_plan, "detect_device", lambda: "cuda")
     (tmp_path / "run.sh").write_text(SPLIT)
     told = list(lines(str(tmp_path / "run.sh"), (), RunOptions(mode="both")))
-    note = f"# {ACTOR}.ppo_micro_batch_size_per_gpu=2: 1, which divides the 5 answers of each GPU"
+    note = f"{ACTOR}.ppo_micro_batch_size_per_gpu=2: 1, which divides the 5 answers of each GPU"
     assert note in told
 
 

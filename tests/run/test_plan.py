@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from trinity_compat.job.run_spec import ReplaySpec, RunSpec, ScoringSpec
 from trinity_compat.job.vllm_arguments import CPU, GPU
 from trinity_compat.launch import read_script
 from trinity_compat.run.config_files import as_record
-from trinity_compat.run.plan import devices
+from trinity_compat.run.plan import devices, profiles
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.overlay import Overlay, apply
 from trinity_compat.run.plan.read_settings import scoring_of
@@ -200,8 +201,11 @@ def test_without_an_accelerator_the_cpu_profile_is_applied_and_told():
     made = planned()
     assert made.spec.verl["actor_rollout_ref"]["model"]["use_remove_padding"] is False
     assert made.env["TORCH_COMPILE_DISABLE"] == "1"
-    told = [line for line in made.notes if "use_remove_padding = False" in line]
-    assert told and "# sdpa is quadratic" in told[0]
+    (told,) = [line for line in made.notes if "profile cpu" in line]
+    assert re.search(r"\(3\d settings: `trinity-compat profile cpu` lists them\)", told)
+    listed = list(profiles.announce(profiles.load("cpu")))
+    assert any("use_remove_padding = False" in line and "# sdpa is quadratic" in line for line in listed)
+    assert any(line.startswith("  TORCH_COMPILE_DISABLE=1  # ") for line in listed)
     assert not any("profile cpu" in line for line in planned(device="cuda").notes)
 
 

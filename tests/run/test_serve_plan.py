@@ -107,7 +107,7 @@ def test_a_dry_run_needs_no_data(tmp_path):
     assert "saves" not in done.output  # it trains nothing
     (line,) = [at for at, text in enumerate(file.read_text().splitlines(), 1) if "model_path" in text]
     assert [line for line in done.output.splitlines() if "note:" in line] == [
-        f"# note: {file}:{line}: model.model_path=/m: no such folder"
+        f"note: {file}:{line}: model.model_path=/m: no such folder"
     ]
 
 

@@ -276,7 +276,7 @@ def test_a_dry_run_with_a_folder_writes_each_stage_s_files(yaml_file, tmp_path, 
 
     monkeypatch.setattr(dry_run.start_check, "check", lambda *_, **__: StartReport())
     lines = list(dry_run.lines(str(yaml_file), (), RunOptions(device="cuda", job=str(tmp_path / "j"))))
-    told = [line for line in lines if line in ("# stage     1 of 2: warm", "# stage     2 of 2: rft")]
+    told = [line for line in lines if line in ("stage     1 of 2: warm", "stage     2 of 2: rft")]
     assert len(told) == 2
     for name in ("warm", "rft"):
         config = tmp_path / "j" / name / "config"

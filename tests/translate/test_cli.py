@@ -1,5 +1,6 @@
 """The command: YAML on stdout, everything else on stderr, exit codes."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -174,7 +175,11 @@ def test_a_variable_that_the_script_sets_itself_is_said_not_to_count(run, monkey
 
 
 def test_the_folder_for_upstream_that_the_hint_names_is_printed(run, monkeypatch, capsys):
-    assert 'trinity run --plugin-dir "$(trinity-compat plugin-dir)"' in run()[2]
+    run()
+    monkeypatch.setattr(sys, "argv", ["trinity-compat", "audit", "--all", "run.sh"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "$(trinity-compat plugin-dir)" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["trinity-compat", "plugin-dir"])
     with pytest.raises(SystemExit):
         main()
@@ -283,7 +288,16 @@ def test_what_leaves_something_to_the_user_is_seen_by_exit_codes(run, more):
 
 def test_what_asks_for_something_comes_before_what_is_routine(run):
     err = run(more="trainer.experiment_name=$(hostname)")[2]
-    assert err.index("decide TW013") < err.index("note TW001")
+    assert err.index("decide TW013") < err.index("note TW018") < err.index(" notes on the YAML: TW001, ")
+
+
+def test_notes_of_one_kind_are_one_line(run):
+    turns = [f"actor_rollout_ref.rollout.multi_turn.max_{side}_turns=3" for side in ("user", "assistant")]
+    err = run(more=" \\\n ".join(turns))[2]
+    user, assistant = (turn.partition("=")[0] for turn in turns)
+    assert f"run.sh:4: TC052 unsupported_upstream 2 keys: {user}, {assistant} (run.sh:5): our runtime" in err
+    assert re.search(r"^\d notes on the YAML: TW001, [TW0-9, ]+ \(audit --all prints them\)$", err, re.M)
+    assert "TW001" not in err.replace("notes on the YAML: TW001", "")
 
 
 def test_a_variable_stays_one_beside_a_date_that_never_repeats(run):

@@ -195,7 +195,7 @@ def test_a_dry_run_shows_the_note(tmp_path, monkeypatch):
     monkeypatch.setattr(start_check, "check", lambda *_, **__: StartReport())
     (tmp_path / "x.yaml").write_text(BY_HAND)
     told = list(dry_run.lines(str(tmp_path / "x.yaml"), (), RunOptions(profiles=())))
-    assert any(line.startswith(f"#   {tmp_path}/x.yaml:13: explorer.runner_per_model=16: ") for line in told)
+    assert any(line.startswith(f"  {tmp_path}/x.yaml:13: explorer.runner_per_model=16: ") for line in told)
 
 
 @pytest.mark.parametrize("pattern", ignored_keys.known())

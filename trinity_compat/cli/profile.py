@@ -41,7 +41,7 @@ def command(name: str | None, as_overrides: bool, script: str | None, form: str)
     elif form == "yaml":
         click.echo((data_path("overrides") / f"{name}.yaml").read_text(), nl=False)
     else:
-        click.echo("\n".join(profiles.announce(profile, profile.entries)))
+        click.echo("\n".join(profiles.announce(profile)))
 
 
 def _lost_by_stock(script: str) -> list[str]:

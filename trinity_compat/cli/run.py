@@ -103,9 +103,10 @@ _TAKES_ARGUMENTS = re.compile(
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the YAML and the plan, checked by veRL and vLLM; start and execute nothing. With"
-    " --job DIR, write what a run would use to DIR/config.",
+    help="Print the plan, checked by veRL and vLLM; start and execute nothing. With --job DIR, write what a"
+    " run would use to DIR/config.",
 )
+@click.option("--show-yaml", is_flag=True, help="With --dry-run: print the YAML too, below the plan.")
 @click.option(
     "--target",
     type=click.Choice(TARGETS),
@@ -135,6 +136,7 @@ def command(
     mains: tuple[str, ...],
     rules: str | None,
     form: str,
+    show_yaml: bool,
     **given: object,
 ) -> int:
     """Run a veRL shell script, unchanged, or a Trinity YAML.
@@ -149,6 +151,11 @@ def command(
         raise UserError(
             "--gpus N is for --dry-run", hint="a run asks its Ray; CUDA_VISIBLE_DEVICES limits it"
         )
+    if show_yaml and (form == "json" or not options.dry_run):
+        raise UserError(
+            "--show-yaml is for the text of --dry-run",
+            hint="the JSON has the YAML, and so has config/trinity.yaml of a run's job",
+        )
     if form == "json" and not options.dry_run:
         raise UserError(
             "--format json is for --dry-run",
@@ -161,7 +168,7 @@ def command(
             found = [asdict(one) for one in dry_run.launches(source, arguments, options)]
             click.echo(json.dumps({"version": 1, "launches": found}, indent=1, default=str))
             return 0
-        for line in dry_run.lines(source, arguments, options):
+        for line in dry_run.lines(source, arguments, options, show_yaml=show_yaml):
             click.echo(line)
         return 0
     code, ended = _run(source, arguments, options)

@@ -53,7 +53,7 @@ from trinity_compat.translate import (
     translate_launch,
 )
 from trinity_compat.translate.env_references import resolved_launch
-from trinity_compat.translate.model import FAIL_ON, Severity
+from trinity_compat.translate.model import FAIL_ON, Finding, Severity, without_routine
 from trinity_compat.translate.pipeline import refuse_unstartable
 from trinity_compat.trinity.config import TARGETS
 from trinity_compat.verl_config import config_from_yaml
@@ -266,9 +266,16 @@ def _summary_lines(translation: Translation) -> Iterator[str]:
         counts[finding.status] += 1
     summary = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     yield f"{len(translation.findings)} keys: {summary}"
+    alike: dict[tuple[str, Status, str], list[Finding]] = {}
     for finding in translation.findings:
         if finding.status.rank >= Status.APPROXIMATED.rank and finding.where is not None:
-            yield f"{finding.where}: {finding.code} {finding.status} {finding.key}: {finding.reason}"
-    # First what asks for something: it would be lost among the routine ones.
-    for caution in sorted(translation.warnings, key=lambda caution: caution.rank is Severity.NOTE):
-        yield str(caution)
+            alike.setdefault((finding.code, finding.status, finding.reason), []).append(finding)
+    for (code, status, reason), found in alike.items():
+        place = found[0].where
+        keys = [each.key if each.where == place else f"{each.key} ({each.where})" for each in found]
+        number = f"{len(keys)} keys: " if len(keys) > 1 else ""
+        yield f"{place}: {code} {status} {number}{', '.join(keys)}: {reason}"
+    said, routine = without_routine(translation.warnings)
+    yield from map(str, said)
+    if routine:
+        yield routine

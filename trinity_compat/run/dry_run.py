@@ -1,4 +1,4 @@
-"""``run --dry-run``: the YAML, the plan, and its check by veRL and vLLM. Nothing of the script runs."""
+"""``run --dry-run``: the plan and its check by veRL and vLLM, notes, the YAML. Nothing of the script runs."""
 
 from __future__ import annotations
 
@@ -37,22 +37,26 @@ class DryRun:
     start: StartReport
     wrote: str | None = None
 
-    def lines(self) -> Iterator[str]:
-        """Yield the YAML, and the rest as its comments."""
-        yield self.yaml
-        for line in (*self.notes, *self.plan):
-            yield f"# {line}"
-        if self.wrote:
-            yield f"# wrote     {self.wrote}"
+    def lines(self, *, show_yaml: bool = False) -> Iterator[str]:
+        """Yield the plan and the notes; with ``show_yaml`` as comments above the YAML."""
+        wrote = [f"wrote     {self.wrote}"] if self.wrote else []
+        for line in (*self.plan, *wrote, *self.notes):
+            yield f"# {line}" if show_yaml else line
+        if show_yaml:
+            yield self.yaml
 
 
-def lines(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[str]:
-    """Yield the YAML that a run would read, then the plan as comments, of each launch.
+def lines(
+    path: str, arguments: Sequence[str], options: RunOptions, *, show_yaml: bool = False
+) -> Iterator[str]:
+    """Yield the plan of each launch, a blank line between them, and with ``show_yaml`` what a run would read.
 
     With ``options.job`` the files of a run's config folder are written there. Raises UserError.
     """
-    for one in launches(path, arguments, options):
-        yield from one.lines()
+    for number, one in enumerate(launches(path, arguments, options)):
+        if number:
+            yield "---" if show_yaml else ""
+        yield from one.lines(show_yaml=show_yaml)
 
 
 def launches(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[DryRun]:
@@ -83,11 +87,11 @@ def _dry_run(source: Source, options: RunOptions) -> DryRun:
         yaml=source.yaml_text.rstrip("\n"),
         notes=(*source.notes, *plan.notes, *missing),
         plan=(
+            *start_check.lines(report),
             *describe(plan),
             *(_assumed(plan) if is_elsewhere(plan.spec.device, dry_run=options.dry_run) else ()),
             *preflight.remarks(plan),
             *advice.remarks(plan.spec, source, options, source.record.get("script", "")),
-            *start_check.lines(report),
         ),
         start=report,
         wrote=str(plan.job.root / "config") if options.job else None,

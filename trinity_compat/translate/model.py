@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -92,6 +92,24 @@ class Caution:
 def notice(code: str, message: str, where: Where | None = None, hint: str | None = None) -> Caution:
     """Return a routine warning, of the lowest rank."""
     return Caution(code, message, where, hint, Severity.NOTE)
+
+
+# Notes on the launch itself, which are always printed in full; the others are on how the YAML is written.
+_OF_THE_LAUNCH = frozenset({"TW018", "TW021", "TW027", "TW028"})
+
+
+def without_routine(cautions: Sequence[Caution]) -> tuple[list[Caution], str]:
+    """Return the cautions to print, the worst first, and a line that counts several routine ones.
+
+    The line is "" where at most one is routine: it is printed with the others.
+    """
+    routine = [each for each in cautions if each.rank is Severity.NOTE and each.code not in _OF_THE_LAUNCH]
+    routine = routine if len(routine) > 1 else []
+    ranks = list(Severity)[::-1]
+    said = [each for each in cautions if each not in routine]
+    said.sort(key=lambda each: ranks.index(each.rank))
+    codes = ", ".join(dict.fromkeys(each.code for each in routine))
+    return said, f"{len(routine)} notes on the YAML: {codes} (audit --all prints them)" if routine else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from trinity_compat.audit.phrases import (
 )
 from trinity_compat.audit.summary import OUTCOMES, AuditSummary, summarise
 from trinity_compat.common.output_text import markdown, markdown_code, markdown_row
-from trinity_compat.translate.model import Finding
+from trinity_compat.translate.model import Finding, without_routine
 
 
 def render(audit: Audit) -> str:
@@ -68,12 +68,15 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[str]:
     if launch.refused is not None:
         yield f"**Cannot be translated**: {markdown(launch.refused)}"
         yield ""
-    for warning in launch.warnings:
+    said, routine = (launch.warnings, "") if every else without_routine(launch.warnings)
+    for warning in said:
         yield f"- **{warning.code}** {markdown('; '.join(filter(None, (warning.message, warning.hint))))}" + (
             f" ({markdown(str(warning.where))})" if warning.where else ""
         )
     for diagnostic in launch.diagnostics:
         yield f"- {markdown(str(diagnostic.where))}: {diagnostic.code} {markdown(diagnostic.message)}"
+    if routine:
+        yield f"- {routine}"
     if launch.warnings or launch.diagnostics:
         yield ""
     yield from _findings("What changes", launch.changed(), launch)

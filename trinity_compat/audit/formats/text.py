@@ -21,9 +21,9 @@ from trinity_compat.audit.phrases import (
     target,
     without_repeated_notes,
 )
-from trinity_compat.audit.summary import OUTCOMES, AuditSummary, summarise
+from trinity_compat.audit.summary import OUTCOMES, AuditSummary, outcome, summarise
 from trinity_compat.common.output_text import styled
-from trinity_compat.translate.model import Finding, Severity, Status
+from trinity_compat.translate.model import Finding, Severity, Status, without_routine
 
 _COLOUR = {
     Status.MAPPED: "green",
@@ -36,6 +36,7 @@ _COLOUR = {
     Status.FORK_KEY: "red",
     Status.UNKNOWN: "bold red",
 }
+_OUTCOME_COLOUR = {"same": "green", "approximated": "yellow", "ours only": "magenta"}  # others: red
 _MARK = {Severity.NOTE: ("-", "dim"), Severity.DECIDE: ("!", "yellow"), Severity.ERROR: ("✗", "red")}
 _WIDTH_OF_A_FILE = 140
 
@@ -57,13 +58,17 @@ def _print(audit: Audit, console: Console) -> None:
 
 
 def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
-    yield Text.from_markup(f"[bold]{escape(str(launch.where))}[/]  {escape(launch.module)}")
-    yield _indented(Text(f"verl {launch.version.value}: {launch.version.why}"))
-    sums = ", ".join(f"{number} [{_COLOUR[s]}]{s.value}[/]" for s, number in launch.counts.items())
-    yield Text.from_markup(f"  {plural(launch.keys, 'key')}: {sums or 'none'}")
+    found = outcome(launch)
+    colour = _OUTCOME_COLOUR.get(found, "red")
+    yield Text.assemble((found, f"bold {colour}"), "  ", (str(launch.where), "bold"), f"  {launch.module}")
+    yield _indented(Text(OUTCOMES[found]))
     if launch.refused is not None:
         yield _indented(Text(f"cannot be translated: {launch.refused}", style="red"))
-    for warning in launch.warnings:
+    sums = ", ".join(f"{number} [{_COLOUR[s]}]{s.value}[/]" for s, number in launch.counts.items())
+    yield Text.from_markup(f"  {plural(launch.keys, 'key')}: {sums or 'none'}")
+    yield _indented(Text(f"verl {launch.version.value}: {launch.version.why}"))
+    said, routine = (launch.warnings, "") if every else without_routine(launch.warnings)
+    for warning in said:
         place = f" ({warning.where})" if warning.where else ""
         cure = f"; {warning.hint}" if warning.hint else ""
         mark, style = _MARK[warning.rank]
@@ -75,8 +80,9 @@ def _launch(launch: LaunchAudit, *, every: bool) -> Iterator[RenderableType]:
     listed_here = [*launch.changed(), *(launch.kept() if every else ())]
     if listed_here:
         yield _table(listed_here, launch)
-    if not every and (rest := kept(launch)):
-        yield f"  {rest}"
+    for rest in (kept(launch), routine):
+        if rest and not every:
+            yield f"  {rest}"
     if launch.silenced:
         yield f"  {plural(len(launch.silenced), 'finding')} silenced in the source"
 

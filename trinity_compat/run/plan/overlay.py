@@ -50,9 +50,11 @@ class Overlay:
             for entry in profile.for_kind("decoupled")
             if not entry.in_place_of or (value is not None and value(entry.key) in entry.in_place_of)
         )
-        lines = (*profiles.announce(profile, entries), *(f"  {n}={v}  # {why}" for n, v, why in profile.env))
+        number = len(entries) + len(profile.env)
+        listed = f"{number} settings: `trinity-compat profile {profile.name}` lists them"
+        line = f"profile {profile.name}: {profile.about} ({listed})"
         values = {entry.key: entry.value for entry in entries}
-        return cls(verl=values, lines=lines, env=tuple((name, value) for name, value, _ in profile.env))
+        return cls(verl=values, lines=(line,), env=tuple((name, value) for name, value, _ in profile.env))
 
     @classmethod
     def of_sets(cls, sets: tuple[str, ...]) -> Overlay:

@@ -81,9 +81,12 @@ def hydra_value(value: object) -> str:
     return text
 
 
-def announce(profile: Profile, entries: tuple[Entry, ...]) -> Iterator[str]:
-    """Lines for the user: each key, its value, and why."""
+def announce(profile: Profile) -> Iterator[str]:
+    """Lines for the user: each key and variable, its value, and why."""
+    entries = profile.entries
     yield f"profile {profile.name}: {profile.about}"
     width = max((len(entry.key) + len(hydra_value(entry.value)) for entry in entries), default=0) + 3
     for entry in entries:
         yield f"  {f'{entry.key} = {hydra_value(entry.value)}':<{width}}  # {entry.why}"
+    for name, value, why in profile.env:
+        yield f"  {name}={value}  # {why}"

@@ -184,18 +184,23 @@ def _record(launch: Launch, call: ScriptCall) -> LaunchRecord:
 
 def _notes(translation: Translation) -> tuple[str, ...]:
     """Return the counts of findings, and the names of keys that the run ignores."""
+    left_out: dict[str, list[Finding]] = {}
+    for finding in translation.findings:
+        if finding.status in (Status.UNSUPPORTED, Status.FORK_KEY) and finding.where:
+            left_out.setdefault(finding.reason, []).append(finding)
     counts = Counter(str(finding.status) for finding in translation.findings)
     summary = ", ".join(f"{counts[status]} {status}" for status in map(str, Status) if counts[status])
     return (
         f"{len(translation.findings)} keys: {summary}; each one with its reason: `trinity-compat audit`, or"
         " config/audit.json of the job",
-        *(
-            f"warning: {finding.where}: {finding.key}={finding.value} is left out: {finding.reason}"
-            for finding in translation.findings
-            if finding.status in (Status.UNSUPPORTED, Status.FORK_KEY) and finding.where
-        ),
+        *(f"warning: {_listed(found)} left out: {reason}" for reason, found in left_out.items()),
         *_cautions(translation, _SEVERAL_FIT, _LOST_BY_STOCK),
     )
+
+
+def _listed(found: Sequence[Finding]) -> str:
+    words = [f"{finding.where}: {finding.key}={finding.value}" for finding in found]
+    return f"{words[0]} is" if len(words) == 1 else f"{len(words)} keys ({'; '.join(words)}) are"
 
 
 def _cautions(translation: Translation, *codes: str) -> Iterator[str]:
@@ -204,11 +209,16 @@ def _cautions(translation: Translation, *codes: str) -> Iterator[str]:
             yield str(caution)
 
 
-def _empty(launch: Launch, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each variable of the launch that nothing sets."""
-    for word in launch.arguments:
-        for name in sorted({ref.name for ref in _references(word.parts, environ)}):
-            yield f"warning: {word.where}: ${name} is not set: bash puts nothing there"
+def _empty(launch: Launch, environ: Mapping[str, str]) -> list[str]:
+    """Return a warning about the variables of the launch that nothing sets."""
+    unset = [
+        f"{word.where}: ${name}"
+        for word in launch.arguments
+        for name in sorted({ref.name for ref in _references(word.parts, environ)})
+    ]
+    if len(unset) < 2:
+        return [f"warning: {each} is not set: bash puts nothing there" for each in unset]
+    return [f"warning: {len(unset)} variables are not set ({'; '.join(unset)}): bash puts nothing there"]
 
 
 def _left_out(found: Invocation) -> list[str]:
