@@ -220,6 +220,23 @@ def test_no_command_passes_on_the_name_of_a_file(evil, tmp_path, monkeypatch, ca
     check(capfdbinary, f"{name}.gone")
 
 
+@pytest.mark.parametrize("form", ["text", "json", "md", "html"])
+def test_compare_passes_on_no_name_of_a_metric(form, tmp_path, monkeypatch, capfdbinary):
+    monkeypatch.chdir(tmp_path)
+    files = [f"{text}.jsonl".replace("/", "") for text in EVIL]  # the names of the runs are as hostile
+    for level, file in enumerate(files, 1):
+        rows = ({"step": step, "data": {f"{text}/m": level * step for text in EVIL}} for step in range(1, 9))
+        (tmp_path / file).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    out, err = run(capfdbinary, ["compare", *files, "--format", form])
+    assert not OBEYED.search(out + err) and "error file=a" in out
+    if form == "md":
+        check_markdown(out)
+    if form == "json":
+        json.loads(out)
+    if form == "html":
+        assert "<img" not in out and "<!-- [x]" not in out
+
+
 def test_parse_keeps_the_exact_values(tmp_path, monkeypatch, capfdbinary):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.sh").write_text(PLACES["bare word"](EVIL))
@@ -233,7 +250,7 @@ def test_a_terminal_gets_our_colours_and_no_other_escape(tmp_path, monkeypatch, 
     (tmp_path / "run.sh").write_text(PLACES["value"](EVIL))
     monkeypatch.setattr("trinity_compat.common.output_text.is_terminal", lambda: True)
     out, _ = run(capfdbinary, ["audit", "run.sh"])
-    assert "\x1b[1mrun.sh:1\x1b[0m" in out
+    assert "  \x1b[1mrun.sh:1\x1b[0m  " in out
     assert not OBEYED.search(re.sub(r"\x1b\[[0-9;]*m", "", out))
     assert "\x1b[2J" not in out
 

@@ -1,5 +1,9 @@
 """Which words start a veRL training main: decided without running anything."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 
 from trinity_compat.common.errors import UserError
@@ -103,6 +107,25 @@ def test_a_remote_submission_says_what_must_be_installed_there():
     with pytest.raises(UserError, match=r"(?s)http://far:8265.*install trinity-compat\[run\]") as caught:
         intercept.main(["", "ray", *SUBMIT, "--address=http://far:8265", "--", "python3", "-m", MAIN])
     assert "ray job submit" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["", "nowhere\x1b[2J\n::error::m"], 127, "nowhere\\u001b[2J\n\\::error::m: command not found\n"),
+        (
+            ["", "ray", *SUBMIT, "--address=http://far/\x1b]0;T\x07", "--", "python3", "-m", MAIN],
+            2,
+            "http://far/\\u001b]0;T\\u0007",
+        ),
+    ],
+)
+def test_what_a_script_says_is_only_read_where_the_interceptor_repeats_it(words, code, said):
+    done = subprocess.run(
+        [sys.executable, "-m", "trinity_compat.run.script.intercept", *words], capture_output=True, text=True
+    )
+    assert done.returncode == code
+    assert said in done.stderr and not re.search(r"[\x00-\x08\x0b-\x1f]|^::", done.stderr, re.M)
 
 
 def test_a_runtime_env_file_is_read_as_data(tmp_path):

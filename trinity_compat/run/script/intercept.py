@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trinity_compat.common.errors import RunError, UserError
-from trinity_compat.common.redaction import without_passwords
+from trinity_compat.common.output_text import plain_streams
 from trinity_compat.launch import entrypoints, ray_submit
 from trinity_compat.run.script import shim
 from trinity_compat.run.script.invocation import Invocation, RaySubmission, find_main, read_submission
@@ -72,15 +72,13 @@ def main(argv: Sequence[str], run: Callable[[Invocation], int] = _run_captured) 
     return os.execv(real, [real, *words])
 
 
+@plain_streams()
 def _guarded(argv: Sequence[str]) -> int:
     try:
         return main(argv)
-    except UserError as error:
-        print(f"error: {without_passwords(str(error))}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        print(f"error: {without_passwords(str(error))}", file=sys.stderr)
-        return 1
+    except (UserError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
         return die_of_ctrl_c()
 
