@@ -129,3 +129,38 @@ def test_a_compose_file_is_a_source_with_all_of_its_services(folder):
     assert [word.text for launch in reading.launches for word in launch.arguments] == [
         *("lr=8", "n=3", "lr=7", "n=5", "lr=7", "n=$5", "lr=1e-06", "n=64"),
     ]
+
+
+MOUNTED = """
+services:
+  a:
+    image: x
+    volumes: ["./jobs:/workspace", {type: bind, source: ., target: /top}, "cache:/root/.cache"]
+    working_dir: /workspace
+    command: COMMAND
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bash /workspace/run.sh",
+        "bash run.sh",
+        "./run.sh",
+        "bash -c 'cd /workspace && bash run.sh'",
+        "bash -c 'source /top/jobs/set.env; bash /top/jobs/run.sh'",
+    ],
+)
+def test_a_folder_of_the_host_is_read_where_the_container_has_it(command, folder):
+    (folder / "jobs").mkdir()
+    (folder / "jobs" / "run.sh").write_text(f"cd /workspace; {TRAIN.strip()} p=$PWD d=$(dirname $0)/x\n")
+    (folder / "jobs" / "set.env").write_text("export LR=5\n")
+    (folder / "compose.yaml").write_text(MOUNTED.replace("COMMAND", command))
+    reading = read_text("docker compose up\n", name="run.sh", cwd=folder)
+    (launch,) = reading.launches
+    assert launch.arguments[0].text == ("lr=5" if "set.env" in command else "lr=none")
+    assert launch.arguments[2].text == "p=/workspace"
+    (folder / "compose.yaml").write_text(MOUNTED.replace("COMMAND", "x").replace("    volumes", "    x-none"))
+    line = f'docker compose run -v "$PWD/jobs:/workspace" -v .:/top -w /workspace a {command}\n'
+    (launch,) = read_text(line, name="run.sh", cwd=folder).launches
+    assert launch.arguments[2].text == "p=/workspace"

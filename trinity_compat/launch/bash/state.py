@@ -195,6 +195,7 @@ class Shell:
     positional: list[Value] = field(default_factory=list)
     options: set[str] = field(default_factory=set)
     cwd: Value = EMPTY
+    mounts: tuple[tuple[str, str], ...] = ()  # folders of a container, each with the host's that is there
     directories: list[Value] = field(default_factory=list)  # of pushd; replaced, never changed
     stdin: Value | None = None
     stdout: list[TextPiece] | None = None
@@ -517,8 +518,11 @@ class Shell:
         return 0
 
     def files_path(self, value: Value) -> str:
-        """The absolute path that a value names from the shell's directory."""
-        return absolute(text_of(self.cwd), text_of(value))
+        """The absolute path that a value names from the shell's directory, outside of its container."""
+        path = absolute(text_of(self.cwd), text_of(value))
+        inside = (each for each in self.mounts if f"{path}/".startswith(f"{each[0]}/"))
+        target, host = next(inside, ("", ""))
+        return absolute(host, path[len(target) :].lstrip("/")) if target else path
 
     def unknown(self, expression: str, where: Where) -> TextPiece:
         """A piece that cannot be known here; inside ``$(…)`` the whole substitution is named."""

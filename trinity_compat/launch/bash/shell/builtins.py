@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 from trinity_compat.launch import entrypoints
+from trinity_compat.launch.bash.files import absolute
 from trinity_compat.launch.bash.options import OptionSpec, ParsedOptions
 from trinity_compat.launch.bash.shell import (
     assignments,
@@ -193,7 +194,7 @@ def change_directory(sh: Shell, target: Value) -> int:
         if doubt_in([target]) is None and kind in ("", "file"):
             sh.warn("TP106", f"cd: there is no directory {text}")
             return 1
-        place = target if doubt_in([target]) else literal(path, sh.where)
+        place = target if doubt_in([target]) else literal(absolute(text_of(sh.cwd), text), sh.where)
         if path not in ("/", text.rstrip("/")) and doubt_in([sh.cwd]):
             place = (*sh.cwd, TextPiece("/" + text, sh.where))
     sh.set_scalar("OLDPWD", sh.cwd)

@@ -54,7 +54,7 @@ _PROJECT = _options(
 )
 _COMMAND = _options(
     "euvwpl",
-    "env=e entrypoint=1 env-from-file=2 user volume workdir publish label name index cap-add cap-drop pull",
+    "env=e entrypoint=1 env-from-file=2 volume=v workdir=w user publish label name index cap-add cap-drop",
 )
 _UP = _options("t", "scale timeout exit-code-from attach no-attach pull wait-timeout", leading=False)
 _REFERENCE = re.compile(r"\$(?:\$|([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(:?[-?+])?)", re.ASCII)
@@ -164,6 +164,12 @@ class _Project:
             path = absolute(layer.folder, plain_text(file))
             services = self.read(path)
         return [*self._extended(services, plain_text(other), path, depth - 1), layer]
+
+    def mount(self, node: Node, layer: _Layer) -> tuple[str, str] | None:
+        """A folder of the host that a service has, in the short or the long form."""
+        keys = mapping(node)
+        texts = [text_of(self.filled(keys[key], layer)) for key in ("source", "target") if key in keys]
+        return _mount_of(":".join(texts) if keys else text_of(self.filled(node, layer)), layer.folder)
 
     def filled(self, node: Node, layer: _Layer) -> Value:
         """A scalar with its references to variables filled in."""
@@ -359,11 +365,34 @@ def _environment(
                 read_one(sh, literal(name, sh.where), found)
             else:
                 found.variables[name] = _as_go_prints(project.filled(item, layer), item)
+    found.mounts, found.cwd = _folders(project, layers, given)
     for value in given.get("2", []):
         read_file(sh, value, found)
     for value in given.get("e", []):
         read_one(sh, value, found)
     return found
+
+
+def _folders(
+    project: _Project, layers: Sequence[_Layer], given: Mapping[str, list[Value]]
+) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The mounts of a container, the deeper ones first, and the host's folder in which its command starts."""
+    here = text_of(project.sh.cwd)
+    volumes = [project.mount(node, layer) for layer in layers for node in elements(layer.keys.get("volumes"))]
+    volumes += [_mount_of(text_of(value), here) for value in given.get("v", [])]
+    mounts = tuple(sorted(filter(None, volumes), reverse=True))
+    named = [(layer.keys["working_dir"], layer) for layer in layers if "working_dir" in layer.keys]
+    places = [*(project.filled(node, layer) for node, layer in named), *given.get("w", [])]
+    if not places:
+        return mounts, ""
+    place = replace(project.sh, mounts=mounts).files_path(places[-1])
+    return mounts, place if place != absolute("/", text_of(places[-1])) else ""
+
+
+def _mount_of(text: str, folder: str) -> tuple[str, str] | None:
+    """``HOST:CONTAINER[:ro]`` as the folder in the container and the host's; None for a named volume."""
+    host, target, *_ = [*text.split(":"), ""]
+    return (target.rstrip("/"), absolute(folder, host)) if host[:1] in (".", "/") and target else None
 
 
 def _list_of(node: Node | None) -> list[Node]:

@@ -86,12 +86,15 @@ class CommandEnvironment:
     """Variables that a launcher's options set, and whether those of the script go along.
 
     ``given`` are the assignments in front of the launcher. ``unread``: a file, list or launcher that is not
-    known, so that any variable may be set.
+    known, so that any variable may be set. ``mounts`` and ``cwd``: of a container, the folders that it has of
+    the host, and the host's folder in which the command starts, where it is one of these.
     """
 
     inherits: bool
     given: Prefix
     variables: Prefix = field(default_factory=dict)
+    mounts: tuple[tuple[str, str], ...] = ()
+    cwd: str = ""
     unread: UnknownPiece | EnvRef | None = None
 
     @property

@@ -105,6 +105,9 @@ def _warn_of_missed(sh: Shell, fields: list[Value], name: str) -> None:
 def _wrapped(sh: Shell, fields: list[Value], wrapped: programs.Wrapped, wrapper: tuple[str, ...]) -> int:
     if not wrapped.inherits:
         sh = remote(sh)
+    if wrapped.mounts:
+        cwd = literal(wrapped.cwd, sh.where) if wrapped.cwd else sh.cwd
+        sh = replace(sh.copy(), mounts=wrapped.mounts, cwd=cwd)
     if wrapped.unread is not None:
         sh = _with_open_variables(sh, wrapped)
     if wrapped.dropped != ():

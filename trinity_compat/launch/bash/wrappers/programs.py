@@ -125,6 +125,8 @@ class Wrapped:
     inherits: bool = True  # the script's exported variables go along
     unread: UnknownPiece | EnvRef | None = None  # what may set any variable of the command
     elsewhere: str = ""
+    mounts: tuple[tuple[str, str], ...] = ()  # of its container, as those of the shell
+    cwd: str = ""  # where it starts, empty for the script's folder
     dropped: tuple[str, ...] | None = ()  # variables that don't go along; None: all of them
 
 
@@ -135,7 +137,15 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> list[Wrapped]:
         name = program if program in compose.ALONE else f"{program} compose"
         found = compose.started(sh, words, prefix)
         return [
-            Wrapped(name, call, prefix=made.prefix, inherits=False, unread=made.unread)
+            Wrapped(
+                name,
+                call,
+                prefix=made.prefix,
+                inherits=False,
+                unread=made.unread,
+                mounts=made.mounts,
+                cwd=made.cwd,
+            )
             for call, made in found
         ]
     wrapped = _unwrap(sh, fields, prefix)
