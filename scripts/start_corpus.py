@@ -139,6 +139,8 @@ def judged(name: str, given: Sequence[str], device: str, folder: Path, *, stock:
         moved = _names_a_key_that_moved(says, [key for key in own if key in given])
         state = OURS_ALONE if moved else FORKS_DEFAULT if of_its_fork else NOT_UNDER_VERL
         return Outcome(name, state, says, why)
+    if any(each in why for each in own):
+        return Outcome(name, NOT_UNDER_VERL, why)  # stock has no such key or main either
     return Outcome(name, OURS_ALONE if own else REFUSED, why)
 
 

@@ -5,8 +5,10 @@ import re
 import runpy
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
+import needs
 import pytest
 
 from trinity_compat.common.errors import UserError
@@ -21,6 +23,7 @@ from trinity_compat.job.vllm_arguments import (
     changes,
     fate,
 )
+from trinity_compat.run.checks import error_keys
 
 ROOT = Path(__file__).parents[2]
 TAKEN = json.loads(data_path("translators/vllm/arguments.json").read_text())
@@ -144,3 +147,23 @@ def test_the_script_reads_a_release_without_importing_it(tmp_path, monkeypatch):
         "releases": ["1.0", "2.0"],
         "arguments": {"more": ["1.0", "2.0"], "old": ["1.0", "1.0"], "seed": ["1.0", "2.0"]},
     }
+
+
+WORDS = [
+    max(re.split(r"\\.|[()+*.?]", part), key=len)
+    for words, _ in error_keys._OF_EVERY_RELEASE
+    if "does not take argument" not in words.pattern  # our own, and the parser's of Python
+    for part in words.pattern.split("|")
+]
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("words", WORDS)
+def test_what_every_release_refuses_stands_in_the_source_of_both(words):
+    for package in (
+        needs.made(".vllm-0.24.0", "hashes/vllm-0.24.0.txt"),
+        Path(find_spec("vllm").origin).parents[1],
+    ):
+        files = [*(package / "vllm" / "config").glob("*.py"), package / "vllm" / "engine" / "arg_utils.py"]
+        text = " ".join(re.sub(r"\"\s*\n\s*f?\"", "", file.read_text()) for file in files)
+        assert words in text

@@ -113,6 +113,15 @@ def test_our_reason_to_refuse_a_fork_s_launch_is_judged_without_its_fork(
 
 @pytest.mark.verl
 @pytest.mark.filterwarnings("ignore")
+def test_our_reason_may_be_the_fork_s_key_itself(start_corpus, tmp_path, monkeypatch):
+    in_a_fork(tmp_path, "algorithm.mine=2", "algorithm.adv_estimator=grpo", mine=1)
+    monkeypatch.setattr(start_corpus, "_refused_here", lambda *_: "Hydra would refuse algorithm.mine: …")
+    outcome = start_corpus.judged("x", [str(tmp_path), "run.sh"], "cuda", tmp_path)
+    assert outcome.state == start_corpus.NOT_UNDER_VERL
+
+
+@pytest.mark.verl
+@pytest.mark.filterwarnings("ignore")
 def test_a_user_s_main_does_not_hide_our_reason(start_corpus, tmp_path, monkeypatch):
     words = (*STOCK, "data.gen_batch_size=64", "trainer.use_v1=True")
     (tmp_path / "run.sh").write_text(f"python3 -m my_entry {' '.join(words)}\n")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from trinity_compat.launch import read_argv
-from trinity_compat.run.checks import explorer_side
+from trinity_compat.run.checks import explorer_side, models
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.source import RunOptions
@@ -250,21 +250,44 @@ def test_stand_ins_and_the_engine_s_arguments_are_told(reports):
     assert report.versions["verl"] == "0.9.1"
 
 
-def test_what_another_release_of_vllm_refuses_is_a_gap_and_no_refusal(tmp_path):
-    """The CPU's vLLM judges a run for GPUs where the GPU's is not there."""
-    words = CASES["more tokens than the model has positions"][0]
-    too_wide = [TWO_NODES, f"{ARR}.rollout.tensor_model_parallel_size=8"]
-    unknown = [*too_wide, f"{ARR}.model.path=org/unheard"]
+TOO_WIDE = [TWO_NODES, f"{ARR}.rollout.tensor_model_parallel_size=8"]
+LONG = f"{ARR}.rollout.max_model_len=8704"
+KWARGS = f"{ARR}.rollout.engine_kwargs.vllm"
+# words of a run for GPUs → the keys that the CPU's vLLM refuses as the GPU's would, none where it may not
+OF_EVERY_RELEASE = [
+    (TOO_WIDE, [f"{ARR}.rollout.tensor_model_parallel_size"]),
+    ([*TOO_WIDE, f"{ARR}.model.path=org/unheard"], []),  # of a model that nobody knows heads are a guess
+    ([*TOO_WIDE, f"{ARR}.model.path=org/Qwen2.9-7B"], []),
+    ([LONG, f"{ARR}.model.path=Qwen/Qwen2.5-Math-7B"], []),  # its variants may have more positions
+    ([LONG, f"{ARR}.model.path=HERE"], [f"{ARR}.rollout.max_model_len"]),
+    ([f"{ARR}.rollout.gpu_memory_utilization=1.5"], [f"{ARR}.rollout.gpu_memory_utilization"]),
+    ([f"{ARR}.rollout.max_num_seqs=0"], [f"{ARR}.rollout.max_num_seqs"]),
+    (
+        [f"{ARR}.rollout.max_num_seqs=4096", f"{ARR}.rollout.max_num_batched_tokens=2048"],
+        [f"{ARR}.rollout.max_num_batched_tokens"],
+    ),
+    ([f"+{KWARGS}.kv_cache_dtype=int3"], [f"{KWARGS}.kv_cache_dtype"]),
+    ([f"+{KWARGS}.seed=many"], [f"{KWARGS}.seed"]),
+    ([f"+{KWARGS}.max_logprobs=-9"], []),  # a limit that the GPU's release lacks
+    ([f"+{KWARGS}.attention_backend=MAGIC"], []),
+]
+
+
+def test_what_every_release_of_vllm_refuses_is_refused_by_another_one_too(tmp_path):
+    """The CPU's vLLM judges a run for GPUs where the GPU's is not there; what it alone refuses is a gap."""
+    here = models.write(models.stand_in("Qwen2.5-Math-7B"), tmp_path)
+    asked = [
+        request([word.replace("HERE", str(here)) for word in each], "cuda") for each, _ in OF_EVERY_RELEASE
+    ]
     path = tmp_path / "requests.json"
-    asked = [request(each, "cuda") for each in (words, too_wide, unknown)]
     path.write_text(json.dumps(asked, default=str))
     helper = Path(__file__).with_name("start_reports.py")
     env = {**os.environ, "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, helper, path], env=env, capture_output=True, text=True)
-    answer, heads, guessed = json.loads(done.stdout.splitlines()[-1])
-    assert answer["refused"] == []
-    assert any("max_model_len" in gap and "another release" in gap for gap in answer["unchecked"])
-    # Every release refuses heads that its ranks cannot share; of a model that nobody knows it is a guess.
-    ((key, why),) = [(each["key"], each["why"]) for each in heads["refused"]]
-    assert key == f"{ARR}.rollout.tensor_model_parallel_size" and why.endswith("may be 1, 2, 4, 7, 14, 28")
-    assert guessed["refused"] == []
+    answers = json.loads(done.stdout.splitlines()[-1])
+    assert [[found["key"] for found in each["refused"]] for each in answers] == [
+        keys for _, keys in OF_EVERY_RELEASE
+    ]
+    assert answers[0]["refused"][0]["why"].endswith("may be 1, 2, 4, 7, 14, 28")
+    gaps = [any("another release" in gap for gap in each["unchecked"]) for each in answers]
+    assert gaps == [not keys for _, keys in OF_EVERY_RELEASE]

@@ -11,6 +11,31 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 _FULL_KEY = re.compile(r"^full_key: (.+)$", re.MULTILINE)
 _ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
 _HEADS = re.compile(r"attention heads \((\d+)\) must be divisible by tensor parallel size")
+# What follows from a model's config.json, in vLLM's words.
+_OF_MODEL = re.compile(
+    rf"{_HEADS.pattern}|greater than the derived max_model_len|does not support float16|Number of experts in"
+    " the model must be|Quantization method specified in the model config"
+)
+# What every release of vLLM that a run takes refuses in the same words, each with the arguments that must be
+# given: defaults depend on the device.
+_OF_EVERY_RELEASE = (
+    (_OF_MODEL, ()),
+    (re.compile("must be greater than or equal to max_num_seqs"), ("max_num_batched_tokens", "max_num_seqs")),
+    (
+        re.compile(r"max_num_batched_tokens \(\d+\) is smaller than max_model_len"),
+        ("max_num_batched_tokens", "max_model_len"),
+    ),
+    (re.compile("cannot be greater than the max_model_len"), ("long_prefill_token_threshold",)),
+    (re.compile("num_speculative_tokens was provided but without"), ("speculative_config",)),
+    (re.compile("Expected num_speculative_tokens to be greater than zero"), ("speculative_config",)),
+    (re.compile("enable_expert_parallel must be True to use EPLB"), ()),
+    (re.compile("num_redundant_experts is set to"), ()),
+    (re.compile("are mutually exclusive"), ()),
+    (re.compile(r"vLLM does not take argument --.*: (invalid \w+|Value .* cannot be converted)"), ()),
+)
+# Limits that not every such release has.
+_NEWER_LIMITS = ("max_logprobs", "long_prefill_token_threshold", "data_parallel_rpc_port")
+_LIMITS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _WORDS = 500  # characters: longer messages are cut
 # vLLM's names for keys of verl's rollout section, and for keys of other sections.
@@ -122,12 +147,26 @@ def _source_line(error: BaseException) -> str:
 
 
 def heads_of(error: Exception) -> int | None:
-    """Return the attention heads that an engine's ranks cannot share; None for another error.
-
-    Every release of vLLM refuses that (``verify_with_parallel_config``), whichever of them was asked.
-    """
+    """Return the attention heads that an engine's ranks cannot share; None for another error."""
     found = _HEADS.search(str(error))
     return int(found[1]) if found else None
+
+
+def is_of_model(error: Exception) -> bool:
+    """Return whether vLLM's error follows from the model's config.json."""
+    return bool(_OF_MODEL.search(str(error)))
+
+
+def is_of_every_release(error: Exception, given: Iterable[str]) -> bool:
+    """Return whether every release of vLLM that a run takes refuses the ``given`` arguments for that reason.
+
+    A choice that one release lacks may be another's; the releases' choices only grew.
+    """
+    for each in error.errors() if hasattr(error, "errors") else ():
+        if each["type"] in _LIMITS:
+            return not any(part in _NEWER_LIMITS for part in each["loc"])
+    text, names = str(error), set(given)
+    return any(words.search(text) and names.issuperset(needed) for words, needed in _OF_EVERY_RELEASE)
 
 
 def engine_key(argument: str, extra: Iterable[str], section: str = _ROLLOUT) -> str:
@@ -146,5 +185,7 @@ def argument_of(error: Exception, given: Iterable[str]) -> str | None:
     """Return the argument among ``given`` that an error of vLLM's names first."""
     names = set(given)
     places = [part for each in error.errors() for part in each["loc"]] if hasattr(error, "errors") else []
-    words = [word for word in _DOTTED.findall(words_of(error)) if "_" in word]
+    text = words_of(error)
+    options = [option.replace("-", "_") for option in re.findall(r"--([\w-]+)", text)]
+    words = options + [word for word in _DOTTED.findall(text) if "_" in word]
     return next((str(name) for name in (*words, *places) if name in names), None)

@@ -16,6 +16,7 @@ from trinity_compat.common.nested import Tree, copied, nodes, put, section_at, v
 from trinity_compat.common.training_engines import engine_of
 from trinity_compat.explorer.rewards.reward_managers import register_legacy
 from trinity_compat.explorer.rewards.reward_model.address import is_served
+from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import SECTION
 from trinity_compat.explorer.rollout.worker import arguments_for
 from trinity_compat.job.distillation import teacher_entries
@@ -116,7 +117,7 @@ class _Examination:
         if given is not None:
             self.report.engine = {**given, "model": value_at(self.spec.verl, "actor_rollout_ref.model.path")}
             if parser:  # else vLLM would report it again, without an argument
-                self._engine(given, section)
+                self._engine(given, section, "actor_rollout_ref.model.path")
         if is_served(self.spec.verl):
             self._reward_engine(spec)
         self._teacher_engines(spec)
@@ -126,33 +127,48 @@ class _Examination:
         build = partial(explorer_side.reward_engine, spec.verl, spec.device, self.folder)
         given = self._tried(SECTION, build)
         if given is not None:
-            self._engine(given, f"{SECTION}.rollout")
+            self._engine(given, f"{SECTION}.rollout", REWARD)
 
     def _teacher_engines(self, spec: RunSpec) -> None:
         for entry in teacher_entries(spec.verl):
             build = partial(explorer_side.teacher_engine, spec.verl, entry, spec.device)
             if (given := self._tried(entry.section, build)) is not None:
-                self._engine(given, f"{entry.section}.inference")
+                self._engine(given, f"{entry.section}.inference", f"{entry.section}.model_path")
 
-    def _engine(self, given: Tree, section: str) -> None:
+    def _engine(self, given: Tree, section: str, model: str) -> None:
         extra = section_at(self.spec.verl, f"{section}.engine_kwargs.vllm")
         try:
             explorer_side.engine_config(given, self.spec.device, native=self.native)
         except Exception as error:
-            guessed = any(name.endswith(models.GENERIC) for name in self.report.stand_ins.values())
-            if (heads := error_keys.heads_of(error)) and not guessed:
+            judge = self.report.versions.get("vllm", "")
+            if not self._is_certain(error, given, model, judge.split("+")[0]):
+                self.report.unchecked.append(
+                    f"vLLM's arguments; {judge}, another release or model, says: {error}"
+                )
+                return
+            if heads := error_keys.heads_of(error):
                 fits = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
                 refused = ValueError(f"{error_keys.words_of(error)} It may be {fits}")
                 key = error_keys.engine_key("tensor_parallel_size", extra, section)
                 self._record(refused.with_traceback(error.__traceback__), key, exact=True)
                 return
-            if (judge := self.report.versions.get("vllm", "")).split("+")[0] != release_for(self.spec.device):
-                self.report.unchecked.append(f"vLLM's arguments; {judge}, another release, says: {error}")
-                return
             name = error_keys.argument_of(error, given)
             self._record(
                 error, error_keys.engine_key(name, extra, section) if name else section, exact=bool(name)
             )
+
+    def _is_certain(self, error: Exception, given: Tree, model: str, judge: str) -> bool:
+        """Return whether the run's own vLLM, with the model of the key ``model``, refuses the same.
+
+        A stand-in says something of a model that it is called like: of its heads to every release, of the
+        rest, which its variants change, to the run's own.
+        """
+        name, path = self.report.stand_ins.get(model, ""), str(value_at(self.spec.verl, model))
+        same = judge == release_for(self.spec.device)
+        if name and error_keys.is_of_model(error):
+            called = name.partition(" ")[0].lower() in path.lower()
+            return called and (same or error_keys.heads_of(error) is not None)
+        return same or error_keys.is_of_every_release(error, given)
 
     def _all(self, stages: Iterable[Stage]) -> bool:
         """Return whether every stage passed; ends at the first that did not."""
