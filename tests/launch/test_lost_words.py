@@ -15,6 +15,8 @@ LOST = [
     (f"ray job submit -- {MAIN} a.b=1 | tee log data.x=1\n", 1, "tee"),
     (f"log() {{ tee $1; }}\n{MAIN} a.b=1 | log out trainer.x=1\n", 2, "log"),
     (f"OPTS=(data.x=1)\n{MAIN} a.b=1 | tee log ${{OPTS[@]}}\n", 1, "tee"),
+    (f"{MAIN} a.b=1 && echo done | tee log trainer.x=1\n", 1, "tee"),
+    (f"{MAIN} a.b=1 & wait \\\n  trainer.x=1\n", 2, "wait"),
     (f"{MAIN} a.b=1 | grep -v x \\\n  data.x=1\n", 2, "grep"),
     (f"if true; then\n  {MAIN} a.b=1 | tee log \\\n    data.x=1\nfi\n", 3, "tee"),
 ]
@@ -36,6 +38,7 @@ def test_an_override_behind_the_pipe_of_a_launch_is_named(script, line, program)
         f"echo x | {MAIN} a.b=1\n",
         "python3 other.py | tee log trainer.x=1\n",
         f"{MAIN} a.b=1 > log 2>&1 trainer.x=1\n",
+        f"{MAIN} a.b=1\necho trainer.x=1\npython3 eval.py trainer.x=1\n",
         f"{MAIN} a.b=1 | while read line; do echo a.b=$line; done\n",
     ],
 )

@@ -41,8 +41,9 @@ def run(sh: Shell, node: Node) -> int:
         if item.get("Name") and "Array" not in item
     }
     status = dispatch(sh, fields, prefix)
-    if fed and len(sh.log.launches) == launched:
-        _note_words_behind_pipe(sh, fields, before)
+    takes_none = bool(launched) and text_of(fields[0]) in _TAKES_NO_OVERRIDES
+    if (fed or takes_none) and len(sh.log.launches) == launched:
+        _note_lost_words(sh, fields, before)
     # `[ $UNSET = 1 ]` is `[ = 1 ]`, an error that says nothing of the machine it will run on
     if sh.vanished is not None and text_of(fields[0]) in ("[", "test"):
         sh.doubt = sh.doubt or sh.vanished
@@ -150,11 +151,12 @@ def _lost_override(sh: Shell, name: str) -> int:
     return 127
 
 
+_TAKES_NO_OVERRIDES = {"cat", "date", "sleep", "tee", "true", "wait"}
 _OF_PATTERNS = {"grep", "egrep", "fgrep", "rg", "sed", "awk", "perl"}
 
 
-def _note_words_behind_pipe(sh: Shell, fields: list[Value], unread: list[Value]) -> None:
-    """Overrides that the program behind a training main's pipe gets; ``unread``: the script's, before it."""
+def _note_lost_words(sh: Shell, fields: list[Value], unread: list[Value]) -> None:
+    """Overrides that another program gets, most often behind a pipe; ``unread``: the script's, before it."""
     name, at = text_of(fields[0]), place_of(fields[0], sh.where)
     lines: dict[Where, list[str]] = {}
     for word in filter(_is_override, fields[1:]):
@@ -162,7 +164,7 @@ def _note_words_behind_pipe(sh: Shell, fields: list[Value], unread: list[Value])
         if name not in _OF_PATTERNS or where.line > at.line:
             lines.setdefault(where, []).append(text_of(word))
     for where, words in lines.items():
-        message = f"{', '.join(words)} stands behind the pipe, where {name} gets it: write it before the pipe"
+        message = f"{', '.join(words)}: {name} gets this, and the training does not; write it before the pipe"
         sh.warn("TP004", message, where)
     kept = {id(value) for value in sh.log.unread}
     lost = (value for value in unread if id(value) not in kept)
