@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from planted_secrets import LAUNCH
 
 SECRET = "s3cr3t"
 KWARGS = "+custom_reward_function.reward_kwargs"
@@ -16,14 +17,7 @@ export SERVICE_PASSWORD={SECRET}-service
 export openai_key={SECRET}-exported
 TOKEN={SECRET}-variable
 HF_TOKEN={SECRET}-prefix python3 -m verl.trainer.main_ppo \\
-    data.train_files=train.parquet data.val_files=val.parquet \\
-    data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 \\
-    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 \\
-    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1 \\
-    actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct actor_rollout_ref.rollout.name=vllm \\
-    critic.model.path=Qwen/Qwen2.5-0.5B-Instruct critic.ppo_micro_batch_size_per_gpu=1 \\
-    algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4 trainer.total_training_steps=2 \\
-    trainer.n_gpus_per_node=1 trainer.nnodes=1 trainer.project_name=p trainer.experiment_name=e \\
+{LAUNCH} trainer.experiment_name=e \\
     trainer.resume_mode=disable \\
     data.prompt_key=prompt data.reward_fn_key=data_source +data.max_token_len=77 \\
     custom_reward_function.path=reward.py custom_reward_function.name=compute_score \\

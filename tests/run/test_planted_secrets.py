@@ -11,6 +11,18 @@ from pathlib import Path
 
 import pytest
 import yaml
+from planted_secrets import (
+    FORMS,
+    KWARGS,
+    NUMBER,
+    PLANTED,
+    SCRIPT,
+    TOKENS,
+    VARIABLE,
+    leaks,
+    mark,
+    planted_script,
+)
 
 from trinity_compat.common import redaction
 from trinity_compat.common.redaction import (
@@ -24,80 +36,11 @@ from trinity_compat.common.redaction import (
 )
 
 ROOT = Path(__file__).parents[2]
-KWARGS = "+reward.custom_reward_function.reward_kwargs"
-# A key of reward_kwargs, and its value as Hydra spells it; {} is the secret, which is unlike any word.
-FORMS = {
-    "url": "https://user:{}@host/x",
-    "dsn": "postgresql://u@h/db?password={}",
-    "dsn_twice": "postgresql://u:{}a@h/db?sslmode=require&password={}b",
-    "query": "curl http://x/y?token={}&n=1 -o out",
-    "api_key": "{}",
-    "judge_password": "{}",
-    "openai_keys": "[{}a,{}b]",
-    "credentials": "{{user: {}}}",
-    "listed": "[{{secret: {}}}]",
-    "mapped": "{{a: {{accessToken: {}}}}}",
-    "headers": "{{Authorization: 'Bearer {}'}}",
-    "headers_basic": "{{Authorization: 'Basic {}'}}",
-    "headers_key": "{{X-Api-Key: {}}}",
-    "headers_cookie": "{{Cookie: 'sid={}; theme=dark'}}",
-    "command": "curl -H 'X-Api-Key: {}' http://x",
-    "command_auth": "curl -H 'Authorization: Bearer {}' http://x",
-    "command_user": "curl -u user:{} http://x",
-    "command_option": "mysql --password {} -h db",
-    "command_equals": "mysql --password={} -h db",
-    "command_variable": "PGPASSWORD={} psql -h db",
-    "phrase": "{{password: 'two words {}'}}",
-}
-# Tokens that tell themselves: whole, under names that say nothing, and inside a text.
-TOKENS = (
-    "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567",
-    "sk-" + "proj-0a1B2c3D4e5F6g7H8i9J0k1L",
-    "ghp_" + "0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R",
-    "github_pat_" + "11AAAAAAA0a1B2c3D4e5F6_g7H8i9J0k1L2m3N4o5",
-    "glpat-" + "0a1B2c3D4e5F6g7H8i9J",
-    "xoxb-" + "123456789012-1234567890123-0a1B2c3D4e5F",
-    "AKIA" + "Z7QK3M5N2P4R6T8V",
-    "eyJ" + "hbGciOiJIUzI1NiJ9." + "eyJ" + "zdWIiOiIxMjM0NTY3ODkwIn0." + "c2lnbmF0dXJl01",
-)
-NUMBER = "48151623421"
-VARIABLE = "v4riableZq91x"
-
-
-def mark(name):
-    return f"zq{name.replace('_', '').title()}7Sx"
-
-
-PLANTED = {name: form.format(*[mark(name)] * 2) for name, form in FORMS.items()}
-SECRETS = (*map(mark, FORMS), *TOKENS, NUMBER, VARIABLE)
-SCRIPT = f"""\
-export MY_TOKEN="{VARIABLE}"
-python3 -m verl.trainer.main_ppo \\
-    data.train_files=train.parquet data.val_files=val.parquet \\
-    data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 \\
-    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 \\
-    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1 \\
-    actor_rollout_ref.model.path=Qwen/Qwen2.5-0.5B-Instruct actor_rollout_ref.rollout.name=vllm \\
-    critic.model.path=Qwen/Qwen2.5-0.5B-Instruct critic.ppo_micro_batch_size_per_gpu=1 \\
-    algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=4 trainer.total_training_steps=2 \\
-    trainer.n_gpus_per_node=1 trainer.nnodes=1 trainer.project_name=p trainer.experiment_name=x-$MY_TOKEN \\
-    trainer.resume_mode=disable reward.custom_reward_function.path=reward.py \\
-    reward.custom_reward_function.name=compute_score data.prompt_key=question \\
-    {KWARGS}.pin_password={NUMBER} \\
-"""
-
-
-def word(name, text):
-    plain = text.startswith(("[", "{")) or text.isalnum()
-    return shlex.quote(f"{KWARGS}.{name}=" + (text if plain else '"' + text.replace('"', '\\"') + '"'))
 
 
 @pytest.fixture
 def folder(tmp_path):
-    words = [word(name, text) for name, text in PLANTED.items()]
-    words += [word(f"plain_{n}", token) for n, token in enumerate(TOKENS)]
-    words += [word(f"inner_{n}", f"cmd --with {token},x") for n, token in enumerate(TOKENS)]
-    (tmp_path / "run.sh").write_text(SCRIPT + "    " + " \\\n    ".join(words) + "\n")
+    (tmp_path / "run.sh").write_text(planted_script())
     plain = SCRIPT.replace(VARIABLE, "other").partition("trainer.resume_mode")[0]
     (tmp_path / "plain.sh").write_text(f"{plain} data.val_batch_size=8\n")
     (tmp_path / "reward.py").write_text("def compute_score(**_):\n    return 0.0\n")
@@ -111,10 +54,6 @@ def outputs(folder, *words):
     files = [path for path in set(folder.rglob("*")) - before if path.is_file()]
     written = {str(path): path.read_text(errors="replace") for path in files}
     return {"stdout": done.stdout, "stderr": done.stderr, **written}, done.returncode
-
-
-def leaks(found):
-    return [(name, secret) for name, text in found.items() for secret in SECRETS if secret in text]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,9 @@ _NAME = re.compile(
     r"(?<![\w-])(?=(?P<before>(?:(?![A-Za-z])[\w-])*))(?P=before)(?=(?P<name>[A-Za-z][\w-]*))(?P=name)"
     r"[\"']?\s*[:=]\s*[\"']?"
 )
-_VALUE = re.compile(r"(?:(?:bearer|basic|digest|token)\s+)?[^\s,}\"'&]*", re.I)
+_VALUE = re.compile(
+    r"\[[^\]\n]*\]?|\{[^{}\n]*\}?|(?:(?:bearer|basic|digest|token)\s+)?[^\s,}\"'&]*", re.I
+)  # a list or a mapping is one value
 _QUOTED = {quote: re.compile(rf"(?:[^{quote}\\]|\\.)*(?={quote})", re.S) for quote in "\"'"}
 _COOKIES = re.compile(r"[^\"'\n]*")
 # Secrets that their form or what stands before them tells, under any name and in any sentence.
