@@ -7,14 +7,30 @@ from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.source import RunOptions
 
 
-def lines(tmp_path, *sets, device="cuda", mode=None, **changed):
+def asked(tmp_path, *sets, device="cuda", mode=None, **changed):
+    """The plan, its source and options, and the script."""
     words = [f"{key}={value}" for key, value in (LAUNCH | changed).items()]
     script = tmp_path / "run.sh"
     script.write_text("python3 -m verl.trainer.main_ppo " + " ".join(words))
     options = RunOptions(sets=sets, dry_run=True, device=device, mode=mode)
     ((source, rest),) = dry_run.sources(str(script), (), options)
-    plan = make_plan(source.config, rest, cwd=tmp_path, device=device)
-    return plan, list(advice.remarks(plan.spec, source, rest, str(script)))
+    return make_plan(source.config, rest, cwd=tmp_path, device=device), source, rest, str(script)
+
+
+def lines(tmp_path, *sets, **options):
+    plan, source, rest, script = asked(tmp_path, *sets, **options)
+    return plan, list(advice.remarks(plan.spec, source, rest, script))
+
+
+def test_what_runs_by_default_takes_as_long_as_stock_and_a_split_that_waits_does_not(tmp_path):
+    def of_stock(**options):
+        large = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}
+        plan, source, rest, _ = asked(tmp_path, **options, **large)
+        return advice.of_stock(plan.spec, source, rest)
+
+    assert 1 <= of_stock() < 1.05
+    assert of_stock(mode="both") > 1.3
+    assert of_stock(device="cpu", **{f"{ARR}.rollout.tensor_model_parallel_size": 1}) is None
 
 
 def test_a_plan_that_waits_is_told_what_is_faster(tmp_path):

@@ -304,21 +304,13 @@ def _side_by_side(
 ) -> Advice:
     """Return every mode at its fastest split, or at the split of ``own``."""
     turns, why = modes.in_turns()
-    width = _width(turns or modes.base)
-    stock = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
-    offload, offloads = speeds.offload_s(facts.shape, modes.gpus), _offloads(modes.base.verl)
+    offload = speeds.offload_s(facts.shape, modes.gpus)
     in_turns = replace(facts, utilization=_utilization(turns or modes.base))
-    found = [
-        ModeAdvice(
-            STOCK,
-            None,
-            stock,
-            _simulated(in_turns, stock, seed, turn_s=offload if offloads else 0.0),
-            memory=in_turns.memory(stock, resident=not offloads),
-        )
-    ]
+    stock = _stock(modes, in_turns, seed, _width(turns or modes.base))
+    found = [stock]
     if turns:
-        schedule = replace(stock, name=COLOCATE, engines=_engines(turns), width=_width(turns))
+        assert stock.schedule
+        schedule = replace(stock.schedule, name=COLOCATE, engines=_engines(turns), width=_width(turns))
         settings = (*modes.words("colocate"), *_as_words(modes.settings("fixed")))
         found.append(
             ModeAdvice(
@@ -343,6 +335,32 @@ def _side_by_side(
         (*facts.assumptions, *untried),
         seed,
     )
+
+
+def _stock(modes: _Modes, facts: _Facts, seed: int, width: int) -> ModeAdvice:
+    """Return stock veRL's turns on the launch's GPUs, with engines of ``width`` GPUs."""
+    schedule = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
+    offloads = _offloads(modes.base.verl)
+    turn_s = speeds.offload_s(facts.shape, modes.gpus) if offloads else 0.0
+    found = _simulated(facts, schedule, seed, turn_s=turn_s)
+    return ModeAdvice(STOCK, None, schedule, found, memory=facts.memory(schedule, resident=not offloads))
+
+
+def of_stock(spec: RunSpec, source: Source, options: RunOptions) -> float | None:
+    """Return the step time of a plan as a share of stock veRL's, with assumed lengths and speeds.
+
+    None for a plan that is not simulated, or for a CPU. Raises UserError where the model is not known.
+    """
+    own = schedule_of(spec)
+    if own is None or spec.device != "cuda" or spec.rows or spec.mode not in ("both", "colocate"):
+        return None
+    modes, facts = _Modes(source, options, spec, gpus_of(spec)), _facts(spec, Question())
+    turn_s = speeds.offload_s(facts.shape, modes.gpus) if own.in_turns else 0.0
+    now = _simulated(facts, own, SEED, turn_s=turn_s)
+    turns = modes.in_turns()[0] or spec
+    stock = _stock(modes, replace(facts, utilization=_utilization(turns)), SEED, _width(turns)).prediction
+    assert stock
+    return now.step_s / stock.step_s
 
 
 def _as_words(sets: Sequence[str]) -> list[str]:
