@@ -50,6 +50,18 @@ def of(changed, **options):
 BROKEN = [
     # what is changed, the line that is named, a piece of the message, what fits
     (
+        {f"{ACTOR}.ppo_mini_batch_size": 128},
+        f"{ACTOR}.ppo_mini_batch_size=128",
+        "ppo_mini_batch_size=128 is more than data.train_batch_size=64",
+        "64 at most",
+    ),
+    (
+        GAE | {"critic.ppo_mini_batch_size": 128},
+        "critic.ppo_mini_batch_size=128",
+        "ppo_mini_batch_size=128 is more than data.train_batch_size=64",
+        "64 at most",
+    ),
+    (
         {"data.train_batch_size": 10, f"{ACTOR}.ppo_mini_batch_size": 10, "trainer.nnodes": 3},
         "data.train_batch_size=10",
         "40 answers are not divisible by 24 GPUs",
@@ -252,6 +264,7 @@ SOURCES = {
     "utils/config.py": "real_train_batch_size % minimal_bsz == 0",
     "workers/engine_workers.py:267": "mini_batch_size % self.engine.get_data_parallel_size() == 0",
     "workers/engine/utils.py": "% (force_group_size * micro_batch_size_per_gpu) == 0",
+    "workers/config/actor.py:225": "train_batch_size < self.ppo_mini_batch_size",
     "workers/config/actor.py:200": "self.ppo_micro_batch_size_per_gpu is not None",
     "utils/seqlen_balancing.py": "max_token_len >= max_seq_len",
     "workers/config/actor.py:335": "self.ulysses_sequence_parallel_size > 1",

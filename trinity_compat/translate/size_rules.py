@@ -168,11 +168,28 @@ def _whole_batch(of: SizesOfLaunch) -> Broken:
         )
 
 
+def _updates_within_a_step(of: SizesOfLaunch) -> Broken:
+    """An update has no more prompts than a step."""
+    for role in _updated(of):
+        mini = f"{role}.ppo_mini_batch_size"
+        own = role == _ACTOR or of.is_set(mini)  # else it follows the actor's, of which the same is said
+        if own and not of.value(f"{role}.use_dynamic_bsz") and of.size(mini) > of.size(BATCH):
+            yield BrokenRule(
+                (mini, BATCH),
+                f"{of.written(mini)} is more than {of.written(BATCH)}, and veRL refuses to start",
+                f"{mini} may be {of.size(BATCH)} at most",
+            )
+
+
+def _updated(of: SizesOfLaunch) -> tuple[str, ...]:
+    return (_ACTOR, *([_CRITIC] if micro_batch_sizes.has_critic(of.value) else []))
+
+
 def _whole_mini_batch(of: SizesOfLaunch) -> Broken:
     """The answers of an update divide by the ranks; a role's ranks may share rows."""
     if next(_whole_batch(of), None):
         return
-    for role in (_ACTOR, *([_CRITIC] if micro_batch_sizes.has_critic(of.value) else [])):
+    for role in _updated(of):
         mini = f"{role}.ppo_mini_batch_size"
         rows, ranks = of.size(mini) * of.size(_N, 1), of.ranks(role)
         if rows % ranks:
@@ -362,6 +379,7 @@ _LENGTHS = "utils/seqlen_balancing.py:384"
 RULES = (
     SizeRule("workers/engine/fsdp/transformer_impl.py:247", "0.2.0", _whole_groups),
     SizeRule("utils/config.py:124", "0.2.0", _whole_batch),
+    SizeRule("workers/config/actor.py:225", "0.3.0", _updates_within_a_step),
     SizeRule("workers/engine_workers.py:267", "0.8.0", _whole_mini_batch),
     *(
         SizeRule("workers/engine/utils.py:125", "0.8.0", _whole_micro_batches(key))
