@@ -6,6 +6,7 @@ import os
 import shutil
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -633,7 +634,7 @@ def test_a_start_keeps_its_fingerprint_and_says_what_was_edited(tmp_path, monkey
     monkeypatch.setattr(
         acquire_job.config_files, "write", lambda plan, *_: plan.spec.save(plan.job.spec_path)
     )
-    acquire_job._prepare(plan, None, None, None, joined=False)
+    acquire_job._prepare(plan, SimpleNamespace(record={}), None, None, joined=False)
     theirs = RunSpec.load(plan.job.spec_path)
     assert theirs.fingerprint.files["reward function"][str(reward)]
     ids, ones = np.array([1, 2], np.int32), np.ones(2, np.uint8)
@@ -643,12 +644,12 @@ def test_a_start_keeps_its_fingerprint_and_says_what_was_edited(tmp_path, monkey
         buffer.put_groups([Group("train-0", 0, {}, 1, (answer,), "train")])
     reward.write_text("a = 2\n")
     with pytest.raises(RunError, match=f"started with other settings: reward function {reward} was edited"):
-        acquire_job._prepare(plan, None, None, None, joined=True)
+        acquire_job._prepare(plan, SimpleNamespace(record={}), None, None, joined=True)
     capsys.readouterr()
-    acquire_job._prepare(plan, None, None, None, joined=False)
+    acquire_job._prepare(plan, SimpleNamespace(record={}), None, None, joined=False)
     announced = f"reward function {reward} was edited: 1 group will be generated again"
     assert announced in capsys.readouterr().out
     with closing(open_buffer(theirs.database_url)) as buffer:
         assert buffer.claim_groups(1, owner="a trainer that was killed", step=1)
-    acquire_job._prepare(plan, None, None, None, joined=False)
+    acquire_job._prepare(plan, SimpleNamespace(record={}), None, None, joined=False)
     assert announced in capsys.readouterr().out
