@@ -116,3 +116,25 @@ def test_another_encoding_is_told_by_its_name_and_line(encoding, said, tmp_path)
 def test_a_missing_file_is_bad_input(tmp_path):
     with pytest.raises(UserError, match="No such file"):
         load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        ("'off'", False),
+        ("'No'", False),
+        ("'y'", True),
+        ("1", True),
+        ("'TRUE'", True),
+        ("'${oc.env:X}'", "${oc.env:X}"),
+    ],
+)
+def test_a_text_is_read_in_the_type_of_its_field(written, means):
+    """As upstream's merge reads it: veRL takes the text off for true."""
+    config = parse(f"trainer: {{balance_batch: {written}, grad_clip: '1.5', total_steps: '7'}}\n", "x.yaml")
+    assert config["trainer"] == {"balance_batch": means, "grad_clip": 1.5, "total_steps": 7}
+
+
+def test_what_has_no_type_stays_as_it_is_written():
+    config = parse("trainer: {trainer_config: {a: '7', b: 'off'}}\n", "x.yaml")
+    assert config["trainer"]["trainer_config"] == {"a": "7", "b": "off"}

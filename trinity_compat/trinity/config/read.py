@@ -19,7 +19,7 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import SCRIPT
 from trinity_compat.common.readable_files import content
 from trinity_compat.trinity.config.schema import TARGETS
-from trinity_compat.trinity.config.validate import Problem, validate
+from trinity_compat.trinity.config.validate import Problem, converted, validate
 
 _MAX_TOLD = 10
 _VERLS = ("actor_rollout_ref", "data")  # sections that Trinity has not
@@ -99,7 +99,7 @@ def parse(data: bytes | str, name: str, target: str = TARGETS[0]) -> dict[str, o
     lines = dict(_lines(node, "", name))
     config: dict[str, object] = _construct(loader, node, name)
     _refuse(config, lines, name, target)
-    return config
+    return converted(config, target)
 
 
 def lines_of(text: str) -> dict[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trinity_compat.common.nested import nodes
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
@@ -27,7 +28,7 @@ class Problem:
         return f"{self.path}: {self.message}" + (f" ({self.hint})" if self.hint else "")
 
 
-_BOOL_WORDS = frozenset({"yes", "y", "on", "true", "1", "no", "n", "off", "false", "0"})
+_TRUE, _FALSE = ("yes", "y", "on", "true", "1"), ("no", "n", "off", "false", "0")  # OmegaConf's BooleanNode
 
 
 def validate(config: Mapping[str, object], target: str) -> list[Problem]:
@@ -98,6 +99,30 @@ def _check_values(value: object, kind: FieldType, path: str, rules: Schema) -> I
         yield from _check(inner, kind.item or FieldType("any"), _join(path, key), rules)
 
 
+def converted(config: Mapping[str, object], target: str) -> dict[str, object]:
+    """Return a ``config`` that has no problem, each text in the type of its field, as the merge makes it."""
+    rules = schema(target)
+    merged: dict[str, object] = _converted(config, FieldType("class", class_name=rules.root), rules)
+    return merged
+
+
+def _converted(value: Any, kind: FieldType, rules: Schema) -> Any:
+    if value is None or _interpolated(value):
+        return value
+    if kind.kind == "class":
+        fields = rules.classes[kind.class_name]
+        return {key: _converted(inner, fields[key].type, rules) for key, inner in value.items()}
+    if kind.kind == "list":
+        return [_converted(inner, kind.item or FieldType("any"), rules) for inner in value]
+    if kind.kind == "dict":
+        return {key: _converted(inner, kind.item or FieldType("any"), rules) for key, inner in value.items()}
+    if kind.kind == "bool":
+        return value.lower() in _TRUE if isinstance(value, str) else bool(value)
+    if kind.kind in ("int", "float") and isinstance(value, str):
+        return int(value) if kind.kind == "int" else float(value)
+    return value
+
+
 def _interpolated(value: object) -> bool:
     return isinstance(value, str) and "${" in value
 
@@ -127,7 +152,7 @@ def _is_float(value: object, _: FieldType) -> bool:
 
 def _is_bool(value: object, _: FieldType) -> bool:
     if isinstance(value, str):
-        return value.lower() in _BOOL_WORDS
+        return value.lower() in (*_TRUE, *_FALSE)
     return isinstance(value, (bool, int))
 
 
