@@ -50,6 +50,26 @@ def test_a_config_of_one_s_own_counts_as_set_by_its_lines(own: Path) -> None:
     assert config.get("my.own") == 0.001 and config.get("data.max_prompt_length") == 512
 
 
+@pytest.mark.parametrize(
+    ("folder", "entry", "noted"),
+    [
+        ("sub", "file://verl/trainer/config", True),
+        ("sub", "pkg://verl.trainer.config", False),
+        ("sub/repo", "file://verl/trainer/config", False),
+        ("", "file://verl/trainer/config", False),
+    ],
+)
+def test_a_search_path_that_leads_nowhere_from_where_the_launch_starts_is_told(
+    own: Path, tmp_path: Path, folder: str, entry: str, noted: bool
+) -> None:
+    own.write_text(OWN.replace("pkg://verl.trainer.config", entry))
+    (tmp_path / "sub" / "repo" / "verl" / "trainer" / "config").mkdir(parents=True)
+    launch = make_launch(f"--config-path={own.parent}", "--config-name=mine", cwd=str(tmp_path / folder))
+    found = effective_config(launch, root=tmp_path).diagnostics
+    assert [note.code for note in found] == ["TP213"] * noted
+    assert all("where the launch starts, so that Hydra finds none" in note.message for note in found)
+
+
 def test_a_launch_reads_it_by_config_path(own: Path, tmp_path: Path) -> None:
     launch = make_launch(f"--config-path={own.parent}", "--config-name=mine", "data.train_batch_size=8")
     config = effective_config(launch, root=tmp_path)

@@ -352,6 +352,13 @@ def _add_places(path: SearchPath, declared: object, roots: tuple[Path, Path], ma
             base = roots[1]  # the launch's own working directory, where Hydra looks
         if _is_tree(spelled):
             path.declares_tree = True
+            if not package and _lacks(roots[1], spelled, roots[0]):
+                message = (
+                    f"hydra.searchpath: {entry} is not below {roots[1]}, where the launch starts, so that"
+                )
+                path.notes.append(
+                    Diagnostic("TP213", f"{message} Hydra finds none; veRL's own folder is taken", path.where)
+                )
         elif readable_folder(base / spelled, limit):
             own = bool(package and main)
             shown = shown_below(base / spelled, limit) if own else ""
@@ -359,6 +366,15 @@ def _add_places(path: SearchPath, declared: object, roots: tuple[Path, Path], ma
         else:
             missing.append(str(entry))
     return missing
+
+
+def _lacks(start: Path, spelled: str, root: Path) -> bool:
+    """Return True for a relative folder that is missing where the launch starts, if that is below ``root``.
+
+    At the root itself the script may be all that was copied from its repository.
+    """
+    inside = start != root and readable_folder(start, root)
+    return inside and not spelled.startswith("/") and not readable_folder(start / spelled, root)
 
 
 def user_keys(path: SearchPath) -> tuple[str | None, dict[str, object]]:
