@@ -104,6 +104,8 @@ def _read_contents(start: Callable[[], Shell], contents: job_files.Contents) -> 
             child.where, child.stdin = command.where, command.stdin or None
             if command.cwd:
                 child.cwd = literal(absolute(text_of(child.cwd), command.cwd), command.where)
+            for path, value in command.files.items():
+                child.files.write(path, value, append=False)
             for name, value in command.env.items():
                 child.put(name, Variable(value=value, exported=True))
             before = len(shell.log.launches)

@@ -13,9 +13,9 @@ from trinity_compat.launch.bash.traced_text import Value
 class SourceCommand:
     """Shell ``code``, or the ``words`` of one program.
 
-    ``env`` are variables that it gets, ``stdin`` is its input, ``cwd`` the folder that it starts in, as
-    written, empty for the
-    source's own. ``condition`` is an undecided condition that it depends on, or empty.
+    ``env`` are variables that it gets, ``stdin`` is its input, ``files`` are mounted for it, by their paths.
+    ``cwd``: the folder that it starts in, as written, empty for the source's own. ``condition`` is an
+    undecided condition that it depends on, or empty.
     """
 
     where: Where
@@ -25,6 +25,7 @@ class SourceCommand:
     cwd: str = ""
     condition: str = ""
     stdin: Value = ()
+    files: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

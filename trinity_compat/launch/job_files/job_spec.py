@@ -1,20 +1,22 @@
-"""Job specifications in YAML: SkyPilot tasks, Kubernetes manifests, Ray jobs, compose files.
+"""Job specifications in YAML: of SkyPilot, dstack, Kubernetes, Ray, Azure ML, GitHub and Docker Compose.
 
-Their commands are shell code, or the words of a program. Templates (``{{ … }}``) are not filled in.
+Their commands are shell code, or the words of a program. What ``${{ … }}`` gives is open; other templates
+(``{{ … }}``) are not filled in.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.launch.bash.traced_text import Value, lines_of, literal
+from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, literal
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.launch.job_files import hydra_records
+from trinity_compat.launch.model import UnknownPiece
 from trinity_compat.launch.ray_submit import env_vars
 from trinity_compat.launch.source_contents import Contents, SourceCommand
 from trinity_compat.launch.yaml_nodes import documents, elements, is_scalar, mapping, placed, plain_text
@@ -23,10 +25,13 @@ if TYPE_CHECKING:
     from yaml import Node
 
 SKYPILOT, KUBERNETES, RAY = "a SkyPilot task", "a Kubernetes manifest", "a Ray job"
+DSTACK, GITHUB, AZURE = "a dstack configuration", "a GitHub workflow", "an Azure ML job"
 COMPOSE, OVERRIDES = "a compose file", "the overrides of a run, as Hydra keeps them"
 _OF_SERVICE = {"image", "build", "command", "entrypoint", "extends"}
 _OF_SKYPILOT = {"resources", "setup", "num_nodes", "workdir", "envs", "file_mounts", "name"}
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
+_TEMPLATE = re.compile(r"\$\{\{(.*?)\}\}", re.S)  # of GitHub and Azure ML
+_GPUS = re.compile(r"(?:.*:)?(\d+)(?::\d+GB)?")  # dstack: H100:80GB:8, H100:8, 8
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)")  # what Kubernetes fills in
 _NODES = 20_000  # of one file, aliases followed
 
@@ -54,7 +59,8 @@ def read(name: str, text: str) -> Contents:
     kind = _kind_of(found)
     if kind is None:
         raise UserError(
-            "neither a shell script nor a job specification (SkyPilot, Kubernetes, Ray job, compose)",
+            "neither a shell script nor a job specification (SkyPilot, dstack, Kubernetes, Ray job, Azure ML,"
+            " GitHub workflow, compose)",
             where=Where(name),
             hint="translate and audit take a veRL configuration in YAML",
         )
@@ -64,7 +70,8 @@ def read(name: str, text: str) -> Contents:
     if kind == COMPOSE:
         note = f"{kind}: the commands of its services are read, as `docker compose up` starts them"
         return Contents((_of_compose(name, text),), note)
-    commands = tuple(command for node in found for command in _commands(node, name))
+    mounted = _config_maps(found, name)
+    commands = tuple(command for node in found for command in _commands(node, name, mounted))
     return Contents(commands, f"{kind}: its commands are read as bash would, its templates are not filled in")
 
 
@@ -80,25 +87,88 @@ def _kind(node: Node) -> str | None:
         return KUBERNETES
     if "run" in keys and keys & _OF_SKYPILOT:
         return SKYPILOT
+    if "commands" in keys and plain_text(mapping(node).get("type")) in ("task", "service", "dev-environment"):
+        return DSTACK
+    if any("steps" in mapping(job) for job in mapping(mapping(node).get("jobs")).values()):
+        return GITHUB
+    if is_scalar(mapping(node).get("command")) and keys & {"$schema", "code", "environment"}:
+        return AZURE
     services = mapping(mapping(node).get("services")).values()
     if any(mapping(service).keys() & _OF_SERVICE for service in services):
         return COMPOSE
     return RAY if is_scalar(mapping(node).get("entrypoint")) else None
 
 
-def _commands(node: Node, name: str) -> Iterator[SourceCommand]:
+def _commands(node: Node, name: str, maps: Mapping[str, Mapping[str, Value]]) -> Iterator[SourceCommand]:
     items, kind = mapping(node), _kind(node)
     if kind == SKYPILOT:
-        given = mapping(items.get("envs")).items()
-        env = _of_skypilot(items) | {key: plain_text(value) for key, value in given}
+        env = _literals(_of_skypilot(items), name) | _variables(items.get("envs"), name)
         for key in ("setup", "run"):
             yield from _code(items.get(key), name, env)
+    elif kind == DSTACK:
+        yield from _of_dstack(items, name)
+    elif kind == GITHUB:
+        yield from _of_github(items, name)
+    elif kind == AZURE:
+        for found in _code(items["command"], name, _variables(items.get("environment_variables"), name)):
+            yield replace(found, cwd=plain_text(items.get("code")))
     elif kind == RAY:
-        variables = mapping(mapping(items.get("runtime_env")).get("env_vars")).items()
-        yield from _code(items["entrypoint"], name, {key: plain_text(item) for key, item in variables})
+        given = mapping(items.get("runtime_env")).get("env_vars")
+        yield from _code(items["entrypoint"], name, _variables(given, name))
     elif kind == KUBERNETES:
-        for found in _below(node):
-            yield from _container(mapping(found), name)
+        volumes = {
+            plain_text(volume["name"]): maps.get(plain_text(mapping(volume["configMap"]).get("name")), {})
+            for volume in map(mapping, _below(node))
+            if {"name", "configMap"} <= volume.keys()
+        }
+        for container in map(mapping, _below(node)):
+            mounts = [mapping(each) for each in elements(container.get("volumeMounts"))]
+            files = {
+                f"{plain_text(mount.get('mountPath')).rstrip('/')}/{path}": content
+                for mount in mounts
+                for path, content in volumes.get(plain_text(mount.get("name")), {}).items()
+            }
+            for command in _container(container, name):
+                yield replace(command, files=files)
+
+
+def _config_maps(nodes: Sequence[Node], name: str) -> dict[str, dict[str, Value]]:
+    """Return the files of each ConfigMap of a manifest, by its name."""
+    found = (mapping(node) for node in nodes)
+    maps = (items for items in found if plain_text(items.get("kind")) == "ConfigMap")
+    return {
+        plain_text(mapping(items.get("metadata")).get("name")): {
+            file: placed(content, name) for file, content in mapping(items.get("data")).items()
+        }
+        for items in maps
+    }
+
+
+def _of_dstack(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
+    """One script of all commands, with the variables that dstack sets on the first node.
+
+    See dstack's docs, "Tasks": ``nodes``, ``env`` and "System environment variables".
+    """
+    lines = [placed(each, name) for each in elements(items["commands"])]
+    gpu = mapping(items.get("resources")).get("gpu")
+    gpus = _GPUS.fullmatch(plain_text(mapping(gpu).get("count", gpu)))
+    own = {"DSTACK_NODES_NUM": plain_text(items.get("nodes")) or "1", "DSTACK_NODE_RANK": "0"}
+    own |= {"DSTACK_GPUS_PER_NODE": gpus[1]} if gpus else {}
+    pairs = (plain_text(each).partition("=") for each in elements(items.get("env")))
+    own |= {key: text for key, is_set, text in pairs if is_set}
+    env = _literals(own, name) | _variables(items.get("env"), name)
+    code = tuple(bit for line in lines if line for bit in (*line, *literal("\n", line[-1].where)))
+    yield SourceCommand(code[0].where if code else Where(name), code, env=env)
+
+
+def _of_github(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
+    """The steps of each job, with the variables of workflow, job and step."""
+    for job in map(mapping, mapping(items.get("jobs")).values()):
+        for step in map(mapping, elements(job.get("steps"))):
+            given = (_variables(each.get("env"), name) for each in (items, job, step))
+            env = {key: value for variables in given for key, value in variables.items()}
+            for found in _code(step.get("run"), name, env):
+                yield replace(found, cwd=plain_text(step.get("working-directory")))
 
 
 def _of_compose(name: str, text: str) -> SourceCommand:
@@ -145,11 +215,32 @@ def _filled(found: re.Match[str], env: dict[str, str]) -> str:
     return "$" if found[0] == "$$" else env.get(found[1], found[0])
 
 
-def _code(node: Node | None, name: str, env: dict[str, str]) -> Iterator[SourceCommand]:
+def _code(node: Node | None, name: str, env: Mapping[str, Value]) -> Iterator[SourceCommand]:
     if node is not None and is_scalar(node):
-        code = placed(node, name)
-        where = code[0].where if code else Where(name)
-        yield SourceCommand(where, code, env={key: literal(value, where) for key, value in env.items()})
+        code = _with_templates(placed(node, name))
+        yield SourceCommand(code[0].where if code else Where(name), code, env=env)
+
+
+def _variables(node: Node | None, name: str) -> dict[str, Value]:
+    return {key: _with_templates(placed(item, name)) for key, item in mapping(node).items()}
+
+
+def _literals(texts: Mapping[str, str], name: str) -> dict[str, Value]:
+    return {key: literal(text, Where(name)) for key, text in texts.items()}
+
+
+def _with_templates(value: Value) -> Value:
+    """The text with a piece that is not known in place of each ``${{ … }}``."""
+    return tuple(piece for bit in value for piece in _split_at_templates(bit))
+
+
+def _split_at_templates(bit: TextPiece) -> Iterator[TextPiece]:
+    end = 0
+    for found in _TEMPLATE.finditer(bit.text):
+        yield replace(bit, text=bit.text[end : found.start()])
+        yield TextPiece("", bit.where, UnknownPiece(found[0], bit.where))
+        end = found.end()
+    yield replace(bit, text=bit.text[end:])
 
 
 def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
@@ -158,7 +249,8 @@ def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
     Ray's own manifests hold a job as text (``entrypoint``), and its runtime environment as YAML in a text.
     """
     if "entrypoint" in items:
-        yield from _code(items["entrypoint"], name, env_vars(plain_text(items.get("runtimeEnvYAML"))))
+        given = env_vars(plain_text(items.get("runtimeEnvYAML")))
+        yield from _code(items["entrypoint"], name, _literals(given, name))
     if "image" not in items:
         return
     nodes = [*elements(items.get("command")), *elements(items.get("args"))]
@@ -167,7 +259,7 @@ def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
     env = {plain_text(pair["name"]): plain_text(pair["value"]) for pair in named}
     texts = [plain_text(item) for item in nodes]
     if texts[:1] and texts[0] in _SHELLS and any(text.startswith("-") and "c" in text for text in texts[1:]):
-        yield from _code(nodes[-1], name, env)
+        yield from _code(nodes[-1], name, _literals(env, name))
     elif nodes:
         words = tuple(_with_variables(placed(item, name), env) for item in nodes)
         where = Where(name, nodes[0].start_mark.line + 1)
