@@ -264,8 +264,8 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path, *, fork_confi
     """Why stock veRL 0.9.1 does not start the launch, "" where it does.
 
     Main and keys that only its fork has are left out. Stock's own Hydra is asked about the arguments,
-    whatever we read in them; then stock's objects about the launch as we carry it forward. Without
-    ``fork_config`` with the defaults of a release, not those of the tree that the script starts from.
+    whatever we read in them; then stock's objects about the launch as we carry it forward, with the defaults
+    of the tree that the script starts from. Without ``fork_config`` with those of a release.
     """
     from trinity_compat.common.errors import UserError
     from trinity_compat.launch import entrypoints
@@ -282,9 +282,11 @@ def _refused_by_verl(launch: Any, root: Path | None, folder: Path, *, fork_confi
             return f"a main that 0.9.1 has no more: {launch.module}"
         words = [word.text for word in launch.arguments if _key_of(word.text) not in own]
         main = entrypoints.PPO if launch.main else launch.module
-        if not stock_verl.says(main, words, root or folder, folder)[0]:
+        starts = not stock_verl.says(main, words, root or folder, folder)[0]
+        if starts and (effective.fork is None or not fork_config):
             return ""
-        refuse_errors(effective)
+        if not starts:
+            refuse_errors(effective)
         tree = _without(as_tree(upgrade(effective).config), own)
         if why := stock_verl.to_fill_in(tree):
             return why

@@ -221,15 +221,11 @@ def test_weights_of_every_version_go_through_verls_own_transport_interface(tmp_p
     from trinity_compat.synchronizer.transports.files import assemble, read_file
 
     def engine(master, shared=False):
-        return CheckpointEngineRegistry.new(
-            ours.FILE,
-            is_master=master,
-            bucket_size=1,
-            directory=str(tmp_path),
-            shared=shared,
-            recycle=True,
-            dtype="bfloat16",
+        made = CheckpointEngineRegistry.new(
+            ours.FILE, is_master=master, bucket_size=1, directory=str(tmp_path), shared=shared, recycle=True
         )
+        made.expect({"w": "bfloat16"})
+        return made
 
     def sent(master, version, shared=False):
         return asyncio.run(engine(master, shared).send_weights(iter(weights.items()), global_steps=version))
@@ -264,9 +260,7 @@ def test_a_rank_whose_disk_is_full_still_takes_part_in_the_all_gathers(tmp_path,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(ours, "write_share", full)
-    engine = CheckpointEngineRegistry.new(
-        ours.FILE, is_master=True, bucket_size=1, directory=str(tmp_path), dtype="bfloat16"
-    )
+    engine = CheckpointEngineRegistry.new(ours.FILE, is_master=True, bucket_size=1, directory=str(tmp_path))
     drawn = []
     weights = ((drawn.append(name), (name, torch.zeros(1)))[1] for name in "abc")
     with pytest.raises(OSError, match="No space"):
@@ -308,9 +302,9 @@ def test_a_broadcast_version_is_loaded_by_the_engine_s_worker():
     thread.start()
 
     def engine(master):
-        return CheckpointEngineRegistry.new(
-            ours.BROADCAST, is_master=master, bucket_size=16, dtype="bfloat16"
-        )
+        made = CheckpointEngineRegistry.new(ours.BROADCAST, is_master=master, bucket_size=16)
+        made.expect({"weight": "bfloat16", "bias": "bfloat16"})
+        return made
 
     taken = []
     weights = {"weight": torch.randn(2, 3), "bias": torch.randn(2)}

@@ -75,9 +75,9 @@ def test_an_unknown_engine_has_fsdp_s_section_and_no_sizes():
 def test_ulysses_size_of_fsdp_s_own_section_is_halved_as_the_actor_s():
     key = f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size"
     given = ["trainer.n_gpus_per_node=8", f"{key}=8"]
-    verl = planned(*given, device="cuda").spec.verl
+    verl = planned(*given, device="cuda", mode="both").spec.verl
     assert verl["actor_rollout_ref"]["actor"]["fsdp_config"]["ulysses_sequence_parallel_size"] == 4
-    assert gpus(*given)[:2] == ((1, 4), (1, 4))
+    assert gpus(*given, mode="both")[:2] == ((1, 4), (1, 4))
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_yaml_of_trinity_s_is_translated_back(ask, tmp_path):
 
 
 def test_a_yaml_of_verl_s_is_recognised(ask):
-    found = ask("data:\n  train_batch_size: 64\ntrainer:\n  n_gpus_per_node: 8\n").json()
+    found = ask("data:\n  train_batch_size: 512\ntrainer:\n  n_gpus_per_node: 8\n").json()
     assert found["name"] == "config.yaml" and found["code"] == 0
     assert "config.yaml:2" in found["text"] and found["audit"]["launches"][0]["keys"] >= 2
 

@@ -51,6 +51,7 @@ def test_a_script_finds_the_configurations_beside_it():
         "hydra": {"searchpath": ["pkg://verl.trainer.config"]},
         "defaults": ["ppo_trainer", "_self_"],
         "data": {"train_batch_size": 48},
+        "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": 48}},
     }
     trees = {"repo/config/mine.yaml": json.dumps(config)}
     found = answered("translate", "cd repo\n" + launch, files=trees)

@@ -104,7 +104,7 @@ def test_the_upgrade_starts_from_the_fork_s_values(script: Path) -> None:
     config = upgrade(effective_config(launch)).config
     assert config.get(f"{ACTOR}.entropy_coeff") == 0.01
     _, out, _ = run("translate", script, "--cwd", script.parent)
-    assert "entropy_coef: 0.01" in out and "turns" not in out
+    assert "entropy_coef: 0.01" in out and "turns:" not in out
 
 
 @pytest.mark.parametrize("option", [["--no-fork-config"], ["--verl-version", "0.4.1"]])

@@ -66,7 +66,9 @@ def _is_of_launch(config: Tree) -> bool:
 
     Also for one of the supervised trainers, whose launches name the folder.
     """
-    return from_launch(config) or "trainer.default_local_dir" in (compat_of(config).get("verl") or {})
+    compat = compat_of(config)
+    kept = (*(compat.get("verl") or {}), *(compat.get("stands_for") or {}))
+    return from_launch(config) or "trainer.default_local_dir" in kept
 
 
 def _root_and_names(config: Tree) -> tuple[Path, Path]:
