@@ -17,6 +17,7 @@ from trinity_compat.translate.form import made_from
 pytestmark = pytest.mark.browser
 SCRIPT = """#!/bin/bash
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\
+  actor_rollout_ref.actor.ppo_mini_batch_size=64 \\
   actor_rollout_ref.rollout.n=8 trainer.n_gpus_per_node=8 trainer.experiment_name=$RUN
 """
 

@@ -9,7 +9,7 @@ from translate_texts import HOSTILE, ROOT, command_lines, scripts
 
 pytestmark = pytest.mark.browser
 SCRIPT = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 \\
-  actor_rollout_ref.actor.optim.lr=1e-6 \\
+  actor_rollout_ref.actor.optim.lr=1e-6 actor_rollout_ref.actor.ppo_mini_batch_size=64 \\
   actor_rollout_ref.rollout.n=8 trainer.n_gpus_per_node=8 trainer.experiment_name=$RUN
 """
 TOY = (ROOT / "examples/verl_scripts/run_toy_grpo.sh").read_text()
