@@ -133,7 +133,7 @@ def test_each_kind_answers_with_the_same_bytes(answered, tmp_path):
 
 @pytest.mark.parametrize("size", [200, 5_000, 100_000])
 def test_hostile_texts_end_and_leave_the_next_one_alone(answered, tmp_path, size):
-    plain = request("translate", "python3 -m verl.trainer.main_ppo data.train_batch_size=8\n")
+    plain = request("translate", "python3 -m verl.trainer.main_ppo data.train_batch_size=512\n")
     pairs = [("( ", " )"), ("$(echo ", ")"), ("${a:-", "}"), ("$((", "))"), ("{ ", "; }")]
     texts = [opened * size + "1" + closed * size + "\n" + plain["text"] for opened, closed in pairs]
     texts.append("f() { f; }; f\n" + plain["text"])

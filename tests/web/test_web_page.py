@@ -24,6 +24,7 @@ CONFIG = """
 hydra: {searchpath: [pkg://verl.trainer.config]}
 defaults: [ppo_trainer, _self_]
 data: {train_batch_size: 48}
+actor_rollout_ref: {actor: {ppo_mini_batch_size: 48}}
 """
 LAUNCH = "cd repo\npython3 -m verl.trainer.main_ppo --config-path=$PWD/config --config-name=mine\n"
 
