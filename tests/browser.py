@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from importlib import resources
 from pathlib import Path
 
@@ -66,8 +67,14 @@ def at_each_size(page):
 
 
 def fits(page) -> None:
-    """Wait until nothing is wider than the window: charts are drawn again a frame after its size changes."""
-    page.wait_for_function("document.documentElement.scrollWidth <= innerWidth", timeout=30_000)
+    """Wait until nothing is wider than the window: charts are drawn again a frame after its size changes.
+
+    The page's policy forbids the text that ``wait_for_function`` would evaluate there again.
+    """
+    until = time.monotonic() + 30
+    while not page.evaluate("document.documentElement.scrollWidth <= innerWidth"):
+        assert time.monotonic() < until, "something is wider than the window"
+        page.wait_for_timeout(50)
 
 
 def is_whole(page, picture="") -> None:
