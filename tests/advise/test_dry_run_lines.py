@@ -52,7 +52,7 @@ def test_a_plan_that_is_the_fastest_is_told_so(tmp_path):
     long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}
     _, (uses, faster, _) = lines(tmp_path, **long)
     assert uses.endswith("on 8 GPUs in turns")
-    assert "no mode of `run` at this split" in faster
+    assert "no other mode of `run` on these GPUs" in faster
 
 
 def test_a_plan_ahead_of_its_weights_says_how_stale_it_is(tmp_path):

@@ -40,6 +40,8 @@ spec:
 """
     (launch,) = launches(tmp_path, text)
     assert words(launch) == ["model=m7", "nodes=2"] and launch.where.line == 7
+    one = text.replace("mountPath: /opt/s/", "mountPath: /opt/s/run.sh, subPath: run.sh")
+    assert [words(launch) for launch in launches(tmp_path, one)] == [words(launch)]
     assert launches(tmp_path, text.replace("configMap: {name: scripts}", "configMap: {name: another}")) == ()
 
 

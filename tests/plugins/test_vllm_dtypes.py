@@ -44,9 +44,9 @@ FOUND = {
 
 def test_a_tensor_is_followed_into_what_holds_it():
     """All lie in one bucket, as a broadcast brings them."""
-    from trinity_compat.plugins.vllm_dtypes import ObservedCopies, ObservedDtypes
+    from trinity_compat.plugins.vllm_dtypes import ObservedCopies
 
-    model, seen = Model(), ObservedDtypes()
+    model, seen = Model(), {}
     bucket = torch.zeros(len(WAYS) * 16, dtype=torch.uint8).split(16)
     named = [(way, part.view(torch.float32).view(2, 2)) for way, part in zip(WAYS, bucket, strict=True)]
     copies = ObservedCopies([model], seen)
@@ -54,7 +54,7 @@ def test_a_tensor_is_followed_into_what_holds_it():
     with copies:
         for way, tensor in named:
             WAYS[way](model, tensor)
-    assert seen.found == FOUND
+    assert seen == FOUND
 
 
 SIZE = {

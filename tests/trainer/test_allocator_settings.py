@@ -11,7 +11,7 @@ pytestmark = pytest.mark.verl
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What a platform, an engine and a receiver of weights were asked for, in order."""
+    """The calls of a platform, of an engine and of a receiver of weights, in one order."""
     import torch
     from verl.plugin.platform import platform_manager
 

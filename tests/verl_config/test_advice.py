@@ -49,6 +49,13 @@ def test_the_cause_is_named_and_no_quotes_are_advised(words, advice):
     assert "did you mean ~" not in found[0]
 
 
+def test_a_blank_is_told_at_the_line_of_its_key_and_not_of_the_variable_behind_it():
+    text = f"RATE=1e-6\n\npython3 -m verl.trainer.main_ppo data.train_batch_size=8 \\\n  {LR}= $RATE\n"
+    launch = read_text(text).launches[0]
+    (note,) = (each for each in effective_config(launch, version="0.9.1").diagnostics if each.code == "TP204")
+    assert note.where.line == 4 and "has a blank before it" in note.message
+
+
 @pytest.mark.parametrize(
     "key, meant",
     [

@@ -16,33 +16,21 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from trinity_compat.synchronizer.engine_dtypes import pattern
+from trinity_compat.synchronizer.engine_dtypes import add, pattern
 from trinity_compat.synchronizer.transports.safetensors_io import Named
 
 _COPY = torch.ops.aten.copy_.default
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.clone.default)
-_SEVERAL = ""
-
-
-class ObservedDtypes:
-    """Dtypes of the parameters and buffers that tensors were copied into: ``found``, by the names' patterns.
-
-    The value is "" where they differ, or where a model computed with a tensor instead of copying it.
-    """
-
-    def __init__(self) -> None:
-        self.found: dict[str, str] = {}
-
-    def add(self, names: Iterable[str], dtype: str) -> None:
-        """Add a dtype for each of the patterns ``names``."""
-        for name in names:
-            self.found[name] = dtype if self.found.get(name, dtype) == dtype else _SEVERAL
 
 
 class ObservedCopies(TorchDispatchMode):
-    """Follows tensors into ``models``, while they are loaded inside this context."""
+    """Follows tensors into ``models``, while they are loaded inside this context.
 
-    def __init__(self, models: Iterable[torch.nn.Module], seen: ObservedDtypes) -> None:
+    ``seen`` gets the dtypes of the parameters and buffers that they were copied into, by the names' patterns:
+    "" where these differ, or where a model computed with a tensor instead of copying it.
+    """
+
+    def __init__(self, models: Iterable[torch.nn.Module], seen: dict[str, str]) -> None:
         super().__init__()
         self._seen = seen
         held = chain.from_iterable(chain(model.parameters(), model.buffers()) for model in models)
@@ -75,11 +63,11 @@ class ObservedCopies(TorchDispatchMode):
         if not names:
             return result
         if func is _COPY and _storage(given[0]) in self._held:
-            self._seen.add(names, str(given[0].dtype).removeprefix("torch."))
+            add(self._seen, names, str(given[0].dtype).removeprefix("torch."))
         elif func is _COPY or func in _MOVES:
             self._follow(result, names)
         elif func._schema.is_mutable or not _are_views(result, given):
-            self._seen.add(names, _SEVERAL)
+            add(self._seen, names, "")
         return result
 
 
@@ -93,7 +81,7 @@ def _are_views(result: Any, given: Sequence[torch.Tensor]) -> bool:
     return bool(results) and all(_storage(each) in known for each in results)
 
 
-def observe(seen: ObservedDtypes) -> None:
+def observe(seen: dict[str, str]) -> None:
     """Patch this process's loader so that what it loads from now on is added to ``seen``."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 

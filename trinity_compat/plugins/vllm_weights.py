@@ -21,9 +21,9 @@ from verl.workers.rollout.vllm_rollout import utils as verl_rollout
 from vllm.lora.request import LoRARequest
 
 from trinity_compat.common.crash_points import point
-from trinity_compat.plugins.vllm_dtypes import ObservedCopies, ObservedDtypes, observe
+from trinity_compat.plugins.vllm_dtypes import ObservedCopies, observe
 from trinity_compat.synchronizer import adapters
-from trinity_compat.synchronizer.engine_dtypes import pattern
+from trinity_compat.synchronizer.engine_dtypes import add, pattern
 from trinity_compat.synchronizer.transports.files import Reader, WeightFile, WeightsDamaged
 from trinity_compat.synchronizer.transports.nccl import LoadFailed, Rendezvous, TransferFailed, WeightGroup
 from trinity_compat.synchronizer.transports.safetensors_io import PART_BYTES, Named
@@ -69,7 +69,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
     rank: int
     _weight_group: WeightGroup | None = None
     _reader: Reader | None = None
-    _dtypes: ObservedDtypes
+    _dtypes: dict[str, str]
     _observed = False  # a whole version, whose names may differ from those of the model's files
 
     def __new__(cls, **kwargs: object) -> Self:
@@ -80,13 +80,13 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         """
         with patch.object(verl_rollout, "set_death_signal", lambda: None):
             extension: Self = super().__new__(cls, **kwargs)
-        extension._dtypes = ObservedDtypes()
+        extension._dtypes = {}
         observe(extension._dtypes)
         return extension
 
     def dtypes(self) -> dict[str, str]:
         """Return the dtypes in which this worker holds what it has loaded; see ``engine_dtypes.py``."""
-        return self._dtypes.found
+        return self._dtypes
 
     def receive_file(self, path: str, digest: str, nbytes: int) -> Answer:
         """Load a published version.
@@ -203,7 +203,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         feed(lambda part: named.extend((name, tensor.clone()) for name, tensor in part))
         tensors, peft = adapters.taken_apart(named)
         lora_dtype = str(self.model_runner.vllm_config.lora_config.lora_dtype).removeprefix("torch.")
-        self._dtypes.add(map(pattern, tensors), lora_dtype)  # vLLM converts them before all else
+        add(self._dtypes, map(pattern, tensors), lora_dtype)  # vLLM converts them before all else
         self.remove_lora(verl_rollout.VLLM_LORA_INT_ID)
         self._update_weights(list(tensors.items()), peft_config=peft, base_sync_done=True)
         manager = self.model_runner.lora_manager._adapter_manager

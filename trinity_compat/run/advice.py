@@ -155,7 +155,12 @@ def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> It
         untried = f" ({_unproven(modes)})" if best.name == COLOCATE and modes.gpus > 1 else ""
         yield f"faster    {best.name}: about {_use(best.prediction)}: `{given}`{untried}"
     else:
-        yield "faster    no mode of `run` at this split of the GPUs, by more than 3 %"
+        which = (
+            "no other mode of `run` on these GPUs"
+            if own.in_turns
+            else "no mode of `run` at this split of the GPUs"
+        )
+        yield f"faster    {which}, by more than 3 %"
     yield (
         f"predicted {'; '.join(advised.assumptions[:3])}; `trinity-compat advise` takes lengths and speeds,"
         " and tries other splits"

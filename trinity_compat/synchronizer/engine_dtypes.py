@@ -24,12 +24,18 @@ def pattern(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
+def add(dtypes: dict[str, str], names: Iterable[str], dtype: str) -> None:
+    """Add a dtype for each pattern of ``names``; "" where it differs from one before."""
+    for name in names:
+        dtypes[name] = dtype if dtypes.get(name, dtype) == dtype else ""
+
+
 def merged(answers: Iterable[Dtypes]) -> dict[str, str]:
     """Merge the answers of workers, of which each may hold a part of the model."""
     all_answers = dict[str, str]()
     for answer in answers:
         for name, dtype in answer.items():
-            all_answers[name] = dtype if all_answers.get(name, dtype) == dtype else ""
+            add(all_answers, [name], dtype)
     return all_answers
 
 

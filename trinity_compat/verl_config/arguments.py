@@ -242,8 +242,9 @@ def _cause(word: Word) -> str | None:
 def _refused(words: list[Word], at: int, error: OverrideSyntaxError) -> tuple[Diagnostic, int]:
     """Return what is wrong with the word at ``at``, and the number of words that this explains."""
     word, text, count = words[at], words[at].text, 1
+    where = word.where
     if found := _blanks(words, at):
-        message, count = found
+        message, count, where = found
     elif not text.strip(" \t\r\n\\"):
         why = "a line that ends in CR LF?" if "\r" in text else "a stray backslash or quotes in the script?"
         message = f"{text!r} is not an override: Hydra refuses it ({why})"
@@ -258,18 +259,23 @@ def _refused(words: list[Word], at: int, error: OverrideSyntaxError) -> tuple[Di
     else:
         _, key, value = split_key(text)
         message = f"Hydra cannot read '{text}' ({error}); quote the value: {key}='\"{value}\"'"
-    return Diagnostic("TP204", message, word.where, "error"), count
+    return Diagnostic("TP204", message, where, "error"), count
 
 
-def _blanks(words: list[Word], at: int) -> tuple[str, int] | None:
-    """Describe blanks around an ``=``, and count the words that they make of one."""
+def _blanks(words: list[Word], at: int) -> tuple[str, int, Where] | None:
+    """Describe blanks around an ``=``, count the words that they make of one, and say where its key is.
+
+    The value may come from a variable of another line.
+    """
     before, key, after, value = (words[i].text if 0 <= i < len(words) else "" for i in range(at - 1, at + 3))
     if _KEY.fullmatch(before[:-1]) and before.endswith("=") and "=" not in key:
-        return f"'{key}' has a blank before it: write {before}{key}, with no blank around '='", 1
+        message = f"'{key}' has a blank before it: write {before}{key}, with no blank around '='"
+        return message, 1, words[at - 1].where
     if not _KEY.fullmatch(key) or not after.startswith("="):
         return None
     joined = f"{key}{after}{value if after == '=' else ''}"
-    return f"'{key}' has a blank before '=': write {joined}, with no blank around '='", 2 + (after == "=")
+    message = f"'{key}' has a blank before '=': write {joined}, with no blank around '='"
+    return message, 2 + (after == "="), words[at].where
 
 
 def _words_of_list(words: list[Word], at: int) -> int:

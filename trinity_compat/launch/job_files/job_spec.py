@@ -122,12 +122,11 @@ def _commands(node: Node, name: str, maps: Mapping[str, Mapping[str, Value]]) ->
             if {"name", "configMap"} <= volume.keys()
         }
         for container in map(mapping, _below(node)):
-            mounts = [mapping(each) for each in elements(container.get("volumeMounts"))]
-            files = {
-                f"{plain_text(mount.get('mountPath')).rstrip('/')}/{path}": content
-                for mount in mounts
-                for path, content in volumes.get(plain_text(mount.get("name")), {}).items()
-            }
+            files: dict[str, Value] = {}
+            for mount in map(mapping, elements(container.get("volumeMounts"))):
+                held = volumes.get(plain_text(mount.get("name")), {})
+                path, one = plain_text(mount.get("mountPath")).rstrip("/"), plain_text(mount.get("subPath"))
+                files |= {path if one else f"{path}/{name}": held[name] for name in held if one in ("", name)}
             for command in _container(container, name):
                 yield replace(command, files=files)
 

@@ -244,7 +244,7 @@ def unfit_for_gpus() -> str | None:
     if request is None or not request.is_file() or "discard_latest_async_tokens" not in request.read_text():
         return None
     return (
-        f"vLLM {release} loses a token of each running answer whenever the weights change (mended in 0.22),"
+        f"vLLM {release} loses a token of each running answer at every change of weights, as all before 0.22;"
         " and veRL refuses vLLM below 0.18"
     )
 

@@ -53,7 +53,7 @@ def _runs_the_same(planned: Callable[[Tree], RunPlan], config: Tree, changed: Tr
         return False
     if (
         path in TOTAL_STEPS
-    ):  # of two limits the lower one ends the run; where the epochs do, it is their count
+    ):  # the lower of the two limits ends the run; where the epochs do, it is their count
         return path == TOTAL_STEPS[1] and one.spec.total_steps is None
     return one == other
 
