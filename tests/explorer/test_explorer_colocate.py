@@ -20,6 +20,7 @@ from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.run.toy import make_tokenizer
 from trinity_compat.synchronizer.device_turns import DeviceTurn, reset
 from trinity_compat.synchronizer.transports.files import write_file
+from trinity_compat.synchronizer.versions import is_available
 
 pytestmark = pytest.mark.verl  # the exchange imports verl's DataProto
 
@@ -42,14 +43,16 @@ class Device:
 
 
 class Engines:
-    """Hold the device while they are awake."""
+    """Hold the device while they are awake, and weights until they sleep."""
 
     def __init__(self, device):
         self.device = device
         device.begin("explorer")
+        device.weights = True  # the model path's
 
     async def sleep(self):
         self.device.end("explorer", "asleep")
+        self.device.weights = False
 
     async def wake(self):
         self.device.begin("explorer")
@@ -60,8 +63,14 @@ class Maker(FakeMaker):
         super().__init__(before=self._answer)
         self.device = device
 
+    async def load(self, version):
+        await super().load(version)
+        assert is_available(version)
+        self.device.weights = True
+
     def _answer(self, work):
         assert "explorer" in self.device.users, "the engines sleep"
+        assert self.device.weights, "nothing was loaded since they slept"
         time.sleep(0.02)
         self.device.done.append(f"{work.kind.partition(':')[0]} {work.step}")
 
@@ -143,7 +152,13 @@ def test_an_evaluation_is_a_turn_of_the_explorers(tmp_path, toy):
 
 
 @pytest.mark.parametrize(
-    "sync", [{"offset": 2}, {"style": "explorer_driven"}, {"style": "fully_async", "interval": 2}]
+    "sync",
+    [
+        {"offset": 2},
+        {"interval": 2},  # the version in place is used again, after a turn of the trainer's
+        {"style": "explorer_driven"},
+        {"style": "fully_async", "interval": 2},
+    ],
 )
 def test_engines_and_trainer_never_use_the_device_at_once(tmp_path, toy, sync):
     device = run(tmp_path, toy, sync=sync)

@@ -160,6 +160,26 @@ def test_an_engine_for_adapters_begins_with_one_of_zeros(started):
     assert started("auto", enable_lora=True) == ["mask_vocabulary", "begin_unadapted"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "level"),
+    [
+        ({}, 2),
+        ({"load_format": "dummy"}, 2),
+        ({"enable_lora": True}, 1),
+        ({"speculative_config": {"method": "mtp", "num_speculative_tokens": 1}}, 1),
+    ],
+)
+def test_weights_that_no_version_brings_are_kept_in_the_host_s_memory_and_others_dropped(arguments, level):
+    slept, made = [], AsyncEngine(EngineConfig(arguments, vocabulary=9))
+
+    async def sleep(level):
+        slept.append(level)
+
+    made._engine = SimpleNamespace(sleep=sleep)
+    asyncio.run(made.sleep())
+    assert slept == [level]
+
+
 def test_every_request_names_the_adapter_where_there_is_one():
     named = {}
 

@@ -146,6 +146,14 @@ class EngineConfig:
         return bool(self.arguments.get("enable_lora"))
 
     @property
+    def holds_more(self) -> bool:
+        """Return whether the engine has weights that no version brings: an adapter's base, a drafter's.
+
+        veRL's rule (vllm_async_server.py: ``_resolve_sleep_level``, 0.9.1).
+        """
+        return self.adapts or bool(self.arguments.get("speculative_config"))
+
+    @property
     def adapter(self) -> dict[str, Any]:
         """Argument of vLLM for answering a request with the loaded adapter; empty without adapters."""
         if not self.adapts:
@@ -201,10 +209,10 @@ class LocalEngine(Engine, Protocol):
         """Return each worker's answer, that of ``WeightReceiver.dtypes``."""
 
     async def sleep(self) -> None:
-        """Free the device's memory, keeping the weights in the host's; nothing may be in flight."""
+        """Free the device's memory; nothing may be in flight. The weights are lost."""
 
     async def wake(self) -> None:
-        """Undo ``sleep``."""
+        """Take the memory again. A version has to be loaded next."""
 
 
 class _Waiting(NamedTuple):
@@ -417,11 +425,11 @@ class AsyncEngine:
         return answers
 
     async def sleep(self) -> None:
-        """Free the device's memory (vLLM's level 1)."""
-        await self._engine.sleep(level=1)
+        """Free the device's memory (vLLM's level 2); level 1 where more is held."""
+        await self._engine.sleep(level=1 if self._config.holds_more else 2)
 
     async def wake(self) -> None:
-        """Undo ``sleep``."""
+        """Take the memory again; see LocalEngine."""
         await self._engine.wake_up()
 
     async def close(self) -> None:

@@ -54,7 +54,7 @@ _POLL_S = 0.05
 
 
 class Sleepable(Protocol):
-    """Engines that can free the device and return with the same weights."""
+    """Engines that can free the device, and return without weights."""
 
     async def sleep(self) -> None:
         """Free the device."""
@@ -79,11 +79,12 @@ class SharedDevice:
         """Return whether it is the explorer's turn."""
         return self._turn.is_mine()
 
-    async def use(self) -> None:
-        """Wake the engines. Call in the explorer's turn only."""
-        if not self._awake:
+    async def use(self) -> bool:
+        """Wake the engines; return whether they were asleep. Call in the explorer's turn only."""
+        slept, self._awake = not self._awake, True
+        if slept:
             await self._engines.wake()
-        self._awake = True
+        return slept
 
     async def leave(self) -> None:
         """Put the engines to sleep and give the turn to the trainer."""
@@ -158,9 +159,13 @@ class EngineWeights:
         self.in_place: WeightVersion | None = INITIAL
 
     async def load(self, version: WeightVersion) -> bool:
-        """Load a version. False when the trainer, by now two versions ahead, has deleted it."""
-        if self._device:
-            await self._device.use()
+        """Load a version. False when the trainer, by now two versions ahead, has deleted it.
+
+        Engines that slept load it again: the trainer has published one before it gives its first turn away,
+        so that there is always one with a file.
+        """
+        if self._device and await self._device.use():
+            self.in_place = None
         if version != self.in_place:
             self.in_place = None
             try:

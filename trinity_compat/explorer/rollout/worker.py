@@ -190,11 +190,11 @@ class RolloutWorker:
         return (await answer)[0].prompt_logprobs
 
     async def sleep(self) -> None:
-        """Free the device; nothing may be in flight."""
+        """Free the device; nothing may be in flight. The weights are lost."""
         await cast(LocalEngine, self._engine).sleep()
 
     async def wake(self) -> None:
-        """Return to the device, with the weights that were there."""
+        """Return to the device. A version has to be loaded next."""
         await cast(LocalEngine, self._engine).wake()
 
     async def close(self) -> None:

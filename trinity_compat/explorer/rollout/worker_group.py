@@ -288,11 +288,11 @@ class RolloutWorkers:
         return await self._all("score", "scoring an answer by the engines", list(token_ids))
 
     async def sleep(self) -> None:
-        """Free every device; the weights are kept in the host's memory."""
+        """Free every device. The weights are lost."""
         await self._all("sleep", "taking the engines off the device")
 
     async def wake(self) -> None:
-        """Undo ``sleep``."""
+        """Return to every device. A version has to be loaded next."""
         await self._all("wake", "bringing the engines back to the device")
 
     async def _all(self, method: str, what: str, *args: Any, extra_s: float = 0.0) -> list[Any]:
