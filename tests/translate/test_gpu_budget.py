@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.translate.model import Severity
 from trinity_compat.translate.sections.gpus import GpuBudget
 
 from .helpers import translated
@@ -96,3 +97,29 @@ def test_an_engine_that_needs_every_gpu_leaves_none_to_train_and_the_comment_say
     (caution,) = [each for each in made.warnings if each.code == "TW004"]
     assert "8 of 8 GPUs for rollout leave none for the trainer" in caution.message
     assert size in caution.hint and "batch size" not in caution.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "status"),
+    [
+        ((), {}, "derived"),
+        ((), {"sync_offset": 1}, "approximated"),
+        # An engine is on one machine: a run halves it too.
+        (("trainer.n_gpus_per_node=4", "trainer.nnodes=2"), {}, "approximated"),
+    ],
+)
+def test_a_size_that_only_the_split_lowers_is_the_same_in_turns(words, options, status):
+    sizes = {"rollout.tensor_model_parallel_size": 8, "actor.ulysses_sequence_parallel_size": 8}
+    keys = {f"actor_rollout_ref.{name}": size for name, size in sizes.items()}
+    given = ["trainer.n_gpus_per_node=8", *(f"{key}={size}" for key, size in keys.items()), *words]
+    made, config = translated("actor_rollout_ref.model.use_remove_padding=True", *given, **options)
+    assert config["explorer"]["rollout_model"]["tensor_parallel_size"] == 4
+    width, sequence = (next(each for each in made.findings if each.key == key) for key in keys)
+    assert width.status.value == status
+    assert sequence.status.value == ("approximated" if options else "derived")  # its ranks span machines
+    told = [each for each in made.warnings if each.code == "TW004" and "lowered from 8" in each.message]
+    assert len(told) == 2
+    for each in told:
+        kept = "takes turns on all 8 GPUs, as veRL does, and keeps 8" in each.message
+        assert kept == (each.rank is Severity.NOTE)
+        assert kept == (status == "derived" or ("ulysses" in each.message and not options))

@@ -297,9 +297,18 @@ def _sequence_parallel(view: LaunchView, size: int) -> Derived:
     key = next((key for key in keys if view.size(key) == given), keys[0])
     yield PathValue(ULYSSES.path, size, (key,))
     if size != given:
-        reason = f"lowered from {given}: the trainer's share of the GPUs is smaller"
-        yield Verdict(key, Status.APPROXIMATED, reason)
-        yield Caution("TW004", f"{key.rpartition('.')[2]} {reason}", view.where(key))
+        yield from _lowered(view, key, given, "the trainer's share of the GPUs is smaller")
+
+
+def _lowered(view: LaunchView, key: str, given: int, why: str) -> Iterator[Caution | Verdict]:
+    """Yield what became of a size that the split lowers; a run in turns keeps it on one machine."""
+    kept = takes_turns(view) and (key != TP or view.cluster[1] % given == 0)
+    reason = f"lowered from {given}: {why}"
+    if kept:
+        reason += f", in Trinity-RFT; {_turns(view)}, and keeps {given}"
+    yield Verdict(key, Status.DERIVED if kept else Status.APPROXIMATED, reason)
+    message, where = f"{key.rpartition('.')[2]} {reason}", view.where(key)
+    yield notice("TW004", message, where) if kept else Caution("TW004", message, where)
 
 
 def _machine(view: LaunchView, nodes: int, per_node: int, tp: int, sequence: int) -> GpuBudget:
@@ -372,9 +381,7 @@ def _cautions(view: LaunchView, machine: GpuBudget, rollout: int, tp: int) -> It
             message += f", in Trinity-RFT; {_turns(view)}"
         yield notice("TW004", message, place, "--rollout-gpus N")
     if tp != view.size(TP):
-        reason = f"lowered from {view.value(TP)}: {_no_room(view)}"
-        yield Verdict(TP, Status.APPROXIMATED, reason)
-        yield Caution("TW004", f"tensor_parallel_size {reason}", view.where(TP))
+        yield from _lowered(view, TP, view.size(TP), _no_room(view))
 
 
 def _without_a_split(machine: GpuBudget) -> str:
