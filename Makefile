@@ -77,11 +77,11 @@ test-heavy: test-setup
 test-whole: test-setup
 	$(PART) whole $(BY_FILE) -m "whole and $(EACH_TIME)" $(PYTEST_ARGS)
 
-# Rows of the GPU proof that show its script to work; those that train are nightly: other tests train the same.
+# Rows of the GPU proof that show its script to work; those that train need no CI: other tests train the same.
 PROOF := $(PY) scripts/gpu/proof.py --device cpu --out $(or $(CI_OUT),.scratch/tests)/proof --rows
 
 proof: install
-	$(PROOF) imports doctor
+	$(PROOF) imports doctor mid-answer nccl sleep seeds
 
 starts-sample: test-setup
 	scripts/starts_sample.sh

@@ -34,7 +34,8 @@ WORDS_OF_JOB = (
 )
 PROCESSES = {
     "supervisor": "trinity_compat.run.script.intercept",
-    **{name: WORDS[name] for name in ("explorer", "engine", "trainer", "worker")},
+    **{name: WORDS[name] for name in ("engine", "trainer", "worker")},
+    "explorer": f"-m {WORDS['explorer']} ",  # not its scoring processes
     "scoring process": "trinity_compat.explorer.sandbox",  # the youngest is one of the fork server's
     "gcs": "gcs_server",
     "raylet": "raylet/raylet",
@@ -240,7 +241,7 @@ FAULTS = (
     *(
         Fault(f"{process} killed", signalled(process, signal.SIGKILL), says, codes=codes)
         for process, says, codes in (
-            ("supervisor", "", (-signal.SIGKILL,)),
+            ("supervisor", "own process .* was killed", (128 + signal.SIGKILL,)),
             ("explorer", "the explorer was killed by SIGKILL", (1,)),
             ("engine", "error: ", (1,)),
             ("trainer", "the trainer was killed by SIGKILL", (1,)),

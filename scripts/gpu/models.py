@@ -1,14 +1,13 @@
 """Models that the proof makes, and what is measured without a run. Each in a process of its own: what torch
 keeps of a GPU's memory goes with it.
 
-    models.py make SHAPE FOLDER | copies | generate MODEL each|none     prints FOUND and JSON
+    models.py make SHAPE FOLDER | copies     prints FOUND and JSON
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -68,11 +67,13 @@ _LARGE = tuple(
 # Published shapes, and one that a CPU bears.
 SHAPES: Mapping[str, Shape] = {
     "tiny": Shape("Qwen3", (64, 128, 2, 2, 1, 32), True, vocabulary=2048, batch=4, answer=16),
+    # Qwen2 has vLLM's model runner V1, Qwen3 V2. Few layers: they start in half a minute.
+    "four-layers-v1": Shape("Qwen2", (1024, 4096, 4, 16, 8, 64), True),
+    "four-layers-v2": Shape("Qwen3", (1024, 4096, 4, 16, 8, 64), True),
     "qwen2.5-0.5b": Shape("Qwen2", (896, 4864, 24, 14, 2, 64), True),
     "qwen3-0.6b": Shape("Qwen3", (1024, 3072, 28, 16, 8, 128), True),
     "qwen2.5-7b": Shape("Qwen2", (3584, 18944, 28, 28, 4, 128), False, batch=8, words=_LARGE),
 }
-_PROMPTS, _IN = 256, 32  # as many answers as a step of the 0.5B shape has
 
 
 def random_model(folder: Path, shape: str, limit_s: float) -> Path:
@@ -92,28 +93,6 @@ def asked(*words: str, log: Path, limit_s: float) -> Any:
 def nbytes(folder: Path) -> int:
     """Size of the model's weights in bytes."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
-def throughput(shape: str, model: Path, out: Path, limit_s: float) -> Mapping[str, float]:
-    """Tokens/s of answers: offline with and without a seed for each request, and as vLLM's bench measures."""
-    found = {}
-    for name in ("none", "each"):
-        log = out / f"seeds_{name}.log"
-        found[f"tokens/s, seeds {name}"] = asked(
-            "generate", str(model), name, shape, log=log, limit_s=limit_s / 3
-        )
-    bench = [
-        *("vllm", "bench", "throughput", "--model", str(model), "--dataset-name", "random"),
-        *("--random-input-len", str(_IN), "--random-output-len", str(SHAPES[shape].answer)),
-        *("--num-prompts", str(_prompts(shape)), "--max-model-len", "1024"),
-        *("--gpu-memory-utilization", "0.5"),
-    ]
-    said = re.search(r"([\d.]+) output tokens/s", jobs.output(bench, out / "bench.log", limit_s / 3))
-    return {**found, "tokens/s, vllm bench": float(said[1]) if said else float("nan")}
-
-
-def _prompts(shape: str) -> int:
-    return min(_PROMPTS, SHAPES[shape].batch * 8)
 
 
 def _make(shape: str, folder: str) -> int:
@@ -190,23 +169,6 @@ def _speed(copy: Any, count: int) -> float:
     return 5 * count / 1e9 / (time.monotonic() - began)
 
 
-def _generate(model: str, seeds: str, shape: str) -> float:
-    """Answers as long as the shape's, tokens/s."""
-    from vllm import LLM, SamplingParams
-
-    count, length = _prompts(shape), SHAPES[shape].answer
-    engine = LLM(model=model, max_model_len=1024, gpu_memory_utilization=0.5)
-    prompts = [{"prompt_token_ids": [5 + (i + j) % 200 for j in range(_IN)]} for i in range(count)]
-    params = [
-        SamplingParams(max_tokens=length, ignore_eos=True, logprobs=0, seed=i if seeds == "each" else None)
-        for i in range(count)
-    ]
-    engine.generate(prompts[:8], params[:8], use_tqdm=False)
-    began = time.monotonic()
-    engine.generate(prompts, params, use_tqdm=False)
-    return count * length / (time.monotonic() - began)
-
-
 def vision_toy(folder: Path, device: str, limit_s: float) -> Mapping[str, str]:
     """Write the tests' model that sees, with rows of one or two images; the environment that runs with it."""
     tests = str(jobs.REPO / "tests")
@@ -233,5 +195,5 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 """
 
 if __name__ == "__main__":
-    does = {"make": _make, "copies": _copies, "generate": _generate}[sys.argv[1]]
+    does = {"make": _make, "copies": _copies}[sys.argv[1]]
     print("FOUND", json.dumps(does(*sys.argv[2:])), flush=True)

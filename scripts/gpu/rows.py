@@ -9,13 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import contracts
 import jobs
 import models
 import replay
+from contracts import Bench
 from jobs import Failed, GpuMemory, Job
 
 STEPS = "trainer.total_training_steps"
@@ -30,12 +32,13 @@ class Setting:
 
     out: Path
     device: str
+    bench: Bench
     limit_s: float = 600.0
     root: Path | None = None
 
     def of(self, row: str, limit_s: float) -> Setting:
         """Return the setting of one row."""
-        return Setting(self.out / row, self.device, limit_s, self.out)
+        return Setting(self.out / row, self.device, self.bench, limit_s, self.out)
 
     @property
     def mode(self) -> tuple[str, ...]:
@@ -59,7 +62,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``limit_s``: what it may take; ``quick``: under a minute."""
+    """``limit_s``: what it may take; ``quick``: under a minute.
+
+    ``bench``: it uses the engines that run; else they end before it.
+    """
 
     name: str
     about: str
@@ -67,6 +73,7 @@ class Row:
     limit_s: float
     quick: bool = False
     devices: tuple[str, ...] = ("cuda", "cpu")
+    bench: bool = False
 
 
 _IMPORTED = (
@@ -125,6 +132,16 @@ def copies(setting: Setting) -> Figures:
     return dict(models.asked("copies", log=setting.out / "copies.log", limit_s=setting.limit_s))
 
 
+def on_bench(contract: Callable[..., Figures], on_gpu: str, *more: str) -> Callable[[Setting], Figures]:
+    """A contract with the shape, or shapes, of its model; on a CPU with the tiny one."""
+
+    def run(setting: Setting) -> Figures:
+        shapes = (on_gpu, *more) if setting.device == "cuda" else ("tiny",)
+        return contract(setting.bench, shapes if more else shapes[0], setting.limit_s)
+
+    return run
+
+
 def toy(setting: Setting) -> Figures:
     """One run per way of sharding that the device has; rewards, self-test, probabilities, memory."""
     found: dict[str, Any] = {}
@@ -152,13 +169,6 @@ def _told(job: Job, metrics: Mapping[int, Mapping[str, float]]) -> Figures:
         "probs diff": jobs.probs_gap(metrics),
         "s/step": jobs.median(metrics, "perf/time_per_step"),
     }
-
-
-def broadcast(setting: Setting) -> Figures:
-    """Weights by a collective, one step off policy: sides that work at once (on a CPU: Gloo)."""
-    sets = ("synchronizer.sync_method=nccl", "synchronizer.sync_offset=2")
-    job = setting.job("run", f"{STEPS}=3", options=tuple(word for each in sets for word in ("--set", each)))
-    return _told(job, job.finish(setting.limit_s))
 
 
 def critic(setting: Setting) -> Figures:
@@ -229,7 +239,7 @@ def split(setting: Setting) -> Figures:
         words = (f"{STEPS}=6", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3")
         job = setting.job(name, *words, options=options)
         with GpuMemory() as memory:
-            _both_commands(job, setting.limit_s / len(_SPLITS))
+            _both_commands(job, job, setting.limit_s / len(_SPLITS))
         metrics = job.metrics()
         found |= {f"{name} {key}": value for key, value in _told(job, metrics).items()}
         found |= {f"{name} {key}": value for key, value in memory.figures().items()}
@@ -238,18 +248,35 @@ def split(setting: Setting) -> Figures:
     return found
 
 
-def _both_commands(job: Job, limit_s: float) -> None:
-    """The trainer begins once the engine is up: vLLM refuses to start where others free memory meanwhile."""
-    explorer = Job(job.folder, job.script, job.words, (*job.options, "--mode", "explore"), job.env)
-    trainer = Job(job.folder, job.script, job.words, (*job.options, "--mode", "train"), job.env)
+def split_nccl(setting: Setting) -> Figures:
+    """Two commands on one GPU, one step off policy; weights by a collective between their processes."""
+    sets = ("synchronizer.sync_offset=2", "synchronizer.sync_method=nccl")
+    options = tuple(word for each in sets for word in ("--set", each))
+    words = (f"{STEPS}=4", "actor_rollout_ref.rollout.gpu_memory_utilization=0.3")
+    if setting.device == "cuda":
+        words += (f"actor_rollout_ref.model.path={_model(setting, 'qwen2.5-0.5b')}",)
+        words += models.SHAPES["qwen2.5-0.5b"].launch()
+    explorer, trainer = (
+        setting.job("run", *words, options=options, env=env)
+        for env in (contracts.ENGINE_HOST, contracts.SENDER_HOST)
+    )
+    _both_commands(explorer, trainer, setting.limit_s)
+    return _told(trainer, trainer.metrics())
+
+
+def _both_commands(explorer: Job, trainer: Job, limit_s: float) -> None:
+    """Run both sides of one job. The trainer begins once the engine is up: vLLM refuses to start where others
+    free memory meanwhile."""
+    explorer = replace(explorer, options=(*explorer.options, "--mode", "explore"))
+    trainer = replace(trainer, options=(*trainer.options, "--mode", "train"))
     end, first, second = time.monotonic() + limit_s, explorer.start(name="explore"), None
     try:
         jobs.wait_for(
-            lambda: job.stored() or first.poll() is not None, limit_s, "the explorer's first answers"
+            lambda: trainer.stored() or first.poll() is not None, limit_s, "the explorer's first answers"
         )
         second = trainer.start(name="train")
-        jobs.ended(second, end - time.monotonic(), job.folder / "train.log")
-        jobs.ended(first, 60, job.folder / "explore.log")
+        jobs.ended(second, end - time.monotonic(), trainer.folder / "train.log")
+        jobs.ended(first, 60, explorer.folder / "explore.log")
     finally:
         for process in filter(None, (first, second)):
             jobs.stop(process)
@@ -318,14 +345,6 @@ def _handover(job: Job, metrics: Mapping[int, Mapping[str, float]], nbytes: int)
     }
 
 
-def throughput(setting: Setting) -> Figures:
-    """vLLM by itself, with as many and as long answers as a step of ours: tokens/s without seeds, with one
-    each, and by its own bench."""
-    shape = "qwen2.5-0.5b" if setting.device == "cuda" else "tiny"
-    setting.out.mkdir(parents=True, exist_ok=True)
-    return models.throughput(shape, _model(setting, shape), setting.out, setting.limit_s)
-
-
 def vision(setting: Setting) -> Figures:
     """A small Qwen2.5-VL on coloured squares."""
     toy = (setting.root or setting.out) / "vision_toy"
@@ -341,8 +360,43 @@ ROWS = (
     Row("imports", "that all is there and loads", imports, 120, quick=True),
     Row("doctor", "what the machine lacks", doctor, 120, quick=True),
     Row("copies", "copies on and to the device", copies, 60, quick=True, devices=GPU),
+    Row(
+        "mid-answer",
+        "weights loaded while answers are drawn, by both model runners",
+        on_bench(contracts.mid_answer, "four-layers-v1", "four-layers-v2"),
+        240,
+        bench=True,
+    ),
+    Row(
+        "nccl",
+        "a broadcast to the running engine, a sender's death, another one",
+        on_bench(contracts.broadcast, "four-layers-v1"),
+        120,
+        bench=True,
+    ),
+    Row("split-nccl", "two commands share the GPU, weights by a collective", split_nccl, 240),
+    Row(
+        "sleep",
+        "sleep by each level, answers kept",
+        on_bench(contracts.sleep, "four-layers-v1"),
+        90,
+        bench=True,
+    ),
+    Row(
+        "large",
+        "what a turn costs with 7B",
+        on_bench(contracts.large, "qwen2.5-7b"),
+        210,
+        bench=True,
+    ),
+    Row(
+        "seeds",
+        "tokens/s with seeds and without",
+        on_bench(contracts.seeds, "four-layers-v1"),
+        120,
+        bench=True,
+    ),
     Row("toy", "toy GRPO, both sides on one device", toy, 400, quick=True),
-    Row("broadcast", "weights by a collective, offset 1", broadcast, 400, quick=True, devices=("cpu",)),
     Row("critic", "PPO with a value head", critic, 200),
     Row("lora", "LoRA, handed over as an adapter", lora, 200),
     Row("vision", "a model that sees", vision, 240),
@@ -350,7 +404,6 @@ ROWS = (
     Row("replay", "stock's rollouts into our trainer", replayed, 400),
     Row("split", "two commands share the GPU", split, 450),
     Row("killed", "kill -9 of each side, continued", killed, 400),
-    Row("throughput", "vLLM alone, with seeds and without", throughput, 300),
     Row("tiny", "what the next rows do, on a CPU", sized("tiny"), 1200, devices=("cpu",)),
     Row("qwen2.5-0.5b", "vLLM's model runner V1", sized("qwen2.5-0.5b"), 480, devices=GPU),
     Row("qwen3-0.6b", "vLLM's model runner V2", sized("qwen3-0.6b"), 480, devices=GPU),
