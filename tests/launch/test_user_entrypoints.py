@@ -150,6 +150,45 @@ def test_a_hydra_main_counts_where_its_configuration_has_verl_s_sections(tree, l
 
 
 @pytest.mark.parametrize(
+    ("text", "file"),
+    [
+        ("python /n/a/train.py", "train.py"),
+        ("python /n/a/pkg/go.py", "pkg/go.py"),
+        ("cd /n/a\npython pkg/go.py", "pkg/go.py"),
+        ("cd config\npython /n/a/pkg/go.py", "pkg/go.py"),
+        ("cd /n/a\npython -m pkg.go", ""),
+        ("cd /n/a\npython by_package.py", "by_package.py"),
+    ],
+)
+def test_a_main_by_its_path_on_the_cluster_is_found_by_its_end(tree, text, file):
+    reading = read_text(text, cwd=tree)
+    assert [(one.main, one.file) for one in reading.launches] == [(PPO, str(tree / file) if file else "")]
+    said = [note.message for note in reading.diagnostics if note.message.startswith("/n/a/")]
+    assert said == [f"/n/a/{file}: {file}, the end of that path below --cwd, is read in its place"] * bool(
+        file
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "way"),
+    [
+        (f"python3 /n/a/main_dapo.py {KEY}", "name the folder that holds it with --cwd"),
+        (f"python3 x/main_dapo.py --config-name=y {KEY}", "name the folder that holds it with --cwd"),
+        (f"python3 {{}}/main_dapo.py {KEY}", "--also-read {} reads it"),
+        (f"python3 /n/a/main_dapo.py --config-path=x -cn y {KEY}", ""),
+        (f"python3 /n/a/verl/trainer/main_ppo.py {KEY}", ""),
+    ],
+)
+def test_a_main_of_the_users_that_is_not_here_says_what_to_type(tmp_path, call, way):
+    other, here = tmp_path / "other", tmp_path / "here"
+    other.mkdir()
+    here.mkdir()
+    (other / "main_dapo.py").write_text("")
+    told = [note.message for note in read_text(call.format(other), cwd=here).diagnostics]
+    assert [message.rpartition("stands for it: ")[2] for message in told] == [way.format(other)] * bool(way)
+
+
+@pytest.mark.parametrize(
     ("text", "found"),
     [
         ('@hydra.main(config_path="a", config_name="b")', ("a", "b")),

@@ -9,6 +9,7 @@ import pytest
 from verl_samples import DAPO, make_launch, write_repository
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.launch import read_script
 from trinity_compat.launch.model import Launch
 from trinity_compat.verl_config import VERSIONS, config_from_yaml, effective_config, upgrade
 
@@ -158,6 +159,29 @@ def test_a_main_of_its_own_is_composed_from_what_its_decorator_names(fork: Path,
     assert not config.diagnostics and config.set_keys == ("env.seed",)
     assert config.get("data.train_batch_size") == 48
     assert set(config.fork.keys) == {PENALTY, "env.seed"}
+
+
+@pytest.mark.parametrize("start", ["", "cd scripts\n", "cd /n/clone\n"])
+@pytest.mark.parametrize(
+    ("folder", "given", "size"),
+    [("conf", "", 48), ("../conf", "", 64), ("x", "--config-path=conf --config-name=mine", 48)],
+)
+def test_a_main_by_its_path_on_the_cluster_has_the_configuration_of_its_file(
+    tmp_path: Path, start: str, folder: str, given: str, size: int
+) -> None:
+    root = tmp_path / "clone"
+    for name, batch in (("my/conf", 48), ("conf", 64)):
+        (root / name).mkdir(parents=True)
+        (root / name / "mine.yaml").write_text(
+            "hydra:\n  searchpath: ['file://verl/trainer/config']\n"
+            f"defaults: [ppo_trainer, _self_]\ndata: {{train_batch_size: {batch}}}\n"
+        )
+    (root / "scripts").mkdir()
+    (root / "my" / "main_dapo.py").write_text(MAIN.format(folder=folder, name="mine"))
+    script = tmp_path / "run.sh"
+    script.write_text(f"{start}python3 /n/clone/my/main_dapo.py {given} actor_rollout_ref.rollout.n=2\n")
+    (launch,) = read_script(script, cwd=root).launches
+    assert effective_config(launch).get("data.train_batch_size") == size
 
 
 @pytest.fixture

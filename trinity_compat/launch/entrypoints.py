@@ -151,7 +151,7 @@ class FoundMain:
 
     ``isolated``: its Python takes no code from the environment (``-I``, ``-E``, ``-S``). ``main``: the
     translated main that it is taken for, where it is another one. ``torchrun``: the first of torchrun's
-    options, and the word after the last.
+    options, and the word after the last. ``file``: the path by which it is started, empty after ``-m``.
     """
 
     module: str
@@ -160,6 +160,7 @@ class FoundMain:
     isolated: bool = False
     main: str = ""
     torchrun: tuple[int, int] = (0, 0)
+    file: str = ""
 
 
 def find(words: Sequence[str], cwd: str, user_mains: Mapping[str, str] = NO_USER_MAINS) -> FoundMain | None:
@@ -401,7 +402,8 @@ class _Line:
         if at >= len(self.words):
             return None
         if self.words[at].endswith(".py"):
-            return self._main(at + 1, module_of(self.words[at], self.cwd))
+            found = self._main(at + 1, module_of(self.words[at], self.cwd))
+            return found and replace(found, file=self.words[at])
         launcher = PROGRAMS.get(self.words[at].rsplit("/", 1)[-1])
         return self._launched(at + 1, launcher) if launcher else None
 

@@ -238,8 +238,11 @@ def _folder(
         return path.tree
     if found is not None:
         if flag == "config_path" and found == root / spelled and not spelled.startswith("/"):
-            path.notes.append(_relative_note(spelled, launch.module, where))
-        return ConfigFolder(found, root, written=launch.wrote, unread=launch.unread)
+            path.notes.append(
+                _relative_note(spelled, shown_below(_folder_of_main(launch, root), root), where)
+            )
+        limit = Path(launch.roots[0]) if launch.roots and not found.is_relative_to(root) else root
+        return ConfigFolder(found, limit, written=launch.wrote, unread=launch.unread)
     if (tail := _in_this_copy(spelled, path.primary, root)) is not None:
         message = f"{spelled} is not below {root}: its {tail} is taken, which has {path.primary}.yaml"
         path.notes.append(Diagnostic("TP213", message, where))
@@ -258,8 +261,8 @@ def _folder(
 
 def _named_folder(spelled: str, flag: str, root: Path, launch: Launch) -> Path | None:
     """The user's folder of that name; --config-path is relative to where the main's file is."""
-    beside_main = [root.joinpath(*launch.module.split(".")[:-1], spelled)] if flag == "config_path" else []
-    there = (path for path in (*beside_main, root / spelled) if readable_folder(path, root))
+    beside_main = [_folder_of_main(launch, root) / spelled] if flag == "config_path" else []
+    there = (path for path in (*beside_main, root / spelled) if readable_folder(path, root, *launch.roots))
     unread = (path for path in launch.unread if not path.endswith(".py"))
     made = is_written(root / spelled, [*launch.wrote, *unread])
     return next(there, root / spelled if made else None)
@@ -269,8 +272,13 @@ def _is_tree(spelled: str) -> bool:
     return f"/{posixpath.normpath(spelled)}".endswith(f"/{_TREE}")
 
 
-def _relative_note(spelled: str, module: str, where: Where) -> Diagnostic:
-    folder = "/".join(module.split(".")[:-1])
+def _folder_of_main(launch: Launch, root: Path) -> Path:
+    if launch.file:
+        return Path(launch.file).parent
+    return root.joinpath(*launch.module.split(".")[:-1])
+
+
+def _relative_note(spelled: str, folder: str, where: Where) -> Diagnostic:
     message = (
         f"Hydra takes --config-path {spelled} relative to {folder}, where the main's file is, and would "
         f'not find it; write --config-path="$PWD/{spelled}"'

@@ -62,7 +62,7 @@ def find_checkout(launch: Launch, root: Path) -> Checkout | None:
     tree: ConfigFolder | None = None
     bases = list(_bases(launch, root))
     for base, limit in bases:
-        main = main or _main(base, limit, launch.module, bases)
+        main = main or _main(base, limit, _file_below(base, launch), bases)
         if tree is None and is_tree(base / TREE, limit):
             tree = _folder(base, limit, TREE)
         if main and tree:
@@ -87,6 +87,10 @@ def _bases(launch: Launch, root: Path) -> Iterator[tuple[Path, Path]]:
         for folder in _upwards(script.absolute().parent, repository):
             yield from _with_inner(folder, repository)
     yield from _with_inner(root, root)
+    if launch.file:
+        folder = Path(launch.roots[0])
+        yield folder, folder
+        yield Path(launch.file).parent, folder
 
 
 def _with_inner(folder: Path, limit: Path) -> Iterator[tuple[Path, Path]]:
@@ -120,12 +124,20 @@ def _repository(launch: Launch, root: Path) -> Path | None:
     return projects[-1] if projects else above[0]
 
 
-def _main(base: Path, limit: Path, module: str, bases: Sequence[tuple[Path, Path]]) -> Main | None:
+def _file_below(base: Path, launch: Launch) -> PurePosixPath:
+    """The main's file from ``base``: that which the launch names, else the one of its module."""
+    file, above = PurePosixPath(launch.file), base.absolute()
+    if file.is_relative_to(above):
+        return file.relative_to(above)
+    return PurePosixPath(launch.module.replace(".", "/") + ".py")
+
+
+def _main(base: Path, limit: Path, file: PurePosixPath, bases: Sequence[tuple[Path, Path]]) -> Main | None:
     """Read the config that the main's file names, if it is below ``base`` and written as literals.
 
     The folder of a package is searched in all ``bases``.
     """
-    path = base / (module.replace(".", "/") + ".py")
+    path = base / file
     if not readable_file(path, limit):
         return None
     named = hydra_config(_text(path, limit))
@@ -134,7 +146,7 @@ def _main(base: Path, limit: Path, module: str, bases: Sequence[tuple[Path, Path
     if package := package_folder(named[0]):
         found = ((at, inside) for at, inside in bases if readable_folder(at / package, inside))
         return next((Main(package, _folder(at, inside, package), named[1]) for at, inside in found), None)
-    folder = posixpath.normpath(posixpath.join(posixpath.dirname(module.replace(".", "/")), named[0]))
+    folder = posixpath.normpath(file.parent / named[0])
     if folder.startswith(("..", "/")) or not readable_folder(base / folder, limit):
         return None
     return Main(folder, _folder(base, limit, folder), named[1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,15 +80,16 @@ class PathFacts:
             return "file"
         return "dir" if stat.S_ISDIR(mode) else "other"
 
-    def ends_of(self, path: str) -> Iterator[str]:
-        """Yield the files below ``--cwd`` that an end of a path names, the longest end first.
+    def end_of(self, path: str) -> str:
+        """Return the longest end of a path that names a file below ``--cwd``, or empty.
 
-        None where the path may be looked at, or leads to something on this machine.
+        Empty also where the path may be looked at, or leads to something on this machine.
         """
-        if self.kind(path) is None and not os.path.lexists(path):
-            parts = path.split("/")[1:]
-            ends = (absolute(self.roots[0], "/".join(parts[at:])) for at in range(1, len(parts)))
-            yield from (end for end in ends if self.kind(end) == "file")
+        if self.kind(path) is not None or os.path.lexists(path):
+            return ""
+        parts = path.split("/")[1:]
+        ends = ("/".join(parts[at:]) for at in range(1, len(parts)))
+        return next((end for end in ends if self.kind(absolute(self.roots[0], end)) == "file"), "")
 
     def size(self, path: str) -> int:
         """Bytes of a file that is in reach."""

@@ -209,6 +209,7 @@ def _launch(
     values.update(prefix)
     env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
     where = place_of(fields[0], sh.where)
+    file = own_mains.file_of(sh, found, [word.text for word in arguments]) if found.file else ""
     cwd = text_of(sh.cwd) or "."
     doubted = [absolute("/", cwd)] if doubt_in([sh.cwd]) else []
     created = frozenset([*sh.files.maybe_made(), *doubted])
@@ -225,6 +226,7 @@ def _launch(
             wrote=sh.files.wrote(YAML),
             created=created,
             torchrun=options,
+            file=file,
             roots=sh.files.roots,
             unread=sh.files.unread((*YAML, ".py")),
         )

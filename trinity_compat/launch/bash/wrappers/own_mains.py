@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
 from trinity_compat.launch import entrypoints
+from trinity_compat.launch.bash.files import absolute
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import literal, text_of
 from trinity_compat.launch.python.hydra_main import hydra_config, package_folder
@@ -19,6 +21,7 @@ _SECTION = re.compile(r"(?m)^actor_rollout_ref:")
 _ON_VERL_S = re.compile(r"(?m)^\s*-\s*[\"']?/?(ppo_trainer|ppo_megatron_trainer)\b")
 _DEFAULT = re.compile(r"(?m)^\s*-\s*[\"']?/?([\w/-]+)[\"']?\s*$")
 _DEPTH = 4  # configurations that build on each other
+_CONFIG_PATH = ("--config-path", "-cp")
 _CONFIG_NAME = ("--config-name", "-cn")
 
 
@@ -27,7 +30,7 @@ def find(sh: Shell, words: Sequence[str]) -> entrypoints.FoundMain | None:
     found = entrypoints.started(words, text_of(sh.cwd))
     if found is None or not entrypoints.may_stand_in(found.module):
         return None
-    path = f"{text_of(sh.cwd)}/{found.module.replace('.', '/')}.py"
+    path = found.file or f"{text_of(sh.cwd)}/{found.module.replace('.', '/')}.py"
     named = hydra_config(_text(sh, path))
     if named is None:
         return None
@@ -36,6 +39,35 @@ def find(sh: Shell, words: Sequence[str]) -> entrypoints.FoundMain | None:
     folder = posixpath.normpath(posixpath.join(above, package or named[0]))
     name = _given_name(words[found.arguments :]) or named[1]
     return replace(found, main=entrypoints.PPO) if _is_verl_s(sh, folder, name, _DEPTH) else None
+
+
+def file_of(sh: Shell, found: entrypoints.FoundMain, words: Sequence[str]) -> str:
+    """The file of a main that is started by its path, empty where it is not here.
+
+    Warns where it is another one here, and where the configuration that it names is lost.
+    """
+    path, here = _here(sh, found.file)
+    given = {word.partition("=")[0] for word in words}
+    if sh.files.kind(here) == "file":
+        if here != path:
+            end = posixpath.relpath(here, sh.files.roots[0])
+            sh.warn("TP106", f"{path}: {end}, the end of that path below --cwd, is read in its place")
+        return here
+    if found.main and not all(map(given.intersection, (_CONFIG_PATH, _CONFIG_NAME))):
+        also = (
+            f"--also-read {shlex.quote(posixpath.dirname(path))} reads it" if posixpath.exists(path) else ""
+        )
+        lost = "what its @hydra.main names is not read, and veRL's own configuration stands for it"
+        way = also or "name the folder that holds it with --cwd"
+        sh.warn("TP106", f"{found.file}: not under --cwd; {lost}: {way}")
+    return ""
+
+
+def _here(sh: Shell, spelled: str) -> tuple[str, str]:
+    """A path from the shell's folder, and the file that stands for it here: an end of it below ``--cwd``."""
+    path = sh.files_path(literal(spelled, sh.where))
+    end = sh.files.end_of(path)
+    return path, absolute(sh.files.roots[0], end) if end else path
 
 
 def _given_name(words: Sequence[str]) -> str:
@@ -55,6 +87,6 @@ def _is_verl_s(sh: Shell, folder: str, name: str, depth: int) -> bool:
 
 
 def _text(sh: Shell, path: str) -> str:
-    path = sh.files_path(literal(path, sh.where))
+    _, path = _here(sh, path)
     content = sh.files.read(path, as_it_is=True) if sh.files.kind(path) == "file" else None
     return text_of(content or ())

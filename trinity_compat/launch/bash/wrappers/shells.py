@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from trinity_compat.common import readable_files
+from trinity_compat.launch.bash.files import absolute
 from trinity_compat.launch.bash.options import OptionSpec
 from trinity_compat.launch.bash.shell import code
 from trinity_compat.launch.bash.state import OPTION_LETTERS, Shell
@@ -97,11 +98,10 @@ def script_content(sh: Shell, name: Value) -> Value | None:
         sh.warn("TP106", f"{named or 'a file'}: its path cannot be known here; it is not read")
         return None
     path = sh.files_path(name)
-    here = next(sh.files.ends_of(path), "")
-    end = posixpath.relpath(here, sh.files.roots[0]) if here else ""
+    end = sh.files.end_of(path)
     if "/" in end:
         sh.warn("TP106", f"{path}: {end}, the end of that path below --cwd, is read in its place")
-        path = here
+        path = absolute(sh.files.roots[0], end)
     content = sh.files.read(path, as_it_is=True)
     if content is None and end:
         message = f"not under --cwd; it is not read: if it is {end}, read that: trinity-compat parse {end}"
