@@ -1,11 +1,13 @@
 """Variables whose values a translated YAML holds: it names them, and what reads it says when one is set."""
 
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from trinity_compat.cli import cli
+from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.launch import read_text
 from trinity_compat.run import dry_run
@@ -61,6 +63,86 @@ def test_diff_says_it_of_both_sides(written):
     assert result.exit_code == 0
     found = [line for line in result.stderr.splitlines() if "TP123 LR" in line]
     assert [line.partition(":")[0] for line in found] == ["run.sh", "x.yaml"]
+
+
+HYDRA_FILE = """
+hydra: {searchpath: ['file://verl/trainer/config']}
+defaults: [ppo_trainer, _self_]
+trainer: {project_name: "${oc.env:PROJECT,'a b'}"}
+actor_rollout_ref:
+  actor: {optim: {lr: "${oc.decode:${oc.env:LR,2e-6}}"}}
+"""
+
+
+@pytest.fixture
+def hydra_script():
+    """A script whose values come from a Hydra file that reads the environment."""
+    Path("conf").mkdir()
+    Path("conf/mine.yaml").write_text(HYDRA_FILE)
+    words = SCRIPT.format(words="actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1")
+    script = words.replace("main_ppo", 'main_ppo --config-path="$PWD/conf" --config-name=mine')
+    Path("run.sh").write_text(re.sub(r"(trainer.project_name|\S+optim.lr)=\S+", "", script))
+    return Path("run.sh")
+
+
+@pytest.fixture(params=["run.sh", "conf/mine.yaml"])
+def hydra(request, hydra_script):
+    return request.param
+
+
+def test_what_a_hydra_file_reads_is_frozen_and_named(hydra, monkeypatch, capsys):
+    assert run("translate", hydra, "-q", "-o", "x.yaml").exit_code == 0
+    frozen = compat_of(from_yaml(Path("x.yaml")).config)["frozen"]
+    assert {"LR": "2e-6", "PROJECT": "a b"}.items() <= frozen.items()
+    assert "LR=2e-6" in Path("x.yaml").read_text().partition("\n\n")[0]
+    monkeypatch.setenv("LR", "5e-7")
+    next(dry_run.sources("x.yaml", (), RunOptions(dry_run=True)))
+    assert "x.yaml: warning TP123 LR is set in this shell" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["translate", "audit", "diff"])
+@pytest.mark.parametrize(("value", "said"), [("5e-7", True), ("2e-6", False)])
+def test_a_variable_of_a_hydra_file_that_is_set_is_named(hydra, command, value, said):
+    result = run(command, hydra, *(["verl==0.9.1"] if command == "diff" else []), LR=value)
+    assert result.exit_code == 0
+    line = next(n for n, text in enumerate(HYDRA_FILE.splitlines(), 1) if "LR" in text)
+    told = [text for text in result.output.splitlines() if f"mine.yaml:{line}" in text and "TP123" in text]
+    assert ["LR is set in this shell, where Hydra would use it" in text for text in told] == [True] * said
+
+
+@pytest.mark.parametrize("options", [["--env", "LR=5e-7"], ["--resolve"]])
+def test_a_variable_that_is_given_reaches_a_hydra_file(hydra, options):
+    result = run("translate", hydra, *options, "-o", "x.yaml", LR="5e-7")
+    assert result.exit_code == 0 and "TP123" not in result.stderr
+    config = from_yaml(Path("x.yaml")).config
+    assert to_verl(config)["actor_rollout_ref.actor.optim.lr"] == 5e-7
+    assert "LR" not in compat_of(config).get("frozen", {})
+
+
+def test_a_dry_run_takes_it_from_the_shell(hydra_script, monkeypatch):
+    monkeypatch.setenv("LR", "5e-7")
+    source, _ = next(dry_run.sources(str(hydra_script), (), RunOptions(dry_run=True)))
+    assert to_verl(source.config)["actor_rollout_ref.actor.optim.lr"] == 5e-7
+
+
+@pytest.mark.parametrize("exported", ["export LR=7e-6", "export LR=${LR:-7e-6}"])
+def test_a_hydra_file_gets_what_the_script_exports(hydra_script, exported):
+    launch = read_text(f"{exported}\n{hydra_script.read_text()}").launches[0]
+    made, _ = translate_launch(launch, TranslateOptions())
+    assert to_verl(made.config)["actor_rollout_ref.actor.optim.lr"] == 7e-6
+
+
+def test_what_nobody_knows_does_not_become_the_hydra_files_default(hydra_script):
+    launch = read_text(f"export LR=$(cmd)\n{hydra_script.read_text()}").launches[0]
+    with pytest.raises(UserError, match=r"LR is \$\(cmd\), which cannot be known here: .* --set"):
+        translate_launch(launch, TranslateOptions())
+
+
+def test_a_variable_that_a_script_exports_with_a_default_is_named(monkeypatch):
+    text = Path("run.sh").read_text().replace("lr=${LR:-2e-6}", "lr=$LR")
+    Path("run.sh").write_text(f"export LR=${{LR:-2e-6}}\n{text}")
+    assert run("translate", "run.sh", "-q", "-o", "x.yaml").exit_code == 0
+    assert compat_of(from_yaml(Path("x.yaml")).config)["frozen"]["LR"] == "2e-6"
 
 
 def test_a_yaml_without_variables_names_none():

@@ -24,6 +24,7 @@ from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.launch.script_files import files_of
 from trinity_compat.translate import forks
 from trinity_compat.translate.apply_user_rules import apply_rules
+from trinity_compat.translate.frozen_variables import not_read_by_hydra
 from trinity_compat.translate.model import Caution, Finding, Status, TranslateOptions, notice
 from trinity_compat.translate.partial_findings import PartialTranslation, as_ppo, translate_partially
 from trinity_compat.translate.rows import MappingTable, load_rows
@@ -90,7 +91,10 @@ def _audit_source(source: str, request: AuditOptions) -> tuple[list[LaunchAudit]
     notes = ""
     if is_configuration(source):
         config = config_from_yaml(
-            source, request.options.verl_version, fork_config=request.options.fork_config
+            source,
+            request.options.verl_version,
+            fork_config=request.options.fork_config,
+            environ=request.env,
         )
         text = _text(source, request)
         results = [audit_config(config, request, source=source)]
@@ -154,6 +158,8 @@ def audit_config(
     reading: Reading | None = None,
 ) -> LaunchAudit:
     """Audit a launch that has been composed. Never raises UserError."""
+    unread = not_read_by_hydra(config.frozen(), request.environ)
+    config = replace(config, diagnostics=(*config.diagnostics, *unread))
     why = refusal(config.launch.module, config.launch.main)
     try:
         known = as_ppo(config, root=request.cwd) if why else config

@@ -173,8 +173,13 @@ def _translate(
     """The translations with their texts, and whether words of the script do not reach a launch."""
     root = Path(given["cwd"]) if given["cwd"] else None
     if source is not None and is_configuration(source) and not given["argv"]:
-        config = config_from_yaml(source, options.verl_version, fork_config=options.fork_config)
-        return [translate_config(config, options)], False
+        given_to_it = {**options.environ, **options.env}
+        config = config_from_yaml(
+            source, options.verl_version, fork_config=options.fork_config, environ=given_to_it
+        )
+        results = [translate_config(config, options)]
+        _warn_of_files(results, quiet=given["quiet"])
+        return results, False
     reading, frozen = _read(source, arguments, given, options)
     options = replace(options, frozen=frozen, surroundings=frozenset(reading.surroundings))
     refuse_lost_arguments(reading)
@@ -192,7 +197,16 @@ def _translate(
             reading, os.environ, {*options.env, *named}, also="--resolve, or "
         ):
             click.echo(diagnostic, err=True)
+    _warn_of_files(results, quiet=given["quiet"])
     return results, any(diagnostic.loses for diagnostic in reading.diagnostics)
+
+
+def _warn_of_files(results: list[tuple[Translation, str]], *, quiet: bool) -> None:
+    for translation, _ in results if not quiet else ():
+        for diagnostic in frozen_variables.not_read_by_hydra(
+            translation.environment, os.environ, "--resolve, or "
+        ):
+            click.echo(diagnostic, err=True)
 
 
 def _read(

@@ -24,7 +24,7 @@ from trinity_compat.launch.environment import unused_variables
 from trinity_compat.launch.model import Diagnostic, Word, WordPart
 from trinity_compat.translate import TranslateOptions, flavour_of, refuse_errors, translate
 from trinity_compat.translate.env_references import EnvReferences, named
-from trinity_compat.translate.frozen_variables import set_without_effect
+from trinity_compat.translate.frozen_variables import not_read_by_hydra, set_without_effect
 from trinity_compat.translate.set_overrides import is_verl_key
 from trinity_compat.translate.start_folder import seen_from
 from trinity_compat.translate.translator import symbolic_settings
@@ -110,14 +110,14 @@ def read_in_effect(
         )
     if path.suffix not in (".yaml", ".yml"):
         reading = read_script(path, cwd=cwd, env=env)
-        unused = tuple(unused_variables(reading, os.environ, env or {}))
-        return replace(_of_script(source, reading.launches, cwd, version), unused=unused)
+        side = _of_script(source, reading.launches, cwd, version)
+        return replace(side, unused=(*unused_variables(reading, os.environ, env or {}), *side.unused))
     data = read_config(path).config
     if len(_TRINITY_SECTIONS & set(data)) >= 2 and "actor_rollout_ref" not in data:
         trinity = load_known(path)
         unused = tuple(set_without_effect(trinity, os.environ, Where(source)))
         return replace(of_trinity(source, trinity), unused=unused)
-    return _of_verl(source, config_from_yaml(path, version))
+    return _of_verl(source, config_from_yaml(path, version, environ=env))
 
 
 def read_sides(
@@ -292,6 +292,7 @@ def _of_verl(source: str, config: EffectiveConfig) -> EffectiveSettings:
             for gone in upgraded.dropped
         },
         config=config,
+        unused=tuple(not_read_by_hydra(config.frozen(), os.environ)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from trinity_compat.common.errors import Where
 from trinity_compat.launch.model import Diagnostic, EnvRef, Reading, Word
 from trinity_compat.launch.unset_variables import is_always_set
 
@@ -63,7 +64,12 @@ def unused_variables(
             continue
         if {reference.default for reference, _ in references if reference.name == name} == {environ[name]}:
             continue
-        # not its value: the script, which others may have written, says which variable that is
-        way = f'{also}--env {name}="${name}"'
-        message = f"{name} is set in this shell, where bash would use it; it was not used: {way}"
-        yield Diagnostic(UNUSED, message, where)
+        yield not_used(name, where, "bash", also)
+
+
+def not_used(name: str, where: Where, program: str, also: str = "") -> Diagnostic:
+    """Return the warning about a variable of the calling shell that ``program`` would use."""
+    # not its value: the script, which others may have written, says which variable that is
+    way = f'{also}--env {name}="${name}"'
+    message = f"{name} is set in this shell, where {program} would use it; it was not used: {way}"
+    return Diagnostic(UNUSED, message, where)

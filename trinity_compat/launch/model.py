@@ -145,6 +145,8 @@ class Launch:
     # absolute paths that the script has created before, or that an unread program may have created
     created: frozenset[str] = field(default=frozenset(), repr=False)
     torchrun: tuple[Word, ...] = ()  # the options of a torchrun that starts it
+    # variables of its environment that the user gave (--env, --resolve), with their values
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     file: str = field(default="", repr=False)  # of a main that is started by its path: where it is here
     # below which its files may be read (`common.readable_files`); empty: it is not read from a script
     roots: tuple[str, ...] = field(default=(), repr=False, compare=False)

@@ -161,6 +161,7 @@ def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
     return replace(
         launch,
         arguments=arguments,
+        environ=env,
         env={name: word if is_secret(name) else _resolved(word, env) for name, word in launch.env.items()},
     )
 

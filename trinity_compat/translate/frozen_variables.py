@@ -15,10 +15,11 @@ from dataclasses import replace
 from trinity_compat.common.errors import Where
 from trinity_compat.common.nested import copied, put, section_at
 from trinity_compat.common.redaction import is_secret, shown
-from trinity_compat.launch.environment import UNUSED, is_named_apart
-from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, WordPart
+from trinity_compat.launch.environment import UNUSED, is_named_apart, not_used
+from trinity_compat.launch.model import Diagnostic, EnvRef, WordPart
 from trinity_compat.translate.model import TranslateOptions, Translation
 from trinity_compat.translate.verl_from_trinity import compat_of
+from trinity_compat.verl_config.model import EffectiveConfig
 
 FROZEN = "frozen"
 _NAMED = re.compile(r"\$\{oc\.env:(\w+)")
@@ -32,17 +33,22 @@ def named(text: str) -> frozenset[str]:
     return frozenset(_NAMED.findall(text))
 
 
-def with_frozen(made: Translation, launch: Launch, options: TranslateOptions) -> Translation:
+def with_frozen(made: Translation, effective: EffectiveConfig, options: TranslateOptions) -> Translation:
     """Return the translation with the names of what it has frozen."""
     kept = named(json.dumps(made.config, default=str))
+    launch = effective.launch
     references = list(_references(part for word in launch.arguments for part in word.parts))
     found: dict[str, str | None] = dict.fromkeys(options.surroundings)
     found |= {ref.name: ref.default for ref in references if ref.default is not None}
+    of_files = {} if options.resolve else effective.frozen()
+    own = {name for name, word in launch.env.items() if not word.env_refs}
     frozen = {
         name: None if is_secret(name) else text
         for name, text in sorted(found.items())
-        if not (name in kept or name in launch.env or is_named_apart(name) or _OF_LIBRARIES.match(name))
+        if not (name in kept or name in own or is_named_apart(name) or _OF_LIBRARIES.match(name))
     }
+    frozen |= {name: default for name, (default, _) in of_files.items()}
+    made = replace(made, environment=of_files)
     if options.resolve or not frozen:
         return made
     config, path = copied(made.config), f"{made.facts['compat']}.{FROZEN}"
@@ -56,6 +62,18 @@ def header(config: Mapping[str, object]) -> list[str]:
     frozen = section_at(compat_of(config), FROZEN)
     listed = ", ".join(name if text is None else f"{name}={text}" for name, text in frozen.items())
     return [shown(f"Set later, without effect here: {listed}")] if frozen else []
+
+
+def not_read_by_hydra(
+    found: Mapping[str, tuple[str, Where]], environ: Mapping[str, str], also: str = ""
+) -> Iterator[Diagnostic]:
+    """Yield a warning for each variable of a Hydra file that the calling shell sets to something else.
+
+    ``found`` as of `EffectiveConfig.frozen`, ``also`` as for `unused_variables`.
+    """
+    for name, (default, where) in found.items():
+        if environ.get(name, default) != default:
+            yield not_used(name, where, "Hydra", also)
 
 
 def set_without_effect(

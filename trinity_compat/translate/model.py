@@ -127,6 +127,7 @@ class Translation:
     warnings: tuple[Caution, ...] = ()
     facts: Mapping[str, object] = field(default_factory=dict)  # r, gpu split, verl version, …
     given: frozenset[str] = frozenset()
+    environment: Mapping[str, tuple[str, Where]] = field(default_factory=dict)  # `EffectiveConfig.frozen`
 
     def reaches(self, limit: str) -> bool:
         """Return True if ``--fail-on limit`` should fail: see ``reaches``."""

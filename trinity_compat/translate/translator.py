@@ -56,7 +56,7 @@ def translate(
         if both_ways:
             symbols = EnvReferences(frozen=set(options.frozen | both_ways))
             made, _ = _translated(effective, options, root, symbols)
-    return with_frozen(made, effective.launch, options)
+    return with_frozen(made, effective, options)
 
 
 def _translated(

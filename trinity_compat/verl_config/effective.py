@@ -455,8 +455,7 @@ def settings_of(
     origins: Mapping[str, GivenOverride] | None = None,
 ) -> dict[str, Setting]:
     """The leaves of ``tree`` resolved, each with its place: an override's, else its line in a file."""
-    env = {name: word.text for name, word in launch.env.items() if not word.open and not word.env_refs}
-    resolver = Resolver(tree, env)
+    resolver = Resolver(tree, launch.environ, launch.env)
     origins = origins or {}
     try:
         resolved = resolver.resolve()

@@ -42,7 +42,11 @@ _COMPLETE = 0.8  # share of common keys from which a file is a dump of a whole c
 
 
 def config_from_yaml(
-    path: Path | str, version: str | None = None, *, fork_config: bool = True
+    path: Path | str,
+    version: str | None = None,
+    *,
+    fork_config: bool = True,
+    environ: Mapping[str, str] | None = None,
 ) -> EffectiveConfig:
     """The configuration that a veRL YAML stands for, as if ``main_ppo`` were called with it.
 
@@ -50,7 +54,8 @@ def config_from_yaml(
     of its folder may be named there, and those of the veRL that its repository holds, as
     ``effective_config`` has it. A file without is taken as the end of the composition: what it
     lacks has the default of ``version``, or of the release that its keys fit best. In a dump of
-    a whole configuration only what differs from the release's defaults counts as set.
+    a whole configuration only what differs from the release's defaults counts as set. ``environ`` are the
+    variables that ``${oc.env:NAME}`` may take.
     Raises UserError for a file that cannot be read or is no configuration of PPO training.
     """
     path = Path(path)
@@ -61,7 +66,8 @@ def config_from_yaml(
         raise UserError("a list, not the configuration of a training", where=Where(file.source))
     _refuse_trinitys(file)
     _check_sections(file)
-    launch = Launch("verl.trainer.main_ppo", (), Where(str(path)), cwd=str(path.parent))
+    where, cwd = Where(str(path)), str(path.parent)
+    launch = Launch("verl.trainer.main_ppo", (), where, cwd=cwd, environ=environ or {})
     if file.defaults:
         return _composed(launch, path, version, fork_config and version is None)
     return _standing_alone(launch, file, version)

@@ -7,7 +7,7 @@ that the launch doesn't set, and resolvers that the training code registers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import inf
 from typing import Any
@@ -15,12 +15,14 @@ from typing import Any
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import DEPTH, KEYS, Budget, BudgetExceeded
 from trinity_compat.common.nested import sections_above
+from trinity_compat.launch.model import Word
 from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_value
 from trinity_compat.verl_config.merge import MISSING
 
 Path = tuple[str | int, ...]
 _SIMPLE = re.compile(r"\$\{(\.*)([\w-]+(?:\.[\w-]+|\[[\w-]+\])*)\}", re.A)
 _NAME = re.compile(r"[A-Za-z_][\w.]*", re.A)
+_WITH_DEFAULT = re.compile(r"\$\{oc\.env:\s*(\w+)\s*,\s*(?=((?:[^{}]|\{[^{}]*\})*)\})")
 _PLAIN = frozenset({bool, int, float, type(None)})
 _KNOWN = 4096  # texts whose reading is remembered: veRL's own some hundred, and those of a launch
 
@@ -54,17 +56,32 @@ def is_interpolated(value: object) -> bool:
     return isinstance(value, dict) and any(is_interpolated(item) for item in value.values())
 
 
+def defaults_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the variables that a text reads with a default, each with that as it is written."""
+    for found in _WITH_DEFAULT.finditer(text):
+        yield found[1], found[2].strip("'\"")
+
+
 def resolved_alone(value: object, env: Mapping[str, str] | None = None) -> object:
     """``value`` with what it interpolates from ``env``; what refers to other keys stays as written."""
     return Resolver({"it": value}, env).resolve()["it"]
 
 
 class Resolver:
-    """Resolves the interpolations of one tree. ``env`` holds the variables that the launch sets."""
+    """Resolves the interpolations of one tree.
 
-    def __init__(self, tree: Mapping[str, object], env: Mapping[str, str] | None = None) -> None:
+    ``env`` holds the variables that the user gave, ``exported`` those that the launch sets.
+    """
+
+    def __init__(
+        self,
+        tree: Mapping[str, object],
+        env: Mapping[str, str] | None = None,
+        exported: Mapping[str, Word] | None = None,
+    ) -> None:
         self._tree = tree
         self._env = env or {}
+        self._exported = exported or {}
         self._done: dict[Path, object] = {}
         self._busy: set[Path] = set()
         self._budget = Budget(seconds=inf, steps=10 * KEYS)
@@ -250,10 +267,16 @@ class Resolver:
     def _environment(self, arguments: tuple[str, ...], parent: Path) -> object:
         """oc.env: a variable that the launch sets, else the default, else it stays symbolic."""
         name = str(self._argument(arguments[0], parent))
-        if name in self._env:
+        word = self._exported.get(name)
+        if word is None and name in self._env:
             return self._env[name]
-        if len(arguments) < 2:
+        if len(arguments) < 2 and (word is None or word.open or word.env_refs):
             raise _Symbolic
+        if word is not None:
+            if word.open:
+                why = f"{word.open[0].expression}, which cannot be known here"
+                raise InterpolationError(f"${name} is {why}: give the key's value with --set")
+            return word.text
         default = self._argument(arguments[1], parent)
         return default if default is None else str(default)
 

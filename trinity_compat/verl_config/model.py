@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from trinity_compat.common.errors import Where
 from trinity_compat.common.nested import sections_above
+from trinity_compat.launch.environment import is_named_apart
 from trinity_compat.launch.model import Diagnostic, Launch, Word
+from trinity_compat.verl_config.interpolate import defaults_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,21 @@ class EffectiveConfig:
     def default_of(self, *keys: str) -> str:
         """``default_of`` for ``keys`` of this configuration."""
         return default_of(self.version, self.fork, *keys)
+
+    def frozen(self) -> dict[str, tuple[str, Where]]:
+        """Variables of the environment that a Hydra file or an argument reads with a default.
+
+        Each with the text that stands in the variable's place, and the place of the key that has it.
+        """
+        own = self.launch.env
+        given = self.launch.environ.keys() | {name for name, word in own.items() if not word.env_refs}
+        texts = ((one.interpolation, one.where) for one in self.settings.values() if one.interpolation)
+        return {
+            name: (own[name].text if name in own else default, where or self.launch.where)
+            for text, where in texts
+            for name, default in defaults_of(text)
+            if name not in given and not is_named_apart(name)
+        }
 
     def get(self, key: str, default: object = None) -> object:
         """Value of ``key``; ``default`` when this release has no such key."""

@@ -200,13 +200,9 @@ def _launch(
     for word in arguments:
         if word.open and not word.text:
             sh.warn("TP105", f"{word.open[0].expression} may become any number of arguments", word.where)
-    values = {
-        name: variable.value
-        for name, variable in sh.variables.items()
-        # what came through the environment is the user's, not the launch's
-        if variable.exported and not variable.given and variable.value is not None
-    }
-    values.update(prefix)
+    exported = {name: var for name, var in sh.variables.items() if var.exported and var.value is not None}
+    # what came through the environment is the user's, not the launch's
+    values = {name: var.value or () for name, var in exported.items() if not var.given} | prefix
     env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
     where = place_of(fields[0], sh.where)
     file = own_mains.file_of(sh, found, [word.text for word in arguments]) if found.file else ""
@@ -226,6 +222,7 @@ def _launch(
             wrote=sh.files.wrote(YAML),
             created=created,
             torchrun=options,
+            environ={name: text_of(exported[name].value or ()) for name in exported.keys() & sh.log.given},
             file=file,
             roots=sh.files.roots,
             unread=sh.files.unread((*YAML, ".py")),
