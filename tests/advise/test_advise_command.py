@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from trinity_compat.advise import cards, model_shape
 from trinity_compat.cli import cli
-from trinity_compat.run.checks.models import stand_in
+from trinity_compat.run.plan.known_models import stand_in
 
 MODES = [
     "stock veRL, lockstep",

@@ -4,12 +4,13 @@ import pytest
 from advise_launch import ARR, advised, by_name, told
 
 from trinity_compat.advise import memory
-from trinity_compat.advise.memory import GIB, ModeMemory, Training
+from trinity_compat.advise.memory import GIB, Kept, ModeMemory, Training
 from trinity_compat.advise.model_shape import ModelShape
 
 BILLION = ModelShape(
     2**30, 2**30, layers=4, hidden=1024, vocabulary=1000, kv_values=4 * 2 * 2 * 128, kv_heads=2
 )
+MODES = "stock veRL, lockstep", "turns on all GPUs"
 PLAIN = Training(tokens=1024, models=1, references=0, checkpointed=False, fused=True)
 
 
@@ -69,10 +70,23 @@ def test_a_mode_has_its_memory_and_a_smaller_card_does_not_hold_it(script):
     assert "a trainer GPU needs" in told(name, "--card-gb", 24)
 
 
-def test_stock_without_offload_keeps_its_state_beside_the_engines(script):
-    found = by_name(advised(script()))
-    assert found["stock veRL, lockstep"]["memory"]["resident_gib"] > 10
-    assert found["turns on all GPUs"]["memory"]["resident_gib"] == 0
+def test_turns_keep_beside_the_engines_what_stock_keeps(script):
+    flags = {f"{ARR}.actor.fsdp_config.{name}_offload": True for name in ("param", "optimizer")}
+
+    def beside(**changed):
+        found = by_name(advised(script(**changed)))
+        return [
+            found[name]["memory"]["resident_gib"] for name in ("stock veRL, lockstep", "turns on all GPUs")
+        ]
+
+    stock, ours = beside()
+    assert stock == ours > 10
+    assert beside(**flags) == [0, 0]
+
+
+def test_what_stays_is_what_no_flag_moves():
+    stays = memory.resident(BILLION, Kept(weights=2, optimizers=1, references=1), gpus=2)
+    assert stays == (2 * 4 + 8 + 2) / 2
 
 
 @pytest.mark.parametrize("changed", [{f"{ARR}.model.lora_rank": 16}])

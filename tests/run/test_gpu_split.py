@@ -17,9 +17,9 @@ from trinity_compat.compare.sources import job
 from trinity_compat.job.gpus import check_gpus, engine_count, shares
 from trinity_compat.job.placement import engine_nodes
 from trinity_compat.launch import read_script
-from trinity_compat.run.plan import gpu_split
+from trinity_compat.run.plan import colocate, gpu_split
 from trinity_compat.run.plan.build_plan import make_plan
-from trinity_compat.run.plan.gpu_split import split_gpus
+from trinity_compat.run.plan.gpu_split import MEMORY, split_gpus
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.plan.verl_view import VerlView
 from trinity_compat.translate import TranslateOptions, translate_launch
@@ -98,6 +98,34 @@ def test_a_launch_takes_turns_on_all_of_its_gpus_as_in_verl(words):
     # Nothing was lowered for a share.
     assert not [note for note in made.notes if "share of the GPUs holds no more" in note]
     assert planned(f"{N}=8", *words, device="cpu").spec.mode == "both"
+
+
+FSDP = f"{ACTOR}.fsdp_config"
+SEVEN_BILLION = (f"{N}=8", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct", f"{MEMORY}=0.6")
+
+
+@pytest.mark.parametrize(
+    ("words", "card", "options", "forced"),
+    [
+        ((), None, {}, False),  # 11 GiB of 8 GPUs' parameters and moments, beside 48 of an H100's 80
+        ((), 24.0, {}, True),
+        ((), 24.0, {"mode": "both"}, False),
+        ((), 24.0, {"device": "cpu"}, False),
+        ((f"{MEMORY}=0.9",), None, {}, True),
+        ((f"{FSDP}.optimizer_offload=True",), 24.0, {}, False),  # 4 of the 12 bytes a parameter
+        (("trainer.n_gpus_per_node=1",), None, {}, True),
+        ((f"{ACTOR}.strategy=megatron", "actor_rollout_ref.ref.strategy=megatron"), 24.0, {}, False),
+    ],
+)
+def test_a_launch_s_offload_flags_hold_in_turns_where_the_trainer_has_room(
+    monkeypatch, words, card, options, forced
+):
+    monkeypatch.setattr(colocate, "card_here", lambda: card)
+    made = planned(*SEVEN_BILLION, *words, **{"device": "cuda", **options})
+    lines = [note for note in made.notes if note.startswith("param_offload, optimizer_offload = True")]
+    assert (made.spec.offloads, len(lines)) == (forced, forced)
+    if forced:
+        assert "of a GPU's 24" in lines[0] if card else "of an H100, which is assumed" in lines[0]
 
 
 @pytest.mark.parametrize(

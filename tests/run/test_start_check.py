@@ -14,7 +14,9 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_argv
 from trinity_compat.run.checks import error_keys, models, start_check
 from trinity_compat.run.checks.report import StartRefusal, StartReport
+from trinity_compat.run.plan import known_models
 from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.known_models import stand_in
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.translate import TranslateOptions, translate_launch
 
@@ -178,7 +180,7 @@ def test_a_report_survives_json():
     ],
 )
 def test_a_stand_in_is_the_model_that_the_name_says(path, name, layers):
-    chosen = models.stand_in(path)
+    chosen = stand_in(path)
     assert (chosen.name, chosen.config["num_hidden_layers"], chosen.generic) == (name, layers, False)
 
 
@@ -194,7 +196,7 @@ def test_a_stand_in_is_the_model_that_the_name_says(path, name, layers):
     ],
 )
 def test_the_stand_in_of_a_mixture_of_experts_has_its_experts(path, name, experts):
-    chosen = models.stand_in(path)
+    chosen = stand_in(path)
     language = chosen.config.get("text_config", chosen.config)
     assert (chosen.name, language["num_experts"]) == (name, experts)
 
@@ -211,12 +213,12 @@ def test_expert_parallelism_is_judged_by_a_model_with_experts(tmp_path, path):
 
 
 def test_a_name_that_says_nothing_gets_a_generic_one():
-    assert models.stand_in("/ckpt/sft/step_100").generic
+    assert stand_in("/ckpt/sft/step_100").generic
 
 
 def test_every_stand_in_is_reachable_by_its_own_name():
-    for entry in models._table()["models"]:
-        assert models.stand_in(entry["name"]).name == entry["name"]
+    for entry in known_models._table()["models"]:
+        assert stand_in(entry["name"]).name == entry["name"]
 
 
 def verl_of(path):
@@ -233,8 +235,8 @@ def test_a_model_that_is_here_serves_and_one_with_code_only_where_it_may_run(tmp
     assert tree["actor_rollout_ref"]["model"]["path"] == str(here)
     (here / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "code.C"}}')
     assert list(models.localise(tree, tmp_path / "new", execute=True, **arguments)) == []
-    (stand_in,) = models.localise(tree, tmp_path / "new", execute=False, **arguments)
-    assert stand_in[0] == "actor_rollout_ref.model.path"
+    (written,) = models.localise(tree, tmp_path / "new", execute=False, **arguments)
+    assert written[0] == "actor_rollout_ref.model.path"
 
 
 def test_a_stand_in_is_a_folder_with_configuration_and_tokenizer(tmp_path):

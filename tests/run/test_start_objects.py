@@ -14,6 +14,7 @@ from trinity_compat.launch import read_argv
 from trinity_compat.run.checks import explorer_side, models
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.known_models import stand_in
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.translate import TranslateOptions, translate_launch
 
@@ -275,7 +276,7 @@ OF_EVERY_RELEASE = [
 
 def test_what_every_release_of_vllm_refuses_is_refused_by_another_one_too(tmp_path):
     """The CPU's vLLM judges a run for GPUs where the GPU's is not there; what it alone refuses is a gap."""
-    here = models.write(models.stand_in("Qwen2.5-Math-7B"), tmp_path)
+    here = models.write(stand_in("Qwen2.5-Math-7B"), tmp_path)
     asked = [
         request([word.replace("HERE", str(here)) for word in each], "cuda") for each, _ in OF_EVERY_RELEASE
     ]

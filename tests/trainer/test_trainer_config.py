@@ -16,7 +16,7 @@ def plain():
     return verl_config(Path("/nowhere/toy"), HERE)
 
 
-def config(plain, *, resume=True, mode="both", device="cpu", **values):
+def config(plain, *, resume=True, mode="both", device="cpu", offloads=False, **values):
     from omegaconf import OmegaConf
 
     from trinity_compat.trainer.config import trainer_config
@@ -26,7 +26,7 @@ def config(plain, *, resume=True, mode="both", device="cpu", **values):
         OmegaConf.update(verl, key.replace("__", "."), value, force_add=True)
     sync = SyncSpec(directory="/dev/shm/x")
     verl = OmegaConf.to_container(verl)
-    return trainer_config(RunSpec("", "", verl, 1, None, sync, device, mode, resume=resume))
+    return trainer_config(RunSpec("", "", verl, 1, None, sync, device, mode, offloads, resume=resume))
 
 
 def test_every_rank_writes_into_the_run_s_folder_of_weights(plain):
@@ -92,9 +92,10 @@ def test_a_pool_of_no_gpus_is_refused_in_verls_words(plain):
         _Roles().build(config(plain, distillation__enabled=True), "cpu")
 
 
-def test_colocate_offloads_whatever_engine_trains(plain):
+def test_a_trainer_that_has_no_room_beside_the_engines_offloads_every_model(plain):
     offload = {"param_offload": False, "optimizer_offload": False}
-    shared = config(plain, mode="colocate", device="cuda", actor_rollout_ref__actor__megatron=offload)
+    made = {"mode": "colocate", "device": "cuda", "actor_rollout_ref__actor__megatron": offload}
+    shared = config(plain, offloads=True, **made)
     for section in (
         shared.actor_rollout_ref.actor.megatron,
         shared.actor_rollout_ref.actor.fsdp_config,
@@ -105,9 +106,11 @@ def test_colocate_offloads_whatever_engine_trains(plain):
         assert section.optimizer_offload
 
 
-def test_a_trainer_with_devices_of_its_own_offloads_as_the_launch_says(plain):
-    own = config(plain, mode="both", device="cuda").actor_rollout_ref.actor.fsdp_config
-    assert (own.param_offload, own.optimizer_offload) == (False, False)
+@pytest.mark.parametrize("mode", ["both", "colocate"])
+def test_another_offloads_as_the_launch_says(plain, mode):
+    only = {"actor_rollout_ref__actor__fsdp_config__optimizer_offload": True}
+    own = config(plain, mode=mode, device="cuda", **only).actor_rollout_ref.actor.fsdp_config
+    assert (own.param_offload, own.optimizer_offload) == (False, True)
 
 
 @pytest.mark.parametrize(("mode", "replays"), [("disabled", False), ("R3", True), (None, False)])

@@ -57,8 +57,9 @@ FIXED = {
 def model(tmp_path_factory):
     """A folder with a model's configuration: the critic's dataclass reads it."""
     from trinity_compat.run.checks import models
+    from trinity_compat.run.plan.known_models import stand_in
 
-    return str(models.write(models.stand_in("Qwen2.5-0.5B"), tmp_path_factory.mktemp("model")))
+    return str(models.write(stand_in("Qwen2.5-0.5B"), tmp_path_factory.mktemp("model")))
 
 
 def refused_here(sizes) -> str:

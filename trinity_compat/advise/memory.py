@@ -31,6 +31,15 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """Numbers of models whose parts stay on a trainer's devices between its steps."""
+
+    weights: int
+    optimizers: int
+    references: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerMemory:
     """GiB of one trainer GPU, by part."""
 
@@ -112,6 +121,12 @@ def of_trainer(shape: ModelShape, training: Training, gpus: int) -> TrainerMemor
         references=BYTES * share * training.references,
         activations=(training.tokens * (kept * shape.hidden + logits) + gathered) / GIB,
     )
+
+
+def resident(shape: ModelShape, kept: Kept, gpus: int) -> float:
+    """Return the GiB that stay on each of ``gpus`` between a trainer's steps, when gradients are freed."""
+    parts = 4 * kept.weights + 8 * kept.optimizers + BYTES * kept.references
+    return parts * shape.weights / gpus / GIB
 
 
 def of_engine(

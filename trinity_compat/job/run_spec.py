@@ -173,6 +173,7 @@ class RunSpec:
     sync: SyncSpec
     device: str = "cpu"
     mode: Mode = "both"
+    offloads: bool = False  # the trainer's state leaves devices in turns, whatever the launch's flags say
     own_cluster: bool = False  # of mode train or explore: the file is this side's alone, and so are its GPUs
     explorers: int = 1
     checkpoints: tuple[int, ...] = ()  # veRL steps that a bench evaluates; 0: the model path

@@ -5,12 +5,11 @@ Every mode is planned as `run` would plan it, so a split that cannot run is refu
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trinity_compat.advise import cards, lengths, memory, model_shape, report, speeds
+from trinity_compat.advise import cards, lengths, memory, report, speeds
 from trinity_compat.advise.cards import Card
 from trinity_compat.advise.lengths import AnswerLengths
 from trinity_compat.advise.memory import EngineMemory, ModeMemory, Training
@@ -25,23 +24,19 @@ from trinity_compat.advise.model import (
 )
 from trinity_compat.advise.model_shape import ModelShape
 from trinity_compat.advise.simulate import SEED, simulate
-from trinity_compat.advise.speeds import Passes
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at, value_at
-from trinity_compat.common.paths import from_home
 from trinity_compat.job.gpus import ENGINES, check_gpus, engine_count, engine_width, shares, trainer_gpus
-from trinity_compat.job.lora import lora_rank
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.run.checks.models import stand_in
 from trinity_compat.run.job_dir import measured
-from trinity_compat.run.plan import gpu_split, ignored_keys
+from trinity_compat.run.plan import estimates, gpu_split, ignored_keys
 from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.estimates import size
 from trinity_compat.run.plan.source import RunOptions, Source
-from trinity_compat.run.plan.verl_view import ACTOR, ROLLOUT, VerlView
+from trinity_compat.run.plan.verl_view import ROLLOUT
 from trinity_compat.synchronizer.policy import explorer_interval, trainer_interval
 
 STOCK, COLOCATE, ONE_STEP_OFF = "stock veRL, lockstep", "turns on all GPUs", "veRL's one_step_off_policy"
-_LARGEST_CONFIG = 1_000_000  # bytes of a config.json
 _SEARCHED = 8  # splits that are simulated at most
 _SEARCH_STEPS = 4
 _PLANNED = 64  # splits that are planned at most
@@ -95,11 +90,13 @@ class _Facts:
             card_gib=self.card.memory_gib,
         )
 
-    def memory(self, schedule: Schedule, *, resident: bool) -> ModeMemory:
-        """Return the memory of both sides. ``resident``: the trainer's state stays beside the engines."""
+    def memory(self, schedule: Schedule, verl: Tree | None = None) -> ModeMemory:
+        """Return the memory of both sides. ``verl``: of a trainer that keeps its state beside the engines."""
         sizes = self.training
         trainer = memory.of_trainer(self.shape, sizes, schedule.trainer) if sizes else None
-        stays = trainer.total - trainer.activations if resident and trainer else 0.0
+        stays = 0.0
+        if sizes and verl:
+            stays = memory.resident(self.shape, estimates.kept(verl, sizes), schedule.trainer)
         return ModeMemory(trainer, self.engine(schedule), self.card.memory_gib, stays, self.longest)
 
 
@@ -146,7 +143,7 @@ def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> It
     except UserError as error:
         yield f"uses      not predicted: {error.message}"
         return
-    turn_s = speeds.offload_s(facts.shape, modes.gpus) if own.in_turns else 0.0
+    turn_s = _turn_s(facts, spec) if own.in_turns else 0.0
     now = _simulated(facts, own, question.seed, turn_s=turn_s)
     yield f"uses      about {_use(now)}, on {_place(own)}"
     best = report.fastest(advised)
@@ -309,8 +306,7 @@ def _side_by_side(
 ) -> Advice:
     """Return every mode at its fastest split, or at the split of ``own``."""
     turns, why = modes.in_turns()
-    offload = speeds.offload_s(facts.shape, modes.gpus)
-    in_turns = replace(facts, utilization=_utilization(turns or modes.base))
+    in_turns = replace(facts, utilization=estimates.utilization((turns or modes.base).verl))
     stock = _stock(modes, in_turns, seed, _width(turns or modes.base))
     found = [stock]
     if turns:
@@ -322,8 +318,8 @@ def _side_by_side(
                 COLOCATE,
                 settings,
                 schedule,
-                _simulated(in_turns, schedule, seed, turn_s=offload),
-                memory=in_turns.memory(schedule, resident=False),
+                _simulated(in_turns, schedule, seed, turn_s=_turn_s(facts, turns)),
+                memory=in_turns.memory(schedule, None if turns.offloads else turns.verl),
             )
         )
     else:
@@ -345,10 +341,15 @@ def _side_by_side(
 def _stock(modes: _Modes, facts: _Facts, seed: int, width: int) -> ModeAdvice:
     """Return stock veRL's turns on the launch's GPUs, with engines of ``width`` GPUs."""
     schedule = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
-    offloads = _offloads(modes.base.verl)
-    turn_s = speeds.offload_s(facts.shape, modes.gpus) if offloads else 0.0
+    turn_s = _turn_s(facts, replace(modes.base, offloads=False))
     found = _simulated(facts, schedule, seed, turn_s=turn_s)
-    return ModeAdvice(STOCK, None, schedule, found, memory=facts.memory(schedule, resident=not offloads))
+    return ModeAdvice(STOCK, None, schedule, found, memory=facts.memory(schedule, modes.base.verl))
+
+
+def _turn_s(facts: _Facts, spec: RunSpec) -> float:
+    """Return the seconds in which the trainer's state leaves the devices of turns, or comes back."""
+    offloads = spec.offloads or estimates.offloads(spec.verl)
+    return speeds.offload_s(facts.shape, gpus_of(spec)) if offloads else 0.0
 
 
 def of_stock(spec: RunSpec, source: Source, options: RunOptions) -> float | None:
@@ -360,10 +361,11 @@ def of_stock(spec: RunSpec, source: Source, options: RunOptions) -> float | None
     if own is None or spec.device != "cuda" or spec.rows or spec.mode not in ("both", "colocate"):
         return None
     modes, facts = _Modes(source, options, spec, gpus_of(spec)), _facts(spec, Question())
-    turn_s = speeds.offload_s(facts.shape, modes.gpus) if own.in_turns else 0.0
+    turn_s = _turn_s(facts, spec) if own.in_turns else 0.0
     now = _simulated(facts, own, SEED, turn_s=turn_s)
     turns = modes.in_turns()[0] or spec
-    stock = _stock(modes, replace(facts, utilization=_utilization(turns)), SEED, _width(turns)).prediction
+    facts = replace(facts, utilization=estimates.utilization(turns.verl))
+    stock = _stock(modes, facts, SEED, _width(turns)).prediction
     assert stock
     return now.step_s / stock.step_s
 
@@ -381,21 +383,12 @@ def _simulated(
     return simulate(facts.work, of_engine, schedule, seed=seed, steps=steps)
 
 
-def _offloads(verl: Tree) -> bool:
-    """Return whether the launch moves the trainer's state to host memory while it generates."""
-    return any(
-        value_at(verl, f"{ACTOR}.{section}.{name}_offload")
-        for section in ("fsdp_config", "megatron")
-        for name in ("param", "optimizer")
-    )
-
-
 def _split_modes(
     modes: _Modes, facts: _Facts, seed: int, own: Schedule | None
 ) -> tuple[list[ModeAdvice], tuple[SplitAdvice, ...]]:
     """Return each mode with a split, at its fastest one or that of ``own``, and all splits."""
     split = modes.split()
-    facts = replace(facts, utilization=_utilization(split))
+    facts = replace(facts, utilization=estimates.utilization(split.verl))
     splits = modes.splits(_width(split)) if modes.gpus > 1 else []
     able = [split for split in splits if not split[3]]
     tried = able[:: -(-len(able) // _SEARCHED)] if able else []
@@ -438,10 +431,11 @@ def _at_best(
     if words is not None:
         words = (*words, f"--set {engines}")
         try:
-            facts = replace(facts, utilization=_utilization(modes.plan("both", [*sets, engines])))
+            planned = modes.plan("both", [*sets, engines])
+            facts = replace(facts, utilization=estimates.utilization(planned.verl))
         except UserError as error:
             return ModeAdvice(title, words, why=error.message)
-    found = facts.memory(schedule, resident=False)
+    found = facts.memory(schedule)
     return ModeAdvice(title, words, schedule, _simulated(facts, schedule, seed), memory=found)
 
 
@@ -469,61 +463,29 @@ def _facts(spec: RunSpec, question: Question) -> _Facts:
     card = cards.named(question.card or cards.DEFAULT)
     if question.card_gb:
         card = replace(card, memory_gib=question.card_gb)
-    shape, of_model = _shape(verl, question)
-    work = Workload(_size(verl, "data.train_batch_size"), _size(verl, f"{ROLLOUT}.n"), prompt, answer)
-    slots = _size(verl, f"{ROLLOUT}.max_num_seqs", 1024)
+    shape, of_model = estimates.shape_of(verl, Path.cwd(), question.model_size)
+    work = Workload(size(verl, "data.train_batch_size"), size(verl, f"{ROLLOUT}.n"), prompt, answer)
+    slots = size(verl, f"{ROLLOUT}.max_num_seqs", 1024)
     context = prompt + answer.mean / 2
-    made = speeds.estimated(shape, card, _passes(verl), context=context, slots=slots)
+    made = speeds.estimated(shape, card, estimates.passes_of(verl), context=context, slots=slots)
     made, of_speeds = _speeds(made, question, found, card)
     beside = _beside(spec)
     served = [f"{beside} GPU(s) of served models are beside these and not counted"] if beside else []
-    training, of_memory = _training(verl)
+    training, of_memory = estimates.training_of(verl)
     return _Facts(
         work,
         made,
         shape,
         card,
         training,
-        _utilization(spec),
-        _size(verl, "data.max_prompt_length") + answer.limit,
+        estimates.utilization(verl),
+        size(verl, "data.max_prompt_length") + answer.limit,
         (of_answers, of_prompts, of_model, *of_speeds, of_memory, *served, *_ALWAYS),
     )
 
 
-def _utilization(spec: RunSpec) -> float:
-    """Return the engines' share of a card. Raises UserError."""
-    found = value_at(spec.verl, gpu_split.MEMORY)
-    if not isinstance(found, int | float) or not 0 < found <= 1:
-        raise UserError(f"{gpu_split.MEMORY}={found}: it should be above 0 and at most 1")
-    return float(found)
-
-
-def _training(verl: Tree) -> tuple[Training | None, str]:
-    """Return the sizes of an update with a sentence; None where the trainer's memory is not estimated."""
-    strategy = value_at(verl, f"{ACTOR}.strategy")
-    if strategy not in ("fsdp", "fsdp2") or lora_rank(verl):
-        setting = "LoRA" if lora_rank(verl) else f"{ACTOR}.strategy={strategy}"
-        return None, f"memory of the trainer is not estimated for {setting}"
-    passes = _passes(verl)
-    shared = VerlView.of(verl).sharing(ACTOR)
-    if value_at(verl, f"{ACTOR}.use_dynamic_bsz"):
-        tokens, origin = _size(verl, f"{ACTOR}.ppo_max_token_len_per_gpu"), "ppo_max_token_len_per_gpu"
-    else:
-        longest = _size(verl, "data.max_prompt_length") + _size(verl, "data.max_response_length")
-        rows = _size(verl, f"{ACTOR}.ppo_micro_batch_size_per_gpu", 1)
-        tokens, origin = rows * longest // shared, "the longest rows of ppo_micro_batch_size_per_gpu"
-    critics = passes.forward - 1 - _asks_reference(verl)
-    fused = bool(value_at(verl, "actor_rollout_ref.model.use_fused_kernels"))
-    sizes = Training(tokens, 1 + critics, int(_asks_reference(verl)), passes.checkpointed, fused)
-    return sizes, f"memory of the trainer: a micro-batch of {tokens} tokens a GPU, by {origin}; FSDP over all"
-
-
-def _asks_reference(verl: Tree) -> bool:
-    return bool(value_at(verl, "algorithm.use_kl_in_reward") or value_at(verl, f"{ACTOR}.use_kl_loss"))
-
-
 _ALWAYS = (
-    f"weights reach the engines at {speeds.HANDOVER_GBS:g} GB/s; mode colocate moves"
+    f"weights reach the engines at {speeds.HANDOVER_GBS:g} GB/s; an offloading trainer moves"
     f" {speeds.STATE_BYTES} bytes a parameter to host memory and back at {speeds.OFFLOAD_GBS:g} GB/s a GPU",
     "GPUs of an engine, and of the trainer, share their work evenly; scoring and tools take no time;"
     " evaluations and checkpoints are left out",
@@ -531,7 +493,7 @@ _ALWAYS = (
 
 
 def _answers(verl: Tree, question: Question, found: measured.Measured | None) -> tuple[AnswerLengths, str]:
-    limit = _size(verl, "data.max_response_length")
+    limit = size(verl, "data.max_response_length")
     if question.answer_length:
         given = lengths.by_mean_and_p99(*question.answer_length, limit)
         return given, f"answers: {_tokens(given)}, lognormal, by --answer-length"
@@ -554,65 +516,8 @@ def _prompt(verl: Tree, question: Question, found: measured.Measured | None) -> 
         return question.prompt_length, f"prompts: {question.prompt_length:g} tokens, by --prompt-length"
     if found:
         return found.prompt, f"prompts: {found.prompt:.0f} tokens in the mean, the job's"
-    limit = _size(verl, "data.max_prompt_length")
+    limit = size(verl, "data.max_prompt_length")
     return limit / 2, f"prompts: {limit / 2:g} tokens, half of data.max_prompt_length={limit}, assumed"
-
-
-def _shape(verl: Tree, question: Question) -> tuple[ModelShape, str]:
-    """Return the model's sizes: of its config.json, else of the model of the same name, else assumed."""
-    path = str(value_at(verl, "actor_rollout_ref.model.path") or "")
-    file = Path.cwd() / from_home(path) / "config.json"
-    if file.is_file():
-        shape, origin = model_shape.of_config(_config(file)), f"by {file}"
-    else:
-        named = stand_in(path)
-        shape = model_shape.of_config(named.config)
-        origin = "assumed; --model-size gives another" if named.generic else "by its name"
-        origin = f"{named.name}'s sizes, {origin}"
-    if question.model_size:
-        shape = model_shape.scaled(shape, question.model_size)
-        origin = "by --model-size"
-    return shape, f"model: {shape.weights / 1e9:.3g} billion parameters, {origin}"
-
-
-def _config(file: Path) -> dict[str, object]:
-    """Read a config.json. Raises UserError for one that is too large, or holds no object."""
-    try:
-        if file.stat().st_size > _LARGEST_CONFIG:
-            raise ValueError("too large for a model's configuration")
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("not an object")
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"{file} cannot be read ({error})", hint="--model-size gives the sizes instead"
-        ) from None
-    return found
-
-
-def _size(verl: Tree, key: str, default: int | None = None) -> int:
-    """Return a number of the launch. Raises UserError for another value."""
-    found = value_at(verl, key)
-    if found is None and default is not None:
-        return default
-    size = VerlView.of(verl).size(key)
-    if found is None or size < 1:
-        raise UserError(f"{key}={found}: advise needs a number of 1 or more")
-    return size
-
-
-def _passes(verl: Tree) -> Passes:
-    """Return the passes that a step's training makes over its tokens, for each model that is trained."""
-    algorithm = section_at(verl, "algorithm")
-    critic = value_at(verl, "critic.enable") or (
-        value_at(verl, "critic.enable") is None and algorithm.get("adv_estimator") == "gae"
-    )
-    epochs = _size(verl, f"{ACTOR}.ppo_epochs", 1)
-    return Passes(
-        forward=1 + _asks_reference(verl) + bool(critic),
-        backward=epochs * (1 + bool(critic)),
-        checkpointed=bool(value_at(verl, "actor_rollout_ref.model.enable_gradient_checkpointing")),
-    )
 
 
 def _speeds(
@@ -651,10 +556,10 @@ def _generation(
 def fitted_to(made: Speeds, found: measured.Measured) -> tuple[Speeds, str]:
     """Return the speeds with which the job's own schedule takes the time that it took."""
     verl = found.spec.verl
-    limit = _size(verl, "data.max_response_length")
+    limit = size(verl, "data.max_response_length")
     work = Workload(
-        _size(verl, "data.train_batch_size"),
-        _size(verl, f"{ROLLOUT}.n"),
+        size(verl, "data.train_batch_size"),
+        size(verl, f"{ROLLOUT}.n"),
         found.prompt,
         lengths.of_measured(found.answers, limit),
     )
@@ -666,7 +571,7 @@ def fitted_to(made: Speeds, found: measured.Measured) -> tuple[Speeds, str]:
         made,
         handover_s=0.0,
         training=found.training or made.training,
-        slots=_size(verl, f"{ROLLOUT}.max_num_seqs", made.slots),
+        slots=size(verl, f"{ROLLOUT}.max_num_seqs", made.slots),
     )
 
     def predicted(factor: float) -> Prediction:

@@ -45,7 +45,7 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     config.trainer.use_v1 = spec.trainer == "v1"
     if config.trainer.use_v1:
         _one_update_of_the_weights_per_step(config)
-    if spec.mode == "colocate" and spec.device != "cpu":
+    if spec.offloads:
         _leave_the_device_between_steps(config)
     if not spec.resume:
         config.trainer.resume_mode = "disable"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trinity_compat.common.gc_pause import gc_paused
 from trinity_compat.run.checks import explorer_side, models
+from trinity_compat.run.plan.known_models import stand_in
 
 
 def warm(folder: Path) -> None:
@@ -17,7 +18,7 @@ def warm(folder: Path) -> None:
     # vLLM inspects each model class in a new process, to keep CUDA out of its own. Each fork is one already.
     registry._run_in_subprocess = lambda look: look()
     with gc_paused():
-        model = models.write(models.stand_in("Qwen2.5-7B"), folder)
+        model = models.write(stand_in("Qwen2.5-7B"), folder)
         explorer_side.engine_config({"model": str(model), "enforce_eager": True}, "cpu", native=True)
 
 

@@ -7,28 +7,26 @@ tokenizer of bytes and without weights, which the check does not load.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
 
-from trinity_compat.common.nested import Tree, put, section_at, value_at
+from trinity_compat.common.nested import put, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import asks_function, scoring_config
 from trinity_compat.job.distillation import teacher_entries
+from trinity_compat.run.plan.known_models import StandInModel, stand_in
 
 GENERIC = " (the name says nothing of the model)"
-_HERE = Path(__file__).parent / "stand_ins"
+_TOKENIZER_FILE = Path(__file__).with_name("stand_in_tokenizer.json")
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = tuple(f"{_MODEL}.{name}" for name in ("path", "hf_config_path", "tokenizer_path"))
 _CRITIC = tuple(f"critic.model.{name}" for name in ("path", "hf_config_path", "tokenizer_path"))
 _EXPERTS, _WITH_EXPERTS = "actor_rollout_ref.rollout.expert_parallel_size", "Qwen3-30B-A3B"
-_ABOUT = ("name", "match", "base", "generic")  # of an entry, beside what config.json holds
 _TOKENIZER = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "eos_token": "<|im_end|>",
@@ -38,44 +36,6 @@ _TOKENIZER = {
     "chat_template": "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StandInModel:
-    """``config``: what its config.json holds. ``generic``: the name says nothing of the model."""
-
-    name: str
-    config: Tree
-    generic: bool = False
-
-
-def stand_in(path: str) -> StandInModel:
-    """The stand-in for a model's path or name."""
-    table = _table()
-    entry = next(each for each in table["models"] if re.search(str(each["match"]), path, re.IGNORECASE))
-    facts = {key: value for key, value in entry.items() if key not in _ABOUT}
-    config = _laid_over(table["bases"][str(entry["base"])], facts)
-    return StandInModel(str(entry["name"]), config, bool(entry.get("generic")))
-
-
-def _laid_over(base: Tree, facts: Tree) -> dict[str, object]:
-    """Set the sizes in the section of the language model, where a model of images and text has one."""
-    if "text_config" not in base:
-        return {**base, **facts}
-    return {**base, "text_config": {**section_at(base, "text_config"), **facts}}
-
-
-class _Table(TypedDict):
-    """stand_ins/models.json. ``bases``: name → what models of a kind share; ``models``: their own facts."""
-
-    bases: dict[str, dict[str, object]]
-    models: list[dict[str, object]]
-
-
-@functools.cache
-def _table() -> _Table:
-    table: _Table = json.loads((_HERE / "models.json").read_text(encoding="utf-8"))
-    return table
 
 
 def localise(
@@ -149,7 +109,7 @@ def write(chosen: StandInModel, folder: Path) -> Path:
     if (target / "config.json").is_file():
         return target
     target.mkdir(parents=True)
-    (target / "tokenizer.json").write_bytes((_HERE / "tokenizer.json").read_bytes())
+    (target / "tokenizer.json").write_bytes(_TOKENIZER_FILE.read_bytes())
     (target / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER))
     (target / "config.json").write_text(json.dumps(chosen.config))
     return target

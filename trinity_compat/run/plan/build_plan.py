@@ -81,6 +81,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
     plugins = plugin_uses.used(verl.tree, registered_in(folders))
     spec = replace(_spec(request, verl, job, mode, sync), rows=rows, experts=experts, plugins=plugins)
     colocate.check(spec)
+    spec, offload_notes = colocate.offload(spec, cwd)
     trainer_notes = verl_trainer.check(spec)
     spec, endpoint_notes = _serving(spec, request)
     file = environment.filled(config, os.environ)
@@ -101,6 +102,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
             *row_notes,
             *token_notes,
             *sync_notes,
+            *offload_notes,
             *trainer_notes,
             *endpoint_notes,
             *plugin_uses.lines(plugins, request.plugins_before),

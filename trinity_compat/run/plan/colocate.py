@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
+from trinity_compat.advise import cards, memory
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
+from trinity_compat.job.gpus import trainer_gpus
 from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec
-from trinity_compat.run.plan.devices import machines_here
+from trinity_compat.run.plan import estimates
+from trinity_compat.run.plan.devices import card_here, machines_here
 
 _METHOD = "synchronizer.sync_method"
 NCCL_ASKED = f"{_METHOD}=nccl"  # as one of --set
@@ -49,6 +53,34 @@ def _unfit(sync: SyncSpec, machines: int) -> str:
     if sync.method == "memory" and machines > 1:
         return f"processes on any of {machines} machines do not see the memory of one"
     return ""
+
+
+def offload(spec: RunSpec, cwd: Path) -> tuple[RunSpec, list[str]]:
+    """Offload a trainer whose state does not fit beside awake engines, by the estimate of `advise`.
+
+    Else, and where nothing is estimated, the launch's own flags hold, as in veRL, whose trainer and engines
+    are on the same devices, too.
+    """
+    if spec.mode != "colocate" or spec.device == "cpu" or spec.rows:
+        return spec, []
+    try:
+        training, _ = estimates.training_of(spec.verl)
+        if training is None:
+            return spec, []
+        here = card_here()
+        card = here or cards.named(cards.DEFAULT).memory_gib
+        shape, _ = estimates.shape_of(spec.verl, cwd)
+        stays = memory.resident(shape, estimates.kept(spec.verl, training), trainer_gpus(spec.verl))
+        taken = estimates.utilization(spec.verl) * card
+    except UserError:  # the launch has no such sizes
+        return spec, []
+    if taken + stays <= card:
+        return spec, []
+    of = f"of a GPU's {card:.0f}" if here else f"of the {card:.0f} of an {cards.DEFAULT}, which is assumed"
+    return replace(spec, offloads=True), [
+        f"param_offload, optimizer_offload = True for every model of the trainer: {stays:.0f} GiB of them do"
+        f" not fit beside an engine's {taken:.0f} GiB, {of}"
+    ]
 
 
 def machines(device: str, nodes: int) -> int:

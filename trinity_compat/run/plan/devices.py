@@ -89,6 +89,18 @@ def machines_here() -> int:
     return max(1, sum(name.startswith(_NODE) and not name.startswith(_HEAD) for name in resources))
 
 
+def card_here() -> float | None:
+    """Return the GiB of this machine's smallest GPU; None without one, or for RAY_ADDRESS's cluster."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    if os.environ.get(_RAY_OF_USER):
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
+        return min(float(line) for line in done.stdout.split()) / 1024
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
 def _listed() -> int:
     """Count GPUs by nvidia-smi: under WSL2 they have no device files."""
     try:

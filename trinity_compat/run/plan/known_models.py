@@ -1,0 +1,53 @@
+"""Sizes of published models by their names, for plans and checks where the model is not on this machine."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from trinity_compat.common.nested import Tree, section_at
+
+_FILE = Path(__file__).with_name("known_models.json")
+_ABOUT = ("name", "match", "base", "generic")  # of an entry, beside what config.json holds
+
+
+@dataclass(frozen=True, slots=True)
+class StandInModel:
+    """``config``: what its config.json holds. ``generic``: the name says nothing of the model."""
+
+    name: str
+    config: Tree
+    generic: bool = False
+
+
+def stand_in(path: str) -> StandInModel:
+    """The stand-in for a model's path or name."""
+    table = _table()
+    entry = next(each for each in table["models"] if re.search(str(each["match"]), path, re.IGNORECASE))
+    facts = {key: value for key, value in entry.items() if key not in _ABOUT}
+    config = _laid_over(table["bases"][str(entry["base"])], facts)
+    return StandInModel(str(entry["name"]), config, bool(entry.get("generic")))
+
+
+def _laid_over(base: Tree, facts: Tree) -> dict[str, object]:
+    """Set the sizes in the section of the language model, where a model of images and text has one."""
+    if "text_config" not in base:
+        return {**base, **facts}
+    return {**base, "text_config": {**section_at(base, "text_config"), **facts}}
+
+
+class _Table(TypedDict):
+    """known_models.json. ``bases``: name → what models of a kind share; ``models``: their own facts."""
+
+    bases: dict[str, dict[str, object]]
+    models: list[dict[str, object]]
+
+
+@functools.cache
+def _table() -> _Table:
+    table: _Table = json.loads(_FILE.read_text(encoding="utf-8"))
+    return table
