@@ -343,7 +343,7 @@ def test_engines_that_hang_in_a_handover_are_given_up_when_the_trainer_has(monke
         now[0] += 1.0
         offered.over = over
 
-    receiver = nccl_receiver.Receiver(offered, engines, check, timeout_s=600)
+    receiver = nccl_receiver.Receiver(offered, engines, check)
     with pytest.raises(RunError, match=r"hang in the transfer of version 3: engine 0, pid 1 on node7"):
         asyncio.run(asyncio.wait_for(receiver.take("offer"), 60))
     assert abs(now[0] - waits_s) < 4

@@ -1,6 +1,7 @@
 """The explorer's loop over a real buffer: which tasks, which weights, when it ends."""
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 import time
@@ -127,10 +128,33 @@ def test_a_published_file_gets_time_to_become_visible(tmp_path, toy, clock):
     publish(spec, buffer, toy, 0)
     shutil.rmtree(buffer.get_version(0).path)
     buffer.beat("trainer", "t", state="waiting")
-    scheduler.versions.check_wait(2, 600.0)
+    scheduler.versions.check_wait(2, 400.0)
     clock[0] += version_selector.ELSEWHERE_S + 1
     with pytest.raises(SyncTimeout, match="version 0"):
-        scheduler.versions.check_wait(2, 620.0)
+        scheduler.versions.check_wait(2, 400.0)
+
+
+@pytest.mark.parametrize(("stall_timeout_s", "is_late"), [(600.0, False), (None, True)])
+def test_a_trainer_that_reports_work_may_take_longer_than_sync_timeout(
+    tmp_path, toy, clock, stall_timeout_s, is_late
+):
+    """Its own watchdog ends it if it hangs, unless that is off. Once it waits itself, the time counts."""
+    sync = SyncSpec(timeout_s=60.0, directory=str(tmp_path / "w"))
+    spec, buffer = job(tmp_path, toy, sync=sync, stall_timeout_s=stall_timeout_s)
+    publish(spec, buffer, toy, 0)
+    versions = Run(spec, buffer, FakeMaker()).scheduler.versions
+    buffer.beat("trainer", "t", state="running")
+    since, late = clock[0], pytest.raises(SyncTimeout, match="explorer step 2 waited")
+    clock[0] += 3600.0
+    with late if is_late else contextlib.nullcontext():
+        versions.check_wait(2, since)
+    buffer.beat("trainer", "t", state="waiting")
+    clock[0] += 59.0
+    with late if is_late else contextlib.nullcontext():
+        versions.check_wait(2, since)
+    clock[0] += 2.0
+    with late:
+        versions.check_wait(2, since)
 
 
 def test_the_model_path_is_not_reloaded_after_an_evaluation(tmp_path, toy):

@@ -214,7 +214,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         receiver = None
         if scheduler.versions.takes_over:
             offered = OfferReceiver(buffer, index, workers.ranks)
-            receiver = Receiver(offered, workers, heart.check, timeout_s=spec.sync.timeout_s)
+            receiver = Receiver(offered, workers, heart.check)
         sync_check = WeightSyncCheck(buffer, workers, weight_sync_check.bound())
         routers = await _auxiliary_models(spec, buffer, workers, heart)
         scorer = closed_at_end.enter_context(closing(_scorer(spec, config, routers)))

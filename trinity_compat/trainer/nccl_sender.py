@@ -21,6 +21,7 @@ from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.network import is_loopback, outward_address
 from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.synchronizer.last_work import LastWork
 from trinity_compat.synchronizer.transports.nccl import LoadFailed, Rendezvous, TransferFailed
 from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferSender, WeightOffer
 from trinity_compat.synchronizer.versions import SyncTimeout
@@ -45,6 +46,7 @@ class NcclSender:
         """
         self._offering, self._explorers = OfferSender(buffer, spec.explorers), spec.explorers
         self._limit, self._check = spec.sync.timeout_s, check
+        self._work = LastWork(buffer, spec, "explorer")
         self._store: dist.TCPStore | None = None
         self._members: dict[str, int] = {}
         self._group, self._secret = "", secrets.token_hex(32)
@@ -52,10 +54,10 @@ class NcclSender:
 
     def send(self, version: int, send: SendWeights) -> WeightVersion:
         """Broadcast ``version`` to every explorer. Raises SyncTimeout, WeightsDamaged, RunError."""
-        until = time.monotonic() + self._limit
+        began = time.monotonic()
         while True:
             offer = self._offering.open(version)
-            members = self._wait_for_members(offer, until)
+            members = self._wait_for_members(offer, began)
             try:
                 file = send(version, self._meeting(offer, members), lambda: self._check("the weights' way"))
             except LoadFailed as error:
@@ -67,7 +69,7 @@ class NcclSender:
                 why = _last_line(error)
                 _log.warning("version %d: %s; offered again", version, why)
                 self._members = {}
-                if time.monotonic() > until:
+                if self._is_late(began):
                     raise SyncTimeout(
                         f"version {version} of the weights was not handed over in {self._limit:g} s: {why}",
                         hint="see log/explorer.log; synchronizer.sync_timeout sets the limit",
@@ -76,9 +78,12 @@ class NcclSender:
             self._offering.close()
             return WeightVersion(version, "", file.digest, file.nbytes, "nccl")
 
-    def _wait_for_members(self, offer: WeightOffer, until: float) -> dict[str, int]:
+    def _is_late(self, began: float) -> bool:
+        return self._work.waited_s(began, time.monotonic()) > self._limit
+
+    def _wait_for_members(self, offer: WeightOffer, began: float) -> dict[str, int]:
         while len(members := self._offering.members(offer)) < self._explorers:
-            if time.monotonic() > until:
+            if self._is_late(began):
                 raise SyncTimeout(
                     f"version {offer.version} of the weights waited {self._limit:g} s:"
                     f" {len(members)} of {self._explorers} explorers were ready to take it",
@@ -102,7 +107,7 @@ class NcclSender:
             world_size=1 + sum(members.values()),
             version=offer.version,
             timeout_s=min(MEETING_S, self._limit),
-            whole_s=min(WHOLE_S, self._limit),
+            whole_s=WHOLE_S,
             secret=self._secret,
         )
         self._offering.meet(offer, meeting, members)

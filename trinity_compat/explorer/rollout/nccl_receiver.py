@@ -18,7 +18,6 @@ from trinity_compat.explorer.await_with_checks import await_with_checks
 from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
 from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFailed
 from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferReceiver, WeightOffer
-from trinity_compat.synchronizer.versions import SyncTimeout
 
 _log = logging.getLogger(__name__)
 
@@ -29,10 +28,8 @@ ENDS_S = 60.0  # after a bucket's time limit, for engines to return from a trans
 class Receiver:
     """Receives offered weights into all engines; ``check`` raises when the trainer is gone."""
 
-    def __init__(
-        self, offered: OfferReceiver, workers: RolloutWorkers, check: Callable[[], None], *, timeout_s: float
-    ) -> None:
-        self._offered, self._workers, self._check, self._limit = offered, workers, check, timeout_s
+    def __init__(self, offered: OfferReceiver, workers: RolloutWorkers, check: Callable[[], None]) -> None:
+        self._offered, self._workers, self._check = offered, workers, check
         self._last: WeightOffer | None = None
 
     def look(self) -> WeightOffer | None:
@@ -44,20 +41,15 @@ class Receiver:
         """Take part in the transfer.
 
         None when it failed: the engines may then hold a mixture of versions, and the trainer offers again.
-        Raises SyncTimeout, WeightsDamaged, RunError for engines that don't return from it, and what ``check``
-        raises.
+        How long it may wait for other explorers is the trainer's matter. Raises WeightsDamaged, RunError for
+        engines that don't return from it, and what ``check`` raises.
         """
         self._last = offer
         self._offered.accept(offer)
-        until = time.monotonic() + self._limit
         while (rendezvous := self._offered.meeting(offer)) is None:
             self._check()
             if self._offered.look() != offer:
                 return None
-            if time.monotonic() > until:
-                raise SyncTimeout(
-                    f"version {offer.version} was offered, and not handed over in {self._limit:g} s"
-                )
             await asyncio.sleep(_POLL_S)
         try:
             return await self._receive(offer, *rendezvous)

@@ -157,6 +157,7 @@ class Explorer:
         return work, self._next_step
 
     async def _take(self, offer: WeightOffer) -> bool:
+        self._heartbeat.state = "waiting"
         if not await self._weights.take(offer):
             self._discard()  # provenance unknown
         return True
@@ -301,5 +302,5 @@ class Explorer:
             self._waiting_since = time.monotonic()  # it does not wait for weights
             await asyncio.sleep(IDLE_S)
             return
-        self._versions.check_wait(work.step, time.monotonic() - self._waiting_since)
+        self._versions.check_wait(work.step, self._waiting_since)
         await asyncio.sleep(PAUSE_S)

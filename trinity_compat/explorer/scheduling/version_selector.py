@@ -9,6 +9,7 @@ from trinity_compat.buffer.store import Buffer
 from trinity_compat.explorer.engine.weights import INITIAL
 from trinity_compat.explorer.scheduling.step_work import StepWork
 from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.synchronizer.last_work import LastWork
 from trinity_compat.synchronizer.policy import (
     changes_within_a_step,
     last_step,
@@ -36,6 +37,7 @@ class VersionSelector:
         self._spec, self._sync, self._buffer = spec, spec.sync, buffer
         self._batch_size = batch_size
         self._requester = WeightRequester(buffer, index)
+        self._trainer = LastWork(buffer, spec, "trainer")
         self._requested_for = 0  # the last step whose weights were requested and published
         self._selected: WeightVersion | None = None
         self._state = BufferState(history=0, finished=False, evaluation=None, latest=None)
@@ -125,8 +127,9 @@ class VersionSelector:
             step += 1
         return min(bound, step * self._batch_size)
 
-    def check_wait(self, step: int, waited_s: float) -> None:
-        """Raise SyncTimeout when a longer wait for a step's weights is of no use."""
+    def check_wait(self, step: int, since: float) -> None:
+        """Raise SyncTimeout when a longer wait for a step's weights, begun at ``since``, is of no use."""
+        waited_s = self._trainer.waited_s(since, time.monotonic())
         if waited_s > self._sync.timeout_s:
             raise timed_out(self._buffer, self._sync, step, waited_s)
         version = unreachable_version(self._buffer) if waited_s > ELSEWHERE_S else None
