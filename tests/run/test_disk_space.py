@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from test_plan import source
+from test_plan import planned, source
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.run_spec import RowsSpec, RunSpec, SyncSpec
 from trinity_compat.run import run
-from trinity_compat.run.checks import disk_space
+from trinity_compat.run.checks import disk_space, host_memory
 
+FSDP = "actor_rollout_ref.actor.fsdp_config"
 VERL = {
     "data": {"train_batch_size": 100, "max_prompt_length": 1000, "max_response_length": 3000},
     "actor_rollout_ref": {"rollout": {"n": 10}, "model": {"path": "Org/Model"}},
@@ -92,6 +94,47 @@ def test_a_run_of_unknown_length_is_told_by_the_step(tmp_path):
 
 
 GB = 10**9
+
+
+def in_turns(*words, **fields):
+    made = planned(
+        "trainer.n_gpus_per_node=8", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B", *words, device="cuda"
+    )
+    return replace(made.spec, **fields)
+
+
+@pytest.mark.parametrize(
+    ("words", "fields", "told"),
+    [
+        ((), {}, ["2 versions"]),
+        ((), {"offloads": True}, ["trainer's, offloaded", "2 versions"]),
+        ((f"{FSDP}.optimizer_offload=True",), {}, ["trainer's, offloaded", "2 versions"]),
+        ((), {"sync": SyncSpec(method="checkpoint")}, []),
+        (("actor_rollout_ref.model.lora_rank=8",), {}, ["sleeping engines"]),
+    ],
+)
+def test_turns_say_what_memory_a_machine_needs(monkeypatch, tmp_path, words, fields, told):
+    for free in (10**15, 10**6):
+        monkeypatch.setattr("psutil.virtual_memory", lambda free=free: SimpleNamespace(available=free))
+        lines = list(host_memory.remarks(in_turns(*words, **fields), tmp_path))
+        parts = ("trainer's, offloaded", "sleeping engines", "2 versions")
+        assert [part for part in parts if lines and part in lines[0]] == told
+        warned = ["warning"] if told and free < 10**9 else []
+        assert [text.split(" ")[0].strip(":") for text in lines] == ["memory"] * bool(told) + warned
+
+
+def test_what_turns_need_is_shared_by_the_machines_and_a_split_needs_none_of_it(monkeypatch, tmp_path):
+    """7.6 billion parameters: 12 bytes of each offloaded, and two versions of 2 bytes."""
+    one = host_memory._parts(in_turns(offloads=True), tmp_path)
+    assert sum(one.values()) == pytest.approx(7.6e9 * 16, rel=0.02)
+    two = host_memory._parts(in_turns("trainer.nnodes=2", offloads=True), tmp_path)
+    assert sum(two.values()) == pytest.approx(7.6e9 * 6, rel=0.02)  # versions are in the job's folder
+    assert list(host_memory.remarks(in_turns(mode="both"), tmp_path)) == []
+
+
+def test_versions_in_the_job_s_folder_take_its_disk(shared):
+    line, *_ = disk_space.remarks(shared(GB, method="checkpoint"), Path("/"))
+    assert "2 versions of the weights 4.0 GB" in line
 
 
 @pytest.fixture
@@ -178,4 +221,4 @@ def test_what_an_earlier_start_left_there_is_written_over(shared):
 def test_weights_that_go_another_way_need_none(shared, tmp_path, other):
     spec = shared(1000, **other)
     disk_space.check_shared_memory(spec)
-    assert "weights " not in "\n".join(disk_space.remarks(spec, tmp_path))
+    assert not [line for line in disk_space.remarks(spec, tmp_path) if line.startswith("weights ")]

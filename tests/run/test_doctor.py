@@ -68,7 +68,7 @@ def test_what_is_not_installed_is_not_tried(monkeypatch):
     monkeypatch.setattr(doctor, "_python_says", lambda code, **more: pytest.fail("tried"))
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert doctor._verl_platform("cpu") == doctor._ray_address() == doctor._ray_starts() == []
-    assert doctor._memory().found == "not measured: psutil is not installed"
+    assert doctor._memory("cuda").found == "not measured: psutil is not installed"
 
 
 def test_broken_flash_attention_shows_python_s_own_words(monkeypatch):
@@ -156,6 +156,16 @@ def test_gpus_are_named_on_one_line(monkeypatch, tmp_path):
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert doctor._device("cuda") == Check("device", "ok", "first; second")
+
+
+def test_a_machine_with_gpus_is_told_for_which_models_its_memory_is_enough(monkeypatch, tmp_path):
+    sizes = {"total": 0, "used": 0, "free": 40e9, "available": 120e9}
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(**sizes))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(**sizes))
+    (shared,) = [check for check in doctor._disk(tmp_path, "cuda") if check.name == "shared memory"]
+    assert shared.found.endswith("enough for 2 versions of a model of 10 billion parameters")
+    assert "enough for 10 billion offloaded parameters" in doctor._memory("cuda").found
+    assert doctor._memory("cpu").found.endswith(" free")
 
 
 @pytest.mark.parametrize(("have", "state"), [(2**30 - 1, "problem"), (2**30, "ok")])

@@ -13,7 +13,7 @@ from pathlib import Path
 from trinity_compat.common.errors import RunError
 from trinity_compat.job import disk_full
 from trinity_compat.run.acquire_job import acquire_job, acquire_standalone
-from trinity_compat.run.checks import disk_space, preflight, start_check
+from trinity_compat.run.checks import disk_space, host_memory, preflight, start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.job_dir import resume_point
 from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
@@ -44,7 +44,7 @@ def run_source(source: Source, options: RunOptions) -> LaunchEnd:
 
 def _run_sides(plan: RunPlan, source: Source, options: RunOptions, start: StartRecorder) -> RunOutcome:
     _announce(plan, source, (*describe(plan), *preflight.remarks(plan)))
-    for line in disk_space.remarks(plan.spec, plan.job.root):
+    for line in (*disk_space.remarks(plan.spec, plan.job.root), *host_memory.remarks(plan.spec, plan.cwd)):
         say(line)
     links = _checkpoint_links(plan)
     # Before the start check, in which a missing file would be reported in vLLM's words.

@@ -49,19 +49,21 @@ def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
     """Yield the needed and the free space in ``folder``, with a warning where it is too little."""
     needed, free = space_needed(spec), shutil.disk_usage(_existing(folder)).free
     if needed is None:
-        yield f"disk      buffer up to {_gb(_buffer(spec, 1))} a step; free at {folder}: {_gb(free)}"
+        yield f"disk      buffer up to {in_gb(_buffer(spec, 1))} a step; free at {folder}: {in_gb(free)}"
         yield from _of_shared_memory(spec)
         return
     local = spec.database_url.startswith("sqlite")
-    total = (needed.buffer if local else 0.0) + (needed.checkpoints or 0.0)
+    weights = _VERSIONS * (_version(spec) or 0.0) if spec.sync.method == "checkpoint" else 0.0
+    total = (needed.buffer if local else 0.0) + (needed.checkpoints or 0.0) + weights
     where = "" if local else " in its database"
-    parts = [f"buffer up to {_gb(needed.buffer)}{where}"] if needed.buffer else []
-    parts += [f"checkpoints about {_gb(needed.checkpoints)}"] if needed.checkpoints else []
-    yield f"disk      {' + '.join(parts) or 'no checkpoints'}; free at {folder}: {_gb(free)}"
+    parts = [f"buffer up to {in_gb(needed.buffer)}{where}"] if needed.buffer else []
+    parts += [f"checkpoints about {in_gb(needed.checkpoints)}"] if needed.checkpoints else []
+    parts += [f"{_VERSIONS} versions of the weights {in_gb(weights)}"] if weights else []
+    yield f"disk      {' + '.join(parts) or 'no checkpoints'}; free at {folder}: {in_gb(free)}"
     yield from _of_shared_memory(spec)
     if total > free:
         yield (
-            f"warning: the run may need {_gb(total)}, but only {_gb(free)} are free:"
+            f"warning: the run may need {in_gb(total)}, but only {in_gb(free)} are free:"
             " --set trinity_compat.keep_steps=K drops texts and tokens of older steps,"
             " trainer.max_actor_ckpt_to_keep limits the checkpoints, --job DIR puts both elsewhere"
         )
@@ -77,7 +79,7 @@ def check_shared_memory(spec: RunSpec) -> None:
         one, free = sizes
         enough = f"{math.ceil(_VERSIONS * one / 1e9)}g"
         raise UserError(
-            f"a version of the weights takes {_gb(one)} in {_SHARED}, but only {_gb(free)} are free there",
+            f"a version of the weights takes {in_gb(one)} in {_SHARED}, but only {in_gb(free)} are free",
             hint=f"{_OTHER_METHOD}; or give {_SHARED} more space (docker run --shm-size={enough})",
         )
 
@@ -91,7 +93,7 @@ def _of_shared_memory(spec: RunSpec) -> Iterator[str]:
     first = one if spec.mode == "colocate" else one / _published(spec) * _BYTES["float32"]
     need = one + first
     which = f"{_VERSIONS} versions" if first == one else f"{_VERSIONS} versions, the first perhaps in float32"
-    yield f"weights   about {_gb(need)} in {_SHARED} ({which}); free there: {_gb(free)}"
+    yield f"weights   about {in_gb(need)} in {_SHARED} ({which}); free there: {in_gb(free)}"
     if need > free:
         yield f"warning: {_SHARED} may fill up while weights are handed over: {_OTHER_METHOD}"
 
@@ -102,12 +104,17 @@ def _shared_memory(spec: RunSpec) -> tuple[float, float] | None:
     None where weights go another way, or the model is not on this machine.
     """
     folder = Path(spec.sync.directory)
-    if (
-        spec.rows
-        or spec.mode in _WRITES_NONE
-        or spec.sync.method != "memory"
-        or _SHARED not in folder.parents
-    ):
+    if spec.sync.method != "memory" or _SHARED not in folder.parents or (one := _version(spec)) is None:
+        return None
+    leftover = (
+        sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    )
+    return one, shutil.disk_usage(_SHARED).free + leftover
+
+
+def _version(spec: RunSpec) -> float | None:
+    """Bytes of one version of the weights; None where none is written, or the model is not here."""
+    if spec.rows or spec.mode in _WRITES_NONE:
         return None
     model = from_home(str(value_at(spec.verl, "actor_rollout_ref.model.path")))
     stored = _stored(model)
@@ -115,10 +122,7 @@ def _shared_memory(spec: RunSpec) -> tuple[float, float] | None:
         return None
     config = read_section(model / "config.json")
     each = _BYTES.get(str(config.get("torch_dtype") or config.get("dtype")), 2.0)
-    leftover = (
-        sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
-    )
-    return stored / each * _published(spec), shutil.disk_usage(_SHARED).free + leftover
+    return stored / each * _published(spec)
 
 
 def _published(spec: RunSpec) -> float:
@@ -173,5 +177,6 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
-def _gb(nbytes: float) -> str:
+def in_gb(nbytes: float) -> str:
+    """Return a size for a reader."""
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.0f} MB"

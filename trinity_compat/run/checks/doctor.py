@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from trinity_compat.advise.model_shape import BYTES
 from trinity_compat.common import optional_packages, python_command
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.optional_packages import version
 from trinity_compat.run.checks import loggers, plugins, preflight, upstream_symbols
+from trinity_compat.run.checks.host_memory import OFFLOADED, VERSIONS
 from trinity_compat.run.plan import overlay
 from trinity_compat.run.plan.devices import detect_device
 
@@ -60,8 +62,8 @@ def examine(folder: Path) -> Iterator[Check]:
         yield from _symbols("vllm")
         yield _device(device)
         yield flash.result()
-        yield _memory()
-        yield from _disk(folder)
+        yield _memory(device)
+        yield from _disk(folder, device)
         yield from _ports()
         yield from _limits()
         yield from _leftovers()
@@ -201,7 +203,7 @@ def _verl_platform(device: str) -> list[Check]:
     return [_either("verl plugin", wrong, device, fix)]
 
 
-def _memory() -> Check:
+def _memory(device: str) -> Check:
     if version("psutil") is None:
         return Check("memory", "note", "not measured: psutil is not installed")
     import psutil
@@ -209,10 +211,11 @@ def _memory() -> Check:
     free = psutil.virtual_memory().available
     fix = "smaller actor.ppo_micro_batch_size_per_gpu, or use_dynamic_bsz with ppo_max_token_len_per_gpu;"
     fix += " for the explorer rollout.gpu_memory_utilization or tensor_model_parallel_size"
-    return _size("memory", free, _NEEDED_MEMORY, fix)
+    room = f"{free / OFFLOADED / 1e9:.0f} billion offloaded parameters with Adam's moments"
+    return _size("memory", free, _NEEDED_MEMORY, fix, room if device == "cuda" else "")
 
 
-def _disk(folder: Path) -> Iterator[Check]:
+def _disk(folder: Path, device: str) -> Iterator[Check]:
     yield _size(
         f"disk at {folder}",
         shutil.disk_usage(folder).free,
@@ -222,11 +225,14 @@ def _disk(folder: Path) -> Iterator[Check]:
     shared = Path("/dev/shm")
     if shared.is_dir():
         fix = "docker run --shm-size=10g, or synchronizer.sync_method=checkpoint"
-        yield _size("shared memory", shutil.disk_usage(shared).free, 2**30, fix)
+        free = shutil.disk_usage(shared).free
+        room = f"{VERSIONS} versions of a model of {free / VERSIONS / BYTES / 1e9:.0f} billion parameters"
+        yield _size("shared memory", free, 2**30, fix, room if device == "cuda" else "")
 
 
-def _size(name: str, have: int, wanted: int, fix: str) -> Check:
-    found = f"{have / 2**30:.1f} GiB free"
+def _size(name: str, have: int, wanted: int, fix: str, room: str = "") -> Check:
+    """Check a size. ``room``: what it is enough for."""
+    found = f"{have / 2**30:.1f} GiB free{f', enough for {room}' if room else ''}"
     if have < wanted:
         return Check(name, "problem", f"{found}, {wanted / 2**30:.0f} GiB are needed", fix)
     return Check(name, "ok", found)
