@@ -37,8 +37,9 @@ def test_the_installed_vllm_takes_exactly_these():
 
     from vllm import AsyncEngineArgs
 
-    fields = {field.name for field in dataclasses.fields(AsyncEngineArgs) if not field.name.startswith("_")}
-    assert fields == arguments_of(CPU)
+    own = [field for field in dataclasses.fields(AsyncEngineArgs) if not field.name.startswith("_")]
+    assert {field.name for field in own} == arguments_of(CPU)
+    assert {field.name for field in own if field.type in (bool, bool | None)} == set(TAKEN["booleans"])
 
 
 def test_the_releases_are_those_that_are_pinned():
@@ -132,7 +133,8 @@ def test_what_changes_is_told_in_one_line_each():
 def test_the_script_reads_a_release_without_importing_it(tmp_path, monkeypatch):
     bodies = {
         "1.0": "old: int\n    seed: int = 0",
-        "2.0": "seed: int = 0\n    _own: int = 1\n    X: ClassVar[int] = 2",
+        "2.0": "seed: int = 0\n    on: bool | None = None\n    either: bool | str = ''\n    _own: int = 1\n"
+        "    X: ClassVar[int] = 2",
     }
     for release, body in bodies.items():
         file = tmp_path / release / "vllm" / "engine" / "arg_utils.py"
@@ -145,7 +147,14 @@ def test_the_script_reads_a_release_without_importing_it(tmp_path, monkeypatch):
     runpy.run_path(str(ROOT / "scripts" / "make_vllm_arguments.py"), run_name="__main__")
     assert json.loads(out.read_text()) == {
         "releases": ["1.0", "2.0"],
-        "arguments": {"more": ["1.0", "2.0"], "old": ["1.0", "1.0"], "seed": ["1.0", "2.0"]},
+        "booleans": ["more", "on"],
+        "arguments": {
+            "either": ["2.0", "2.0"],
+            "more": ["1.0", "2.0"],
+            "old": ["1.0", "1.0"],
+            "on": ["2.0", "2.0"],
+            "seed": ["1.0", "2.0"],
+        },
     }
 
 

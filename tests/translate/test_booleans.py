@@ -41,6 +41,31 @@ def test_a_text_for_true_or_false_is_refused_in_the_user_s_spelling(key, text):
     assert told.value.where.line == len(BASICS) + 1
 
 
+@pytest.mark.parametrize("section", ["actor_rollout_ref.rollout", "reward.reward_model.rollout"])
+@pytest.mark.parametrize("value", [*TEXTS, "1", "0", '""'])
+def test_a_switch_of_vllm_s_takes_no_value(section, value):
+    key = f"+{section}.engine_kwargs.vllm.async_scheduling"
+    with pytest.raises(UserError) as told:
+        translated(f"{key}={value}")
+    assert told.value.message.startswith(f"{key}={value} should be true or false: veRL starts vLLM with")
+    assert told.value.where.line == len(BASICS) + 1
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "async_scheduling=true",
+        "async_scheduling=False",
+        "async_scheduling=null",
+        "enable_expert_parallel=no",  # veRL replaces it by whether experts are spread
+        "hf_token=no",
+        "served_model_name=off",
+    ],
+)
+def test_what_vllm_s_parser_takes_is_not_refused(word):
+    translated(f"+actor_rollout_ref.rollout.engine_kwargs.vllm.{word}")
+
+
 @pytest.mark.parametrize("value", ["0.0", "1.5", "[]", "[true]"])
 def test_so_is_a_fraction_or_a_list(value):
     with pytest.raises(UserError, match=r"should be true or false$"):

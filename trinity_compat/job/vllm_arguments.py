@@ -1,10 +1,10 @@
 """vLLM's engine arguments by release, and what a release makes of the arguments of an older one.
 
-Data: ``translators/vllm/arguments.json`` says from which release to which vLLM takes an argument
-(scripts/make_vllm_arguments.py); ``upgrade.jsonl`` has a row for each that is gone: its ``new`` name (dotted
-for a field of a section), null where it says nothing any more. With ``values`` only the values listed there
-(as JSON text) are carried, null being nothing; others, and rows without a new name and without values to
-drop, are refused with what to ``write``.
+Data: ``translators/vllm/arguments.json`` says from which release to which vLLM takes an argument, and which
+are switches (scripts/make_vllm_arguments.py); ``upgrade.jsonl`` has a row for each that is gone: its ``new``
+name (dotted for a field of a section), null where it says nothing any more. With ``values`` only the values
+listed there (as JSON text) are carried, null being nothing; others, and rows without a new name and without
+values to drop, are refused with what to ``write``.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class _Arguments(TypedDict):
     """arguments.json: ``arguments`` has the first and the last release that takes each."""
 
     releases: list[str]
+    booleans: list[str]
     arguments: dict[str, list[str]]
 
 
@@ -80,6 +81,11 @@ def arguments_of(release: str) -> frozenset[str]:
         for name, (first, last) in taken["arguments"].items()
         if order.index(first) <= at <= order.index(last)
     )
+
+
+def is_switch(name: str) -> bool:
+    """Return whether vLLM's argument is true or false: its command line takes no value for it."""
+    return name.replace("-", "_") in _arguments()["booleans"]
 
 
 def fate(name: str, value: object, release: str) -> ArgumentTranslation:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 
 from trinity_compat.common.nested import value_at
+from trinity_compat.job.vllm_arguments import is_switch
 from trinity_compat.translate.launch_view import KeyRefused, not_a_truth, truth_of, unknown_sources
 from trinity_compat.verl_config.compose import composed_as
 from trinity_compat.verl_config.config_search import SUPERVISED
@@ -29,12 +30,28 @@ def with_booleans(config: EffectiveConfig) -> EffectiveConfig:
 
     Raises KeyRefused for another text.
     """
-    given = {
-        key: replace(setting, value=_truth_of(setting))
-        for key, setting in config.settings.items()
-        if setting.where is not None and _is_boolean(key, config) and _is_other(setting)
-    }
+    others = [one for one in config.settings.values() if one.where is not None and _is_other(one)]
+    for setting in others:
+        _refuse_engine_value(setting)
+    given = {one.key: replace(one, value=_truth_of(one)) for one in others if _is_boolean(one.key, config)}
     return replace(config, settings={**config.settings, **given}) if given else config
+
+
+def _refuse_engine_value(setting: Setting) -> None:
+    """Raise KeyRefused for a value of a switch of vLLM's that its parser refuses.
+
+    veRL makes ``--NAME VALUE`` of all but true, false and null (``build_cli_args_from_config``,
+    vllm_rollout/utils.py), and vLLM takes no value there. ``enable_expert_parallel`` it sets itself.
+    """
+    _, engine, name = setting.key.partition(".engine_kwargs.vllm.")
+    if engine and setting.value is not None and is_switch(name) and name != "enable_expert_parallel":
+        told = f"veRL starts vLLM with --{name} {setting.value}, and vLLM takes no value there"
+        raise KeyRefused(
+            setting.spelling,
+            f"{_written(setting)} should be true or false: {told}",
+            where=setting.where,
+            hint=None,
+        )
 
 
 def _is_boolean(key: str, config: EffectiveConfig) -> bool:
@@ -63,7 +80,10 @@ def _is_other(setting: Setting) -> bool:
 def _truth_of(setting: Setting) -> bool:
     truth = truth_of(setting.value)
     if truth is None:
-        written = f"{setting.spelling}={setting.word.text if setting.word else setting.value}"
-        message = f"{written} {not_a_truth(setting.value)}"
+        message = f"{_written(setting)} {not_a_truth(setting.value)}"
         raise KeyRefused(setting.spelling, message, where=setting.where, hint=None)
     return truth
+
+
+def _written(setting: Setting) -> str:
+    return f"{setting.spelling}={setting.word.text if setting.word else setting.value}"
