@@ -34,6 +34,27 @@ SETS = [
     "ray job submit --runtime-env rt.yaml -- bash train.sh",
     'ray job submit --runtime-env-json \'{"env_vars": {"LR": "5"}}\' -- bash train.sh',
     "env LR=5 srun --export=ALL bash train.sh",
+    "env -S 'X=1 LR=5' bash train.sh",
+    "export LR=5; apptainer exec --env X=1 image.sif bash train.sh",
+    "export LR=5; qsub -V -v X=1 bash train.sh",
+    "export SINGULARITYENV_LR=5; singularity exec --cleanenv image.sif bash train.sh",
+    "APPTAINERENV_LR=5 apptainer run image.sif bash train.sh",
+    "export LR=5; podman run --env-host image bash train.sh",
+    "export UV_ENV_FILE=my.env; uv run bash train.sh",
+    "docker run -e LR=5 --env-file low.env image bash train.sh",
+    "docker run -it --entrypoint bash -e LR=5 --gpus all image train.sh",
+    "docker run --entrypoint=/bin/bash -e LR=5 image -c 'bash train.sh'",
+    "srun --export=ALL,X=1 singularity exec --env LR=5 image.sif bash train.sh",
+    "srun --export=ALL,LR=5 singularity exec --env X=1 image.sif bash train.sh",
+    "enroot start -e LR=5 image bash train.sh",
+    "ray job submit --runtime-env rt.yaml -- X=1 bash train.sh",
+    "ray job submit -- LR=5 bash train.sh",
+    "sbatch --export=ALL,LR=5 --wrap 'bash train.sh'",
+    "sbatch rate.slurm",
+    "qsub -v LR=5 train.sh",
+    "qsub rate.pbs",
+    "LR=5 bsub < train.sh",
+    "export SBATCH_EXPORT=LR=5; sbatch train.sh",
 ]
 CLEARS = [
     "sbatch --export=NONE train.sh",
@@ -48,6 +69,13 @@ CLEARS = [
     "qsub bash train.sh",
     "systemd-run bash train.sh",
     "env -i bash train.sh",
+    "LR=5 env -u LR bash train.sh",
+    "su - me -c 'bash train.sh'",
+    "mpiexec -genvnone -n 2 bash train.sh",
+    "export SBATCH_EXPORT=NONE; sbatch train.sh",
+    "export SLURM_EXPORT_ENV=NIL; srun bash train.sh",
+    "sbatch --export=NONE rate.slurm",
+    "enroot start image bash train.sh",
 ]
 UNKNOWN = [
     "docker run --env-file nowhere.env image bash train.sh",
@@ -61,12 +89,19 @@ UNKNOWN = [
     "python3 gen.py --out my.env; export $(grep -v '^#' my.env | xargs); bash train.sh",
     "yq -i .env_vars.LR=6 rt.yaml; ray job submit --runtime-env rt.yaml -- bash train.sh",
     "python3 gen.py > my.env; set -a; source my.env; bash train.sh",
+    "sbatch --export-file=my.env train.sh",
+    "systemd-run -p Environment=LR=5 bash train.sh",
+    "ssh -o SendEnv=LR host 'bash train.sh'",
+    'ray job submit --runtime-env-json "{\\"env_vars\\": $(list)}" -- bash train.sh',
 ]
 
 
 def read(script, folder, env=None):
     (folder / "train.sh").write_text(TRAIN)
     (folder / "my.env").write_text("# the rate\nLR=5\nexport QUOTED='a b'\nFOLDER=$HOME/x\n")
+    (folder / "low.env").write_text("LR=1\n")
+    (folder / "rate.slurm").write_text(f"#!/bin/bash\n#SBATCH --export=ALL,LR=5\n{TRAIN}")
+    (folder / "rate.pbs").write_text(f"#!/bin/bash\n#PBS -N x -v LR=5\n{TRAIN}")
     (folder / "rt.yaml").write_text("env_vars:\n  LR: '5'\n")
     return read_text(script + "\n", name="run.sh", cwd=folder, env=env or {}).launches
 
@@ -89,6 +124,13 @@ def test_a_variable_that_an_unknown_environment_may_set_is_open(line, tmp_path):
     assert [bool(word.open) for word in launch.arguments] == [True, True]
     (launch,) = read(line, tmp_path, env={"LR": "5", "N": "7"})
     assert [word.text for word in launch.arguments if not word.open] == ["lr=5", "n=7"]
+
+
+def test_of_a_runtime_environment_only_what_holds_an_open_piece_is_open(tmp_path):
+    text = '"{\\"env_vars\\": {\\"LR\\": \\"5\\", \\"N\\": \\"$(nproc)\\"}}"'
+    (launch,) = read(f"ray job submit --runtime-env-json={text} -- bash train.sh", tmp_path)
+    assert [word.text for word in launch.arguments] == ["lr=5", "n="]
+    assert [word.open[0].expression for word in launch.arguments if word.open] == ["$(nproc)"]
 
 
 def test_a_value_of_an_env_file_that_holds_a_variable_is_open(tmp_path):

@@ -158,6 +158,9 @@ STEPS = st.sampled_from(
         'read -ra R <<< "a $U"', 'IFS=: read -r P Q n <<< "1:$U:3"', "declare -i n=U", "n=${#E[@]}",
         "for i in ${!E[@]}; do n=$i; done", "export n=$U", "printf -v n '%s' \"$U\"", "export $(probe)",
         "local_of() { local n=$1; a=$n; }; local_of $U x", 'eval "$(probe)"', "declare $(probe)",
+        'unset "L[$(probe)]"', 'export "$U=5"', 'declare "n$U=5"',
+        'eval "n$U=5"', 'printf -v "$U" 5', 'for kv in $(probe); do export "$kv"; done',
+        'while IFS== read -r key value; do export "$key=$value"; done < <(probe)',
     ]
 )  # fmt: skip
 
@@ -194,3 +197,31 @@ def test_what_no_unknown_piece_touches_is_known(folder):
     # T has a key that is not known, so that T[k] may be any element
     expected = {"a": "one", "b": "two 3", "c": "last", "d": "2", "e": "p1", "f": "one", "g": "set"}
     assert known(f"{SETUP}{MAIN} {words}\n", folder) == [expected]
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["unread; n=$?", "unread > log; n=$?", "n=$(unread); n=$?", "unread | tee log; n=${PIPESTATUS[0]}"],
+)
+def test_the_status_of_a_program_that_is_not_read_is_open(folder, script):
+    [launch] = read_text(f"{script}\n{MAIN} k=$n\n", name="run.sh", cwd=folder).launches
+    assert [word.open[0].expression for word in launch.arguments] == ["$?"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "unread; [ $? -eq 0 ] && n=2",
+        "unread; if (($? == 0)); then n=2; fi",
+        "n=$([[ $(unread) == 3 ]] && echo 4 || echo 5)",
+        "unread | while read -r line; do n=2; done",
+    ],
+)
+def test_a_step_that_depends_on_it_is_said(folder, script):
+    reading = read_text(f"{script}\n{MAIN} k=$n\n", name="run.sh", cwd=folder)
+    assert [note.code for note in reading.diagnostics if note.code == "TP101"] == ["TP101"]
+
+
+def test_a_loop_over_lines_that_are_not_known_is_one_round(folder):
+    [launch] = read_text(f"unread | while read -r lr; do {MAIN} lr=$lr; done\n", cwd=folder).launches
+    assert launch.arguments[0].open

@@ -205,7 +205,7 @@ def test_files_as_the_script_left_them(tmp_path):
     assert (text_of(files.read(at("on_disk")) or ()), files.size(at("on_disk"))) == ("é\nü", 5)
     files.write(at("made"), literal("m", HERE), append=False)
     files.made_dirs.add(at("new"))
-    files.remove(at("on_disk"))
+    files.remove(at("on_disk"), UnknownPiece("rm on_disk", HERE))
     assert (
         files.kind(at("on_disk")),
         files.read(at("on_disk")),

@@ -42,7 +42,7 @@ class PathFacts:
     written: dict[str, Value] = field(default_factory=dict)
     made_dirs: set[str] = field(default_factory=set)
     made_open: set[str] = field(default_factory=set)  # folders whose path isn't known, as `spelled` has them
-    removed: set[str] = field(default_factory=set)
+    removed: dict[str, UnknownPiece] = field(default_factory=dict)  # and the command that removed it
     # to programs that aren't read, which may write them: the path, and the program
     handed: dict[str, UnknownPiece] = field(default_factory=dict)
     read_bytes: int = 0
@@ -126,7 +126,7 @@ class PathFacts:
         if append:
             before = self.written.get(path) or self.read(path) or ()
         self.written[path] = before + value
-        self.removed.discard(path)
+        self.removed.pop(path, None)
         self.handed.pop(path, None)
         total = sum(len(bit.text) for kept in self.written.values() for bit in kept)
         if total > limits.OVERLAY or len(self.written) > 2000:
@@ -144,30 +144,47 @@ class PathFacts:
         return self.handed.get(path) or next(unknown, None)
 
     def unread(self, suffixes: tuple[str, ...]) -> dict[str, UnknownPiece]:
-        """The files of these kinds for which `unread_at` names a program."""
+        """The files of these kinds for which `unread_at` names a program, and those that the script removed.
+
+        A program that isn't read has to make them again, or the launch finds none.
+        """
         named = (path for path in (*self.handed, *self.written) if path.endswith(suffixes))
-        return {path: why for path in named if (why := self.unread_at(path)) is not None}
+        found = {path: why for path, why in self.removed.items() if path.endswith(suffixes)}
+        return found | {path: why for path in named if (why := self.unread_at(path)) is not None}
 
     def given_to_unread(self, folder: str, words: list[str], why: UnknownPiece) -> None:
         """Words of a program that isn't read, started in ``folder``: each may be a path that it writes.
 
-        So may each name of a file in code that writes one.
+        So may each name of a file in code that writes one, and in a folder that is named the last part of
+        each: ``scp host:conf.yaml .``, and of an address (``wget URL``) that in ``folder``.
         """
         if len(self.handed) < limits.FIELDS:
             values = [word.rpartition("=")[2] for word in words]
             values += [name for word in words if _WRITES.search(word) for name in _NAMED.findall(word)]
-            paths = (absolute(folder, value) for value in values if value and not value.startswith("-"))
-            self.handed.update(dict.fromkeys(paths, why))
+            named = [absolute(folder, value) for value in values if value and not value.startswith("-")]
+            folders = [path for path in named if self.kind(path) == "dir"]
+            folders += [folder] if any("://" in value for value in values) else []
+            lasts = {path.rpartition("/")[2].rpartition(":")[2] for path in named if path not in folders}
+            named += [absolute(each, last) for each in folders for last in lasts]
+            self.handed.update(dict.fromkeys(named, why))
+
+    def given_below(self, folder: str, suffixes: tuple[str, ...], why: UnknownPiece) -> None:
+        """A program that isn't read gets files below ``folder`` that nobody named: ``find -exec sed -i``."""
+        folders = [folder]
+        for each in folders:
+            paths = [absolute(each, name) for name in self.children(each)]
+            folders += [path for path in paths if self.kind(path) == "dir"][: limits.FIELDS - len(folders)]
+            self.handed.update(dict.fromkeys((path for path in paths if path.endswith(suffixes)), why))
 
     def maybe_made(self) -> set[str]:
         """The files and folders that are not on the disk now and may be there at this place of the script."""
         return {*self.written, *self.made_dirs, *self.handed}
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, why: UnknownPiece) -> None:
         """``rm``: only in memory."""
         self.written.pop(path, None)
         self.made_dirs.discard(path)
-        self.removed.add(path)
+        self.removed[path] = why
 
     def children(self, path: str) -> list[str]:
         """Names in a directory that is in reach."""

@@ -201,6 +201,7 @@ class Shell:
     stdout: list[TextPiece] | None = None
     status: int = 0
     doubt: UnknownPiece | EnvRef | None = None  # why the last status is a guess
+    doubt_before: UnknownPiece | EnvRef | None = None  # the same of the status in ``$?``
     deciding: bool = False  # in the condition of an if or a loop, which says what it assumes
     noted: UnknownPiece | EnvRef | None = None  # the doubt of an && or || that has been said
     lacking: UnknownPiece | None = None  # a test that is false because a file isn't there, now
@@ -392,6 +393,11 @@ class Shell:
             return sorted(keys)
         keys.reverse()  # within a bucket the newest comes first
         return sorted(keys, key=_bucket)
+
+    def may_set_any(self, what: str, why: UnknownPiece | EnvRef) -> None:
+        """Say that ``what``, a command with words that aren't known, may set any variable, and open them."""
+        self.warn("TP101", f"{what} of {named(why)}, which cannot be known here: it may set any variable")
+        self.open_variables(why)
 
     def open_variables(self, why: UnknownPiece | EnvRef, names: Collection[str] | None = None) -> None:
         """Something that isn't known may have set any variable: none (of ``names``) has a known value now.

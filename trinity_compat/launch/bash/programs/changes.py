@@ -9,6 +9,7 @@ from trinity_compat.launch.bash.files import spelled
 from trinity_compat.launch.bash.options import ParsedOptions
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import Value, doubt_in, text_of
+from trinity_compat.launch.model import UnknownPiece
 
 MADE = 2000  # folders
 
@@ -42,7 +43,7 @@ def _make(path: str, folders: set[str]) -> None:
 def rm(sh: Shell, given: ParsedOptions) -> int:
     """The files are gone."""
     for path in _paths(sh, given):
-        sh.files.remove(path)
+        sh.files.remove(path, UnknownPiece(f"rm {path.rpartition('/')[2]}", sh.where))
     sh.files.made_open -= {spelled(operand).rstrip("/") for operand in given.operands}
     return 0
 
@@ -60,7 +61,7 @@ def mv(sh: Shell, given: ParsedOptions) -> int:
     for source, target in _moves(sh, given):
         if sh.files.kind(source) in ("file", None):
             sh.files.write(target, _content(sh, source, "mv"), append=False)
-            sh.files.remove(source)
+            sh.files.remove(source, UnknownPiece(f"mv {source.rpartition('/')[2]}", sh.where))
     return 0
 
 

@@ -16,6 +16,7 @@ from trinity_compat.launch.bash.traced_text import (
     from_character,
     is_uncounted,
     named,
+    slice_value,
     text_of,
     uncounted,
 )
@@ -154,15 +155,15 @@ def _expanded(sh: Shell, arg: Node) -> list[Value]:
 def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> int:
     """An argument that is only known after expansion: a flag, a name or ``name=value``. Its status."""
     text = text_of(value)
-    if is_uncounted(value):
+    match = DECLARED.match(text)
+    of_name = doubt_in([slice_value(value, 0, match.end() if match else len(text))])
+    if is_uncounted(value) or isinstance(of_name, UnknownPiece):
         why = next(bit.source for bit in value if isinstance(bit.source, UnknownPiece))
-        sh.warn("TP101", f"{kind} of {named(why)}, which cannot be known here: it may set any variable")
-        sh.open_variables(why)
+        sh.may_set_any(kind, why)
         return 0
     if text[:1] in "-+" and len(text) > 1 and "=" not in text:
         flags.append(text)
         return 0
-    match = DECLARED.match(text)
     if not match:
         if doubt_in([value]):
             return 0

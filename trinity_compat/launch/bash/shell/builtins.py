@@ -24,6 +24,7 @@ from trinity_compat.launch.bash.traced_text import (
     is_uncounted,
     literal,
     named,
+    slice_value,
     text_of,
     uncounted,
 )
@@ -122,8 +123,8 @@ def _shopt(sh: Shell, given: ParsedOptions) -> int:
 
 def _unset(sh: Shell, given: ParsedOptions) -> int:
     status = 0
-    for text in given.texts():
-        name, bracket, index = text.partition("[")
+    for operand in given.operands:
+        name, bracket, index = text_of(operand).partition("[")
         variable = sh.variables.get(name)
         if given.has("f") or (variable is None and name in sh.functions):
             sh.functions.pop(name, None)
@@ -132,7 +133,7 @@ def _unset(sh: Shell, given: ParsedOptions) -> int:
             status = 1
         elif bracket and variable is not None and variable.array is not None:
             key, of_key = parameters.key_of(sh, name, index[:-1], sh.where)
-            sh.unset_element(name, key, doubt=doubt_in(of_key))
+            sh.unset_element(name, key, doubt=doubt_in([operand, *of_key]))
         else:
             sh.unset(name)
     return status
@@ -146,11 +147,13 @@ def _eval(sh: Shell, args: Args) -> int:
             if HOOK.search(named(why)):
                 sh.warn("TP101", "eval of something that cannot be known here; it is skipped")
             else:
-                message = f"eval of {named(why)}, which cannot be known here: it may set any variable"
-                sh.warn("TP101", message)
-                sh.open_variables(why)
+                sh.may_set_any("eval", why)
         return 0
-    return code.run_unit(sh, code.unit_of(value, sh.where))
+    status = code.run_unit(sh, code.unit_of(value, sh.where))
+    first = re.match(r"\s*[^\s=]*", text_of(value))
+    if (why := doubt_in([slice_value(value, 0, first.end() if first else 0)])) is not None:
+        sh.may_set_any("eval", why)  # `eval "$name=5"`
+    return status
 
 
 def _source(sh: Shell, given: ParsedOptions) -> int:

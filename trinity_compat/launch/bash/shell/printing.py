@@ -7,8 +7,9 @@ import re
 from trinity_compat.launch.bash.programs import clock
 from trinity_compat.launch.bash.shell.assignments import NAME
 from trinity_compat.launch.bash.state import Shell
-from trinity_compat.launch.bash.traced_text import TextPiece, Value, derived, literal, text_of
+from trinity_compat.launch.bash.traced_text import TextPiece, Value, derived, doubt_in, literal, text_of
 from trinity_compat.launch.bash.words.quoting import echo_escapes, format_escapes, quoted_for_eval
+from trinity_compat.launch.model import UnknownPiece
 
 DIRECTIVE = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)"
@@ -45,16 +46,20 @@ def echo(sh: Shell, args: list[Value]) -> int:
 
 def printf(sh: Shell, args: list[Value]) -> int:
     """``printf [-v name] format args``: the format again while arguments are left."""
-    name = ""
+    of_name: Value = ()
     if args and text_of(args[0]) == "-v":
         if len(args) < 3:
             return 2
-        name, args = text_of(args[1]), args[2:]
+        of_name, args = args[1], args[2:]
     if args and text_of(args[0]) == "--":
         args = args[1:]
     if not args:
         return 2
     out = _Format(sh, args[1:]).run(text_of(args[0]))
+    name = text_of(of_name)
+    if isinstance(why := doubt_in([of_name]), UnknownPiece):
+        sh.may_set_any("printf -v", why)
+        return 0
     if name and not NAME.fullmatch(name):
         return 2
     if name:

@@ -27,6 +27,7 @@ WAITED = "what the loop waits for is taken to come"
 PATIENCE = 100  # rounds of a loop that waits; those that count their tries have ended by then
 TESTS = {"[", "test", "command", "type", "which", "hash", *external.COMPARES}
 EFFECTS = {".", "source", "eval", "cd", "pushd", "set", "shift", "read", "mapfile", "unset", "bash", "sh"}
+PRINTS = {"echo", "printf", "cat"}
 PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
 
 
@@ -56,6 +57,7 @@ def run_statement(sh: Shell, statement: Node) -> int:
     """One statement with its redirections, ``!`` and ``&``."""
     sh.budget.step()
     sh.where = sh.unit.where(statement)
+    sh.doubt_before = sh.doubt
     if statement.get("Background") or statement.get("Coprocess"):
         # a copy: what it changes doesn't come back, and nobody waits for its status
         shell = sh.copy()
@@ -177,7 +179,7 @@ def _sets_variables(statement: Node) -> bool:
 
 
 def _is_effect(sh: Shell, statement: Node) -> bool:
-    """Return whether a statement may change what is launched, or launch it."""
+    """Return whether a statement may change what is launched, or launch it, or print what is read."""
     command = statement.get("Cmd") or {}
     if command.get("Type") in ("Block", "Subshell"):
         return any(_is_effect(sh, inner) for inner in command.get("Stmts") or [])
@@ -186,7 +188,9 @@ def _is_effect(sh: Shell, statement: Node) -> bool:
     if command.get("Type") != "CallExpr" or _sets_variables(statement):
         return True
     name = _name_of(command)
-    return name in EFFECTS or name in sh.functions or entrypoints.may_start_training(sh.unit.text(command))
+    if name in EFFECTS or name in sh.functions or (sh.stdout is not None and name in PRINTS):
+        return True
+    return entrypoints.may_start_training(sh.unit.text(command))
 
 
 def leaves(sh: Shell, statements: list[Node], depth: int = 0) -> bool:
@@ -370,12 +374,17 @@ def _condition(sh: Shell, statements: list[Node]) -> bool:
 def _while(sh: Shell, node: Node) -> int:
     until = bool(node.get("Until"))
 
+    reads = [_name_of(each.get("Cmd") or {}) for each in node.get("Cond") or []] == ["read"]
+    rounds = 0
+
     def more() -> bool:
+        nonlocal rounds
         going = _condition(sh, node.get("Cond") or []) != until
+        rounds += 1
         if sh.doubt is not None:
-            _note_guess(sh, "the loop is taken to end")
+            going = reads and rounds == 1  # as `for` over an open list
+            _note_guess(sh, "the loop is read as one round" if reads else "the loop is taken to end")
             sh.doubt = None
-            return False
         return going
 
     waits = _never_ends(sh, node.get("Cond") or [], until)

@@ -325,7 +325,7 @@ def command_output(sh: Shell, unit: ParsedText, part: Node) -> Value:
     with sh.nested():
         shell.depth = sh.depth
         sh.status = sh.substitution_status = sh.run(shell, part.get("Stmts") or [])
-    sh.doubt = shell.doubt
+    sh.doubt = sh.doubt_before = shell.doubt
     return strip_newlines(tuple(replace(bit, text=bit.text.replace("\0", "")) for bit in shell.stdout))
 
 

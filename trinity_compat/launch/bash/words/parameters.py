@@ -108,7 +108,7 @@ def _special(sh: Shell, name: str, where: Where) -> Value | None:
     if name in ("$", "!"):
         return (TextPiece("", where, UnknownPiece(f"${name}", where)),)
     if name == "?":
-        return sh.status_value(sh.status, sh.doubt, where)
+        return sh.status_value(sh.status, sh.doubt_before, where)
     if name == "#":
         return count_of(sh.positional, "$#", where)
     if name == "-":
@@ -156,7 +156,7 @@ def _shell_array(sh: Shell, name: str, where: Where) -> list[Value]:
         return [literal(f, where) for f in [*reversed(sh.frames), *(["main"] if sh.frames else [])]]
     if name == "BASH_VERSINFO":
         return [literal(part, where) for part in VERSION_PARTS]
-    return list(sh.pipe_statuses) or [sh.status_value(sh.status, sh.doubt, where)]
+    return list(sh.pipe_statuses) or [sh.status_value(sh.status, sh.doubt_before, where)]
 
 
 Key = tuple[str | int, list[Value]]  # of an element, and the values on which it depends

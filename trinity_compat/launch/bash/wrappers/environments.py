@@ -17,6 +17,7 @@ from trinity_compat.launch.bash.traced_text import (
     Value,
     doubt_in,
     from_character,
+    literal,
     slice_value,
     text_of,
 )
@@ -29,54 +30,76 @@ class EnvironmentOptions:
 
     ``inherits``: exported variables go along. ``sets`` take ``NAME=value``, or a ``NAME`` that goes along;
     ``pairs`` take a name and, as a word of its own, its value; ``lists`` take several of these with commas
-    between, where ``ALL`` and ``NONE`` stand for what is exported; ``files`` name a file with a
-    ``NAME=value`` on each line, whose values docker takes with their quotes (``literal_files``). With
-    ``keeps`` exported variables go along, with ``clears`` they do not. ``words``: ``NAME=value`` may stand
-    in front of the command.
+    between, where ``ALL`` and ``NONE`` stand for what is exported; with ``only`` nothing else goes along
+    without ALL. ``files`` name a file with a ``NAME=value`` on each line, whose values docker takes with
+    their quotes (``literal_files``). With ``keeps`` exported variables go along, with ``clears`` they do
+    not. ``words``: ``NAME=value`` may stand in front of the command. ``opens`` begin words after which
+    nothing is known. ``carries`` begin names of exported variables that arrive without that beginning;
+    ``listed`` and ``filed`` are variables that stand for the first option of ``lists`` and of ``files``.
+    ``directives`` begin lines of the script with options.
     """
 
     inherits: bool = True
     sets: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
+    only: bool = False
     files: tuple[str, ...] = ()
     literal_files: bool = False
     keeps: tuple[str, ...] = ()
     clears: tuple[str, ...] = ()
     words: bool = False
+    opens: tuple[str, ...] = ()
+    carries: tuple[str, ...] = ()
+    listed: str = ""
+    filed: str = ""
+    directives: tuple[str, ...] = ()
 
 
 _CONTAINER = EnvironmentOptions(inherits=False, sets=("-e", "--env"), files=("--env-file",))
-_SLURM = EnvironmentOptions(lists=("--export",))
-_MPI = EnvironmentOptions(sets=("-x",), pairs=("-env", "-genv"))
+_SLURM = EnvironmentOptions(
+    lists=("--export",), only=True, listed="SBATCH_EXPORT", opens=("--export-file",), directives=("#SBATCH",)
+)
+_MPI = EnvironmentOptions(sets=("-x",), pairs=("-env", "-genv"), clears=("-genvnone", "-envnone"))
 _SUDO = EnvironmentOptions(
     inherits=False, lists=("--preserve-env",), keeps=("-E", "--preserve-env"), words=True
 )
 _APPTAINER = EnvironmentOptions(
-    lists=("--env",), files=("--env-file",), clears=("-e", "--cleanenv", "-C", "--containall")
+    lists=("--env",),
+    files=("--env-file",),
+    clears=("-e", "--cleanenv", "-C", "--containall"),
+    carries=("SINGULARITYENV_", "APPTAINERENV_"),
 )
 # These hand on what they have.
 _PLAIN = (
-    "accelerate", "at", "chroot", "conda", "coverage", "deepspeed", "enroot", "flock", "gdb", "hatch",
+    "accelerate", "at", "chroot", "conda", "coverage", "deepspeed", "flock", "gdb", "hatch",
     "ipython", "ltrace", "mamba", "micromamba", "ncu", "nsys", "pdm", "perf", "pipenv", "pixi", "poetry",
-    "python", "python3", "rye", "screen", "script", "strace", "su", "torchrun", "valgrind", "watch",
+    "python", "python3", "rye", "screen", "script", "strace", "torchrun", "valgrind", "watch",
 )  # fmt: skip
 LAUNCHERS: dict[str, EnvironmentOptions] = {
     "docker": replace(_CONTAINER, literal_files=True),
-    **dict.fromkeys(("podman", "nerdctl"), _CONTAINER),
+    "podman": replace(_CONTAINER, keeps=("--env-host", "--env-host=true")),
+    "nerdctl": _CONTAINER,
+    "enroot": replace(_CONTAINER, files=()),
     **dict.fromkeys(("kubectl", "oc"), replace(_CONTAINER, sets=("--env",), files=())),
-    **dict.fromkeys(("srun", "sbatch", "salloc"), _SLURM),
+    **dict.fromkeys(("sbatch", "salloc"), _SLURM),
+    "srun": replace(_SLURM, listed="SLURM_EXPORT_ENV", directives=()),
     **dict.fromkeys(("mpirun", "mpiexec", "orterun", "horovodrun"), _MPI),
     **dict.fromkeys(("apptainer", "singularity"), _APPTAINER),
-    "ssh": EnvironmentOptions(inherits=False),
+    "ssh": EnvironmentOptions(inherits=False, opens=("SendEnv", "SetEnv", "-oSendEnv", "-oSetEnv")),
     "pdsh": EnvironmentOptions(inherits=False),
     "sudo": _SUDO,
     "doas": replace(_SUDO, lists=(), keeps=(), words=False),
-    "uv": EnvironmentOptions(files=("--env-file",)),
+    "su": EnvironmentOptions(clears=("-", "-l", "--login")),
+    "uv": EnvironmentOptions(files=("--env-file",), filed="UV_ENV_FILE"),
     "tmux": EnvironmentOptions(sets=("-e",)),
-    "systemd-run": EnvironmentOptions(inherits=False, sets=("-E", "--setenv")),
-    "bsub": EnvironmentOptions(lists=("-env",)),
-    "qsub": EnvironmentOptions(inherits=False, lists=("-v",), keeps=("-V",)),
+    "systemd-run": EnvironmentOptions(
+        inherits=False,
+        sets=("-E", "--setenv"),
+        opens=("Environment", "-pEnvironment", "--property=Environment"),
+    ),
+    "bsub": EnvironmentOptions(lists=("-env",), only=True, directives=("#BSUB",)),
+    "qsub": EnvironmentOptions(inherits=False, lists=("-v",), keeps=("-V",), directives=("#PBS", "#$")),
     **dict.fromkeys(_PLAIN, EnvironmentOptions()),
 }
 
@@ -109,18 +132,29 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
     if options is None:
         return CommandEnvironment(inherits=True, given=prefix, unread=UnknownPiece(name, sh.where))
     found = CommandEnvironment(options.inherits, prefix)
+    for option, variable in ((options.lists, options.listed), (options.files, options.filed)):
+        given = prefix.get(variable) or (sh.exported(variable) if variable else ())
+        if given and not any(True for _ in values_of(words, option)):
+            words = [(*literal(f"{option[0]}=", sh.where), *given), *words]
     texts = [text_of(word) for word in words]
+    opening = next((text for text in texts if options.opens and text.startswith(options.opens)), "")
+    if opening:
+        found.unread = UnknownPiece(f"{name} {opening}", sh.where)
     found.inherits |= any(text in options.keeps for text in texts)
     found.inherits &= not any(text in options.clears for text in texts)
-    for value in _values(words, options.lists):
-        _read_list(sh, value, found)
-    for value in _values(words, options.sets):
+    for start in options.carries:
+        exported = {key: sh.exported(key) for key in sh.variables} | prefix
+        carried = {key: value for key, value in exported.items() if value and key.startswith(start)}
+        found.variables |= {key.removeprefix(start): value for key, value in carried.items()}
+    for value in values_of(words, options.files):  # which options overrule, wherever they stand
+        read_file(sh, value, found, as_it_stands=options.literal_files)
+    for value in values_of(words, options.lists):
+        _read_list(sh, value, found, only=options.only)
+    for value in values_of(words, options.sets):
         read_one(sh, value, found)
     for index, text in enumerate(texts[:-2]):
         if text in options.pairs and NAME.fullmatch(texts[index + 1]):
             found.variables[texts[index + 1]] = words[index + 2]
-    for value in _values(words, options.files):
-        read_file(sh, value, found, as_it_stands=options.literal_files)
     for word in reversed(words) if options.words else ():
         if not re.match(r"[A-Za-z_]\w*=", text_of(word)):
             break
@@ -128,7 +162,26 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
     return found
 
 
-def _values(words: Sequence[Value], options: tuple[str, ...]) -> Iterator[Value]:
+def of_script(name: str, script: Value, words: Sequence[Value]) -> list[Value]:
+    """The words that the lines of a scheduler's script add in front of those of its command line.
+
+    Of Slurm's ``--export`` the command line's alone counts.
+    """
+    options = LAUNCHERS[name]
+    found: list[Value] = []
+    for line in text_of(script).splitlines():
+        if line.strip() and not line.startswith("#"):
+            break
+        start = next((start for start in options.directives if line.startswith(start)), "")
+        if start:
+            place = script[0].where
+            found += [literal(word, place) for word in line.removeprefix(start).split()]
+    if "--export" in options.lists and any(True for _ in values_of(words, options.lists)):
+        return list(words)
+    return [*found, *words]
+
+
+def values_of(words: Sequence[Value], options: tuple[str, ...]) -> Iterator[Value]:
     """The values of each of the options: ``-e V``, ``-eV``, ``--env V``, ``--env=V``."""
     for index, word in enumerate(words):
         text = text_of(word)
@@ -161,13 +214,14 @@ def _hand_on(sh: Shell, name: str, found: CommandEnvironment) -> None:
         found.variables[name] = variable.value
 
 
-def _read_list(sh: Shell, value: Value, environment: CommandEnvironment) -> None:
+def _read_list(sh: Shell, value: Value, environment: CommandEnvironment, *, only: bool) -> None:
     """Slurm's ``ALL,NAME=value,NAME``; without ALL only these go along. LSF writes ``all`` and ``none``."""
     items = [slice_value(value, *found.span()) for found in re.finditer(r"[^,\s][^,]*", text_of(value))]
     if (doubt := doubt_in([value])) is not None and "=" not in text_of(items[-1] if items else ()):
         environment.unread = environment.unread or doubt
     names = [text_of(item).strip() for item in items]
-    environment.inherits = "ALL" in map(str.upper, names)
+    if only:
+        environment.inherits = "ALL" in map(str.upper, names)
     for item, name in zip(items, names, strict=True):
         if name.upper() not in ("ALL", "NONE", "NIL"):
             read_one(sh, item, environment)

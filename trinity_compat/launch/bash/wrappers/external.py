@@ -64,6 +64,8 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     if shells.is_script(sh, texts[0]):
         return shells.run_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
     _warn_of_missed(sh, fields, name)
+    if name in ("find", "xargs") and programs.edits_in_place(programs.made_command(fields)):
+        sh.files.given_below(text_of(sh.cwd), (*YAML, ".py", ".env"), UnknownPiece(" ".join(texts), sh.where))
     if sh.background and name not in programs.INERT:
         sh.log.note_background(sh.background)
     return _unknown(sh, texts)

@@ -7,7 +7,6 @@ launcher or a shell is taken for the command that it runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from trinity_compat.launch import entrypoints, ray_submit
@@ -17,6 +16,7 @@ from trinity_compat.launch.bash.shell.assignments import NAME
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import (
     Prefix,
+    TextPiece,
     Value,
     doubt_in,
     from_character,
@@ -53,7 +53,7 @@ RUNNERS: dict[str, tuple[OptionSpec, int]] = {
     "doas": (_before_command("uC"), 0),
     "xvfb-run": (_before_command("nsef"), 0),
 }
-ENV = _before_command("uC", unset="u", chdir="C", ignore_environment="i")
+ENV = _before_command("uCS", unset="u", chdir="C", ignore_environment="i", split_string="S")
 SSH = _before_command("bcDEeFIiJLlmOopQRSWw")
 XARGS = _before_command(
     "dnLIPsaE",
@@ -76,10 +76,15 @@ INERT = {
 # They read the files that they are given, and write none.
 READERS = {
     "cmp", "cut", "diff", "du", "egrep", "fgrep", "file", "grep", "head", "less", "ls", "md5sum", "more",
-    "sha256sum", "sort", "stat", "tail", "uniq", "wc", "jq", "column", "nl", "od", "xxd", "shellcheck",
+    "sha256sum", "stat", "tail", "wc", "jq", "column", "nl", "od", "shellcheck",
 }  # fmt: skip
 # They make command lines of something that is only known when they run.
 NOT_FOLLOWED = {"find", "parallel", "xargs"}
+# Launchers that are looked for in the words of another one: their options count for what they start.
+NESTED = {
+    "apptainer", "docker", "enroot", "kubectl", "mpiexec", "mpirun", "podman", "singularity", "srun", "sudo",
+    "uv",
+}  # fmt: skip
 REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
 # What starts a command out of the script's reach, and how.
 ELSEWHERE: dict[str, str] = {
@@ -107,6 +112,14 @@ SWITCHES = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pdm", "ha
 # What may change PATH of the script itself.
 CHANGES_PATH = {
     "conda", "mamba", "micromamba", "module", "ml", "spack", "workon", "mise", "pyenv", "activate",
+}  # fmt: skip
+SCHEDULERS = {"sbatch", "bsub", "qsub", "at", "batch"}
+SCRIPTS = (".sh", ".slurm", ".sbatch", ".pbs", ".lsf")
+CONTAINERS = {"docker", "podman", "nerdctl"}
+# Their options without a value.
+FLAGS = {
+    "--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable", "--privileged",
+    "--publish-all", "--quiet", "--read-only", "--rm", "--sig-proxy", "--tty",
 }  # fmt: skip
 STRINGS = {
     "ssh", "tmux", "su", "script", "flock", "screen", "srun", "pdsh", "sbatch", "kubectl", "docker", "podman",
@@ -158,7 +171,7 @@ def _unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     if name in RUNNERS:
         return _runner(sh, name, fields, prefix)
     if name == "env":
-        return _env(fields, prefix)
+        return _env(sh, fields, prefix)
     if name == "ray" and texts[1:3] == ["job", "submit"]:
         return _ray(sh, fields, texts, prefix)
     if name == "uv" and "run" in texts:
@@ -182,10 +195,14 @@ def _runner(sh: Shell, name: str, fields: list[Value], prefix: Prefix) -> Wrappe
 
 
 def _with_environment(
-    sh: Shell, name: str, fields: list[Value], start: int, prefix: Prefix, shown: str = ""
+    sh: Shell, name: str, fields: list[Value], start: int, prefix: Prefix, shown: str = "", script: Value = ()
 ) -> Wrapped:
-    """The command that begins at ``start``, in the environment that the launcher's words in front make."""
-    found = environments.of_launcher(sh, name, fields[1:start], prefix)
+    """The command that begins at ``start``, in the environment that the launcher's words in front make.
+
+    So do the lines of a scheduler's ``script``.
+    """
+    words = environments.of_script(name, script, fields[1:start]) if script else fields[1:start]
+    found = environments.of_launcher(sh, name, words, prefix)
     return Wrapped(
         shown or name, fields[start:], prefix=found.prefix, inherits=found.inherits, unread=found.unread
     )
@@ -201,18 +218,26 @@ def made_command(fields: list[Value]) -> list[str]:
     return given.texts() if given else texts[1:]
 
 
-def _env(fields: list[Value], prefix: Prefix) -> Wrapped | None:
+def edits_in_place(words: list[str]) -> bool:
+    """Return whether a command changes the files that it is given: ``sed -i``, ``perl -pi``, ``yq -i``."""
+    editor = bool(words) and words[0].rsplit("/", 1)[-1] in ("sed", "perl", "yq", "gawk")
+    return editor and any(re.match(r"-[a-z]*i|--in-?place", word) for word in words)
+
+
+def _env(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     given = ENV.read(fields[1:])
     if given is None:
         return None
-    rest = given.operands
+    line = given.value("S")
+    rest = [*(literal(word, sh.where) for word in text_of(line).split()), *given.operands]
     empty = given.has("i") or bool(rest and text_of(rest[0]) == "-")
     rest = rest[1:] if rest and text_of(rest[0]) == "-" else rest
-    own = {} if empty else dict(prefix)
+    dropped = None if empty else tuple(text_of(value) for value in given.options.get("u", []))
+    own = {} if dropped is None else {k: v for k, v in prefix.items() if k not in dropped}
     while rest and (match := ASSIGNMENT.match(text_of(rest[0]))):
         own[match[1]] = from_character(rest.pop(0), match.end())
-    dropped = None if empty else tuple(text_of(value) for value in given.options.get("u", []))
-    return Wrapped("env", rest, prefix=own, dropped=dropped) if rest else None
+    unread = doubt_in([line])
+    return Wrapped("env", rest, prefix=own, dropped=dropped, unread=unread) if rest else None
 
 
 def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
@@ -220,7 +245,7 @@ def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wr
     at = 1 + job.entry
     if at >= len(fields):
         return None
-    variables, unread = _runtime_env(sh, job.options)
+    variables, unread = _runtime_env(sh, fields[1:at])
     own = {**prefix, **variables}
     address = job.options.get("--address") or text_of(prefix.get("RAY_ADDRESS") or sh.exported("RAY_ADDRESS"))
     elsewhere = "" if ray_submit.is_local(address) else f"ray job submit --address {address}"
@@ -228,20 +253,31 @@ def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wr
     # ray hands the words to a shell: a single one with blanks is code
     if at == len(fields) - 1 and " " in texts[at]:
         return Wrapped(shown, code=fields[at], prefix=own, elsewhere=elsewhere, unread=unread)
+    while at < len(fields) - 1 and (match := ASSIGNMENT.match(texts[at])):  # of the shell's command line
+        own[match[1]] = from_character(fields[at], match.end())
+        at += 1
     return Wrapped(shown, fields[at:], prefix=own, elsewhere=elsewhere, unread=unread)
 
 
-def _runtime_env(sh: Shell, options: Mapping[str, str]) -> tuple[Prefix, UnknownPiece | None]:
+_HOLE = "\ue000"  # an open piece within the text of a runtime environment
+
+
+def _runtime_env(sh: Shell, words: list[Value]) -> tuple[Prefix, UnknownPiece | EnvRef | None]:
     """The variables of ``--runtime-env FILE`` or ``--runtime-env-json TEXT``, and what is not known."""
-    file, text = options.get("--runtime-env", ""), options.get("--runtime-env-json", "")
-    if file:
-        content = sh.files.read(sh.files_path(literal(file, sh.where)))
-        text = text_of(content) if content is not None and not doubt_in([content]) else ""
-    if not text:
-        given = "--runtime-env-json" in options or "--runtime-env" in options
-        return {}, UnknownPiece(file or "--runtime-env-json", sh.where) if given else None
-    variables = ray_submit.env_vars(text)
-    return {name: literal(value, sh.where) for name, value in variables.items() if NAME.fullmatch(name)}, None
+    files = list(environments.values_of(words, ("--runtime-env",)))
+    texts = [sh.files.read(sh.files_path(file)) or () for file in files]
+    texts += environments.values_of(words, ("--runtime-env-json",))
+    found: Prefix = {}
+    for text in texts:
+        doubt = doubt_in([text])
+        given = ray_submit.env_vars("".join(_HOLE if open_source(bit) else bit.text for bit in text))
+        if not text_of(text) or any(_HOLE in name for name in given) or (doubt and not given):
+            named = files[0] if files else literal("--runtime-env-json", sh.where)
+            return {}, doubt or UnknownPiece(text_of(named), sh.where)
+        for name, value in given.items():
+            known = _HOLE not in value or doubt is None
+            found[name] = literal(value, sh.where) if known else (TextPiece("", sh.where, doubt),)
+    return {name: value for name, value in found.items() if NAME.fullmatch(name)}, None
 
 
 def _uv(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
@@ -257,7 +293,7 @@ def _starts(texts: list[str], at: int) -> bool:
         return False
     if entrypoints.is_launcher(name) or name in shells.SHELLS:
         return True
-    if name == "env":
+    if name == "env" or name in NESTED:
         return any(_starts(texts, later) for later in range(at + 1, len(texts)))
     return name == "ray" and texts[at + 1 : at + 3] == ["job", "submit"]
 
@@ -265,21 +301,18 @@ def _starts(texts: list[str], at: int) -> bool:
 def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Prefix) -> Wrapped | None:
     shown = " ".join(texts[:2]) if name in REMOTE - {"ssh"} else name
     if name == "ssh" and (remote := _ssh(sh, fields)) is not None:
-        return Wrapped("ssh", code=remote, inherits=False)
+        return replace(_with_environment(sh, name, fields, len(fields), prefix), code=remote)
+    if name in CONTAINERS and (places := _entrypoint(texts)) is not None:
+        image, program = places
+        start = 13 if texts[program].startswith("--entrypoint=") else 0
+        call = [from_character(fields[program], start), *fields[image + 1 :]]
+        return replace(_with_environment(sh, name, fields, image, prefix, shown), call=call)
     # the options of mpirun, srun and the like are many; where python or a shell begins is seen without them
     for index in range(1, len(texts)):
         if _starts(texts, index):
             return _with_environment(sh, name, fields, index, prefix, shown)
-    if name == "sbatch":
-        script = next((i for i, t in enumerate(texts) if t.endswith((".sh", ".slurm", ".sbatch"))), None)
-        if script is not None:
-            wrapped = _with_environment(sh, name, fields, script, prefix)
-            job = {**_of_job(sh, texts[1:script], fields[script]), **wrapped.prefix}
-            return replace(wrapped, call=[literal("bash", sh.where), *fields[script:]], prefix=job)
-        if sh.stdin and not any(text.startswith("--wrap") for text in texts):
-            wrapped = _with_environment(sh, name, fields, len(fields), prefix)
-            own = sh.schedule(slurm.of_command(texts[1:], text_of(sh.stdin), sh.unit.name, sh.where))
-            return replace(wrapped, code=sh.stdin, prefix={**own, **wrapped.prefix})
+    if name in SCHEDULERS and (job := _job(sh, fields, texts, name, prefix)) is not None:
+        return job
     if name in STRINGS:
         for index, (value, text) in enumerate(zip(fields, texts, strict=True)):
             if index and re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text):
@@ -289,11 +322,34 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: P
     return None
 
 
-def _of_job(sh: Shell, options: list[str], script: Value) -> Prefix:
-    """Return the environment of the script of ``sbatch``, from its lines and the options of the command."""
-    path = sh.files_path(script)
-    content = sh.files.read(path, as_it_is=True) if sh.files.kind(path) == "file" else None
-    return sh.schedule(slurm.of_command(options, text_of(content or ()), text_of(script), sh.where))
+def _entrypoint(texts: list[str]) -> tuple[int, int] | None:
+    """The places of the image, and of the program that ``--entrypoint`` names, of ``docker run``."""
+    at, program = texts.index("run") + 1 if "run" in texts else len(texts), 0
+    while at < len(texts) and texts[at].startswith("-"):
+        alone = "=" in texts[at] or texts[at] in FLAGS or bool(re.fullmatch("-[ditPq]+", texts[at]))
+        if texts[at].startswith("--entrypoint"):
+            program = at if alone else at + 1
+        at += 1 if alone else 2
+    return (at, program) if program and at < len(texts) else None
+
+
+def _job(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Prefix) -> Wrapped | None:
+    """The script of a scheduler: a file, or its stdin; its lines have options, too."""
+    start = next((i for i, t in enumerate(texts) if t.endswith(SCRIPTS) and not re.search(r"\s", t)), None)
+    if start is None and (not sh.stdin or any(text.startswith("--wrap") for text in texts)):
+        return None
+    content, shown = sh.stdin or (), sh.unit.name
+    if start is not None:
+        path, shown = sh.files_path(fields[start]), texts[start]
+        content = (sh.files.read(path, as_it_is=True) if sh.files.kind(path) == "file" else None) or ()
+    end = len(fields) if start is None else start
+    wrapped = _with_environment(sh, name, fields, end, prefix, script=content)
+    if name == "sbatch":
+        own = sh.schedule(slurm.of_command(texts[1:end], text_of(content), shown, sh.where))
+        wrapped = replace(wrapped, prefix={**own, **wrapped.prefix})
+    if start is None:
+        return replace(wrapped, code=content)
+    return replace(wrapped, call=[literal("bash", sh.where), *fields[start:]])
 
 
 def _note_open_code(sh: Shell, name: str, value: Value) -> None:
