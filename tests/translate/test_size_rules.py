@@ -31,6 +31,7 @@ FITS = {
     "trainer.n_gpus_per_node": 8,
 }
 GAE = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 4}
+V0 = {"trainer.use_v1": False}  # v1 fills a step up to whole updates
 DYNAMIC = {f"{ACTOR}.use_dynamic_bsz": True}
 SP = f"{ACTOR}.ulysses_sequence_parallel_size"
 MEGATRON = "--config-name=ppo_megatron_trainer"
@@ -78,6 +79,24 @@ BROKEN = [
         f"{ACTOR}.ppo_mini_batch_size=9",
         "36 answers of an update are not divisible by 8 ranks",
         "8 or 10",
+    ),
+    (
+        {f"{ACTOR}.ppo_mini_batch_size": 128, **DYNAMIC, **V0},
+        f"{ACTOR}.ppo_mini_batch_size=128",
+        "train_batch_size=64 is not divisible by",
+        "may be 1, 2, 4, 8, 16, 32, 64",
+    ),
+    (
+        {f"{ACTOR}.ppo_mini_batch_size": 48, **DYNAMIC, **V0},
+        f"{ACTOR}.ppo_mini_batch_size=48",
+        "train_batch_size=64 is not divisible by",
+        "may be 1, 2, 4, 8, 16, 32, 64",
+    ),
+    (
+        GAE | {"critic.ppo_mini_batch_size": 24, **V0},
+        "critic.ppo_mini_batch_size=24",
+        "train_batch_size=64 is not divisible by",
+        "may be 1, 2, 4, 8, 16, 32, 64",
     ),
     (
         {f"{ACTOR}.ppo_micro_batch_size": 8},
@@ -194,6 +213,8 @@ def test_sizes_that_stock_refuses_are_an_error_with_line_and_sizes(changed, line
         # two GPUs share a row, so that four ranks hold 32 answers of an update
         {SP: 2, f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 32},
         DYNAMIC | {SP: 2, f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 1024},
+        DYNAMIC | {f"{ACTOR}.ppo_mini_batch_size": 128},
+        DYNAMIC | {f"{ACTOR}.ppo_mini_batch_size": 48, "trainer.balance_batch": False},
     ],
 )
 def test_sizes_that_stock_takes_are_not_named(changed):
@@ -266,6 +287,7 @@ SOURCES = {
     "workers/engine/utils.py": "% (force_group_size * micro_batch_size_per_gpu) == 0",
     "workers/config/actor.py:225": "train_batch_size < self.ppo_mini_batch_size",
     "workers/config/actor.py:200": "self.ppo_micro_batch_size_per_gpu is not None",
+    "utils/tensordict_utils.py": "tensordict.batch_size[0] % mini_batch_size == 0",
     "utils/seqlen_balancing.py": "max_token_len >= max_seq_len",
     "workers/config/actor.py:335": "self.ulysses_sequence_parallel_size > 1",
     "workers/engine_workers.py:616": "actor.use_dynamic_bsz == self.config.rollout.log_prob_use_dynamic_bsz",

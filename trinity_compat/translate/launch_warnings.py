@@ -280,7 +280,12 @@ def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
     """Check the launch by veRL's own rules. The trainer of a recipe, or of a fork, may have others."""
     if view.launch.taken_for != entrypoints.PPO:
         return
-    sizes = SizesOfLaunch(view.value, view.is_set, view.written, _model_config(view), _visible_gpus(view))
+
+    def value(key: str) -> object:
+        # where nothing is said, a run here has v0's trainer, and stock veRL that of its release
+        return view.origin.get(key) if key == size_rules.USE_V1 else view.value(key)
+
+    sizes = SizesOfLaunch(value, view.is_set, view.written, _model_config(view), _visible_gpus(view))
     rank = Severity.DECIDE if view.forked or view.launch.main else Severity.ERROR
     for found in size_rules.broken(sizes, view.origin.version.value):
         where = next(filter(None, map(view.where, found.keys)), view.launch.where)

@@ -28,6 +28,7 @@ _PROMPT, _RESPONSE = "data.max_prompt_length", "data.max_response_length"
 _TP, _SP = f"{_ROLLOUT}.tensor_model_parallel_size", f"{_ACTOR}.{ULYSSES}"
 _PADDING = f"{_ARR}.model.use_remove_padding"
 _TOKENS = f"{_ACTOR}.ppo_max_token_len_per_gpu"
+USE_V1 = "trainer.use_v1"
 _MOST_SHOWN = 8  # sizes that fit
 VLLMS_HEADS = "vLLM's verify_with_parallel_config"  # in every release
 
@@ -49,9 +50,9 @@ class _Unknown(Exception):
 class SizesOfLaunch:
     """The sizes of a launch.
 
-    ``value`` gives a key's value, ``is_set`` says whether the launch itself gives it, ``written`` is
-    ``key=value`` as the user wrote it. ``model``: its config.json, None where it is not readable.
-    ``visible``: the GPUs that the script leaves visible to veRL, None where it does not say.
+    ``value`` gives a key's value, of `USE_V1` stock veRL's, ``is_set`` says whether the launch itself gives
+    it, ``written`` is ``key=value`` as the user wrote it. ``model``: its config.json, None where it is not
+    readable. ``visible``: the GPUs that the script leaves visible to veRL, None where it does not say.
     """
 
     value: Value
@@ -181,6 +182,21 @@ def _updates_within_a_step(of: SizesOfLaunch) -> Broken:
             )
 
 
+def _whole_updates(of: SizesOfLaunch) -> Broken:
+    """The answers of a step are those of whole updates, if the trainer v1 does not fill them up."""
+    if next(_whole_mini_batch(of), None) or next(_updates_within_a_step(of), None):
+        return
+    for role in _updated(of):
+        mini = f"{role}.ppo_mini_batch_size"
+        own = role == _ACTOR or of.is_set(mini)
+        if own and _padded(of, role) % (of.size(mini) * of.size(_N, 1)):
+            yield BrokenRule(
+                (mini, BATCH),
+                f"{of.written(BATCH)} is not divisible by {of.written(mini)}, and veRL's first update fails",
+                f"{mini} may be {_listed(of.size(BATCH), of.size(mini))}",
+            )
+
+
 def _updated(of: SizesOfLaunch) -> tuple[str, ...]:
     return (_ACTOR, *([_CRITIC] if micro_batch_sizes.has_critic(of.value) else []))
 
@@ -212,7 +228,8 @@ def _whole_micro_batches(all_gpus: str) -> Callable[[SizesOfLaunch], Broken]:
         micro = of.size(size.per_gpu)
         prompts = BATCH if size.is_of_step else f"{size.role}.ppo_mini_batch_size"
         share, rest = divmod(
-            _padded(of, size) if size.is_of_step else of.size(prompts) * of.size(_N, 1), of.ranks(size.role)
+            _padded(of, size.role) if size.is_of_step else of.size(prompts) * of.size(_N, 1),
+            of.ranks(size.role),
         )
         if rest or share % micro == 0:
             return
@@ -226,16 +243,16 @@ def _whole_micro_batches(all_gpus: str) -> Callable[[SizesOfLaunch], Broken]:
     return find
 
 
-def _padded(of: SizesOfLaunch, size: MicroBatchSize) -> int:
+def _padded(of: SizesOfLaunch, role: str) -> int:
     """Return the answers of a step: the trainer v1 fills them up to whole updates (``_balance_batch``)."""
     group = of.size(_N, 1)
     rows = of.size(BATCH) * group
-    if not of.value("trainer.use_v1") or of.value("trainer.balance_batch") is False:
+    if not of.value(USE_V1):
         return rows
     minis = [of.size(f"{_ACTOR}.ppo_mini_batch_size") * group]
     if micro_batch_sizes.has_critic(of.value):
         minis.append(of.size(f"{_CRITIC}.ppo_mini_batch_size") * group)
-    multiple = math.lcm(of.ranks(size.role), *minis)
+    multiple = math.lcm(of.ranks(role), *minis)
     return -(-rows // multiple) * multiple
 
 
@@ -381,6 +398,7 @@ RULES = (
     SizeRule("utils/config.py:124", "0.2.0", _whole_batch),
     SizeRule("workers/config/actor.py:225", "0.3.0", _updates_within_a_step),
     SizeRule("workers/engine_workers.py:267", "0.8.0", _whole_mini_batch),
+    SizeRule("utils/tensordict_utils.py:588", "0.8.0", _whole_updates),
     *(
         SizeRule("workers/engine/utils.py:125", "0.8.0", _whole_micro_batches(key))
         for key in (micro_batch_sizes.ACTOR, micro_batch_sizes.ROLLOUT, micro_batch_sizes.REF)
