@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from trinity_compat.job.gpus import engine_count, engine_width, shares, trainer_
 from trinity_compat.job.run_spec import ReplaySpec, RunSpec, ScoringSpec
 from trinity_compat.job.vllm_arguments import CPU, GPU
 from trinity_compat.launch import read_script
+from trinity_compat.run.checks import preflight
 from trinity_compat.run.config_files import as_record
 from trinity_compat.run.plan import devices, profiles
 from trinity_compat.run.plan.build_plan import make_plan
@@ -643,6 +645,18 @@ def test_log_level_and_group_by_node_reach_every_process():
     assert {command.env["VLLM_LOGGING_LEVEL"] for command in commands} == {"DEBUG"}
     folders = {command.log.parent for command in commands}
     assert len(folders) == 1 and folders.pop().parent == made.job.root / "log"
+
+
+def test_a_folder_for_temporary_files_that_cannot_be_used_is_not_passed_on(monkeypatch):
+    """/proc may be entered and written to, by its rights, and takes no file."""
+    monkeypatch.setenv("TMPDIR", "/proc")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    made = planned()
+    assert {command.env["TMPDIR"] for command in commands_of(made, "127.0.0.1:1")} == {tempfile.gettempdir()}
+    (line,) = [line for line in preflight.remarks(made) if "TMPDIR" in line]
+    assert line == f"warning: TMPDIR=/proc cannot be written to: {tempfile.gettempdir()} is used"
+    assert Path(tempfile.gettempdir()) != Path("/proc")
+
 
 
 def test_an_unknown_log_level_is_refused():

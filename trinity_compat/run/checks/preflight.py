@@ -9,6 +9,7 @@ import ast
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -183,6 +184,9 @@ def remarks(plan: RunPlan) -> Iterator[str]:
     if is_served(verl) and needs_head(verl, architectures_in(model)):
         yield f"warning: {REWARD}={value_at(verl, REWARD)}: {NO_HEAD}"
     yield from teachers.tokenizer_remarks(verl, cwd=plan.cwd)
+    named, used = os.environ.get("TMPDIR"), tempfile.gettempdir()
+    if named and Path(named).absolute() != Path(used):
+        yield f"warning: TMPDIR={named} cannot be written to: {used} is used"
 
 
 def check_resume(plan: RunPlan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Callable
 from contextlib import closing
@@ -16,7 +17,7 @@ from trinity_compat.explorer.rewards.reward_model import address as reward_model
 from trinity_compat.explorer.teachers import address as teachers
 from trinity_compat.job import placement
 from trinity_compat.job.distillation import is_distilled
-from trinity_compat.job.restarts import OWN_CHECKPOINT
+from trinity_compat.job.liveness import OWN_CHECKPOINT
 from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
 from trinity_compat.run.job_dir.heartbeats import WAIT_S
 from trinity_compat.run.job_dir.job_dir import JobDir
@@ -88,6 +89,8 @@ def _command(plan: RunPlan, role: str, name: str, extra: tuple[str, ...], ray_ad
     job = plan.job
     env = {
         **os.environ,
+        # SQLite, for one, asks for the rights on a folder and not whether a file can be made there.
+        "TMPDIR": tempfile.gettempdir(),
         **plan.env,
         **plan.spec.as_saved()[1],
         # After the terminal's variables: the YAML's win.
