@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trinity_compat.cli import main
+from trinity_compat.common.process_limits import limit_memory, signal_group
 from trinity_compat.common.python_command import working_directory
 from trinity_compat.common.releases import TARGETS
 from trinity_compat.translate.form import defaults
@@ -130,7 +131,7 @@ def _answered(files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> li
         return [_result(folder, number, words, code) for number, (words, code) in enumerate(ended)]
     except _Ended:
         for fork in forks:
-            _end_group(fork)
+            signal_group(fork)
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -145,13 +146,8 @@ def _forked(words: Sequence[str], folder: Path, number: int) -> int:
 
 def _status(fork: int) -> int:
     _, status = os.waitpid(fork, 0)
-    _end_group(fork)  # the parser that a killed fork leaves
+    signal_group(fork)  # the parser that a killed fork leaves
     return os.waitstatus_to_exitcode(status)
-
-
-def _end_group(fork: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(fork, signal.SIGKILL)
 
 
 def _seconds(words: Sequence[str]) -> int:
@@ -220,13 +216,8 @@ def _limit_self(seconds: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, WALL_S)
-    used = next(
-        int(line.split()[1]) << 10
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("VmData:")
-    )
+    limit_memory(MEMORY)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    resource.setrlimit(resource.RLIMIT_DATA, (used + MEMORY, used + MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT, OUTPUT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

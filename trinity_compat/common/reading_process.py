@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.process_limits import data_bytes
 
 if TYPE_CHECKING:
     import mmap
@@ -47,7 +47,7 @@ class _Guard:
         self.source = source
         self.note[:] = source.encode(errors="backslashreplace")[:_NAME].ljust(_NAME, b"\0")
         self.clock(self.seconds)
-        if (used := _data()) is not None:
+        if (used := data_bytes()) is not None:
             allowed = used + MEMORY
             soft = allowed if self.soft == resource.RLIM_INFINITY else min(allowed, self.soft)
             resource.setrlimit(resource.RLIMIT_DATA, (soft, self.hard))
@@ -111,15 +111,6 @@ def stop_clock() -> None:
     """Stop counting time: all is read, and what is left takes as long as there are launches."""
     if _guard is not None:
         _guard.clock(0)
-
-
-def _data() -> int | None:
-    """Return the bytes of data of this process; None where the system does not say."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) << 10
-    return None
 
 
 def _wait(fork: int, note: mmap.mmap) -> None:

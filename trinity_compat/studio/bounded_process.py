@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from trinity_compat.common.process_limits import signal_group
+
 LARGEST = 16 << 20  # bytes that are read of its output
 _END_S = 5.0  # between SIGTERM and SIGKILL
 _LOOK_S = 0.2
@@ -108,11 +110,9 @@ class BoundedProcess:
         group = self._process.pid
         late = not self._ends_in(self._limits.wall_s)
         if late or self._asked_to_end.is_set():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGTERM)
+            signal_group(group, signal.SIGTERM)
             select.select([self._handle], [], [], _END_S)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+        signal_group(group)
         code = self._process.wait()
         os.close(self._handle)
         limit = f"it took more than {self._limits.wall_s:.0f} s" if late else ""

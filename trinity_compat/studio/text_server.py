@@ -17,11 +17,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.python_command import of_module
+from trinity_compat.studio.bounded_process import ProcessResult
 from trinity_compat.translate.form.answers import ARGUMENTS
 
 _SERVER = "trinity_compat.cli._text_server"
@@ -37,16 +37,6 @@ _END_S = 5  # for a server that is asked to end
 _AT_ONCE = 3  # requests that are answered at the same time: the server's limits are for one
 _AT_ONCE_OF_PAGE = 2  # of one page: its texts leave room for another's
 _MOST_WAITING = 8  # requests, answered ones too: each holds one of the studio's threads
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A command's exit code and output. ``limit``: the limit that ended it, '' for none."""
-
-    code: int
-    out: str
-    err: str
-    limit: str
 
 
 class TextServer:
@@ -69,14 +59,14 @@ class TextServer:
 
     def run(
         self, files: Mapping[str, str], commands: Sequence[Sequence[str]], page: str = "translate"
-    ) -> list[Result]:
+    ) -> list[ProcessResult]:
         """Run the commands in a folder of these files, side by side; return a result for each.
 
         ``page`` is the page that asks. A command without an answer, since the server died or is too late, has
         the limit ``no answer``. One that comes while too many wait has ``busy``.
         """
         if not self._waiting.acquire(blocking=False):
-            return [Result(1, "", "", "busy") for _ in commands]
+            return [ProcessResult(1, "", "", "busy") for _ in commands]
         try:
             with self._turn(page):
                 return self._answered(files, commands)
@@ -114,19 +104,19 @@ class TextServer:
                 self._running[page] -= 1
                 self._turns.notify_all()
 
-    def _answered(self, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> list[Result]:
+    def _answered(self, files: Mapping[str, str], commands: Sequence[Sequence[str]]) -> list[ProcessResult]:
         request = json.dumps({"files": dict(files), "commands": [list(words) for words in commands]}).encode()
         ours, theirs = socket.socketpair()
         try:
             with ours:
                 with theirs:
                     process = self._hand_over(theirs)
-                return [Result(**one) for one in json.loads(self._ask(ours, request))]
+                return [ProcessResult(**one) for one in json.loads(self._ask(ours, request))]
         except TimeoutError:
             self._end(process)
         except (OSError, ValueError, TypeError):
             pass  # the request's own fault, or the server's that has ended: the next one starts another
-        return [Result(1, "", "", "no answer") for _ in commands]
+        return [ProcessResult(1, "", "", "no answer") for _ in commands]
 
     def _hand_over(self, asked: socket.socket) -> subprocess.Popen[bytes]:
         """Give a request's socket to the server. Raises OSError where that does not take it, and ends it."""

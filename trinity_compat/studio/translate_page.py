@@ -22,8 +22,8 @@ from starlette.responses import JSONResponse, Response
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.unset_variables import is_always_set
+from trinity_compat.studio.bounded_process import ProcessResult
 from trinity_compat.studio.pages import as_json, form_of, page, studio_of
-from trinity_compat.studio.text_server import Result
 from trinity_compat.trinity.config import TARGETS
 from trinity_compat.verl_config.releases import FLAVOURS, key_index
 
@@ -178,7 +178,7 @@ def _open_values(parsed: object) -> Iterator[dict[str, object]]:
             yield {"variable": name, "expression": one["expression"], "line": one["line"]}
 
 
-def _shown(words: list[str], result: Result) -> dict[str, object]:
+def _shown(words: list[str], result: ProcessResult) -> dict[str, object]:
     return {
         "command": shlex.join(["trinity-compat", *words]),
         "code": result.code,
@@ -188,7 +188,7 @@ def _shown(words: list[str], result: Result) -> dict[str, object]:
     }
 
 
-def _data(result: Result) -> object:
+def _data(result: ProcessResult) -> object:
     try:
         return json.loads(result.out)
     except ValueError:

@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from trinity_compat.common.process_limits import signal_group
 from trinity_compat.explorer.sandbox import child_setup
 from trinity_compat.explorer.sandbox.child_setup import Start, Surroundings
 from trinity_compat.explorer.sandbox.output import RateLimitedOutput
@@ -176,8 +177,7 @@ class Process:
             os.close(self._output)
         if self._process and self._process.pid:
             asyncio.get_running_loop().remove_reader(self._process.sentinel)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            signal_group(self._process.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
         cause = self._cause_of_death()

@@ -17,6 +17,7 @@ from trinity_compat.common import regular_files
 from trinity_compat.common.file_modes import PRIVATE, umask
 from trinity_compat.common.hung_process import HungProcess, stack
 from trinity_compat.common.parent_watch import SUPERVISOR, die_with_parent, prctl
+from trinity_compat.common.process_limits import signal_group
 
 if TYPE_CHECKING:  # a dry run works without it
     import psutil
@@ -111,14 +112,14 @@ def end(children: Sequence[Child], *, grace_s: float) -> None:
     """Send SIGTERM to every child's group, and SIGKILL after ``grace_s``."""
     running = [child for child in children if child.returncode is None]
     for child in running:
-        _signal_group(child.process.pid, signal.SIGTERM)
+        signal_group(child.process.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_s
     for child in running:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.process.wait(max(0.0, deadline - time.monotonic()))
     # The groups of all children, not of the running ones: a side that died may have left processes behind.
     for child in children:
-        _signal_group(child.process.pid, signal.SIGKILL)
+        signal_group(child.process.pid, signal.SIGKILL)
     for child in running:
         child.process.wait()
     for child in children:
@@ -131,7 +132,7 @@ def kill_hung(child: Child, why: str) -> None:
     with contextlib.suppress(FileNotFoundError), child.command.log.open("a") as log:
         log.write(f"watchdog: the {child.command.name} {why}\n")
         log.write(stack(HungProcess(child.command.name, child.process.pid)) + "\n")
-    _signal_group(child.process.pid, signal.SIGKILL)
+    signal_group(child.process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.process.wait(_KILLED_S)
 
@@ -197,8 +198,3 @@ def sweep(*, grace_s: float = 5.0) -> list[psutil.Process]:
             process.kill()
     psutil.wait_procs(alive, timeout=grace_s)
     return alive
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)

@@ -23,6 +23,7 @@ from typing import Any
 
 from trinity_compat.common import python_command
 from trinity_compat.common.parent_watch import die_with_parent
+from trinity_compat.common.process_limits import signal_group
 from trinity_compat.trinity.workflows.model import WorkflowModel
 
 PLACES = 16  # default of workflow_args.places: agents at a time
@@ -61,8 +62,7 @@ class _Process:
 
     def kill(self) -> None:
         """Kill the process with all that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.running.pid, signal.SIGKILL)
+        signal_group(self.running.pid)
 
 
 @dataclass(slots=True)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig
 
 from trinity_compat.common.errors import RunError
+from trinity_compat.common.process_limits import limit_memory
 from trinity_compat.explorer.engine.trajectory import Trajectory
 from trinity_compat.explorer.rewards.scoring import LocalScorer, Score
 from trinity_compat.explorer.sandbox.child_setup import Pickled, Ready, Receive, Send
@@ -94,7 +93,8 @@ class FunctionExited(Exception):
 def start(setup: RewardProcessSetup, send: Send) -> tuple[RewardProcessReady, Receive]:
     """Load the reward function; return the first message and the receiver of calls."""
     scoring = _Scoring(setup)
-    _limit_memory(setup.memory_gb)
+    if setup.memory_gb is not None:
+        limit_memory(int(setup.memory_gb * 1e9))
     running: set[asyncio.Task[None]] = set()
 
     async def answer(call: ScoreCall) -> None:
@@ -168,14 +168,3 @@ def _guarded(home: int, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     finally:
         if os.getpid() != home:
             os._exit(0)
-
-
-def _limit_memory(gigabytes: float | None) -> None:
-    if gigabytes is None or sys.platform != "linux":
-        return
-    import resource
-
-    status = Path("/proc/self/status").read_text().splitlines()
-    used = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
-    limit = used + int(gigabytes * 1e9)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

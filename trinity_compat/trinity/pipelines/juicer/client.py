@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import time
@@ -15,6 +14,7 @@ from typing import Any
 from trinity_compat.common import python_command
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.network import LOOPBACK
+from trinity_compat.common.process_limits import signal_group
 from trinity_compat.trinity.pipelines.juicer import KEY_VARIABLE
 
 START_S = 300.0  # Data-Juicer's imports, on a busy machine
@@ -82,8 +82,7 @@ class Client:
         self._session = ""
         self._http.close()
         if self._process:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            signal_group(self._process.pid)
             self._process.wait()
             self._process = None
 

@@ -12,7 +12,6 @@ import hmac
 import json
 import os
 import re
-import signal
 import socket
 import threading
 import traceback
@@ -22,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Protocol
 
 from trinity_compat.common.network import LOOPBACK
+from trinity_compat.common.process_limits import signal_group
 from trinity_compat.trinity.pipelines.juicer import KEY_VARIABLE
 
 HOST = LOOPBACK
@@ -192,7 +192,7 @@ def _end_with_input() -> None:
     # Not by sys.stdin: a child that is forked while this thread holds its lock would wait for it for ever.
     while os.read(0, 1):
         pass
-    os.killpg(0, signal.SIGKILL)  # with Data-Juicer's own processes
+    signal_group(0)  # with Data-Juicer's own processes
 
 
 def main() -> None:
