@@ -8,7 +8,7 @@ import pytest
 
 from trinity_compat.job import disk_full
 from trinity_compat.job.checkpoints import NewestCheckpoint
-from trinity_compat.job.restarts import OWN_CHECKPOINT
+from trinity_compat.job.liveness import OWN_CHECKPOINT
 from trinity_compat.run import acquire_job, run
 from trinity_compat.run.job_dir import resume_point
 from trinity_compat.run.supervise import cluster as clusters
@@ -149,7 +149,7 @@ def test_a_run_has_a_ray_of_its_own_and_leaves_nothing_behind(monkeypatch, devic
     assert clusters.with_ray(
         plan, clusters.StopSignal(), lambda one: RunOutcome(0, one.address)
     ) == RunOutcome(0, "127.0.0.1:1")
-    assert cluster.watchdog.limit_s == clusters.SILENT_S  # of Ray's own processes, when they are stopped
+    assert cluster.watchdog.limit_s == clusters.SIDE_SILENT_S  # of Ray's own processes, when they are stopped
     assert done == [({"a": 1}, {"gpus": gpus, "cpus": 5, "umask": 0o77}), "swept"]
 
     def refuse(cluster):

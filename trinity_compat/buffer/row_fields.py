@@ -34,7 +34,7 @@ def carried(value: Any, field: str, note: Note = lambda *_: None) -> Any:
     """A copy of a field's value in which every part is one that ``typed_json`` takes.
 
     A value of a subclass becomes its base's (an OrderedDict a dict, a named tuple a tuple), one that has none
-    a ``LeftOut``; ``note`` is called for each. Images of PIL stay: they become ``Media``.
+    an ``UnstoredValue``; ``note`` is called for each. Images of PIL stay: they become ``Media``.
     """
     notes: list[tuple[str, str, str]] = []
     try:

@@ -1,8 +1,8 @@
 """Watchdogs: anything that a process waits for must progress within a limit, or it is named and killed.
 
 Progress means tokens, answers, calls that returned; a live process alone does not count. A ``Watchdog``
-keeps the activities of a process, each with a limit; ``tick`` passes time and ``look`` judges. A ``Guard``
-is the thread that looks, names what hangs in the log, ends it, and at last its own process.
+keeps the activities of a process, each with a limit; ``tick`` passes time and ``look`` judges. A
+``WatchdogThread`` looks, names what hangs in the log, ends it, and at last its own process.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class MalformedMessage(ValueError):
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, position after it). Raises Malformed past the end or after ten bytes."""
+    """(value, position after it). Raises MalformedMessage past the end or after ten bytes."""
     value = shift = 0
     while shift < 70:
         if at >= len(data):
@@ -36,7 +36,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield (field number, wire type, start, end) of each field of the message in data[at:end].
 
-    For a varint, ``start`` is its position; read it with ``varint``. Raises Malformed.
+    For a varint, ``start`` is its position; read it with ``varint``. Raises MalformedMessage.
     """
     while at < end:
         key, at = varint(data, at)

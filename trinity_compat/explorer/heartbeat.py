@@ -9,14 +9,11 @@ from trinity_compat.buffer.heartbeat_thread import HeartbeatThread, SilenceDetec
 from trinity_compat.buffer.model import LeaseHolder, Participant
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.watchdog import Watchdog
-from trinity_compat.job.restarts import RESTART_S, promised
-
-SILENCE_S = 10.0
-LEASE_S = 10.0  # without a renewal for this long an explorer loses its tasks
+from trinity_compat.job.liveness import RESTART_S, TASK_LEASE_S, TRAINER_SILENT_S, promised
 
 
 class TrainerGone(RuntimeError):
-    """The trainer was silent for SILENCE_S seconds, or reported its failure."""
+    """The trainer was silent for TRAINER_SILENT_S seconds, or reported its failure."""
 
 
 class Heartbeat(HeartbeatThread):
@@ -33,7 +30,7 @@ class Heartbeat(HeartbeatThread):
         *,
         role: str = "explorer",
         period_s: float = 1.0,
-        silence_s: float = SILENCE_S,
+        silence_s: float = TRAINER_SILENT_S,
         limit_s: float | None = None,
     ) -> None:
         always = promised() if role == "explorer" else {}
@@ -52,7 +49,7 @@ class Heartbeat(HeartbeatThread):
     def after_beat(self, buffer: Buffer) -> None:
         """Renew this explorer's leases and check the trainer. The heartbeat continues in any case."""
         if holder := self.holder():
-            buffer.keep(holder, lease_s=LEASE_S)
+            buffer.keep(holder, lease_s=TASK_LEASE_S)
         if self._role == "explorer" and not self._trouble:
             reason = trainer_trouble(buffer, self._detector, silence_s=self._silence)
             self._trouble = TrainerGone(reason) if reason else None
@@ -63,7 +60,9 @@ class Heartbeat(HeartbeatThread):
             buffer.leave(holder)
 
 
-def trainer_trouble(buffer: Buffer, detector: SilenceDetector, *, silence_s: float = SILENCE_S) -> str | None:
+def trainer_trouble(
+    buffer: Buffer, detector: SilenceDetector, *, silence_s: float = TRAINER_SILENT_S
+) -> str | None:
     """Return why a longer wait for the trainer is of no use.
 
     None while it lives, is done, never came, or will be restarted.

@@ -137,7 +137,7 @@ def check_release(job: JobDir, source: Source, options: RunOptions) -> None:
 
 
 def _save_own_spec(job: JobDir, spec: RunSpec) -> None:
-    """Save the file of a side on a cluster of its own (`commands.py`); ``run.json`` is the first side's."""
+    """Save the file of a side on a cluster of its own; ``run.json`` is the first side's."""
     if spec.own_cluster:
         with file_modes.umask(job.umask):
             spec.save(job.spec_path.with_name(f"{spec.mode}.json"))

@@ -8,8 +8,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.common.training_engines import engine_of
+from trinity_compat.job.liveness import from_own_checkpoint
 from trinity_compat.job.lora import is_handed_over, lora_rank
-from trinity_compat.job.restarts import from_own_checkpoint
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
 from trinity_compat.synchronizer.adapters import beside_language_model

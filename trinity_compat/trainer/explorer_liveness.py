@@ -9,14 +9,13 @@ from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.watchdog import Watchdog
-from trinity_compat.job.restarts import RESTART_S
+from trinity_compat.job.liveness import EXPLORER_SILENT_S, RESTART_S
 
 
 class PeerGone(RunError):
     """No explorer is left to make the groups that the trainer waits for: exit code 3."""
 
 
-SILENT_S = 9.0  # with the poll below, a death is detected within 10 s
 POLL_S = 0.5
 
 
@@ -35,7 +34,7 @@ class ExplorerWatch:
         buffer: Buffer,
         *,
         start_s: float,
-        silent_s: float = SILENT_S,
+        silent_s: float = EXPLORER_SILENT_S,
         all_needed: bool = False,
         stall_s: float | None = None,
     ) -> None:

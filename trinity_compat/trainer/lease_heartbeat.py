@@ -12,10 +12,9 @@ from trinity_compat.buffer.heartbeat_thread import HeartbeatThread
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.watchdog import LONG, Suspects
-from trinity_compat.job.restarts import promised
+from trinity_compat.job.liveness import CLAIM_LEASE_S, promised
 
 BEAT_S = 1.0
-LEASE_S = 60.0
 
 
 class LeaseHeartbeat(HeartbeatThread):
@@ -26,7 +25,7 @@ class LeaseHeartbeat(HeartbeatThread):
         buffer: Buffer,
         name: str,
         *,
-        lease_s: float = LEASE_S,
+        lease_s: float = CLAIM_LEASE_S,
         beat_s: float = BEAT_S,
         limit_s: float | None = None,
     ) -> None:

@@ -87,7 +87,7 @@ class LaunchView:
     """The launch in the vocabulary of the pinned veRL.
 
     ``config`` holds real values, ``symbolic`` the same keys with marks where an environment
-    variable's text stands (see symbols.py).
+    variable's text stands (see env_references.py).
     """
 
     config: EffectiveConfig

@@ -31,7 +31,7 @@ def replay_of(
     ``updates`` are one veRL step, ``steps`` all of the run's, None where they are open. Raises UserError for
     a priority function or an argument that upstream does not know either, a ``capacity`` that would count
     there, and under ``sync_style: fixed``, where each step is trained on the groups made for it, unless the
-    buffer orders them so (`orders_nothing`).
+    buffer orders them so.
     """
     reading = TrinityReader(config)
     if not reading.get(f"{_SECTION}.enable"):

@@ -91,7 +91,7 @@ class TaskStream:
     def row(self, index: int) -> dict[str, Any]:
         """Return a row by its place in the dataset.
 
-        A value that cannot be stored is named in the log, once for a field, and replaced by a ``LeftOut``.
+        A value that cannot be stored is named in the log, once for a field, and becomes an ``UnstoredValue``.
         Raises UserError for media without a processor.
         """
         return self._carried(index)[0]

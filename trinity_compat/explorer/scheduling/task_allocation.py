@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Set
 from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.model import LeaseHolder, PendingTasks, TaskQuery
 from trinity_compat.buffer.store import Buffer
-from trinity_compat.explorer.heartbeat import LEASE_S
+from trinity_compat.job.liveness import TASK_LEASE_S
 
 PLACES_S = 1.0  # between reads of which explorers are alive
 
@@ -85,7 +85,7 @@ class LeasedTasks(TrainingTasks):
     def _enter(self, *, ready: bool) -> None:
         """Register with a token that no lease has yet."""
         self.holder = LeaseHolder(self._place, uuid.uuid4().hex)
-        self._buffer.enter(self.holder, ready=ready, lease_s=LEASE_S)
+        self._buffer.enter(self.holder, ready=ready, lease_s=TASK_LEASE_S)
 
     def query(self, upto: int, in_flight: Set[int]) -> TaskQuery:
         """Query for the tasks below ``upto`` that this explorer may take."""

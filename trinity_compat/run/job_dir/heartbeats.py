@@ -12,10 +12,10 @@ from trinity_compat.buffer.errors import BufferError
 from trinity_compat.buffer.heartbeat_thread import SilenceDetector
 from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.store import Buffer
+from trinity_compat.job.liveness import ENDED
 
 WAIT_S = 1.0  # of a supervisor for its database: it must notice children and signals meanwhile
 _EVERY_S = 1.0
-ENDED = ("done", "failed", "stopped")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,14 @@ from typing import TextIO
 from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.reading import open_for_reading
 from trinity_compat.buffer.store import Buffer
+from trinity_compat.job.liveness import ENDED, LOST_S
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir import alerts, resume_point, start_record
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.job_dir.progress import Progress
 from trinity_compat.run.job_dir.snapshot import Snapshot, age, label, now_line, read_snapshot
 
-_LOST_S = 30.0  # a participant without a heartbeat for this long is gone
 _LOOK_S = 0.5
-_ENDED = ("done", "failed", "stopped")
 
 
 def read_job(root: Path) -> tuple[JobDir, Snapshot]:
@@ -42,7 +41,7 @@ def _opened(spec: RunSpec) -> Buffer:
 
 def is_live(participants: Iterable[Participant]) -> bool:
     """Return whether a process of the job is alive, by its heartbeat."""
-    return any(who.age_s <= _LOST_S and who.state not in _ENDED for who in participants)
+    return any(who.age_s <= LOST_S and who.state not in ENDED for who in participants)
 
 
 def follow(job: JobDir, *, out: TextIO | None = None) -> None:
@@ -65,7 +64,7 @@ def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
     yield f"history    {snapshot.history}" + (" (resumed)" if snapshot.history > 1 else "")
     yield now_line(snapshot)
     for who in snapshot.participants:
-        lost = " (gone?)" if who.age_s > _LOST_S and who.state not in _ENDED else ""
+        lost = " (gone?)" if who.age_s > LOST_S and who.state not in ENDED else ""
         reason = f": {who.detail['reason']}" if who.detail.get("reason") else ""
         seen = f"pid {who.pid} on {who.host}, seen {age(who.age_s)} ago{lost}"
         yield f"{label(who):10} {who.state}{reason}, {seen}"

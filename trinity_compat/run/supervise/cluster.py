@@ -25,11 +25,12 @@ from trinity_compat.common.file_modes import PRIVATE
 from trinity_compat.common.nested import Tree
 from trinity_compat.common.network import LOOPBACK, keep_ray_here
 from trinity_compat.common.watchdog import Watchdog
+from trinity_compat.job.liveness import SIDE_SILENT_S
 from trinity_compat.job.placement import cpus_for
 from trinity_compat.run.job_dir.progress import say
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.supervise.children import sweep
-from trinity_compat.run.supervise.supervisor import SILENT_S, RunOutcome, StopSignal
+from trinity_compat.run.supervise.supervisor import RunOutcome, StopSignal
 
 _CPU_OBJECT_STORE = 256 * 2**20  # bytes; batches of a CPU run are a few MB, those of a GPU run would spill
 _TOO_SLOW = "timed out during startup"  # Ray's message after 30 s, a fixed limit
@@ -90,7 +91,7 @@ def with_ray(plan: RunPlan, stop: StopSignal, work: Callable[[Cluster], RunOutco
         # A CPU run on a machine with GPUs: Ray must not count them.
         gpus = 0 if plan.spec.device == "cpu" else None
         with local_ray(plan.ray, gpus=gpus, cpus=cpus_for(plan.spec), umask=plan.job.umask) as cluster:
-            cluster.watchdog.limit_s = SILENT_S if plan.spec.stall_timeout_s else None
+            cluster.watchdog.limit_s = SIDE_SILENT_S if plan.spec.stall_timeout_s else None
             outcome = work(cluster)
     except RunError as error:
         outcome = RunOutcome(1, str(error)) if stop.number is None else RunOutcome(128 + stop.number)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from trinity_compat.common.error_text import last_error
 from trinity_compat.common.watchdog import LONG
-from trinity_compat.job.restarts import RESTARTS
+from trinity_compat.job.liveness import PEER_SILENT_S, RESTARTS, SIDE_SILENT_S
 from trinity_compat.run.job_dir.heartbeats import LastHeartbeat
 from trinity_compat.run.supervise.children import Child, ProcessCommand, adopt_orphans, end, kill_hung, start
 
@@ -26,8 +26,6 @@ POLL_S = 0.2
 _LAST_SIDE_S = 60.0  # limit for the explorer's own end after the trainer is done
 _BLAME_S = 1.0  # wait for the exit code of the peer that a side reports dead
 _ENDING_S = 30.0  # the same where that peer has said why it fails, and has not ended yet
-SILENT_S = 30.0  # without a heartbeat: a process is stopped, or blocked as a whole
-_PEER_SILENT_S = 6.0  # the same where the other side has ended because of it
 _SERVED_S = 5.0  # limit for a served model's process to notice that its server is gone
 
 
@@ -162,7 +160,7 @@ def _hangs(child: Child, by: Supervision) -> str | None:
         return f"has said nothing for {waited_s:.0f} s" if waited_s > by.stall_s * LONG else None
     if heard.has_ended:
         return f"was {heard.state}, and did not end" if heard.silent_s > by.stall_s else None
-    return _silent(heard) if heard.silent_s > SILENT_S else None
+    return _silent(heard) if heard.silent_s > SIDE_SILENT_S else None
 
 
 def _silent(heard: LastHeartbeat) -> str:
@@ -179,7 +177,7 @@ def _kill_silent_peers(children: list[Child], by: Supervision) -> None:
         return
     for child in [child for child in children if child.returncode is None]:
         heard = by.watch.heard(child.command.role, child.process.pid)
-        if heard and not heard.has_ended and heard.silent_s > _PEER_SILENT_S:
+        if heard and not heard.has_ended and heard.silent_s > PEER_SILENT_S:
             kill_hung(child, _silent(heard))
 
 

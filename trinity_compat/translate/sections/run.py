@@ -53,7 +53,7 @@ def _experiences(job: str) -> Iterator[PathValue]:
 
 
 def _relative(path: str) -> str:
-    # A mark (symbols.py) stands for a variable, which may hold an absolute path.
+    # A mark (env_references.py) stands for a variable, which may hold an absolute path.
     if path.startswith(("/", "~", "TCmark", "./", "../")) or "://" in path or path == ".":
         return path
     return f"./{path}"
