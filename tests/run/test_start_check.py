@@ -292,3 +292,27 @@ def test_a_plugin_of_trinity_rft_s_does_not_end_the_check(monkeypatch):
     monkeypatch.delenv("VLLM_PLUGINS")
     monkeypatch.setattr(optional_packages, "version", {}.get)
     assert "VLLM_PLUGINS" not in start_check._environment(made, execute=False, native=True)
+
+
+@pytest.mark.verl
+def test_a_backend_that_no_release_of_vllm_has_is_refused_for_certain():
+    from vllm.config.attention import AttentionConfig
+
+    with pytest.raises(ValueError, match="NOSUCH") as refused:
+        AttentionConfig(backend="NOSUCH")
+    assert error_keys.is_of_every_release(refused.value, ["attention_backend"])
+
+
+@pytest.mark.parametrize(
+    ("message", "certain"),
+    [
+        ("Unknown quantization method: nosuch. Must be one of ['awq', 'fp8'].", True),
+        ("Unknown quantization method: bitsandbytes. Must be one of ['awq', 'fp8'].", False),  # 0.24.0 has it
+        (
+            "fp8 quantization is currently not supported in cpu.",
+            False,
+        ),  # the device's word, not the release's
+    ],
+)
+def test_a_quantization_that_no_release_has_is_refused_for_certain(message, certain):
+    assert error_keys.is_of_every_release(ValueError(message), ["quantization"]) is certain

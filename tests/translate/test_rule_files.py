@@ -177,6 +177,19 @@ def test_the_choices_that_init_offers_can_be_uncommented(tmp_path):
     assert translation.config["algorithm"]["repeat_times"] == 8
 
 
+def test_init_lists_a_section_that_hydra_refuses_though_its_keys_have_a_place(tmp_path):
+    key = "reward_model.reward_kwargs"
+    words = " ".join([*BASICS, f"{key}='{{n_votes: 64}}'", "trainer.use_v1=False"])  # a key of 0.9 alone
+    text = init(tmp_path, f"python3 -m {MAIN} {words}\n")
+    assert f"run.sh:1: {key}={{'n_votes': 64}}" in text
+    (rule,) = (line[2:] for line in text.splitlines() if line.startswith(f"# {key}: "))
+    launch = read_text((tmp_path / "run.sh").read_text()).launches[0]
+    with pytest.raises(UserError, match=f"Hydra would refuse {key}"):
+        translate_launch(launch, TranslateOptions())
+    made, _ = translate_launch(launch, TranslateOptions(rules=str(written(tmp_path, rule))))
+    assert to_verl(made.config)["reward.reward_kwargs.n_votes"] == 64
+
+
 def test_init_of_a_launch_without_such_keys_says_so(tmp_path):
     assert "has its place already" in init(tmp_path, f"python3 -m {MAIN} {' '.join(BASICS)}\n")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trinity_compat.audit.model import WHOLE_LAUNCH, Audit, LaunchAudit
 from trinity_compat.audit.phrases import listed, short
+from trinity_compat.common.nested import nested
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.launch.entrypoints import PPO, is_translated, refusal
 from trinity_compat.translate.apply_user_rules import by_a_rule, renamed
@@ -15,6 +18,7 @@ from trinity_compat.translate.user_rules import families
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.releases import key_index
 
+_REFUSED = re.compile(r"Hydra would refuse ([\w.]+):")
 _HEAD = """\
 # Rules for {source}, for --rules of translate, audit, run. As it stands, this file changes nothing.
 # Uncomment a rule and choose: as (a key of veRL's that means the same), or
@@ -42,7 +46,19 @@ def _undecided(audit: Audit) -> dict[str, Finding]:
             is_open = finding.status.rank >= Status.UNSUPPORTED.rank and finding.code not in WHOLE_LAUNCH
             if is_open and not finding.key.startswith(("-", "~")):
                 found.setdefault(finding.key, finding)
+        for key in _refused(launch):
+            below = [finding for finding in launch.findings if finding.key.startswith(f"{key}.")]
+            if below and not any(finding.key in found for finding in below):
+                value = nested({each.key.removeprefix(f"{key}."): each.value for each in below})
+                found[key] = replace(below[0], key=key, value=value)
     return found
+
+
+def _refused(launch: LaunchAudit) -> Iterator[str]:
+    """Yield the sections that Hydra refuses, of which the keys may have a place all the same."""
+    for note in launch.diagnostics:
+        if note.code == "TP201" and (key := _REFUSED.match(note.message)):
+            yield key[1]
 
 
 def _mains(audit: Audit) -> Iterator[str]:
@@ -73,7 +89,9 @@ def _rule(finding: Finding) -> str:
     near = did_you_mean(finding.key, sorted(key_index()[FLAVOURS[0]]))
     choice = f"# {finding.key}: {{as: {near}}}\n" if near and near != finding.key else ""
     reason = " ".join(finding.reason.split())
+    # of a section that Hydra alone refuses the keys have a place, from which no rule for it takes them
+    how = "drop" if finding.status.rank >= Status.UNSUPPORTED.rank else "keep"
     return (
         f"# {where}{finding.key}={short(finding.value)}\n#   {finding.status}: {reason}\n"
-        f"{choice}# {finding.key}: {{how: drop, why: ''}}\n"
+        f"{choice}# {finding.key}: {{how: {how}, why: ''}}\n"
     )

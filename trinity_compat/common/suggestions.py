@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+# Names in Transformers' and TRL's arguments of what veRL has under another one.
+_ELSEWHERE = {"learning_rate": "lr", "num_train_epochs": "total_epochs", "max_grad_norm": "grad_clip"}
 _SPELLING, _SPELLING_OF_A_PART = 0.8, 0.6  # of the last words of two keys, and of their parts
 
 
@@ -29,7 +31,9 @@ def did_you_mean(key: str, known: Iterable[str]) -> str | None:
     (``ppo_mini_batch_size``) is more frequent than a typing error.
     """
     candidates = list(known)
-    last = key.rpartition(".")[2]
+    section, dot, last = key.rpartition(".")
+    if last in _ELSEWHERE and not any(name.endswith(last) for name in candidates):
+        return did_you_mean(f"{section}{dot}{_ELSEWHERE[last]}", candidates)
     same_name = [name for name in candidates if name.rpartition(".")[2] == last]
     below = [name for name in same_name if name.endswith(f".{key}")]
     if below:

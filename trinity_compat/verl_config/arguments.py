@@ -220,7 +220,8 @@ def _cause(word: Word) -> str | None:
     """Return what quotes around the value would not repair."""
     text = word.text
     if dash := entrypoints.OTHER_DASH.search(text):
-        return f"{dash[0]} is U+{ord(dash[0]):04X}, no minus sign: write {entrypoints.with_hyphens(text)}"
+        instead = entrypoints.with_hyphens(text)
+        return f"{dash[0]} is U+{ord(dash[0]):04X}, which is not a minus sign: write {instead}"
     value = text.partition("=")[2].strip()
     joined = next(filter(None, (key.search(value) for key in _SECOND_KEY)), None)
     if joined and value[:1] not in tuple("[{'\""):
@@ -292,7 +293,9 @@ def _slip(text: str, following: str) -> str:
     if found := _QUOTES.search(text):
         return f"has the typographic quote '{found[0]}': write \" or '"
     if found := _BLANKS.search(text):
-        return f"has the blank U+{ord(found[0]):04X}, which is no blank to bash or Hydra: type it again"
+        return (
+            f"has the character U+{ord(found[0]):04X}, which is not a blank to bash or Hydra: type it again"
+        )
     if _NOT_UTF_8.search(text):
         return "is not UTF-8: save the script as UTF-8"
     key, _, value = text.partition("=")

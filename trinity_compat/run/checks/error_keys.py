@@ -31,6 +31,8 @@ _OF_EVERY_RELEASE = (
     (re.compile("enable_expert_parallel must be True to use EPLB"), ()),
     (re.compile("num_redundant_experts is set to"), ()),
     (re.compile("are mutually exclusive"), ()),
+    (re.compile("Unknown attention backend"), ()),
+    (re.compile("Unknown quantization method: (?!bitsandbytes)"), ()),  # which 0.24.0 has, and 0.28.0 has not
     (re.compile(r"vLLM does not take argument --.*: (invalid \w+|Value .* cannot be converted)"), ()),
 )
 # Limits that not every such release has.
