@@ -54,10 +54,33 @@ def test_a_pool_never_drains_where_nothing_limits_it():
     assert found.engines_full == pytest.approx(1)
 
 
+def test_engines_in_turns_stop_in_the_middle_of_answers_and_lose_none_of_their_tokens():
+    work = replace(EVEN, groups=1)
+    found = predicted(work, follows=True, staleness=3, in_turns=True, steps=8)
+    assert found.step_s == pytest.approx(10 / 4 + 2)  # four groups at a time; 20 tokens train in 2 s
+    assert found.used == pytest.approx(1)
+    assert found.engines_full == pytest.approx(2.5 / 4.5)
+    slow = predicted(work, replace(SPEEDS, turn_s=0.5, handover_s=0.25), follows=True, in_turns=True)
+    assert slow.step_s >= predicted(work, follows=True, in_turns=True).step_s + 1.25
+
+
+def test_answers_kept_over_a_turn_hide_their_tail():
+    work = Workload(16, 4, 0.0, AnswerLengths(400, math.log(30), 1.2))
+    speeds = replace(SPEEDS, training=4000.0, slots=32)
+    lockstep, kept = (
+        predicted(work, speeds, in_turns=True, steps=20, **more)
+        for more in ({}, {"follows": True, "staleness": 2})
+    )
+    assert kept.step_s < 0.8 * lockstep.step_s
+    assert kept.used == pytest.approx(1)
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_no_group_is_trained_beyond_the_limit(limit):
+def test_no_group_is_trained_beyond_the_limit(limit, in_turns):
     work = Workload(8, 4, 0.0, AnswerLengths(400, math.log(30), 1.2))
-    found = predicted(work, replace(SPEEDS, training=100.0), steps=20, follows=True, staleness=limit)
+    speeds, turns = replace(SPEEDS, training=100.0), {"in_turns": in_turns}
+    found = predicted(work, speeds, steps=20, follows=True, staleness=limit, **turns)
     assert 0 < found.staleness <= found.staleness_max <= limit
 
 

@@ -3,7 +3,8 @@
 The rules are those of ``synchronizer/policy.py`` and of the explorer's scheduling: under style fixed a step's
 answers have one exact version, so that the engines drain at each change; under fully_async a pool of tasks is
 refilled as groups end, newer weights are loaded in the middle of answers, and a step waits for each group
-that would be too old for the next one. ``benchmarks/advise_accuracy.py`` holds it against the explorer's own
+that would be too old for the next one. In turns the engines stop in the middle of answers while a step is
+trained. ``benchmarks/advise_accuracy.py`` holds it against the explorer's own
 code and against real vLLM.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -199,13 +200,13 @@ def _batch_s(groups: Sequence[Sequence[int]], work: Workload, speeds: Speeds) ->
     return seconds
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, order=True)
 class _Group:
     """A group in flight or waiting to be trained. ``version``: of the weights when it began."""
 
     number: int
-    version: int
-    left: int
+    version: int = field(compare=False)
+    left: int = field(compare=False)
 
 
 @dataclass(slots=True)
@@ -239,6 +240,11 @@ class _Engine:
     def pause(self, seconds: float) -> None:
         """Decode nothing for so long."""
         self.resumes = max(self.resumes, self.at) + seconds
+
+    def leave(self, until: float) -> None:
+        """Decode nothing until then, as the GPUs are the trainer's."""
+        self.resumes = max(0.0, self.resumes - self.at) + until
+        self.at = until
 
     def pop_ended(self) -> Iterator[_Group]:
         """Yield the group of each answer that has ended."""
@@ -278,6 +284,7 @@ class _Following:
         self._sides, self._tasks = sides, tasks
         self._work, self._speeds, self._schedule = sides.work, sides.speeds, sides.schedule
         self._steps = sides.steps
+        self._turn_s = sides.speeds.turn_s if sides.schedule.in_turns else 0.0
         self._engines = [_Engine(sides.speeds, sides.work.prompt) for _ in range(sides.engines)]
         self._order = count()
         self._events: list[tuple[float, int, int, int]] = []  # time, order, engine (-1: trainer), stamp
@@ -285,7 +292,7 @@ class _Following:
         self._next = 0
         self._version = 0
         self._flying: dict[int, _Group] = {}
-        self._ready: list[tuple[int, _Group]] = []
+        self._ready: list[_Group] = []
         self._step = 0  # the last that the trainer has finished
         self._training: float | None = None  # end of the step that is trained
         self._free = 0.0  # the trainer hands weights over until then
@@ -352,7 +359,7 @@ class _Following:
             group.left -= 1
             if not group.left:
                 del self._flying[group.number]
-                heapq.heappush(self._ready, (group.number, group))
+                heapq.heappush(self._ready, group)
         engine.fill(self._order)
         self._plan(index)
         self._dispatch(now)
@@ -365,17 +372,38 @@ class _Following:
             return
         oldest = next(iter(self._flying.values()), None)  # groups begin in the order of versions
         if staleness is not None and oldest and step - oldest.version > staleness:
-            return  # it would be too old for the next step
-        taken = [heapq.heappop(self._ready)[1] for _ in range(self._work.groups)]
+            return  # it would be too old for the next step; most steps that wait do for this reason
+        taken = heapq.nsmallest(self._work.groups, self._ready)
+        if staleness is not None and self._is_too_late(step, staleness, taken):
+            return
+        for _ in taken:
+            heapq.heappop(self._ready)
         seconds = self._tasks.tokens(group.number for group in taken) / (
             self._speeds.training * self._schedule.trainer
         )
         ages = [step - 1 - group.version for group in taken]
         self._ages.append(ages)
         self._spent.append(seconds)
-        self._training = now + seconds
-        self._lanes.append(Lane("trainer", step, step - 1, now, now + seconds, lag=max(ages)))
+        begin = now + self._turn_s
+        self._training = begin + seconds
+        self._lanes.append(Lane("trainer", step, step - 1, begin, self._training, lag=max(ages)))
+        if self._schedule.in_turns:
+            for index, engine in enumerate(self._engines):
+                engine.advance(now)
+                engine.leave(self._training)
+                self._plan(index)
         heapq.heappush(self._events, (self._training, next(self._order), -1, 0))
+
+    def _is_too_late(self, step: int, staleness: int, taken: Sequence[_Group]) -> bool:
+        """Return whether so many groups would be left that a step finds one too old (`StalenessGate`)."""
+        left = Counter(group.version for group in (*self._flying.values(), *self._ready))
+        left.subtract(group.version for group in taken)
+        due = 0
+        for version in sorted(left):
+            due += left[version]
+            if due > (version + 1 + staleness - step) * self._work.groups:
+                return True
+        return False
 
     def _trainer_event(self, now: float) -> None:
         if self._training is None:  # the handover has ended
@@ -385,10 +413,11 @@ class _Following:
             self._train(now)
             return
         self._training, self._step = None, self._step + 1
+        self._free = now + self._turn_s + self._speeds.handover_s
         for index, engine in enumerate(self._engines):
             engine.advance(now)
             again = engine.context() / self._speeds.prefill if self._speeds.prefill else 0.0
-            engine.pause(self._speeds.handover_s + again)
+            engine.pause(self._free - now + again)
             self._plan(index)
         self._marks.append(
             (
@@ -397,7 +426,6 @@ class _Following:
                 now,
             )
         )
-        self._free = now + self._speeds.handover_s
         heapq.heappush(self._events, (self._free, next(self._order), -1, 0))
 
     def _end_lane(self, now: float) -> None:
