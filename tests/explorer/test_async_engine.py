@@ -138,10 +138,30 @@ def test_a_cancelled_answer_is_aborted_and_the_others_go_on(loop, engine, tokeni
     assert loop.run(go()) == 0
 
 
-def test_it_sleeps_and_wakes(toy, loop, engine, tokenizer):
-    loop.run(engine.sleep())
-    loop.run(engine.wake())
-    assert ask(loop, engine, tokenizer, count=1, tag="awake")[1]
+@pytest.mark.parametrize("seeded", [True, False])
+def test_answers_in_flight_outlast_a_sleep_and_go_on_with_the_weights_loaded_after_it(
+    toy, loop, engine, tokenizer, tmp_path, seeded
+):
+    """On a CPU vLLM frees nothing, but its core is paused, and has to be resumed in the same order."""
+    old, new = changed(toy, 0.04), changed(toy, 0.06)
+    loop.run(engine.load(write_file(tmp_path, 1, old.items())))
+    file = write_file(tmp_path, 2, new.items())
+
+    async def a_turn_of_the_trainer_s():
+        await engine.sleep()
+        begun = engine.steps
+        late = await engine.submit(
+            [GenerationRequest("late", prompts_of(tokenizer, 1)[0], {"max_tokens": 8})]
+        )
+        await asyncio.sleep(0.5)
+        await engine.wake()
+        await asyncio.sleep(0.5)
+        assert engine.steps == begun and not late[0].done()
+        await engine.load(file)
+        assert (await late[0])[0].token_ids
+
+    prompts = prompts_of(tokenizer, 16)
+    check_change_in_mid_answer(toy, loop, engine, prompts, a_turn_of_the_trainer_s, (old, new), seeded)
 
 
 def test_a_dead_worker_is_told_to_whoever_waits(loop, engine, tokenizer):

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from explorer_job import BATCH, FakeMaker, job, says_once_that_it_lives
+from explorer_job import BATCH, FakeMaker, experience, job, says_once_that_it_lives
 from omegaconf import OmegaConf
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Group
 from trinity_compat.explorer.data.tasks import eval_stream, train_stream
 from trinity_compat.explorer.engine.weights import SharedDevice
 from trinity_compat.explorer.scheduling.loop import Explorer
@@ -75,17 +76,32 @@ class Maker(FakeMaker):
         self.device.done.append(f"{work.kind.partition(':')[0]} {work.step}")
 
 
-def explore(spec, device):
+class UnevenMaker(Maker):
+    """The last answer of each step takes as long as the others of several; a token needs the engines."""
+
+    def room(self):
+        return 4 * BATCH
+
+    async def groups(self, work, version, history):
+        for job_ in work.jobs:
+            left = 40 if work.kind == "train" and job_.task_no % BATCH == BATCH - 1 else 2
+            while left:
+                await asyncio.sleep(0.005)
+                left -= self.device.weights
+            parts = tuple(experience(run, version, max(version, *self.loaded, 0)) for run in range(job_.n))
+            key, step = f"h{history}/{work.kind}/{job_.task_no}", work.step_of(job_.task_no)
+            yield Group(key, job_.task_no, job_.task, step, parts, work.kind)
+
+
+def explore(spec, device, maker):
     buffer, config, tokenizer = open_buffer(spec.database_url), OmegaConf.create(spec.verl), make_tokenizer()
     scheduler = Scheduler(
         spec, buffer, train_stream(config, tokenizer, None), eval_stream(config, tokenizer, None)
     )
     shared = SharedDevice(DeviceTurn(buffer, "explorer"), Engines(device))
     heart = SimpleNamespace(check=lambda: None, state="")
-    maker = Maker(device)
-    asyncio.run(
-        Explorer(buffer, scheduler, maker, StepReporter(buffer, "explorer"), heart, device=shared).explore()
-    )
+    report = StepReporter(buffer, "explorer")
+    asyncio.run(Explorer(buffer, scheduler, maker(device), report, heart, device=shared).explore())
 
 
 def train(spec, buffer, device, *, first=1, validate=()):
@@ -115,11 +131,11 @@ def train(spec, buffer, device, *, first=1, validate=()):
         buffer.set_state("finished", True)
 
 
-def run(tmp_path, toy, **more):
-    sync = SyncSpec(timeout_s=600, directory=str(tmp_path / "sync"), **more.pop("sync", {}))
-    spec, buffer = job(tmp_path / "job", toy, steps=STEPS, sync=sync, mode="colocate")
+def run(tmp_path, toy, *, sync=None, maker=Maker, fields=None, **more):
+    sync = SyncSpec(timeout_s=600, directory=str(tmp_path / "sync"), **(sync or {}))
+    spec, buffer = job(tmp_path / "job", toy, steps=STEPS, sync=sync, mode="colocate", **(fields or {}))
     device = Device()
-    exploring = threading.Thread(target=explore, args=(spec, device), daemon=True)
+    exploring = threading.Thread(target=explore, args=(spec, device, maker), daemon=True)
     exploring.start()
     train(spec, buffer, device, **more)
     exploring.join(300)
@@ -166,6 +182,23 @@ def test_engines_and_trainer_never_use_the_device_at_once(tmp_path, toy, sync):
     assert [what for what in device.done if what.startswith("trained")] == [
         f"trained {step}" for step in range(1, STEPS + 1)
     ]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize(("interval", "limit"), [(1, None), (2, None), (1, 1)])
+def test_under_fully_async_the_trainer_s_turn_waits_for_a_step_and_not_for_the_longest_answers(
+    tmp_path, toy, keeps, interval, limit
+):
+    sync, fields = {"style": "fully_async", "interval": interval}, {"max_staleness": limit}
+    fields["partial_rollout"] = keeps
+    device = run(tmp_path, toy, sync=sync, maker=UnevenMaker, fields=fields, validate=(2, 3))
+    assert not device.clash
+    turns = [what for what in device.done if what.startswith(("trained", "validated"))]
+    assert turns == ["trained 1", "trained 2", "validated 2", "trained 3", "validated 3", "trained 4"]
+    buffer = open_buffer(f"sqlite:///{tmp_path}/job/experiences.db")
+    answers = [each for group in buffer.groups("train") for each in group.experiences]
+    assert any(each.max_model_version > each.min_model_version for each in answers) == keeps
+    assert buffer.depth()["trained"] == STEPS * BATCH
 
 
 def test_only_the_holder_can_give_a_turn_and_a_new_start_begins_with_the_explorer(tmp_path):

@@ -172,12 +172,12 @@ def test_an_engine_for_adapters_begins_with_one_of_zeros(started):
 def test_weights_that_no_version_brings_are_kept_in_the_host_s_memory_and_others_dropped(arguments, level):
     slept, made = [], AsyncEngine(EngineConfig(arguments, vocabulary=9))
 
-    async def sleep(level):
-        slept.append(level)
+    async def sleep(level, mode):
+        slept.append((level, mode))
 
     made._engine = SimpleNamespace(sleep=sleep)
     asyncio.run(made.sleep())
-    assert slept == [level]
+    assert slept == [(level, "keep")]
 
 
 def test_every_request_names_the_adapter_where_there_is_one():

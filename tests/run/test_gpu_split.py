@@ -64,6 +64,7 @@ def test_the_launch_s_gpus_are_split(words, sets, split):
 
 
 N = "trainer.n_gpus_per_node"
+V1 = ("trainer.use_v1=True",)
 SERVED = ("reward_model.enable=True", "reward_model.model.path=/m")
 TEACHERS = (
     "distillation.enabled=True",
@@ -136,12 +137,20 @@ def test_a_launch_s_offload_flags_hold_in_turns_where_the_trainer_has_room(
         ((), {"sets": (f"{ENGINES}=4",)}),
         ((), {"sets": ("mode=both",)}),
         ((), {"sets": ("synchronizer.sync_offset=2",)}),
-        ((), {"sets": ("synchronizer.sync_style=fully_async",)}),
+        ((), {"sets": ("synchronizer.sync_style=trainer_driven",)}),
+        ((), {"sets": ("synchronizer.sync_style=fully_async", "trinity_compat.partial_rollout=false")}),
         ((), {"sets": ("synchronizer.sync_method=nccl",)}),
         ((f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=4"), {}),
         (SERVED, {}),
         (TEACHERS, {}),
-        (("trainer.use_v1=True", "trainer.v1.trainer_mode=colocate_async"), {}),
+        (
+            (
+                *V1,
+                "trainer.v1.trainer_mode=separate_async",
+                "trainer.v1.separate_async.parameter_sync_step=1",
+            ),
+            {},
+        ),
         # Stock veRL ends at its first update: 8 ranks do not divide the mini-batch, and 4 do.
         (("data.train_batch_size=4", f"{ACTOR}.ppo_mini_batch_size=1", f"{ROLLOUT}.n=4"), {}),
     ],
@@ -153,9 +162,25 @@ def test_a_launch_is_split_where_something_asks_for_a_split_or_needs_one(words, 
 
 
 @pytest.mark.parametrize(
+    ("words", "sets"),
+    [
+        ((*V1, "trainer.v1.trainer_mode=colocate_async"), ()),
+        ((), ("synchronizer.sync_style=fully_async",)),
+        ((), ("synchronizer.sync_style=fully_async", "synchronizer.sync_offset=2")),
+    ],
+)
+def test_answers_that_outlast_a_change_of_weights_take_turns_too(words, sets):
+    spec = planned(f"{N}=8", *words, sets=sets, device="cuda").spec
+    assert (spec.mode, spec.sync.style, spec.partial_rollout) == ("colocate", "fully_async", True)
+    assert shares(spec.verl, device="cuda", mode="colocate", explorers=1) == {"trainer": 8}
+    assert planned(f"{N}=8", *words, sets=sets, device="cuda", mode="both").spec.mode == "both"
+
+
+@pytest.mark.parametrize(
     ("path", "value", "mode"),
     [
         (None, None, "colocate"),
+        ("synchronizer.sync_style", "fully_async", "colocate"),
         (ENGINES, 6, "both"),
         ("cluster.gpu_per_node", 4, "colocate"),
         ("mode", "colocate", "colocate"),

@@ -8,7 +8,13 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves
 from trinity_compat.launch.entrypoints import FULLY_ASYNC, ONE_STEP_OFF
 from trinity_compat.translate.rows import load_rows
-from trinity_compat.translate.verl_from_trinity import compat_of, sync_of, to_verl, total_steps_of
+from trinity_compat.translate.verl_from_trinity import (
+    compat_of,
+    sync_of,
+    takes_turns,
+    to_verl,
+    total_steps_of,
+)
 from trinity_compat.verl_config.pinned import pinned_release
 
 from .helpers import translated
@@ -260,6 +266,7 @@ def test_main_ppo_s_colocated_mode_runs_ahead_by_its_warm_up():
     sync = sync_of(config)
     assert (sync.style, sync.interval, compat_of(config)["staleness_threshold"]) == ("fully_async", 1, 1)
     assert to_verl(config)["data.train_batch_size"] == 64
+    assert takes_turns(config) and not takes_turns(translated(*SEPARATE)[1])
 
 
 @pytest.mark.parametrize("drawn", [1, 64])

@@ -192,6 +192,11 @@ class Buffer:
         self._read(work)
         return found
 
+    def has_ready(self, count: int) -> bool:
+        """Return whether ``count`` groups are ready for a step."""
+        bind = {"kind": "train", "count": count}
+        return bool(self._rows(queries.READY_UPTO, bind)[0][0] >= count)
+
     # -- the task stream ----------------------------------------------------------------------
 
     def missing_tasks(self, *, upto: int, limit: int) -> list[int]:

@@ -59,7 +59,7 @@ class AsyncLead:
 
     ``interval`` and ``offset`` count steps; a step trains what the trainer takes at once. ``staleness`` and
     ``partial`` are trinity_compat's staleness_threshold and partial_rollout, None where the style has no use
-    for them.
+    for them. ``in_turns``: both sides use the same GPUs, one after the other.
     ``sources``: the launch's keys for the interval, for ``staleness`` and for ``partial``.
     """
 
@@ -68,6 +68,7 @@ class AsyncLead:
     offset: int = 0
     staleness: float | None = None
     partial: bool | None = None
+    in_turns: bool = False
     sources: tuple[str, str, str] = ("", "", "")
 
 

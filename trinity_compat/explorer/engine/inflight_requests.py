@@ -41,7 +41,7 @@ class InflightRequests:
 
     @property
     def changes(self) -> bool:
-        """Return whether the weights are being replaced."""
+        """Return whether the weights are being replaced, or will be."""
         return not self._settled.is_set()
 
     async def submit(self, requests: Sequence[GenerationRequest]) -> list[asyncio.Future[list[Completion]]]:
@@ -52,6 +52,10 @@ class InflightRequests:
         for answer in answers:
             answer.add_done_callback(self._in_flight.discard)
         return answers
+
+    def hold(self) -> None:
+        """Submit no more before the next change of weights is over."""
+        self._settled.clear()
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:

@@ -209,10 +209,10 @@ class LocalEngine(Engine, Protocol):
         """Return each worker's answer, that of ``WeightReceiver.dtypes``."""
 
     async def sleep(self) -> None:
-        """Free the device's memory; nothing may be in flight. The weights are lost."""
+        """Free the device's memory. The weights are lost; answers in flight stop, and their tokens stay."""
 
     async def wake(self) -> None:
-        """Take the memory again. A version has to be loaded next."""
+        """Take the memory of the weights again. A version has to be loaded next: then the answers go on."""
 
 
 class _Waiting(NamedTuple):
@@ -353,6 +353,7 @@ class AsyncEngine:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._engine: Any = None
+        self._has_cache = True
         self.steps = self.owed = 0
 
     async def start(self) -> None:
@@ -421,16 +422,25 @@ class AsyncEngine:
             await self._engine.reset_prefix_cache(reset_running_requests=True)
             await self._engine.reset_encoder_cache()  # the vision tower's outputs
         finally:  # else requests in flight would never be answered, nor fail
-            await self._engine.resume_generation()
+            await self._resume()
         return answers
 
+    async def _resume(self) -> None:
+        """Go on with the answers; after a sleep vLLM does when the cache has its memory again."""
+        if self._has_cache:
+            await self._engine.resume_generation()
+        else:
+            await self._engine.wake_up(["kv_cache"])
+            self._has_cache = True
+
     async def sleep(self) -> None:
-        """Free the device's memory (vLLM's level 2); level 1 where more is held."""
-        await self._engine.sleep(level=1 if self._config.holds_more else 2)
+        """Free the device's memory (vLLM's level 2; level 1 where more is held); see LocalEngine."""
+        self._has_cache = False
+        await self._engine.sleep(level=1 if self._config.holds_more else 2, mode="keep")
 
     async def wake(self) -> None:
-        """Take the memory again; see LocalEngine."""
-        await self._engine.wake_up()
+        """Take the memory of the weights again; see LocalEngine."""
+        await self._engine.wake_up(["weights"])
 
     async def close(self) -> None:
         """End vLLM's processes."""

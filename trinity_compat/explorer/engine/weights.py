@@ -79,6 +79,11 @@ class SharedDevice:
         """Return whether it is the explorer's turn."""
         return self._turn.is_mine()
 
+    @property
+    def sleeps(self) -> bool:
+        """Return whether the engines sleep."""
+        return not self._awake
+
     async def use(self) -> bool:
         """Wake the engines; return whether they were asleep. Call in the explorer's turn only."""
         slept, self._awake = not self._awake, True

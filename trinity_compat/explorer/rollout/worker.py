@@ -190,7 +190,8 @@ class RolloutWorker:
         return (await answer)[0].prompt_logprobs
 
     async def sleep(self) -> None:
-        """Free the device; nothing may be in flight. The weights are lost."""
+        """Free the device. The weights are lost; answers in flight go on when others are loaded."""
+        self._requests_in_flight.hold()
         await cast(LocalEngine, self._engine).sleep()
 
     async def wake(self) -> None:

@@ -288,7 +288,7 @@ class RolloutWorkers:
         return await self._all("score", "scoring an answer by the engines", list(token_ids))
 
     async def sleep(self) -> None:
-        """Free every device. The weights are lost."""
+        """Free every device. The weights are lost; answers in flight go on when others are loaded."""
         await self._all("sleep", "taking the engines off the device")
 
     async def wake(self) -> None:

@@ -89,11 +89,29 @@ class Explorer:
                 # Read first: weights and tasks chosen after it belong to this history, or are not stored.
                 history = self._enter(self._scheduler.state.history)
                 self._store()
+                await self._continue_turn()
+                if await self._end_turn_early():
+                    continue
                 self._pool.refill()
                 if not await self._advance(history):
                     await self._rest(history)
             self._store()
             self._close(None)
+
+    async def _continue_turn(self) -> None:
+        """Go on with the answers that were kept over the trainer's turn, with its newest weights."""
+        newest = self._scheduler.state.latest
+        if self._device and self._device.sleeps and self._pool.busy and newest:
+            await self._weights.load(newest)
+
+    async def _end_turn_early(self) -> bool:
+        """Give the device away as soon as a step is stored, if the answers in flight go on afterwards."""
+        if not (self._device and self._scheduler.keeps_answers and self._pool.busy):
+            return False
+        if self._pool.evaluating or not self._scheduler.holds_a_step():
+            return False
+        await self._device.leave()
+        return True
 
     def _enter(self, history: int) -> int:
         """Enter a history. Weights from before a resume may be invalid: their numbers are given again."""

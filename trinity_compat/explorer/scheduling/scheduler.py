@@ -83,7 +83,7 @@ class Scheduler:
 
     ``whole``: a step begins and is stored as one, so that neither its batches nor what a kill leaves to be
     made depend on speed. ``by_room``: tasks are taken only as the engines have room, since other explorers
-    take them too.
+    take them too. ``keeps_answers``: those in flight may go on after the trainer's turn on a shared device.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class Scheduler:
                 self._sole_draws = SoleFilterDraws(buffer, self._filter, train.order, spec.sync)
         self.by_room = not self.whole and self.holder is not None
         self.versions = VersionSelector(spec, buffer, self._batch_size, index)
+        self.keeps_answers = self.versions.follows and spec.partial_rollout
         self._evaluation = evaluation
         self.stragglers = StragglerPolicy(spec, whole=self.whole)
         self._builder = WorkBuilder(spec, train, apart=self.versions.follows or not self.whole)
@@ -148,6 +149,10 @@ class Scheduler:
             each.role == "trainer" for each in self._buffer.participants()
         )
         return self._trainer_seen
+
+    def holds_a_step(self) -> bool:
+        """Return whether the trainer could train a step on what is stored, and requests no evaluation."""
+        return not self.state.evaluation and self._buffer.has_ready(self._batch_size)
 
     # -- evaluations that the trainer requests ------------------------------------------------------
 

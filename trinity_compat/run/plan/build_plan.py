@@ -264,11 +264,16 @@ def choose_mode(verl: VerlView, request: RunRequest, *, splits: bool) -> tuple[M
 
 
 def _as_stock(verl: VerlView, request: RunRequest) -> bool:
-    """Return whether the launch takes turns on its GPUs, and nothing asks for a split."""
+    """Return whether the launch takes turns on its GPUs, and nothing asks for a split.
+
+    In turns generation is ahead of training only with answers that outlast the trainer's turn.
+    """
     asked = {text.partition("=")[0] for text in request.options.sets} & {ENGINES, "mode"}
     sync = verl_from_trinity.sync_of(request.trinity)
     as_written = verl_from_trinity.takes_turns(request.trinity) and not asked
-    return as_written and (sync.style, sync.offset) == ("fixed", 0) and gpu_split.fits_turns(verl)
+    keeps = sync.style == "fully_async" and setting_of(request.trinity, "partial_rollout")
+    waits = (sync.style, sync.offset) == ("fixed", 0)
+    return as_written and (keeps or waits) and gpu_split.fits_turns(verl)
 
 
 def _needs_a_split(verl: VerlView, request: RunRequest) -> bool:

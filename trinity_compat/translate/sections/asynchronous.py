@@ -317,7 +317,7 @@ def _v1(view: LaunchView, mode: str) -> LaunchView:
         "fully_async", staleness=_at_least_0(view, warmup, 1), partial=True, sources=("", warmup, MODE)
     )
     if mode == COLOCATE:
-        return ppo.view(ahead)
+        return ppo.view(replace(ahead, in_turns=True))
     batch, parts = view.integer(BATCH), view.size(SYNC_STEP)
     if batch < 1 or batch % parts:
         raise view.refused(BATCH, f"{view.written(BATCH)} is not divisible by {SYNC_STEP}={parts}")

@@ -179,7 +179,8 @@ def takes_turns(view: LaunchView) -> bool:
 
     It splits them too where the launch, or an option, asks for that or needs it.
     """
-    asked = view.options.rollout_gpus is not None or view.options.sync_offset or view.published or view.ahead
+    beside = view.ahead is not None and not view.ahead.in_turns
+    asked = view.options.rollout_gpus is not None or view.options.sync_offset or view.published or beside
     served = own_gpus(view) or view.flag(REWARD_MODEL) or view.flag(TEACHERS)
     if asked or served or math.prod(view.cluster) < 2:
         return False
