@@ -15,6 +15,7 @@ from trinity_compat.run.plan.known_models import stand_in
 MODES = [
     "stock veRL, lockstep",
     "turns on all GPUs",
+    *(f"fully_async in turns, staleness {limit}" for limit in (1, 2, 3)),
     "split, offset 0",
     "split, offset 1",
     "veRL's one_step_off_policy",
@@ -66,7 +67,9 @@ def test_a_command_repeats_what_advise_was_given(script):
 
 def test_the_fastest_mode_says_that_it_does_not_fit(script):
     assert "by the estimate below it does not fit" in told(script(), "--card-gb", 20)
-    assert "by the estimate below" not in told(script(), "--card", "H200")
+    fits = told(script(), "--card", "H200")
+    assert "by the estimate below" not in fits
+    assert re.search(r"fastest here: fully_async.* steps old, so that it may learn otherwise: trinity", fits)
 
 
 def test_splits_that_cannot_run_say_why(script):
@@ -83,7 +86,8 @@ def test_one_gpu_has_no_split(script):
     assert found["turns on all GPUs"]["refused"] is None
     assert found["split, offset 1"]["refused"] == "one GPU has no second side"
     (line,) = re.findall("(?m)^split, .*$", told(script(), "--gpus", 1))
-    assert line == f"{'; '.join(MODES[2:])} cannot run here: one GPU has no second side"
+    beside = [mode for mode in MODES[2:] if "in turns" not in mode]
+    assert line == f"{'; '.join(beside)} cannot run here: one GPU has no second side"
 
 
 def test_gpus_are_laid_out_in_nodes_of_eight(script):

@@ -1,5 +1,7 @@
 """Three lines of a dry run: the plan's use of its GPUs, the fastest mode, and the assumptions."""
 
+import re
+
 from advise_launch import ARR, LAUNCH
 
 from trinity_compat.run import advice, dry_run
@@ -45,14 +47,21 @@ def test_a_plan_that_waits_is_told_what_is_faster(tmp_path):
 def test_turns_that_have_not_run_on_so_many_gpus_say_so(tmp_path):
     long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}  # training takes most of a step
     _, (_, faster, _) = lines(tmp_path, mode="both", **long)
-    assert "`--mode colocate` (not run on 8 GPUs yet: docs/gpu.md)" in faster
+    assert "`--mode colocate " in faster and faster.endswith("` (not run on 8 GPUs yet: docs/gpu.md)")
 
 
 def test_a_plan_that_is_the_fastest_is_told_so(tmp_path):
     long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}
-    _, (uses, faster, _) = lines(tmp_path, **long)
-    assert uses.endswith("on 8 GPUs in turns")
+    _, (uses, faster, _) = lines(tmp_path, "synchronizer.sync_style=fully_async", **long)
+    assert uses.endswith("steps stale, on 8 GPUs in turns")
     assert "no other mode of `run` on these GPUs" in faster
+
+
+def test_a_plan_in_lockstep_is_told_of_answers_that_outlast_turns_and_how_stale_they_are(tmp_path):
+    long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}
+    _, (uses, faster, _) = lines(tmp_path, **long)
+    assert uses.endswith(" a step, on 8 GPUs in turns")
+    assert re.match(r"faster +fully_async in turns, staleness \d: .* steps stale: `--set ", faster)
 
 
 def test_a_plan_ahead_of_its_weights_says_how_stale_it_is(tmp_path):

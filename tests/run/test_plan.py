@@ -658,7 +658,6 @@ def test_a_folder_for_temporary_files_that_cannot_be_used_is_not_passed_on(monke
     assert Path(tempfile.gettempdir()) != Path("/proc")
 
 
-
 def test_an_unknown_log_level_is_refused():
     with pytest.raises(UserError, match=r"log\.level=loud"):
         planned(sets=("log.level=loud",))

@@ -164,8 +164,10 @@ def fastest(advice: Advice) -> ModeAdvice | None:
 def _conclusion(best: ModeAdvice, advice: Advice) -> str:
     share = of_stock(best, advice) or 1.0
     than_stock = f"{share:.2f} of stock's step" if share < 1 else f"no faster than stock ({share:.2f})"
+    age = best.prediction.staleness if best.prediction else 0.0
+    stale = f"; answers are {age:.1f} steps old, so that it may learn otherwise" if age else ""
     too_large = "; by the estimate below it does not fit" if best.memory and best.memory.problems else ""
-    return f"fastest here: {best.name}, {than_stock}{too_large}: {command(best, advice)}"
+    return f"fastest here: {best.name}, {than_stock}{stale}{too_large}: {command(best, advice)}"
 
 
 def _modes(advice: Advice) -> Table:

@@ -37,6 +37,7 @@ from trinity_compat.run.plan.verl_view import ROLLOUT
 from trinity_compat.synchronizer.policy import explorer_interval, trainer_interval
 
 STOCK, COLOCATE, ONE_STEP_OFF = "stock veRL, lockstep", "turns on all GPUs", "veRL's one_step_off_policy"
+FOLLOWS = "fully_async"
 _SEARCHED = 8  # splits that are simulated at most
 _SEARCH_STEPS = 4
 _PLANNED = 64  # splits that are planned at most
@@ -149,7 +150,8 @@ def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> It
     best = report.fastest(advised)
     if best and best.prediction and best.prediction.step_s < _SHORTER * now.step_s:
         given = " ".join(best.settings or ())
-        untried = f" ({_unproven(modes)})" if best.name == COLOCATE and modes.gpus > 1 else ""
+        in_turns = best.schedule is not None and best.schedule.in_turns
+        untried = f" ({_unproven(modes)})" if in_turns and not own.in_turns and modes.gpus > 1 else ""
         yield f"faster    {best.name}: about {_use(best.prediction)}: `{given}`{untried}"
     else:
         which = (
@@ -246,12 +248,12 @@ class _Modes:
             ]
         return sets
 
-    def in_turns(self) -> tuple[RunSpec | None, str]:
-        """Return the plan of mode colocate, or the reason why there is none."""
+    def in_turns(self) -> RunSpec | None:
+        """Return the plan of mode colocate; None where there is none."""
         try:
-            return self.plan("colocate", self.settings("fixed")), ""
-        except UserError as error:
-            return None, error.message
+            return self.plan("colocate", self.settings("fixed"))
+        except UserError:
+            return None
 
     def words(self, mode: str) -> tuple[str, ...]:
         """Return the option that a mode needs; none for that of the launch's plan."""
@@ -305,25 +307,10 @@ def _side_by_side(
     modes: _Modes, facts: _Facts, name: str, seed: int, *, own: Schedule | None = None
 ) -> Advice:
     """Return every mode at its fastest split, or at the split of ``own``."""
-    turns, why = modes.in_turns()
+    turns = modes.in_turns()
     in_turns = replace(facts, utilization=estimates.utilization((turns or modes.base).verl))
     stock = _stock(modes, in_turns, seed, _width(turns or modes.base))
-    found = [stock]
-    if turns:
-        assert stock.schedule
-        schedule = replace(stock.schedule, name=COLOCATE, engines=_engines(turns), width=_width(turns))
-        settings = (*modes.words("colocate"), *_as_words(modes.settings("fixed")))
-        found.append(
-            ModeAdvice(
-                COLOCATE,
-                settings,
-                schedule,
-                _simulated(in_turns, schedule, seed, turn_s=_turn_s(facts, turns)),
-                memory=in_turns.memory(schedule, None if turns.offloads else turns.verl),
-            )
-        )
-    else:
-        found.append(ModeAdvice(COLOCATE, modes.words("colocate"), why=why))
+    found = [stock, *_turn_modes(modes, in_turns, seed)]
     rows, splits = _split_modes(modes, facts, seed, own)
     untried = [f"{COLOCATE}: {_unproven(modes)}"] if turns and modes.gpus > 1 else []
     return Advice(
@@ -336,6 +323,25 @@ def _side_by_side(
         (*facts.assumptions, *untried),
         seed,
     )
+
+
+def _turn_modes(modes: _Modes, facts: _Facts, seed: int) -> Iterator[ModeAdvice]:
+    """Yield each mode in turns, or `run`'s refusal of it."""
+    named = [(COLOCATE, Schedule(COLOCATE, 1, 1, 1, in_turns=True), modes.settings("fixed"))]
+    for limit in _STALENESS:
+        title, sets = f"{FOLLOWS} in turns, staleness {limit}", modes.settings(FOLLOWS, 0, limit)
+        named.append((title, Schedule(title, 1, 1, 1, in_turns=True, follows=True, staleness=limit), sets))
+    for title, schedule, sets in named:
+        words = (*modes.words("colocate"), *_as_words(sets))
+        try:
+            spec = modes.plan("colocate", sets)
+        except UserError as error:
+            yield ModeAdvice(title, words, why=error.message)
+            continue
+        placed = replace(schedule, engines=_engines(spec), width=_width(spec), trainer=modes.gpus)
+        found = _simulated(facts, placed, seed, turn_s=_turn_s(facts, spec))
+        memory = facts.memory(placed, None if spec.offloads else spec.verl)
+        yield ModeAdvice(title, words, placed, found, memory=memory)
 
 
 def _stock(modes: _Modes, facts: _Facts, seed: int, width: int) -> ModeAdvice:
@@ -363,7 +369,7 @@ def of_stock(spec: RunSpec, source: Source, options: RunOptions) -> float | None
     modes, facts = _Modes(source, options, spec, gpus_of(spec)), _facts(spec, Question())
     turn_s = _turn_s(facts, spec) if own.in_turns else 0.0
     now = _simulated(facts, own, SEED, turn_s=turn_s)
-    turns = modes.in_turns()[0] or spec
+    turns = modes.in_turns() or spec
     facts = replace(facts, utilization=estimates.utilization(turns.verl))
     stock = _stock(modes, facts, SEED, _width(turns)).prediction
     assert stock
@@ -449,7 +455,7 @@ def _with_split(
         yield title, sets, Schedule(title, 1, 1, 1, offset=offset), (*both, *_as_words(sets))
     yield ONE_STEP_OFF, [], Schedule(ONE_STEP_OFF, 1, 1, 1, offset=1, together=True), None
     for limit in _STALENESS:
-        title, sets = f"fully_async, staleness {limit}", modes.settings("fully_async", 0, limit)
+        title, sets = f"{FOLLOWS}, staleness {limit}", modes.settings(FOLLOWS, 0, limit)
         schedule = Schedule(title, 1, 1, 1, follows=True, staleness=limit)
         yield title, sets, schedule, (*both, *_as_words(sets))
 
