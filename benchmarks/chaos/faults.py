@@ -133,11 +133,11 @@ def restore_checkpoint(job: Job) -> None:
 
 
 def truncate_weights(job: Job) -> None:
-    """Truncate the weights that the stopped trainer has announced just now, and let it go on."""
+    """Truncate the weights that the stopped trainer will announce next, and let it go on."""
     (trainer,) = job.at_point() or [None]
     if trainer is None:
         raise Stuck("it ended before the point")
-    truncated(max(weights_of(job).rglob("*"), key=lambda file: file.stat().st_mtime_ns))
+    truncated(max(weights_of(job).glob("v*/part-*"), key=lambda file: file.stat().st_mtime_ns))
     trainer.resume()
 
 
@@ -272,7 +272,7 @@ FAULTS = (
         codes=(2,),
         repair=restore_checkpoint,
     ),
-    Fault("weights truncated", truncate_weights, "error: ", stop_at="after publish:4"),
+    Fault("weights truncated", truncate_weights, "not what was published", stop_at="after weights:4"),
     Fault(
         "lock files deleted",
         lambda job: [delete_locks(job), second_start(job)],
