@@ -6,7 +6,9 @@ import pytest
 import yaml
 from test_plan import planned, source
 
+from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
+from trinity_compat.run.plan import refusals
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.source import RunOptions
 
@@ -85,6 +87,15 @@ def test_the_size_of_tensorrt_s_experts_goes_with_its_engine(experts):
     assert value_at(made.spec.verl, f"{ROLLOUT}.moe_tensor_parallel_size") == 1
     (said,) = [note for note in made.notes if "runs vLLM in its place" in note]
     assert said.endswith("left out: moe_tensor_parallel_size=4")
+
+
+def test_experts_that_tensorrt_cannot_split_are_refused(tmp_path):
+    words = (f"{TP}=8", f"{ROLLOUT}.name=trtllm", f"+{ROLLOUT}.moe_tensor_parallel_size=4", f"{EP}=4")
+    verl = planned(EIGHT, *words, device="cuda").spec.verl
+    with pytest.raises(
+        UserError, match=r"moe_tensor_parallel_size=4 cannot be run decoupled: veRL wants .* 16, to"
+    ):
+        refusals.check(verl, {}, cwd=tmp_path)
 
 
 def test_a_size_that_no_engine_of_the_launch_takes_stays_for_verl_to_refuse():

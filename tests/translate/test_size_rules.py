@@ -99,6 +99,17 @@ BROKEN = [
         "may be 1, 2, 4, 8, 16, 32, 64",
     ),
     (
+        {
+            f"{ROLLOUT}.name": "trtllm",
+            f"{ROLLOUT}.tensor_model_parallel_size": 4,
+            f"{ROLLOUT}.expert_parallel_size": 4,
+            f"+{ROLLOUT}.moe_tensor_parallel_size": 2,
+        },
+        f"+{ROLLOUT}.moe_tensor_parallel_size=2",
+        "is 8, not actor_rollout_ref.rollout.tensor_model_parallel_size=4, and veRL refuses to start",
+        "leave one of the two out",
+    ),
+    (
         {f"{ACTOR}.ppo_micro_batch_size": 8},
         f"{ACTOR}.ppo_micro_batch_size=8",
         "are both set",
@@ -213,6 +224,12 @@ def test_sizes_that_stock_refuses_are_an_error_with_line_and_sizes(changed, line
         # two GPUs share a row, so that four ranks hold 32 answers of an update
         {SP: 2, f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 32},
         DYNAMIC | {SP: 2, f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 1024},
+        {
+            f"{ROLLOUT}.name": "trtllm",
+            f"{ROLLOUT}.tensor_model_parallel_size": 8,
+            f"{ROLLOUT}.expert_parallel_size": 4,
+            f"+{ROLLOUT}.moe_tensor_parallel_size": 2,
+        },
         DYNAMIC | {f"{ACTOR}.ppo_mini_batch_size": 128},
         DYNAMIC | {f"{ACTOR}.ppo_mini_batch_size": 48, "trainer.balance_batch": False},
     ],
@@ -293,6 +310,7 @@ SOURCES = {
     "workers/engine_workers.py:616": "actor.use_dynamic_bsz == self.config.rollout.log_prob_use_dynamic_bsz",
     "workers/engine/megatron/transformer_impl.py": "assert self.engine_config.use_mbridge",
     "single_controller/ray/base.py": "total_available_gpus < total_required_gpus",
+    "workers/config/rollout.py": "self.moe_tensor_parallel_size * self.expert_parallel_size ==",
     "models/transformers/monkey_patch.py": "num_attention_heads % ulysses_sp_size == 0",
 }
 

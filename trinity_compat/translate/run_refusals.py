@@ -209,6 +209,9 @@ def _conditional(value: Value) -> Iterator[Refusal]:
     if (ranks := _ranks(value)) is not None:
         why = f"veRL wants tensor_model_parallel_size × data_parallel_size there, which is {ranks}"
         yield Refusal(EXPERT_PARALLEL, why, f"write {EXPERT_PARALLEL}={ranks}", off=(None, 0, 1, ranks))
+    if split := uneven_experts(value, _ROLLOUT):
+        why = f"veRL wants this size × expert_parallel_size, {split}, to be tensor_model_parallel_size"
+        yield Refusal(f"{_ROLLOUT}.{MOE_TENSOR_PARALLEL}", why, "leave one of the two out", off=(None, 1))
     metric = "algorithm.filter_groups.metric"
     if value("algorithm.filter_groups.enable"):
         if value(metric) == "seq_final_reward" and value("algorithm.use_kl_in_reward"):
@@ -229,6 +232,19 @@ def _ranks(value: Value) -> int | None:
     if value(f"{_ROLLOUT}.name") == "trtllm" or not all(isinstance(size, int) for size in sizes):
         return None
     return math.prod(size for size in sizes if isinstance(size, int))
+
+
+def uneven_experts(value: Value, section: str) -> int:
+    """Return the workers over which TensorRT-LLM would split experts in both ways, 0 where veRL takes them.
+
+    Source: ``RolloutConfig.__post_init__`` (workers/config/rollout.py).
+    """
+    if value(f"{section}.name") != "trtllm":
+        return 0
+    sizes = [value(f"{section}.{name}") for name in (MOE_TENSOR_PARALLEL, "expert_parallel_size")]
+    given = [size for size in sizes if isinstance(size, int) and size > 1]
+    workers = math.prod(given) if len(given) == len(sizes) else 0
+    return workers if workers != value(f"{section}.tensor_model_parallel_size") else 0
 
 
 def unknown_manager(value: Value) -> bool:

@@ -19,6 +19,7 @@ from trinity_compat.common.training_engines import ULYSSES, TrainingEngine, engi
 from trinity_compat.translate import micro_batch_sizes
 from trinity_compat.translate.launch_view import NODES, PER_NODE
 from trinity_compat.translate.micro_batch_sizes import DYNAMIC, MicroBatchSize, Value
+from trinity_compat.translate.run_refusals import MOE_TENSOR_PARALLEL, uneven_experts
 from trinity_compat.translate.update_steps import BATCH
 
 _ARR = "actor_rollout_ref"
@@ -370,6 +371,16 @@ def _heads_of_engines(of: SizesOfLaunch) -> Broken:
         )
 
 
+def _experts_of_engines(of: SizesOfLaunch) -> Broken:
+    if workers := uneven_experts(of.value, _ROLLOUT):
+        keys = tuple(f"{_ROLLOUT}.{name}" for name in (MOE_TENSOR_PARALLEL, "expert_parallel_size"))
+        yield BrokenRule(
+            (*keys, _TP),
+            f"{of.product(*keys)} is {workers}, not {of.written(_TP)}, and veRL refuses to start",
+            "leave one of the two out",
+        )
+
+
 def _roles(of: SizesOfLaunch) -> tuple[str, ...]:
     """Return the models that veRL trains or computes with."""
     needed = {size.role for size in micro_batch_sizes.sizes(of.value)}
@@ -419,5 +430,6 @@ RULES = (
     SizeRule("workers/engine/megatron/transformer_impl.py:191", "0.8.0", _with_mbridge),
     SizeRule("single_controller/ray/base.py:239", "0.2.0", _visible_gpus),
     SizeRule("models/transformers/monkey_patch.py:343", "0.4.1", _heads_of_sequences),
+    SizeRule("workers/config/rollout.py:312", "0.8.0", _experts_of_engines),
     SizeRule(VLLMS_HEADS, "0.2.0", _heads_of_engines),
 )

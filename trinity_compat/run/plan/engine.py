@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from trinity_compat.common.nested import section_at, value_at
 from trinity_compat.run.plan.verl_view import ROLLOUT, Step, VerlView
@@ -11,6 +12,7 @@ from trinity_compat.translate.run_refusals import (
     EXPERT_PARALLEL,
     MOE_TENSOR_PARALLEL,
     OTHER_ENGINES,
+    uneven_experts,
 )
 from trinity_compat.translate.sections.gpus import halvings
 
@@ -31,7 +33,7 @@ def on_vllm(verl: VerlView, section: str = ROLLOUT, who: str = "the explorer") -
     that engine alone. ``section`` is the engine's, ``who`` its owner in messages.
     """
     name = value_at(verl.tree, f"{section}.name")
-    if name not in OTHER_ENGINES:
+    if name not in OTHER_ENGINES or uneven_experts(partial(value_at, verl.tree), section):  # which is refused
         return verl, []
     line = f"{section}.name={name}: {who} runs vLLM in its place"
     dropped = _own_arguments(verl, section, str(name).removesuffix("_async"))
