@@ -160,3 +160,16 @@ def test_a_script_that_launches_nothing_ends_with_2(capsys, tmp_path):
     path.write_text("echo hi\n")
     code, out, _ = run(capsys, str(path))
     assert code == 2 and "no training main is launched" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "main"),
+    [
+        ("data.gen_batch_size=64 trainer.use_v1=true", "verl.trainer.main_ppo"),
+        ("data.gen_batch_size=64 reward_model.overlong_buffer.enable=True", "recipe.dapo.main_dapo"),
+    ],
+)
+def test_a_main_of_the_users_is_taken_for_the_one_that_is_translated(capsys, tmp_path, words, main):
+    (tmp_path / "run.sh").write_text(f"python3 mine.py algorithm.adv_estimator=grpo {words}\n")
+    _, out, _ = run(capsys, str(tmp_path / "run.sh"), "--format", "json")
+    assert [launch["taken_for"] for launch in json.loads(out)["launches"]] == [main]

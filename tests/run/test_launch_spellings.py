@@ -279,3 +279,12 @@ def test_a_job_for_another_cluster_is_refused_before_anything_is_executed(stock)
     stock.script.write_text(f"true\nRAY_ADDRESS=http://far:8265 ray job submit -- python3 {MAIN}\n")
     with pytest.raises(UserError, match=r"run\.sh:2: ray job submit --address http://far:8265"):
         intercept_check.check(str(stock.script), (), stock.environ)
+
+
+def test_a_main_of_the_users_is_to_be_taken_for_the_one_that_is_translated(tmp_path):
+    script = tmp_path / "run.sh"
+    keys = "algorithm.adv_estimator=grpo data.gen_batch_size=64 trainer.use_v1=true"
+    script.write_text(f"python3 mine.py {keys}\n")
+    with pytest.raises(UserError) as refused:
+        intercept_check.check(str(script), (), dict(os.environ))
+    assert "--main mine=verl.trainer.main_ppo" in str(refused.value.hint)

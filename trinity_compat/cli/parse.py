@@ -23,6 +23,7 @@ from trinity_compat.common.redaction import hidden, shown
 from trinity_compat.launch import EnvRef, Launch, Reading, Word, merged, read_argv, read_script, read_text
 from trinity_compat.launch.bash.traced_text import open_source
 from trinity_compat.launch.environment import unused_variables
+from trinity_compat.verl_config import settled
 
 
 @click.command()
@@ -67,7 +68,8 @@ def command(
     else:
         reading = read_script(script, cwd=cwd, env=environment, args=args, mains=known_mains)
     unused = unused_variables(reading, os.environ, environment)
-    reading = replace(reading, diagnostics=(*reading.diagnostics, *unused))
+    launches = tuple(settled(launch, cwd) for launch in reading.launches)
+    reading = replace(reading, launches=launches, diagnostics=(*reading.diagnostics, *unused))
     if form == "json":
         click.echo(json.dumps(as_json(reading)))
     else:

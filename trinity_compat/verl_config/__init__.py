@@ -8,6 +8,7 @@ from trinity_compat.verl_config.effective import (
     effective_config,
     infer_version,
     recompose,
+    settled,
     version_sensitive,
 )
 from trinity_compat.verl_config.from_yaml import config_from_yaml
@@ -30,6 +31,7 @@ __all__ = [
     "hydra_flags",
     "infer_version",
     "recompose",
+    "settled",
     "upgrade",
     "version_sensitive",
 ]

@@ -157,6 +157,14 @@ def _read_launch(launch: Launch, root: Path | None, fork_config: bool = False) -
     return min(read, as_ppo, key=_fewest_refused)
 
 
+def settled(launch: Launch, root: Path | None = None) -> Launch:
+    """Return ``launch`` as taken for the main that it is composed as; as it is where that cannot be told."""
+    try:
+        return _read_launch(launch, root, fork_config=True).launch if launch.main else launch
+    except UserError:
+        return launch
+
+
 def _fewest_refused(read: ReadLaunch) -> int:
     """Return how many keys the release that fits best refuses."""
     return min(len(keys) for keys in fit_releases(read).misfits.values())

@@ -14,6 +14,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.launch import Launch, Start, entrypoints, ray_submit, read_script
 from trinity_compat.launch.bash.wrappers.programs import ELSEWHERE
 from trinity_compat.run.script import shim
+from trinity_compat.verl_config import settled
 
 _ANYWHERE = Path("/trinity-compat-run")  # placeholder for the folder of a run
 
@@ -31,7 +32,7 @@ def check(
     """
     launches = launches_of(script, arguments, environ, mains)
     for launch in launches:
-        _refuse_untranslated(launch, mains)
+        _refuse_untranslated(settled(launch), mains)
         _refuse_unreachable(launch)
     return programs_of(launches)
 
