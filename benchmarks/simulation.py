@@ -295,7 +295,7 @@ class MemoryBuffer:
         return self.generation
 
     def participants(self) -> list[Any]:
-        return [SimpleNamespace(role="trainer")]
+        return [SimpleNamespace(role="trainer", state="running")]
 
     def glance(self) -> BufferState:
         return BufferState(

@@ -1,4 +1,4 @@
-"""Engines with GPUs of their own: the memory that they take, and the time that GPUs have nothing to do."""
+"""Memory that engines with GPUs of their own take."""
 
 from pathlib import Path
 
@@ -83,25 +83,6 @@ def test_a_yaml_by_hand_means_what_it_says():
     config = yaml.safe_load(HAND)
     made = make_plan(config, RunOptions(), cwd=Path("/work"), device="cuda")
     assert memory(made) == 0.3
-
-
-@pytest.mark.parametrize(
-    ("words", "options", "share"),
-    [
-        ((EIGHT,), {"mode": "both"}, "50 %"),
-        ((EIGHT,), {"sets": (f"{ENGINES}=6",)}, "25 to 75 %"),
-        ((EIGHT, "trainer.nnodes=2"), {"mode": "both"}, "50 %"),
-        # 4 for generation, 2 for the reward model and 2 for training
-        ((EIGHT, "reward_model.enable=True", "reward_model.model.path=/m"), {}, "25 to 75 %"),
-    ],
-)
-def test_the_share_of_idle_time_is_told_with_the_ways_that_there_are(words, options, share):
-    (line,) = told(planned(*words, device="cuda", **options), "idle while the other side works")
-    assert f"works, {share} of all GPU time; `--set synchronizer.sync_offset=" in line
-    # Turns are for two sides.
-    assert ("--mode colocate" in line) == (not any("reward_model" in word for word in words))
-    where = "16 GPUs of 2 machines" if "trainer.nnodes=2" in words else "8 GPUs"
-    assert (f"(not run on {where} yet: docs/gpu.md)" in line) == ("--mode colocate" in line)
 
 
 HAND = """

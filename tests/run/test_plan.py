@@ -768,20 +768,6 @@ def test_in_turns_both_sides_have_every_gpu_of_the_machine(width, used):
     assert any(f"8 GPUs in turns: {8 // used} engine(s) of {used}" in note for note in made.notes)
 
 
-@pytest.mark.parametrize(
-    ("sets", "told"),
-    [
-        ((), True),
-        (("synchronizer.sync_offset=2",), False),
-        (("synchronizer.sync_style=trainer_driven",), False),
-    ],
-)
-def test_a_split_that_leaves_each_side_idle_in_turn_is_told(sets, told):
-    made = planned(sets=("trainer.n_gpus_per_node=8", *sets), device="cuda", mode="both")
-    assert any("idle while the other side works" in note for note in made.notes) == told
-    assert not any("idle while" in note for note in planned(sets=sets).notes)  # a CPU has no shares
-
-
 def test_what_a_run_leaves_out_is_told_with_its_place():
     made, _ = source("actor_rollout_ref.rollout.prometheus.enable=True")
     (told,) = [note for note in made.notes if "is left out" in note]

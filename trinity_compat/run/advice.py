@@ -5,7 +5,7 @@ Every mode is planned as `run` would plan it, so a split that cannot run is refu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,10 +39,10 @@ from trinity_compat.synchronizer.policy import explorer_interval, trainer_interv
 STOCK, COLOCATE, ONE_STEP_OFF = "stock veRL, lockstep", "turns on all GPUs", "veRL's one_step_off_policy"
 FOLLOWS = "fully_async"
 _SEARCHED = 8  # splits that are simulated at most
-_SEARCH_STEPS = 4
+SEARCH_STEPS = 4
 _PLANNED = 64  # splits that are planned at most
 _MOST_GPUS = 4096
-_SHORTER = 0.97  # of a step, for a mode to be called faster
+SHORTER = 0.97  # of a step, for a mode to be called faster
 _DEFAULT_MEAN = 3 / 16  # of the longest answer, where no lengths are given
 _STALENESS = (1, 2, 3)
 _FITTED, _SLOWEST = 16, 1e9  # bisections of a factor of time, and the largest one
@@ -69,7 +69,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class Facts:
     """A launch as the simulation takes it, with the sentences that say where the numbers come from."""
 
     work: Workload
@@ -122,36 +122,34 @@ def advise(source: Source, options: RunOptions, question: Question, *, name: str
     _refuse_without_answers(base)
     if (gpus := gpus_of(base)) > _MOST_GPUS:
         raise UserError(f"{gpus} GPUs: advise is for {_MOST_GPUS} at most", hint="--gpus N gives fewer")
-    modes = _Modes(source, options, base, gpus)
-    facts = _facts(base, question)
+    modes = Modes(source, options, base, gpus)
+    facts = facts_of(base, question)
     return _side_by_side(modes, facts, name, question.seed)
 
 
 def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> Iterator[str]:
     """Yield three lines for a dry run: the plan's use of its GPUs, the fastest mode, and the assumptions.
 
-    Every mode is taken at the plan's own split. A plan with one side, or with a style that is not simulated,
-    has no such lines.
+    Every mode is taken at the plan's own split. A plan that is not `predictable` has no such lines.
     """
-    own = schedule_of(spec)
-    if own is None or spec.device != "cuda" or spec.rows or spec.mode not in ("both", "colocate"):
+    if (own := predictable(spec)) is None:
         return
     question = Question()
-    modes = _Modes(source, options, spec, gpus_of(spec))
+    modes = Modes(source, options, spec, gpus_of(spec))
     try:
-        facts = _facts(spec, question)
+        facts = facts_of(spec, question)
         advised = _side_by_side(modes, facts, name, question.seed, own=own)
     except UserError as error:
         yield f"uses      not predicted: {error.message}"
         return
-    turn_s = _turn_s(facts, spec) if own.in_turns else 0.0
-    now = _simulated(facts, own, question.seed, turn_s=turn_s)
-    yield f"uses      about {_use(now)}, on {_place(own)}"
+    turn_s = turn_s_of(facts, spec) if own.in_turns else 0.0
+    now = simulated(facts, own, question.seed, turn_s=turn_s)
+    yield f"uses      about {_use(now)}, on {place(own)}"
     best = report.fastest(advised)
-    if best and best.prediction and best.prediction.step_s < _SHORTER * now.step_s:
+    if best and best.prediction and best.prediction.step_s < SHORTER * now.step_s:
         given = " ".join(best.settings or ())
         in_turns = best.schedule is not None and best.schedule.in_turns
-        untried = f" ({_unproven(modes)})" if in_turns and not own.in_turns and modes.gpus > 1 else ""
+        untried = f" ({unproven(modes)})" if in_turns and not own.in_turns and modes.gpus > 1 else ""
         yield f"faster    {best.name}: about {_use(best.prediction)}: `{given}`{untried}"
     else:
         which = (
@@ -166,11 +164,19 @@ def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> It
     )
 
 
-def _unproven(modes: _Modes) -> str:
+def predictable(spec: RunSpec) -> Schedule | None:
+    """Return the schedule of a plan with both sides on GPUs; None for another, and for one not simulated."""
+    both = spec.device == "cuda" and not spec.rows and spec.mode in ("both", "colocate")
+    return schedule_of(spec) if both else None
+
+
+def unproven(modes: Modes) -> str:
+    """Return a note on turns on the launch's GPUs."""
     return gpu_split.unproven(modes.gpus, int(value_at(modes.base.verl, "trainer.nnodes") or 1))
 
 
-def _place(own: Schedule) -> str:
+def place(own: Schedule) -> str:
+    """Return the GPUs of a schedule in words."""
     in_turns = "1 GPU" if own.gpus == 1 else f"{own.gpus} GPUs"
     return f"{in_turns} in turns" if own.in_turns else f"{report.gpus(own)} GPUs"
 
@@ -216,8 +222,11 @@ def gpus_of(spec: RunSpec) -> int:
     return found["trainer"] + found.get("explorer", 0)
 
 
+Split = tuple[int, int, int, str]  # engines, GPUs of each, GPUs of the trainer, the reason against it
+
+
 @dataclass(frozen=True, slots=True)
-class _Modes:
+class Modes:
     """Plans of a launch in each mode. ``gpus``: of both sides."""
 
     source: Source
@@ -266,8 +275,8 @@ class _Modes:
         except UserError:
             return self.base
 
-    def splits(self, width: int) -> list[tuple[int, int, int, str]]:
-        """Return (engines, GPUs of each, trainer's GPUs, reason against it) of every split.
+    def splits(self, width: int) -> list[Split]:
+        """Return every split.
 
         Engines have ``width`` GPUs. Of more than `_PLANNED` splits evenly spaced ones.
         """
@@ -300,89 +309,76 @@ def _width(spec: RunSpec) -> int:
     return engine_width(section_at(spec.verl, ROLLOUT), "cuda")
 
 
-Simulate = Callable[[Schedule], Prediction]
-
-
-def _side_by_side(
-    modes: _Modes, facts: _Facts, name: str, seed: int, *, own: Schedule | None = None
-) -> Advice:
+def _side_by_side(modes: Modes, facts: Facts, name: str, seed: int, *, own: Schedule | None = None) -> Advice:
     """Return every mode at its fastest split, or at the split of ``own``."""
-    turns = modes.in_turns()
-    in_turns = replace(facts, utilization=estimates.utilization((turns or modes.base).verl))
-    stock = _stock(modes, in_turns, seed, _width(turns or modes.base))
-    found = [stock, *_turn_modes(modes, in_turns, seed)]
+    stock, turns, *following = all_in_turns(modes, facts, seed)
     rows, splits = _split_modes(modes, facts, seed, own)
-    untried = [f"{COLOCATE}: {_unproven(modes)}"] if turns and modes.gpus > 1 else []
+    untried = [f"{COLOCATE}: {unproven(modes)}"] if turns.schedule and modes.gpus > 1 else []
     return Advice(
         name,
         modes.gpus,
         facts.work,
         facts.speeds,
-        (*found, *rows),
+        (stock, turns, *following, *rows),
         splits,
         (*facts.assumptions, *untried),
         seed,
     )
 
 
-def _turn_modes(modes: _Modes, facts: _Facts, seed: int) -> Iterator[ModeAdvice]:
+def all_in_turns(
+    modes: Modes, facts: Facts, seed: int, limits: Sequence[int] = _STALENESS
+) -> list[ModeAdvice]:
+    """Return stock veRL's turns on the launch's GPUs; and those of a run, or its reason against them.
+
+    ``limits``: of the staleness under fully_async.
+    """
+    turns = modes.in_turns() or modes.base
+    facts = replace(facts, utilization=estimates.utilization(turns.verl))
+    return [_stock(modes, facts, seed, _width(turns)), *_turn_modes(modes, facts, seed, limits)]
+
+
+def _turn_modes(modes: Modes, facts: Facts, seed: int, limits: Sequence[int]) -> Iterator[ModeAdvice]:
     """Yield each mode in turns, or `run`'s refusal of it."""
     named = [(COLOCATE, Schedule(COLOCATE, 1, 1, 1, in_turns=True), modes.settings("fixed"))]
-    for limit in _STALENESS:
+    for limit in limits:
         title, sets = f"{FOLLOWS} in turns, staleness {limit}", modes.settings(FOLLOWS, 0, limit)
         named.append((title, Schedule(title, 1, 1, 1, in_turns=True, follows=True, staleness=limit), sets))
     for title, schedule, sets in named:
-        words = (*modes.words("colocate"), *_as_words(sets))
+        words = (*modes.words("colocate"), *as_words(sets))
         try:
             spec = modes.plan("colocate", sets)
         except UserError as error:
             yield ModeAdvice(title, words, why=error.message)
             continue
-        placed = replace(schedule, engines=_engines(spec), width=_width(spec), trainer=modes.gpus)
-        found = _simulated(facts, placed, seed, turn_s=_turn_s(facts, spec))
+        placed = replace(schedule, engines=_engines(spec), width=_width(spec), trainer=gpus_of(spec))
+        found = simulated(facts, placed, seed, turn_s=turn_s_of(facts, spec))
         memory = facts.memory(placed, None if spec.offloads else spec.verl)
         yield ModeAdvice(title, words, placed, found, memory=memory)
 
 
-def _stock(modes: _Modes, facts: _Facts, seed: int, width: int) -> ModeAdvice:
+def _stock(modes: Modes, facts: Facts, seed: int, width: int) -> ModeAdvice:
     """Return stock veRL's turns on the launch's GPUs, with engines of ``width`` GPUs."""
     schedule = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
-    turn_s = _turn_s(facts, replace(modes.base, offloads=False))
-    found = _simulated(facts, schedule, seed, turn_s=turn_s)
+    found = simulated(facts, schedule, seed, turn_s=turn_s_of(facts, replace(modes.base, offloads=False)))
     return ModeAdvice(STOCK, None, schedule, found, memory=facts.memory(schedule, modes.base.verl))
 
 
-def _turn_s(facts: _Facts, spec: RunSpec) -> float:
+def turn_s_of(facts: Facts, spec: RunSpec) -> float:
     """Return the seconds in which the trainer's state leaves the devices of turns, or comes back."""
     offloads = spec.offloads or estimates.offloads(spec.verl)
     return speeds.offload_s(facts.shape, gpus_of(spec)) if offloads else 0.0
 
 
-def of_stock(spec: RunSpec, source: Source, options: RunOptions) -> float | None:
-    """Return the step time of a plan as a share of stock veRL's, with assumed lengths and speeds.
-
-    None for a plan that is not simulated, or for a CPU. Raises UserError where the model is not known.
-    """
-    own = schedule_of(spec)
-    if own is None or spec.device != "cuda" or spec.rows or spec.mode not in ("both", "colocate"):
-        return None
-    modes, facts = _Modes(source, options, spec, gpus_of(spec)), _facts(spec, Question())
-    turn_s = _turn_s(facts, spec) if own.in_turns else 0.0
-    now = _simulated(facts, own, SEED, turn_s=turn_s)
-    turns = modes.in_turns() or spec
-    facts = replace(facts, utilization=estimates.utilization(turns.verl))
-    stock = _stock(modes, facts, SEED, _width(turns)).prediction
-    assert stock
-    return now.step_s / stock.step_s
-
-
-def _as_words(sets: Sequence[str]) -> list[str]:
+def as_words(sets: Sequence[str]) -> list[str]:
+    """Return settings as words of the command line."""
     return [f"--set {item}" for item in sets]
 
 
-def _simulated(
-    facts: _Facts, schedule: Schedule, seed: int, *, steps: int | None = None, turn_s: float = 0.0
+def simulated(
+    facts: Facts, schedule: Schedule, seed: int, *, steps: int | None = None, turn_s: float = 0.0
 ) -> Prediction:
+    """Simulate a schedule. ``turn_s``: seconds in which the trainer leaves the devices, or returns."""
     held = facts.engine(schedule).kv_tokens / (facts.work.prompt + facts.work.lengths.mean)
     slots = max(1, min(facts.speeds.slots, int(held)))
     of_engine = replace(speeds.of_width(facts.speeds, schedule.width), turn_s=turn_s, slots=slots)
@@ -390,27 +386,27 @@ def _simulated(
 
 
 def _split_modes(
-    modes: _Modes, facts: _Facts, seed: int, own: Schedule | None
+    modes: Modes, facts: Facts, seed: int, own: Schedule | None
 ) -> tuple[list[ModeAdvice], tuple[SplitAdvice, ...]]:
     """Return each mode with a split, at its fastest one or that of ``own``, and all splits."""
     split = modes.split()
     facts = replace(facts, utilization=estimates.utilization(split.verl))
     splits = modes.splits(_width(split)) if modes.gpus > 1 else []
     able = [split for split in splits if not split[3]]
-    tried = able[:: -(-len(able) // _SEARCHED)] if able else []
-    if own and tried:
+    chosen = tried(able)
+    if own and chosen:
         half = own.engines if not own.in_turns else own.engines // 2
-        tried = [min(able, key=lambda split: abs(split[0] - half))]
+        chosen = [min(able, key=lambda split: abs(split[0] - half))]
     rows, times = [], dict[int, dict[str, float]]()
     for title, sets, schedule, words in _with_split(modes):
-        if not tried:
+        if not chosen:
             why = splits[0][3] if splits else "one GPU has no second side"
             rows.append(ModeAdvice(title, words, why=why))
             continue
         best = None
-        for engines, width, left, _ in tried:
+        for engines, width, left, _ in chosen:
             placed = replace(schedule, engines=engines, width=width, trainer=left)
-            step_s = _simulated(facts, placed, seed, steps=_SEARCH_STEPS).step_s
+            step_s = simulated(facts, placed, seed, steps=SEARCH_STEPS).step_s
             times.setdefault(engines, {})[title] = step_s
             if best is None or step_s < best[0]:
                 best = (step_s, placed)
@@ -423,9 +419,14 @@ def _split_modes(
     return rows, found
 
 
+def tried(able: Sequence[Split]) -> Sequence[Split]:
+    """Return `_SEARCHED` of the splits at most, evenly spaced."""
+    return able[:: -(-len(able) // _SEARCHED)] if able else []
+
+
 def _at_best(
-    modes: _Modes,
-    facts: _Facts,
+    modes: Modes,
+    facts: Facts,
     seed: int,
     title: str,
     sets: Sequence[str],
@@ -442,25 +443,25 @@ def _at_best(
         except UserError as error:
             return ModeAdvice(title, words, why=error.message)
     found = facts.memory(schedule)
-    return ModeAdvice(title, words, schedule, _simulated(facts, schedule, seed), memory=found)
+    return ModeAdvice(title, words, schedule, simulated(facts, schedule, seed), memory=found)
 
 
 def _with_split(
-    modes: _Modes,
+    modes: Modes,
 ) -> Iterator[tuple[str, list[str], Schedule, tuple[str, ...] | None]]:
     """Yield (title, settings, schedule without GPUs, words of the command) of each mode with a split."""
     both = modes.words("both")
     for offset in (0, 1):
         title, sets = f"split, offset {offset}", modes.settings("fixed", offset)
-        yield title, sets, Schedule(title, 1, 1, 1, offset=offset), (*both, *_as_words(sets))
+        yield title, sets, Schedule(title, 1, 1, 1, offset=offset), (*both, *as_words(sets))
     yield ONE_STEP_OFF, [], Schedule(ONE_STEP_OFF, 1, 1, 1, offset=1, together=True), None
     for limit in _STALENESS:
         title, sets = f"{FOLLOWS}, staleness {limit}", modes.settings(FOLLOWS, 0, limit)
         schedule = Schedule(title, 1, 1, 1, follows=True, staleness=limit)
-        yield title, sets, schedule, (*both, *_as_words(sets))
+        yield title, sets, schedule, (*both, *as_words(sets))
 
 
-def _facts(spec: RunSpec, question: Question) -> _Facts:
+def facts_of(spec: RunSpec, question: Question) -> Facts:
     """Return the launch's facts: of the question, else of the job, else assumed."""
     verl = spec.verl
     found = measured.read(question.job) if question.job else None
@@ -478,7 +479,7 @@ def _facts(spec: RunSpec, question: Question) -> _Facts:
     beside = _beside(spec)
     served = [f"{beside} GPU(s) of served models are beside these and not counted"] if beside else []
     training, of_memory = estimates.training_of(verl)
-    return _Facts(
+    return Facts(
         work,
         made,
         shape,

@@ -11,11 +11,11 @@ from trinity_compat.common import file_modes
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.launch.job_files import is_configuration
-from trinity_compat.run import advice, config_files
+from trinity_compat.run import advice, against_stock, config_files
 from trinity_compat.run.checks import preflight, start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.job_dir.job_dir import locked
-from trinity_compat.run.plan import error_locations, ignored_keys, overlay, refusals, stages
+from trinity_compat.run.plan import error_locations, overlay, refusals, stages
 from trinity_compat.run.plan.devices import is_elsewhere
 from trinity_compat.run.plan.run_plan import RunPlan, describe
 from trinity_compat.run.plan.source import RunOptions, Source, from_yaml
@@ -71,7 +71,7 @@ def launches(path: str, arguments: Sequence[str], options: RunOptions) -> Iterat
 
 
 def _dry_run(source: Source, options: RunOptions) -> DryRun:
-    plan = ignored_keys.plan_source(source, options, cwd=Path.cwd())
+    plan = against_stock.planned(source, options, cwd=Path.cwd())
     # A run reads this from Ray; a dry run from the option.
     if options.gpus is not None and plan.spec.device != "cuda":
         raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trinity_compat.common.errors import RunError
 from trinity_compat.job import disk_full
+from trinity_compat.run import against_stock
 from trinity_compat.run.acquire_job import acquire_job, acquire_standalone
 from trinity_compat.run.checks import disk_space, host_memory, preflight, start_check
 from trinity_compat.run.checks.report import StartReport
@@ -20,7 +21,7 @@ from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
 from trinity_compat.run.job_dir.launch_end import LaunchEnd
 from trinity_compat.run.job_dir.progress import say
 from trinity_compat.run.job_dir.start_record import StartRecorder
-from trinity_compat.run.plan import error_locations, ignored_keys
+from trinity_compat.run.plan import error_locations
 from trinity_compat.run.plan.run_plan import RunPlan, describe
 from trinity_compat.run.plan.source import RunOptions, Source
 from trinity_compat.run.supervise import bench, standalone, task_pipeline
@@ -32,7 +33,7 @@ from trinity_compat.run.supervise.supervisor import RunOutcome, catch_signals
 
 def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     """Run a launch or a YAML; messages go to stdout as they arise. Raises UserError and RunError."""
-    plan = ignored_keys.plan_source(source, options, cwd=Path.cwd())
+    plan = against_stock.planned(source, options, cwd=Path.cwd())
     if plan.spec.mode == "bench":
         return _run_bench(bench.with_checkpoints(plan, source.config, options.checkpoints), source)
     if plan.spec.mode == "serve":

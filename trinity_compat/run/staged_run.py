@@ -15,13 +15,14 @@ from pathlib import Path
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.path_ownership import check_job
+from trinity_compat.run import against_stock
 from trinity_compat.run.checks import preflight
 from trinity_compat.run.job_dir import export, job_dir, stages
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.job_dir.launch_end import LaunchEnd
 from trinity_compat.run.job_dir.progress import say
 from trinity_compat.run.job_dir.stages import StageState
-from trinity_compat.run.plan import error_locations, ignored_keys
+from trinity_compat.run.plan import error_locations
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions, Source, from_yaml
 from trinity_compat.run.plan.stages import StageRun, parts, root_of
@@ -48,7 +49,7 @@ def check(found: Sequence[StageRun], cwd: Path) -> None:
     """Check the plan and the files of every stage, before days of training. Raises UserError."""
     databases: dict[str, str] = {}
     for part in found:
-        plan = ignored_keys.plan_source(part.source, part.options, cwd=cwd)
+        plan = against_stock.planned(part.source, part.options, cwd=cwd)
         _check_saves(part, plan)
         if missing := next(preflight.missing(plan), None):
             text, where = error_locations.in_file(missing.removeprefix("error: "), part.source)

@@ -106,7 +106,7 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
             *trainer_notes,
             *endpoint_notes,
             *plugin_uses.lines(plugins, request.plugins_before),
-            *closing_notes(request, composed, verl, spec),
+            *closing_notes(request, verl, spec),
         ),
         env=_log_level(request.trinity)
         | runtime_env.variables(verl.tree)

@@ -12,6 +12,7 @@ from trinity_compat.advise.speeds import Passes
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
+from trinity_compat.job.gpus import trainer_gpus
 from trinity_compat.job.lora import lora_rank
 from trinity_compat.run.plan.known_models import stand_in
 from trinity_compat.run.plan.verl_view import ACTOR, REF, VerlView
@@ -31,9 +32,7 @@ def utilization(verl: Tree) -> float:
 
 def training_of(verl: Tree) -> tuple[Training | None, str]:
     """Return the sizes of an update with a sentence; None where the trainer's memory is not estimated."""
-    strategy = value_at(verl, f"{ACTOR}.strategy")
-    if strategy not in ("fsdp", "fsdp2") or lora_rank(verl):
-        setting = "LoRA" if lora_rank(verl) else f"{ACTOR}.strategy={strategy}"
+    if setting := "LoRA" if lora_rank(verl) else _unlike_adam_over_all(verl):
         return None, f"memory of the trainer is not estimated for {setting}"
     passes = passes_of(verl)
     shared = VerlView.of(verl).sharing(ACTOR)
@@ -47,6 +46,22 @@ def training_of(verl: Tree) -> tuple[Training | None, str]:
     fused = bool(value_at(verl, "actor_rollout_ref.model.use_fused_kernels"))
     sizes = Training(tokens, 1 + critics, int(asks_reference(verl)), passes.checkpointed, fused)
     return sizes, f"memory of the trainer: a micro-batch of {tokens} tokens a GPU, by {origin}; FSDP over all"
+
+
+def _unlike_adam_over_all(verl: Tree) -> str:
+    """Return the setting of a trainer that has not Adam in float32 over all of its GPUs; else ""."""
+    usual: dict[str, tuple[object, ...]] = {
+        "strategy": ("fsdp", "fsdp2"),
+        "optim.optimizer": (None, "AdamW"),
+        "fsdp_config.model_dtype": (None, "fp32", "float32"),
+        "fsdp_config.offload_policy": (None, False),
+    }
+    for name, values in usual.items():
+        if (value := value_at(verl, f"{ACTOR}.{name}")) not in values:
+            return f"{ACTOR}.{name}={value}"
+    shards = value_at(verl, f"{ACTOR}.fsdp_config.fsdp_size")
+    is_part = type(shards) is int and 0 < shards < trainer_gpus(verl)
+    return f"{ACTOR}.fsdp_config.fsdp_size={shards}" if is_part else ""
 
 
 def kept(verl: Tree, training: Training) -> Kept:
@@ -78,12 +93,10 @@ def shape_of(verl: Tree, cwd: Path, parameters: float | None = None) -> tuple[Mo
 
     ``parameters``: their number, where the user gives it.
     """
-    path = str(value_at(verl, "actor_rollout_ref.model.path") or "")
-    file = cwd / from_home(path) / "config.json"
-    if file.is_file():
+    if (file := _config_file(verl, cwd)).is_file():
         shape, origin = model_shape.of_config(_config(file)), f"by {file}"
     else:
-        named = stand_in(path)
+        named = stand_in(_path(verl))
         shape = model_shape.of_config(named.config)
         origin = "assumed; --model-size gives another" if named.generic else "by its name"
         origin = f"{named.name}'s sizes, {origin}"
@@ -91,6 +104,19 @@ def shape_of(verl: Tree, cwd: Path, parameters: float | None = None) -> tuple[Mo
         shape = model_shape.scaled(shape, parameters)
         origin = "by --model-size"
     return shape, f"model: {shape.weights / 1e9:.3g} billion parameters, {origin}"
+
+
+def is_known(verl: Tree, cwd: Path) -> bool:
+    """Return whether the model's sizes are known, by its folder or its name."""
+    return _config_file(verl, cwd).is_file() or not stand_in(_path(verl)).generic
+
+
+def _path(verl: Tree) -> str:
+    return str(value_at(verl, "actor_rollout_ref.model.path") or "")
+
+
+def _config_file(verl: Tree, cwd: Path) -> Path:
+    return cwd / from_home(_path(verl)) / "config.json"
 
 
 def _config(file: Path) -> dict[str, object]:

@@ -9,15 +9,15 @@ rest of ``cluster`` without the reward model's. Rollout GPUs that the launch or 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.distillation import is_distilled
-from trinity_compat.job.gpus import ENGINES, Side, engine_places, shares
-from trinity_compat.job.run_spec import Mode, RunSpec
+from trinity_compat.job.gpus import ENGINES, engine_places
+from trinity_compat.job.run_spec import Mode
 from trinity_compat.run.plan.engine import narrowed, of_one_machine
 from trinity_compat.run.plan.reward_model import RewardModelPlacement, asked_of
 from trinity_compat.run.plan.verl_view import ACTOR, REF, Step, VerlView
@@ -422,32 +422,3 @@ def default_memory(verl: VerlView, launch: VerlView, written: float, *, mode: Mo
         return verl.changed({MEMORY: written}), []
     kept = value_at(verl.tree, MEMORY)
     return verl, [f"{MEMORY} = {kept}: both sides use the same GPUs; {YAML_MEMORY}={written} is for a split"]
-
-
-def idle(spec: RunSpec, *, machines: int) -> Iterator[str]:
-    """Yield a note for a run whose sides alternate although each has its own GPUs.
-
-    It has the idle part of GPU time, and a better setting. ``machines``: the launch's.
-    """
-    gpus = shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers)
-    ways = [
-        f"`--set synchronizer.sync_offset={spec.updates_per_step}` overlaps them, with weights one veRL step"
-        " older"
-    ]
-    if spec.explorers == 1 and gpus.keys() == {"trainer", "explorer"}:
-        untried = unproven(sum(gpus.values()), machines)
-        ways.append(f"`--mode colocate` gives all GPUs to both in turns ({untried})")
-    yield (
-        "every step waits for the weights of the one before it, so each side's GPUs are idle while the other"
-        f" side works, {_idle_share(gpus)} of all GPU time; {'; '.join(ways)}"
-    )
-
-
-def _idle_share(gpus: Mapping[Side, int]) -> str:
-    """Return the share of idle GPUs: those of the side that does not work at the moment.
-
-    The reward model works with the explorer.
-    """
-    every = sum(gpus.values())
-    low, high = sorted(round(100 * part / every) for part in (gpus["trainer"], every - gpus["trainer"]))
-    return f"{low} %" if low == high else f"{low} to {high} %"

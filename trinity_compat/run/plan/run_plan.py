@@ -14,8 +14,7 @@ from trinity_compat.job.lora import MERGE, lora_rank, why_whole
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.served_models import served_models
 from trinity_compat.run.job_dir.job_dir import JobDir
-from trinity_compat.run.plan import file_rows, gpu_split, paths
-from trinity_compat.run.plan.read_settings import least_staleness
+from trinity_compat.run.plan import file_rows, paths
 from trinity_compat.run.plan.request import RunRequest
 from trinity_compat.run.plan.verl_view import VerlView
 from trinity_compat.synchronizer.policy import explorer_interval, trainer_interval
@@ -136,13 +135,11 @@ def opening_notes(request: RunRequest) -> list[str]:
     return [*of_r, *request.full.notes, *(line for overlay in request.overlays for line in overlay.lines)]
 
 
-def closing_notes(request: RunRequest, launch: VerlView, verl: VerlView, spec: RunSpec) -> list[str]:
+def closing_notes(request: RunRequest, verl: VerlView, spec: RunSpec) -> list[str]:
     """Lines about consequences of the plan that the user may not expect."""
     replayed = [note] if (note := note_of(request.trinity, spec.replay)) else []
     database = paths.database_note(request.trinity, spec, request.options, request.cwd)
-    # A dry run predicts the modes (run/advice.py).
-    idle = [] if request.options.dry_run else _idle_note(spec, launch)
-    of_training = [*_filter_note(verl), *idle, *_save_freq_note(verl, spec)]
+    of_training = [*_filter_note(verl), *_save_freq_note(verl, spec)]
     of_sampling = [*_sampling_note(verl), *_penalty_note(request, verl)]
     notes = [] if spec.serve else [*of_training, *_lora_note(verl), *of_sampling]
     rounded = verl_from_trinity.rounded_offset(request.trinity)
@@ -178,14 +175,6 @@ def _penalty_note(request: RunRequest, verl: VerlView) -> list[str]:
         f"{key}={penalty} acts here, though stock veRL samples with 1.0: for that, --set"
         f" trainer.trainer_config.trinity_compat.verl.{key}=1.0"
     ]
-
-
-def _idle_note(spec: RunSpec, launch: VerlView) -> list[str]:
-    """Note idle GPUs where each side has its own, but generation waits for every training step."""
-    split = spec.device != "cpu" and spec.mode == "both"
-    if not split or spec.sync.style != "fixed" or least_staleness(spec.sync):
-        return []
-    return list(gpu_split.idle(spec, machines=launch.trainer.nodes))
 
 
 def _save_freq_note(verl: VerlView, spec: RunSpec) -> list[str]:
