@@ -257,6 +257,14 @@ KWARGS = f"{ARR}.rollout.engine_kwargs.vllm"
 # words of a run for GPUs → the keys that the CPU's vLLM refuses as the GPU's would, none where it may not
 OF_EVERY_RELEASE = [
     (TOO_WIDE, [f"{ARR}.rollout.tensor_model_parallel_size"]),
+    (
+        [*TOO_WIDE, f"{ARR}.model.path=deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"],
+        [f"{ARR}.rollout.tensor_model_parallel_size"],
+    ),
+    (
+        [*TOO_WIDE, f"{ARR}.model.path=Qwen/Qwen2.5-Coder-1.5B-Instruct"],
+        [f"{ARR}.rollout.tensor_model_parallel_size"],
+    ),
     ([*TOO_WIDE, f"{ARR}.model.path=org/unheard"], []),  # of a model that nobody knows heads are a guess
     ([*TOO_WIDE, f"{ARR}.model.path=org/Qwen2.9-7B"], []),
     ([LONG, f"{ARR}.model.path=Qwen/Qwen2.5-Math-7B"], []),  # its variants may have more positions

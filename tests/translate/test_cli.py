@@ -273,6 +273,15 @@ def test_a_plain_grpo_script_gives_notes_only(run):
     assert code == 0 and ranks(err) == {"note"}
 
 
+def test_a_note_on_how_the_configuration_was_composed_is_told(run, tmp_path):
+    (tmp_path / "sub" / "config").mkdir(parents=True)
+    own = "hydra:\n  searchpath: [file://verl/trainer/config]\ndefaults: [ppo_trainer, _self_]\n"
+    (tmp_path / "sub" / "config" / "mine.yaml").write_text(own)
+    script = f"cd sub\n{SCRIPT.format(more='--config-path=$PWD/config --config-name=mine')}"
+    code, _, err = run(script=script)
+    assert code == 0 and "warning TP213 hydra.searchpath: file://verl/trainer/config is not below" in err
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -169,6 +169,19 @@ BROKEN = [
         "is less than the 2048 tokens",
         "should be 2048 or more",
     ),
+    (
+        GAE | {"critic.ppo_max_token_len_per_gpu": 1024},
+        "critic.ppo_max_token_len_per_gpu=1024",
+        "is less than the 2048 tokens",
+        "should be 2048 or more",
+    ),
+    (
+        {f"{ACTOR}.fsdp_config.fsdp_size": 3},
+        f"{ACTOR}.fsdp_config.fsdp_size=3",
+        "does not divide 8 GPUs",
+        "may be -1, 1, 2, 4, 8",
+    ),
+    (GAE | {"critic.fsdp.fsdp_size": 5}, "critic.fsdp.fsdp_size=5", "does not divide 8 GPUs", "1, 2, 4, 8"),
     ({SP: 3, f"{MODEL}.use_remove_padding": True}, f"{SP}=3", "hold no whole groups of 3", "1, 2, 4, 8"),
     ({SP: 2, f"{MODEL}.use_remove_padding": False}, f"{SP}=2", "refuses to start", "use_remove_padding=True"),
     (
@@ -306,6 +319,7 @@ SOURCES = {
     "workers/config/actor.py:200": "self.ppo_micro_batch_size_per_gpu is not None",
     "utils/tensordict_utils.py": "tensordict.batch_size[0] % mini_batch_size == 0",
     "utils/seqlen_balancing.py": "max_token_len >= max_seq_len",
+    "workers/engine/fsdp/utils.py": "device_mesh = init_device_mesh(",
     "workers/config/actor.py:335": "self.ulysses_sequence_parallel_size > 1",
     "workers/engine_workers.py:616": "actor.use_dynamic_bsz == self.config.rollout.log_prob_use_dynamic_bsz",
     "workers/engine/megatron/transformer_impl.py": "assert self.engine_config.use_mbridge",

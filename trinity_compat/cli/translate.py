@@ -203,9 +203,8 @@ def _translate(
 
 def _warn_of_files(results: list[tuple[Translation, str]], *, quiet: bool) -> None:
     for translation, _ in results if not quiet else ():
-        for diagnostic in frozen_variables.not_read_by_hydra(
-            translation.environment, os.environ, "--resolve, or "
-        ):
+        unread = frozen_variables.not_read_by_hydra(translation.environment, os.environ, "--resolve, or ")
+        for diagnostic in (*translation.notes, *unread):
             click.echo(diagnostic, err=True)
 
 

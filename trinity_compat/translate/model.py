@@ -9,6 +9,7 @@ from enum import Enum
 from trinity_compat.common.errors import Where
 from trinity_compat.common.redaction import hidden, shown, shown_message
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
+from trinity_compat.launch.model import Diagnostic
 
 
 class _TextEnum(str, Enum):  # Python 3.10 has no StrEnum
@@ -128,6 +129,7 @@ class Translation:
     facts: Mapping[str, object] = field(default_factory=dict)  # r, gpu split, verl version, …
     given: frozenset[str] = frozenset()
     environment: Mapping[str, tuple[str, Where]] = field(default_factory=dict)  # `EffectiveConfig.frozen`
+    notes: tuple[Diagnostic, ...] = ()  # on how the configuration was composed
 
     def reaches(self, limit: str) -> bool:
         """Return True if ``--fail-on limit`` should fail: see ``reaches``."""

@@ -80,6 +80,7 @@ def translate_config(
     if found.refused:
         raise refusal_of_all(found.refused)
     translation = minimal(found.translation) if options.minimal else found.translation
+    translation = replace(translation, notes=effective.diagnostics)
     header = header_lines(translation, options)
     comments = {path: shown(note) for path, note in translation.provenance.items()}
     written, _ = referred(translation.config)

@@ -4,7 +4,8 @@ A place in a source is that of the pinned release; ``since`` is the first releas
 split of a run's GPUs breaks is fitted by its plan (``run/plan/micro_batches.py``).
 
 The critic's micro-batches have no rule: its engine cuts by tokens, whatever its keys say (0.9.1,
-``TrainingWorkerConfig`` in ppo/ray_trainer.py and ppo/v1/trainer_base.py).
+``TrainingWorkerConfig`` in ppo/ray_trainer.py, by ``critic.ppo_max_token_len_per_gpu``, and in
+ppo/v1/trainer_base.py, by a limit of the critic's dataclass).
 """
 
 from __future__ import annotations
@@ -302,6 +303,35 @@ def _room_for_a_row(limit: str, dynamic: str, role: str) -> Callable[[SizesOfLau
     return find
 
 
+def _room_for_a_value(of: SizesOfLaunch) -> Broken:
+    """The same of the critic, which the trainer v0 always cuts by its own limit."""
+    if _CRITIC not in _roles(of) or of.value("trainer.use_v1"):
+        return
+    limit, whole = f"{_CRITIC}.ppo_max_token_len_per_gpu", of.size(_PROMPT) + of.size(_RESPONSE)
+    if of.size(limit) * (spread := of.spread(_CRITIC)) < whole:
+        yield BrokenRule(
+            (limit, _RESPONSE, _PROMPT),
+            f"{of.written(limit)} is less than the {whole} tokens of {of.written(_PROMPT)} +"
+            f" {of.written(_RESPONSE)}, and veRL, which cuts the critic's batches by tokens, stops at the first"
+            " row that is longer",
+            f"{limit} should be {-(-whole // spread)} or more",
+        )
+
+
+def _whole_shards(of: SizesOfLaunch) -> Broken:
+    """The GPUs hold whole groups of those that FSDP shards a model over."""
+    for role in _roles(of) if of.engine.strategy in ("fsdp", "fsdp2") else ():
+        key = f"{role}.fsdp_config.fsdp_size" if role != _CRITIC else f"{_CRITIC}.fsdp.fsdp_size"
+        shards = of.value(key)
+        if isinstance(shards, int) and 0 < shards < of.gpus and of.gpus % shards:
+            yield BrokenRule(
+                (key, PER_NODE, NODES),
+                f"{of.written(key)} does not divide {of.gpus} GPUs ({of.product(NODES, PER_NODE)}), and"
+                " veRL's workers fail",
+                f"{key} may be -1, {_listed(of.gpus, shards)}",
+            )
+
+
 def _unpadded_sequences(of: SizesOfLaunch) -> Broken:
     """Ranks that share a sequence need rows without padding."""
     if of.engine.strategy in ("fsdp", "fsdp2") and of.size(_SP, 1) > 1 and not of.value(_PADDING):
@@ -425,6 +455,8 @@ RULES = (
             (_REF, f"{_REF}.log_prob_use_dynamic_bsz", _REF),
         )
     ),
+    SizeRule(_LENGTHS, "0.8.0", _room_for_a_value),
+    SizeRule("workers/engine/fsdp/utils.py:50", "0.8.0", _whole_shards),
     SizeRule("workers/config/actor.py:335", "0.2.0", _unpadded_sequences),
     SizeRule("workers/engine_workers.py:616", "0.8.0", _one_way_to_cut),
     SizeRule("workers/engine/megatron/transformer_impl.py:191", "0.8.0", _with_mbridge),

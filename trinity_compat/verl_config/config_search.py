@@ -180,7 +180,8 @@ def search_path(
             path.places.append(place)
     elif folder != _TREE:
         path.places.append(main.folder if main else _recipe(folder, version))
-    _add_declared(path, arguments, (root, Path(launch.cwd)), main)
+    top = Path(launch.roots[0]) if launch.roots else root  # of the script; root may be where it went by cd
+    _add_declared(path, arguments, (root, Path(launch.cwd), top), main)
     return path
 
 
@@ -314,7 +315,7 @@ def _nearest(version: str) -> tuple[str, ...]:
 
 
 def _add_declared(
-    path: SearchPath, arguments: LaunchArguments, roots: tuple[Path, Path], main: Main | None
+    path: SearchPath, arguments: LaunchArguments, roots: tuple[Path, Path, Path], main: Main | None
 ) -> None:
     """Add the folders of ``hydra.searchpath``: the command line's first one, else the primary config's.
 
@@ -331,7 +332,7 @@ def _add_declared(
 
 
 def _add_given(
-    path: SearchPath, given: GivenOverride, roots: tuple[Path, Path], main: Main | None
+    path: SearchPath, given: GivenOverride, roots: tuple[Path, Path, Path], main: Main | None
 ) -> list[Diagnostic]:
     """Add the folders that the command line gives; return notes on them."""
     declared = given.override.value
@@ -349,7 +350,9 @@ def _add_given(
     ]
 
 
-def _add_places(path: SearchPath, declared: object, roots: tuple[Path, Path], main: Main | None) -> list[str]:
+def _add_places(
+    path: SearchPath, declared: object, roots: tuple[Path, Path, Path], main: Main | None
+) -> list[str]:
     """Adds the folders of a ``hydra.searchpath``; returns those that cannot be read."""
     missing = []
     for entry in declared if isinstance(declared, list) else ():
@@ -360,7 +363,7 @@ def _add_places(path: SearchPath, declared: object, roots: tuple[Path, Path], ma
             base = roots[1]  # the launch's own working directory, where Hydra looks
         if _is_tree(spelled):
             path.declares_tree = True
-            if not package and _lacks(roots[1], spelled, roots[0]):
+            if not package and _lacks(roots[1], spelled, roots[2]):
                 message = (
                     f"hydra.searchpath: {entry} is not below {roots[1]}, where the launch starts, so that"
                 )

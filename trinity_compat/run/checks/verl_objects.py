@@ -166,7 +166,8 @@ class _Examination:
         name, path = self.report.stand_ins.get(model, ""), str(value_at(self.spec.verl, model))
         same = judge == release_for(self.spec.device)
         if name and error_keys.is_of_model(error):
-            called = name.partition(" ")[0].lower() in path.lower()
+            parts = name.partition(" ")[0].lower().split("-")  # `Qwen3-4B-Instruct-2507` is Qwen3-4B-2507
+            called = all(part in path.lower() for part in parts)
             return called and (same or error_keys.heads_of(error) is not None)
         return same or error_keys.is_of_every_release(error, given)
 

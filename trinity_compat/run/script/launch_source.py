@@ -195,6 +195,7 @@ def _notes(translation: Translation) -> tuple[str, ...]:
         " config/audit.json of the job",
         *(f"warning: {_listed(found)} left out: {reason}" for reason, found in left_out.items()),
         *_cautions(translation, _SEVERAL_FIT, _LOST_BY_STOCK),
+        *map(str, translation.notes),
     )
 
 
