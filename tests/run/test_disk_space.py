@@ -110,6 +110,7 @@ def in_turns(*words, **fields):
         ((), {"offloads": True}, ["trainer's, offloaded", "2 versions"]),
         ((f"{FSDP}.optimizer_offload=True",), {}, ["trainer's, offloaded", "2 versions"]),
         ((), {"sync": SyncSpec(method="checkpoint")}, []),
+        (("actor_rollout_ref.model.path=/ckpt/step_100",), {"offloads": True}, []),  # of which size?
         (("actor_rollout_ref.model.lora_rank=8",), {}, ["sleeping engines"]),
     ],
 )

@@ -113,6 +113,7 @@ SEVEN_BILLION = (f"{N}=8", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruc
         ((), 24.0, {"mode": "both"}, False),
         ((), 24.0, {"device": "cpu"}, False),
         ((f"{MEMORY}=0.9",), None, {}, True),
+        ((f"{MEMORY}=0.9", "actor_rollout_ref.model.path=/ckpt/step_100"), None, {}, False),  # of which size?
         ((f"{FSDP}.optimizer_offload=True",), 24.0, {}, False),  # 4 of the 12 bytes a parameter
         (("trainer.n_gpus_per_node=1",), None, {}, True),
         ((f"{ACTOR}.strategy=megatron", "actor_rollout_ref.ref.strategy=megatron"), 24.0, {}, False),

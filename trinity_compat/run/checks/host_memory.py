@@ -27,6 +27,8 @@ def remarks(spec: RunSpec, cwd: Path) -> Iterator[str]:
     """
     if spec.mode != "colocate" or spec.device == "cpu" or spec.rows:
         return
+    if not estimates.is_known(spec.verl, cwd):
+        return
     import psutil  # doctor reads this module without it
 
     try:

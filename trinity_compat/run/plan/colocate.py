@@ -65,7 +65,7 @@ def offload(spec: RunSpec, cwd: Path) -> tuple[RunSpec, list[str]]:
         return spec, []
     try:
         training, _ = estimates.training_of(spec.verl)
-        if training is None:
+        if training is None or not estimates.is_known(spec.verl, cwd):
             return spec, []
         here = card_here()
         card = here or cards.named(cards.DEFAULT).memory_gib
