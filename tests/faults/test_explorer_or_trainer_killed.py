@@ -57,6 +57,31 @@ def test_a_trainer_whose_transfer_queue_dies_is_started_again_with_an_empty_one(
     every_step_is_whole_and_every_task_was_trained_once(one, 20)
 
 
+@pytest.mark.runtime
+@pytest.mark.whole
+def test_in_turns_a_side_that_dies_in_its_turn_is_started_again_and_the_turns_go_on(run):
+    """As a launch on GPUs runs by default; on a CPU the engines have no sleep."""
+    one = run("trainer.total_training_steps=12", options=("--restarts", "2", "--mode", "colocate")).start()
+
+    def dies_in_its_turn(side, left, *, after):
+        turn = f"select 1 from job_state where key = 'device/turn' and value like '%{side}%'"
+        one.wait_for(lambda: one.trained_steps() >= after and one.sql(turn) and one.side(side))
+        one.side(side).kill()
+        one.wait_for(lambda: f"started again ({left} restarts left)" in one.out)
+        assert f"the {side} was killed by SIGKILL" in one.out
+
+    dies_in_its_turn("trainer", 1, after=3)
+    dies_in_its_turn("explorer", 0, after=6)
+    one.finish()
+    assert one.code == 0, one.out + one.err
+    one.nothing_is_left_and_nothing_lost()
+    every_step_is_whole_and_every_task_was_trained_once(one, 12)
+    # Each answer is of the version before its step, also those of engines that were started again.
+    lag = "l.trainer_step - e.max_model_version"
+    trained = "ledger l join experiences e on e.id = l.experience_id"
+    assert one.sql(f"select distinct {lag} from {trained}") == [(1,)]
+
+
 def an_explorer_and_then_the_next_one_s_engine_are_killed(one):
     one.side("explorer").kill()
     begun = one.trained_steps()
