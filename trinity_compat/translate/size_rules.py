@@ -312,8 +312,8 @@ def _room_for_a_value(of: SizesOfLaunch) -> Broken:
         yield BrokenRule(
             (limit, _RESPONSE, _PROMPT),
             f"{of.written(limit)} is less than the {whole} tokens of {of.written(_PROMPT)} +"
-            f" {of.written(_RESPONSE)}, and veRL, which cuts the critic's batches by tokens, stops at the first"
-            " row that is longer",
+            f" {of.written(_RESPONSE)}, and veRL, which cuts the critic's batches by tokens, stops at the"
+            " first row that is longer",
             f"{limit} should be {-(-whole // spread)} or more",
         )
 
