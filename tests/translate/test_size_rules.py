@@ -170,7 +170,7 @@ BROKEN = [
         "should be 2048 or more",
     ),
     (
-        GAE | {"critic.ppo_max_token_len_per_gpu": 1024},
+        GAE | {"critic.ppo_max_token_len_per_gpu": 1024, **V0},
         "critic.ppo_max_token_len_per_gpu=1024",
         "is less than the 2048 tokens",
         "should be 2048 or more",
