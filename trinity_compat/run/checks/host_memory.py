@@ -41,8 +41,8 @@ def remarks(spec: RunSpec, cwd: Path) -> Iterator[str]:
         yield f"memory    a machine needs about {in_gb(need)}: {listed}; free here: {in_gb(free)}"
     if need > free:
         yield (
-            "warning: Ray ends processes of a machine whose memory is full; offload less"
-            " (param_offload, optimizer_offload), or use more machines"
+            "warning: Ray ends processes of a machine whose memory is full; offload less (param_offload,"
+            " optimizer_offload), write synchronizer.sync_method=checkpoint, or use more machines"
         )
 
 
