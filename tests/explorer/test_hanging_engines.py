@@ -210,14 +210,21 @@ class Steps:
     def __init__(self):
         self.owed = self.steps = 0
 
+    async def submit(self, requests):
+        return []
 
-def test_a_worker_reports_progress_while_busy_and_while_idle(monkeypatch):
+    async def sleep(self):
+        pass
+
+
+def test_a_worker_reports_progress_while_busy_while_idle_and_while_it_sleeps(monkeypatch):
     async def go():
         passed = asyncio.Queue()
         real = asyncio.sleep
         monkeypatch.setattr(worker.asyncio, "sleep", lambda _: passed.get())
         made = object.__new__(RolloutWorker)
-        made._engine, made._requests_in_flight = Steps(), InflightRequests(None)
+        made._engine = Steps()
+        made._requests_in_flight = InflightRequests(made._engine)
         told, stream = [], made.progress()
 
         async def follow():
@@ -240,6 +247,12 @@ def test_a_worker_reports_progress_while_busy_and_while_idle(monkeypatch):
         async with made._requests_in_flight.changing():
             assert [await look() for _ in range(2)] == [5, 6]  # a load has a limit of its own
         assert await look() == 6
+        await made.sleep()  # it owes answers, which go on after the next load
+        asked = asyncio.ensure_future(made._requests_in_flight.submit([]))
+        assert [await look() for _ in range(2)] == [7, 8] and not asked.done()
+        async with made._requests_in_flight.changing():
+            pass
+        assert (await asked, await look()) == ([], 8)
         following.cancel()
 
     asyncio.run(asyncio.wait_for(go(), 60))

@@ -17,6 +17,7 @@ from trinity_compat.advise.model import Advice, ModeAdvice, Schedule
 from trinity_compat.common.output_text import styled
 
 _WIDTH_OF_A_FILE = 140
+_EQUAL = 1.01  # of the shortest step
 
 
 def as_json(advice: Advice) -> str:
@@ -156,9 +157,14 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def fastest(advice: Advice) -> ModeAdvice | None:
-    """Return the mode of `run` with the shortest step; of equal ones the first, which is the least stale."""
-    able = [mode for mode in advice.modes if mode.settings is not None and mode.prediction]
-    return min(able, key=lambda mode: mode.prediction.step_s if mode.prediction else 0.0, default=None)
+    """Return the mode of `run` with the shortest step.
+
+    Of those that are `_EQUAL` to it the first, which is the least stale.
+    """
+    able = [mode for mode in advice.modes if mode.settings is not None]
+    times = [(mode, mode.prediction.step_s) for mode in able if mode.prediction]
+    bound = _EQUAL * min((step_s for _, step_s in times), default=0.0)
+    return next((mode for mode, step_s in times if step_s <= bound), None)
 
 
 def _conclusion(best: ModeAdvice, advice: Advice) -> str:
