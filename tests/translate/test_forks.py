@@ -13,8 +13,12 @@ from trinity_compat.cli import cli
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import put
 from trinity_compat.launch import read_script
+from trinity_compat.translate import TranslateOptions, translate_launch
+from trinity_compat.translate.apply_user_rules import apply_rules
 from trinity_compat.verl_config import effective_config, upgrade
 from trinity_compat.verl_config.releases import release_tree
+
+from .helpers import BASICS, launch_of
 
 ACTOR = "actor_rollout_ref.actor"
 
@@ -244,13 +248,9 @@ def test_a_rule_of_the_user_s_speaks_for_a_default_with_default(method: Path, tm
 @pytest.mark.parametrize(
     ("defaults", "asked"),
     [
-        ({"algorithm.rollout_is": False, "algorithm.rollout_is_level": "token"}, []),
-        (
-            {"algorithm.rollout_is": True, "algorithm.rollout_is_level": "token"},
-            ["algorithm.rollout_is", "algorithm.rollout_is_level"],
-        ),
-        ({f"{ACTOR}.tis_imp_ratio_cap": -1}, []),
-        ({f"{ACTOR}.tis_imp_ratio_cap": 2.0}, [f"{ACTOR}.tis_imp_ratio_cap"]),
+        ({"trainer.profile_continuous_steps": False}, []),
+        ({"trainer.profile_continuous_steps": True}, ["trainer.profile_continuous_steps"]),
+        ({f"{ACTOR}.tis_imp_ratio_cap": 2.0}, []),  # carried
         ({"distillation": {"enabled": False, "teacher_model": {"inference": {"temperature": 1.6}}}}, []),
         ({"c2c": {"enable": False, "path": "org/m", "loss": {"coef": 0.5}}}, []),
         ({"c2c": {"enable": True, "path": "org/m"}}, ["c2c.enable", "c2c.path"]),
@@ -304,3 +304,48 @@ def test_the_one_teacher_between_two_releases_is_carried_to_its_place(method: Pa
     assert config.get(f"{teacher}.inference.tensor_model_parallel_size") == 1
     assert config.get(f"{teacher}.inference.gpu_memory_utilization") == 0.5
     assert not [f for f in audited(script)["findings"] if f["status"] == "fork_key"]
+
+
+IS = "algorithm.rollout_correction.rollout_is"
+CAP = "actor_rollout_ref.actor.tis_imp_ratio_cap"
+
+
+@pytest.mark.parametrize(
+    ("words", "level", "threshold"),
+    [
+        (["algorithm.rollout_is=True", "algorithm.rollout_is_threshold=3.0"], "token", 3.0),
+        (
+            [f"+algorithm.rollout_is{rest}" for rest in ("=True", "_threshold=3.0", "_level=sequence")],
+            "sequence",
+            3.0,
+        ),
+        (["algorithm.rollout_is=False", "algorithm.rollout_is_threshold=3.0"], None, 3.0),  # metrics alone
+        ([f"{CAP}=2"], "token", 2),
+        ([f"+{CAP}=-1"], None, 2.0),
+    ],
+)
+def test_weights_that_older_revisions_had_under_other_keys_are_carried(words, level, threshold):
+    config = effective_config(apply_rules(launch_of([*BASICS, *words]), None))
+    assert not [note for note in config.diagnostics if note.severity == "error"]
+    found = upgrade(config).config
+    assert (found.get(IS), found.get(f"{IS}_threshold")) == (level, threshold)
+
+
+@pytest.mark.parametrize(
+    ("word", "lost"),
+    [
+        ("algorithm.rollout_is_mode=mask", True),
+        ("algorithm.rollout_is_mode=truncate", False),
+        ("algorithm.rollout_is_level=geometric", True),
+        ("algorithm.rollout_is_level=token", False),
+        ("algorithm.rollout_is_veto_threshold=1e-4", True),
+        ("algorithm.rollout_is_veto_threshold=null", False),
+        ("distillation.teacher_model.enable_resource_pool=False", True),
+        ("distillation.teacher_model.enable_resource_pool=True", False),
+    ],
+)
+def test_a_dropped_key_that_did_something_is_lost(word, lost):
+    key = word.partition("=")[0]
+    translation, _ = translate_launch(launch_of([*BASICS, word]), TranslateOptions())
+    (finding,) = (each for each in translation.findings if each.key == key)
+    assert finding.status == ("unsupported" if lost else "no_effect")

@@ -16,8 +16,9 @@ from trinity_compat.translate.rows import MappingRow, MappingTable, means_nothin
 from trinity_compat.translate.run_refusals import Refusal, refusals
 from trinity_compat.translate.unknown import UNKNOWN, USER_RULE, is_unknown, reason_of
 from trinity_compat.trinity.config import schema
-from trinity_compat.verl_config import UpgradeResult
+from trinity_compat.verl_config import DropKey, UpgradeResult
 from trinity_compat.verl_config.model import Setting
+from trinity_compat.verl_config.upgrade import is_well_known
 
 _TC = "trainer.trainer_config."
 
@@ -30,7 +31,7 @@ class FindingBuilder:
     rows: MappingTable
     draft: Draft
     successors: Mapping[str, tuple[tuple[str, ...], str]]  # old key → new keys, why
-    gone: Mapping[str, str]  # old key → why it means nothing today
+    gone: Mapping[str, DropKey]  # by the old key
 
     def effective_keys(self) -> list[str]:
         """The launch's own keys, those that its fork sets, and the defaults that matter in Trinity.
@@ -80,9 +81,15 @@ class FindingBuilder:
         if key in self.gone:
             row = self._own_row(key)
             if row is None:
-                return Status.NO_EFFECT, f"veRL itself has dropped it: {self.gone[key]}", "TC084", None
+                status = Status.UNSUPPORTED if self.gone[key].lost else Status.NO_EFFECT
+                return status, f"veRL itself has dropped it: {self.gone[key].why}", "TC084", None
             if row.how == "keep":  # a user's rule; the run's configuration has no place for the key
-                return Status.UNSUPPORTED, f"{row.why}; it cannot be kept: {self.gone[key]}", row.code, None
+                return (
+                    Status.UNSUPPORTED,
+                    f"{row.why}; it cannot be kept: {self.gone[key].why}",
+                    row.code,
+                    None,
+                )
         new, why = self.successors.get(key, ((key,), ""))
         status, reason, code, target = self._fate_today(new[0])
         if why and new[0] != key:
@@ -98,7 +105,8 @@ class FindingBuilder:
 
     def _is_unknown(self, key: str) -> bool:
         """Return True if no release reads the key, and neither a row nor a user's rule covers it."""
-        return key not in self.successors and is_unknown(key, self.view.origin.unknown, self.rows)
+        known = key in self.successors or is_well_known(key)
+        return not known and is_unknown(key, self.view.origin.unknown, self.rows)
 
     def _unknown(self, key: str) -> tuple[Status, str, str, str | None]:
         reason = reason_of(key, self.view.origin)
@@ -237,7 +245,7 @@ def _fate_of_other(key: str) -> tuple[Status, str, str]:
 def judge(view: LaunchView, rows: MappingTable, draft: Draft, upgraded: UpgradeResult) -> FindingBuilder:
     """Return the builder of the findings of a translation."""
     successors = {move.old: (move.new, move.why) for move in upgraded.moves if move.old}
-    return FindingBuilder(view, rows, draft, successors, {drop.key: drop.why for drop in upgraded.dropped})
+    return FindingBuilder(view, rows, draft, successors, {drop.key: drop for drop in upgraded.dropped})
 
 
 def place_of(finding: Finding, version: str) -> str:

@@ -1,9 +1,9 @@
 """Keys that only the script's fork of veRL has, and the differences of that fork from veRL.
 
-A section whose switch is off asks for nothing. Other keys that veRL's own tree had between two releases, and
-that no release has, are data: translators/verl/between_releases.json. Each stands for those ``with`` it, and
-has one of the values ``off`` where the feature is switched off. The file holds all such keys of veRL's
-history until 2026-08 whose default is off.
+A section whose switch is off asks for nothing. Other switches that veRL's own tree had between two releases,
+and that no release has, are data: translators/verl/between_releases.json, each with the values that leave it
+off. The file holds all such keys of veRL's history until 2026-08 whose default is off, but for those that are
+carried forward (upgrade.jsonl).
 """
 
 from __future__ import annotations
@@ -55,18 +55,19 @@ def by_default(config: EffectiveConfig) -> Iterator[str]:
 
 def _is_off(key: str, config: EffectiveConfig) -> bool:
     """Return True if ``key`` belongs to a feature that is switched off, or is its switch."""
-    switch, off = _between_releases().get(key, ("", ()))
-    if switch and config.get(switch) in off:
+    if config.get(key) in _between_releases().get(key, ()):
         return True
     above = sections_above(key)
     return any(config.get(f"{section}.{name}") is False for section in above for name in _SWITCHES)
 
 
 @lru_cache(maxsize=1)
-def _between_releases() -> Mapping[str, tuple[str, Sequence[object]]]:
-    """Return a key → (the key that switches it on, its values that leave it off)."""
-    stored = json.loads(data_path("translators/verl/between_releases.json").read_text(encoding="utf-8"))
-    return {key: (switch, row["off"]) for switch, row in stored.items() for key in (switch, *row["with"])}
+def _between_releases() -> Mapping[str, Sequence[object]]:
+    """Return a switch → its values that leave it off."""
+    stored: Mapping[str, Sequence[object]] = json.loads(
+        data_path("translators/verl/between_releases.json").read_text(encoding="utf-8")
+    )
+    return stored
 
 
 def says_nothing(value: object) -> bool:

@@ -4,7 +4,8 @@ The rows are data: translators/verl/upgrade.jsonl. ``old`` and ``new`` are dotte
 for everything below x; ``new`` null drops the key. ``values`` maps old values (as JSON text) to new
 ones; ``default: pinned`` takes the pinned default where the launch sets nothing; ``null: skip`` means
 that null said nothing; ``only`` restricts a row to one flavour; ``forks`` marks a key that no release has
-had, and whose meaning in the forks that have it is known. What no key said in its days is
+had, and whose meaning in the forks that have it is known; of a key that is dropped ``off`` lists the values
+that did nothing: with another one something is lost. What no key said in its days is
 written by the functions below (``_IMPLIED``).
 """
 
@@ -42,11 +43,12 @@ class KeyMove:
 
 @dataclass(frozen=True, slots=True)
 class DropKey:
-    """A key that means nothing in the pinned release."""
+    """A key that means nothing in the pinned release. ``lost``: what its value did, no other key does."""
 
     key: str
     why: str
     given: bool
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class KeyChange:
     only: str | None = None
     forks: bool = False
     one_value: bool = False
+    off: tuple[object, ...] | None = None
 
     def targets(self, key: str) -> tuple[str, ...]:
         """The new keys of ``key``, which this row matches."""
@@ -184,6 +187,7 @@ def _row(stored: Mapping[str, Any]) -> KeyChange:
         stored.get("only"),
         stored.get("forks", False),
         stored.get("one_value", False),
+        tuple(stored["off"]) if "off" in stored else None,
     )
 
 
@@ -222,7 +226,8 @@ def _carry(
         return
     targets = row.targets(key)
     if not targets:
-        dropped.append(DropKey(key, row.why, given))
+        lost = given and row.off is not None and setting.value not in row.off
+        dropped.append(DropKey(key, row.why, given, lost))
         return
     value = row.value(setting.value)
     if targets != (key,) or value != setting.value or (row.take_pinned and not meant):
@@ -408,6 +413,19 @@ def _rejection_bounds(config: EffectiveConfig) -> str | None:
     return f"{lower}_{upper}"
 
 
+def _truncated_weights(config: EffectiveConfig) -> str | None:
+    """The level of the weights that 0.6.0, and revisions before it, had under other keys.
+
+    Source: ``compute_rollout_importance_weights`` (trainer/ppo/mismatch_helper.py), and
+    ``compute_policy_loss_vanilla`` in revisions from August 2025 on.
+    """
+    cap = config.get("actor_rollout_ref.actor.tis_imp_ratio_cap")
+    if isinstance(cap, int | float) and cap > 0:
+        return "token"
+    weighted = config.get("algorithm.rollout_is") is True and config.get("algorithm.rollout_is_threshold")
+    return "sequence" if weighted and config.get("algorithm.rollout_is_level") == "sequence" else None
+
+
 def _policy_gradient(config: EffectiveConfig) -> str | None:
     return "reinforce" if config.get("algorithm.rollout_correction.use_policy_gradient") else None
 
@@ -455,6 +473,7 @@ _DERIVED_FROM = {
 }
 # Keys that the old release has under the same name with another meaning: the derived value stands.
 _RECAST = {
+    _CORRECTION + "rollout_is",
     _CORRECTION + "rollout_rs",
     _CORRECTION + "rollout_rs_threshold",
     "trainer.resume_mode",
@@ -504,6 +523,7 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
         _overlong_length,
         "main_dapo handed data.max_response_length to the reward manager",
     ),
+    (_EVERY, _CORRECTION + "rollout_is", _truncated_weights, "veRL 0.6.0 had this in other keys"),
     (
         _EVERY,
         _DO_SAMPLE,
