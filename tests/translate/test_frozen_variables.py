@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from trinity_compat.cli import cli
@@ -172,3 +173,14 @@ def test_a_yaml_for_the_old_release_names_them_too():
         read_text(SCRIPT.format(words="")).launches[0], TranslateOptions(target="0.4.1")
     )
     assert value_at(made.config, f"{made.facts['compat']}.frozen") == {"LR": "2e-6"}
+
+
+@pytest.mark.parametrize("options", [[], ["--env", "API_KEY=s3cr3t-t0k3n"]])
+def test_a_secret_of_a_hydra_file_stands_in_no_yaml(hydra, options):
+    file = Path("conf/mine.yaml")
+    file.write_text(file.read_text().replace("PROJECT,'a b'", "API_KEY,s3cr3t-d3fault"))
+    result = run("translate", hydra, *options, API_KEY="s3cr3t-sh3ll")
+    assert result.exit_code == 0
+    config = yaml.safe_load(result.stdout)
+    assert compat_of(config).get("frozen", {}).get("API_KEY") is None
+    assert "t0k3n" not in result.output and "sh3ll" not in result.output

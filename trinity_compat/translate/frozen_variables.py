@@ -47,7 +47,7 @@ def with_frozen(made: Translation, effective: EffectiveConfig, options: Translat
         for name, text in sorted(found.items())
         if not (name in kept or name in own or is_named_apart(name) or _OF_LIBRARIES.match(name))
     }
-    frozen |= {name: default for name, (default, _) in of_files.items()}
+    frozen |= {name: None if is_secret(name) else default for name, (default, _) in of_files.items()}
     made = replace(made, environment=of_files)
     if options.resolve or not frozen:
         return made

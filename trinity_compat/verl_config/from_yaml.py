@@ -10,6 +10,7 @@ from typing import Any
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import leaves, nodes, put, sections_above, value_at
+from trinity_compat.common.redaction import remember
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.model import Launch, Word, WordPart
 from trinity_compat.verl_config.arguments import GivenOverride, HydraFlags, LaunchArguments
@@ -66,6 +67,8 @@ def config_from_yaml(
         raise UserError("a list, not the configuration of a training", where=Where(file.source))
     _refuse_trinitys(file)
     _check_sections(file)
+    for name, value in (environ or {}).items():
+        remember(name, value)
     where, cwd = Where(str(path)), str(path.parent)
     launch = Launch("verl.trainer.main_ppo", (), where, cwd=cwd, environ=environ or {})
     if file.defaults:
