@@ -3,12 +3,13 @@
 import json
 import re
 import shlex
+from types import SimpleNamespace
 
 import pytest
 from advise_launch import ARR, advised, by_name, told
 from click.testing import CliRunner
 
-from trinity_compat.advise import cards, model_shape
+from trinity_compat.advise import cards, model_shape, report
 from trinity_compat.cli import cli
 from trinity_compat.run.plan.known_models import stand_in
 
@@ -69,7 +70,22 @@ def test_the_fastest_mode_says_that_it_does_not_fit(script):
     assert "by the estimate below it does not fit" in told(script(), "--card-gb", 20)
     fits = told(script(), "--card", "H200")
     assert "by the estimate below" not in fits
+    assert json.loads(told(script(), "--card", "H200", "--json"))["fastest"].startswith("fully_async")
     assert re.search(r"fastest here: fully_async.* steps old, so that it may learn otherwise: trinity", fits)
+
+
+@pytest.mark.parametrize(
+    ("times", "named"), [((100, 99.5, 99.1), "0"), ((100, 98, 97.5), "1"), ((100, 98, 96), "2"), ((), None)]
+)
+def test_of_modes_that_are_equally_fast_the_least_stale_is_named(times, named):
+    modes = [
+        SimpleNamespace(name=str(number), settings=(), prediction=SimpleNamespace(step_s=step_s))
+        for number, step_s in enumerate(times)
+    ]
+    unable = [SimpleNamespace(name="refused", settings=(), prediction=None)]
+    stock = [SimpleNamespace(name="stock", settings=None, prediction=SimpleNamespace(step_s=1))]
+    best = report.fastest(SimpleNamespace(modes=(*stock, *unable, *modes)))
+    assert (best and best.name) == named
 
 
 def test_splits_that_cannot_run_say_why(script):

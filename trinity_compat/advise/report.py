@@ -22,7 +22,7 @@ _EQUAL = 1.01  # of the shortest step
 
 def as_json(advice: Advice) -> str:
     """Return the advice as JSON."""
-    work, speeds = advice.work, advice.speeds
+    work, speeds, best = advice.work, advice.speeds, fastest(advice)
     data = {
         "version": 1,
         "source": advice.source,
@@ -38,6 +38,7 @@ def as_json(advice: Advice) -> str:
         },
         "speeds": {**asdict(speeds), "engine_tokens_per_s": speeds.full_rate},
         "modes": [_mode(mode, advice) for mode in advice.modes],
+        "fastest": best.name if best else None,
         "splits": [
             {
                 "explorer_gpus": split.explorer,

@@ -85,8 +85,7 @@ def _advised(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
     span_s = shared_span_s(advice["modes"])
     for mode in advice["modes"]:
         mode["timeline"] = timeline(mode, span_s) if mode.get("lanes") else None
-    able = [mode for mode in advice["modes"] if mode["command"] and not mode["refused"]]
-    fastest = min(able, key=lambda mode: mode["step_s"], default=None)
+    fastest = next((mode for mode in advice["modes"] if mode["name"] == advice["fastest"]), None)
     names = list(dict.fromkeys(name for split in advice["splits"] for name in split["step_s"]))
     return found | {"advice": advice, "fastest": fastest, "span_s": span_s, "split_modes": names}
 
