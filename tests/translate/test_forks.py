@@ -307,6 +307,7 @@ def test_the_one_teacher_between_two_releases_is_carried_to_its_place(method: Pa
 
 
 IS = "algorithm.rollout_correction.rollout_is"
+OLD_IS = "algorithm.rollout_is"
 CAP = "actor_rollout_ref.actor.tis_imp_ratio_cap"
 
 
@@ -320,6 +321,8 @@ CAP = "actor_rollout_ref.actor.tis_imp_ratio_cap"
             3.0,
         ),
         (["algorithm.rollout_is=False", "algorithm.rollout_is_threshold=3.0"], None, 3.0),  # metrics alone
+        (["algorithm.rollout_is=True"], None, 2.0),  # without a threshold 0.6.0 computed none
+        (["algorithm.rollout_is=True", f"{OLD_IS}_threshold=3.0", f"{OLD_IS}_mode=mask"], None, 3.0),
         ([f"{CAP}=2"], "token", 2),
         ([f"+{CAP}=-1"], None, 2.0),
     ],

@@ -422,8 +422,11 @@ def _truncated_weights(config: EffectiveConfig) -> str | None:
     cap = config.get("actor_rollout_ref.actor.tis_imp_ratio_cap")
     if isinstance(cap, int | float) and cap > 0:
         return "token"
-    weighted = config.get("algorithm.rollout_is") is True and config.get("algorithm.rollout_is_threshold")
-    return "sequence" if weighted and config.get("algorithm.rollout_is_level") == "sequence" else None
+    old = "algorithm.rollout_is"
+    weighted = config.get(old) is True and config.get(f"{old}_threshold") is not None
+    level = config.get(f"{old}_level", "token")
+    is_same = level in ("token", "sequence") and config.get(f"{old}_mode", "truncate") == "truncate"
+    return str(level) if weighted and is_same else None
 
 
 def _policy_gradient(config: EffectiveConfig) -> str | None:
