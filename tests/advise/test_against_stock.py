@@ -19,6 +19,7 @@ ENGINES = "explorer.rollout_model.engine_num"
 # Training takes most of a step of the first; few answers are as fast on one engine in the second.
 TRAINS = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}
 FEW = {"data.train_batch_size": 16, f"{ARR}.actor.ppo_mini_batch_size": 16, f"{ARR}.rollout.n": 6}
+UNDIVIDED = {"data.train_batch_size": 66, f"{ARR}.actor.ppo_mini_batch_size": 66, f"{ARR}.rollout.n": 1}
 REWARD = {"reward_model.enable": True, "reward_model.model.path": "/m"}
 SLOWER = "times the step of stock veRL's turns"
 
@@ -63,6 +64,8 @@ def test_what_runs_by_default_takes_as_long_as_stock_and_says_nothing(tmp_path):
         # A reward model has no turn, and neither have several explorers; such a plan can only overlap.
         ((), {}, REWARD, ("sync_offset=",)),
         ((), {"mode": "both", "explorers": 2}, {}, ("sync_offset=",)),
+        # Eight ranks do not divide its mini-batch, in turns neither.
+        ((), {}, UNDIVIDED, ("sync_offset=",)),
         # It overlaps already.
         (
             ("synchronizer.sync_offset=32", f"{ENGINES}=3"),

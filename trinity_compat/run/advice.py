@@ -29,11 +29,11 @@ from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.job.gpus import ENGINES, check_gpus, engine_count, engine_width, shares, trainer_gpus
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir import measured
-from trinity_compat.run.plan import estimates, gpu_split, ignored_keys
+from trinity_compat.run.plan import estimates, gpu_split, ignored_keys, single_side
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.estimates import size
 from trinity_compat.run.plan.source import RunOptions, Source
-from trinity_compat.run.plan.verl_view import ROLLOUT
+from trinity_compat.run.plan.verl_view import ROLLOUT, VerlView
 from trinity_compat.synchronizer.policy import explorer_interval, trainer_interval
 
 STOCK, COLOCATE, ONE_STEP_OFF = "stock veRL, lockstep", "turns on all GPUs", "veRL's one_step_off_policy"
@@ -239,6 +239,10 @@ class Modes:
         options = replace(self.options, mode=mode, sets=(*self.options.sets, *sets))  # type: ignore[arg-type]
         spec = make_plan(self.source.config, options, cwd=Path.cwd(), device="cuda").spec
         check_gpus(spec, "trainer", self.gpus + _beside(self.base))
+        if mode == "colocate" and (why := single_side.fault(VerlView.of(spec.verl), trainer_gpus(spec.verl))):
+            raise UserError(
+                f"{trainer_gpus(spec.verl)} GPUs in turns: {why}, and veRL ends at its first update"
+            )
         return spec
 
     def settings(self, style: str, offset: int = 0, staleness: int | None = None) -> list[str]:

@@ -69,8 +69,8 @@ def _all_to_explorer(verl: VerlView, config: Tree, explorers: int, reward: Rewar
 
 def _all_to_trainer(verl: VerlView) -> Step:
     total = verl.trainer.gpus
-    if why := _fault(verl, total):
-        able = [number for number in halvings(total) if not _fault(verl, number)]
+    if why := fault(verl, total):
+        able = [number for number in halvings(total) if not fault(verl, number)]
         fits = f"{able[0]} GPUs fit" if able else "give it more GPUs or smaller parallel sizes"
         raise UserError(f"{total} GPUs, all the trainer's (mode: train): {why}", hint=fits)
     width = verl.rollout.tensor_parallel
@@ -79,8 +79,8 @@ def _all_to_trainer(verl: VerlView) -> Step:
     return verl.changed(engine_places(1, width)), [note]
 
 
-def _fault(verl: VerlView, gpus: int) -> str:
-    """Why ``gpus`` cannot train a mini-batch; empty where they can.
+def fault(verl: VerlView, gpus: int) -> str:
+    """Return the reason why ``gpus`` cannot train a mini-batch; empty where they can.
 
     Source: ``train_mini_batch`` in veRL 0.9.1's workers/engine_workers.py.
     """
