@@ -15,6 +15,7 @@ from trinity_compat.buffer.model import Group
 from trinity_compat.explorer.data.tasks import eval_stream, train_stream
 from trinity_compat.explorer.engine.weights import SharedDevice
 from trinity_compat.explorer.scheduling.loop import Explorer
+from trinity_compat.explorer.scheduling.pool import WorkPool, WorkUnit
 from trinity_compat.explorer.scheduling.report import StepReporter
 from trinity_compat.explorer.scheduling.scheduler import Scheduler
 from trinity_compat.job.run_spec import SyncSpec
@@ -187,8 +188,10 @@ def test_engines_and_trainer_never_use_the_device_at_once(tmp_path, toy, sync):
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize(("interval", "limit"), [(1, None), (2, None), (1, 1)])
 def test_under_fully_async_the_trainer_s_turn_waits_for_a_step_and_not_for_the_longest_answers(
-    tmp_path, toy, keeps, interval, limit
+    tmp_path, toy, monkeypatch, keeps, interval, limit
 ):
+    pauses = []
+    monkeypatch.setattr(WorkPool, "add_pause", lambda pool, seconds: pauses.append(seconds))
     sync, fields = {"style": "fully_async", "interval": interval}, {"max_staleness": limit}
     fields["partial_rollout"] = keeps
     device = run(tmp_path, toy, sync=sync, maker=UnevenMaker, fields=fields, validate=(2, 3))
@@ -199,6 +202,23 @@ def test_under_fully_async_the_trainer_s_turn_waits_for_a_step_and_not_for_the_l
     answers = [each for group in buffer.groups("train") for each in group.experiences]
     assert any(each.max_model_version > each.min_model_version for each in answers) == keeps
     assert buffer.depth()["trained"] == STEPS * BATCH
+    assert bool(pauses) == keeps and all(seconds > 0 for seconds in pauses)
+
+
+def test_a_pause_of_the_engines_is_no_time_of_a_task_in_flight():
+    async def go():
+        async def build():
+            await asyncio.Event().wait()
+            yield
+
+        async with WorkPool(lambda: 1) as pool:
+            pool.begin([WorkUnit(build, 1, task=7)], at_once=True)
+            await asyncio.sleep(0)
+            before = pool.longer_than(-1)
+            pool.add_pause(1000)
+            return before, pool.longer_than(-1), pool.drop()
+
+    assert asyncio.run(go()) == ([7], [], None)
 
 
 def test_only_the_holder_can_give_a_turn_and_a_new_start_begins_with_the_explorer(tmp_path):

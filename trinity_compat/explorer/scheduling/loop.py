@@ -73,7 +73,7 @@ class Explorer:
         self._pool, self._queue = WorkPool(builder.room), scheduler.commit_queue()
         self._history = 0
         self._next_step: int | None = None  # of the work that was found last
-        self._waiting_since = time.monotonic()
+        self._waiting_since = self._left_at = time.monotonic()
 
     async def explore(self) -> None:
         """Run until the run is finished. Raises what a unit of work raises, TrainerGone, SyncTimeout."""
@@ -102,6 +102,7 @@ class Explorer:
         """Go on with the answers that were kept over the trainer's turn, with its newest weights."""
         newest = self._scheduler.state.latest
         if self._device and self._device.sleeps and self._pool.busy and newest:
+            self._pool.add_pause(time.monotonic() - self._left_at)
             await self._weights.load(newest)
 
     async def _end_turn_early(self) -> bool:
@@ -110,6 +111,7 @@ class Explorer:
             return False
         if self._pool.evaluating or not self._scheduler.holds_a_step():
             return False
+        self._left_at = time.monotonic()
         await self._device.leave()
         return True
 

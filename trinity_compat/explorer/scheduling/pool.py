@@ -101,6 +101,10 @@ class WorkPool:
         now = asyncio.get_running_loop().time()
         return [number for number, (_, since) in self._single.items() if now - since > seconds]
 
+    def add_pause(self, seconds: float) -> None:
+        """Exempt so long a pause of the engines from the time that tasks are in flight."""
+        self._single = {task: (run, since + seconds) for task, (run, since) in self._single.items()}
+
     def cancel(self, tasks: Iterable[int]) -> list[int]:
         """Cancel those of the single tasks that are in flight, and return them: their answers are aborted."""
         cancelled = [number for number in tasks if number in self._single]
