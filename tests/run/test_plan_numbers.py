@@ -3,21 +3,8 @@
 import pytest
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.run.plan.gpu_split import _idle_share
 from trinity_compat.run.plan.pipelines import _count
 from trinity_compat.run.plan.read_settings import retries
-
-
-@pytest.mark.parametrize(
-    ("gpus", "told"),
-    [
-        ({"trainer": 4, "explorer": 4}, "50 %"),
-        ({"trainer": 6, "explorer": 2}, "25 to 75 %"),
-        ({"trainer": 2, "explorer": 5, "reward": 1}, "25 to 75 %"),
-    ],
-)
-def test_a_side_s_gpus_are_idle_while_the_other_works(gpus, told):
-    assert _idle_share(gpus) == told
 
 
 def test_a_rollout_may_be_tried_once_and_never_less():
