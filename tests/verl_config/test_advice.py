@@ -39,6 +39,7 @@ def told(words):
         ("optim.learning_rate=1e-6", f"did you mean {LR}?"),
         ("trainer.num_train_epochs=3", "did you mean trainer.total_epochs?"),
         ("data.nothing_like_it=3", "a fork's key is read in the fork's checkout"),
+        ("actor_rollout_ref.rollout.n_agent=3", "a fork's key is read in"),  # rollout.agent is a section
         ("data.nothing_like_it=3", "no release of veRL has it, so that the script seems to be a fork's"),
         ("fork.agent.max_steps=3", "by a rule of yours (`trinity-compat rules init`)"),
         ("reward_model.reward_kwargs='{n: 64}'", "to add it, write +reward_model.reward_kwargs={n: 64}"),

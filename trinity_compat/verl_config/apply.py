@@ -141,6 +141,8 @@ def _unknown(done: AppliedOverrides, given: GivenOverride, release: str) -> None
     hint = _instead(key) if release == f"verl {VERL}" else ""
     if not hint:
         near = did_you_mean(key, done.known)
+        if near and isinstance(lookup(done.tree, near), dict) != isinstance(given.override.value, dict):
+            near = ""  # a section is not what a value was meant for
         hint = f"did you mean {near}?" if near else _added(done, given)
     done.unknown.append(key)
     if not key:
