@@ -76,7 +76,13 @@ def _patched(clock: Callable[[], float]) -> Iterator[None]:
     with ExitStack() as patches:
         for module in (loop, report, scheduler, task_allocation, version_selector):
             patches.enter_context(mock.patch.multiple(module, time=SimpleNamespace(monotonic=clock)))
+        patches.enter_context(mock.patch.object(asyncio, "to_thread", _at_once))
         yield
+
+
+async def _at_once(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """In this thread: the loop would not wait for another one."""
+    return function(*args, **kwargs)
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

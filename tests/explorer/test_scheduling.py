@@ -532,7 +532,8 @@ def test_a_round_reads_the_database_once(style):
     calls = counted.calls
     begun = len(world.engines.begun)
     assert calls["glance"] <= len(rounds) + calls["put_groups"] + begun
-    often = {"glance", "put_groups", "missing_tasks", "latest_version", "get_version"}
+    often = {"glance", "put_groups", "missing_tasks", "latest_version", "get_version", "participants"}
+    assert calls["participants"] <= 100, "whether the trainer works: once a second"
     assert set(calls) <= often, "nothing else is read in a round"
     # Weights that a step waits for are looked up apart under fixed: an older version may be the right one.
     assert style == "fixed" or not calls["latest_version"]

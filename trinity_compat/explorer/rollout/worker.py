@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -54,7 +55,10 @@ if TYPE_CHECKING:
     from trinity_compat.trinity.workflows.model import GeneratedAnswer
 
 SINGLE_TURN = "single_turn_agent"
-ENDED_S = 0.05  # interval of reports on how many answers have ended
+SLOTS = 1024  # veRL's default of rollout.max_num_seqs
+ENDED_S = 0.05  # between two looks at how many answers have ended
+REPORT_S = 0.25  # after which that is reported
+REPORTED = 1 / 16  # of an engine's slots: as soon as so many are free; it has more than that in its queue
 PROGRESS_S = 2.0  # progress-report interval
 
 
@@ -208,11 +212,16 @@ class RolloutWorker:
         await self._engine.close()
 
     async def ended(self) -> AsyncIterator[int]:
-        """Yield the number of answers that have ended, whenever it has changed; without end."""
-        reported = 0
+        """Yield the number of answers that have ended, without end.
+
+        An explorer of many engines gets a report for each, so it comes when it frees a part of the slots, or
+        after a while.
+        """
+        reported, last, slots = 0, time.monotonic(), slots_of(self._config.actor_rollout_ref.rollout)
         while True:
-            if self._ended != reported:
-                reported = self._ended
+            new, now = self._ended - reported, time.monotonic()
+            if new >= max(1, slots * REPORTED) or (new and now - last >= REPORT_S):
+                reported, last = self._ended, now
                 yield reported
             await asyncio.sleep(ENDED_S)
 
@@ -406,6 +415,11 @@ class RolloutWorker:
         return Trajectory(
             prompt, end, [0], [0.0], reward=0.0, metrics=metrics, versions=(first, self._version)
         )
+
+
+def slots_of(rollout: Mapping[str, Any]) -> int:
+    """Return the answers that an engine decodes at a time (veRL's rollout.max_num_seqs)."""
+    return int(rollout.get("max_num_seqs") or SLOTS)
 
 
 def _cancel(futures: Iterable[Future]) -> None:

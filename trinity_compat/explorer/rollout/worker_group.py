@@ -21,7 +21,7 @@ from trinity_compat.explorer.engine.arguments import START_S, engine_environment
 from trinity_compat.explorer.engine.trainer_devices import Devices
 from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask
 from trinity_compat.explorer.rollout.routing import EngineLoads
-from trinity_compat.explorer.rollout.worker import RolloutWorker
+from trinity_compat.explorer.rollout.worker import RolloutWorker, slots_of
 from trinity_compat.job import placement
 from trinity_compat.job.fingerprint import FilesEdited
 from trinity_compat.job.gpus import engine_count, engine_width
@@ -33,7 +33,6 @@ from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFail
 if TYPE_CHECKING:
     from trinity_compat.trinity.workflows.model import GeneratedAnswer
 
-SLOTS = 1024  # veRL's rollout.max_num_seqs
 SLOWEST_LOAD = 100e6  # bytes of weights per second: this time is added to the watchdog's limit
 
 
@@ -101,8 +100,7 @@ class RolloutWorkers:
         rollout = verl["actor_rollout_ref"]["rollout"]
         self._own["agent_workers"] = _agent_workers(rollout, engine_count(rollout, device))
         self._width = engine_width(rollout, device)
-        slots = int(rollout.get("max_num_seqs") or SLOTS)
-        self._loads = EngineLoads(engine_count(rollout, device), slots, by_load=by_load)
+        self._loads = EngineLoads(engine_count(rollout, device), slots_of(rollout), by_load=by_load)
         self._watches: list[asyncio.Task[None]] = []
         self._writing: Counter[int] = Counter()  # answers that ``write`` waits for, by engine
 
@@ -214,7 +212,9 @@ class RolloutWorkers:
     def _actor(self, index: int, options: Mapping[str, Any]) -> Any:
         import ray
 
-        actor = ray.remote(RolloutWorker).options(**options)
+        # A call for each answer at most, those that wait for a slot too; what else is asked finds room.
+        calls = 2 * slots_of(self._verl["actor_rollout_ref"]["rollout"])
+        actor = ray.remote(RolloutWorker).options(max_concurrency=calls, **options)
         return actor.remote(dict(self._verl), self._device, index, **self._own)
 
     def _not_started(self, limit_s: float) -> RunError:

@@ -18,6 +18,7 @@ from trinity_compat.explorer.rewards.processes.pool import ScoringPool
 from trinity_compat.explorer.rewards.scoring import Score, failure_metrics, name_task
 from trinity_compat.explorer.rollout.worker_group import RolloutWorkers
 from trinity_compat.explorer.scheduling.step_work import StepWork
+from trinity_compat.explorer.scheduling.texts import TextDecoder
 from trinity_compat.explorer.teachers.client import TeacherClient
 from trinity_compat.explorer.teachers.media import PromptMedia
 from trinity_compat.explorer.teachers.wire import TeacherRows
@@ -40,8 +41,8 @@ class GroupBuilder:
     """Builds the groups of work that the scheduler gives out.
 
     ``retries``: how often a failed rollout is retried before the run ends, or goes on without it
-    (``agent_failure``, for agent loops). ``placeholders``: tokens that stand for an image, hundreds in a row;
-    the prompt's text shows one of them. ``teachers``: give rows of log-probabilities for answers to train on.
+    (``agent_failure``, for agent loops). ``placeholders``: as ``TextDecoder``'s. ``teachers``: give rows of
+    log-probabilities for answers to train on.
     """
 
     def __init__(
@@ -55,9 +56,9 @@ class GroupBuilder:
         agent_failure: OnAgentFailure = "raise",
         teachers: TeacherClient | None = None,
     ) -> None:
-        self._workers, self._scorer, self._tokenizer = workers, scorer, tokenizer
+        self._workers, self._scorer = workers, scorer
+        self._decoder = TextDecoder(tokenizer, placeholders)
         self._retries = retries
-        self._placeholders = frozenset(placeholders)
         self._goes_on = agent_failure == "zero"
         self._teachers = teachers
         self._in_a_row = 0
@@ -129,8 +130,13 @@ class GroupBuilder:
     async def _score(
         self, work: StepWork, job: RolloutTask, rollout: RolloutResult, version: int, history: int
     ) -> Group:
-        scores, taught = await self._scored_and_taught(job, rollout.trajectories)
-        scored = zip(rollout.trajectories, scores, taught, strict=True)
+        decoding = asyncio.ensure_future(self._decoder.texts(rollout.trajectories))
+        try:
+            scores, taught = await self._scored_and_taught(job, rollout.trajectories)
+            texts = await decoding
+        finally:
+            decoding.cancel()
+        scored = zip(rollout.trajectories, scores, taught, texts, strict=True)
         parts = tuple(self._experience(run, *part, version) for run, part in enumerate(scored))
         key = f"h{history}/{work.kind}/{job.task_no}"
         step = work.step_of(job.task_no)
@@ -157,7 +163,13 @@ class GroupBuilder:
             asking.cancel()
 
     def _experience(
-        self, run: int, part: Trajectory, score: Score, taught: Taught | None, version: int
+        self,
+        run: int,
+        part: Trajectory,
+        score: Score,
+        taught: Taught | None,
+        texts: tuple[str, str],
+        version: int,
     ) -> Experience:
         first, _ = part.versions
         if first < version:
@@ -170,19 +182,8 @@ class GroupBuilder:
                 teacher_logprobs=taught.rows.logprobs,
                 metrics={**experience.metrics, TEACHER_S: taught.seconds},
             )
-        return replace(
-            experience,
-            prompt_text=self._tokenizer.decode(self._without_repeats(part.prompt_ids)),
-            response_text=self._tokenizer.decode(part.response_ids, skip_special_tokens=True),
-        )
-
-    def _without_repeats(self, ids: Sequence[int]) -> list[int]:
-        """Return a prompt with one placeholder for each run of them."""
-        return [
-            token
-            for token, before in zip(ids, [None, *ids], strict=False)
-            if token != before or token not in self._placeholders
-        ]
+        prompt, response = texts
+        return replace(experience, prompt_text=prompt, response_text=response)
 
 
 async def _ask(teachers: TeacherClient, job: RolloutTask, parts: Sequence[Trajectory]) -> list[Taught | None]:

@@ -88,14 +88,14 @@ class Explorer:
                     continue
                 # Read first: weights and tasks chosen after it belong to this history, or are not stored.
                 history = self._enter(self._scheduler.state.history)
-                self._store()
+                await self._store()
                 await self._continue_turn()
                 if await self._end_turn_early():
                     continue
                 self._pool.refill()
                 if not await self._advance(history):
                     await self._rest(history)
-            self._store()
+            await self._store()
             self._close(None)
 
     async def _continue_turn(self) -> None:
@@ -260,22 +260,28 @@ class Explorer:
         for group in draw.groups(history):
             yield group
 
-    def _store(self) -> None:
+    async def _store(self) -> None:
         now = time.monotonic()
         for group in self._pool.collect():
             self._queue.add(group, now)
         for groups in self._queue.take(now, flush=not self._pool.busy):
-            if not self._store_groups(groups):
+            if not await self._store_groups(groups):
                 return
 
-    def _store_groups(self, groups: Sequence[Group]) -> bool:
+    async def _store_groups(self, groups: Sequence[Group]) -> bool:
         draws = list(self._queue.draws(groups))
         for draw in draws:
             self._scheduler.finish_draw(draw)
         with_dropped = [*groups, *(group for draw in draws for group in draw.dropped)]
         began = time.monotonic()
         try:
-            self._buffer.put_groups(with_dropped, history=self._history, holder=self._scheduler.holder)
+            # In a thread: it waits for the disk, and engines and scoring processes for this loop.
+            await asyncio.to_thread(
+                self._buffer.put_groups,
+                with_dropped,
+                history=self._history,
+                holder=self._scheduler.holder,
+            )
         except HistoryChanged:  # the trainer has resumed: these weights may be invalid
             self._weights.invalidate(made=True)
             self._discard()
