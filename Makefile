@@ -83,6 +83,10 @@ PROOF := $(PY) scripts/gpu/proof.py --device cpu --out $(or $(CI_OUT),.scratch/t
 proof: install
 	$(PROOF) imports doctor mid-answer nccl sleep seeds
 
+# Everything that the commands say of the recorded launches; a difference is meant, or a fault.
+behaviour: install
+	$(PY) scripts/record_behaviour.py --digests && git diff --exit-code --stat tests/facts/behaviour.txt
+
 starts-sample: test-setup
 	scripts/starts_sample.sh
 
