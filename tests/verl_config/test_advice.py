@@ -31,6 +31,7 @@ def told(words):
         ('"data.train_files=[/a,$B]"', "$B is not set, so that an element is empty: give --env B=…"),
         ('"data.train_files=[/a,]"', "an element of the list is empty: a comma too many"),
         ("\N{EM DASH}config-name=x", "U+2014, which is not a minus sign: write --config-name=x"),
+        ("\N{EN DASH}config-name=x", "U+2013, which is not a minus sign: write --config-name=x"),
         ("data.train_files=['/a', '/b']", "the list goes on in the next word"),
         ("trainer.default_local_dir=/cktrainer.save_freq=10", "a blank is missing before trainer.save_freq="),
         ("trainer.project_name=x+my.key=10", "a blank is missing before +my.key="),

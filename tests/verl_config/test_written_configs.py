@@ -122,6 +122,7 @@ def test_a_file_that_an_unread_program_may_have_written_is_refused(command, laun
     "command",
     [
         "cat reward.py; grep def reward.py",
+        "scp -P 22 reward.py host:; rsync -a reward.py me@host:/folder/",
         "python3 gen.py > other.py",
         "cat > reward.py <<EOF\ndef compute_score(*args): return 1\nEOF",
         "sed -i s/9/7/ reward.py; cp other reward.py",

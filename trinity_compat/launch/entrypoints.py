@@ -270,8 +270,11 @@ def is_training(module: str) -> bool:
 
 
 def with_hyphens(text: str) -> str:
-    """Return a word with hyphens for other dashes; a long one at its beginning stands for two."""
-    return OTHER_DASH.sub("-", re.sub("^[\u2014\u2015](?=\\w\\w)", "--", text))
+    """Return a word with hyphens for other dashes; a long one at its beginning stands for two.
+
+    So does an en dash before a word, as word processors write two hyphens; ``-cn`` is Hydra's short option.
+    """
+    return OTHER_DASH.sub("-", re.sub("^(?:[\u2014\u2015](?=\\w\\w)|\u2013(?=\\w{3}))", "--", text))
 
 
 def is_launcher(word: str) -> bool:

@@ -239,7 +239,9 @@ def _unknown(sh: Shell, texts: list[str]) -> int:
     if texts[0] in programs.CHANGES_PATH:
         lose_path(sh)
     expression = " ".join(texts)[:200]
-    if texts[0].rsplit("/", 1)[-1] not in programs.READERS and "compose" not in " ".join(texts[:2]):
+    program = texts[0].rsplit("/", 1)[-1]
+    sends = program in programs.COPIES and programs.OF_A_HOST.match(texts[-1]) is not None
+    if not (sends or program in programs.READERS or "compose" in " ".join(texts[:2])):
         code_of_stdin = [text_of(sh.stdin or ())] if entrypoints.is_launcher(texts[0]) else []
         words = [*texts[1:], *code_of_stdin]
         sh.files.given_to_unread(text_of(sh.cwd), words, UnknownPiece(expression, sh.where))

@@ -78,6 +78,9 @@ READERS = {
     "cmp", "cut", "diff", "du", "egrep", "fgrep", "file", "grep", "head", "less", "ls", "md5sum", "more",
     "sha256sum", "stat", "tail", "wc", "jq", "column", "nl", "od", "shellcheck",
 }  # fmt: skip
+# They write their last word, on another host where it names one.
+COPIES = {"rsync", "scp"}
+OF_A_HOST = re.compile(r"[^/]+:")
 # They make command lines of something that is only known when they run.
 NOT_FOLLOWED = {"find", "parallel", "xargs"}
 # Launchers that are looked for in the words of another one: their options count for what they start.
