@@ -41,6 +41,7 @@ SETS = [
     "APPTAINERENV_LR=5 apptainer run image.sif bash train.sh",
     "export LR=5; podman run --env-host image bash train.sh",
     "export UV_ENV_FILE=my.env; uv run bash train.sh",
+    "cp my.env .env; pipenv run bash train.sh",
     "docker run -e LR=5 --env-file low.env image bash train.sh",
     "docker run -it --entrypoint bash -e LR=5 --gpus all image train.sh",
     "docker run --entrypoint=/bin/bash -e LR=5 image -c 'bash train.sh'",

@@ -168,6 +168,11 @@ class PathFacts:
             named += [absolute(each, last) for each in folders for last in lasts]
             self.handed.update(dict.fromkeys(named, why))
 
+    def hand(self, path: str, why: UnknownPiece) -> None:
+        """A file whose text is not known from here on."""
+        if len(self.handed) < limits.FIELDS:
+            self.handed[path] = why
+
     def given_below(self, folder: str, suffixes: tuple[str, ...], why: UnknownPiece) -> None:
         """A program that isn't read gets files below ``folder`` that nobody named: ``find -exec sed -i``."""
         folders = [folder]

@@ -9,6 +9,7 @@ from trinity_compat.launch.bash.traced_text import TextPiece, Value, doubt_in, l
 from trinity_compat.launch.bash.tree import Node
 from trinity_compat.launch.bash.words import expansion
 from trinity_compat.launch.bash.words.segments import value_of
+from trinity_compat.launch.model import UnknownPiece
 
 OUT = {">", ">>", ">|", "&>", "&>>"}
 
@@ -27,6 +28,9 @@ def run(sh: Shell, statement: Node, command: Callable[[Shell, Node], int]) -> in
             target = _output_path(sh, redirection), operator in (">>", "&>>")
             # a path that isn't known, or a device: what is written is gone
             sh.stdout = [] if target[0] else None
+        elif operator in OUT and (path := _output_path(sh, redirection)):
+            # `exec 3> FILE`: what is written to it later is not followed
+            sh.files.hand(path, UnknownPiece(f"{number}{operator} {path.rpartition('/')[2]}", sh.where))
         elif operator == ">&" and number in ("", "1"):
             word = text_of(expansion.expand_single(sh, sh.unit, redirection.get("Word")))
             if word != "1":  # `>&2`, `>&-`: not where a substitution or a file would read it

@@ -36,7 +36,8 @@ class EnvironmentOptions:
     not. ``words``: ``NAME=value`` may stand in front of the command. ``opens`` begin words after which
     nothing is known. ``carries`` begin names of exported variables that arrive without that beginning;
     ``listed`` and ``filed`` are variables that stand for the first option of ``lists`` and of ``files``.
-    ``directives`` begin lines of the script with options.
+    ``directives`` begin lines of the script with options. ``own_file`` is read from the working directory
+    where it is there.
     """
 
     inherits: bool = True
@@ -54,6 +55,7 @@ class EnvironmentOptions:
     listed: str = ""
     filed: str = ""
     directives: tuple[str, ...] = ()
+    own_file: str = ""
 
 
 _CONTAINER = EnvironmentOptions(inherits=False, sets=("-e", "--env"), files=("--env-file",))
@@ -73,7 +75,7 @@ _APPTAINER = EnvironmentOptions(
 # These hand on what they have.
 _PLAIN = (
     "accelerate", "at", "chroot", "conda", "coverage", "deepspeed", "flock", "gdb", "hatch",
-    "ipython", "ltrace", "mamba", "micromamba", "ncu", "nsys", "pdm", "perf", "pipenv", "pixi", "poetry",
+    "ipython", "ltrace", "mamba", "micromamba", "ncu", "nsys", "pdm", "perf", "pixi", "poetry",
     "python", "python3", "rye", "screen", "script", "strace", "torchrun", "valgrind", "watch",
 )  # fmt: skip
 LAUNCHERS: dict[str, EnvironmentOptions] = {
@@ -100,6 +102,7 @@ LAUNCHERS: dict[str, EnvironmentOptions] = {
     ),
     "bsub": EnvironmentOptions(lists=("-env",), only=True, directives=("#BSUB",)),
     "qsub": EnvironmentOptions(inherits=False, lists=("-v",), keeps=("-V",), directives=("#PBS", "#$")),
+    "pipenv": EnvironmentOptions(own_file=".env"),
     **dict.fromkeys(_PLAIN, EnvironmentOptions()),
 }
 
@@ -146,6 +149,9 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
         exported = {key: sh.exported(key) for key in sh.variables} | prefix
         carried = {key: value for key, value in exported.items() if value and key.startswith(start)}
         found.variables |= {key.removeprefix(start): value for key, value in carried.items()}
+    own = literal(options.own_file, sh.where)
+    if own and sh.files.kind(sh.files_path(own)) == "file":
+        read_file(sh, own, found)
     for value in values_of(words, options.files):  # which options overrule, wherever they stand
         read_file(sh, value, found, as_it_stands=options.literal_files)
     for value in values_of(words, options.lists):

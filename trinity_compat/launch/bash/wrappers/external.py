@@ -244,7 +244,13 @@ def _unknown(sh: Shell, texts: list[str]) -> int:
     if not (sends or program in programs.READERS or "compose" in " ".join(texts[:2])):
         code_of_stdin = [text_of(sh.stdin or ())] if entrypoints.is_launcher(texts[0]) else []
         words = [*texts[1:], *code_of_stdin]
-        sh.files.given_to_unread(text_of(sh.cwd), words, UnknownPiece(expression, sh.where))
+        why = UnknownPiece(expression, sh.where)
+        sh.files.given_to_unread(text_of(sh.cwd), words, why)
+        if program in programs.COPIES:  # of folders: all that is in them
+            target = absolute(text_of(sh.cwd), texts[-1])
+            for source in texts[1:-1]:
+                last = source.rpartition("/")[2].rpartition(":")[2]
+                sh.files.given_below(absolute(target, last), (*YAML, ".py"), why)
     sh.write((sh.unknown(expression, sh.where),))
     sh.doubt = UnknownPiece(sh.capturing or expression, sh.where)
     return int(texts[0] in COMPARES)
