@@ -42,6 +42,7 @@ class Pace:
 
     def __init__(self, ahead):
         self.ahead, self.trainer, self.idle, self.held = ahead, 1, 0, False
+        self.error = None  # what ended the explorer
 
     def moved(self):
         self.idle, self.held = 0, False
@@ -50,7 +51,7 @@ class Pace:
         until = time.monotonic() + 300
         self.moved()
         while not self.held and self.idle < 4:  # four looks in a row that found no weights, or no work
-            assert time.monotonic() < until, "the explorer neither works nor waits"
+            assert self.error is None and time.monotonic() < until, "the explorer neither works nor waits"
             time.sleep(0.005)
 
 
@@ -169,12 +170,20 @@ class RankZero:
 
 
 def explore(spec, pace):
+    try:
+        _explore(spec, pace)
+    except BaseException as error:
+        pace.error = error
+        raise
+
+
+def _explore(spec, pace):
     buffer = open_buffer(spec.database_url)
     train = train_stream(OmegaConf.create(spec.verl), make_tokenizer(), None)
     scheduler = PacedScheduler(spec, buffer, train, pace)
     maker = PacedMaker(pace, buffer, scheduler.versions.follows)
     heart = SimpleNamespace(check=lambda: None, state="")
-    receiver = Receiver(OfferReceiver(buffer, 0, 1), Rank(maker), heart.check, timeout_s=600)
+    receiver = Receiver(OfferReceiver(buffer, 0, 1), Rank(maker), heart.check)
     report = StepReporter(buffer, "explorer")
     given = receiver if scheduler.versions.takes_over else None
     explorer = Explorer(buffer, scheduler, maker, report, heart, given)
