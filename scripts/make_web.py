@@ -34,7 +34,7 @@ STUDIO = ROOT / "trinity_compat" / "studio"
 ASSETS = ROOT / "trinity_compat" / "web" / "assets"
 WHEELS, PYODIDE = ROOT / ".wheels", ROOT / ".pyodide"
 PARSER, OUT = ROOT / ".scratch" / "web" / "parser", ROOT / ".scratch" / "web" / "site"
-LARGEST = 12_000_000  # bytes of all files
+LARGEST = 12_100_000  # bytes of all files
 OWN = ("page.css", "page.js", "share.js", "translator.js", "worker.js", "zip.js")
 SHARED = {
     STUDIO / "static": (
@@ -68,7 +68,7 @@ def main() -> None:
     total = sum(files.values())
     print(f"{given.out}: {len(files)} files, {total / 1e6:.2f} MB")
     if total > LARGEST:
-        raise SystemExit(f"more than {LARGEST / 1e6:.0f} MB: {files}")
+        raise SystemExit(f"more than {LARGEST / 1e6:.1f} MB: {files}")
 
 
 def build(out: Path, parser: Path) -> None:
