@@ -23,7 +23,7 @@ import record_facts  # noqa: E402
 from trinity_compat.common.errors import UserError  # noqa: E402
 from trinity_compat.launch import read_argv  # noqa: E402
 from trinity_compat.run.advice import Question, gpus_of  # noqa: E402
-from trinity_compat.run.against_stock import Held, held  # noqa: E402
+from trinity_compat.run.against_stock import StockComparison, compare_with_stock  # noqa: E402
 from trinity_compat.run.plan.build_plan import make_plan  # noqa: E402
 from trinity_compat.run.plan.source import RunOptions, Source  # noqa: E402
 from trinity_compat.translate import TranslateOptions, translate_launch  # noqa: E402
@@ -32,7 +32,7 @@ from trinity_compat.trinity.config.read import parse  # noqa: E402
 BOUND = 1.10
 
 
-def planned(argv: list[str]) -> Held | str:
+def planned(argv: list[str]) -> StockComparison | str:
     """Return the plan of a launch held against stock's step, or the reason why it is left out."""
     options = RunOptions()
     try:
@@ -41,7 +41,7 @@ def planned(argv: list[str]) -> Held | str:
         spec = make_plan(source.config, options, cwd=Path.cwd(), device="cuda").spec
         if gpus_of(spec) < 2:
             return "one GPU"
-        found = held(spec, source, options, Question())
+        found = compare_with_stock(spec, source, options, Question())
     except UserError as error:
         return error.message
     return found or f"mode {spec.mode}, style {spec.sync.style}"
@@ -73,7 +73,7 @@ def main() -> None:
     )
     for name, each in sorted(able.items(), key=lambda pair: -pair[1].share):
         if each.share > BOUND:
-            print(f"{each.share:5.2f}  {name}: {each.line() or 'NO LINE SAYS SO'}")
+            print(f"{each.share:5.2f}  {name}: {each.slower_note() or 'NO LINE SAYS SO'}")
     if given.json:
         table = {name: round(each.share, 3) for name, each in able.items()}
         given.json.write_text(json.dumps(table, indent=1))

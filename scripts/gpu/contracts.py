@@ -68,7 +68,7 @@ class Bench:
         return 400 if self.device == "cuda" else 120
 
     def run(self, limit_s: float, what: Callable[[], Awaitable[_T]]) -> _T:
-        """Run ``what`` on the engines' loop. After a failure all of them start anew. Raises Failed."""
+        """Run ``what`` on the engines' event loop; a failure ends all engines. Raises Failed."""
 
         async def within() -> _T:
             return await asyncio.wait_for(what(), limit_s)
@@ -166,7 +166,7 @@ def _own_weights(model: Path) -> Weights:
 
 
 def _other_weights(weights: Weights, seed: int) -> Weights:
-    """Matrices drawn anew: an answer's log-probabilities under these are far from those under ``weights``."""
+    """Draw random matrices of the same shapes: log-probabilities under them differ clearly."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -398,25 +398,24 @@ def sleep(bench: Bench, shape: str, limit_s: float) -> Figures:
             found[f"level {level} s to wake"] = time.monotonic() - waking
             if await _greedy(worker) != before:
                 raise Failed(f"other answers after sleep of level {level}")
-        return found | await _kept(worker, engine, published[0])
+        return found | await _kept(worker, published)
 
     return bench.run(limit_s, turns)
 
 
-async def _kept(worker: RolloutWorker, engine: Any, file: WeightFile) -> Figures:
-    """vLLM schedules again once all of its memory is back: the weights have to be there before the cache."""
+async def _kept(worker: RolloutWorker, published: tuple[WeightFile, int]) -> Figures:
+    """Sleep with answers in flight, as in a turn of the trainer's, and load: each goes on to its end."""
     begun, tokens = worker._engine.steps, 120
     _, answers = await _submit(worker, 16, tokens, temperature=0.0)
     while worker._engine.steps < begun + tokens // 3:
         await asyncio.sleep(0.001)
-    await engine.sleep(level=2, mode="keep")
+    await worker.sleep()
     unfinished = sum(not answer.done() for answer in answers)
-    await engine.wake_up(tags=["weights"])
-    loaded = await engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
-    await engine.wake_up(tags=["kv_cache"])
+    await worker.wake()
+    await worker.load(*published)
     lengths = {len((await answer)[0].token_ids) for answer in answers}
     if not unfinished or lengths != {tokens}:
-        raise Failed(f"{unfinished} answers slept; their lengths are {sorted(lengths)}; loaded: {loaded}")
+        raise Failed(f"{unfinished} answers slept; their lengths are {sorted(lengths)}")
     return {"answers kept asleep": unfinished}
 
 

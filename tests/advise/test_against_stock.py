@@ -11,7 +11,7 @@ from trinity_compat.cli import cli
 from trinity_compat.common.errors import UserError
 from trinity_compat.run import against_stock, run
 from trinity_compat.run.advice import Question, simulated
-from trinity_compat.run.against_stock import held
+from trinity_compat.run.against_stock import compare_with_stock
 from trinity_compat.run.plan import devices
 from trinity_compat.run.plan.source import RunOptions
 
@@ -34,7 +34,7 @@ def planned(tmp_path, *sets, mode=None, device="cuda", explorers=1, dry_run=True
     options = RunOptions(
         sets=sets, mode=mode, device=device, explorers=explorers, dry_run=dry_run, gpus=rest.gpus
     )
-    return against_stock.planned(source, options, cwd=tmp_path), source, options
+    return against_stock.plan_and_compare(source, options, cwd=tmp_path), source, options
 
 
 def line(*args, **options):
@@ -46,7 +46,7 @@ def line(*args, **options):
 
 def share(tmp_path, **options):
     made, source, options = planned(tmp_path, **options)
-    found = held(made.spec, source, options, Question())
+    found = compare_with_stock(made.spec, source, options, Question())
     return found and found.share
 
 
@@ -93,7 +93,7 @@ def test_turns_of_a_tiny_step_whose_state_has_to_move_say_so(tmp_path):
 
 def test_a_split_gets_the_ratio_with_the_shortest_step(tmp_path):
     made, source, options = planned(tmp_path, mode="both", **FEW)
-    found = held(made.spec, source, options, Question())
+    found = compare_with_stock(made.spec, source, options, Question())
     others = [
         simulated(found.facts, replace(found.own, engines=engines, trainer=8 - 2 * engines), 1, steps=4)
         for engines in (1, 2, 3)

@@ -4,7 +4,7 @@ import pytest
 from advise_launch import ARR, advised, by_name, told
 
 from trinity_compat.advise import memory
-from trinity_compat.advise.memory import GIB, Kept, ModeMemory, Training
+from trinity_compat.advise.memory import GIB, ModeMemory, ResidentParts, Training
 from trinity_compat.advise.model_shape import ModelShape
 
 BILLION = ModelShape(
@@ -85,7 +85,7 @@ def test_turns_keep_beside_the_engines_what_stock_keeps(script):
 
 
 def test_what_stays_is_what_no_flag_moves():
-    stays = memory.resident(BILLION, Kept(weights=2, optimizers=1, references=1), gpus=2)
+    stays = memory.resident(BILLION, ResidentParts(weights=2, optimizers=1, references=1), gpus=2)
     assert stays == (2 * 4 + 8 + 2) / 2
 
 

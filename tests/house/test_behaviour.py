@@ -1,4 +1,4 @@
-"""What the commands say of recorded launches is what was recorded; `make behaviour` compares all of them."""
+"""Recorded launches give the recorded output of translate, audit and dry run; `make behaviour` checks all."""
 
 import sys
 from pathlib import Path

@@ -190,9 +190,9 @@ def test_it_is_refused_before_anything_starts(shared, tmp_path, monkeypatch):
     made, options = source()
     monkeypatch.setattr(run.preflight, "check", lambda made: None)
     monkeypatch.setattr(run.start_check, "check", lambda *_, **__: pytest.fail("the start check is later"))
-    plan = run.against_stock.planned(made, options, cwd=tmp_path)
+    plan = run.against_stock.plan_and_compare(made, options, cwd=tmp_path)
     monkeypatch.setattr(
-        run.against_stock, "planned", lambda *_, **__: replace(plan, spec=shared_of(plan, shared(1)))
+        run.against_stock, "plan_and_compare", lambda *_, **__: replace(plan, spec=shared_of(plan, shared(1)))
     )
     with pytest.raises(UserError, match="a version of the weights takes"):
         run.run_source(made, options)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trinity_compat.advise.model_shape import BYTES, ModelShape
 
 GIB = 2**30
+WEIGHT_BYTES, MOMENT_BYTES = 4, 8  # of a trained parameter in float32: itself, Adam's two moments
 _BLOCK = 16  # tokens of a block of the KV cache, vLLM's default
 _BATCHED = 8192  # tokens that an engine computes at once, vLLM's max_num_batched_tokens
 _LAYER_VALUES = 34  # bytes of a token and hidden value that a layer keeps for its backward pass
@@ -31,8 +32,8 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Numbers of models whose parts stay on a trainer's devices between its steps."""
+class ResidentParts:
+    """Numbers of models with each part on a trainer's devices between its steps."""
 
     weights: int
     optimizers: int
@@ -115,18 +116,18 @@ def of_trainer(shape: ModelShape, training: Training, gpus: int) -> TrainerMemor
     logits = 0 if training.fused else shape.vocabulary * _LOGIT_BYTES
     gathered = 2 * shape.weights / shape.layers * BYTES
     return TrainerMemory(
-        weights=4 * share * training.models,
-        gradients=4 * share * training.models,
-        optimizer=8 * share * training.models,
+        weights=WEIGHT_BYTES * share * training.models,
+        gradients=WEIGHT_BYTES * share * training.models,
+        optimizer=MOMENT_BYTES * share * training.models,
         references=BYTES * share * training.references,
         activations=(training.tokens * (kept * shape.hidden + logits) + gathered) / GIB,
     )
 
 
-def resident(shape: ModelShape, kept: Kept, gpus: int) -> float:
+def resident(shape: ModelShape, parts: ResidentParts, gpus: int) -> float:
     """Return the GiB that stay on each of ``gpus`` between a trainer's steps, when gradients are freed."""
-    parts = 4 * kept.weights + 8 * kept.optimizers + BYTES * kept.references
-    return parts * shape.weights / gpus / GIB
+    nbytes = WEIGHT_BYTES * parts.weights + MOMENT_BYTES * parts.optimizers + BYTES * parts.references
+    return nbytes * shape.weights / gpus / GIB
 
 
 def of_engine(

@@ -14,14 +14,15 @@ other, with its own clock, and only while the database is reachable.
 | explorer | other explorers | TASK_LEASE_S | they take its tasks |
 | trainer | the next trainer | CLAIM_LEASE_S | it takes the claimed groups |
 
-What a process may take over one thing while it beats is its watchdog's (``common/watchdog.py``).
+What a process may take over one thing while it beats is its watchdog's (``common/watchdog.py``). By two
+environment variables the supervisor tells a process about restarts (``--restarts``).
 """
 
 from __future__ import annotations
 
 import os
 
-RESTARTS = "TRINITY_COMPAT_RESTARTS"  # how often it will start a process that died again
+RESTARTS = "TRINITY_COMPAT_RESTARTS"  # how often the supervisor will start a process again
 OWN_CHECKPOINT = "TRINITY_COMPAT_OWN_CHECKPOINT"  # this run has one: go on from it, whatever the launch says
 ENDED = ("done", "failed", "stopped")  # states of a process that beats no more
 TRAINER_SILENT_S = 10.0

@@ -97,7 +97,7 @@ class Facts:
         trainer = memory.of_trainer(self.shape, sizes, schedule.trainer) if sizes else None
         stays = 0.0
         if sizes and verl:
-            stays = memory.resident(self.shape, estimates.kept(verl, sizes), schedule.trainer)
+            stays = memory.resident(self.shape, estimates.resident_parts(verl, sizes), schedule.trainer)
         return ModeMemory(trainer, self.engine(schedule), self.card.memory_gib, stays, self.longest)
 
 

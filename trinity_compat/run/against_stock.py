@@ -1,4 +1,4 @@
-"""The plan of a run held against stock veRL's turns on the same GPUs, before anything starts.
+"""The plan of a run beside stock veRL's turns on the same GPUs, before anything starts.
 
 A split that the user asks for without a number of engines gets the one with the shortest predicted step. A
 plan that is predicted slower says so in one line, with what to write instead. A split is refused where its
@@ -38,7 +38,7 @@ _LONGEST = 1.10  # of stock's step: turns above it say so
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StockComparison:
     """A plan beside stock's turns and those that the run could take, with assumed lengths and speeds."""
 
     modes: Modes
@@ -59,7 +59,7 @@ class Held:
         """Return whether the run can take turns on all of these GPUs; some may be for rollout alone."""
         return self.turns.schedule is not None and self.turns.schedule.gpus == self.modes.gpus
 
-    def line(self) -> str:
+    def slower_note(self) -> str:
         """Return the share, its reason and what to write instead, where the plan is slower; else ""."""
         if self.share <= (_LONGEST if self.own.in_turns else 1 / SHORTER):
             return ""
@@ -67,9 +67,9 @@ class Held:
         if self.own.in_turns:
             reason = "between turns the trainer's state moves to host memory and back, which takes long here"
         told = f"about {self.share:.2f} times the step of stock veRL's turns, as predicted: {reason}"
-        return "; ".join((told, *self.ways()))
+        return "; ".join((told, *self.alternatives()))
 
-    def ways(self) -> list[str]:
+    def alternatives(self) -> list[str]:
         """Return what to write for a shorter step: turns on all GPUs, or a step ahead at this split."""
         found = list[tuple[Prediction, str]]()
         if self.has_turns and self.turns.prediction and not self.own.in_turns:
@@ -85,7 +85,7 @@ class Held:
             if each.step_s < SHORTER * self.now.step_s
         ]
 
-    def too_large(self) -> tuple[str, ...]:
+    def memory_problems(self) -> tuple[str, ...]:
         """Return what of a split does not fit, where stock's turns fit and the run can take them."""
         stock = self.stock.memory
         if self.own.in_turns or not self.has_turns or stock is None or stock.problems:
@@ -93,8 +93,10 @@ class Held:
         return self.facts.memory(self.own).problems
 
 
-def held(spec: RunSpec, source: Source, options: RunOptions, question: Question) -> Held | None:
-    """Hold a plan against stock's turns; None where it cannot be predicted.
+def compare_with_stock(
+    spec: RunSpec, source: Source, options: RunOptions, question: Question
+) -> StockComparison | None:
+    """Compare a plan with stock's turns; None where it cannot be predicted.
 
     Raises UserError for a launch whose sizes are not known.
     """
@@ -104,10 +106,10 @@ def held(spec: RunSpec, source: Source, options: RunOptions, question: Question)
     turn_s = turn_s_of(facts, spec) if own.in_turns else 0.0
     now = simulated(facts, own, question.seed, turn_s=turn_s)
     stock, turns = advice.all_in_turns(modes, facts, question.seed, ())
-    return Held(modes, facts, own, now, stock, turns)
+    return StockComparison(modes, facts, own, now, stock, turns)
 
 
-def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
+def plan_and_compare(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
     """Plan a run as `ignored_keys.plan_source` does, by and with its prediction.
 
     Raises UserError as that does, and for a split that does not fit where turns do.
@@ -121,12 +123,12 @@ def planned(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
             why = {f"--set {chosen}": f"{chosen}: of all splits this one has the shortest predicted step"}
             plan = replace(plan, notes=tuple(why.get(note, note) for note in plan.notes))
         card_gib = devices.card_here() if advice.predictable(plan.spec) else None
-        found = held(plan.spec, source, options, Question(card_gb=card_gib))
+        found = compare_with_stock(plan.spec, source, options, Question(card_gb=card_gib))
     except UserError:  # of a file or a size that veRL and vLLM read as well and name
         return plan
     if found is None:
         return plan
-    line, problems = found.line(), found.too_large()
+    line, problems = found.slower_note(), found.memory_problems()
     if problems and estimates.is_known(plan.spec.verl, cwd) and (card_gib or options.dry_run):
         card = f"a card of {found.facts.card.memory_gib:.0f} GiB"
         turns = " ".join(found.turns.settings or ())
@@ -150,7 +152,7 @@ def _fastest(spec: RunSpec, source: Source, options: RunOptions) -> int | None:
     if spec.mode != "both":
         both = replace(options, mode="both", explorer=None)
         spec = make_plan(source.config, both, cwd=Path.cwd(), device="cuda").spec
-    found = held(spec, source, options, Question())
+    found = compare_with_stock(spec, source, options, Question())
     engines = fastest_split(found) if found else None
     return engines if found and engines != found.own.engines else None
 
@@ -159,7 +161,7 @@ def _asks_for_engines(options: RunOptions) -> bool:
     return any(text.partition("=")[0] == ENGINES for text in options.sets)
 
 
-def fastest_split(found: Held) -> int | None:
+def fastest_split(found: StockComparison) -> int | None:
     """Return the engines of the split with the shortest step, of those that fit where some do.
 
     None where no split can run.

@@ -71,7 +71,7 @@ def launches(path: str, arguments: Sequence[str], options: RunOptions) -> Iterat
 
 
 def _dry_run(source: Source, options: RunOptions) -> DryRun:
-    plan = against_stock.planned(source, options, cwd=Path.cwd())
+    plan = against_stock.plan_and_compare(source, options, cwd=Path.cwd())
     # A run reads this from Ray; a dry run from the option.
     if options.gpus is not None and plan.spec.device != "cuda":
         raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")

@@ -33,7 +33,7 @@ from trinity_compat.run.supervise.supervisor import RunOutcome, catch_signals
 
 def run_source(source: Source, options: RunOptions) -> LaunchEnd:
     """Run a launch or a YAML; messages go to stdout as they arise. Raises UserError and RunError."""
-    plan = against_stock.planned(source, options, cwd=Path.cwd())
+    plan = against_stock.plan_and_compare(source, options, cwd=Path.cwd())
     if plan.spec.mode == "bench":
         return _run_bench(bench.with_checkpoints(plan, source.config, options.checkpoints), source)
     if plan.spec.mode == "serve":

@@ -49,7 +49,7 @@ def check(found: Sequence[StageRun], cwd: Path) -> None:
     """Check the plan and the files of every stage, before days of training. Raises UserError."""
     databases: dict[str, str] = {}
     for part in found:
-        plan = against_stock.planned(part.source, part.options, cwd=cwd)
+        plan = against_stock.plan_and_compare(part.source, part.options, cwd=cwd)
         _check_saves(part, plan)
         if missing := next(preflight.missing(plan), None):
             text, where = error_locations.in_file(missing.removeprefix("error: "), part.source)

@@ -305,7 +305,7 @@ def _room_for_a_row(limit: str, dynamic: str, role: str) -> Callable[[SizesOfLau
 
 def _room_for_a_value(of: SizesOfLaunch) -> Broken:
     """The same of the critic, which the trainer v0 always cuts by its own limit."""
-    if _CRITIC not in _roles(of) or of.value("trainer.use_v1"):
+    if _CRITIC not in _roles(of) or of.value(USE_V1):
         return
     limit, whole = f"{_CRITIC}.ppo_max_token_len_per_gpu", of.size(_PROMPT) + of.size(_RESPONSE)
     if of.size(limit) * (spread := of.spread(_CRITIC)) < whole:

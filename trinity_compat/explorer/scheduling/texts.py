@@ -13,8 +13,7 @@ from trinity_compat.explorer.engine.trajectory import Trajectory
 class TextDecoder:
     """Decodes in a thread, without Python's lock where the tokenizer can.
 
-    Decoding takes a microsecond a token, more than all else that the loop does for it. ``placeholders``:
-    tokens that stand for an image, hundreds in a row; a prompt's text shows one of them.
+    ``placeholders``: tokens that stand for an image, hundreds in a row; a prompt's text shows one of them.
     """
 
     def __init__(self, tokenizer: Any, placeholders: Collection[int] = ()) -> None:

@@ -21,7 +21,7 @@ _PER_ANSWER = 1500.0  # bytes beside its tokens: row, metrics, its part of the t
 _ADAM = 3  # a checkpoint's parameters and two moments, each as large as the weights in float32
 _WEIGHTS = ("*.safetensors", "*.bin")
 _SHARED = Path("/dev/shm")  # synchronizer.sync_method=memory
-_VERSIONS = 2  # of the weights, at a time: one is read while the next is written
+VERSIONS = 2  # of the weights, at a time: one is read while the next is written
 _BYTES = {"float32": 4.0, "float": 4.0, "fp32": 4.0}  # of a parameter; others have 2
 _WRITES_NONE = ("explore", "bench", "serve")  # their weights come from elsewhere, or of a checkpoint
 _OTHER_METHOD = "--set synchronizer.sync_method=checkpoint puts them into the job's folder"
@@ -53,12 +53,12 @@ def remarks(spec: RunSpec, folder: Path) -> Iterator[str]:
         yield from _of_shared_memory(spec)
         return
     local = spec.database_url.startswith("sqlite")
-    weights = _VERSIONS * (_version(spec) or 0.0) if spec.sync.method == "checkpoint" else 0.0
+    weights = VERSIONS * (_version(spec) or 0.0) if spec.sync.method == "checkpoint" else 0.0
     total = (needed.buffer if local else 0.0) + (needed.checkpoints or 0.0) + weights
     where = "" if local else " in its database"
     parts = [f"buffer up to {in_gb(needed.buffer)}{where}"] if needed.buffer else []
     parts += [f"checkpoints about {in_gb(needed.checkpoints)}"] if needed.checkpoints else []
-    parts += [f"{_VERSIONS} versions of the weights {in_gb(weights)}"] if weights else []
+    parts += [f"{VERSIONS} versions of the weights {in_gb(weights)}"] if weights else []
     yield f"disk      {' + '.join(parts) or 'no checkpoints'}; free at {folder}: {in_gb(free)}"
     yield from _of_shared_memory(spec)
     if total > free:
@@ -77,7 +77,7 @@ def check_shared_memory(spec: RunSpec) -> None:
     sizes = _shared_memory(spec)
     if sizes is not None and sizes[0] > sizes[1]:
         one, free = sizes
-        enough = f"{math.ceil(_VERSIONS * one / 1e9)}g"
+        enough = f"{math.ceil(VERSIONS * one / 1e9)}g"
         raise UserError(
             f"a version of the weights takes {in_gb(one)} in {_SHARED}, but only {in_gb(free)} are free",
             hint=f"{_OTHER_METHOD}; or give {_SHARED} more space (docker run --shm-size={enough})",
@@ -92,7 +92,7 @@ def _of_shared_memory(spec: RunSpec) -> Iterator[str]:
     # In turns the engines have told their dtypes before the first version; else it may come before that.
     first = one if spec.mode == "colocate" else one / _published(spec) * _BYTES["float32"]
     need = one + first
-    which = f"{_VERSIONS} versions" if first == one else f"{_VERSIONS} versions, the first perhaps in float32"
+    which = f"{VERSIONS} versions" if first == one else f"{VERSIONS} versions, the first perhaps in float32"
     yield f"weights   about {in_gb(need)} in {_SHARED} ({which}); free there: {in_gb(free)}"
     if need > free:
         yield f"warning: {_SHARED} may fill up while weights are handed over: {_OTHER_METHOD}"

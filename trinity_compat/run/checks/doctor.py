@@ -24,7 +24,8 @@ from trinity_compat.common import optional_packages, python_command
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.optional_packages import version
 from trinity_compat.run.checks import loggers, plugins, preflight, upstream_symbols
-from trinity_compat.run.checks.host_memory import OFFLOADED, VERSIONS
+from trinity_compat.run.checks.disk_space import VERSIONS
+from trinity_compat.run.checks.host_memory import OFFLOADED
 from trinity_compat.run.plan import overlay
 from trinity_compat.run.plan.devices import detect_device
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from trinity_compat.advise.memory import MOMENT_BYTES, WEIGHT_BYTES, ResidentParts
 from trinity_compat.advise.model_shape import BYTES
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import section_at, value_at
 from trinity_compat.job.gpus import engine_count
 from trinity_compat.job.lora import is_handed_over
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.run.checks.disk_space import in_gb
+from trinity_compat.run.checks.disk_space import VERSIONS, in_gb
 from trinity_compat.run.plan import estimates
 from trinity_compat.run.plan.verl_view import ROLLOUT
 
-MOMENTS, WEIGHTS = 8, 4  # bytes of a trained parameter in float32: Adam's two moments, and itself
-OFFLOADED = WEIGHTS + MOMENTS
-VERSIONS = 2  # of the weights, in shared memory
+OFFLOADED = WEIGHT_BYTES + MOMENT_BYTES
 
 
 def remarks(spec: RunSpec, cwd: Path) -> Iterator[str]:
@@ -53,12 +52,12 @@ def _parts(spec: RunSpec, cwd: Path) -> dict[str, float]:
     nodes = int(value_at(spec.verl, "trainer.nnodes"))
     offloaded = 0
     if training:
-        kept = estimates.kept(spec.verl, training)
-        stays = (0, 0, 0) if spec.offloads else (kept.weights, kept.optimizers, kept.references)
+        nothing = ResidentParts(weights=0, optimizers=0, references=0)
+        stay = nothing if spec.offloads else estimates.resident_parts(spec.verl, training)
         offloaded = (
-            WEIGHTS * (training.models - stays[0])
-            + MOMENTS * (training.models - stays[1])
-            + BYTES * (training.references - stays[2])
+            WEIGHT_BYTES * (training.models - stay.weights)
+            + MOMENT_BYTES * (training.models - stay.optimizers)
+            + BYTES * (training.references - stay.references)
         )
     drafts = all(value_at(spec.verl, f"{ROLLOUT}.mtp.{name}") for name in ("enable", "enable_rollout"))
     keeps = drafts or is_handed_over(spec.verl)

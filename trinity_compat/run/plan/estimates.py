@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from trinity_compat.advise import model_shape
-from trinity_compat.advise.memory import Kept, Training
+from trinity_compat.advise.memory import ResidentParts, Training
 from trinity_compat.advise.model_shape import ModelShape
 from trinity_compat.advise.speeds import Passes
 from trinity_compat.common.errors import UserError
@@ -64,10 +64,10 @@ def _unlike_adam_over_all(verl: Tree) -> str:
     return f"{ACTOR}.fsdp_config.fsdp_size={shards}" if is_part else ""
 
 
-def kept(verl: Tree, training: Training) -> Kept:
+def resident_parts(verl: Tree, training: Training) -> ResidentParts:
     """Return what stays on the trainer's devices between its steps, by the roles' offload flags."""
     trained = (ACTOR, "critic")[: training.models]
-    return Kept(
+    return ResidentParts(
         weights=sum(not _offloads(verl, role, PARAMETERS) for role in trained),
         optimizers=sum(not _offloads(verl, role, OPTIMIZER) for role in trained),
         references=0 if _offloads(verl, REF, PARAMETERS) else training.references,
