@@ -22,13 +22,12 @@ def studio(folder):
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory):
-    """The index of runs and their notes are not the user's; a request has time to read them all."""
+    """The index of runs and the saved texts are not the user's; a request has time to read them all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trinity_compat.studio.runs_page._READING_S", 1e9)
         cache = tmp_path_factory.mktemp("cache")
         patch.setattr("trinity_compat.studio.run_index.cache_folder", lambda: cache)
-        for module in ("run_notes", "launch_files"):
-            patch.setattr(f"trinity_compat.studio.{module}.data_folder", lambda: cache)
+        patch.setattr("trinity_compat.studio.launch_files.data_folder", lambda: cache)
         patch.setattr("trinity_compat.studio.start_drafts.cache_folder", lambda: cache)
         yield
 

@@ -56,7 +56,7 @@ def _base(context: click.Context, parameter: click.Parameter, value: str) -> str
 @click.option(
     "--read-only",
     is_flag=True,
-    help="Refuse every change: start, stop, resume, tags, pins, notes, panels.",
+    help="Refuse every change: start, stop, resume, pins, notes, panels.",
 )
 def command(
     folder: Path,

@@ -22,7 +22,6 @@ from trinity_compat.studio.assets import assets_digest
 from trinity_compat.studio.guard import Listener, is_secret
 from trinity_compat.studio.jobs import Job, Jobs
 from trinity_compat.studio.run_index import RunIndex
-from trinity_compat.studio.run_notes import RunNotes
 from trinity_compat.studio.run_state import MEANS, spark_points
 from trinity_compat.studio.series import SeriesCache
 from trinity_compat.studio.summaries import Summaries
@@ -45,7 +44,6 @@ class Studio:
     listener: Listener
     store: SeriesCache
     summaries: Summaries
-    notes: RunNotes
     comparisons: Comparisons
     templates: jinja2.Environment
     text_server: TextServer
@@ -59,7 +57,6 @@ class Studio:
             listener,
             SeriesCache(),
             summaries,
-            RunNotes(),
             comparisons,
             _templates(listener),
             TextServer(),

@@ -10,7 +10,6 @@ from starlette.requests import Request
 
 from trinity_compat.studio.baselines import Baseline
 from trinity_compat.studio.pages import studio_of
-from trinity_compat.studio.run_notes import NONE
 from trinity_compat.studio.run_state import RunSummary
 from trinity_compat.studio.runs_page import PAGE, SORTS, ChosenRuns, RunsQuery
 
@@ -30,7 +29,6 @@ class RunChoice:
     count: int
     next: str
     unread: int
-    tags: Sequence[str]
     baselines: Sequence[Baseline]
     more_baselines: int
 
@@ -47,8 +45,8 @@ def run_choice(request: Request, chosen: Collection[str]) -> RunChoice:
     """
     studio = studio_of(request)
     query = replace(RunsQuery.of(request), group="", columns=())
-    everything, notes = list(studio.jobs.all().values()), studio.notes.all()
-    found = ChosenRuns.of(everything, query, studio.summaries, notes)
+    everything = list(studio.jobs.all().values())
+    found = ChosenRuns.of(everything, query, studio.summaries)
     first = found.first_after(query.after)
     jobs = found.jobs[first : first + PAGE]
     before = [job for job in everything if job.name in chosen]
@@ -67,7 +65,6 @@ def run_choice(request: Request, chosen: Collection[str]) -> RunChoice:
         count=len(found.jobs),
         next=found.place(jobs[-1]) if first + PAGE < len(found.jobs) else "",
         unread=found.unread,
-        tags=sorted({tag for job in everything for tag in notes.get(str(job.dir.root), NONE).tags}),
         baselines=baselines,
         more_baselines=more,
     )

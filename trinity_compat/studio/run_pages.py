@@ -60,8 +60,6 @@ def _live(request: Request) -> Response:
     values = {
         "job": job,
         "now": now,
-        "note": studio_of(request).notes.of(job.dir.root),
-        "may_note": not read_only,
         "why_not": control.action_refusals(job, read_only=read_only),
         "resumed": job.resumed.message(running=now["state"] == "running") if job.resumed else "",
         "names": metrics.names(),

@@ -17,7 +17,6 @@ from starlette.responses import Response
 
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, page, studio_of
-from trinity_compat.studio.run_notes import NONE, RunNote
 from trinity_compat.studio.run_state import MEANS, RunSummary
 from trinity_compat.studio.summaries import Summaries
 
@@ -35,7 +34,6 @@ class RunsQuery:
     """A reader's query. ``columns``, and ``sort`` and ``group`` too, may be configuration keys."""
 
     words: str
-    tag: str
     state: str
     sort: str
     up: bool
@@ -53,7 +51,7 @@ class RunsQuery:
         sort, columns = given.get("sort") or "changed", dict.fromkeys(given.getlist("column"))
         up = given.get("up", "1" if sort in ("name", "state") else "") == "1"
         return cls(
-            given.get("words", ""), given.get("tag", ""), state, sort, up, given.get("group", ""),
+            given.get("words", ""), state, sort, up, given.get("group", ""),
             tuple(filter(None, columns)), given.get("after", ""),
         )  # fmt: skip
 
@@ -67,7 +65,6 @@ class RunsQuery:
         """Return the query of this page with ``changes``; of the first page unless they name ``after``."""
         given = {
             "words": self.words,
-            "tag": self.tag,
             "state": self.state,
             "sort": self.sort,
             "up": int(self.up),
@@ -83,8 +80,7 @@ def runs(request: Request) -> Response:
     ``table`` is a look of a page that is open: it has the rows with the marks ``has``, and gets the others.
     """
     studio, query = studio_of(request), RunsQuery.of(request)
-    everything, notes = list(studio.jobs.all().values()), studio.notes.all()
-    chosen = ChosenRuns.of(everything, query, studio.summaries, notes)
+    chosen = ChosenRuns.of(list(studio.jobs.all().values()), query, studio.summaries)
     first = chosen.first_after(query.after)
     jobs = chosen.jobs[first : first + PAGE]
     missing = [job for job in jobs if job.name not in chosen.known]
@@ -94,22 +90,12 @@ def runs(request: Request) -> Response:
     jobs = [job for job in jobs if job.name in known]
     summaries = {job.name: known[job.name] for job in jobs}
     configurations = {job.name: studio.summaries.configuration(job) for job in jobs}
-    places = {job.name: job.dir.root for job in jobs}
     rows = [(chosen.headings.get(job.name, ""), summaries[job.name]) for job in jobs]
     macro = studio.templates.get_template("runs_row.html").module
     parts = [
         (
             heading,
-            [
-                _RowText.of(
-                    macro,
-                    row,
-                    notes.get(str(places[row.name]), NONE),
-                    _cells(configurations[row.name], query),
-                    request,
-                )
-                for _, row in part
-            ],
+            [_RowText.of(macro, row, _cells(configurations[row.name], query), request) for _, row in part],
         )
         for heading, part in groupby(rows, lambda each: each[0])
     ]
@@ -123,7 +109,6 @@ def runs(request: Request) -> Response:
         "unread": chosen.unread + unread,
         "offered": _differing(list(configurations.values())),
         "states": MEANS,
-        "tags": sorted({tag for job in everything for tag in notes.get(str(job.dir.root), NONE).tags}),
         "sorts": dict.fromkeys((*SORTS, query.sort)),
         "csrf": studio.listener.csrf,
         "warned": sum(bool(row.alerts) and row.state == "running" for row in summaries.values()),
@@ -145,12 +130,12 @@ class _RowText:
 
     @classmethod
     def of(
-        cls, macro: object, row: RunSummary, note: RunNote, cells: Sequence[tuple[str, str]], request: Request
+        cls, macro: object, row: RunSummary, cells: Sequence[tuple[str, str]], request: Request
     ) -> _RowText:
         render: Callable[..., Markup] = macro.row  # type: ignore[attr-defined]
-        mark = _digest(render(row, note, cells, "", False))
+        mark = _digest(render(row, cells, "", False))
         is_chosen = row.name in request.query_params.getlist("run")
-        return cls(mark, render(row, note, cells, mark, is_chosen))
+        return cls(mark, render(row, cells, mark, is_chosen))
 
 
 Parts = Sequence[tuple[str, Sequence[_RowText]]]
@@ -199,11 +184,10 @@ class ChosenRuns:
     unread: int
 
     @classmethod
-    def of(
-        cls, jobs: Sequence[Job], query: RunsQuery, summaries: Summaries, notes: Mapping[str, RunNote]
-    ) -> ChosenRuns:
+    def of(cls, jobs: Sequence[Job], query: RunsQuery, summaries: Summaries) -> ChosenRuns:
         """Read all jobs where the query needs it, for as long as ``_READING_S``."""
-        found = [job for job in jobs if _matches(job, notes.get(str(job.dir.root), NONE), query)]
+        words = query.words.casefold().split()
+        found = [job for job in jobs if all(word in job.name.casefold() for word in words)]
         known, unread = summaries.of_all(found, _READING_S) if query.needs_all else ({}, 0)
         if query.needs_all:
             found = [job for job in found if job.name in known]
@@ -248,11 +232,6 @@ class ChosenRuns:
         if here[1] is None or value is None:
             return here[1] is None
         return (_order(here[1]) > _order(value)) == self.up
-
-
-def _matches(job: Job, note: RunNote, query: RunsQuery) -> bool:
-    text = "\n".join((job.name, *note.tags, note.text)).casefold()
-    return query.tag in ("", *note.tags) and all(word in text for word in query.words.casefold().split())
 
 
 def _is_value(value: object) -> bool:

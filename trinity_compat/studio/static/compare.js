@@ -75,7 +75,7 @@ addEventListener("DOMContentLoaded", async () => {
   const remember = () => { choices.metrics = [...shown.keys()]; choices.save(); };
   choices.apply();
   await draw(choices.metrics || JSON.parse(box.dataset.curves));
-  at("add").addEventListener("change", async event => { await draw((await Charts.matching(event.target, at("names"))).filter(name => !shown.has(name))); remember(); });
+  at("add").addEventListener("change", async event => { await draw(Charts.named(event.target, at("names")).filter(name => !shown.has(name))); remember(); });
   box.dataset.ready = "1";
   look();
 });

@@ -59,7 +59,7 @@ addEventListener("DOMContentLoaded", async () => {
   choices.apply();
   wanted.forEach(draw);
   at("add").addEventListener("change", async event => {
-    const names = await Charts.matching(event.target, at("names"));
+    const names = Charts.named(event.target, at("names"));
     await load(names);
     names.forEach(draw);
     remember();

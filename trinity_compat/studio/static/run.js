@@ -63,7 +63,7 @@ addEventListener("DOMContentLoaded", async () => {
     drawBuffer();
   };
   at("add").addEventListener("change", async event => {
-    const names = await Charts.matching(event.target, at("names"));
+    const names = Charts.named(event.target, at("names"));
     await load(names.filter(name => !drawn.has(name)));
     names.forEach(draw);
     remember();

@@ -313,32 +313,13 @@ const Charts = (() => {
     dispatchEvent(new Event("zoomed"));
   };
 
-  // The metrics of ``offered`` that a field names, by one's name or a regular expression; says so if there are none.
-  const MOST_ADDED = 24, SEARCH_S = 3;
-  // The names that an expression matches; null where that takes too long: some expressions take for ever.
-  const search = (text, names) => new Promise(resolve => {
-    const worker = new Worker(`${BASE}/static/match.js`);
-    let limit;
-    const end = found => { clearTimeout(limit); worker.terminate(); resolve(found); };
-    worker.onerror = () => end([]);
-    worker.onmessage = ({ data }) => {
-      if (data !== "ready") return end(data);
-      limit = setTimeout(end, 1000 * SEARCH_S, null);
-      worker.postMessage([text, names]);
-    };
-  });
-  const matching = async (field, offered) => {
-    const names = [...offered.options].map(option => option.value), text = field.value;
-    let found = names.filter(name => name === text), why = `No metric is, or matches, ${text}`;
-    if (!found.length && text) {
-      const said = await search(text, names);
-      if (field.value !== text) return [];
-      if (said) found = said; else why = `${text} takes over ${SEARCH_S} s to match`;
-    }
-    field.setCustomValidity(found.length ? "" : why);
-    if (text) field.reportValidity();
-    if (found.length) field.value = "";
-    return found.slice(0, MOST_ADDED);
+  // The metric of ``offered`` that a field names, in a list; says so if there is none.
+  const named = (field, offered) => {
+    const name = field.value, found = [...offered.options].some(option => option.value === name);
+    field.setCustomValidity(found || !name ? "" : `No metric is named ${name}`);
+    field.reportValidity();
+    if (found) field.value = "";
+    return found ? [name] : [];
   };
 
   // The function from a run's step to its x. Times and tokens add up over the trainer's steps, and end with its last.
@@ -484,5 +465,5 @@ const Charts = (() => {
     entry.prepend(el("i", undefined, colours(part)));
     return entry;
   });
-  return { Curve, set, settings, choices, matching, amounts, placing, number, pair, stack, bar, palette, key, sum, el, svg, figure, parsed, values };
+  return { Curve, set, settings, choices, named, amounts, placing, number, pair, stack, bar, palette, key, sum, el, svg, figure, parsed, values };
 })();
