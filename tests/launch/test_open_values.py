@@ -225,3 +225,44 @@ def test_a_step_that_depends_on_it_is_said(folder, script):
 def test_a_loop_over_lines_that_are_not_known_is_one_round(folder):
     [launch] = read_text(f"unread | while read -r lr; do {MAIN} lr=$lr; done\n", cwd=folder).launches
     assert launch.arguments[0].open
+
+
+TRAPS = {  # script → whether `n` is known behind it
+    "trap 'n=3' ERR; false": True,
+    "trap 'n=3' ERR; false; n=5": True,
+    "trap 'n=3' ERR; [ $U = 1 ]": False,
+    "set -e; trap 'n=3' ERR; [ $U = 1 ]": True,
+    "trap 'n=3; exit 1' ERR; [ $U = 1 ]": True,
+    "trap 'n=3' ERR; [ $U = 1 ] || true": True,
+    "trap 'n=3' ERR; ! false; if false; then :; fi": True,
+    "trap 'n=3' ERR; trap - ERR; [ $U = 1 ]": True,
+    "f() { [ $U = 1 ]; true; }; trap 'n=3' ERR; f": True,
+    "f() { [ $U = 1 ]; true; }; set -E; trap 'n=3' ERR; f": False,
+    "f() { trap 'n=3' ERR; }; f; [ $U = 1 ]": False,
+    "f() { n=3; }; trap f ERR; [ $U = 1 ]": False,
+    "trap 'export n=3' ERR; ( [ $U = 1 ] )": False,
+    "trap 'n=3' ERR; x=$(false; true)": True,
+    "set -e; trap 'n=3' EXIT; trap 'n=4; exit' USR1": True,
+    "trap 'n=$((n+1))' DEBUG; a=1": False,
+    "trap 'n=3' DEBUG; trap - DEBUG; n=5": True,
+    "f() { a=1; }; trap 'n=3' RETURN; f": True,
+    "f() { a=1; return 1; }; set -T; trap 'n=3' RETURN; f": True,
+    "f() { trap 'n=3' RETURN; }; f": True,
+    "echo a=1 > f.sh; trap 'n=3' RETURN; . ./f.sh": True,
+}
+
+
+@pytest.mark.parametrize("script", TRAPS)
+def test_a_trap_counts_where_its_event_takes_place(folder, script):
+    script = f"{SETUP}{script}\n{MAIN} k=$n\n"
+    assert [bool(launch) for launch in known(script, folder)] == [TRAPS[script.split("\n")[-3]]]
+    holds_in_each_run(script, folder)
+
+
+def test_a_known_failure_ends_the_script_where_its_trap_does(folder):
+    assert known(f"trap 'echo failed; exit 1' ERR\nfalse\n{MAIN} k=1\n", folder) == []
+
+
+def test_a_file_that_a_trap_may_write_is_open(tmp_path):
+    script = f"echo 2 > n; trap 'echo 3 > n' ERR; unread\n{MAIN} k=$(cat n)\n"
+    assert known(script, tmp_path) == [{}]

@@ -27,7 +27,17 @@ from trinity_compat.launch.bash.tree import Node, ParsedText
 from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Start, UnknownPiece
 
 # The long names of ``set -o`` and ``bash -o``; the others (pipefail) have no letter.
-OPTION_LETTERS = {"errexit": "e", "nounset": "u", "xtrace": "x", "allexport": "a", "noglob": "f"}
+OPTION_LETTERS = {
+    "errexit": "e",
+    "nounset": "u",
+    "xtrace": "x",
+    "allexport": "a",
+    "noglob": "f",
+    "errtrace": "E",
+    "functrace": "T",
+}
+# The option that hands the trap of an event on to functions and subshells; EXIT's has none.
+INHERITED = {"ERR": "E", "DEBUG": "T", "RETURN": "T"}
 
 
 class Exit(Exception):
@@ -206,7 +216,8 @@ class Shell:
     noted: UnknownPiece | EnvRef | None = None  # the doubt of an && or || that has been said
     lacking: UnknownPiece | None = None  # a test that is false because a file isn't there, now
     pipe_statuses: tuple[Value, ...] = ()  # PIPESTATUS
-    exit_trap: Value | None = None  # the code of trap … EXIT
+    traps: dict[str, Value] = field(default_factory=dict)  # the code for EXIT, ERR, DEBUG and RETURN
+    trapping: tuple[str, ...] = ()  # those whose code runs now
     where: Where = field(default_factory=lambda: Where(""))
     depth: int = 0
     loops: int = 0
@@ -478,8 +489,22 @@ class Shell:
             scopes=[dict(scope) for scope in self.scopes],
             scripts=list(self.scripts),
             frames=list(self.frames),
-            exit_trap=None,
+            traps=self._inherited_traps(),
         )
+
+    def _inherited_traps(self) -> dict[str, Value]:
+        return {name: code for name, code in self.traps.items() if INHERITED.get(name) in self.options}
+
+    @contextmanager
+    def traps_of_function(self) -> Iterator[None]:
+        """Hide the traps that a function does not inherit while it runs. One that it sets stays."""
+        kept = self._inherited_traps() | {k: code for k, code in self.traps.items() if k == "EXIT"}
+        hidden = {name: code for name, code in self.traps.items() if name not in kept}
+        self.traps = kept
+        try:
+            yield
+        finally:
+            self.traps = hidden | self.traps
 
     def child(self, prefix: Mapping[str, Value]) -> Shell:
         """Return the state of a new bash process, which gets exported variables only."""
@@ -490,7 +515,7 @@ class Shell:
             shell.touched.add(name)
         # what the script unset stays unset in the child: it can't come from the surroundings
         shell.touched &= shell.variables.keys() | {n for n in self.touched if n not in self.variables}
-        shell.functions, shell.aliases, shell.options, shell.scopes = {}, {}, set(), []
+        shell.functions, shell.aliases, shell.options, shell.scopes, shell.traps = {}, {}, set(), [], {}
         shell.loops = shell.overdue = shell.calls = shell.guarded = 0
         shell.waits = False
         shell.frames = []

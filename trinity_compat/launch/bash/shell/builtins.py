@@ -15,7 +15,7 @@ from trinity_compat.launch.bash.shell import (
     printing,
     read_input,
 )
-from trinity_compat.launch.bash.state import OPTION_LETTERS, Exit, Jump, Return, Shell
+from trinity_compat.launch.bash.state import INHERITED, OPTION_LETTERS, Exit, Jump, Return, Shell
 from trinity_compat.launch.bash.traced_text import (
     TextPiece,
     Value,
@@ -293,7 +293,7 @@ def _getopts_result(
 
 
 def _trap(sh: Shell, given: ParsedOptions) -> int:
-    """``trap code EXIT`` is kept; code for a signal is only run by one, so it isn't."""
+    """Code for EXIT, ERR, DEBUG and RETURN is kept; code for a signal is only run by one, so it isn't."""
     if not given.operands or given.has("pl"):
         return 0
     # ``trap EXIT`` alone takes the trap back, as ``trap - EXIT`` does
@@ -302,9 +302,12 @@ def _trap(sh: Shell, given: ParsedOptions) -> int:
     function = sh.functions.get(text.strip())
     shown = function.unit.text(function.body) if function else text
     for signal in (text_of(name).upper().removeprefix("SIG") for name in names):
-        if signal in ("EXIT", "0"):
-            sh.exit_trap = handler if text not in ("", "-") else None
-        elif entrypoints.may_start_training(shown):
+        signal = "EXIT" if signal == "0" else signal
+        if text in ("", "-"):
+            sh.traps.pop(signal, None)
+        elif signal in ("EXIT", *INHERITED):
+            sh.traps[signal] = handler
+        if signal != "EXIT" and entrypoints.may_start_training(shown):
             sh.warn("TP109", f"what the trap for {signal} starts is not read")
     return 0
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import copy
 import re
+from dataclasses import replace
 
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.bash import tree
-from trinity_compat.launch.bash.state import Discard, Exit, Return, Shell
-from trinity_compat.launch.bash.traced_text import TextPiece, Value, open_source, text_of
+from trinity_compat.launch.bash.state import Discard, Exit, Return, Shell, Variable
+from trinity_compat.launch.bash.traced_text import TextPiece, Value, doubt_in, named, open_source, text_of
 from trinity_compat.launch.bash.tree import ParsedText
+from trinity_compat.launch.model import EnvRef, UnknownPiece
 
 HOLES = range(0xE000, 0xF700)
 _HALF = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # of a character, which no file has
@@ -105,7 +108,7 @@ def run_script_unit(sh: Shell, unit: ParsedText) -> int:
 
 def end(sh: Shell, status: int) -> int:
     """The end of a shell: its exit trap, which may choose another status."""
-    sh.status, handler, sh.exit_trap = status, sh.exit_trap, None
+    sh.status, handler = status, sh.traps.pop("EXIT", None)
     if handler is None:
         return status
     try:
@@ -113,6 +116,47 @@ def end(sh: Shell, status: int) -> int:
     except (Exit, Return) as left:
         return left.status
     return status
+
+
+def run_trap(sh: Shell, event: str) -> None:
+    """Run the code of the trap for an event that takes place."""
+    if event not in sh.traps or event in sh.trapping:
+        return
+    before = sh.status, sh.doubt, sh.doubt_before, sh.where, sh.trapping
+    sh.trapping = (*sh.trapping, event)
+    try:
+        run_unit(sh, unit_of(sh.traps[event], sh.where))
+    finally:
+        sh.status, sh.doubt, sh.doubt_before, sh.where, sh.trapping = before
+
+
+def open_by_trap(sh: Shell, event: str, why: UnknownPiece | EnvRef) -> None:
+    """Open the variables and files that a trap changes if its event takes place, which is not known."""
+    if event not in sh.traps or event in sh.trapping:
+        return
+    launched = len(sh.log.launches)
+    other = replace(sh.copy(), files=copy.deepcopy(sh.files), stdout=None, traps=dict(sh.traps))
+    try:
+        run_trap(other, event)
+    except (Exit, Return):
+        return  # a script that goes on has not run it
+    finally:
+        del sh.log.launches[launched:]
+    for path in other.files.written.keys() | other.files.removed.keys():
+        if other.files.written.get(path) != sh.files.written.get(path):
+            sh.files.hand(path, UnknownPiece(named(why), sh.where))
+    changed = [
+        name
+        for name in sorted(sh.variables.keys() | other.variables.keys())
+        if sh.variables.get(name) != other.variables.get(name) and not name.startswith("BASH_")
+    ]
+    if changed:
+        if not all(doubt_in([sh.variables.get(name, Variable()).value or ()]) for name in changed):
+            sh.warn("TP101", f"the trap for {event} may set {', '.join(changed)} here: open from now on")
+        sh.variables = {name: other.variables.get(name, Variable()) for name in changed} | sh.variables
+        before = sh.assigned_unread
+        sh.open_variables(why, changed)
+        sh.assigned_unread = before
 
 
 def source_file(sh: Shell, content: Value, name: Value, args: list[Value]) -> int:
@@ -123,9 +167,12 @@ def source_file(sh: Shell, content: Value, name: Value, args: list[Value]) -> in
     sh.scripts.append(name)
     sh.calls += 1
     try:
-        return run_unit(sh, unit_of(content, Where(text_of(name), 1)))
-    except Return as done:
-        return done.status
+        try:
+            status = run_unit(sh, unit_of(content, Where(text_of(name), 1)))
+        except Return as done:
+            status = done.status
+        run_trap(sh, "RETURN")
+        return status
     finally:
         sh.calls -= 1
         sh.scripts.pop()

@@ -10,8 +10,7 @@ from dataclasses import replace
 from trinity_compat.common.errors import Where
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.bash.options import OptionSpec, ParsedOptions
-from trinity_compat.launch.bash.shell import assignments, builtins
-from trinity_compat.launch.bash.shell.code import CARRIAGE_RETURN
+from trinity_compat.launch.bash.shell import assignments, builtins, code
 from trinity_compat.launch.bash.state import Exit, Return, Shell, ShellFunction, Variable
 from trinity_compat.launch.bash.traced_text import Value, text_of
 from trinity_compat.launch.bash.tree import Node
@@ -106,10 +105,13 @@ def call_function(sh: Shell, function: ShellFunction, name: str, args: list[Valu
     sh.frames.append(name)
     sh.scripts.append(function.script)
     try:
-        with sh.nested(), sh.scope():
-            return sh.run_statement(sh, function.body)
-    except Return as done:
-        return done.status
+        with sh.nested(), sh.scope(), sh.traps_of_function():
+            try:
+                status = sh.run_statement(sh, function.body)
+            except Return as done:
+                status = done.status
+            code.run_trap(sh, "RETURN")
+            return status
     finally:
         sh.calls -= 1
         sh.frames.pop()
@@ -131,15 +133,15 @@ _EVERY_LINE = (
 
 def _lost_override(sh: Shell, name: str) -> int:
     """A line that was meant as an argument of the command above, but is a command of its own."""
-    lines = sh.unit.source.decode(errors="surrogateescape").replace(CARRIAGE_RETURN, "\r").split("\n")
+    lines = sh.unit.source.decode(errors="surrogateescape").replace(code.CARRIAGE_RETURN, "\r").split("\n")
     at = next((i for i in range(len(lines)) if sh.unit.line(i + 1) == sh.where), None)
-    code, why = "TP004", "the line above doesn't end in a backslash"
+    number, why = "TP004", "the line above doesn't end in a backslash"
     if at:
         above = lines[at - 1]
         if above.lstrip().startswith("#") or re.search(r"\s#.*\\$", above):
-            code, why = "TP002", "a comment stands inside the continued command and ends it"
+            number, why = "TP002", "a comment stands inside the continued command and ends it"
         elif re.search(r"\\[ \t\r]+$", above):
-            code, why = "TP003", "a blank follows the backslash of the line above"
+            number, why = "TP003", "a blank follows the backslash of the line above"
             if above.endswith("\\\r"):
                 why = _EVERY_LINE
         elif not above.strip():
@@ -147,7 +149,7 @@ def _lost_override(sh: Shell, name: str) -> int:
     sh.doubt = None
     if why == _EVERY_LINE and any(note.message.endswith(why) for note in sh.log.diagnostics.values()):
         return 127
-    sh.warn(code, f"bash takes {name.split('=')[0]!r} for a command, the override is lost: {why}")
+    sh.warn(number, f"bash takes {name.split('=')[0]!r} for a command, the override is lost: {why}")
     return 127
 
 
@@ -204,7 +206,7 @@ def _exec(sh: Shell, given: ParsedOptions) -> int:
         return 0
     with sh.reaching(through=True):
         status = dispatch(sh, given.operands, {}, functions=False)
-    sh.exit_trap = None  # the shell is another program now
+    sh.traps.pop("EXIT", None)  # the shell is another program now
     raise Exit(status)
 
 

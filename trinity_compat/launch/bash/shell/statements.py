@@ -28,6 +28,7 @@ PATIENCE = 100  # rounds of a loop that waits; those that count their tries have
 TESTS = {"[", "test", "command", "type", "which", "hash", *external.COMPARES}
 EFFECTS = {".", "source", "eval", "cd", "pushd", "set", "shift", "read", "mapfile", "unset", "bash", "sh"}
 PRINTS = {"echo", "printf", "cat"}
+STEPS = {"CallExpr", "DeclClause", "ForClause", "CaseClause", "ArithmCmd", "LetClause", "TestClause"}
 PIPELINES = {"CallExpr", "DeclClause", "Subshell", "ArithmCmd", "LetClause", "TestClause"}
 
 
@@ -83,8 +84,8 @@ def run_statement(sh: Shell, statement: Node) -> int:
 
 
 def _errexit(sh: Shell, statement: Node, negated: bool) -> None:
-    """``set -e``; a status that is a guess never ends the script."""
-    if sh.status == 0 or "e" not in sh.options or sh.guarded or negated or sh.doubt is not None:
+    """``set -e`` and ``trap … ERR``; a status that is a guess never ends the script."""
+    if sh.guarded or negated or (sh.status == 0 and sh.doubt is None):
         return
     command = statement.get("Cmd") or {}
     if command.get("Type") == "BinaryCmd" and command["Op"] in ("&&", "||"):
@@ -92,14 +93,22 @@ def _errexit(sh: Shell, statement: Node, negated: bool) -> None:
     # the command in it that failed has been checked already, unless it was in a condition
     if command.get("Type") in ("IfClause", "WhileClause", "ForClause", "CaseClause", "Block", "FuncDecl"):
         return
-    sh.ended_at = sh.where
-    raise Exit(sh.status)
+    if sh.doubt is not None:
+        if "e" not in sh.options:
+            code.open_by_trap(sh, "ERR", sh.doubt)
+        return
+    code.run_trap(sh, "ERR")
+    if "e" in sh.options:
+        sh.ended_at = sh.where
+        raise Exit(sh.status)
 
 
 def _run_command(sh: Shell, statement: Node) -> int:
     command = statement.get("Cmd")
     if not command:
         return 0
+    if command["Type"] in STEPS:
+        code.open_by_trap(sh, "DEBUG", UnknownPiece("trap … DEBUG", sh.where))
     return HANDLERS.get(command["Type"], _unsupported)(sh, command)
 
 
