@@ -12,7 +12,8 @@ import pytest
 from start_commands import Commands
 from studio_jobs import SECRET, client_of, make_job
 
-from trinity_compat.studio.bounded_process import BoundedProcess, ProcessLimits
+from trinity_compat.common.bounded_process import BoundedProcess
+from trinity_compat.common.process_limits import ProcessLimits
 
 SCRIPT = "#!/bin/bash\npython3 -m verl.trainer.main_ppo data.train_files=$DATA\n"
 

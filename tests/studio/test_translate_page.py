@@ -194,8 +194,8 @@ def busy(words):
     [
         (busy, "1 s of processor time"),
         (lambda words: time.sleep(1000), "more than 1 s"),
-        (lambda words: len(bytearray(2 << 30)), "MB of memory"),
-        (lambda words: os.write(1, bytes(2 << 20)) and os.write(1, b"x"), "MB of output"),
+        (lambda words: len(bytearray(2 << 30)), "MiB of memory"),
+        (lambda words: os.write(1, bytes(2 << 20)) and os.write(1, b"x"), "wrote more than 1 MiB"),
     ],
 )
 def test_a_command_ends_at_its_limits(monkeypatch, does, limit):

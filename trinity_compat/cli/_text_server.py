@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trinity_compat.cli import main
-from trinity_compat.common.process_limits import limit_memory, signal_group
+from trinity_compat.common.process_limits import ProcessLimits, limit_memory, signal_group
 from trinity_compat.common.python_command import working_directory
 from trinity_compat.common.releases import TARGETS
 from trinity_compat.translate.form import defaults
@@ -150,21 +150,15 @@ def _status(fork: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _seconds(words: Sequence[str]) -> int:
-    return SECONDS_OF.get(words[0], SECONDS)
+def _limits(words: Sequence[str]) -> ProcessLimits:
+    return ProcessLimits(WALL_S, SECONDS_OF.get(words[0], SECONDS), file=OUTPUT)
 
 
 def _limit(words: Sequence[str], code: int) -> str:
     """Return the limit that ended a fork, '' for one that ended by itself."""
     if code == _MEMORY_CODE:
-        return f"more than {MEMORY >> 20} MB of memory"
-    if code == -signal.SIGALRM:
-        return f"more than {WALL_S} s"
-    if code == -signal.SIGXCPU:
-        return f"more than {_seconds(words)} s of processor time"
-    if code == -signal.SIGXFSZ:
-        return f"more than {OUTPUT >> 20} MB of output"
-    return "" if code >= 0 else f"signal {-code}"
+        return f"it took more than {MEMORY >> 20} MiB of memory"
+    return "" if code >= 0 else _limits(words).broken_by(-code) or f"signal {-code}"
 
 
 def _result(folder: Path, number: int, words: Sequence[str], code: int) -> dict[str, object]:
@@ -185,7 +179,7 @@ def _run(words: Sequence[str], folder: Path, number: int) -> None:
             os.dup2(file, descriptor)
             os.close(file)
         os.closerange(3, _MOST_OPEN)  # the request's socket ends with the fork that answers
-        _limit_self(_seconds(words))
+        _limit_self(words)
         code = _code_of(words)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -209,17 +203,12 @@ def _code_of(words: Sequence[str]) -> int:
     return 0
 
 
-def _limit_self(seconds: int) -> None:
-    import resource  # here: not every platform has it, and the room is light
-
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+def _limit_self(words: Sequence[str]) -> None:
+    for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, WALL_S)
     limit_memory(MEMORY)
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (OUTPUT, OUTPUT))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limits(words).give(0)
 
 
 def _end(signum: int, frame: object) -> None:

@@ -1,10 +1,11 @@
-"""The end of a process with all that it started, and the memory that a process may take."""
+"""The end of a process with all that it started, and the limits of what a process may take."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -29,3 +30,42 @@ def limit_memory(more: int) -> None:
         import resource  # here: not every platform has it
 
         resource.setrlimit(resource.RLIMIT_DATA, (used + more, used + more))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """Limits of a command. ``cpu_s``, and ``memory`` and ``file`` in bytes, are of each of its processes.
+
+    0: no limit. The kernel keeps all but ``wall_s``.
+    """
+
+    wall_s: float
+    cpu_s: int = 0
+    memory: int = 0
+    file: int = 0
+
+    def give(self, pid: int) -> None:
+        """Give them to a process, 0 for this one; no-op where it has ended."""
+        import resource  # here: not every platform has it
+
+        wanted = (
+            (resource.RLIMIT_CPU, self.cpu_s),
+            (resource.RLIMIT_DATA, self.memory),
+            (resource.RLIMIT_FSIZE, self.file),
+        )
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+            for kind, most in wanted:
+                if most:
+                    hard = resource.prlimit(pid, kind)[1]  # this process's own, which may be lower
+                    # One more: at the hard limit of time the kernel kills, and the signal would not tell why.
+                    soft, last = (most, most + 1) if hard < 0 else (min(most, hard), min(most + 1, hard))
+                    resource.prlimit(pid, kind, (soft, last))
+
+    def broken_by(self, ended: int) -> str:
+        """Return the limit whose signal ended a process, by the signal's number; '' for another."""
+        if ended == signal.SIGALRM:
+            return f"it took more than {self.wall_s:.0f} s"
+        if ended == signal.SIGXCPU:
+            return f"it took more than {self.cpu_s} s of processor time"
+        return f"it wrote more than {self.file >> 20} MiB" if ended == signal.SIGXFSZ else ""

@@ -8,12 +8,12 @@ import tempfile
 import threading
 from pathlib import Path
 
+from trinity_compat.common import bounded_process
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.process_limits import ProcessLimits
 from trinity_compat.common.python_command import of_module
 from trinity_compat.compare.model import RunMetrics
 from trinity_compat.compare.sources import packed
-from trinity_compat.studio import bounded_process
-from trinity_compat.studio.bounded_process import ProcessLimits
 
 _READER = "trinity_compat.compare.sources"
 _LIMITS = ProcessLimits(wall_s=600, cpu_s=60, memory=2 << 30, file=192 << 20)  # 24 bytes a point

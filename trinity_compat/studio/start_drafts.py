@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trinity_compat.common.bounded_process import BoundedProcess
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.process_limits import ProcessLimits
 from trinity_compat.common.python_command import of_module
 from trinity_compat.common.redaction import shown
 from trinity_compat.studio import logs
-from trinity_compat.studio.bounded_process import BoundedProcess, ProcessLimits
 from trinity_compat.studio.private_files import cache_folder
 from trinity_compat.studio.start_plan import StartPlan
 from trinity_compat.studio.started_runs import StartedRun

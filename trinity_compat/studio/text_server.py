@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trinity_compat.common.bounded_process import ProcessResult
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.python_command import of_module
-from trinity_compat.studio.bounded_process import ProcessResult
 from trinity_compat.translate.form.answers import ARGUMENTS
 
 _SERVER = "trinity_compat.cli._text_server"

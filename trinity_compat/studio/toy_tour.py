@@ -11,13 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from trinity_compat.common.bounded_process import BoundedProcess
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.path_ownership import not_own
+from trinity_compat.common.process_limits import ProcessLimits
 from trinity_compat.common.python_command import of_module
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.resources import data_path
 from trinity_compat.studio import logs
-from trinity_compat.studio.bounded_process import BoundedProcess, ProcessLimits
 from trinity_compat.studio.jobs import Jobs
 from trinity_compat.studio.pages import form_of, page, studio_of
 from trinity_compat.studio.start_drafts import StartDraft, StartDrafts

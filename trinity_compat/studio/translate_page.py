@@ -19,10 +19,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from trinity_compat.common.bounded_process import ProcessResult
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.unset_variables import is_always_set
-from trinity_compat.studio.bounded_process import ProcessResult
 from trinity_compat.studio.pages import as_json, form_of, page, studio_of
 from trinity_compat.trinity.config import TARGETS
 from trinity_compat.verl_config.releases import FLAVOURS, key_index

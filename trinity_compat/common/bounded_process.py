@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from trinity_compat.common.process_limits import signal_group
+from trinity_compat.common.process_limits import ProcessLimits, signal_group
 
 LARGEST = 16 << 20  # bytes that are read of its output
 _END_S = 5.0  # between SIGTERM and SIGKILL
@@ -30,19 +29,6 @@ class ProcessResult:
     out: str
     err: str
     limit: str
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessLimits:
-    """Limits of a command. ``cpu_s``, and ``memory`` and ``file`` in bytes, are of each of its processes.
-
-    0: no limit.
-    """
-
-    wall_s: float
-    cpu_s: int = 0
-    memory: int = 0
-    file: int = 0
 
 
 class BoundedProcess:
@@ -75,8 +61,8 @@ class BoundedProcess:
             start_new_session=True,
         )
         self._handle = os.pidfd_open(self._process.pid)
-        _limit(self._process.pid, limits)
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="studio-bounded")
+        limits.give(self._process.pid)
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="bounded-process")
         self._thread.start()
 
     @property
@@ -115,12 +101,9 @@ class BoundedProcess:
         signal_group(group)
         code = self._process.wait()
         os.close(self._handle)
-        limit = f"it took more than {self._limits.wall_s:.0f} s" if late else ""
-        if code == -signal.SIGXCPU:
-            limit = f"it took more than {self._limits.cpu_s} s of processor time"
         # Python ignores SIGXFSZ: its output then ends at the limit.
-        if self._limits.file and max(map(_size, (self._out, self._err))) >= self._limits.file:
-            limit = f"it wrote more than {self._limits.file >> 20} MiB"
+        full = self._limits.file and max(map(_size, (self._out, self._err))) >= self._limits.file
+        limit = self._limits.broken_by(signal.SIGXFSZ if full else signal.SIGALRM if late else -code)
         with self._reading:
             out, err = _text(self._out), _text(self._err)
             self._out.close()
@@ -144,24 +127,6 @@ def run(command: Sequence[str], folder: Path, env: Mapping[str, str], limits: Pr
     if process.result is None:
         raise OSError("the command has no result")
     return process.result
-
-
-def _limit(pid: int, limits: ProcessLimits) -> None:
-    import resource  # here: not every platform has it
-
-    wanted = (
-        (resource.RLIMIT_CPU, limits.cpu_s),
-        (resource.RLIMIT_DATA, limits.memory),
-        (resource.RLIMIT_FSIZE, limits.file),
-    )
-    with contextlib.suppress(ProcessLookupError):
-        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-        for kind, most in wanted:
-            if most:
-                hard = resource.prlimit(pid, kind)[1]  # the studio's own, which may be lower
-                # One more: at the hard limit of time the kernel kills, and the signal would not tell why.
-                soft, last = (most, most + 1) if hard < 0 else (min(most, hard), min(most + 1, hard))
-                resource.prlimit(pid, kind, (soft, last))
 
 
 def _size(file: BinaryIO) -> int:
