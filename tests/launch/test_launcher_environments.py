@@ -49,6 +49,16 @@ SETS = [
     "srun --export=ALL,LR=5 singularity exec --env X=1 image.sif bash train.sh",
     "enroot start -e LR=5 image bash train.sh",
     "ray job submit --runtime-env rt.yaml -- X=1 bash train.sh",
+    "tmux setenv -g LR 5; tmux new-session -d 'bash train.sh'",
+    "tmux set-environment -t work LR 5; tmux new-window -t work:1 'bash train.sh'",
+    "export LR=1; tmux -L other setenv -t w LR 5; tmux split-window -t w bash train.sh",
+    "kubectl set env deployment/box -n rl LR=5; kubectl exec -n rl deployment/box -- bash train.sh",
+    "oc set env dc/box -e LR=5; oc exec dc/box -- bash train.sh",
+    "systemctl --user set-environment LR=5 X=1; systemd-run --user bash train.sh",
+    "conda env config vars set -n v LR=5; conda run -n v bash train.sh",
+    "export LR=1; cd project; pixi run bash ../train.sh",
+    "pixi run --manifest-path project/pixi.toml bash train.sh",
+    "cd packaged && pixi run -- bash ../train.sh",
     "ray job submit -- LR=5 bash train.sh",
     "sbatch --export=ALL,LR=5 --wrap 'bash train.sh'",
     "sbatch rate.slurm",
@@ -92,19 +102,45 @@ UNKNOWN = [
     "python3 gen.py > my.env; set -a; source my.env; bash train.sh",
     "sbatch --export-file=my.env train.sh",
     "systemd-run -p Environment=LR=5 bash train.sh",
+    "tmux setenv -g LR 5; tmux setenv -g N 2; tmux send-keys -t w 'bash train.sh' Enter",
+    "tmux setenv -t a LR 5; tmux setenv -t a N 2; tmux new-window -t b 'bash train.sh'",
+    "tmux setenv -gu LR; tmux setenv -g N $(nproc); tmux new-window 'bash train.sh'",
+    "kubectl set env deployment/box --from=configmap/rates; kubectl exec deployment/box -- bash train.sh",
+    "kubectl set env deployment/box LR=5 N=2; kubectl exec pod/other -- bash train.sh",
+    "kubectl set env deployment/box LR- N-; kubectl exec deployment/box -- bash train.sh",
+    "pixi run bash train.sh",
+    "cd scripted; pixi run bash ../train.sh",
+    "cd featured; pixi run -e gpu bash ../train.sh",
     "ssh -o SendEnv=LR host 'bash train.sh'",
     'ray job submit --runtime-env-json "{\\"env_vars\\": $(list)}" -- bash train.sh',
 ]
 
 
-def read(script, folder, env=None):
+PROJECTS = [  # folder, file, text
+    ("project", "pixi.toml", "[activation.env]\nLR = '5'\n"),
+    ("packaged", "pyproject.toml", "[tool.pixi.activation]\nenv = {LR = '5'}\n"),
+    ("scripted", "pixi.toml", "[activation]\nscripts = ['env.sh']\n"),
+    (
+        "featured",
+        "pixi.toml",
+        "[activation.env]\nLR = '5'\n[feature.gpu.activation.env]\nLR = '6'\n"
+        "[target.linux-64.activation.env]\nN = '$HOME'\n",
+    ),
+]
+
+
+def read(script, folder, env=None, *, whole=False):
     (folder / "train.sh").write_text(TRAIN)
     (folder / "my.env").write_text("# the rate\nLR=5\nexport QUOTED='a b'\nFOLDER=$HOME/x\n")
     (folder / "low.env").write_text("LR=1\n")
     (folder / "rate.slurm").write_text(f"#!/bin/bash\n#SBATCH --export=ALL,LR=5\n{TRAIN}")
     (folder / "rate.pbs").write_text(f"#!/bin/bash\n#PBS -N x -v LR=5\n{TRAIN}")
     (folder / "rt.yaml").write_text("env_vars:\n  LR: '5'\n")
-    return read_text(script + "\n", name="run.sh", cwd=folder, env=env or {}).launches
+    for name, file, text in PROJECTS:
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / file).write_text(text)
+    reading = read_text(script + "\n", name="run.sh", cwd=folder, env=env or {})
+    return reading if whole else reading.launches
 
 
 @pytest.mark.parametrize("line", SETS)
@@ -189,3 +225,13 @@ def test_a_manifest_gives_its_variables(text, arguments, tmp_path):
     (tmp_path / "job.yaml").write_text(text)
     (launch,) = read_script(str(tmp_path / "job.yaml"), cwd=tmp_path).launches
     assert [word.text for word in launch.arguments] == arguments
+
+
+BOTH = "ray job submit --runtime-env rt.yaml --runtime-env-json '{}'"
+
+
+@pytest.mark.parametrize("line", [f"{BOTH} -- bash train.sh", f"{BOTH} bash train.sh"])
+def test_a_job_with_two_runtime_environments_is_not_submitted(line, tmp_path):
+    reading = read(line, tmp_path, whole=True)
+    assert not reading.launches
+    assert [(note.code, note.severity) for note in reading.diagnostics] == [("TP126", "error")]

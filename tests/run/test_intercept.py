@@ -128,6 +128,12 @@ def test_what_a_script_says_is_only_read_where_the_interceptor_repeats_it(words,
     assert said in done.stderr and not re.search(r"[\x00-\x08\x0b-\x1f]|^::", done.stderr, re.M)
 
 
+def test_a_submission_with_two_runtime_environments_is_refused_as_by_ray():
+    both = ["--runtime-env=e.yaml", "--runtime-env-json", "{}"]
+    with pytest.raises(UserError, match="--runtime-env or --runtime-env-json, not both"):
+        read_submission([*SUBMIT, *both, "--", "python3", "-m", MAIN], {})
+
+
 def test_a_runtime_env_file_is_read_as_data(tmp_path):
     (tmp_path / "env.yaml").write_text("env_vars:\n  NCCL_DEBUG: WARN\n")
     read = read_submission([*SUBMIT, f"--runtime-env={tmp_path}/env.yaml", "--", "python3"], {})

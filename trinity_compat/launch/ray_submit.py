@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from trinity_compat.common.errors import UserError, Where
 
 _FLAGS = {"--no-wait", "--verbose", "-v", "--help"}
+_RUNTIME = ("--runtime-env", "--runtime-env-json")
 _HERE = {"", "localhost", "127.0.0.1", "::1", "0.0.0.0", "auto"}
 
 
@@ -21,19 +22,28 @@ class RaySubmitOptions:
 
 
 def read(words: Sequence[str]) -> RaySubmitOptions:
-    """Read ``ray job submit …``; ``words`` follow ``ray``. A word that reading can't know is empty."""
+    """Read ``ray job submit …``; ``words`` follow ``ray``. A word that reading can't know is empty.
+
+    Raises UserError for options that Ray itself refuses (``parse_runtime_env_args``, dashboard_sdk.py).
+    """
     options: dict[str, str] = {}
     index = 2
     while index < len(words) and words[index] != "--":
         word = words[index]
         if word and not word.startswith("-"):
-            return RaySubmitOptions(options, index)
+            index -= 1  # no -- in front of it
+            break
         name, sep, value = word.partition("=")
         if word and not sep and word not in _FLAGS:
             index += 1
             value = words[index] if index < len(words) else ""
         options[name] = value
         index += 1
+    if all(option in options for option in _RUNTIME):
+        raise UserError(
+            f"ray job submit takes {' or '.join(_RUNTIME)}, not both, and submits nothing",
+            hint="move the keys of one into the other",
+        )
     return RaySubmitOptions(options, index + 1)
 
 

@@ -163,6 +163,8 @@ class ReadingLog:
     scheduled: list[SchedulerVariable] = field(default_factory=list)
     unread: list[Value] = field(default_factory=list)  # the script's own arguments that nothing took so far
     lacking: set[int] = field(default_factory=set)  # numbers of those that a line reads and nobody gave
+    # what `tmux setenv` and the like set for later: launcher → name → (of which session or pod, value)
+    kept: dict[str, dict[str, tuple[str, Value]]] = field(default_factory=dict)
     guesses: Guesses = field(default_factory=Guesses)
     background: dict[Where, BackgroundCommand] = field(default_factory=dict)
     mains: Mapping[str, str] = field(default_factory=dict)  # the main that each module of --main is taken for
@@ -319,12 +321,12 @@ class Shell:
         if append:
             self.note_read(name)
         else:
-            value = self._user_value(name, value)
+            value = self.user_value(name, value)
         value = self._shaped(old, old.value or EMPTY, value, append)
         exported = old.exported or "a" in self.options
         self.put(name, replace(old, value=value, exported=exported, given=False))
 
-    def _user_value(self, name: str, value: Value) -> Value:
+    def user_value(self, name: str, value: Value) -> Value:
         """Return the user's value of ``name`` where the script sets it to the output of a program."""
         value = as_one_word(value)
         opened = next((bit.source for bit in value if isinstance(bit.source, UnknownPiece)), None)

@@ -75,7 +75,6 @@ def read_submission(words: Sequence[str], env: Mapping[str, str]) -> RaySubmissi
 
 
 def _runtime_env(options: Mapping[str, str]) -> dict[str, object]:
-    # Ray refuses both at once, so their order is free.
     if text := options.get("--runtime-env-json"):
         loaded: object = json.loads(text)
     elif name := options.get("--runtime-env"):

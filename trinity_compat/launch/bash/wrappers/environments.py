@@ -1,19 +1,26 @@
 """The environment of a command that a launcher starts: what goes along, and what its options set.
 
 Sources: the programs' manuals: docker-run(1), sbatch(1) ``--export``, sudo(8), mpirun(1) of Open MPI and
-MPICH, ``apptainer exec``, tmux(1) ``-e``, bsub(1) ``-env``, qsub(1) ``-v``, systemd-run(1), ``uv run``.
+MPICH, ``apptainer exec``, tmux(1) ``-e`` and ``set-environment``, bsub(1) ``-env``, qsub(1) ``-v``,
+systemd-run(1), ``uv run``, ``kubectl set env``, pixi's manifest.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import tomllib
+
+from trinity_compat.common.errors import Where
+from trinity_compat.common.nested import section_at, value_at
+from trinity_compat.launch.bash.options import OptionSpec
 from trinity_compat.launch.bash.shell.assignments import NAME
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import (
     Prefix,
+    TextPiece,
     Value,
     doubt_in,
     from_character,
@@ -37,7 +44,7 @@ class EnvironmentOptions:
     nothing is known. ``carries`` begin names of exported variables that arrive without that beginning;
     ``listed`` and ``filed`` are variables that stand for the first option of ``lists`` and of ``files``.
     ``directives`` begin lines of the script with options. ``own_file`` is read from the working directory
-    where it is there.
+    where it is there. ``project`` reads the launcher's own configuration there.
     """
 
     inherits: bool = True
@@ -56,6 +63,7 @@ class EnvironmentOptions:
     filed: str = ""
     directives: tuple[str, ...] = ()
     own_file: str = ""
+    project: Callable[[Shell, Sequence[Value], CommandEnvironment], None] | None = None
 
 
 _CONTAINER = EnvironmentOptions(inherits=False, sets=("-e", "--env"), files=("--env-file",))
@@ -75,7 +83,7 @@ _APPTAINER = EnvironmentOptions(
 # These hand on what they have.
 _PLAIN = (
     "accelerate", "at", "chroot", "conda", "coverage", "deepspeed", "flock", "gdb", "hatch",
-    "ipython", "ltrace", "mamba", "micromamba", "ncu", "nsys", "pdm", "perf", "pixi", "poetry",
+    "ipython", "ltrace", "mamba", "micromamba", "ncu", "nsys", "pdm", "perf", "poetry",
     "python", "python3", "rye", "screen", "script", "strace", "torchrun", "valgrind", "watch",
 )  # fmt: skip
 LAUNCHERS: dict[str, EnvironmentOptions] = {
@@ -103,8 +111,24 @@ LAUNCHERS: dict[str, EnvironmentOptions] = {
     "bsub": EnvironmentOptions(lists=("-env",), only=True, directives=("#BSUB",)),
     "qsub": EnvironmentOptions(inherits=False, lists=("-v",), keeps=("-V",), directives=("#PBS", "#$")),
     "pipenv": EnvironmentOptions(own_file=".env"),
+    "pixi": EnvironmentOptions(project=lambda sh, words, found: _activate_pixi(sh, words, found)),
     **dict.fromkeys(_PLAIN, EnvironmentOptions()),
 }
+
+
+# Commands that set variables of what a launcher starts later: their operands, the launcher, and whether a
+# name and its value are two words.
+SETTERS: dict[str, tuple[tuple[str, ...], str, bool]] = {
+    "tmux": (("setenv",), "tmux", True),
+    "screen": (("setenv",), "screen", True),
+    "kubectl": (("set", "env"), "kubectl", False),
+    "oc": (("set", "env"), "oc", False),
+    "systemctl": (("set-environment",), "systemd-run", False),
+    **dict.fromkeys(("conda", "mamba"), (("env", "config", "vars", "set"), "conda", False)),
+}
+_OF_SETTERS = OptionSpec(
+    values="tSncpLf", long={"--env": "e", "--name": "n", "--namespace": "n", "--from": "F"}, lenient=True
+)
 
 
 @dataclass(slots=True)
@@ -140,6 +164,7 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
         if given and not any(True for _ in values_of(words, option)):
             words = [(*literal(f"{option[0]}=", sh.where), *given), *words]
     texts = [text_of(word) for word in words]
+    _add_kept(sh, name, texts, found)
     opening = next((text for text in texts if options.opens and text.startswith(options.opens)), "")
     if opening:
         found.unread = UnknownPiece(f"{name} {opening}", sh.where)
@@ -149,6 +174,8 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
         exported = {key: sh.exported(key) for key in sh.variables} | prefix
         carried = {key: value for key, value in exported.items() if value and key.startswith(start)}
         found.variables |= {key.removeprefix(start): value for key, value in carried.items()}
+    if options.project is not None:
+        options.project(sh, words, found)
     own = literal(options.own_file, sh.where)
     if own and sh.files.kind(sh.files_path(own)) == "file":
         read_file(sh, own, found)
@@ -165,7 +192,86 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
         if not re.match(r"[A-Za-z_]\w*=", text_of(word)):
             break
         read_one(sh, word, found)
+    found.variables = {name: sh.user_value(name, value) for name, value in found.variables.items()}
     return found
+
+
+def keep_setting(sh: Shell, fields: Sequence[Value]) -> bool:
+    """Keep what a command of SETTERS sets for later; False for another command."""
+    program = text_of(fields[0]).rsplit("/", 1)[-1]
+    words, launcher, apart = SETTERS.get(program, ((), "", False))
+    given = _OF_SETTERS.read(fields[1:]) if launcher else None
+    if given is None:
+        return False
+    texts = given.texts()
+    if program == "tmux" and texts[:1] == ["set-environment"]:
+        texts[0] = "setenv"
+    if tuple(texts[: len(words)]) != words:
+        return False
+    kept = sh.log.kept.setdefault(launcher, {})
+    operands = [*given.operands[len(words) :], *given.options.get("e", [])]
+    why = UnknownPiece(" ".join([program, *words]), sh.where)
+    target = given.text("t")
+    if apart and operands:
+        known = len(operands) == 2 and not given.has("Fru")
+        kept[text_of(operands[0])] = target, operands[1] if known else (TextPiece("", sh.where, why),)
+    for operand in [] if apart else operands:
+        name, equals, _ = text_of(operand).partition("=")
+        if equals and NAME.fullmatch(name):
+            kept[name] = target, from_character(operand, len(name) + 1)
+        elif name.endswith("-") or doubt_in([operand]):
+            kept[name.rstrip("-")] = target, (TextPiece("", sh.where, why),)
+        elif launcher in ("kubectl", "oc"):
+            target = name
+    if given.has("F") and not apart:
+        kept[""] = target, (TextPiece("", sh.where, why),)
+    return True
+
+
+def _add_kept(sh: Shell, name: str, texts: Sequence[str], found: CommandEnvironment) -> None:
+    """Add what was set before; open where it may be of another session or pod, or of one that runs."""
+    for key, (target, value) in sh.log.kept.get(name, {}).items():
+        there = not target or any(text == target or text.startswith(f"{target}:") for text in texts)
+        if not there or (not {"send-keys", "send", "exec"}.isdisjoint(texts) and name in ("tmux", "screen")):
+            value = (TextPiece(text_of(value), sh.where, UnknownPiece(f"{name} {texts[0]}", sh.where)),)
+        if NAME.fullmatch(key):
+            found.variables[key] = value
+        else:
+            found.unread = doubt_in([value])
+
+
+def _activate_pixi(sh: Shell, words: Sequence[Value], found: CommandEnvironment) -> None:
+    """The activation of pixi's project; what only some of its environments or machines have is open."""
+    given = [*values_of(words, ("--manifest-path", "-m")), literal("pixi.toml", sh.where)]
+    paths = [sh.files_path(each) for each in [*given[:1], literal("pyproject.toml", sh.where)]]
+    path = next((path for path in paths if sh.files.kind(path) == "file"), paths[0])
+    why = UnknownPiece(f"the activation of {path.rpartition('/')[2]}", sh.where)
+    content = sh.files.read(path)
+    try:
+        project: Mapping[str, object] | None = tomllib.loads("" if content is None else text_of(content))
+    except tomllib.TOMLDecodeError:
+        project = None
+    if content is None or project is None or doubt_in([content]):
+        found.unread = why
+        return
+    if path.endswith("pyproject.toml"):
+        project = value_at(project, "tool.pixi")
+    for place, section in _activations(project or {}):
+        if section.get("scripts"):
+            found.unread = why
+        for name, value in section_at(section, "env").items():
+            known = not place and isinstance(value, str) and "$" not in value and name not in found.variables
+            piece = TextPiece(str(value), Where(path, 1), None if known else why)
+            found.variables[name] = (piece,)
+
+
+def _activations(project: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Each activation of a project, with the feature or the platform that it is of; its own first."""
+    yield "", section_at(project, "activation")
+    for kind in ("feature", "target"):
+        for name, section in section_at(project, kind).items():
+            if isinstance(section, Mapping):
+                yield from ((f"{name}{place}", found) for place, found in _activations(section) if found)
 
 
 def of_script(name: str, script: Value, words: Sequence[Value]) -> list[Value]:

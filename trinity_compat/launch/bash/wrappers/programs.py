@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from trinity_compat.common.errors import UserError
 from trinity_compat.launch import entrypoints, ray_submit
 from trinity_compat.launch.bash import slurm
 from trinity_compat.launch.bash.options import OptionSpec
@@ -148,6 +149,8 @@ class Wrapped:
 
 def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> list[Wrapped]:
     """The command inside a wrapper; several of ``docker compose up``, none where there is none."""
+    if environments.keep_setting(sh, fields):
+        return []
     if (words := compose.words_of(fields)) is not None:
         program = text_of(fields[0]).rsplit("/", 1)[-1]
         name = program if program in compose.ALONE else f"{program} compose"
@@ -244,7 +247,11 @@ def _env(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
 
 
 def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
-    job = ray_submit.read(texts[1:])
+    try:
+        job = ray_submit.read(texts[1:])
+    except UserError as error:
+        sh.warn("TP126", error.message, severity="error")
+        return None
     at = 1 + job.entry
     if at >= len(fields):
         return None
