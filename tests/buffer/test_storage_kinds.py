@@ -29,7 +29,7 @@ def plan_of(tmp_path, change):
     sync = {"synchronizer": {"sync_style": "trainer_driven"}}
     file = tmp_path / "x.yaml"
     file.write_text(yaml.safe_dump(merged(merged(LEAST, {**base, **train, **sync}), change)))
-    return plan_source(from_yaml(file, None), RunOptions(device="cuda"), cwd=tmp_path)
+    return plan_source(from_yaml(file), RunOptions(device="cuda"), cwd=tmp_path)
 
 
 # -- experiences --------------------------------------------------------------------------------

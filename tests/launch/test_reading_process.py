@@ -55,7 +55,7 @@ def test_each_limit_is_told_with_the_source(tmp_path, bomb, said):
     [
         ("translate", "read_script"),
         ("audit", "audit_sources"),
-        ("to-verl", "load_known"),
+        ("to-verl", "load"),
         ("diff", "differences"),
         ("ignored", "read_script"),
         ("upgrade", "upgrade_script"),

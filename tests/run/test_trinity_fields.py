@@ -12,7 +12,7 @@ from trinity_files import LEAST, TASKSET, merged
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import put, value_at
-from trinity_compat.common.releases import TARGETS, TRINITY
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.explorer.engine.sampling import make_job
 from trinity_compat.run.plan.error_locations import in_file
 from trinity_compat.run.plan.ignored_keys import plan_source
@@ -43,7 +43,6 @@ DIFFICULT = {
     "kwargs": {"m": 8, "lamb": 0.2, "rho": 0.2, "tau": 0.5, "do_sample": False, "adaptive_rho": False},
 }
 BY_DIFFICULTY = {"buffer": {"explorer_input": {"taskset": {**TASKSET, "data_selector": DIFFICULT}}}}
-IN_0_4_1 = {"synchronizer": {"sync_style": "dynamic_by_trainer"}}
 OLDER_DIFFICULT = {"buffer": {"explorer_input": {"taskset": {**TASKSET, "task_selector": DIFFICULT}}}}
 OF_A_SELECTOR = {
     "feature_keys": ["a", "b"],
@@ -294,7 +293,6 @@ READ = {
     "trainer.save_interval": (7, {}),
     "trainer.total_steps": (7, {}),
     "trainer.save_hf_checkpoint": ("never", {}),
-    "trainer.grad_clip": (0.3, IN_0_4_1),
     "trainer.use_remove_padding": (False, {}),
     "trainer.balance_batch": (False, {}),
     "trainer.critic_warmup": (7, PPO),
@@ -393,13 +391,14 @@ SEEN_ELSEWHERE = {
     "explorer.rollout_model.pipeline_parallel_size": "more than 1 is refused: test_every_key.py",
     "trainer.use_dynamic_bsz": "false needs micro-batches, and is refused without: test_every_key.py",
     "*.rollout_args.max_tokens": "another value than the model's is refused, below",
+    "trainer.grad_clip": "another value than the optimizer's is named, below",
 }
 
 
 def plan_of(tmp_path, config, **options):
     file = tmp_path / "x.yaml"
     file.write_text(yaml.safe_dump(config))
-    source = from_yaml(file, options.get("target"))
+    source = from_yaml(file)
     with engines_installed():
         return plan_source(source, RunOptions(device="cuda", **options), cwd=Path("/work"))
 
@@ -457,14 +456,14 @@ def test_a_refused_reasoning_parser_is_said_at_its_line_in_the_yaml(tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text(yaml.safe_dump(changed(THOUGHTS, "qwen4", {})))
     key = "actor_rollout_ref.rollout.engine_kwargs.vllm.reasoning_parser"
-    said, where = in_file(f"{key}=qwen4: no", from_yaml(file, None))
+    said, where = in_file(f"{key}=qwen4: no", from_yaml(file))
     (line,) = (n for n, text in enumerate(file.read_text().splitlines(), 1) if "qwen4" in text)
     assert (said, where.line) == (f"{THOUGHTS}=qwen4: no", line)
 
 
 def test_every_field_that_the_table_calls_read_is_seen_to_be():
     """One taskset alone is a list of one (trinity/config/complete.py): its fields are those of the list."""
-    paths = {path for target in TARGETS for path in fields(schema(target))}
+    paths = set(fields(schema(TRINITY)))
     read = {path for path in paths if fate_of(path).kind == "read" and not path.startswith("stages.")}
     tried = [_pattern(path) for path in READ]
     seen = {
@@ -485,8 +484,8 @@ def _listed(path):
     return path.replace(f"{ROW}.", f"{ROW}s.*.")
 
 
-def test_every_field_of_both_schemas_has_a_fate():
-    unknown = {path for target in TARGETS for path in fields(schema(target)) if fate_of(path) is None}
+def test_every_field_of_the_schema_has_a_fate():
+    unknown = {path for path in fields(schema(TRINITY)) if fate_of(path) is None}
     assert not unknown
 
 
@@ -496,8 +495,7 @@ def test_the_page_of_the_fields_is_current():
 
 
 def test_every_row_of_the_table_is_about_a_field():
-    paths = [path for target in TARGETS for path in fields(schema(target))]
-    seen = {fate_of(path) for path in paths}
+    seen = {fate_of(path) for path in fields(schema(TRINITY))}
     assert {fate for fate in table().values() if fate.kind == "refused"} <= seen
 
 
@@ -697,15 +695,13 @@ def test_tasksets_that_verl_s_manager_would_score_in_unlike_ways_are_refused(tmp
         plan_of(tmp_path, config)
 
 
-def test_the_norm_that_gradients_are_clipped_to_is_the_release_s_own(tmp_path):
+def test_the_norm_that_gradients_are_clipped_to_is_the_optimizer_s(tmp_path):
     """0.6.0 trains on veRL 0.8, whose engines know the optimizer's field alone."""
     config = changed("trainer.grad_clip", 0.3, {})
     made = plan_of(tmp_path, config)
     assert value_at(made.spec.verl, "actor_rollout_ref.actor.optim.clip_grad") == 1.0
     (line,) = [note for note in made.notes if "grad_clip=0.3" in note]
     assert "algorithm.optimizer.clip_grad=1.0" in line
-    older = plan_of(tmp_path, merged(config, IN_0_4_1))
-    assert value_at(older.spec.verl, "actor_rollout_ref.actor.optim.clip_grad") == 0.3
 
 
 def test_what_has_no_effect_is_said_with_its_reason(tmp_path):
@@ -718,7 +714,7 @@ def test_an_older_spelling_means_the_same(tmp_path):
     config = changed("synchronizer.sync_method", "online", {})
     put(config, "synchronizer.sync_style", "dynamic_by_explorer")
     put(config, f"{ENGINE}.engine_type", "vllm_async")
-    spec = plan_of(tmp_path, config, target=TRINITY).spec
+    spec = plan_of(tmp_path, config).spec
     assert (spec.sync.method, spec.sync.style) == ("nccl", "explorer_driven")
     assert value_at(spec.verl, "actor_rollout_ref.rollout.name") == "vllm"
 
@@ -745,7 +741,7 @@ def test_the_trainer_s_own_section_counts_over_the_fields_that_do_not_freeze_it(
     }
     section = {"actor_rollout_ref": {"actor": actor, "ref": {"fsdp_config": {"param_offload": True}}}}
     config = merged(BASE, {"trainer": {"trainer_config": section}})
-    made = plan_of(tmp_path, config, target=TRINITY)
+    made = plan_of(tmp_path, config)
     models = made.spec.verl["actor_rollout_ref"]
     for name, values in actor.items():
         assert values.items() <= models["actor"][name].items()

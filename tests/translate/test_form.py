@@ -52,8 +52,9 @@ def test_the_files_are_those_of_the_command_line(tmp_path, target):
 
     assert told("translate", "run.sh", *options) == made.yaml
     (tmp_path / "made.yaml").write_text(made.yaml)
-    back = told("to-verl", "made.yaml")
-    assert back.replace("made.yaml", "run.sh") == made.script
+    if target == TARGETS[0]:
+        back = told("to-verl", "made.yaml")
+        assert back.replace("made.yaml", "run.sh") == made.script
 
 
 def test_a_new_form_runs():

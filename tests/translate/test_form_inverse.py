@@ -19,7 +19,8 @@ LAUNCH = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.t
 
 
 def form(text, target=TRINITY):
-    return form_of(loaded(text, target).config)
+    found = loaded(text, target)
+    return form_of(found.config, found.target)
 
 
 def further(found):

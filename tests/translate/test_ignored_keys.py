@@ -87,7 +87,7 @@ def test_what_translate_wrote_is_never_named(given):
 
 
 @pytest.mark.parametrize(
-    "options", [{"rollout_gpus": 6}, {"as_published": True}, {"target": "0.4.1"}, {"sync_offset": 2}]
+    "options", [{"rollout_gpus": 6}, {"as_published": True, "target": "0.6.0"}, {"sync_offset": 2}]
 )
 def test_nor_under_options_or_with_variables_in_it(options):
     text = (

@@ -22,7 +22,6 @@ from trinity_compat.cli._shared import (
 )
 from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.releases import TARGETS
 from trinity_compat.launch import read_script, refuse_lost_arguments
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.run.plan.source import RunOptions
@@ -107,11 +106,6 @@ _TAKES_ARGUMENTS = re.compile(
     " run would use to DIR/config.",
 )
 @click.option("--show-yaml", is_flag=True, help="With --dry-run: print the YAML too, below the plan.")
-@click.option(
-    "--target",
-    type=click.Choice(TARGETS),
-    help="trinity-rft release that a YAML is for.  [default: inferred from its keys]",
-)
 @click.option(
     "--plugin-dir",
     "plugin_dirs",

@@ -14,9 +14,8 @@ from trinity_compat.compare.configs import compared
 from trinity_compat.compare.effective_settings import of_trinity
 from trinity_compat.launch import read_text
 from trinity_compat.translate import TranslateOptions, translate_launch
-from trinity_compat.translate.verl_from_trinity import in_full
 from trinity_compat.translate.verl_script import verl_script
-from trinity_compat.trinity.config.read import load_known, parse
+from trinity_compat.trinity.config.read import load, parse
 
 # Fields that a launch cannot hold and that an option of translate sets.
 _OPTIONS = {
@@ -39,7 +38,7 @@ def command(source: str, output: Path | None) -> int:
 
     Exit code: 0; 1 when the YAML says more than the script can; 2 when the YAML cannot be read or run.
     """
-    config, _ = referred(load_known(source))
+    config, _ = referred(load(source))
     script = verl_script(config, source)
     write(script.text, output, sources=[source])
     unsaid = script.unsaid or tuple(_lost(config, script.text))
@@ -50,14 +49,13 @@ def command(source: str, output: Path | None) -> int:
 
 def _lost(config: Mapping[str, object], script: str) -> Iterator[str]:
     """Yield the settings that differ once the script is translated again."""
-    target = in_full(config).target
     try:
         (launch,) = read_text(script, name="script").launches
-        _, text = translate_launch(launch, TranslateOptions(target=target))
+        _, text = translate_launch(launch, TranslateOptions())
     except UserError as error:
         yield f"what it takes to translate it again: {error}"
         return
-    found = compared(of_trinity("YAML", config), of_trinity("script", parse(text, "script", target)))
+    found = compared(of_trinity("YAML", config), of_trinity("script", parse(text, "script")))
     for row in found.effective:
         option = f" (translate has {_OPTIONS[row.key]})" if row.key in _OPTIONS else ""
         yield f"{row.key}={row.a}; as a launch it is {row.b}{option}"

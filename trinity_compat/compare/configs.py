@@ -154,7 +154,7 @@ def _of_trinity_alone(
 def _derived(full: CompletedConfig) -> dict[str, object]:
     """Return the fields that translate would write for the veRL settings of ``full``; empty if it refuses."""
     try:
-        return values_of(completed(as_translated(full.config, full.target), full.target).config)
+        return values_of(completed(as_translated(full.config), full.target).config)
     except UserError:
         return {}
 

@@ -17,7 +17,7 @@ from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import leaves, put, read_section, value_at
 from trinity_compat.common.redaction import referred
-from trinity_compat.common.releases import VERL_RELEASES
+from trinity_compat.common.releases import TRINITY, VERL_RELEASES
 from trinity_compat.launch import Launch, read_script
 from trinity_compat.launch.entrypoints import PPO, refuse
 from trinity_compat.launch.environment import unused_variables
@@ -31,11 +31,10 @@ from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.translate.verl_from_trinity import (
     from_launch,
     in_full,
-    target_of,
     verl_settings,
 )
 from trinity_compat.trinity.config.complete import CompletedConfig, completed
-from trinity_compat.trinity.config.read import load_known
+from trinity_compat.trinity.config.read import load
 from trinity_compat.verl_config import compose_pinned, effective_config, upgrade
 from trinity_compat.verl_config.config_folders import read_config
 from trinity_compat.verl_config.from_yaml import config_from_yaml
@@ -114,7 +113,7 @@ def read_in_effect(
         return replace(side, unused=(*unused_variables(reading, os.environ, env or {}), *side.unused))
     data = read_config(path).config
     if len(_TRINITY_SECTIONS & set(data)) >= 2 and "actor_rollout_ref" not in data:
-        trinity = load_known(path)
+        trinity = load(path)
         unused = tuple(set_without_effect(trinity, os.environ, Where(source)))
         return replace(of_trinity(source, trinity), unused=unused)
     return _of_verl(source, config_from_yaml(path, version, environ=env))
@@ -248,10 +247,10 @@ def _trinity_of_job(directory: Path, launched: Mapping[str, Any]) -> CompletedCo
     path = directory / "config" / "trinity.yaml"
     if not path.is_file():
         return None
-    config = load_known(path)
+    config = load(path)
     for text in _sets(launched):
         key, _, value = text.partition("=")
-        if not key.startswith("trinity_compat.") and not is_verl_key(key, target_of(config)):
+        if not key.startswith("trinity_compat.") and not is_verl_key(key, TRINITY):
             put(config, key, safe_load(value))
     return _as_completed(in_full(config))
 

@@ -135,7 +135,7 @@ def _write(plan: RunPlan, source: Source, options: RunOptions, report: StartRepo
 def sources(path: str, arguments: Sequence[str], options: RunOptions) -> Iterator[tuple[Source, RunOptions]]:
     """Return the runs of a YAML or a script without executing any of it. Raises UserError."""
     if is_configuration(path):
-        source = from_yaml(Path(path), options.target)
+        source = from_yaml(Path(path))
         found = stages.parts(source, options, Path.cwd())
         for part in found:  # files are written only where --job names the place
             yield part.source, part.options if options.job else replace(part.options, job=None)

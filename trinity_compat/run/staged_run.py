@@ -33,7 +33,7 @@ Runner = Callable[[Source, RunOptions], LaunchEnd]
 
 def run_yaml(path: Path, options: RunOptions, *, runner: Runner = run_source) -> LaunchEnd:
     """Run a Trinity YAML, in stages where it has some. Raises UserError and RunError."""
-    source, cwd = from_yaml(path, options.target), Path.cwd()
+    source, cwd = from_yaml(path), Path.cwd()
     found = parts(source, options, cwd)
     if not found:
         return runner(source, options)

@@ -148,14 +148,12 @@ def _is_about(spelling: str, message: str) -> bool:
 _MODEL = "explorer.rollout_model"
 
 
-def as_translated(config: Mapping[str, object], target: str | None = None) -> Mapping[str, object]:
+def as_translated(config: Mapping[str, object]) -> Mapping[str, object]:
     """Return the Trinity configuration that ``translate`` would write for a run of ``config``.
-
-    ``target``: the trinity-rft release that it is for; None infers it from the keys.
 
     Raises UserError if the way back or the translation does.
     """
-    full = verl_from_trinity.in_full(config, target)
+    full = verl_from_trinity.in_full(config)
     verl = compose_pinned(verl_from_trinity.verl_settings(full), verl_from_trinity.flavour_of(full.config))
     effective, options = config_from_tree(verl, VERL), _options_of(config)
     try:
@@ -170,7 +168,6 @@ def _options_of(config: Mapping[str, object]) -> TranslateOptions:
     if not compat:
         return TranslateOptions()
     return TranslateOptions(
-        target=verl_from_trinity.target_of(config),
         as_published=compat.get("steps") == "verl",
         rollout_gpus=_rollout_gpus(TrinityReader(config)),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from trinity_compat.common.releases import TARGETS, TRINITY_OLD
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.common.resources import data_path
 from trinity_compat.trinity.config.schema import FieldType, Schema, schema
 
@@ -74,11 +74,8 @@ def _fields(rules: Schema, kind: FieldType, path: str, inside: tuple[str, ...]) 
 
 
 def fields_page() -> str:
-    """Return docs/reference/trinity.md: every field of both releases with its treatment."""
-    known = {target: list(fields(schema(target))) for target in TARGETS}
-    paths = dict.fromkeys(
-        path for target in TARGETS for path in known[target] if not path.startswith("stages.")
-    )
+    """Return docs/reference/trinity.md: every field with its treatment."""
+    paths = dict.fromkeys(path for path in fields(schema(TRINITY)) if not path.startswith("stages."))
     fates = {path: fate_of(path) for path in paths}
     counts = {kind: sum(fate is not None and fate.kind == kind for fate in fates.values()) for kind in _KINDS}
     lines = [
@@ -87,7 +84,7 @@ def fields_page() -> str:
         "Generated from `translators/trinity_fields.json` by `scripts/make_reference.py`; a test keeps it",
         "current.",
         "",
-        "What [a run](../trinity.md) makes of each field of trinity-rft 0.6.0 and 0.4.1 in a file by hand.",
+        "What [a run](../trinity.md) makes of each field of trinity-rft 0.6.0 in a file by hand.",
         "`*` is a position in a list, or any name. Refused is a value that is not upstream's default. In a",
         "stage a field is what it is in the whole.",
         "",
@@ -96,14 +93,12 @@ def fields_page() -> str:
         "| field | a run | why |",
         "|---|---|---|",
     ]
-    return "\n".join([*lines, *(_row(path, fate, known) for path, fate in fates.items() if fate), ""])
+    return "\n".join([*lines, *(_row(path, fate) for path, fate in fates.items() if fate), ""])
 
 
 _KINDS: tuple[Kind, ...] = ("read", "no effect", "refused")
 
 
-def _row(path: str, fate: FieldTreatment, known: Mapping[str, list[str]]) -> str:
-    alone = [target for target in TARGETS if path in known[target]]
-    release = f" ({alone[0]} alone)" if alone == [TRINITY_OLD] else ""
+def _row(path: str, fate: FieldTreatment) -> str:
     why = "; ".join(text for text in (fate.why, fate.hint) if text)
-    return f"| `{path}`{release} | {fate.kind} | {why} |"
+    return f"| `{path}` | {fate.kind} | {why} |"

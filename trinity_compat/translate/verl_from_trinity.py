@@ -26,7 +26,6 @@ from trinity_compat.translate.selectors import check_of_launch
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.translate.update_steps import verl_steps
 from trinity_compat.trinity.config.complete import CompletedConfig, completed
-from trinity_compat.trinity.config.validate import release_of
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import OTHER_FLAVOURS
 
@@ -102,15 +101,14 @@ def from_launch(config: Mapping[str, object]) -> bool:
     return _UPDATES in compat_of(config)
 
 
-def in_full(config: Mapping[str, object], target: str | None = None) -> CompletedConfig:
+def in_full(config: Mapping[str, object], target: str = TRINITY) -> CompletedConfig:
     """Return ``config`` with trinity-rft's defaults filled in, unless translate wrote it.
 
-    ``target`` is the release whose defaults apply; None infers it from the keys. Raises UserError for what
-    that release refuses.
+    ``target`` is the release whose defaults apply. Raises UserError for what that release refuses.
     """
     if from_launch(config):
-        return CompletedConfig(dict(config), target_of(config))
-    return with_trainer_config(completed(config, target or release_of(config)))
+        return CompletedConfig(dict(config), target)
+    return with_trainer_config(completed(config, target))
 
 
 def verl_settings(full: CompletedConfig) -> dict[str, Any]:
@@ -240,11 +238,6 @@ def compat_of(config: Mapping[str, object]) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise UserError(f"{_TC}.{COMPAT} is {found!r}, it should be a section")
     return found
-
-
-def target_of(config: Mapping[str, object]) -> str:
-    """Return the trinity-rft release that translate wrote the file for."""
-    return TRINITY_OLD if TrinityReader(config).get(_TASKSET_COMPAT) else TRINITY
 
 
 def compat_path(target: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.nested import copied, leaves, sections_above, value_at
 from trinity_compat.common.output_text import OBEYED, plain, visible
-from trinity_compat.common.releases import VERL
+from trinity_compat.common.releases import TRINITY, VERL
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.translate.defaults import same, trainer_config
 from trinity_compat.translate.rows import load_rows
@@ -27,7 +27,6 @@ from trinity_compat.translate.verl_from_trinity import (
     from_launch,
     in_full,
     passed,
-    target_of,
     verl_settings,
 )
 from trinity_compat.trinity.config.stages import stages_of
@@ -107,12 +106,12 @@ def _always(config: Mapping[str, object]) -> frozenset[str]:
     """
     compat, in_trainer_config = compat_of(config), passed(config)
     megatron = flavour_of(config) == "ppo_megatron_trainer"
-    known = trainer_config(target_of(config), "megatron" if megatron else "fsdp")
+    known = trainer_config(TRINITY, "megatron" if megatron else "fsdp")
     sections = {key.partition(".")[0] for key in in_trainer_config}
     set_ones = {
         key
         for key in compat.get("verl", {})
-        if not (known.takes(key) and key.partition(".")[0] in sections and _passes(key, target_of(config)))
+        if not (known.takes(key) and key.partition(".")[0] in sections and _passes(key, TRINITY))
     }
     own = {*set_ones, *in_trainer_config, _GPU_MEMORY, USE_V1}
     return frozenset(own.difference(compat.get("stands_for", {})))

@@ -6,7 +6,6 @@ from trinity_files import CASES, LEAST, TASKSET, merged
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.trinity.config.complete import completed, expert_rows
-from trinity_compat.trinity.config.validate import release_of
 
 
 def full(change=None, target=TRINITY):
@@ -149,22 +148,6 @@ def test_the_file_itself_stays_as_it_was():
 def test_the_older_release_always_trains_on_the_rollout_s_log_probabilities():
     assert full({"algorithm": {"bypass_old_logprobs": False}}).at("algorithm.bypass_old_logprobs") is False
     assert full(target=TRINITY_OLD).at("algorithm.bypass_old_logprobs") is True
-
-
-@pytest.mark.parametrize(
-    ("change", "release"),
-    [
-        ({}, TRINITY),
-        ({"synchronizer": {"sync_style": "dynamic_by_trainer"}}, TRINITY_OLD),
-        ({"buffer": {"pad_token_id": 0}}, TRINITY_OLD),
-        (
-            {"synchronizer": {"sync_style": "dynamic_by_trainer"}, "explorer": {"max_inflight_batches": 2}},
-            TRINITY,
-        ),
-    ],
-)
-def test_the_release_is_told_by_what_only_one_of_them_knows(change, release):
-    assert release_of(merged(LEAST, change)) == release
 
 
 @pytest.mark.parametrize(("ratio", "rows"), [(None, 8), (0.25, 4), (0.3, 5)])

@@ -104,6 +104,26 @@ def test_a_field_of_another_release_is_refused_for_that_release():
 
 
 @pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("mode: both\nbuffer:\n  pad_token_id: 0\n", 3, "no such field"),
+        (
+            "buffer:\n  explorer_input:\n    tasksets:\n      - workflow_args:\n"
+            "          trinity_compat: {updates_per_step: 2}\n",
+            5,
+            "translate writes this for trinity-rft 0.4.1 alone",
+        ),
+    ],
+)
+def test_a_file_of_the_older_release_is_refused_with_what_to_write(text, line, said):
+    assert parse(text, "x.yaml", "0.4.1")
+    with pytest.raises(UserError, match=said) as refused:
+        parse(text, "x.yaml")
+    assert refused.value.where.line == line
+    assert refused.value.hint.endswith("write it for 0.6.0, or translate the launch again")
+
+
+@pytest.mark.parametrize(
     ("encoding", "said"), [("utf-16", "x.yaml: is UTF-16: save it"), ("latin-1", "x.yaml:2: is not UTF-8")]
 )
 def test_another_encoding_is_told_by_its_name_and_line(encoding, said, tmp_path):

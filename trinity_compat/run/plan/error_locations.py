@@ -13,12 +13,12 @@ from pathlib import Path
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import sections_above
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.job.vllm_arguments import SECTION
 from trinity_compat.run.plan.refusals import place
 from trinity_compat.run.plan.source import LaunchRecord, Source
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.verl_from_trinity import COMPAT, compat_path, in_full
-from trinity_compat.trinity.config import TARGETS
 from trinity_compat.trinity.config.read import lines_of
 from trinity_compat.trinity.config.stages import Stage
 from trinity_compat.verl_config.upgrade import row_for
@@ -71,7 +71,7 @@ def words_about(record: LaunchRecord, key: str) -> list[str]:
 def _keys_of_setting(name: str) -> Iterator[str]:
     """veRL's keys that translate writes as a setting of ours, spelled as ``--set`` does."""
     if name.startswith(f"{COMPAT}."):
-        path = compat_path(TARGETS[0]).removesuffix(COMPAT) + name
+        path = compat_path(TRINITY).removesuffix(COMPAT) + name
         yield from (row.key for row in load_rows().all() if path in row.to)
 
 
@@ -104,18 +104,18 @@ def _in_user_spelling(message: str, source: Source) -> str:
     if path in lines:
         return message
     try:
-        full = in_full(source.config, source.target)
+        full = in_full(source.config)
     except UserError:  # the very error that is told here
         return message
-    found = (full.sources.get(name, name) for name in (path, *_in_trinity(path, full.target)))
+    found = (full.sources.get(name, name) for name in (path, *_in_trinity(path)))
     field = next((name for name in found if name in lines), None)
     return message.replace(path, field, 1) if field else message
 
 
-def _in_trinity(key: str, target: str) -> Iterator[str]:
+def _in_trinity(key: str) -> Iterator[str]:
     """Fields that a veRL key is translated to, the nearest first."""
     row = load_rows().find(key)
-    for path in row.paths(target) if row else ():
+    for path in row.paths(TRINITY) if row else ():
         yield f"{path}.{key.rpartition('.')[2]}"
         yield path
     if key.startswith(f"{SECTION}."):
@@ -140,7 +140,7 @@ def _compat_paths(name: str) -> list[str]:
     """The places in a file of a setting that a message spells as ``--set`` does."""
     if not name.startswith(f"{COMPAT}."):
         return []
-    return [compat_path(target).removesuffix(COMPAT) + name for target in TARGETS]
+    return [compat_path(TRINITY).removesuffix(COMPAT) + name]
 
 
 def lines_in(source: Source) -> Mapping[str, int]:

@@ -213,7 +213,7 @@ def _written(source: Source) -> Tree | None:
     if "yaml" not in source.record:
         return values_of(source.config)
     try:
-        return values_of(as_translated(source.config, source.target))
+        return values_of(as_translated(source.config))
     except UserError:
         return None
 

@@ -11,16 +11,16 @@ from fnmatch import fnmatchcase
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, copied, put
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.translate.pipeline import as_translated
 from trinity_compat.translate.sections.batch import TOTAL_STEPS
 from trinity_compat.translate.sections.trainer import TC
 from trinity_compat.translate.verl_from_trinity import compat_path
-from trinity_compat.trinity.config import TARGETS
 from trinity_compat.trinity.config.read_tracking import values_of
 from trinity_compat.verl_config.interpolate import resolved_alone
 
-_SECTIONS = (f"{TC}.actor_rollout_ref", f"{TC}.critic", *(f"{compat_path(each)}.verl" for each in TARGETS))
+_SECTIONS = (f"{TC}.actor_rollout_ref", f"{TC}.critic", f"{compat_path(TRINITY)}.verl")
 # What names things, or may be spelled otherwise, and sections whose values stand for what else is written.
 _APART = ("*.trinity_compat.*", "*.name", "mode", "*.experience_buffer.path", "checkpoint_root_dir")
 _VERL = tuple(f"{section}." for section in _SECTIONS)  # lines that have veRL's own names

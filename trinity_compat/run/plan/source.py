@@ -14,7 +14,7 @@ from trinity_compat.common.nested import Tree
 from trinity_compat.common.redaction import shown
 from trinity_compat.job.run_spec import Mode
 from trinity_compat.translate.frozen_variables import set_without_effect
-from trinity_compat.trinity.config.read import load, load_known
+from trinity_compat.trinity.config.read import load
 from trinity_compat.trinity.config.stages import Stage
 
 
@@ -52,22 +52,21 @@ class Source:
     audit: str | None = None
     notes: tuple[str, ...] = ()
     release: str = ""  # of the notes the one on releases that fit as well as the one that is taken
-    target: str | None = None  # the trinity-rft that a YAML is for; None: told by its keys
     stage: Stage | None = None  # of a YAML that has several: the one that this is
     # As the script found it; None: as it is. Not shown: it may hold secrets.
     environ: Mapping[str, str] | None = field(default=None, repr=False)
 
 
-def from_yaml(path: Path, target: str | None = None) -> Source:
-    """Read and check a Trinity YAML, for trinity-rft ``target`` or the newest that takes it.
+def from_yaml(path: Path) -> Source:
+    """Read and check a Trinity YAML.
 
     Variables that are set and that it has frozen go to stderr. Raises UserError with file and line.
     """
-    config = load(path, target) if target else load_known(path)
+    config = load(path)
     for warning in set_without_effect(config, os.environ, Where(str(path))):
         print(warning, file=sys.stderr)
     text = "".join(map(shown, path.read_text().splitlines(keepends=True)))
-    return Source(config, text, {"yaml": str(path.absolute())}, target=target)
+    return Source(config, text, {"yaml": str(path.absolute())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,6 @@ class RunOptions:
     device: str | None = None  # cpu or cuda; None: what this machine has
     allow_fork_keys: bool = False  # run without the keys that only the script's fork of veRL knows
     gpus: int | None = None  # of a dry run: how many the cluster has
-    target: str | None = None  # the trinity-rft that a YAML is for; None: told by its keys
     mains: Mapping[str, str] = field(default_factory=dict)  # the main that each module of --main is taken for
     plugin_dirs: tuple[str, ...] = ()  # of a Trinity YAML: folders whose files register workflows
     rules: str | None = None  # a file of the user's rules, or a family of forks, over the shipped ones

@@ -15,7 +15,6 @@ from trinity_compat.run.plan import environment, error_locations, paths
 from trinity_compat.run.plan.source import RunOptions, Source
 from trinity_compat.trinity.config.emit import dump
 from trinity_compat.trinity.config.stages import Stage, stages_of
-from trinity_compat.trinity.config.validate import release_of
 
 _MODEL = "model.model_path"
 _SETS_MODEL = (f"{_MODEL}=", "actor_rollout_ref.model.path=")
@@ -70,10 +69,9 @@ def _parts(source: Source, options: RunOptions, cwd: Path) -> list[StageRun]:
         return []
     _refuse(options, stages)
     root = root_of(source, options, cwd)
-    target = options.target or release_of(source.config)
     found = []
     for stage in stages:
-        own = replace(options, job=str(root / stage.name), target=target, sets=_sets_of(options.sets, stage))
+        own = replace(options, job=str(root / stage.name), sets=_sets_of(options.sets, stage))
         found.append(StageRun(stage, _source(source, stage, len(stages)), own, len(stages)))
     return found
 

@@ -47,7 +47,8 @@ def form_of_text(text: str, target: str) -> Answer:
 
     The latter as (path, value loaded, value of the form), a value its text or None. Raises UserError.
     """
-    form = form_of(loaded(text, target).config)
+    found = loaded(text, target)
+    form = form_of(found.config, found.target)
     lost = [[path, *(None if each is None else str(each) for each in pair)] for path, *pair in form.lost]
     return {"texts": dict(form.texts), "lost": lost}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import leaves, value_at
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.job.settings import SECTION, SETTINGS
 from trinity_compat.translate.form.fields import ALGORITHMS, FIELDS, LOGGERS, defaults
 from trinity_compat.translate.form.made import made_from
@@ -51,35 +52,34 @@ class _Settings:
     whole: Mapping[str, object]
     flavour: str
     config: Mapping[str, object]
-    target: str
 
     @classmethod
-    def of(cls, config: Mapping[str, object]) -> _Settings:
+    def of(cls, config: Mapping[str, object], target: str = TRINITY) -> _Settings:
         """Raises UserError and RunError for a configuration that no launch of veRL means."""
-        full = in_full(config)
+        full = in_full(config, target)
         own, flavour = verl_settings(full), flavour_of(full.config)
         # An engine beside the trainer may have more than veRL's default: what it has is the form's.
         memory = value_at(full.config, "explorer.rollout_model.gpu_memory_utilization")
         own |= {} if memory is None else {_GPU_MEMORY: memory}
-        return cls(own, dict(leaves(compose_pinned(own, flavour))), flavour, full.config, full.target)
+        return cls(own, dict(leaves(compose_pinned(own, flavour))), flavour, full.config)
 
     def __getitem__(self, key: str) -> object:
         return self.own[key] if key in self.own else self.whole.get(key)
 
 
-def form_of(config: Mapping[str, object]) -> LoadedForm:
+def form_of(config: Mapping[str, object], target: str) -> LoadedForm:
     """Return the form of a Trinity configuration that a launch of veRL means.
 
     Raises UserError for another one, and for one whose settings the form has no room for.
     """
     try:
         verl_script(config, "the text")  # refuses what main_ppo does not train
-        wanted = _Settings.of(config)
+        wanted = _Settings.of(config, target)
     except RunError as error:
         raise UserError(
             f"{error.message}: the form is for launches of veRL", hint="Expert has every field of it"
         ) from None
-    texts = {**defaults(), **_without_problems(_fields(wanted)), "target": wanted.target}
+    texts = {**defaults(), **_without_problems(_fields(wanted)), "target": target}
     texts["settings"] = "\n".join(_further(wanted, _made(texts)))
     if len(texts["settings"]) > LONGEST:
         raise UserError("its settings are too many for this form", hint="Expert has room for them")

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import leaves
-from trinity_compat.common.releases import VERL
+from trinity_compat.common.releases import TARGETS, VERL
 from trinity_compat.launch import read_text, refuse_lost_arguments
 from trinity_compat.translate.form.made import SCRIPT
 from trinity_compat.translate.model import TranslateOptions
 from trinity_compat.translate.pipeline import translate_config, translate_launch
 from trinity_compat.trinity.config.read import load_value, parse
-from trinity_compat.trinity.config.validate import release_of
+from trinity_compat.trinity.config.validate import validate
 from trinity_compat.verl_config.from_yaml import config_from_tree
 
 _VERL = "actor_rollout_ref"
@@ -41,7 +41,7 @@ def loaded(text: str, target: str) -> Loaded:
             translate_config(config_from_tree(dict(tree), VERL), options)[0].config, target, "veRL YAML"
         )
     if tree is not None:
-        release = release_of(tree)
+        release = next((each for each in TARGETS if not validate(tree, each)), target)
         return Loaded(parse(text, "pasted.yaml", release), release, "Trinity YAML")
     reading = read_text(text, name=SCRIPT)
     refuse_lost_arguments(reading)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,14 @@ from trinity_compat.common.bounded_yaml import FastBoundedLoader
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import SCRIPT
 from trinity_compat.common.readable_files import content
+from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.trinity.config.schema import TARGETS
 from trinity_compat.trinity.config.validate import Problem, converted, validate
 
 _MAX_TOLD = 10
 _VERLS = ("actor_rollout_ref", "data")  # sections that Trinity has not
 _NEWER = f"a newer trinity-rft may have it; here {' and '.join(TARGETS)} are known"
+_OLDER = f"this is trinity-rft {TRINITY_OLD}'s: write it for {TRINITY}, or translate the launch again"
 
 # The float syntax of omegaconf._utils.get_yaml_loader (2.3.1), in which a dot is not required.
 _FLOAT = re.compile(
@@ -61,21 +62,6 @@ def load(path: str | Path, target: str = TARGETS[0]) -> dict[str, object]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     return parse(_text(data, str(path)), str(path), target)
-
-
-def load_known(path: str | Path) -> dict[str, object]:
-    """Read a Trinity YAML as ``load`` does, for the newest release that takes it.
-
-    Raises UserError, with the newest release's reason, if none does.
-    """
-    newest, *others = TARGETS
-    try:
-        return load(path, newest)
-    except UserError:
-        for target in others:
-            with suppress(UserError):
-                return load(path, target)
-        raise
 
 
 def _text(data: bytes, name: str) -> str:
@@ -190,6 +176,8 @@ def _refuse(config: dict[str, object], lines: dict[str, int], name: str, target:
         more = f"\n  … and {len(problems) - _MAX_TOLD} more" if len(problems) > _MAX_TOLD else ""
         where = Where(name, _line(first.path, lines))
         hint = first.hint or (_NEWER if "no such field" in first.message else None)
+        if target == TRINITY and not validate(config, TRINITY_OLD):
+            hint = _OLDER
         raise UserError(f"{first.path}: {first.message}{told}{more}", where=where, hint=hint)
     trainer = config.get("trainer")
     if isinstance(trainer, dict) and trainer.get("trainer_config_path"):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trinity_compat.common.nested import nodes
+from trinity_compat.common.nested import value_at
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.trinity.config.schema import FieldType, Schema, schema
@@ -28,6 +28,7 @@ class Problem:
         return f"{self.path}: {self.message}" + (f" ({self.hint})" if self.hint else "")
 
 
+_OF_OLDER = "buffer.explorer_input.tasksets.0.workflow_args.trinity_compat"
 _TRUE, _FALSE = ("yes", "y", "on", "true", "1"), ("no", "n", "off", "false", "0")  # OmegaConf's BooleanNode
 
 
@@ -38,7 +39,10 @@ def validate(config: Mapping[str, object], target: str) -> list[Problem]:
     succeeds. Raises UserError for an unknown target.
     """
     rules = schema(target)
-    return list(_check(config, FieldType("class", class_name=rules.root), "", rules))
+    problems = list(_check(config, FieldType("class", class_name=rules.root), "", rules))
+    if target == TRINITY and value_at(config, _OF_OLDER) is not None:
+        problems.append(Problem(_OF_OLDER, f"translate writes this for trinity-rft {TRINITY_OLD} alone"))
+    return problems
 
 
 def problems_at(path: str, value: object, target: str) -> list[Problem]:
@@ -179,19 +183,3 @@ _SCALARS: Mapping[str, Callable[[object, FieldType], bool]] = {
     "str": _is_str,
     "enum": _is_enum,
 }
-
-
-def release_of(config: Mapping[str, object]) -> str:
-    """Return the newest release that takes the file, unless it has something that only the older one has."""
-    if not validate(config, TRINITY_OLD) and (validate(config, TRINITY) or _is_old(config)):
-        return TRINITY_OLD
-    return TRINITY
-
-
-def _is_old(config: Mapping[str, object]) -> bool:
-    """Return True if an enum has a spelling that only the older release has."""
-    for path, value in nodes(config).items():
-        old, new = schema(TRINITY_OLD).find(path), schema(TRINITY).find(path)
-        if old and new and value in old.type.values and value not in new.type.values:
-            return True
-    return False
