@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from trinity_compat.common.errors import RunError
-from trinity_compat.trinity.algorithms.dpo import dpo_loss
-from trinity_compat.trinity.algorithms.gigpo import _check_counts
+from trinity_compat.trinity.algorithms.grouped import _check_counts
 from trinity_compat.trinity.algorithms.model import Tokens
 from trinity_compat.trinity.algorithms.ppo import ppo_loss, sppo_loss
+from trinity_compat.trinity.algorithms.supervised import dpo_loss
 
 
 def tokens(*log_ratios, advantage=-1.0):

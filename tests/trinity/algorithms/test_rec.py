@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trinity_compat.trinity.algorithms.model import AdvantageInput
-from trinity_compat.trinity.algorithms.rec import rec_advantage
+from trinity_compat.trinity.algorithms.policy_gradients import rec_advantage
 
 
 def advantages(rewards, groups, **arguments):
