@@ -3,9 +3,10 @@
     python benchmarks/explorer_throughput.py [--before COMMIT] [--pairs 5] [--steps 8] [--tokens 4096]
 
 Its own loop, group builder, tokenizer and SQLite file; the engines are stand-ins that hand over finished
-answers, pickled as Ray brings them, and the scorer one that gives 1. So the time is what the explorer spends,
-and no engine. ``--before`` measures a worktree of that commit too, in turns, and prints the ratio of the
-medians; both have to store the same rows.
+answers, which an engine's process has made of vLLM's output and pickled as Ray brings them, and the scorer is
+one that gives 1. So the time is what the explorer spends, and no engine. ``--before`` measures a worktree of
+that commit too, in turns, and prints the ratio of the medians, of the wall time and of this process's CPU
+time; both have to store the same rows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,17 +32,22 @@ GROUPS, N = 32, 8  # of a step
 
 
 class Workers:
-    """Engines whose answers are there at once. ``answers``: N pickled trajectories' tokens."""
+    """Engines whose answers, of ``tokens`` tokens, are there at once."""
 
     def __init__(self, tokens: int) -> None:
-        from trinity_compat.explorer.engine.trajectory import RolloutResult, Trajectory
+        from trinity_compat.explorer.engine.trajectory import RolloutResult
+        from trinity_compat.explorer.engine.vllm import completions
+        from trinity_compat.explorer.rollout.worker import _trajectory
 
+        flat = SimpleNamespace(logprobs=[-0.5] * tokens, start_indices=range(tokens))
         ids = [5 + place * 7 % 250 for place in range(tokens)]
-        prompt = range(20, 148)
+        answers = [
+            SimpleNamespace(index=run, token_ids=ids, logprobs=flat, finish_reason="stop") for run in range(N)
+        ]
+        parts = completions(SimpleNamespace(prompt_logprobs=None, outputs=answers))
         # Each answer is an object of its own, as those that Ray brings.
-        self._packed = pickle.dumps(
-            [Trajectory(list(prompt), list(ids), [1] * tokens, [-0.5] * tokens) for _ in range(N)], protocol=5
-        )
+        made = [_trajectory([*range(20, 148)], part, (0, 0)) for part in parts]
+        self._packed = pickle.dumps(made, protocol=5)
         self._made = RolloutResult
 
     async def run(self, jobs: Sequence[Any]) -> AsyncIterator[Any]:
@@ -92,13 +99,16 @@ def once(toy: Path, steps: int, tokens: int) -> dict[str, Any]:
         explorer = Explorer(
             buffer, Scheduler(spec, buffer, *streams), builder, StepReporter(buffer, "explorer"), heart
         )
+        cpu_s = time.process_time()
         seconds = asyncio.run(_explore(explorer, buffer, steps * GROUPS))
+        cpu_s = time.process_time() - cpu_s
         digest = hashlib.sha256()
         for group in sorted(buffer.groups("train"), key=lambda group: group.task_no):
             for each in group.experiences:
                 digest.update(f"{group.key} {each.prompt_text} {each.response_text}".encode())
                 digest.update(each.response_ids.tobytes() + each.logprobs.tobytes())
-        return {"tokens_per_s": steps * GROUPS * N * tokens / seconds, "rows": digest.hexdigest()}
+        made = steps * GROUPS * N * tokens
+        return {"tokens_per_s": made / seconds, "cpu_ns": cpu_s / made * 1e9, "rows": digest.hexdigest()}
 
 
 async def _explore(explorer: Any, buffer: Any, groups: int) -> float:
@@ -166,12 +176,17 @@ def compare(args: argparse.Namespace, toy: Path, tree: Path) -> None:
     finally:
         if args.before:
             subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", tree], check=True)
-    medians = {name: statistics.median(one["tokens_per_s"] for one in each) for name, each in found.items()}
-    for name, median in medians.items():
-        print(f"{name}: {median / 1e6:.2f} million tokens/s ({len(found[name])} runs)")
+    speed, cpu = (
+        {name: statistics.median(one[what] for one in each) for name, each in found.items()}
+        for what in ("tokens_per_s", "cpu_ns")
+    )
+    for name, runs in found.items():
+        rate = f"{speed[name] / 1e6:.2f} million tokens/s"
+        print(f"{name}: {rate}, {cpu[name]:.0f} ns of CPU a token ({len(runs)} runs)")
     if args.before:
         same = len({one["rows"] for each in found.values() for one in each}) == 1
-        print(f"ratio {medians['now'] / medians['before']:.2f}, rows {'equal' if same else 'DIFFER'}")
+        ratios = f"ratio {speed['now'] / speed['before']:.2f}, of CPU {cpu['before'] / cpu['now']:.2f}"
+        print(f"{ratios}, rows {'equal' if same else 'DIFFER'}")
         sys.exit(not same)
 
 

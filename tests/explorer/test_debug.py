@@ -16,9 +16,11 @@ from jsonschema import Draft202012Validator
 
 from trinity_compat.cli.schema import load
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.explorer.engine.trajectory import Trajectory
 from trinity_compat.explorer.engine.vllm import Completion, GenerationRequest
-from trinity_compat.explorer.modes.debug import DebugTask
+from trinity_compat.explorer.modes.debug import DebugTask, TaskOutcome
 from trinity_compat.explorer.modes.debug_server import EngineServer, HttpEngine
+from trinity_compat.explorer.rewards.scoring import Score
 from trinity_compat.run import debug
 from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.source import RunOptions
@@ -304,3 +306,9 @@ def test_a_model_in_one_terminal_and_a_task_in_another(tmp_path, toy):
     finally:
         serving.send_signal(2)
         assert serving.wait(120) == 0
+
+
+def test_all_tokens_of_a_long_answer_are_counted():
+    part = Trajectory([1], [2] * 300, [1] * 300, [0.0] * 300).packed((0, 0))
+    shown = TaskOutcome({}, [part], [Score(1.0, {})], "prompt", ["answer"], 0.0, 0.0)
+    assert "300 tokens, 300 by the policy" in "\n".join(shown.lines())

@@ -158,6 +158,36 @@ def test_a_worker_tells_of_each_answer_that_has_ended_however_it_did():
     assert asyncio.run(main()) == [4, 5, 7, 9]
 
 
+def test_answers_leave_the_engine_s_process_as_arrays():
+    """A list of tokens costs the explorer's process fifty times as much."""
+
+    async def main():
+        engine = Engine()
+        one = worker(engine)
+        rollouts = asyncio.ensure_future(collect(one.run([RolloutTask(0, {"raw_prompt": [1]}, 1, {})])))
+        while not engine.asked:
+            await asyncio.sleep(0)
+        engine.asked[0][1].set_result([Completion([5, 6], [0.0, -0.5], "length")])
+        one._vocabulary, made = 9, (await rollouts)[0].trajectories
+
+        async def run_agent(job, slots):
+            return [replace(made[0], response_mask=[1, 0], logprobs=[0.0, -0.5])]
+
+        one._run_agent = run_agent
+        return made + (await one._by_agent(RolloutTask(0, {}, 1, {}))).trajectories
+
+    arrays = ("prompt_ids", "response_ids", "response_mask", "logprobs")
+    own, of_agent = asyncio.run(main())
+    for part, mask in ((own, [1, 1]), (of_agent, [1, 0])):
+        values = [getattr(part, name) for name in arrays]
+        assert [(each.dtype.str, each.tolist()) for each in values] == [
+            ("<i4", [1]),
+            ("<i4", [5, 6]),
+            ("|u1", mask),
+            ("<f4", [0.0, -0.5]),
+        ]
+
+
 def test_a_groups_places_on_the_engine_become_free_once_each():
     told = []
     places = EngineSlots(3, told.append)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from trinity_compat.buffer.codec import id_fault
 
@@ -42,24 +45,36 @@ class RolloutTask:
         return {**self.sampling} if seed is None else {**self.sampling, "seed": seed + run}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
     """One response: ``response_mask`` [R] is 1 where the policy wrote; ``logprobs`` [R], 0.0 elsewhere.
 
-    ``truncated``: its last answer was cut. ``versions``: the weights that were loaded when the engine
-    received it, and when it finished.
+    Lists are as an agent loop gives them; an engine's process sends them ``packed``. ``truncated``: its last
+    answer was cut. ``versions``: the weights that were loaded when the engine received it, and when it
+    finished.
     """
 
-    prompt_ids: list[int]
-    response_ids: list[int]
-    response_mask: list[int]
-    logprobs: list[float]
+    prompt_ids: Sequence[int] | npt.NDArray[np.int32]
+    response_ids: Sequence[int] | npt.NDArray[np.int32]
+    response_mask: Sequence[int] | npt.NDArray[np.uint8]
+    logprobs: Sequence[float] | npt.NDArray[np.float32]
     num_turns: int = 2
     reward: float | None = None  # set by agent loops that score themselves
     metrics: Mapping[str, float] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     truncated: bool = False
     versions: tuple[int, int] = (0, 0)
+
+    def packed(self, versions: tuple[int, int]) -> Self:
+        """Return it with these versions and arrays, of which a process reads a token in a nanosecond."""
+        return replace(
+            self,
+            prompt_ids=np.asarray(self.prompt_ids, np.int32),
+            response_ids=np.asarray(self.response_ids, np.int32),
+            response_mask=np.asarray(self.response_mask, np.uint8),
+            logprobs=np.asarray(self.logprobs, np.float32),
+            versions=versions,
+        )
 
 
 def fault_of(part: Trajectory, vocabulary: int) -> str:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig
 
 from trinity_compat.buffer.images import kept
@@ -107,7 +108,7 @@ class TaskOutcome:
             of_run = score.info.get(OF_RUN)
             place = f"{of_run['run']}.{of_run['row']}" if of_run else f"{run}"
             yield f"answer {place}  {text!r}"
-            tokens = f"{len(part.response_ids)} tokens, {sum(part.response_mask)} by the policy"
+            tokens = f"{len(part.response_ids)} tokens, {np.count_nonzero(part.response_mask)} by the policy"
             info = f", {dict(score.info)}" if score.info else ""
             yield f"          reward {score.reward:g}, {tokens}, {part.num_turns} turns{info}"
             if self.fates:

@@ -155,9 +155,9 @@ def _stored(spec: RunSpec, request: StoredAnswer) -> Group:
 
 def _trajectory(stored: Experience) -> Trajectory:
     return Trajectory(
-        prompt_ids=stored.prompt_ids.tolist(),
-        response_ids=stored.response_ids.tolist(),
-        response_mask=stored.response_mask.tolist(),
-        logprobs=stored.logprobs.tolist(),
+        prompt_ids=stored.prompt_ids,
+        response_ids=stored.response_ids,
+        response_mask=stored.response_mask,
+        logprobs=stored.logprobs,
         num_turns=stored.num_turns,
     )

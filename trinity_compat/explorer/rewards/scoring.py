@@ -108,7 +108,9 @@ def to_dataproto(task: Mapping[str, Any], part: Trajectory) -> Any:
     import torch
     from verl.protocol import DataProto
 
-    prompt, response = torch.tensor([part.prompt_ids]), torch.tensor([part.response_ids], dtype=torch.long)
+    prompt, response = (
+        torch.from_numpy(np.array([ids], np.int64)) for ids in (part.prompt_ids, part.response_ids)
+    )
     ids = torch.cat([prompt, response], dim=1)
     length = {TOKENS: len(part.response_ids)} if task.get("agent_name") == WORKFLOW else {}
     fields = {

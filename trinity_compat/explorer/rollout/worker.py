@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+import numpy.typing as npt
 from omegaconf import DictConfig, OmegaConf
 
 from trinity_compat.common.errors import UserError
@@ -319,7 +321,8 @@ class RolloutWorker:
                 first = self._version
         finally:
             self._ended += count
-        runs = [_trajectory([*request.prompt_ids], part, (first, self._version)) for part in parts]
+        prompt = np.array(request.prompt_ids, np.int32)
+        runs = [_trajectory(prompt, part, (first, self._version)) for part in parts]
         return runs if len(runs) == count else runs * count
 
     async def _unless_interrupted(self, answer: asyncio.Future[list[Completion]]) -> list[Completion] | None:
@@ -390,9 +393,8 @@ class RolloutWorker:
             for run, part in enumerate(parts):
                 if fault := fault_of(part, self._vocabulary):
                     raise AgentLoopFailed(f"answer {run} cannot be trained: {fault}")
-            return RolloutResult(
-                job.task_no, tuple(replace(part, versions=(first, self._version)) for part in parts)
-            )
+            versions = first, self._version
+            return RolloutResult(job.task_no, tuple(part.packed(versions) for part in parts))
         except (EngineDied, FilesEdited):
             raise
         except AgentLoopFailed as error:
@@ -433,13 +435,12 @@ def _finished(rollout: RolloutResult) -> Future:
     return future
 
 
-def _trajectory(prompt: list[int], part: Completion, versions: tuple[int, int]) -> Trajectory:
+def _trajectory(prompt: npt.NDArray[np.int32], part: Completion, versions: tuple[int, int]) -> Trajectory:
     extra: dict[str, Any] = {"turn_scores": [], "tool_rewards": []}  # as veRL's single-turn loop does
-    mask = [1] * len(part.token_ids)
+    mask = np.ones(len(part.token_ids), np.uint8)
     cut = part.reason == "length"
-    return Trajectory(
-        prompt, part.token_ids, mask, part.logprobs, extra=extra, truncated=cut, versions=versions
-    )
+    made = Trajectory(prompt, part.token_ids, mask, part.logprobs, extra=extra, truncated=cut)
+    return made.packed(versions)
 
 
 def _vocabulary(model: Any) -> int:

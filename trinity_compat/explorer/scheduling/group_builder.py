@@ -193,7 +193,7 @@ async def _ask(teachers: TeacherClient, job: RolloutTask, parts: Sequence[Trajec
     last. Equal answers are one object, and are requested once.
     """
     trained = parts[: -1 if job.baseline else None]
-    wanted = {id(part): part for part in trained if any(part.response_mask)}
+    wanted = {id(part): part for part in trained if np.any(part.response_mask)}
     media = await teachers.media(job.task) if wanted else None
     asking = [asyncio.ensure_future(_timed(teachers, job.task, part, media)) for part in wanted.values()]
     try:

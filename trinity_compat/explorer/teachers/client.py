@@ -72,7 +72,7 @@ class TeacherClient:
         teacher refuses, and where it does not answer for ``retry_s`` seconds.
         """
         servers = self._servers[self._key_of(task)]
-        ids = np.array([*part.prompt_ids, *part.response_ids], dtype=np.int32)
+        ids = np.concatenate([np.asarray(each, np.int32) for each in (part.prompt_ids, part.response_ids)])
         request = ScoreRequest(ids, len(part.response_ids), self._distillation.top, media)
         if self._session is None:
             # Bounded by the servers' own limit, not by aiohttp's of 100 connections and 5 minutes.
