@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -39,8 +39,8 @@ TRIED = (
 
 
 def pages() -> list[Path]:
-    """Return every page of the documentation."""
-    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    """Return every page of the documentation, also those that only the site has."""
+    return [*sorted(ROOT.glob("*.md")), *sorted([*(ROOT / "docs").rglob("*.md"), *generated_pages()])]
 
 
 def version() -> str:
@@ -72,10 +72,19 @@ def broken_links(page: Path) -> Iterator[str]:
     for link in re.findall(r"\]\((?!https?://|mailto:)([^)\s]+)\)", _without_code(page)):
         path, _, heading = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if not target.exists():
+        if not target.exists() and target not in generated_pages():
             yield f"{page.relative_to(ROOT)}: {link} does not exist"
         elif heading and target.suffix == ".md" and heading not in headings(target):
             yield f"{page.relative_to(ROOT)}: {link} names a heading that is not there"
+
+
+@cache
+def generated_pages() -> Mapping[Path, str]:
+    """Return the site's pages that no checkout has."""
+    sys.path.append(str(ROOT))
+    import make_reference
+
+    return {ROOT / "docs" / name: text for name, text in make_reference.reference().items()}
 
 
 @cache
@@ -89,13 +98,18 @@ def headings(page: Path) -> frozenset[str]:
     return frozenset(found)
 
 
+def text_of(page: Path) -> str:
+    """Return the text of a page, or of one that only the site has."""
+    return page.read_text(encoding="utf-8") if page.exists() else generated_pages()[page]
+
+
 def _without_code(page: Path) -> str:
-    return re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"))
+    return re.sub(r"(?ms)^ *```.*?^ *```$", "", text_of(page))
 
 
 def shown_commands(page: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each command that a page shows, in a block or in backquotes, with its options."""
-    text = page.read_text(encoding="utf-8")
+    text = text_of(page)
     lines = [
         *re.findall(r"(?m)^ {4,}(.*trinity-compat .*)$", text),
         *re.findall(r"`([^`\n]*trinity-compat [^`\n]*)`", text),

@@ -1,26 +1,46 @@
-"""The generated pages are current."""
+"""The generated pages: docs/findings.md is current, the reference has what the site shows."""
 
 from pathlib import Path
 
-from trinity_compat.translate.reference import code_pages, ignored_page, mapping_page, reading_page
+from trinity_compat.translate.explain import all_keys, codes, reading_codes
+from trinity_compat.translate.reference import findings_page, ignored_page, mapping_page, reading_page
 from trinity_compat.translate.rows import load_rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_mapping_page_is_current():
-    assert (DOCS / "reference" / "mapping.md").read_text() == mapping_page(load_rows())
+def test_the_page_of_the_findings_is_current_and_has_a_heading_for_each_code():
+    page = (DOCS / "findings.md").read_text()
+    assert page == findings_page(), "python scripts/make_reference.py"
+    assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == list(codes())
 
 
-def test_code_pages_are_current():
-    pages = code_pages(load_rows())
-    assert {path.name: path.read_text() for path in (DOCS / "findings").glob("*.md")} == pages
+def test_the_page_of_the_mapping_has_each_row_with_a_link_to_its_code():
+    page, rows = mapping_page(load_rows()), load_rows().all()
+    links = {row.key: f"[{row.code}](../findings.md#{row.code.lower()})" for row in rows}
+    lines = [line for key in links for line in page.splitlines() if line.startswith(f"| `{key}` |")]
+    assert len(lines) == len(links) > 300
+    assert all(links[line.split("`")[1]] in line for line in lines)
+    count = len(all_keys())
+    assert f"{count} keys in the union of all veRL releases" in page
+    assert f"; {count} of them have a" in page
 
 
-def test_page_of_ignored_keys_is_current():
-    assert (DOCS / "reference" / "ignored.md").read_text() == ignored_page()
+def test_the_page_of_ignored_keys_has_a_key_with_where_stock_verl_reads_it_last():
+    (newest, *_) = (
+        line.split(" | ")
+        for line in ignored_page().splitlines()
+        if line.startswith("| `actor_rollout_ref.actor.ppo_micro_batch_size` |")
+    )
+    assert newest[1] == (
+        "only checks it (verl/workers/config/actor.py:200): the engine takes ppo_micro_batch_size_per_gpu"
+    )
+    assert newest[2] == "0.7.0"
 
 
-def test_page_of_the_codes_of_reading_is_current():
-    page = (DOCS / "reference" / "reading.md").read_text()
-    assert page == reading_page() and "| TP201 | the release has no such key" in page
+def test_the_page_of_the_codes_of_reading_has_each():
+    page = reading_page()
+    assert [line.split(" | ")[0][2:] for line in page.splitlines() if line.startswith("| TP")] == list(
+        reading_codes()
+    )
+    assert "| TP201 | the release has no such key" in page

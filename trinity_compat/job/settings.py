@@ -2,10 +2,10 @@
 
 They are written as ``trainer.trainer_config.trinity_compat.NAME`` in a YAML, or as ``--set
 trinity_compat.NAME=VALUE``. From this table come the names that ``--set`` knows, the check of a value with
-its message, the default, the rule of the fingerprint and docs/reference/settings.md.
+its message, the default, the rule of the fingerprint and the reference of the site.
 
 To add a setting, add its row here, the field of ``RunSpec`` that the row names, and the code that reads this
-field; then run scripts/make_reference.py.
+field.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The generated pages: the mapping reference, and a page per code."""
+"""The generated pages of the mapping: its reference, and the codes of findings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECTIONS = {
 }
 _HEAD = """# Mapping reference
 
-Generated from `translators/rows/` by `scripts/make_reference.py`; a test keeps it current.
+Generated from `translators/rows/` by `scripts/make_reference.py`.
 
 How each veRL key becomes Trinity's. A name that ends in `.*` is a rule for everything below it, one
 that begins with `*.` for a last part. r = data.train_batch_size ÷ actor.ppo_mini_batch_size. Keys of
@@ -60,14 +60,14 @@ def _line(row: MappingRow) -> str:
     if row.how == "pass":
         paths.append("`trainer.trainer_config.` + the key")
     how = HOW_READS[row.how] + (f" (`{row.by}`)" if row.by else "")
-    code = f"[{row.code}](../findings/{row.code}.md)"
+    code = f"[{row.code}](../findings.md#{row.code.lower()})"
     versions = spans(releases_with(row.key)) if "*" not in row.key else ""
     return f"| `{row.key}` | {how} | {'<br>'.join(paths) or '–'} | {row.why} | {code} | {versions} |"
 
 
 _IGNORED_HEAD = """# Keys that veRL accepts and ignores
 
-Generated from `translators/verl/reads/` by `scripts/make_reference.py`; a test keeps it current.
+Generated from `translators/verl/reads/` by `scripts/make_reference.py`.
 
 For each release the keys of `main_ppo`'s configuration that none of its code reads, that are only stored, or
 that are only checked, so that another value changes nothing. `trinity-compat ignored run.sh` lists those that
@@ -104,7 +104,7 @@ def _meaningless() -> str:
 
 _READING_HEAD = """# Codes of reading
 
-Generated from `translators/reading_codes.json` by `scripts/make_reference.py`; a test keeps it current.
+Generated from `translators/reading_codes.json` by `scripts/make_reference.py`.
 
 TP0… and TP1… come from [reading a script](../parse.md), TP2… from [composing a launch](../versions.md).
 Of TP2… 205, 210, 213 and 214 are warnings, the others errors.
@@ -119,20 +119,20 @@ def reading_page() -> str:
     return "\n".join([_READING_HEAD, *(f"| {code} | {text} |" for code, text in escaped), ""])
 
 
-def code_pages(rows: MappingTable) -> dict[str, str]:
-    """docs/findings/: file name → text, one per code, and an index."""
-    pages = {f"{code}.md": _code_page(code, rows) for code in codes()}
-    lines = [f"- [{code}]({code}.md) {entry['title']}" for code, entry in codes().items()]
-    pages["index.md"] = "\n".join(["# Findings and cautions", "", *lines, ""])
-    return pages
+_FINDINGS_HEAD = """# Findings and cautions
+
+Generated from `translators/codes.json` by `scripts/make_reference.py`; a test keeps it current.
+
+The keys of each code are in the [mapping reference](reference/mapping.md); `trinity-compat explain TC021`
+says the same."""
 
 
-def _code_page(code: str, rows: MappingTable) -> str:
+def findings_page() -> str:
+    """Return docs/findings.md: each code under a heading of its own, to which links lead."""
+    return "\n\n".join([_FINDINGS_HEAD, *map(_of_code, codes())]) + "\n"
+
+
+def _of_code(code: str) -> str:
     entry = codes()[code]
-    parts = [f"# {code} {entry['title']}", entry["text"]]
-    if entry["hint"]:
-        parts.append(f"What to do: {entry['hint']}")
-    mine = [row for row in rows.all() if row.code == code]
-    if mine:
-        parts.append("\n".join(f"- `{row.key}`: {row.why}" for row in mine))
-    return "\n\n".join(parts) + "\n"
+    hint = f"\n\nWhat to do: {entry['hint']}" if entry["hint"] else ""
+    return f"## {code}\n\n**{entry['title']}.** {entry['text']}{hint}"

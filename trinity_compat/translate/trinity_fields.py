@@ -81,8 +81,7 @@ def fields_page() -> str:
     lines = [
         "# Fields of a Trinity YAML",
         "",
-        "Generated from `translators/trinity_fields.json` by `scripts/make_reference.py`; a test keeps it",
-        "current.",
+        "Generated from `translators/trinity_fields.json` by `scripts/make_reference.py`.",
         "",
         "What [a run](../trinity.md) makes of each field of trinity-rft 0.6.0 in a file by hand.",
         "`*` is a position in a list, or any name. Refused is a value that is not upstream's default. In a",
