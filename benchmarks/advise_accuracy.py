@@ -23,8 +23,7 @@ import explorer_scale as scale
 from trinity_compat.advise.lengths import AnswerLengths, of_measured
 from trinity_compat.advise.model import Schedule, Speeds, Workload
 from trinity_compat.advise.simulate import simulate
-from trinity_compat.run import advice
-from trinity_compat.run.job_dir import measured
+from trinity_compat.run.advice import facts, measured
 
 sys.path.append(str(Path(__file__).resolve().parent / "paced"))
 
@@ -77,7 +76,7 @@ def against_paced(out: Path) -> list[Row]:
     base = measured.read(out / "fixed" / "job")
     # Steps of one length, whatever is decoded, as the benchmark's engine makes them.
     unscaled = Speeds(0.0, 0.0, paced.PLACES, training=1.0, overhead_s=1.0)
-    speeds = replace(advice.fitted_to(unscaled, base)[0], training=base.training)
+    speeds = replace(facts.fitted_to(unscaled, base)[0], training=base.training)
     lengths = of_measured(base.answers, paced.LONGEST)
     work = Workload(paced.PROMPTS, base.spec.verl["actor_rollout_ref"]["rollout"]["n"], base.prompt, lengths)
     rows = []
@@ -87,7 +86,7 @@ def against_paced(out: Path) -> list[Row]:
             continue
         schedule = Schedule("", 1, 1, 1)
         if (folder / "job").exists():
-            schedule = advice.schedule_of(measured.read(folder / "job").spec)
+            schedule = facts.schedule_of(measured.read(folder / "job").spec)
         step_s = paced.row_of(way, folder, out / f"{way}-log", 0.0).step_s
         predicted = simulate(work, speeds, schedule, steps=40)
         rows.append(Row(way, schedule.offset, schedule.staleness, step_s, predicted.step_s))

@@ -22,9 +22,9 @@ import record_facts  # noqa: E402
 
 from trinity_compat.common.errors import UserError  # noqa: E402
 from trinity_compat.launch import read_argv  # noqa: E402
-from trinity_compat.run.advice import Question, gpus_of  # noqa: E402
-from trinity_compat.run.against_stock import StockComparison, compare_with_stock  # noqa: E402
-from trinity_compat.run.plan.build_plan import make_plan  # noqa: E402
+from trinity_compat.run.advice.against_stock import StockComparison, compare_with_stock  # noqa: E402
+from trinity_compat.run.advice.facts import Question, gpus_of  # noqa: E402
+from trinity_compat.run.plan.plan_run import make_plan  # noqa: E402
 from trinity_compat.run.plan.source import RunOptions, Source  # noqa: E402
 from trinity_compat.translate import TranslateOptions, translate_launch  # noqa: E402
 from trinity_compat.trinity.config.read import parse  # noqa: E402

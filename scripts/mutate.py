@@ -110,7 +110,7 @@ PACKAGES = {
         (*LIGHT, *TORCH, *VLLM),
     ),
     "run": Package(
-        "plan/build_plan.py",
+        "plan/plan_run.py",
         (
             "tests/run",
             "tests/advise",

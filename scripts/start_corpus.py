@@ -240,8 +240,8 @@ def _refused_here(launch: Any, root: Path | None, device: str, folder: Path) -> 
     from trinity_compat.run import checks
     from trinity_compat.run.checks.verl_objects import examine
     from trinity_compat.run.plan import environment, micro_batches, refusals
-    from trinity_compat.run.plan.build_plan import make_plan
     from trinity_compat.run.plan.devices import is_elsewhere
+    from trinity_compat.run.plan.plan_run import make_plan
     from trinity_compat.run.plan.source import RunOptions
     from trinity_compat.translate import TranslateOptions, translate_launch
 
@@ -352,8 +352,9 @@ def outcomes(
     chosen: Sequence[tuple[str, list[str]]], device: str, *, stock: bool = False
 ) -> Iterator[Outcome]:
     """One after the other, each in a fork of a process that has imported everything."""
+    from forked_checks import forked, warm
+
     from trinity_compat.run.checks import verl_objects  # noqa: F401
-    from trinity_compat.run.checks.forks import forked, warm
     from trinity_compat.translate import translate_launch  # noqa: F401
 
     with tempfile.TemporaryDirectory() as name:

@@ -30,7 +30,7 @@ from typing import Any
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves, value_at
 from trinity_compat.run import dry_run
-from trinity_compat.run.plan import environment, ignored_keys, micro_batches, overlay, refusals
+from trinity_compat.run.plan import environment, micro_batches, overlay, plan_run, refusals
 from trinity_compat.run.plan.micro_batches import has_critic
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions
@@ -124,7 +124,7 @@ def planned(file: Path) -> list[tuple[RunPlan, Mapping[str, Any]]]:
     found = []
     options = RunOptions(device="cuda", gpus=8)
     for source, rest in dry_run.sources(str(file), (), options):
-        made = ignored_keys.plan_source(source, rest, cwd=file.parent)
+        made = plan_run.plan_source(source, rest, cwd=file.parent)
         refusals.check(made.spec.verl, source.record, cwd=made.cwd)
         if made.spec.mode not in ("bench", "serve"):
             micro_batches.check(made.spec.verl, source.record)

@@ -9,9 +9,10 @@ from test_dry_run_lines import asked
 
 from trinity_compat.cli import cli
 from trinity_compat.common.errors import UserError
-from trinity_compat.run import against_stock, run
-from trinity_compat.run.advice import Question, simulated
-from trinity_compat.run.against_stock import compare_with_stock
+from trinity_compat.run import run
+from trinity_compat.run.advice import against_stock
+from trinity_compat.run.advice.against_stock import compare_with_stock
+from trinity_compat.run.advice.facts import Question
 from trinity_compat.run.plan import devices
 from trinity_compat.run.plan.source import RunOptions
 
@@ -95,7 +96,7 @@ def test_a_split_gets_the_ratio_with_the_shortest_step(tmp_path):
     made, source, options = planned(tmp_path, mode="both", **FEW)
     found = compare_with_stock(made.spec, source, options, Question())
     others = [
-        simulated(found.facts, replace(found.own, engines=engines, trainer=8 - 2 * engines), 1, steps=4)
+        found.facts.simulated(replace(found.own, engines=engines, trainer=8 - 2 * engines), 1, steps=4)
         for engines in (1, 2, 3)
     ]
     assert found.own.engines == 1 and others[0].step_s == min(each.step_s for each in others)

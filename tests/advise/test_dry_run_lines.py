@@ -4,8 +4,9 @@ import re
 
 from advise_launch import ARR, LAUNCH
 
-from trinity_compat.run import advice, dry_run
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run import dry_run
+from trinity_compat.run.advice import advise
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 
 
@@ -21,7 +22,7 @@ def asked(tmp_path, *sets, device="cuda", mode=None, **changed):
 
 def lines(tmp_path, *sets, **options):
     plan, source, rest, script = asked(tmp_path, *sets, **options)
-    return plan, list(advice.remarks(plan.spec, source, rest, script))
+    return plan, list(advise.remarks(plan.spec, source, rest, script))
 
 
 def test_a_plan_that_waits_is_told_what_is_faster(tmp_path):

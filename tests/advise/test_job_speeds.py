@@ -9,7 +9,7 @@ from advise_launch import advised, told
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.run import dry_run
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 
 ANSWER, PROMPT = 100, 10

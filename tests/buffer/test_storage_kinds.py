@@ -16,7 +16,7 @@ from trinity_files import LEAST, TASKSET, merged
 from trinity_compat.buffer import open_buffer
 from trinity_compat.common.errors import UserError
 from trinity_compat.explorer.data.tasksets import load_rows
-from trinity_compat.run.plan.ignored_keys import plan_source
+from trinity_compat.run.plan.plan_run import plan_source
 from trinity_compat.run.plan.source import RunOptions, from_yaml
 
 KINDS = ("queue", "sql", "file")

@@ -22,7 +22,7 @@ from trinity_compat.explorer.modes.debug import DebugTask, TaskOutcome
 from trinity_compat.explorer.modes.debug_server import EngineServer, HttpEngine
 from trinity_compat.explorer.rewards.scoring import Score
 from trinity_compat.run import debug
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.synchronizer.transports.files import WeightFile
 

@@ -24,7 +24,7 @@ from trinity_compat.explorer.engine.sampling import make_job
 from trinity_compat.job.gpus import engine_count, engine_width
 from trinity_compat.launch import read_argv
 from trinity_compat.run.plan import refusals
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.translate import Status, TranslateOptions, translate_launch
 from trinity_compat.verl_config.pinned import compose_pinned

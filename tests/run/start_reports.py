@@ -10,8 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.run.checks.forks import forked, warm
 from trinity_compat.run.checks.verl_objects import examine
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from forked_checks import forked, warm
 
 
 def report_of(asked, folder):

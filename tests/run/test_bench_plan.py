@@ -6,7 +6,7 @@ import pytest
 from test_plan import source
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.supervise import bench
 

@@ -11,7 +11,7 @@ from test_plan import planned
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import check_gpus, shares
 from trinity_compat.launch import read_argv
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.run_plan import describe
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.supervise.sides import commands_of, standalone_commands

@@ -9,7 +9,7 @@ from test_plan import planned, source
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.run.plan import refusals
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 
 ROLLOUT = "actor_rollout_ref.rollout"

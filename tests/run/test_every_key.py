@@ -20,8 +20,9 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves, put, value_at
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.launch import read_text
-from trinity_compat.run.plan.error_locations import spelled_now
-from trinity_compat.run.plan.ignored_keys import known, plan_source
+from trinity_compat.run.plan.error_locations import pinned_names
+from trinity_compat.run.plan.ignored_keys import known
+from trinity_compat.run.plan.plan_run import plan_source
 from trinity_compat.run.plan.source import RunOptions, Source
 from trinity_compat.translate import Status, TranslateOptions, translate_launch
 from trinity_compat.translate.trinity_fields import fate_of, fields
@@ -192,7 +193,7 @@ def judged(key, value, run, before):
         return f"{key}={value}: no finding"
     if finding.status not in CLAIMS:
         return None
-    if any(value_at(run.made.spec.verl, name) == value for name in spelled_now(key)):
+    if any(value_at(run.made.spec.verl, name) == value for name in pinned_names(key)):
         return None
     if given(run.made) == before:
         if any(key in note for note in run.made.notes):
@@ -226,7 +227,7 @@ def halves(base, changes, before):
 
 
 def is_named(key, error):
-    return any(name in str(error) for name in spelled_now(key))
+    return any(name in str(error) for name in pinned_names(key))
 
 
 SECTIONS = sorted({".".join(key.split(".")[:2]) for key, _ in leaves(compose_pinned(GRPO))})

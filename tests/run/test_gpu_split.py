@@ -18,8 +18,8 @@ from trinity_compat.job.gpus import check_gpus, engine_count, shares
 from trinity_compat.job.placement import engine_nodes
 from trinity_compat.launch import read_script
 from trinity_compat.run.plan import colocate, gpu_split
-from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.gpu_split import MEMORY, split_gpus
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.plan.verl_view import VerlView
 from trinity_compat.translate import TranslateOptions, translate_launch

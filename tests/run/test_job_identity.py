@@ -16,7 +16,7 @@ from trinity_compat.job.run_spec import RunSpec, SyncSpec
 from trinity_compat.run import acquire_job
 from trinity_compat.run.job_dir import job_dir, status
 from trinity_compat.run.job_dir.job_dir import JobDir, holder, locked, locked_folders, set_aside, starting
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions, from_yaml
 from trinity_compat.run.supervise.children import _is_side
 

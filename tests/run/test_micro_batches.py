@@ -7,7 +7,7 @@ from trinity_compat.common.nested import value_at
 from trinity_compat.run.checks import start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.dry_run import lines
-from trinity_compat.run.plan import build_plan, micro_batches
+from trinity_compat.run.plan import micro_batches, plan_run
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.plan.verl_view import VerlView
 from trinity_compat.verl_config import compose_pinned
@@ -126,7 +126,7 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
 
 @pytest.mark.parametrize(("words", "actor", "rollout"), [((), 8, 16), ((f"{SEQUENCE}=2",), 16, 32)])
 def test_sizes_over_all_gpus_are_divided_as_verl_did_until_0_7(tmp_path, monkeypatch, words, actor, rollout):
-    monkeypatch.setattr(build_plan, "detect_device", lambda: "cuda")  # the CPU's profile splits no sequences
+    monkeypatch.setattr(plan_run, "detect_device", lambda: "cuda")  # the CPU's profile splits no sequences
     script = tmp_path / "run.sh"
     script.write_text(OLD)
     told = list(lines(str(script), words, RunOptions(sets=("trainer.save_freq=2",))))
@@ -180,7 +180,7 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
 )
 def test_sizes_of_log_probabilities_divide_the_answers_of_a_gpu(tmp_path, monkeypatch, words, told):
     """veRL's own run_grpo_lora_with_merge.sh until 0.7; 0.9.1's workers refuse what doesn't divide."""
-    monkeypatch.setattr(build_plan, "detect_device", lambda: "cuda")
+    monkeypatch.setattr(plan_run, "detect_device", lambda: "cuda")
     script = tmp_path / "run.sh"
     script.write_text(SHARED)
     lines_ = list(lines(str(script), words, RunOptions(sets=("trainer.save_freq=2",), mode="both")))
@@ -202,7 +202,7 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
 
 def test_an_update_s_size_divides_the_answers_of_the_plan_s_gpus(tmp_path, monkeypatch):
     """Two answers on each of 20 GPUs under stock; five on each of the plan's eight."""
-    monkeypatch.setattr(build_plan, "detect_device", lambda: "cuda")
+    monkeypatch.setattr(plan_run, "detect_device", lambda: "cuda")
     (tmp_path / "run.sh").write_text(SPLIT)
     told = list(lines(str(tmp_path / "run.sh"), (), RunOptions(mode="both")))
     note = f"{ACTOR}.ppo_micro_batch_size_per_gpu=2: 1, which divides the 5 answers of each GPU"

@@ -21,8 +21,8 @@ from trinity_compat.launch import read_script
 from trinity_compat.run.checks import preflight
 from trinity_compat.run.config_files import as_record
 from trinity_compat.run.plan import devices, profiles
-from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.overlay import Overlay, apply
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.read_settings import scoring_of
 from trinity_compat.run.plan.run_plan import describe
 from trinity_compat.run.plan.source import RunOptions

@@ -16,7 +16,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.job.fingerprint import fingerprint_of
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.checks import plugins as checks
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.trinity.algorithms import of_plugins
 

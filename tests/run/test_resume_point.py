@@ -16,7 +16,7 @@ from trinity_compat.job.checkpoints import MARKER
 from trinity_compat.run.checks import preflight
 from trinity_compat.run.checks.preflight import check_resume
 from trinity_compat.run.job_dir import resume_point
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.run.plan.ignored_keys import plan_source
+from trinity_compat.run.plan.plan_run import plan_source
 from trinity_compat.run.plan.source import RunOptions, from_yaml
 from trinity_compat.run.script import static_reading
 from trinity_compat.run.script.launch_source import source_of

@@ -12,7 +12,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import put, value_at
 from trinity_compat.job.run_spec import RowFormat, RowsSpec, RunSpec
 from trinity_compat.run.checks import preflight
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.run_plan import describe
 from trinity_compat.run.plan.source import RunOptions
 

@@ -10,7 +10,7 @@ import pytest
 from trinity_compat.common.nested import leaves
 from trinity_compat.job import fingerprint
 from trinity_compat.launch import read_script
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions, from_yaml
 from trinity_compat.run.script import static_reading
 from trinity_compat.run.script.launch_source import source_of

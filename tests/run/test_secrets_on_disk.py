@@ -12,7 +12,7 @@ from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run import config_files
 from trinity_compat.run.acquire_job import differing
 from trinity_compat.run.checks.report import StartReport
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.run_plan import describe
 from trinity_compat.run.plan.source import RunOptions, from_yaml
 from trinity_compat.run.supervise.sides import commands_of

@@ -13,7 +13,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import engine_count
 from trinity_compat.job.run_spec import SERVE_KEY, RunSpec, ServeSpec
 from trinity_compat.run.checks import preflight
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.run_plan import describe
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.supervise.sides import standalone_commands

@@ -11,7 +11,7 @@ from trinity_compat.explorer.main import main as explore
 from trinity_compat.job import fingerprint
 from trinity_compat.job.gpus import check_gpus, engine_count
 from trinity_compat.run import acquire_job
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.supervise.sides import commands_of
 

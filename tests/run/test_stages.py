@@ -14,7 +14,7 @@ from trinity_compat.common.nested import value_at
 from trinity_compat.run import staged_run
 from trinity_compat.run.job_dir import stages as record
 from trinity_compat.run.job_dir.launch_end import LaunchEnd
-from trinity_compat.run.plan.ignored_keys import plan_source
+from trinity_compat.run.plan.plan_run import plan_source
 from trinity_compat.run.plan.source import RunOptions, from_yaml
 from trinity_compat.run.plan.stages import parts
 from trinity_compat.trinity.config.stages import stages_of

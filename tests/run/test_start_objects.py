@@ -13,8 +13,8 @@ import yaml
 from trinity_compat.launch import read_argv
 from trinity_compat.run.checks import explorer_side, models
 from trinity_compat.run.checks.report import StartReport
-from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.known_models import stand_in
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.translate import TranslateOptions, translate_launch
 

@@ -15,7 +15,7 @@ from trinity_compat.common.nested import put, value_at
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.explorer.engine.sampling import make_job
 from trinity_compat.run.plan.error_locations import in_file
-from trinity_compat.run.plan.ignored_keys import plan_source
+from trinity_compat.run.plan.plan_run import plan_source
 from trinity_compat.run.plan.source import RunOptions, from_yaml
 from trinity_compat.translate.trinity_fields import fate_of, fields, fields_page, table
 from trinity_compat.trinity.config.schema import schema

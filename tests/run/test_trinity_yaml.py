@@ -7,7 +7,7 @@ from trinity_files import LEAST, merged
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import nested, value_at
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.run_plan import describe
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.translate.trinity_reader import NEVER

@@ -7,7 +7,7 @@ import pytest
 from omegaconf import open_dict
 
 from trinity_compat.launch import read_argv
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.trainer.config import trainer_config
 from trinity_compat.translate import TranslateOptions, translate_launch

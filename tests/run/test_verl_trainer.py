@@ -11,8 +11,7 @@ from trinity_compat.common.nested import put
 from trinity_compat.job.placement import cpus_for
 from trinity_compat.job.run_spec import ExpertSpec, RowFormat, RowsSpec
 from trinity_compat.run.plan import verl_trainer
-from trinity_compat.run.plan.build_plan import make_plan
-from trinity_compat.run.plan.ignored_keys import plan_source
+from trinity_compat.run.plan.plan_run import make_plan, plan_source
 from trinity_compat.run.plan.source import RunOptions
 
 V1 = "trinity_compat.trainer=v1"

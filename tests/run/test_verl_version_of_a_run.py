@@ -14,7 +14,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.run import debug, dry_run
 from trinity_compat.run.acquire_job import acquire_job
 from trinity_compat.run.checks.report import StartReport
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions, Source
 
 WORDS = (

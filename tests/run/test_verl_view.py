@@ -8,8 +8,8 @@ from test_plan import source
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.run.plan import micro_batches, verl_checkout
-from trinity_compat.run.plan.build_plan import make_plan
 from trinity_compat.run.plan.gpu_split import split_gpus
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.plan.verl_view import VerlView
 from trinity_compat.verl_config import compose_pinned

@@ -13,7 +13,7 @@ from trinity_compat.run import dry_run
 from trinity_compat.run.checks import start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.plan import error_locations, ignored_keys
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions, Source
 from trinity_compat.translate import TranslateOptions, translate_launch
 from trinity_compat.trinity.config import TARGETS, schema

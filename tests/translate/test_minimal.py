@@ -5,7 +5,7 @@ import yaml
 from minimal_launches import LAUNCHES
 
 from trinity_compat.common.nested import value_at
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.translate import TranslateOptions, translate_launch
 from trinity_compat.trinity.config.complete import completed

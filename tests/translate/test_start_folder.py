@@ -8,7 +8,7 @@ import pytest
 from trinity_compat.common.nested import value_at
 from trinity_compat.launch import read_script
 from trinity_compat.run import dry_run
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions, from_yaml
 from trinity_compat.run.script import run_launch
 from trinity_compat.run.script.invocation import Invocation

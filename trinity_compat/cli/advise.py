@@ -105,17 +105,19 @@ def command(
     Exit code: 0, 2 when the launch cannot run or the input is wrong.
     """
     from trinity_compat.advise import report
-    from trinity_compat.run import advice, dry_run
+    from trinity_compat.run import dry_run
+    from trinity_compat.run.advice.advise import advise, gpu_sets
+    from trinity_compat.run.advice.facts import Question
     from trinity_compat.run.plan.source import RunOptions
 
     refuse_release_of_yaml(source, verl_version)
-    question = advice.Question(
+    question = Question(
         answer_length=_answer_length(answer_length),
         model_size=_model_size(model_size),
         **given,  # type: ignore[arg-type]
     )
     options = RunOptions(
-        sets=(*advice.gpu_sets(question), *sets),
+        sets=(*gpu_sets(question), *sets),
         mains=user_entrypoints(mains, rules),
         rules=rules,
         verl_version=verl_version,
@@ -134,7 +136,7 @@ def command(
         *((("--verl-version", verl_version),) if verl_version else ()),
         *(("--main", item) for item in mains),
     ]
-    advised = advice.advise(launch, rest, question, name=source)
+    advised = advise(launch, rest, question, name=source)
     advised = replace(
         advised,
         assumptions=(*advised.assumptions, *([launch.release] if launch.release else [])),

@@ -20,7 +20,7 @@ from trinity_compat.run import dry_run
 from trinity_compat.run.checks import preflight
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.run.plan import refusals
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.trinity.workflows.tasksets import SECTION
 

@@ -11,7 +11,8 @@ from trinity_compat.common import file_modes
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.launch.job_files import is_configuration
-from trinity_compat.run import advice, against_stock, config_files
+from trinity_compat.run import config_files
+from trinity_compat.run.advice import advise, against_stock
 from trinity_compat.run.checks import preflight, start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.job_dir.job_dir import locked
@@ -91,7 +92,7 @@ def _dry_run(source: Source, options: RunOptions) -> DryRun:
             *describe(plan),
             *(_assumed(plan) if is_elsewhere(plan.spec.device, dry_run=options.dry_run) else ()),
             *preflight.remarks(plan),
-            *advice.remarks(plan.spec, source, options, source.record.get("script", "")),
+            *advise.remarks(plan.spec, source, options, source.record.get("script", "")),
         ),
         start=report,
         wrote=str(plan.job.root / "config") if options.job else None,

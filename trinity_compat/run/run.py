@@ -12,8 +12,8 @@ from pathlib import Path
 
 from trinity_compat.common.errors import RunError
 from trinity_compat.job import disk_full
-from trinity_compat.run import against_stock
 from trinity_compat.run.acquire_job import acquire_job, acquire_standalone
+from trinity_compat.run.advice import against_stock
 from trinity_compat.run.checks import disk_space, host_memory, preflight, start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.job_dir import resume_point

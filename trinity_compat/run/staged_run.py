@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.path_ownership import check_job
-from trinity_compat.run import against_stock
+from trinity_compat.run.advice import against_stock
 from trinity_compat.run.checks import preflight
 from trinity_compat.run.job_dir import export, job_dir, stages
 from trinity_compat.run.job_dir.job_dir import JobDir

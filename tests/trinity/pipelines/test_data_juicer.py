@@ -19,7 +19,7 @@ from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import put, value_at
 from trinity_compat.run.checks import preflight
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.supervise import task_pipeline
 from trinity_compat.trinity.pipelines.juicer.client import Client

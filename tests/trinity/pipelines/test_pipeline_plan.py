@@ -8,7 +8,7 @@ import yaml
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import put, value_at
 from trinity_compat.explorer.scheduling.filtering import GroupFilter
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 
 YAML = Path(__file__).parents[3] / "examples" / "workflows" / "simple.yaml"

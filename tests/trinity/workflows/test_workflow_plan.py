@@ -12,7 +12,7 @@ from trinity_compat.common.nested import put, value_at
 from trinity_compat.job import fingerprint
 from trinity_compat.job.gpus import shares
 from trinity_compat.job.served_models import ServedModel, configurations, served_models
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.plan.workflows import longest_response
 from trinity_compat.trinity.workflows import upstream

@@ -27,7 +27,7 @@ from trinity_compat.run.checks import upstream_symbols
 from trinity_compat.run.checks.report import StartRefusal, StartReport
 from trinity_compat.run.plan import verl_checkout
 from trinity_compat.run.plan.devices import detect_device
-from trinity_compat.run.plan.error_locations import spelled_now, words_about
+from trinity_compat.run.plan.error_locations import pinned_names, words_about
 from trinity_compat.run.plan.refusals import media_held, place
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import LaunchRecord
@@ -236,7 +236,7 @@ def _where(record: LaunchRecord, found: StartRefusal) -> Where | None:
     if exact := words_about(record, key):
         return place(record, exact)
     words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
-    below = [name for name in words if any(now.startswith(f"{key}.") for now in spelled_now(name))]
+    below = [name for name in words if any(now.startswith(f"{key}.") for now in pinned_names(name))]
     return place(record, below[-1:] if key else ())
 
 

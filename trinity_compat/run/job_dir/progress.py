@@ -34,7 +34,7 @@ _QUIET_S = 30.0  # between two lines of plain output without news
 
 
 class Progress:
-    """Shows a run from its database. Implements ``supervisor.Watch``.
+    """Shows a run from its database. Implements ``supervisor.ProgressWatch``.
 
     ``open_database`` is called at the first update: the database belongs to the run, and may be made
     by another host's side. A database that cannot be read just now never ends the run.

@@ -65,7 +65,7 @@ def in_file(message: str, source: Source) -> tuple[str, Where | None]:
 def words_about(record: LaunchRecord, key: str) -> list[str]:
     """The names in a launch's words that are ``key`` of the pinned veRL, in whichever release's spelling."""
     words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
-    return [name for name in words if key in spelled_now(name)]
+    return [name for name in words if key in pinned_names(name)]
 
 
 def _keys_of_setting(name: str) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _keys_of_setting(name: str) -> Iterator[str]:
         yield from (row.key for row in load_rows().all() if path in row.to)
 
 
-def spelled_now(name: str) -> tuple[str, ...]:
+def pinned_names(name: str) -> tuple[str, ...]:
     """The pinned release's names of a key that an older one may have."""
     row = row_for(name, "ppo_trainer")
     return (name, *(row.targets(name) if row else ()))

@@ -11,22 +11,19 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import Tree, copied, put
 from trinity_compat.common.resources import data_path
-from trinity_compat.run.plan import environment, error_locations, micro_batches, refusals
-from trinity_compat.run.plan.build_plan import make_plan
-from trinity_compat.run.plan.devices import is_elsewhere
+from trinity_compat.run.plan import environment, error_locations
 from trinity_compat.run.plan.overlay import is_trinity_only
 from trinity_compat.run.plan.overruled_lines import overruled, overruling
 from trinity_compat.run.plan.run_plan import RunPlan
-from trinity_compat.run.plan.source import RunOptions, Source
+from trinity_compat.run.plan.source import Source
 from trinity_compat.translate.pipeline import as_translated
 from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.translate.verl_from_trinity import from_launch
@@ -35,6 +32,8 @@ from trinity_compat.trinity.config.read_tracking import values_of
 from trinity_compat.trinity.workflows.tasksets import has_chats
 from trinity_compat.verl_config.interpolate import resolved_alone
 
+Planner = Callable[[Tree, Sequence[str]], RunPlan]
+
 _TRAINER = "trainer.trainer_config."
 _AUXILIARY = "buffer.trainer_input.auxiliary_buffers"
 _ALGORITHM = "algorithm.algorithm_type"
@@ -42,43 +41,26 @@ _THOUGHTS = "explorer.rollout_model.reasoning_parser"
 _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 
 
-def plan_source(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
-    """Plan a run of a source, with notes on keys that it does not read.
+def refuse_overruled(source: Source, sets: Sequence[str], planned: Planner) -> None:
+    """Refuse lines of a translated YAML, and sets over it, that another line overrules. Raises UserError.
 
-    Raises UserError, of a YAML at the line of the field that it is about, for what veRL or this run refuses
-    too.
+    ``planned`` plans a configuration with some of the sets.
     """
-    with error_locations.relocate_errors(source, options.sets):
-        plan = with_ignored_keys(make_plan(source.config, options, cwd=cwd), source, options.sets)
-        if "yaml" in source.record and from_launch(source.config):
-            _refuse_overruled(source, options, cwd)
-        elsewhere = is_elsewhere(plan.spec.device, dry_run=options.dry_run)
-        config = environment.filled(source.config, os.environ)
-        refusals.check_strategy(config, plan.spec.verl, source.record)
-        refusals.check(plan.spec.verl, source.record, cwd=plan.cwd, elsewhere=elsewhere)
-        if plan.spec.mode not in ("bench", "serve"):
-            micro_batches.check(plan.spec.verl, source.record)
-        return plan
-
-
-def _refuse_overruled(source: Source, options: RunOptions, cwd: Path) -> None:
-    """Refuse lines of a translated YAML, and sets over it, that another line overrules. Raises UserError."""
-    others = tuple(text for text in options.sets if not is_trinity_only(text))
-
-    def planned(config: Tree) -> RunPlan:
-        return make_plan(config, replace(options, sets=others), cwd=cwd)
-
+    if "yaml" not in source.record or not from_launch(source.config):
+        return
+    others = [text for text in sets if not is_trinity_only(text)]
     if written := _written(source):
-        _refuse_idle_lines(overruled(source.config, written, planned), source, (), written)
+        found = overruled(source.config, written, lambda config: planned(config, others))
+        _refuse_idle_lines(found, source, (), written)
+    fields = _fields_set([text for text in sets if text not in others])
     changed = copied(source.config)
-    fields = _fields_set([text for text in options.sets if text not in others])
     for path, value in fields.items():
         put(changed, path, value)
     with_sets = replace(source, config=changed)
     if fields and (written := _written(with_sets)):
-        found = overruled(changed, written, planned)
+        found = overruled(changed, written, lambda config: planned(config, others))
         given = {path: value for path, value in found.items() if path in fields}
-        _refuse_idle_lines(given, with_sets, options.sets, written)
+        _refuse_idle_lines(given, with_sets, sets, written)
 
 
 def _refuse(given: Tree) -> None:

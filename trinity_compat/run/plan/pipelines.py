@@ -27,7 +27,9 @@ _SILENT = (
 )
 
 
-def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path], cwd: Path, *, explorers: int) -> Step:
+def with_operators(
+    verl: VerlView, trinity: Tree, plugins: Sequence[Path], cwd: Path, *, explorers: int
+) -> Step:
     """The configuration with the YAML's operators in it.
 
     Raises UserError for those that do not run here. ``plugins``: folders; their files are read, not run.
@@ -128,7 +130,7 @@ def service_of(trinity: Tree, asking: str) -> dict[str, object]:
     return {"server_url": str(url)}
 
 
-def tasks_placed(verl: VerlView, trinity: Tree, place: str | None, cwd: Path, mode: object) -> Step:
+def with_task_pipeline(verl: VerlView, trinity: Tree, place: str | None, cwd: Path, mode: object) -> Step:
     """The configuration with the task pipeline in it.
 
     ``place``: of the first training taskset in the file, into whose path the pipeline writes. Raises

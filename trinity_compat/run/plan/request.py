@@ -35,8 +35,8 @@ class RunRequest:
     read: set[str]  # its paths that were read, growing as that happens
     overlays: Sequence[Overlay]  # in the order in which they act
     verl_values: Tree  # dotted veRL key → value, from the configuration and the overlays
-    r: int  # optimizer updates of one veRL step, as the configuration says
-    r_source: str  # where r comes from; "" where that is obvious
+    updates_per_step: int  # as the configuration says
+    updates_source: str  # where that comes from; "" where that is obvious
     plugins_before: Sequence[Plugin] = ()  # those that the job was last started with
 
     @property
@@ -70,7 +70,7 @@ def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> R
     check_values(full.config)
     trinity, read = watched(full.config)
     full = replace(full, config=trinity)
-    r, r_source = verl_from_trinity.updates_per_step(trinity)
+    updates_per_step, updates_source = verl_from_trinity.updates_per_step(trinity)
     run_length.check_limits(trinity, options.sets)
     values = plain(verl_from_trinity.verl_settings(full))
     value = _launch_value(values, verl_from_trinity.flavour_of(trinity))
@@ -89,8 +89,8 @@ def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> R
         read,
         overlays,
         _laid_over(values, overlays),
-        r,
-        r_source,
+        updates_per_step,
+        updates_source,
         plugins_before,
     )
 

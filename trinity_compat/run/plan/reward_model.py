@@ -54,7 +54,7 @@ class RewardModelPlacement:
     note: str = ""
 
 
-def placed(
+def with_reward_model(
     verl: VerlView, config: Tree, *, device: str, mode: str, explorers: int, room: int | None = None
 ) -> RewardModelPlacement:
     """Place the reward model, and the YAML's further models.

@@ -130,7 +130,9 @@ def _both(steps: int, r: int) -> str:
 def opening_notes(request: RunRequest) -> list[str]:
     """Lines about the request itself: r, filled-in fields, overlays."""
     of_r = (
-        [f"r = {request.r} optimizer updates per veRL step ({request.r_source})"] if request.r_source else []
+        [f"r = {request.updates_per_step} optimizer updates per veRL step ({request.updates_source})"]
+        if request.updates_source
+        else []
     )
     return [*of_r, *request.full.notes, *(line for overlay in request.overlays for line in overlay.lines)]
 

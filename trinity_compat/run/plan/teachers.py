@@ -22,7 +22,7 @@ _SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_pa
 _ON_A_CPU = {"dtype": "float32", "enforce_eager": True}  # as overrides/cpu.yaml has it for other engines
 
 
-def placed(verl: VerlView, *, device: str, mode: str, explorers: int) -> Step:
+def with_teachers(verl: VerlView, *, device: str, mode: str, explorers: int) -> Step:
     """Place the teachers.
 
     ``explorers``: the number of commands that serve a part of each. Raises UserError for what no teacher's

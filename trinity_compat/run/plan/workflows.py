@@ -60,7 +60,7 @@ def environment(options: RunOptions, cwd: Path) -> dict[str, str]:
     return {VARIABLE: os.pathsep.join(map(str, found))} if found else {}
 
 
-def placed(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), cwd: Path = Path()) -> Step:
+def with_tasksets(verl: VerlView, trinity: Tree, plugins: Sequence[Path] = (), cwd: Path = Path()) -> Step:
     """The configuration with the YAML's tasksets in it.
 
     Raises UserError for workflows and rewards that do not run here. ``plugins``: folders; their files are

@@ -14,7 +14,7 @@ from trinity_compat.run.job_dir.progress import say
 
 @dataclass(slots=True)
 class StandaloneWatch:
-    """Reads what the process writes to the job's database at ``url``. Implements ``supervisor.Watch``."""
+    """Reads what the process writes to the job's database at ``url``. A ``supervisor.ProgressWatch``."""
 
     url: str
     buffer: Buffer = field(init=False)

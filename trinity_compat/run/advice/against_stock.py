@@ -15,21 +15,11 @@ from trinity_compat.advise.simulate import SEED
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import ENGINES
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.run import advice
-from trinity_compat.run.advice import (
-    SHORTER,
-    Facts,
-    Modes,
-    Question,
-    as_words,
-    facts_of,
-    place,
-    simulated,
-    turn_s_of,
-    unproven,
-)
-from trinity_compat.run.plan import devices, estimates, ignored_keys
-from trinity_compat.run.plan.build_plan import make_plan
+from trinity_compat.run.advice.advise import place
+from trinity_compat.run.advice.facts import Facts, Question, facts_of, gpus_of, predictable
+from trinity_compat.run.advice.modes import SEARCH_STEPS, SHORTER, Modes, all_in_turns, as_words, tried
+from trinity_compat.run.plan import devices, estimates
+from trinity_compat.run.plan.plan_run import make_plan, plan_source
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions, Source
 from trinity_compat.translate.verl_from_trinity import takes_turns
@@ -74,10 +64,10 @@ class StockComparison:
         found = list[tuple[Prediction, str]]()
         if self.has_turns and self.turns.prediction and not self.own.in_turns:
             words = " ".join(self.turns.settings or ())
-            found.append((self.turns.prediction, f"`{words}` ({unproven(self.modes)})"))
+            found.append((self.turns.prediction, f"`{words}` ({self.modes.unproven})"))
         if not (self.own.in_turns or self.own.offset or self.own.follows):
             ahead = " ".join(as_words(self.modes.settings("fixed", 1)))
-            overlaps = simulated(self.facts, replace(self.own, offset=1), SEED)
+            overlaps = self.facts.simulated(replace(self.own, offset=1), SEED)
             found.append((overlaps, f"`{ahead}`, with weights one step older"))
         return [
             f"{each.step_s * self.share / self.now.step_s:.2f} by {words}"
@@ -100,29 +90,29 @@ def compare_with_stock(
 
     Raises UserError for a launch whose sizes are not known.
     """
-    if (own := advice.predictable(spec)) is None:
+    if (own := predictable(spec)) is None:
         return None
-    modes, facts = Modes(source, options, spec, advice.gpus_of(spec)), facts_of(spec, question)
-    turn_s = turn_s_of(facts, spec) if own.in_turns else 0.0
-    now = simulated(facts, own, question.seed, turn_s=turn_s)
-    stock, turns = advice.all_in_turns(modes, facts, question.seed, ())
+    modes, facts = Modes(source, options, spec, gpus_of(spec)), facts_of(spec, question)
+    turn_s = facts.turn_s(spec) if own.in_turns else 0.0
+    now = facts.simulated(own, question.seed, turn_s=turn_s)
+    stock, turns = all_in_turns(modes, facts, question.seed, ())
     return StockComparison(modes, facts, own, now, stock, turns)
 
 
 def plan_and_compare(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
-    """Plan a run as `ignored_keys.plan_source` does, by and with its prediction.
+    """Plan a run as `plan_source` does, by and with its prediction.
 
     Raises UserError as that does, and for a split that does not fit where turns do.
     """
-    plan = ignored_keys.plan_source(source, options, cwd=cwd)
+    plan = plan_source(source, options, cwd=cwd)
     try:
         if engines := _fastest(plan.spec, source, options):
             chosen = f"{ENGINES}={engines}"
             options = replace(options, sets=(*options.sets, chosen))
-            plan = ignored_keys.plan_source(source, options, cwd=cwd)
+            plan = plan_source(source, options, cwd=cwd)
             why = {f"--set {chosen}": f"{chosen}: of all splits this one has the shortest predicted step"}
             plan = replace(plan, notes=tuple(why.get(note, note) for note in plan.notes))
-        card_gib = devices.card_here() if advice.predictable(plan.spec) else None
+        card_gib = devices.card_here() if predictable(plan.spec) else None
         found = compare_with_stock(plan.spec, source, options, Question(card_gb=card_gib))
     except UserError:  # of a file or a size that veRL and vLLM read as well and name
         return plan
@@ -167,10 +157,10 @@ def fastest_split(found: StockComparison) -> int | None:
     None where no split can run.
     """
     able = [split for split in found.modes.splits(found.own.width) if not split[3]]
-    chosen = [replace(found.own, engines=engines, trainer=left) for engines, _, left, _ in advice.tried(able)]
+    chosen = [replace(found.own, engines=engines, trainer=left) for engines, _, left, _ in tried(able)]
     fitting = [each for each in chosen if not found.facts.memory(each).problems]
     steps = [
-        (simulated(found.facts, each, SEED, steps=advice.SEARCH_STEPS).step_s, each.engines)
+        (found.facts.simulated(each, SEED, steps=SEARCH_STEPS).step_s, each.engines)
         for each in fitting or chosen
     ]
     return min(steps)[1] if steps else None

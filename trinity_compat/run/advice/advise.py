@@ -1,0 +1,116 @@
+"""Advice on the modes of a launch: all of them side by side, or in three lines of a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from trinity_compat.advise import report
+from trinity_compat.advise.model import Advice, Prediction, Schedule
+from trinity_compat.common.errors import UserError
+from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.run.advice.facts import Facts, Question, facts_of, gpus_of, predictable
+from trinity_compat.run.advice.modes import COLOCATE, SHORTER, Modes, all_in_turns, split_modes
+from trinity_compat.run.plan.plan_run import plan_source
+from trinity_compat.run.plan.source import RunOptions, Source
+
+_MOST_GPUS = 4096
+
+
+def gpu_sets(question: Question) -> tuple[str, ...]:
+    """Return the settings that give the launch the GPUs of the question, in nodes of up to eight."""
+    if question.gpus is None:
+        return ()
+    each = min(8, question.gpus)
+    if question.gpus % each:
+        raise UserError(
+            f"--gpus {question.gpus}: not whole nodes of 8 GPUs", hint="write a multiple of 8, or at most 8"
+        )
+    return (f"trainer.nnodes={question.gpus // each}", f"trainer.n_gpus_per_node={each}")
+
+
+def advise(source: Source, options: RunOptions, question: Question, *, name: str) -> Advice:
+    """Return the modes of one launch side by side. ``name``: of the launch, for the commands.
+
+    Raises UserError for a launch that no mode can run, and for one without answers to generate.
+    """
+    base = plan_source(source, options, cwd=Path.cwd()).spec
+    _refuse_without_answers(base)
+    if (gpus := gpus_of(base)) > _MOST_GPUS:
+        raise UserError(f"{gpus} GPUs: advise is for {_MOST_GPUS} at most", hint="--gpus N gives fewer")
+    modes = Modes(source, options, base, gpus)
+    facts = facts_of(base, question)
+    return _side_by_side(modes, facts, name, question.seed)
+
+
+def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> Iterator[str]:
+    """Yield three lines for a dry run: the plan's use of its GPUs, the fastest mode, and the assumptions.
+
+    Every mode is taken at the plan's own split. A plan that is not `predictable` has no such lines.
+    """
+    if (own := predictable(spec)) is None:
+        return
+    question = Question()
+    modes = Modes(source, options, spec, gpus_of(spec))
+    try:
+        facts = facts_of(spec, question)
+        advised = _side_by_side(modes, facts, name, question.seed, own=own)
+    except UserError as error:
+        yield f"uses      not predicted: {error.message}"
+        return
+    turn_s = facts.turn_s(spec) if own.in_turns else 0.0
+    now = facts.simulated(own, question.seed, turn_s=turn_s)
+    yield f"uses      about {_use(now)}, on {place(own)}"
+    best = report.fastest(advised)
+    if best and best.prediction and best.prediction.step_s < SHORTER * now.step_s:
+        given = " ".join(best.settings or ())
+        in_turns = best.schedule is not None and best.schedule.in_turns
+        untried = f" ({modes.unproven})" if in_turns and not own.in_turns and modes.gpus > 1 else ""
+        yield f"faster    {best.name}: about {_use(best.prediction)}: `{given}`{untried}"
+    else:
+        which = (
+            "no other mode of `run` on these GPUs"
+            if own.in_turns
+            else "no mode of `run` at this split of the GPUs"
+        )
+        yield f"faster    {which}, by more than 3 %"
+    yield (
+        f"predicted {'; '.join(advised.assumptions[:3])}; `trinity-compat advise` takes lengths and speeds,"
+        " and tries other splits"
+    )
+
+
+def _side_by_side(modes: Modes, facts: Facts, name: str, seed: int, *, own: Schedule | None = None) -> Advice:
+    """Return every mode at its fastest split, or at the split of ``own``."""
+    stock, turns, *following = all_in_turns(modes, facts, seed)
+    rows, splits = split_modes(modes, facts, seed, own)
+    untried = [f"{COLOCATE}: {modes.unproven}"] if turns.schedule and modes.gpus > 1 else []
+    return Advice(
+        name,
+        modes.gpus,
+        facts.work,
+        facts.speeds,
+        (stock, turns, *following, *rows),
+        splits,
+        (*facts.assumptions, *untried),
+        seed,
+    )
+
+
+def _refuse_without_answers(spec: RunSpec) -> None:
+    if spec.rows or spec.mode in ("bench", "serve", "train"):
+        raise UserError(
+            "this launch generates no answers to train on: it has one side, and no mode to choose",
+            hint="advise is for launches that sample answers (main_ppo and its asynchronous relatives)",
+        )
+
+
+def place(own: Schedule) -> str:
+    """Return the GPUs of a schedule in words."""
+    in_turns = "1 GPU" if own.gpus == 1 else f"{own.gpus} GPUs"
+    return f"{in_turns} in turns" if own.in_turns else f"{report.gpus(own)} GPUs"
+
+
+def _use(found: Prediction) -> str:
+    stale = f", {found.staleness:.1f} steps stale" if found.staleness else ""
+    return f"{found.used:.0%} of all GPU time, {found.step_s:.3g} s a step{stale}"
