@@ -37,6 +37,11 @@ def holds(tree: object, key: str) -> bool:
     return value_at(tree, key, _NOTHING) is not _NOTHING
 
 
+def joined(path: str, key: object) -> str:
+    """Return the dotted path of ``key`` below ``path``, which is "" at the top."""
+    return f"{path}.{key}" if path else str(key)
+
+
 def sections_above(key: str) -> list[str]:
     """Return the prefixes of a dotted key, longest first: ``a.b.c`` → ``a.b``, ``a``.
 

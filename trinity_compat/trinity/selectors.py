@@ -36,7 +36,7 @@ class Selector(Protocol):
 class SequentialOrder:
     """Epoch after epoch in the order that ``order_of`` gives for each (from 0)."""
 
-    def __init__(self, size: int, order_of: Callable[[int], Sequence[int]]) -> None:
+    def __init__(self, size: int, order_of: Callable[[int], Any]) -> None:
         self.size, self._order_of = size, lru_cache(maxsize=2)(order_of)
 
     def rows(self, first: int, count: int) -> Sequence[int]:
@@ -160,7 +160,7 @@ def selector_of(
     if kind == "random":
         return RandomOrder(size, seed, place)
     if kind == "shuffle":
-        return SequentialOrder(size, lambda epoch: _permutation(seed + epoch, size))
+        return SequentialOrder(size, lambda epoch: np.random.default_rng(seed + epoch).permutation(size))
     if kind == "sequential":
         return SequentialOrder(size, lambda _: range(size))
     features = _features(selector, columns)
@@ -168,11 +168,6 @@ def selector_of(
         return ByDifficulty(features, seed, selector["kwargs"], place)
     easiest = sorted(range(size), key=lambda row: (*features[row].tolist(), row), reverse=True)
     return SequentialOrder(size, lambda _: easiest)
-
-
-def _permutation(seed: int, size: int) -> list[int]:
-    drawn: list[int] = np.random.default_rng(seed).permutation(size).tolist()
-    return drawn
 
 
 def columns_of(selector: Mapping[str, Any], rows: Any, path: object) -> dict[str, list[Any]]:

@@ -153,7 +153,9 @@ def _choose(kind: Kind, section: Mapping[str, Any], of: Algorithm) -> SelectedFu
     chosen = SelectedFunction(function, _arguments(function, given), None if given is None else dict(given))
     if why := function.lacks(chosen.arguments):
         raise _lacking(path, name, why, known)
-    _check_together(chosen)
+    known_now = not any(isinstance(value, str) and "${" in value for value in chosen.arguments.values())
+    if known_now and (why := function.check(chosen.arguments)):
+        raise UserError(f"{path}_args: {name}: {why}")
     return chosen
 
 
@@ -203,13 +205,6 @@ def _words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
     return {float: "a number", bool: "true or false", NoneType: "null"}.get(kind, kind.__name__)
-
-
-def _check_together(chosen: SelectedFunction) -> None:
-    if any(isinstance(value, str) and "${" in value for value in chosen.arguments.values()):
-        return
-    if why := chosen.function.check(chosen.arguments):
-        raise UserError(f"{chosen.path}_args: {chosen.function.name}: {why}")
 
 
 def _keys(chosen: SelectedFunction) -> Mapping[str, object]:

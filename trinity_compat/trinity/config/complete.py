@@ -96,11 +96,15 @@ def completed(config: Mapping[str, object], target: str) -> CompletedConfig:
 
     Raises UserError for what trinity-rft refuses, except for checks that need a machine (GPUs, files).
     """
-    canonical = _canonical(config, schema(target))
+    rules = schema(target)
+    # Enums in the spelling of their value, whatever case or alias the file has.
+    canonical = {
+        name: _spelled(value, _type_of(name, rules.root, rules), rules) for name, value in config.items()
+    }
     one = CompletedConfig(canonical, target)
     _tasksets_of_one(one)
     one.file = copied(one.config)
-    one.config = with_defaults(one.config, schema(target).root, target)
+    one.config = with_defaults(one.config, rules.root, target)
     for step in (
         _sizes,
         _algorithm,
@@ -118,11 +122,6 @@ def completed(config: Mapping[str, object], target: str) -> CompletedConfig:
     ):
         step(one)
     return one
-
-
-def _canonical(config: Mapping[str, object], rules: Schema) -> dict[str, object]:
-    """Replace enums by the spelling of their value, whatever case or alias the file has."""
-    return {name: _spelled(value, _type_of(name, rules.root, rules), rules) for name, value in config.items()}
 
 
 def _type_of(name: str, class_name: str, rules: Schema) -> FieldType:

@@ -41,7 +41,8 @@ def dump(
     Raises TypeError for a value that YAML has no plain form for (anything but None, bool, int, float,
     str, lists and mappings of them).
     """
-    notes = _normalised(provenance or {}) if comments else {}
+    told = (provenance or {}) if comments else {}
+    notes = {re.sub(r"\[(\d+)\]", r".\1", path): _one_line(text) for path, text in told.items()}
     rules = schema(TARGETS[0])
     emitter = _Emitter(notes, rules)
     lines = [f"# {_one_line(text)}".rstrip() for text in header] if comments else []
@@ -161,11 +162,6 @@ def _flow(value: object) -> str | None:
             return None
         return "[" + ", ".join(map(scalar, value)) + "]"
     return scalar(value)
-
-
-def _normalised(provenance: Mapping[str, str]) -> dict[str, str]:
-    clean = {re.sub(r"\[(\d+)\]", r".\1", path): _one_line(text) for path, text in provenance.items()}
-    return {path: text for path, text in clean.items() if text}
 
 
 def _one_line(text: str) -> str:

@@ -16,10 +16,11 @@ import yaml
 from trinity_compat.common.bounded_yaml import FastBoundedLoader
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import SCRIPT
+from trinity_compat.common.nested import joined
 from trinity_compat.common.readable_files import content
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.trinity.config.schema import TARGETS
-from trinity_compat.trinity.config.validate import Problem, converted, validate
+from trinity_compat.trinity.config.validate import converted, validate
 
 _MAX_TOLD = 10
 _VERLS = ("actor_rollout_ref", "data")  # sections that Trinity has not
@@ -135,12 +136,12 @@ def _lines(root: yaml.Node, prefix: str, name: str) -> Iterator[tuple[str, int]]
         if isinstance(node, yaml.MappingNode):
             keys: set[str] = set()
             for key, value in node.value:
-                inner = _join(path, _key(key, keys, name))
+                inner = joined(path, _key(key, keys, name))
                 yield inner, key.start_mark.line + 1
                 pending.append((value, inner))
         elif isinstance(node, yaml.SequenceNode):
             for position, value in enumerate(node.value):
-                inner = _join(path, str(position))
+                inner = joined(path, str(position))
                 yield inner, value.start_mark.line + 1
                 pending.append((value, inner))
 
@@ -158,10 +159,6 @@ def _place(node: yaml.Node, name: str) -> Where:
     return Where(name, node.start_mark.line + 1)
 
 
-def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
-
-
 def _refuse(config: dict[str, object], lines: dict[str, int], name: str, target: str) -> None:
     if verls := next((name for name in _VERLS if name in config), None):
         raise UserError(
@@ -172,7 +169,7 @@ def _refuse(config: dict[str, object], lines: dict[str, int], name: str, target:
     problems = validate(config, target)
     if problems:
         first = problems[0]
-        told = "".join(f"\n  {_located(p, lines, name)}" for p in problems[1:_MAX_TOLD])
+        told = "".join(f"\n  {Where(name, _line(p.path, lines))}: {p}" for p in problems[1:_MAX_TOLD])
         more = f"\n  … and {len(problems) - _MAX_TOLD} more" if len(problems) > _MAX_TOLD else ""
         where = Where(name, _line(first.path, lines))
         hint = first.hint or (_NEWER if "no such field" in first.message else None)
@@ -186,10 +183,6 @@ def _refuse(config: dict[str, object], lines: dict[str, int], name: str, target:
             where=Where(name, _line("trainer.trainer_config_path", lines)),
             hint="put the content of that file under trainer.trainer_config",
         )
-
-
-def _located(problem: Problem, lines: dict[str, int], name: str) -> str:
-    return f"{Where(name, _line(problem.path, lines))}: {problem}"
 
 
 def _line(path: str, lines: dict[str, int]) -> int:

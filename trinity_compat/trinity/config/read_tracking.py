@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trinity_compat.common.nested import joined
+
 
 class _Watched(dict[str, object]):
     """A section that records the path of each value that is read from it."""
 
     def __init__(self, section: Mapping[str, object], path: str, read: set[str]) -> None:
-        super().__init__({key: _watch(value, _join(path, key), read) for key, value in section.items()})
+        super().__init__({key: _watch(value, joined(path, key), read) for key, value in section.items()})
         self._path, self._read = path, read
 
     def __getitem__(self, key: str) -> object:
-        self._read.add(_join(self._path, key))
+        self._read.add(joined(self._path, key))
         return super().__getitem__(key)
 
     def get(self, key: str, default: object = None) -> object:
-        self._read.add(_join(self._path, key))
+        self._read.add(joined(self._path, key))
         return super().get(key, default)
 
     def __iter__(self) -> Iterator[str]:  # without it, dict(…) and {**…} would copy past __getitem__
@@ -37,15 +39,11 @@ def watched(config: Mapping[str, object]) -> tuple[dict[str, object], set[str]]:
     return _Watched(config, "", read), read
 
 
-def plain(section: Mapping[str, object]) -> dict[str, object]:
+def plain(value: Any) -> Any:
     """Return watched values as plain containers; everything in them counts as read."""
-    return {key: _plain(item) for key, item in section.items()}
-
-
-def _plain(value: object) -> object:
     if isinstance(value, Mapping):
-        return plain(value)
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
 def values_of(config: Mapping[str, object]) -> dict[str, object]:
@@ -56,10 +54,10 @@ def values_of(config: Mapping[str, object]) -> dict[str, object]:
 def _values(node: object, path: str) -> Iterator[tuple[str, object]]:
     if isinstance(node, Mapping) and node:
         for key, value in node.items():
-            yield from _values(value, _join(path, key))
-    elif isinstance(node, list) and _has_sections(node):
+            yield from _values(value, joined(path, key))
+    elif isinstance(node, list) and any(isinstance(item, Mapping) for item in node):
         for position, value in enumerate(node):
-            yield from _values(value, _join(path, position))
+            yield from _values(value, joined(path, position))
     else:
         yield path, node
 
@@ -68,13 +66,5 @@ def _watch(value: object, path: str, read: set[str]) -> object:
     if isinstance(value, Mapping):
         return _Watched(value, path, read)
     if isinstance(value, list):
-        return [_watch(item, _join(path, position), read) for position, item in enumerate(value)]
+        return [_watch(item, joined(path, position), read) for position, item in enumerate(value)]
     return value
-
-
-def _has_sections(node: list[object]) -> bool:
-    return any(isinstance(item, Mapping) for item in node)
-
-
-def _join(path: str, key: object) -> str:
-    return f"{path}.{key}" if path else str(key)

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TARGETS
@@ -97,27 +97,6 @@ class Schema:
         return field.default
 
 
-# A type in the schema's file. Written this way because `class` cannot be the name of a field.
-_TypeForm = TypedDict(
-    "_TypeForm",
-    {
-        "type": str,  # always there
-        "optional": bool,
-        "item": "_TypeForm",
-        "class": str,
-        "values": list[str],
-        "aliases": dict[str, str],
-    },
-    total=False,
-)
-
-
-class _FieldForm(_TypeForm, total=False):
-    default: object
-    required: bool
-    deprecated: str
-
-
 @functools.cache
 def schema(target: str) -> Schema:
     """Return the schema of a trinity-rft release.
@@ -128,23 +107,18 @@ def schema(target: str) -> Schema:
         raise UserError(f"no schema of trinity-rft {target!r}", hint=f"the targets are {', '.join(TARGETS)}")
     data = json.loads(data_path(f"translators/trinity/{target}.json").read_text(encoding="utf-8"))
     classes = {
-        name: {key: _field(key, form) for key, form in fields.items()}
+        name: {
+            key: SchemaField(
+                key, _type(form), form.get("default"), form.get("required", False), form.get("deprecated", "")
+            )
+            for key, form in fields.items()
+        }
         for name, fields in data["classes"].items()
     }
     return Schema(version=data["version"], classes=classes, root=data["root"])
 
 
-def _field(name: str, form: _FieldForm) -> SchemaField:
-    return SchemaField(
-        name=name,
-        type=_type(form),
-        default=form.get("default"),
-        required=form.get("required", False),
-        deprecated=form.get("deprecated", ""),
-    )
-
-
-def _type(form: _TypeForm) -> FieldType:
+def _type(form: Mapping[str, Any]) -> FieldType:
     return FieldType(
         kind=form["type"],
         optional=form.get("optional", False),

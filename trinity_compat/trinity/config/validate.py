@@ -6,11 +6,11 @@ that holds an interpolation (``${oc.env:…}``) is only known when upstream reso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trinity_compat.common.nested import value_at
+from trinity_compat.common.nested import joined, value_at
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.trinity.config.schema import FieldType, Schema, schema
@@ -62,11 +62,14 @@ def _check(value: object, kind: FieldType, path: str, rules: Schema) -> Iterator
         return
     elif kind.kind == "class":
         yield from _check_class(value, kind, path, rules)
-    elif kind.kind == "list":
-        yield from _check_items(value, kind, path, rules)
-    elif kind.kind == "dict":
-        yield from _check_values(value, kind, path, rules)
-    elif not _SCALARS[kind.kind](value, kind):
+    elif kind.kind == "list" and not isinstance(value, (list, tuple)):
+        yield Problem(path, f"{value!r} where a list is expected")
+    elif kind.kind == "dict" and not isinstance(value, Mapping):
+        yield Problem(path, f"{value!r} where a mapping is expected")
+    elif kind.kind in ("list", "dict") and isinstance(value, (list, tuple, Mapping)):
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _check(inner, kind.item or FieldType("any"), joined(path, key), rules)
+    elif not _fits(value, kind):
         yield Problem(path, f"{value!r} where {_wanted(kind)} is expected")
 
 
@@ -79,28 +82,12 @@ def _check_class(value: object, kind: FieldType, path: str, rules: Schema) -> It
         field = fields.get(key)
         if field is None:
             hint = question(nearest(str(key), fields))
-            yield Problem(_join(path, key), f"trinity-rft {rules.version} has no such field", hint)
+            yield Problem(joined(path, key), f"trinity-rft {rules.version} has no such field", hint)
         else:
-            yield from _check(inner, field.type, _join(path, key), rules)
+            yield from _check(inner, field.type, joined(path, key), rules)
     for name, field in fields.items():
         if field.required and name not in value:
-            yield Problem(_join(path, name), "is required")
-
-
-def _check_items(value: object, kind: FieldType, path: str, rules: Schema) -> Iterator[Problem]:
-    if not isinstance(value, (list, tuple)):
-        yield Problem(path, f"{value!r} where a list is expected")
-        return
-    for position, inner in enumerate(value):
-        yield from _check(inner, kind.item or FieldType("any"), _join(path, position), rules)
-
-
-def _check_values(value: object, kind: FieldType, path: str, rules: Schema) -> Iterator[Problem]:
-    if not isinstance(value, Mapping):
-        yield Problem(path, f"{value!r} where a mapping is expected")
-        return
-    for key, inner in value.items():
-        yield from _check(inner, kind.item or FieldType("any"), _join(path, key), rules)
+            yield Problem(joined(path, name), "is required")
 
 
 def converted(config: Mapping[str, object], target: str) -> dict[str, object]:
@@ -131,10 +118,6 @@ def _interpolated(value: object) -> bool:
     return isinstance(value, str) and "${" in value
 
 
-def _join(path: str, key: object) -> str:
-    return f"{path}.{key}" if path else str(key)
-
-
 def _wanted(kind: FieldType) -> str:
     names = {"int": "an integer", "float": "a number", "bool": "true or false", "str": "a string"}
     if kind.kind == "enum":
@@ -142,44 +125,21 @@ def _wanted(kind: FieldType) -> str:
     return names.get(kind.kind, f"a {kind.kind}")
 
 
-def _is_int(value: object, _: FieldType) -> bool:
-    if isinstance(value, str):
-        return _converts(int, value)
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_float(value: object, _: FieldType) -> bool:
-    if isinstance(value, str):
-        return _converts(float, value)
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_bool(value: object, _: FieldType) -> bool:
-    if isinstance(value, str):
-        return value.lower() in (*_TRUE, *_FALSE)
-    return isinstance(value, (bool, int))
-
-
-def _is_str(value: object, _: FieldType) -> bool:
-    return isinstance(value, (str, int, float))
-
-
-def _is_enum(value: object, kind: FieldType) -> bool:
-    return isinstance(value, str) and kind.meaning(value) is not None
-
-
-def _converts(to: Callable[[str], object], text: str) -> bool:
+def _fits(value: object, kind: FieldType) -> bool:
+    """Return whether the merge takes a scalar: one of the type, or one that converts."""
+    if kind.kind == "enum":
+        return isinstance(value, str) and kind.meaning(value) is not None
+    if kind.kind == "str":
+        return isinstance(value, (str, int, float))
+    if kind.kind == "bool":
+        return (
+            value.lower() in (*_TRUE, *_FALSE) if isinstance(value, str) else isinstance(value, (bool, int))
+        )
+    to = int if kind.kind == "int" else float
+    if not isinstance(value, str):
+        return isinstance(value, (int, to)) and not isinstance(value, bool)
     try:
-        to(text)
+        to(value)
     except ValueError:
         return False
     return True
-
-
-_SCALARS: Mapping[str, Callable[[object, FieldType], bool]] = {
-    "int": _is_int,
-    "float": _is_float,
-    "bool": _is_bool,
-    "str": _is_str,
-    "enum": _is_enum,
-}

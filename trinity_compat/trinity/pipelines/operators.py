@@ -131,12 +131,10 @@ class InvalidRewardFilter:
 
     def process(self, exps: Experiences) -> Processed:
         """Keep experiences with a number as reward."""
-        kept = [each for each in exps if _is_number(each.reward) and not each.metrics.get(FAILED)]
+        # NaN equals nothing.
+        numbers = [each for each in exps if each.reward is not None and each.reward == each.reward]
+        kept = [each for each in numbers if not each.metrics.get(FAILED)]
         return kept, {"filtered_count": len(exps) - len(kept)}
-
-
-def _is_number(reward: float | None) -> bool:
-    return reward is not None and reward == reward
 
 
 class RewardShapingMapper:

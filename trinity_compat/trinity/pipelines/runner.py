@@ -99,9 +99,11 @@ class OperatorPipeline:
             by |= dict.fromkeys(before - {_place(each) for each in alive}, name)
             metrics |= {**reported, f"time/operator/{number}_{name}": time.monotonic() - began}
         metrics["experience_count"] = len(alive)
-        outcome = _outcome(groups, {_place(each): each for each in alive}, by)
-        feedback = _feedback(metrics.get(SELECTOR_METRIC) or {})
-        return replace(outcome, metrics=_numbers(metrics) | _counts(outcome, len(by)), feedback=feedback)
+        kept, left_out = _parted(groups, {_place(each): each for each in alive}, by)
+        # Upstream's names, but without the second prefix of its times.
+        figures = {f"{_PREFIX}{name}": float(value) for name, value in metrics.items() if _is_number(value)}
+        figures |= {DROPPED: float(len(by)), f"{_PREFIX}dropped_groups": float(len(left_out))}
+        return PipelineOutcome(kept, left_out, figures, _feedback(metrics.get(SELECTOR_METRIC) or {}))
 
     def _as_trinity(self, group: Group, part: Experience, step: int) -> Any:
         """Experiences as upstream's explorer passes them to its pipeline (explorer/workflow_runner.py)."""
@@ -193,8 +195,11 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def _outcome(groups: Sequence[Group], alive: Mapping[Place, Any], by: Mapping[Place, str]) -> PipelineOutcome:
-    out = PipelineOutcome([], [], {})
+def _parted(
+    groups: Sequence[Group], alive: Mapping[Place, Any], by: Mapping[Place, str]
+) -> tuple[list[Group], list[Group]]:
+    """Return the groups with an answer to train, and those without one."""
+    kept, left_out = [], []
     for group in groups:
         parts = [
             _changed(part, alive[place])
@@ -203,10 +208,10 @@ def _outcome(groups: Sequence[Group], alive: Mapping[Place, Any], by: Mapping[Pl
             for part in group.experiences
         ]
         if any((group.key, part.run) in alive for part in parts):
-            out.kept.append(replace(group, experiences=tuple(parts)))
+            kept.append(replace(group, experiences=tuple(parts)))
         else:
-            out.dropped.append(dropped(group, by))
-    return out
+            left_out.append(dropped(group, by))
+    return kept, left_out
 
 
 def _changed(part: Experience, made: Any) -> Experience:
@@ -272,23 +277,11 @@ def _feedback(rates: Any) -> list[Feedback]:
     return found
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics under upstream's names, but without the second prefix of its times."""
-    return {f"{_PREFIX}{name}": float(value) for name, value in metrics.items() if _is_number(value)}
-
-
-def _counts(outcome: PipelineOutcome, answers: int) -> dict[str, float]:
-    return {DROPPED: float(answers), f"{_PREFIX}dropped_groups": float(len(outcome.dropped))}
-
-
 def summed(so_far: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
     """Join metrics of several batches: sums of counts and seconds, else the last batch's value."""
-    added = {
-        name: value + so_far[name] for name, value in metrics.items() if name in so_far and _adds_up(name)
-    }
+    added = {}
+    for name, value in metrics.items():
+        own = name.removeprefix(_PREFIX)
+        if name in so_far and (own.endswith("count") or own.startswith(("dropped", "time/"))):
+            added[name] = value + so_far[name]
     return {**so_far, **metrics, **added}
-
-
-def _adds_up(name: str) -> bool:
-    own = name.removeprefix(_PREFIX)
-    return own.endswith("count") or own.startswith(("dropped", "time/"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 Message = Mapping[str, Any]
@@ -66,21 +67,42 @@ def _text(content: object) -> object:
     return content or ""
 
 
+def rendered(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    template: str | None,
+    enable_thinking: bool | None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Prompt text as in trinity-rft's inference models: it continues a begun answer, else begins one.
+
+    ``more``: further arguments of the template, which count before ``enable_thinking``.
+    """
+    begun = messages[-1]["role"] == "assistant"
+    how: dict[str, Any] = {"add_generation_prompt": True, "enable_thinking": enable_thinking}
+    how = {"continue_final_message": True} if begun else how
+    return str(
+        tokenizer.apply_chat_template(
+            list(messages), tokenize=False, chat_template=template, **{**how, **more}
+        )
+    )
+
+
 def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages as chat templates read them.
 
     Contents become texts, thoughts have both names, and a call's arguments are decoded to a mapping if
     possible.
     """
-    rendered = []
+    made = []
     for message in messages:
         out = {**message, "content": _text(message.get("content"))}
         if thoughts := thoughts_of(message):
             out |= dict.fromkeys(THOUGHTS, thoughts)
         if calls := message.get("tool_calls"):
             out["tool_calls"] = [{**call, "function": _decoded(call["function"])} for call in calls]
-        rendered.append(out)
-    return rendered
+        made.append(out)
+    return made
 
 
 def _decoded(function: Mapping[str, Any]) -> dict[str, Any]:

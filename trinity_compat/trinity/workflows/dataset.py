@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.paths import from_home
+from trinity_compat.trinity.workflows.conversation import rendered
 from trinity_compat.trinity.workflows.prompts import Prompt, Row
 from trinity_compat.trinity.workflows.registry import WANTS_NO_TRUTH, check_reward, check_workflow
 from trinity_compat.trinity.workflows.tasksets import AGENT, PLUGIN, Taskset, referred
@@ -41,10 +42,12 @@ class TasksetRows(Dataset[dict[str, Any]]):
         """
         names = [data_files] if isinstance(data_files, str) else list(data_files)
         section = _plain(config["workflows"])
-        whole = [list(_rows(name, referred(name, section), tokenizer, config)) for name in names]
+        limit = int(config["max_prompt_length"])
+        whole = [list(_rows(name, referred(name, section), tokenizer, limit)) for name in names]
         parts = whole if max_samples < 0 else _first(whole, max_samples)
         self.sizes = [len(part) for part in parts]  # rows of each taskset
-        selectors = {name: _plain(each).get("selector", {}) for name, each in _tasksets(config).items()}
+        drawn = config.get("tasksets") or {}  # by which training draws the rows (translate/native_yaml.py)
+        selectors = {name: _plain(each).get("selector", {}) for name, each in drawn.items()}
         self.columns = [
             _columns(selectors.get(name, {}), referred(name, section), part)
             for name, part in zip(names, parts, strict=True)
@@ -65,11 +68,6 @@ def _first(parts: Sequence[list[dict[str, Any]]], count: int) -> list[list[dict[
     return [part[: max(0, count - begin)] for part, begin in zip(parts, begins, strict=False)]
 
 
-def _tasksets(config: Any) -> Mapping[str, Any]:
-    """Section ``data.tasksets``, by which training draws the rows (translate/native_yaml.py)."""
-    return config.get("tasksets") or {}
-
-
 def _columns(
     selector: Mapping[str, Any], taskset: Taskset, part: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[Any]]:
@@ -80,12 +78,6 @@ def _columns(
 
     found = columns_of(selector, opened(taskset), taskset.path)
     return {key: [values[row["index"]] for row in part] for key, values in found.items()}
-
-
-def _rows(name: str, taskset: Taskset, tokenizer: Any, config: Any) -> Iterator[dict[str, Any]]:
-    if taskset.plugin:
-        return _for_plugin(name, taskset)
-    return _Rows(taskset, tokenizer).within(int(config["max_prompt_length"]))
 
 
 def _for_plugin(name: str, taskset: Taskset) -> Iterator[dict[str, Any]]:
@@ -104,52 +96,33 @@ def _for_plugin(name: str, taskset: Taskset) -> Iterator[dict[str, Any]]:
         }
 
 
-class _Rows:
-    """The rows of one taskset."""
-
-    def __init__(self, taskset: Taskset, tokenizer: Any) -> None:
-        self._taskset, self._tokenizer = taskset, tokenizer
-
-    def within(self, limit: int) -> Iterator[dict[str, Any]]:
-        """Rows whose prompt has at most ``limit`` tokens; all, where the taskset keeps long ones."""
-        dropped = 0
-        for index, row in enumerate(opened(self._taskset)):
-            columns = self._row(index, row)
-            if self._taskset.drop_overlong and len(self._tokenizer(columns["prompt_text"]).input_ids) > limit:
-                dropped += 1
-                continue
-            yield columns
-        if dropped:
-            name = self._taskset.name
-            _log.warning("%s: %d prompts of more than %d tokens are left out", name, dropped, limit)
-
-    def _row(self, index: int, row: Row) -> dict[str, Any]:
-        taskset = self._taskset
+def _rows(name: str, taskset: Taskset, tokenizer: Any, limit: int) -> Iterator[dict[str, Any]]:
+    """Rows whose prompt has at most ``limit`` tokens; all, where the taskset keeps long ones."""
+    if taskset.plugin:
+        yield from _for_plugin(name, taskset)
+        return
+    dropped = 0
+    for index, row in enumerate(opened(taskset)):
         prompt, truth = prompt_of(taskset, row)
+        text = prompt.text
+        if text is None:
+            text = rendered(tokenizer, prompt.messages, taskset.chat_template, taskset.enable_thinking)
+        if taskset.drop_overlong and len(tokenizer(text).input_ids) > limit:
+            dropped += 1
+            continue
         reward = {"name": prompt.reward, "args": dict(taskset.reward_fn_args), "about": dict(prompt.about)}
-        return {
+        yield {
             "raw_prompt": prompt.messages,
-            "prompt_text": prompt.text if prompt.text is not None else self._templated(prompt),
+            "prompt_text": text,
             "agent_name": AGENT,
             "data_source": taskset.name,
             "reward_model": {"style": "rule", "ground_truth": truth},
             "extra_info": {"index": index, "reward_fn": reward},
             "index": index,
         }
-
-    def _templated(self, prompt: Prompt) -> str:
-        """Prompt text as in trinity-rft's inference models: it continues a begun answer, else begins one."""
-        begun = prompt.messages[-1]["role"] == "assistant"
-        how: dict[str, Any] = (
-            {"continue_final_message": True}
-            if begun
-            else {"add_generation_prompt": True, "enable_thinking": self._taskset.enable_thinking}
-        )
-        template = self._taskset.chat_template
-        text = self._tokenizer.apply_chat_template(
-            prompt.messages, tokenize=False, chat_template=template, **how
-        )
-        return str(text)
+    if dropped:
+        name = taskset.name
+        _log.warning("%s: %d prompts of more than %d tokens are left out", name, dropped, limit)
 
 
 def prompt_of(taskset: Taskset, row: Row) -> tuple[Prompt, str]:

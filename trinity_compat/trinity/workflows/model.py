@@ -11,12 +11,13 @@ import contextvars
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from trinity_compat.trinity.workflows.conversation import Conversations, for_template, thoughts_of
+from trinity_compat.trinity.workflows.conversation import Conversations, for_template, rendered, thoughts_of
 from trinity_compat.trinity.workflows.reasoning import ReasoningSplitter
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _SEEDS_OF_A_CALL = 2**20  # vLLM gives the i-th answer of a call seed + i
 _NOT_SAMPLING = ("logprobs", "lora_request", "return_token_ids", "timeout")
 
@@ -58,6 +59,13 @@ class RunContext:
     tool_format: str | None = None
     thoughts: ReasoningSplitter | None = None
     open_client: Callable[[WorkflowModel, str], Any] | None = None  # openai_api.client_of
+
+
+def _synchronous(
+    method: Callable[Concatenate[WorkflowModel, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[WorkflowModel, P], T]:
+    """Return the method for threads of one that ends in ``_async``."""
+    return lambda self, *args, **kwargs: self.wait(method(self, *args, **kwargs))
 
 
 @dataclass(slots=True)
@@ -116,26 +124,9 @@ class WorkflowModel:
             truncate_status=status,
         )
 
-    def generate(self, prompts: Sequence[str], **sampling: Any) -> list[Any]:
-        """Generate like ``generate_async``."""
-        return self.wait(self.generate_async(prompts, **sampling))
-
-    def chat(self, messages: Sequence[Mapping[str, Any]], **sampling: Any) -> list[Any]:
-        """Chat like ``chat_async``."""
-        return self.wait(self.chat_async(messages, **sampling))
-
-    def logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> Any:
-        """Score like ``logprobs_async``."""
-        return self.wait(self.logprobs_async(tokens, temperature))
-
-    def convert_messages_to_experience(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Any] | None = None,
-        temperature: float | None = None,
-    ) -> Any:
-        """Convert like ``convert_messages_to_experience_async``."""
-        return self.wait(self.convert_messages_to_experience_async(messages, tools, temperature))
+    generate, chat = _synchronous(generate_async), _synchronous(chat_async)
+    logprobs = _synchronous(logprobs_async)
+    convert_messages_to_experience = _synchronous(convert_messages_to_experience_async)
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Any]:
         """Return the experiences of all calls since the last extraction, by any method."""
@@ -210,18 +201,8 @@ class WorkflowModel:
     def templated(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
         """Return the prompt of a chat, as trinity-rft's inference models render it."""
         _check_text(messages)
-        begun = messages[-1]["role"] == "assistant"
-        how: dict[str, Any] = (
-            {"continue_final_message": True}
-            if begun
-            else {"add_generation_prompt": True, "enable_thinking": self.around.enable_thinking}
-        )
-        template = self.around.chat_template
-        return str(
-            self.around.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, chat_template=template, **{**how, **more}
-            )
-        )
+        around = self.around
+        return rendered(around.tokenizer, messages, around.chat_template, around.enable_thinking, more)
 
     def prompt_of(self, messages: Sequence[Mapping[str, Any]], tools: Any = None, **more: Any) -> list[int]:
         """Return the token ids of a client's chat.

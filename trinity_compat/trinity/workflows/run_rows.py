@@ -105,13 +105,15 @@ def rows_of(
     ]
     if evaluates:
         own = [part for part in parts if not part.task]
-        rows = [replace(_chains(own)[-1], metrics=_merged(own))]
+        merged = {name: value for part in own for name, value in part.metrics.items()}
+        rows = [replace(_chains(own)[-1], metrics=merged)]
     elif parting == "joined":
         rows = [_joined(parts, by_step=by_step)]
     else:
         rows = parts if parting == "each" else _chains(parts)
     for row in rows:
-        _check_prompt(row, limits)
+        if (length := len(row.prompt_ids)) > limits.prompt:
+            raise ValueError(f"a prompt of {length} tokens exceeds max_prompt_tokens={limits.prompt}")
     return [replace(_cut(row, limits.whole), place=place) for place, row in enumerate(rows)]
 
 
@@ -137,17 +139,6 @@ def _chains(parts: Sequence[TrainableRow]) -> list[TrainableRow]:
         else:
             rows.append(after)
     return rows
-
-
-def _merged(parts: Sequence[TrainableRow]) -> dict[str, float]:
-    return {name: value for part in parts for name, value in part.metrics.items()}
-
-
-def _check_prompt(row: TrainableRow, limits: Limits) -> None:
-    if len(row.prompt_ids) > limits.prompt:
-        raise ValueError(
-            f"a prompt of {len(row.prompt_ids)} tokens exceeds max_prompt_tokens={limits.prompt}"
-        )
 
 
 _WRITE = (

@@ -18,28 +18,18 @@ import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from trinity_compat.common.network import LOOPBACK
 from trinity_compat.common.process_limits import signal_group
 from trinity_compat.trinity.pipelines.juicer import KEY_VARIABLE
 
+if TYPE_CHECKING:
+    from trinity_compat.trinity.pipelines.juicer.work import JuicerPipeline
+
 HOST = LOOPBACK
 _BOUNDARY = re.compile(r"boundary=\"?(?P<text>[^\";]+)")
 _NAME = re.compile(rb"[; ]name=\"(?P<text>\w+)\"")
-
-
-class JuicerSession(Protocol):
-    """Pipeline of one session; ``work.Session`` implements it."""
-
-    def experiences(self, table: Any) -> Any:
-        """Process an Arrow table; return the resulting table."""
-
-    def tasks(self) -> Mapping[str, Any]:
-        """Process the tasks; return their counts."""
-
-    def close(self) -> None:
-        """Release the resources of the session."""
 
 
 class RequestRefused(ValueError):
@@ -53,9 +43,9 @@ class RequestRefused(ValueError):
 class JuicerService:
     """Sessions of the service by id; ``make`` creates the pipeline of a configuration."""
 
-    def __init__(self, make: Callable[[Mapping[str, Any]], JuicerSession], key: str = "") -> None:
+    def __init__(self, make: Callable[[Mapping[str, Any]], JuicerPipeline], key: str = "") -> None:
         self._make, self._key = make, key
-        self._sessions: dict[str, JuicerSession] = {}
+        self._sessions: dict[str, JuicerPipeline] = {}
 
     def check(self, authorization: str) -> None:
         """Raise RequestRefused for a request without the key."""
@@ -94,7 +84,7 @@ class JuicerService:
         del self._sessions[session]
         return {"message": "Session closed successfully."}
 
-    def _session(self, session: str) -> JuicerSession:
+    def _session(self, session: str) -> JuicerPipeline:
         if session not in self._sessions:
             raise RequestRefused(404, "Session ID not found.")
         return self._sessions[session]

@@ -43,12 +43,14 @@ class JuicerPipeline:
     """One pipeline. Raises what Data-Juicer raises of its configuration."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
+        from data_juicer.ops import load_ops
+
         if not (request.get("operators") or request.get("config_path")):
             raise ValueError("operators or config_path is needed")
         self._request = request
         self._folder = tempfile.TemporaryDirectory(prefix="tc-juicer-")  # Data-Juicer's own logs
         self._configuration = self._read()
-        self._make_operators()
+        load_ops(copy.deepcopy(self._configuration.process))  # raises for unknown ones and arguments
 
     def experiences(self, table: Any) -> Any:
         """Return the rows of an Arrow table that pass, as an Arrow table."""
@@ -97,12 +99,6 @@ class JuicerPipeline:
         if fields := self._request.get("target_fields"):
             settings["text_keys"] = list(fields)
         return get_init_configs(settings)
-
-    def _make_operators(self) -> None:
-        """Create the operators. Raises for unknown ones and unknown arguments."""
-        from data_juicer.ops import load_ops
-
-        load_ops(copy.deepcopy(self._configuration.process))
 
     def _processed(self, dataset: Any) -> Any:
         from data_juicer.core.data import NestedDataset

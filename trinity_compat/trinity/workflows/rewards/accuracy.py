@@ -18,7 +18,7 @@ class AccuracyReward:
     """1 where the answer's LaTeX equals the truth's, else 0 (trinity/common/rewards/accuracy_reward.py)."""
 
     def __init__(self) -> None:
-        _need_math_verify()
+        optional_packages.need("math-verify")
 
     def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
         """Score a response."""
@@ -34,17 +34,13 @@ class MathReward:
     """The answer between <answer> marks, else the whole text, against the truth; and its form."""
 
     def __init__(self, pattern: str | None = ONE_EACH) -> None:
-        _need_math_verify()
+        optional_packages.need("math-verify")
         self._form = FormatReward(pattern)
 
     def __call__(self, response: str, truth: str, **about: object) -> dict[str, float]:
         """Score a response."""
         accuracy = _equal(_parsed(_marked(response)), _parsed(_marked(truth)))
         return {"accuracy": accuracy, **self._form(response)}
-
-
-def _need_math_verify() -> None:
-    optional_packages.need("math-verify")
 
 
 def _marked(text: str) -> str:
