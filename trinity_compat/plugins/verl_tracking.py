@@ -27,7 +27,8 @@ class PluginTracking(Tracking):
     ) -> None:
         """Start all loggers; arguments as Tracking's. Raises UserError for a plugin's that does not start."""
         names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
-        found = {name: plugin_packages.find("logger", name) for name in names if not _is_verls(name)}
+        verls = {"tracking", *Tracking.supported_backend}
+        found = {name: plugin_packages.find("logger", name) for name in names if name not in verls}
         plugins = {name: plugin for name, plugin in found.items() if plugin}
         super().__init__(
             project_name, experiment_name, [name for name in names if name not in plugins], config
@@ -42,10 +43,6 @@ class PluginTracking(Tracking):
                 if isinstance(each, _PluginLogger):
                     each.finish()
         super().finish(exit_code)
-
-
-def _is_verls(name: str) -> bool:
-    return name == "tracking" or name in Tracking.supported_backend
 
 
 class _PluginLogger:

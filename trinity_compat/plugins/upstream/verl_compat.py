@@ -202,37 +202,32 @@ class VerlWorkflow(Workflow):
         arguments = {**asdict(self.task.rollout_args), "n": self.repeat_times}
         experiences = list(await self.model.chat_async(self._messages, **arguments))
         # In a thread: some of veRL's managers run an event loop of their own.
-        scores = await asyncio.to_thread(self._reward.score, experiences, self._row, self._tokenizer())
+        path = self.task.workflow_args.get("tokenizer") or self.model.model_path
+        tokenizer = _load_tokenizer(path, bool(self.task.workflow_args.get("trust_remote_code")))
+        scores = await asyncio.to_thread(self._reward.score, experiences, self._row, tokenizer)
         for i, (experience, score) in enumerate(zip(experiences, scores, strict=True)):
             experience.reward = float(score["reward"])
             experience.eid.run = i + self.run_id_base
-            experience.metrics = {**(experience.metrics or {}), **_numbers(score)}
+            numbers = {name: float(value) for name, value in score.items() if isinstance(value, (int, float))}
+            experience.metrics = {**(experience.metrics or {}), **numbers}
         return experiences
-
-    def _tokenizer(self) -> PreTrainedTokenizerBase:
-        path = self.task.workflow_args.get("tokenizer") or self.model.model_path
-        return _load_tokenizer(path, bool(self.task.workflow_args.get("trust_remote_code")))
 
 
 def _chat(row: Row, key: str) -> list[dict[str, object]]:
     if key not in row:
         raise KeyError(f"format.prompt_key: the row has no column {key!r}, only {sorted(row)}")
     messages = row[key]
-    if isinstance(messages, str) or not isinstance(messages, Iterable) or not all(map(_is_message, messages)):
+    if (
+        isinstance(messages, str)
+        or not isinstance(messages, Iterable)
+        or not all(isinstance(message, Mapping) for message in messages)
+    ):
         raise TypeError(
             f"column {key!r} holds {type(messages).__name__}, veRL's rows hold a list of chat messages"
         )
     if any(row.get(column) for column in ("images", "videos", "audios")):
         raise NotImplementedError("verl_workflow takes text; the row has images, videos or audio")
     return [dict(message) for message in messages]
-
-
-def _is_message(value: object) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _numbers(score: Row) -> dict[str, float]:
-    return {name: float(value) for name, value in score.items() if isinstance(value, (bool, int, float))}
 
 
 @functools.lru_cache(maxsize=4)
@@ -275,18 +270,14 @@ class VerlTaskReader(file_reader.TaskFileReader):
     """
 
     def __init__(self, config: TasksetConfig) -> None:
-        if config.default_workflow_type == "verl_workflow" and _names_files(config):
+        suffixes = (".parquet", ".json", ".jsonl")
+        names_files = bool(config.workflow_args.get("files")) or str(config.path).endswith(suffixes)
+        if config.default_workflow_type == "verl_workflow" and names_files:
             rows = rows_of(config)
             with mock.patch.object(file_reader, "load_dataset", lambda *args, **kwargs: rows):
                 super().__init__(config)
         else:
             super().__init__(config)
-
-
-def _names_files(config: TasksetConfig) -> bool:
-    return bool(config.workflow_args.get("files")) or str(config.path).endswith(
-        (".parquet", ".json", ".jsonl")
-    )
 
 
 WORKFLOWS.register_module("verl_workflow", VerlWorkflow, force=True)
