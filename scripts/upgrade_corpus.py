@@ -9,7 +9,7 @@ each of a list that scripts/unseen_corpus.py has made from the release that its 
 
 - the new script, read again and composed under the target with its config files as upgraded, has the
   configuration that ``verl_config.upgrade`` carries the old one to, but for what
-  ``rewrite.meaning`` gives a reason for;
+  ``rewrite.plan`` gives a reason for;
 - ``bash -n`` takes it;
 - a second upgrade changes nothing.
 
@@ -39,8 +39,7 @@ from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_script
 from trinity_compat.launch.model import Launch
 from trinity_compat.rewrite.configuration import upgrade_configuration
-from trinity_compat.rewrite.meaning import differences
-from trinity_compat.rewrite.plan import with_files
+from trinity_compat.rewrite.plan import differences, with_files
 from trinity_compat.rewrite.script import UpgradeOptions, upgrade_script
 from trinity_compat.translate.pipeline import refuse_errors
 from trinity_compat.verl_config import effective_config, upgrade

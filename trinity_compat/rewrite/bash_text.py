@@ -86,7 +86,11 @@ class BashText:
         if b"\r" in source:
             raise NotEditable("its lines end in CR LF, which bash takes for characters: run dos2unix first")
         budget = Budget()
-        plain = source.decode("utf-8", "replace").encode() if _is_utf8(source) else _ascii(source)
+        try:
+            source.decode()
+            plain = source
+        except UnicodeDecodeError:
+            plain = re.sub(rb"[^\x00-\x7f]", b"?", source)  # as long as before
         statements, problem = tree.parse(plain, budget)
         if problem is not None:
             raise NotEditable(f"line {problem.line}: bash stops here: {problem.message}")
@@ -371,16 +375,3 @@ def _unquoted(text: bytes) -> bytes:
 
 def _blanks(source: bytes, at: int) -> int:
     return len(source[at:]) - len(source[at:].lstrip(b" \t"))
-
-
-def _is_utf8(source: bytes) -> bool:
-    try:
-        source.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _ascii(source: bytes) -> bytes:
-    """The text with a ``?`` for each byte that is not ASCII: as long as before."""
-    return re.sub(rb"[^\x00-\x7f]", b"?", source)

@@ -12,12 +12,11 @@ from trinity_compat.common import limits
 from trinity_compat.common.errors import Where
 from trinity_compat.common.nested import leaves, nested, value_at
 from trinity_compat.common.readable_files import named_content
-from trinity_compat.common.redaction import masked
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch.model import Launch, Word, WordPart
 from trinity_compat.rewrite.bash_text import NotEditable
 from trinity_compat.rewrite.plan import LaunchPlan, NewWord, Remark, new_launch, plan
-from trinity_compat.rewrite.script import Change, Upgraded, UpgradeOptions, shown
+from trinity_compat.rewrite.script import Upgraded, UpgradeOptions, shown
 from trinity_compat.rewrite.yaml_text import YamlLeaf, YamlText, dumped
 from trinity_compat.verl_config import config_from_yaml, effective_config
 from trinity_compat.verl_config.config_folders import read_config
@@ -60,7 +59,8 @@ class _Configuration:
         self.meant = dict(leaves({key: value for key, value in file.config.items() if key != "hydra"}))
         launch = self._launch(config)
         old = effective_config(launch, version=config.version.value, root=Path(launch.cwd))
-        of_verl = all(entry in _OWN for entry in map(_entry, file.defaults))
+        named = (next(iter(each)) if isinstance(each, Mapping) else each for each in file.defaults)
+        of_verl = all(entry in _OWN for entry in named)
         own = not file.defaults or (of_verl and not of_scripts)
         self.old = old
         self.own = own
@@ -102,11 +102,11 @@ class _Configuration:
             after = self.text.result()
             content = load_yaml(after)
         except (NotEditable, ValueError, yaml.YAMLError) as problem:
-            self._give_up(str(problem))
+            self.out.give_up("this configuration", str(problem))
             return
         got = {key: value for key, value in (content or {}).items() if key not in ("defaults", "hydra")}  # type: ignore[attr-defined]
         if dict(leaves(got)) != self.meant and nested(dict(leaves(got))) != nested(self.meant):
-            self._give_up("it would not hold the keys that are meant")
+            self.out.give_up("this configuration", "it would not hold the keys that are meant")
             return
         self.out.after = after.encode()
         composed = effective_config(new_launch(self.launch, plan), version=VERL, root=Path(self.launch.cwd))
@@ -115,10 +115,6 @@ class _Configuration:
                 self.out.refused.append(Remark(note.where, "this configuration", note.message))
         if self.own and not self.out.refused:
             self.out.refused += plan.remaining(self.old, composed)
-
-    def _give_up(self, why: str) -> None:
-        self.out.changes.clear()
-        self.out.refused.append(Remark(Where(self.path), "this configuration", f"is not changed: {why}"))
 
     def _change(self, key: str, new: tuple[NewWord, ...], why: str) -> None:
         leaf = self.text.leaves[key]
@@ -134,11 +130,7 @@ class _Configuration:
             self.meant[_name(word)] = value if word.value is None else parse_value(word.value)
         after = " ".join(shown(NewWord(_name(word), word.value)) for word in new)
         before = key if new and all(word.value is None for word in new) else f"{key}={value}"
-        self._note(where, before, after, why)
-
-    def _note(self, where: Where, before: str, after: str, why: str) -> None:
-        texts = list(masked([before, after]))
-        self.out.changes.append(Change(where, texts[0], texts[1], why))
+        self.out.note(where, before, after, why)
 
     def _edit(self, leaf: YamlLeaf, value: object, new: tuple[NewWord, ...]) -> None:
         names = [_name(word) for word in new]
@@ -173,7 +165,7 @@ class _Configuration:
                 self.out.refused.append(Remark(Where(self.path), f"{key}={value}", text))
                 continue
             self.meant[key] = value
-            self._note(Where(self.path), "", f"{key}={'null' if value is None else value}", added.why)
+            self.out.note(Where(self.path), "", f"{key}={'null' if value is None else value}", added.why)
 
 
 def _name(new: NewWord) -> str:
@@ -182,8 +174,3 @@ def _name(new: NewWord) -> str:
 
 def _plain(remark: Remark) -> Remark:
     return Remark(remark.where, remark.spelled.lstrip("+"), remark.text)
-
-
-def _entry(entry: object) -> object:
-    """Return what an entry of a defaults list names."""
-    return next(iter(entry)) if isinstance(entry, Mapping) else entry

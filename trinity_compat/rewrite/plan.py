@@ -17,7 +17,6 @@ from trinity_compat.common.nested import leaves, nested, nodes, value_at
 from trinity_compat.common.releases import VERL, VERL_RELEASES, VLLM_ON_GPU
 from trinity_compat.job import vllm_arguments
 from trinity_compat.launch.model import Launch, Word, WordPart
-from trinity_compat.rewrite.meaning import differences
 from trinity_compat.translate.micro_batch_sizes import MicroBatchSize, has_critic, sizes
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.arguments import GivenOverride, cut, read_arguments
@@ -27,13 +26,7 @@ from trinity_compat.verl_config.model import EffectiveConfig, Setting
 from trinity_compat.verl_config.pinned import Pinned, pinned_release
 from trinity_compat.verl_config.reads import read_of, sentence
 from trinity_compat.verl_config.spelling import hydra_text
-from trinity_compat.verl_config.upgrade import (
-    UpgradeResult,
-    implies_others,
-    row_for,
-    source_of_implied,
-    upgrade,
-)
+from trinity_compat.verl_config.upgrade import DERIVED_FROM, UpgradeResult, row_for, upgrade
 
 _VLLM = vllm_arguments.SECTION + "."
 _V1 = "trainer.use_v1"
@@ -85,6 +78,44 @@ class Remark:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.spelled}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedKey:
+    """A key whose value is not the carried one. ``why`` says why that is meant, "" where it is not."""
+
+    key: str
+    carried: object
+    now: object
+    why: str
+
+
+def differences(old: EffectiveConfig, carried: EffectiveConfig, new: EffectiveConfig) -> Iterator[ChangedKey]:
+    """Yield what differs between ``carried``, the old configuration under the target, and the new one."""
+    for key, setting in carried.settings.items():
+        there = new.settings.get(key)
+        if there is None or type(there.value) is not type(setting.value) or there.value != setting.value:
+            why = _deliberate(key, old, carried, new)
+            yield ChangedKey(key, setting.value, there.value if there else None, why)
+
+
+def _deliberate(key: str, old: EffectiveConfig, carried: EffectiveConfig, new: EffectiveConfig) -> str:
+    if key.endswith("._target_"):
+        return "the class behind a section belongs to its release"
+    found = read_of(key, VERL, old.flavour)
+    if found is not None and found.ignored:
+        return f"veRL {VERL} ignores it"
+    if key not in new.settings and key not in carried.set_keys:
+        return f"a default that veRL {VERL} has no key for"
+    if key.startswith("critic.") and not has_critic(new.get):
+        return "no critic is trained"
+    if key.endswith("_micro_batch_size_per_gpu") and old.get(key.removesuffix("_per_gpu")) is not None:
+        return "a micro-batch over all GPUs became that of one"
+    if key.startswith(_VLLM):
+        return "an engine argument of older vLLM"
+    if key == "trainer.use_v1" and key in old.settings:
+        return "the release had the choice of a trainer itself"
+    return ""
 
 
 @dataclass
@@ -244,14 +275,14 @@ class _Planner:
         derived = [
             name
             for name in self.implied
-            if source_of_implied(name) == key and name != key and name not in self.last
+            if DERIVED_FROM.get(name) == key and name != key and name not in self.last
         ]
         row = row_for(key, self.config.flavour)
         dropped = row is not None and not row.targets(key)
         if derived and (dropped or sentence(key, VERL, self.config.flavour)):
             return self._replaced(index, given, derived)
         if row is not None and dropped:
-            if key in self.config.unknown and implies_others(key):
+            if key in self.config.unknown and key in DERIVED_FROM.values():
                 release = self.config.version.value
                 self._refuse(given, f"{row.why}; veRL {release} has no such key: --verl-version says which")
                 return None
@@ -266,15 +297,12 @@ class _Planner:
             if key in self.target.nodes and value_at(self.target.tree, key) is None:
                 return None  # the target has the old key, too, as null
             return WordChange(index, (), f"{why}; null said nothing")
-        drops = self._drops(key)
+        drops = next((drop.why for drop in self.result.dropped if drop.key == key and drop.given), "")
         if drops and op == SET and key in self.config.unknown:
             return None  # Hydra refuses it under its own release, too: misspelt, not gone
         if row is None and drops and (self.older or key not in self.target.nodes):
             return WordChange(index, (), drops)
         return self._renamed(index, given, targets, value, now, why)
-
-    def _drops(self, key: str) -> str:
-        return next((drop.why for drop in self.result.dropped if drop.key == key and drop.given), "")
 
     def _check_section(self, given: GivenOverride, value: Mapping[str, object]) -> None:
         """Refuse a whole section in one word, one key of which would have to change."""
@@ -356,7 +384,10 @@ class _Planner:
         world = 1
         for key in ("trainer.n_gpus_per_node", "trainer.nnodes"):
             setting = self.config.settings.get(key)
-            if setting is None or not isinstance(setting.value, int) or not _settled(setting):
+            if setting is None or not isinstance(setting.value, int):
+                return None
+            word = setting.word
+            if word is not None and (word.open or any(ref.default is None for ref in word.env_refs)):
                 return None
             world *= setting.value
         if self.config.flavour == "ppo_trainer":
@@ -398,7 +429,7 @@ class _Planner:
             self.out.added += plain or found
 
     def _differing(self, composed: EffectiveConfig) -> Iterator[AddedWord]:
-        critic = has_critic(self._carried_value)
+        critic = has_critic(self.result.config.get)
         for key, setting in self.carried.items():
             there = composed.settings.get(key)
             if there is None or key not in self.result.explicit or _same(there.value, setting.value):
@@ -414,15 +445,11 @@ class _Planner:
                 continue
             yield self._added(key, setting)
 
-    def _carried_value(self, key: str) -> object:
-        setting = self.carried.get(key)
-        return setting.value if setting else None
-
     def _added(self, key: str, setting: Setting) -> AddedWord:
         old = self.config.settings.get(key)
         text = hydra_text(setting.interpolation or setting.value)
         why = _V1_WHY if key == _V1 else self.implied.get(key, "")
-        source = self.last.get(source_of_implied(key))
+        source = self.last.get(DERIVED_FROM.get(key, ""))
         copied = None
         if source is not None and source.override.value == setting.value:
             copied, text = self.index[id(source)], None
@@ -455,11 +482,6 @@ def _plain(value: object) -> str:
 
 def _same(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other
-
-
-def _settled(setting: Setting) -> bool:
-    word = setting.word
-    return word is None or not (word.open or any(ref.default is None for ref in word.env_refs))
 
 
 def new_words(launch: Launch, index: int, change: WordChange) -> list[Word]:

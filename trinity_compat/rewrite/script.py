@@ -36,7 +36,7 @@ from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import FLAVOURS
 from trinity_compat.verl_config.spelling import hydra_text
-from trinity_compat.verl_config.upgrade import KeyChange, implies_others, row_for
+from trinity_compat.verl_config.upgrade import DERIVED_FROM, KeyChange, row_for
 
 _OTHERS = (".py", ".ipynb", ".yaml", ".yml")  # files that are read, and not as bash
 
@@ -97,6 +97,24 @@ class Upgraded:
         if all(remark.text != choice.why for remark in self.releases):
             self.releases.append(Remark(where, f"taken for veRL {choice.value}", choice.why))
 
+    def refuse(self, where: Where, spelled: str, text: str) -> None:
+        """Note what cannot be carried, once."""
+        remark = Remark(where, spelled, text)
+        if remark not in self.refused:
+            self.refused.append(remark)
+
+    def note(self, where: Where, before: str, after: str, why: str) -> None:
+        """Note a change, once, with secrets masked."""
+        texts = list(masked([before, after]))
+        change = Change(where, texts[0], texts[1], why)
+        if change not in self.changes:
+            self.changes.append(change)
+
+    def give_up(self, what: str, why: str) -> None:
+        """Leave the source as it is."""
+        self.changes.clear()
+        self.refused.append(Remark(Where(self.path), what, f"is not changed: {why}"))
+
     @property
     def changed(self) -> bool:
         """Return whether the text differs."""
@@ -117,7 +135,7 @@ def upgrade_script(path: str, options: UpgradeOptions) -> Upgraded:
     try:
         text = BashText(before)
     except NotEditable as problem:
-        out.refused.append(Remark(Where(path), "this script", f"is not changed: {problem}"))
+        out.give_up("this script", str(problem))
         return out
     session = _Session(text, path, options, out)
     for launch in reading.launches:
@@ -147,14 +165,15 @@ class _Session:
         self.expected.append([word.text for word in launch.arguments])
         self.planned.append(None)
         root = self.options.cwd
-        if why := _unsupported(launch):
-            self._refuse(launch.where, launch.module, why)
+        if VERL not in releases_of(launch.taken_for):
+            why = f"is not part of veRL {VERL}: what became of its keys is not known"
+            self.out.refuse(launch.where, launch.module, why)
             return
         config = effective_config(
             launch, version=self.options.version, root=root, fork_config=self.options.fork_config
         )
         if config.fork is not None:
-            self._refuse(
+            self.out.refuse(
                 launch.where,
                 launch.module,
                 f"starts from the copy of veRL in {config.fork.folder}, whose code is not veRL {VERL}'s;"
@@ -165,7 +184,8 @@ class _Session:
         self.faults |= {_fault(note) for note in config.diagnostics if note.severity == "error"}
         planned = plan(config, root, files=self.options.files)
         self.planned[-1] = config, planned
-        self._report(planned)
+        for kind, found in ((self.out.refused, planned.refused), (self.out.kept, planned.kept)):
+            kind += [remark for remark in found if remark not in kind]
         words: list[str] = []
         changes = {change.index: change for change in planned.changes}
         self._count_uses(launch, planned.changes)
@@ -176,15 +196,6 @@ class _Session:
             else:
                 words += [new.text for new in new_words(launch, index, change)]
         self.expected[-1] = words + self._add(launch, planned, changes)
-
-    def _report(self, planned: LaunchPlan) -> None:
-        for kind, found in ((self.out.refused, planned.refused), (self.out.kept, planned.kept)):
-            kind += [remark for remark in found if remark not in kind]
-
-    def _refuse(self, where: Where, spelled: str, text: str) -> None:
-        remark = Remark(where, spelled, text)
-        if remark not in self.out.refused:
-            self.out.refused.append(remark)
 
     def _place(self, launch: Launch, index: int) -> Place:
         """Find the place of an argument. Raises NotEditable."""
@@ -221,12 +232,12 @@ class _Session:
             edits = self._edits(self.text, self._place(launch, change.index), head, value, change.new)
         except NotEditable as problem:
             became = " and ".join(map(shown, change.new)) if change.new else "nothing"
-            self._refuse(word.where, head, f"is {became} now ({change.why}): {problem}")
+            self.out.refuse(word.where, head, f"is {became} now ({change.why}): {problem}")
             return False
         self.edits += edits
         after = " ".join(map(shown, change.new))
         revalued = not change.new or any(new.value is not None for new in change.new)
-        self._note(word.where, word.text if revalued else head, after, change.why)
+        self.out.note(word.where, word.text if revalued else head, after, change.why)
         return True
 
     def _edits(
@@ -258,12 +269,6 @@ class _Session:
                 raise
             return divided
 
-    def _note(self, where: Where, before: str, after: str, why: str) -> None:
-        texts = list(masked([before, after]))
-        change = Change(where, texts[0], texts[1], why)
-        if change not in self.out.changes:
-            self.out.changes.append(change)
-
     def _add(self, launch: Launch, planned: LaunchPlan, changes: Mapping[int, WordChange]) -> list[str]:
         """Write the additions behind the last argument that stays; return their texts."""
         if not planned.added:
@@ -278,12 +283,12 @@ class _Session:
                 place, where = anchor
                 word = self._added_text(launch, added, place)
             except NotEditable as problem:
-                self._refuse(launch.where, text, f"is needed now ({added.why}): {problem}")
+                self.out.refuse(launch.where, text, f"is needed now ({added.why}): {problem}")
                 continue
             words = self.behind.setdefault(place.start, (place, []))[1]
             if word not in words:
                 words.append(word)
-            self._note(where, "", text, added.why)
+            self.out.note(where, "", text, added.why)
             out.append(text)
         return out
 
@@ -323,21 +328,25 @@ class _Session:
             edits += [self.text.inserted(place, words) for place, words in self.behind.values()]
             after = applied(self.text.source, edits)
         except NotEditable as problem:
-            self._give_up(str(problem))
+            self.out.give_up("this script", str(problem))
             return
         again = reading
         if after != self.text.source:
             again = _read(self.path, self.options, after)
             if not _has_launches(again, reading, self.expected):
-                self._give_up("its launches would not get the arguments that are meant")
+                self.out.give_up("this script", "its launches would not get the arguments that are meant")
                 return
         carried = all(self.planned)  # keys beside a launch that stays as it is may be its fork's
         if carried:
             after, again = self._with_unreached(after, again)
         self.out.after = after
         self._compose(again)
-        if carried:
-            self._name_unreached(BashText(after), again)
+        text = BashText(after)
+        for at, key, _, row in self._unreached(text, again) if carried else ():
+            became = " and ".join(row.targets(key)) or "nothing"
+            became = f"{key} with another value" if became == key else became
+            why = f"is {became} now ({row.why}); no launch takes it here as the script is read"
+            self.out.refuse(Where(self.path, text.line_of(at)), key, f"{why}: change it by hand")
 
     def _with_unreached(self, after: bytes, reading: Reading) -> tuple[bytes, Reading]:
         """Return the text with its unreached keys changed, if its launches stay as they are."""
@@ -390,17 +399,6 @@ class _Session:
             why = f"{row.why}; no launch takes it as the script is read"
             yield edits, Change(Where(self.path, line), texts[0], texts[1], why)
 
-    def _name_unreached(self, text: BashText, reading: Reading) -> None:
-        for at, key, _, row in self._unreached(text, reading):
-            became = " and ".join(row.targets(key)) or "nothing"
-            became = f"{key} with another value" if became == key else became
-            why = f"is {became} now ({row.why}); no launch takes it here as the script is read"
-            self._refuse(Where(self.path, text.line_of(at)), key, f"{why}: change it by hand")
-
-    def _give_up(self, why: str) -> None:
-        self.out.changes.clear()
-        self.out.refused.append(Remark(Where(self.path), "this script", f"is not changed: {why}"))
-
     def _compose(self, reading: Reading) -> None:
         """Name what veRL's target would refuse of the new script."""
         for launch, planned in zip(reading.launches, self.planned, strict=True):
@@ -412,11 +410,11 @@ class _Session:
                 if note.severity != "error":
                     continue
                 before = " (its own release refuses it, too)" if _fault(note) in self.faults else ""
-                self._refuse(note.where, launch.module, note.message + before)
+                self.out.refuse(note.where, launch.module, note.message + before)
             said = {remark.spelled.lstrip("+").partition("=")[0] for remark in self.out.refused}
             for remark in planned[1].remaining(planned[0], composed):
                 if remark.spelled not in said:
-                    self._refuse(remark.where, remark.spelled, remark.text)
+                    self.out.refuse(remark.where, remark.spelled, remark.text)
 
 
 def _has_launches(new: Reading, old: Reading, words: Sequence[Sequence[str]]) -> bool:
@@ -433,7 +431,7 @@ def _unreached_words(head: str, key: str, old: str, row: KeyChange) -> list[NewW
     ``head``: the key with its operator; ``old``: its value where that is a plain word, else "".
     """
     operator = head.removesuffix(key)
-    if operator == DELETE or implies_others(key) or (row.values and not old):
+    if operator == DELETE or key in DERIVED_FROM.values() or (row.values and not old):
         return None
     value = parse_value(old) if old else old
     if row.skip_null and value is None:
@@ -465,10 +463,3 @@ def shown(new: NewWord) -> str:
 def _fault(note: Diagnostic) -> tuple[str, str]:
     """Code and subject of an error, without what the release has to say on it."""
     return note.code, note.message.partition(": ")[0]
-
-
-def _unsupported(launch: Launch) -> str:
-    """Return why a launch is not upgraded, "" where it is."""
-    if VERL not in releases_of(launch.taken_for):
-        return f"is not part of veRL {VERL}: what became of its keys is not known"
-    return ""

@@ -109,7 +109,7 @@ class YamlText:
         above = self.text[self._comment_above(leaf, start) : start]
         own = " " * column + name + self.text[leaf.name.end_mark.index : end]
         lines = (above + own).splitlines(keepends=True)
-        return "".join(line[min(column, _indent(line)) :] for line in lines)
+        return "".join(line[min(column, len(line) - len(line.lstrip(" "))) :] for line in lines)
 
     def insert(self, key: str, lines: str) -> None:
         """Put the lines of ``key``, which have its last name, into its section."""
@@ -136,8 +136,9 @@ class YamlText:
         for key in sorted(self._sections, key=_depth, reverse=True):
             section = self._sections[key]
             if key and section.left == 0 and key not in self._new and section.name is not None:
-                edits = [edit for edit in edits if not self._inside(edit, section)]
-                edits.append((*self._section_extent(section), ""))
+                start, end = self._line_start(section.name), self._end_of(section.node)
+                edits = [edit for edit in edits if not start <= edit[0] <= edit[1] <= end]
+                edits.append((start, end, ""))
                 above = self._sections.get(key.rpartition(".")[0])
                 if above is not None:
                     above.left -= 1
@@ -158,14 +159,6 @@ class YamlText:
             out += [self.text[at:start], new_text]
             at = end
         return "".join([*out, self.text[at:]])
-
-    def _inside(self, edit: tuple[int, int, str], section: _Section) -> bool:
-        start, end = self._section_extent(section)
-        return start <= edit[0] and edit[1] <= end
-
-    def _section_extent(self, section: _Section) -> tuple[int, int]:
-        assert section.name is not None
-        return self._line_start(section.name), self._end_of(section.node)
 
     def _extent(self, leaf: YamlLeaf) -> tuple[int, int]:
         """The whole lines of a key and its value."""
@@ -218,10 +211,6 @@ def _ends(node: yaml.Node) -> Iterator[yaml.Node]:
                 yield from _ends(part)
     else:
         yield node
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
 
 
 def _indented(new: Mapping[str, str | _New], column: int) -> Iterator[str]:

@@ -17,11 +17,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from trinity_compat.common.errors import Where
 from trinity_compat.common.nested import copied, paired_leaves, sections_above
 from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.common.resources import data_path
-from trinity_compat.launch.model import Word
 from trinity_compat.verl_config.interpolate import Resolver
 from trinity_compat.verl_config.model import EffectiveConfig, Setting, VersionChoice
 from trinity_compat.verl_config.pinned import Pinned, pinned_release, put
@@ -120,9 +118,9 @@ def upgrade(config: EffectiveConfig) -> UpgradeResult:
     tree = copied(pinned.tree)
     for setting in config.settings.values():
         _carry(config, setting, pinned, placed, moves, dropped)
-    for implied in _implied(config):
-        placed.append(_Placed(implied.new[0], implied.value, implied.setting, False))
-        moves.append(KeyMove("", implied.new, implied.why, False))
+    for implied, why in _implied(config):
+        placed.append(implied)
+        moves.append(KeyMove("", (implied.key,), why, False))
     settings = _settle(tree, placed)
     explicit = frozenset(item.key for item in placed)
     return UpgradeResult(_result(config, settings, placed, pinned), tuple(moves), tuple(dropped), explicit)
@@ -147,16 +145,6 @@ def misfit_of(key: str, value: object, flavour: str) -> str:
     row, tree = row_for(key, flavour), pinned_release(flavour or "ppo_trainer").resolved
     targets, now = (row.targets(key), row.value(value)) if row else ((key,), value)
     return next(filter(None, (misfit(tree, target, now) for target in targets)), "")
-
-
-def source_of_implied(key: str) -> str:
-    """Return the key of the old release that an implied ``key`` follows from, "" where there is none."""
-    return _DERIVED_FROM.get(key, "")
-
-
-def implies_others(key: str) -> bool:
-    """Return whether other keys follow from ``key`` in some releases."""
-    return key in _DERIVED_FROM.values()
 
 
 def is_well_known(key: str) -> bool:
@@ -219,7 +207,7 @@ def _carry(
             dropped.append(
                 DropKey(key, f"{VERL} makes a dataclass of this section, which has no such field", given)
             )
-        elif given or key in pinned.nodes or not _says_nothing(setting.value):
+        elif given or key in pinned.nodes or (setting.value is not None and setting.value not in ({}, [])):
             placed.append(_Placed(key, setting.value, setting, not given))
         else:
             dropped.append(DropKey(key, f"null or empty, and {VERL} has no such key", given))
@@ -253,10 +241,6 @@ def _overwrites_length(config: EffectiveConfig, pinned: Pinned) -> str:
     if version.value == "0.7.0" and not newer:
         return "the servers of 0.7.0 write the model's own length over it"
     return ""
-
-
-def _says_nothing(value: object) -> bool:
-    return value is None or value in ({}, [])
 
 
 def _settle(tree: dict[str, object], placed: list[_Placed]) -> dict[str, Setting]:
@@ -323,21 +307,11 @@ def _result(
     return replace(config, version=choice, settings=settings, set_keys=set_keys, unknown=unknown)
 
 
-@dataclass(frozen=True, slots=True)
-class _Implied:
-    """A value that the old release held without a key for it."""
-
-    new: tuple[str, ...]
-    value: object
-    why: str
-    setting: Setting
-
-
 _Rule = Callable[[EffectiveConfig], object]
 
 
-def _implied(config: EffectiveConfig) -> Iterator[_Implied]:
-    """Yield values that ``config``'s release had without a key, unless the launch sets the key.
+def _implied(config: EffectiveConfig) -> Iterator[tuple[_Placed, str]]:
+    """Yield values that ``config``'s release had without a key, unless the launch sets it, with the reasons.
 
     A fork that lacks a key of its nearest release has the code from before it.
     """
@@ -347,18 +321,9 @@ def _implied(config: EffectiveConfig) -> Iterator[_Implied]:
             continue
         value = rule(config)
         if value is not None and (key not in config.settings or key in _RECAST):
-            where, source = _source(config, key)
-            yield _Implied((key,), value, why, Setting(key, value, where, source, key))
-
-
-def _source(config: EffectiveConfig, key: str) -> tuple[Where | None, Word | None]:
-    """The place that a derived value comes from: the clip ratio's own line for its two bounds."""
-    base = config.settings.get(_DERIVED_FROM.get(key, ""))
-    return (base.where, base.word) if base else (None, None)
-
-
-def _kl_in_reward(config: EffectiveConfig) -> bool:
-    return not config.get("actor_rollout_ref.actor.use_kl_loss", False)
+            base = config.settings.get(DERIVED_FROM.get(key, ""))  # the clip ratio for its two bounds
+            where, word = (base.where, base.word) if base else (None, None)
+            yield _Placed(key, value, Setting(key, value, where, word, key), False), why
 
 
 def _samples_validation(config: EffectiveConfig) -> object:
@@ -372,10 +337,6 @@ def _samples_validation(config: EffectiveConfig) -> object:
 def _v0_unless_said(config: EffectiveConfig) -> bool | None:
     setting = config.settings.get(_USE_V1)
     return None if setting is not None and setting.where is not None else False
-
-
-def _clip_ratio(config: EffectiveConfig) -> object:
-    return config.get("actor_rollout_ref.actor.clip_ratio", 0.2)
 
 
 def _clip_of(model: str) -> _Rule:
@@ -429,14 +390,6 @@ def _truncated_weights(config: EffectiveConfig) -> str | None:
     return str(level) if weighted and is_same else None
 
 
-def _policy_gradient(config: EffectiveConfig) -> str | None:
-    return "reinforce" if config.get("algorithm.rollout_correction.use_policy_gradient") else None
-
-
-def _resume_mode(config: EffectiveConfig) -> str | None:
-    return "resume_path" if _resume_path(config) else None
-
-
 def _resume_path(config: EffectiveConfig) -> str | None:
     mode = config.get("trainer.resume_mode")
     return mode if isinstance(mode, str) and "global_step_" in mode else None
@@ -461,7 +414,8 @@ _LENGTH = "actor_rollout_ref.rollout.max_model_len"
 _USE_V1 = "trainer.use_v1"
 _ACTOR = "actor_rollout_ref.actor."
 _CORRECTION = "algorithm.rollout_correction."
-_DERIVED_FROM = {
+# Key that an older release had no key for → the key that it follows from.
+DERIVED_FROM: Mapping[str, str] = {
     _ACTOR + "clip_ratio_low": _ACTOR + "clip_ratio",
     _ACTOR + "clip_ratio_high": _ACTOR + "clip_ratio",
     _ACTOR + "optim.clip_grad": _ACTOR + "grad_clip",
@@ -492,16 +446,28 @@ _EVERY = VERL_RELEASES[-1]  # holds for every release that is read
 # (last release it holds for, key of the pinned release, value, why)
 _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
     ("0.2.0", "data.filter_overlong_prompts", lambda _: True, "0.2 always dropped prompts that are too long"),
-    ("0.2.0", "trainer.resume_mode", _resume_mode, "0.2 wrote the checkpoint's path into resume_mode"),
+    (
+        "0.2.0",
+        "trainer.resume_mode",
+        lambda config: "resume_path" if _resume_path(config) else None,
+        "0.2 wrote the checkpoint's path into resume_mode",
+    ),
     ("0.2.0", "trainer.resume_from_path", _resume_path, "0.2 wrote the checkpoint's path into resume_mode"),
     (
         "0.3.0",
         "algorithm.use_kl_in_reward",
-        _kl_in_reward,
+        lambda config: not config.get(_ACTOR + "use_kl_loss", False),
         "until 0.3 the KL penalty was in the reward unless actor.use_kl_loss was set",
     ),
-    ("0.3.0", _ACTOR + "clip_ratio_low", _clip_ratio, "until 0.3 clip_ratio was both bounds"),
-    ("0.3.0", _ACTOR + "clip_ratio_high", _clip_ratio, "until 0.3 clip_ratio was both bounds"),
+    *(
+        (
+            "0.3.0",
+            f"{_ACTOR}clip_ratio_{bound}",
+            lambda config: config.get(_ACTOR + "clip_ratio", 0.2),
+            "until 0.3 clip_ratio was both bounds",
+        )
+        for bound in ("low", "high")
+    ),
     ("0.3.0", _ACTOR + "clip_ratio_c", lambda _: _NO_DUAL_CLIP, "until 0.3 there was no dual clip"),
     (
         "0.6.1",
@@ -519,7 +485,12 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
     ),
     ("0.7.0", _CORRECTION + "rollout_rs", _rejection, "0.8 names the statistic"),
     ("0.7.0", _CORRECTION + "rollout_rs_threshold", _rejection_bounds, "0.8 takes both bounds in one text"),
-    ("0.7.0", _CORRECTION + "loss_type", _policy_gradient, "use_policy_gradient became loss_type"),
+    (
+        "0.7.0",
+        _CORRECTION + "loss_type",
+        lambda config: "reinforce" if config.get(_CORRECTION + "use_policy_gradient") else None,
+        "use_policy_gradient became loss_type",
+    ),
     (
         "0.7.0",
         "reward.reward_kwargs.max_resp_len",
