@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from trinity_compat.launch.script_files import files_of
 from trinity_compat.translate import forks
 from trinity_compat.translate.apply_user_rules import apply_rules
 from trinity_compat.translate.frozen_variables import not_read_by_hydra
-from trinity_compat.translate.model import Caution, Finding, Status, TranslateOptions, notice
+from trinity_compat.translate.model import Finding, Status, TranslateOptions, notice
 from trinity_compat.translate.partial_findings import PartialTranslation, as_ppo, translate_partially
 from trinity_compat.translate.rows import MappingTable, load_rows
 from trinity_compat.translate.set_overrides import with_assigned_keys
@@ -144,9 +144,10 @@ def audit_launch(
         )
     except UserError as error:
         rows = load_rows(request.options.rules)
-        reasons = {key: reason_without_release(key, rows) for key, _ in _spelled_keys(launch)}
+        given = _spelled_keys(launch)
+        reasons = {key: reason_without_release(key, rows) for key in given}
         verdicts = {key: (UNKNOWN, Status.UNKNOWN, why) for key, why in reasons.items() if why}
-        return _refused(launch, source, _spelled_keys(launch), _one_line(error), reading, verdicts)
+        return _refused(launch, source, given, _one_line(error), reading, verdicts)
     return audit_config(config, request, source=source, reading=reading)
 
 
@@ -164,14 +165,18 @@ def audit_config(
     try:
         known = as_ppo(config, root=request.cwd) if why else config
         if known is None:
-            return _other_main(config, source, reading)
+            given = {key: (setting.value, setting.where) for key, setting in _given(config).items()}
+            reason = refusal(config.launch.module)
+            judged = dict.fromkeys(given, (OTHER_MAIN, Status.UNSUPPORTED, reason))
+            found_none = _refused(config.launch, source, given, reason, reading, judged, config.version)
+            notes = (*found_none.diagnostics, *config.diagnostics)
+            return replace(found_none, fork=config.fork, diagnostics=notes)
         found = translate_partially(known, request.options, root=request.cwd)
     except UserError as error:
-        settings: list[tuple[str, object]] = [(key, given.value) for key, given in _given(config).items()]
+        places = {_spelled(word.text): word.where for word in config.launch.arguments}
+        given = {key: (setting.value, places.get(key)) for key, setting in _given(config).items()}
         verdicts = _verdicts_of_refused(config, load_rows(request.options.rules))
-        refused = _refused(
-            config.launch, source, settings, _one_line(error), reading, verdicts, config.version
-        )
+        refused = _refused(config.launch, source, given, _one_line(error), reading, verdicts, config.version)
         return replace(refused, fork=config.fork, warnings=tuple(forks.caution(config)))
     return _audited(known, found, source, reading, why)
 
@@ -185,6 +190,10 @@ def _audited(
     """
     launch, translation = config.launch, found.translation
     unread = {} if why else ignored_keys(config)
+    number = "1 key" if len(unread) == 1 else f"{len(unread)} keys"
+    text = f"stock veRL {config.version.value} ignores {number} that this launch sets: {', '.join(unread)}"
+    note = notice("TW028", text, launch.where, "trinity-compat ignored names the places in veRL")
+    cautions = [note] if unread else []
     findings = tuple(
         replace(each, reason=_with_stock(config, each, unread[each.key])) if each.key in unread else each
         for each in _with_left_out(config, found)
@@ -199,7 +208,7 @@ def _audited(
         version=config.version,
         findings=findings,
         refused=next(filter(None, refused), None),
-        warnings=(*translation.warnings, *_unread_caution(config, tuple(unread))),
+        warnings=(*translation.warnings, *cautions),
         diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
         fork=config.fork,
     )
@@ -213,14 +222,6 @@ def _with_stock(config: EffectiveConfig, finding: Finding, unread: str) -> str:
     read = read_of(finding.key, VERL, config.flavour)
     places = f" ({read.shown_places})" if read and read.places else ""
     return finding.reason.replace(said, said + places)
-
-
-def _unread_caution(config: EffectiveConfig, keys: tuple[str, ...]) -> Iterator[Caution]:
-    """Yield the note on the keys that stock veRL ignores, if the launch sets any."""
-    if keys:
-        number = "1 key" if len(keys) == 1 else f"{len(keys)} keys"
-        text = f"stock veRL {config.version.value} ignores {number} that this launch sets: {', '.join(keys)}"
-        yield notice("TW028", text, config.launch.where, "trinity-compat ignored names the places in veRL")
 
 
 def _with_left_out(config: EffectiveConfig, found: PartialTranslation) -> tuple[Finding, ...]:
@@ -261,24 +262,6 @@ def _assert_accounted(config: EffectiveConfig, found: set[str]) -> None:
         raise AssertionError(f"{config.launch.where}: no finding for {', '.join(sorted(missing))}")
 
 
-def _other_main(config: EffectiveConfig, source: str | None, reading: Reading | None) -> LaunchAudit:
-    reason = refusal(config.launch.module)
-    findings = tuple(
-        Finding(OTHER_MAIN, Status.UNSUPPORTED, key, setting.value, setting.where, reason=reason)
-        for key, setting in _given(config).items()
-    )
-    return LaunchAudit(
-        source=source or config.launch.where.file,
-        where=config.launch.where,
-        module=config.launch.module,
-        version=config.version,
-        findings=findings,
-        diagnostics=(*(reading.diagnostics if reading else ()), *config.diagnostics),
-        refused=reason,
-        fork=config.fork,
-    )
-
-
 def _given(config: EffectiveConfig) -> dict[str, Setting]:
     """Return the keys that the launch itself sets, and its arguments that set none, by key."""
     keys = {key: config.settings[key] for key in config.set_keys if key in config.settings}
@@ -288,20 +271,17 @@ def _given(config: EffectiveConfig) -> dict[str, Setting]:
 def _refused(
     launch: Launch,
     source: str | None,
-    settings: list[tuple[str, object]],
+    given: Mapping[str, tuple[object, Where | None]],
     why: str,
     reading: Reading | None,
     judged: Mapping[str, _Verdict],
     version: VersionChoice | None = None,
 ) -> LaunchAudit:
-    where = {_spelled(word.text): word.where for word in launch.arguments}
-
-    def finding(key: str, value: object) -> Finding:
+    findings = []
+    for key, (value, where) in given.items():
         otherwise = REFUSED, Status.UNSUPPORTED, f"not translated: {why}"
         code, status, reason = judged.get(key, otherwise)
-        return Finding(code, status, key, value, where.get(key), reason=reason)
-
-    findings = (finding(key, value) for key, value in dict(settings).items())
+        findings.append(Finding(code, status, key, value, where, reason=reason))
     return LaunchAudit(
         source=source or launch.where.file,
         where=launch.where,
@@ -332,12 +312,13 @@ def _one_line(error: UserError) -> str:
     return " ".join(f"{place}{error.message}{f'; {error.hint}' * bool(error.hint)}".split())
 
 
-def _spelled_keys(launch: Launch) -> list[tuple[str, object]]:
-    """Return keys and texts as written, for a launch that no release can compose."""
-    texts = [word.text for word in launch.arguments]
-    return [
-        (_spelled(text), text.partition("=")[2]) for text in texts if "=" in text or text[:1] in ("-", "~")
-    ]
+def _spelled_keys(launch: Launch) -> dict[str, tuple[object, Where | None]]:
+    """Return key → text as written and its place, for a launch that no release can compose."""
+    return {
+        _spelled(word.text): (word.text.partition("=")[2], word.where)
+        for word in launch.arguments
+        if "=" in word.text or word.text[:1] in ("-", "~")
+    }
 
 
 def _spelled(text: str) -> str:

@@ -46,19 +46,14 @@ def _undecided(audit: Audit) -> dict[str, Finding]:
             is_open = finding.status.rank >= Status.UNSUPPORTED.rank and finding.code not in WHOLE_LAUNCH
             if is_open and not finding.key.startswith(("-", "~")):
                 found.setdefault(finding.key, finding)
-        for key in _refused(launch):
+        # Sections that Hydra refuses, of which the keys may have a place all the same.
+        notes = [note.message for note in launch.diagnostics if note.code == "TP201"]
+        for key in (matched[1] for message in notes if (matched := _REFUSED.match(message))):
             below = [finding for finding in launch.findings if finding.key.startswith(f"{key}.")]
             if below and not any(finding.key in found for finding in below):
                 value = nested({each.key.removeprefix(f"{key}."): each.value for each in below})
                 found[key] = replace(below[0], key=key, value=value)
     return found
-
-
-def _refused(launch: LaunchAudit) -> Iterator[str]:
-    """Yield the sections that Hydra refuses, of which the keys may have a place all the same."""
-    for note in launch.diagnostics:
-        if note.code == "TP201" and (key := _REFUSED.match(note.message)):
-            yield key[1]
 
 
 def _mains(audit: Audit) -> Iterator[str]:

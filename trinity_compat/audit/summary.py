@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from trinity_compat.audit.model import Audit, LaunchAudit
-from trinity_compat.translate.model import Finding, Status
+from trinity_compat.translate.model import Status
 
 # Outcome of a launch → its meaning, from the best to the worst.
 OUTCOMES: Mapping[str, str] = {
@@ -88,17 +88,14 @@ def _causes(audit: Audit) -> tuple[ChangeCause, ...]:
     for launch in audit.launches:
         if launch.refused is None:
             for finding in launch.changed():
-                set_in, default_in = places[_cause(finding)]
+                cause = finding.status, finding.code, finding.key, finding.reason
+                set_in, default_in = places[cause]
                 (default_in if finding.where is None else set_in).append(name(launch))
     causes = [
         ChangeCause(*cause, tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b)))
         for cause, (a, b) in places.items()
     ]
     return tuple(sorted(causes, key=lambda c: (-c.status.rank, -len(c.set_in), -c.launches, c.key)))
-
-
-def _cause(finding: Finding) -> tuple[Status, str, str, str]:
-    return finding.status, finding.code, finding.key, finding.reason
 
 
 _Key = TypeVar("_Key", bound=Hashable)

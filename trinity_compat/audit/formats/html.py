@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,34 +84,25 @@ def _verdict(summary: AuditSummary) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Warning:
-    """All warnings of one code: the most frequent wording, and the ``others`` with their places."""
+def _warnings(summary: AuditSummary) -> Iterator[dict[str, object]]:
+    """Yield the warnings of each code; codes with a hint come first.
 
-    code: str
-    title: str
-    hint: str
-    message: str
-    others: dict[str, tuple[str, ...]]
-    places: tuple[str, ...]
-
-
-def _warnings(summary: AuditSummary) -> Iterator[_Warning]:
-    """Yield one entry per code; those with a hint come first."""
+    ``message`` is the most frequent wording; ``others`` are the other ones with their places.
+    """
     by_code: dict[str, dict[str, tuple[str, ...]]] = {}
     for (code, message), places in summary.warnings.items():
         by_code.setdefault(code, {})[message] = places
     for code in sorted(by_code, key=lambda code: not codes().get(code, {}).get("hint")):
         about = codes().get(code, {})
         first, *others = by_code[code]
-        yield _Warning(
-            code,
-            about.get("title", ""),
-            about.get("hint", "").replace("`", ""),
-            first,
-            {message: by_code[code][message] for message in others},
-            tuple(dict.fromkeys(place for places in by_code[code].values() for place in places)),
-        )
+        yield {
+            "code": code,
+            "title": about.get("title", ""),
+            "hint": about.get("hint", "").replace("`", ""),
+            "message": first,
+            "others": {message: by_code[code][message] for message in others},
+            "places": tuple(dict.fromkeys(place for places in by_code[code].values() for place in places)),
+        }
 
 
 def _unchanged(launch: LaunchAudit) -> list[Finding]:
