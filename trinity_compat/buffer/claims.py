@@ -47,12 +47,6 @@ def may_succeed(conn: sa.Connection, request: ClaimRequest, *, now: float) -> bo
     return conn.execute(query(queries.READY_UPTO), bind).scalar_one() >= request.count
 
 
-def has_stale(conn: sa.Connection, *, kind: str, min_version: int) -> bool:
-    """Check for ready groups that ``drop_stale`` would drop."""
-    bind = {"kind": kind, "min_version": min_version}
-    return conn.execute(query(queries.ANY_STALE), bind).first() is not None
-
-
 def take(conn: sa.Connection, request: ClaimRequest, *, dialect: str, history: int, now: float) -> Claim:
     """Lease ``request.count`` groups. Raises TooFewGroups."""
     token = conn.execute(query(queries.CLAIM_OF_REQUEST), {"request": request.request}).scalar_one_or_none()

@@ -167,18 +167,17 @@ def assemble(
     members: dict[int, list[Experience]] = {}
     for row in experiences:
         members.setdefault(row[0], []).append(decode(row))
-    return tuple(_group(row, tuple(members.get(row[0], ()))) for row in groups)
-
-
-def _group(row: Row, experiences: tuple[Experience, ...]) -> Group:
-    return Group(
-        group_id=row[0],
-        key=row[1],
-        task_no=row[2],
-        task=typed_json.loads(row[3]),
-        explorer_step=row[4],
-        kind=row[5],
-        priority=row[6],
-        uses=row[7],
-        experiences=experiences,
+    return tuple(
+        Group(
+            group_id=row[0],
+            key=row[1],
+            task_no=row[2],
+            task=typed_json.loads(row[3]),
+            explorer_step=row[4],
+            kind=row[5],
+            priority=row[6],
+            uses=row[7],
+            experiences=tuple(members.get(row[0], ())),
+        )
+        for row in groups
     )

@@ -42,11 +42,6 @@ def keep(conn: sa.Connection, holder: LeaseHolder, *, until: float) -> bool:
     return conn.execute(query(queries.KEEP_PLACE), {"token": holder.token, "until": until}).rowcount == 1
 
 
-def places(conn: sa.Connection, *, now: float) -> Mapping[int, bool]:
-    """Places with a holder, and readiness of each."""
-    return ExplorerReadiness.read(conn, now=now).ready
-
-
 @dataclass(frozen=True, slots=True)
 class TaskShare:
     """Leases and live groups that decide which tasks the holder of ``asked`` may take.

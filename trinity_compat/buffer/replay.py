@@ -7,7 +7,6 @@ explorer step, so all groups of a step share one draw of the random part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,12 +48,8 @@ def take(conn: sa.Connection, bind: dict[str, Any], count: int, replay: ReplaySp
     rows = conn.execute(query(queries.REPLAYABLE), bind).all()
     if len(rows) < count:
         return len(rows)
-    ids = _first(rows, count, replay)
-    taken = of_ids(queries.TAKE_CHOSEN.format(skip_locked=skip))
-    return len(conn.execute(taken, {"token": bind["token"], "ids": ids}).all())
-
-
-def _first(rows: Sequence[Sequence[Any]], count: int, replay: ReplaySpec) -> list[int]:
     ids, versions, uses, steps = (np.array([row[at] for row in rows], np.int64) for at in range(4))
     order = np.argsort(-priorities(versions, uses, steps, replay), kind="stable")
-    return [int(each) for each in ids[order[:count]]]
+    chosen = [int(each) for each in ids[order[:count]]]
+    taken = of_ids(queries.TAKE_CHOSEN.format(skip_locked=skip))
+    return len(conn.execute(taken, {"token": bind["token"], "ids": chosen}).all())

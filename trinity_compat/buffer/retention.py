@@ -23,11 +23,9 @@ _PAGES = 512  # of one step of SQLite's vacuum: 4 MB
 ALL_TAKEN = 0  # uses after which a trained group is free: any number
 
 
-# By ``teachers_only``: the groups of which something is dropped. Evaluations ask no teacher.
-_STATEMENTS = {
-    False: (queries.DROPPABLE_USED, queries.DROPPABLE_EVALS, queries.DROPPABLE_DEAD),
-    True: (queries.TEACHERS_OF_USED, queries.TEACHERS_OF_DEAD),
-}
+# The groups of which something is dropped: all content, or teachers' arrays. Evaluations ask no teacher.
+_CONTENT = (queries.DROPPABLE_USED, queries.DROPPABLE_EVALS, queries.DROPPABLE_DEAD)
+_TEACHERS = (queries.TEACHERS_OF_USED, queries.TEACHERS_OF_DEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +63,16 @@ class TextRetention:
         bind = {"above": done, "upto": what.upto, "uses": what.max_uses, "min": what.min_version}
         dropped = sum(
             emptied
-            for statement in _STATEMENTS[what.teachers_only]
-            for emptied in self._batches(statement, bind, until)
+            for statement in (_TEACHERS if what.teachers_only else _CONTENT)
+            for emptied in self._batches(statement, bind, until, teachers_only=what.teachers_only)
         )
         if what.max_uses == ALL_TAKEN and not until():
             self._done[what.teachers_only] = max(done, what.upto)
         return dropped
 
-    def _batches(self, statement: str, bind: dict[str, int], until: Callable[[], bool]) -> Iterator[int]:
-        teachers_only = statement in _STATEMENTS[True]
+    def _batches(
+        self, statement: str, bind: dict[str, int], until: Callable[[], bool], *, teachers_only: bool
+    ) -> Iterator[int]:
         while not until():
             found, emptied, took = self._db.run(
                 lambda conn: self._batch(conn, statement, bind, teachers_only=teachers_only)
@@ -97,13 +96,13 @@ class TextRetention:
             conn.execute(query(queries.HISTORY + queries.for_update(self._db.dialect)))
         lock = " FOR UPDATE OF g SKIP LOCKED" if self._db.dialect == "postgresql" else ""
         ids = conn.execute(query(statement + lock), {**bind, "count": self._count}).scalars().all()
-        empty = self._drop_teachers if teachers_only else self._empty
-        emptied = empty(conn, ids) if ids else 0
+        emptied = 0
+        if ids and teachers_only:
+            conn.execute(of_ids(queries.NOTE_TEACHERS_DROPPED), {"ids": ids, "now": self._db.now(conn)})
+            emptied = conn.execute(of_ids(queries.DROP_TEACHERS), {"ids": ids}).rowcount
+        elif ids:
+            emptied = self._empty(conn, ids)
         return len(ids), emptied, time.monotonic() - began
-
-    def _drop_teachers(self, conn: sa.Connection, ids: Sequence[int]) -> int:
-        conn.execute(of_ids(queries.NOTE_TEACHERS_DROPPED), {"ids": ids, "now": self._db.now(conn)})
-        return conn.execute(of_ids(queries.DROP_TEACHERS), {"ids": ids}).rowcount
 
     def _empty(self, conn: sa.Connection, ids: Sequence[int]) -> int:
         conn.execute(of_ids(queries.NOTE_DROPPED), {"ids": ids, "now": self._db.now(conn)})

@@ -31,6 +31,7 @@ from trinity_compat.buffer import stream_position as positions
 from trinity_compat.buffer.database import RETRY_S, Database
 from trinity_compat.buffer.errors import HistoryChanged
 from trinity_compat.buffer.groups import Row
+from trinity_compat.buffer.lease_watermark import ExplorerReadiness
 from trinity_compat.buffer.model import (
     BufferState,
     Claim,
@@ -111,7 +112,9 @@ class Buffer:
         attempt = uuid.uuid4().hex
         request = claims.ClaimRequest(attempt, count, owner, step, kind, min_version, lease_s, replay)
         if min_version is not None:
-            self._drop_stale(kind, min_version)
+            stale = {"kind": kind, "min_version": min_version}
+            if self._rows(queries.ANY_STALE, stale):
+                self._db.run(lambda conn: claims.drop_stale(conn, kind=kind, min_version=min_version))
         if not self._read(lambda conn: claims.may_succeed(conn, request, now=self._now(conn))):
             return None
 
@@ -125,10 +128,6 @@ class Buffer:
             return None
         point("after claim")
         return claim
-
-    def _drop_stale(self, kind: str, min_version: int) -> None:
-        if self._read(lambda conn: claims.has_stale(conn, kind=kind, min_version=min_version)):
-            self._db.run(lambda conn: claims.drop_stale(conn, kind=kind, min_version=min_version))
 
     def renew(self, claim: Claim, *, lease_s: float = 60.0) -> None:
         """Prolong the lease, also a lapsed one whose groups were not claimed again. Raises ClaimLost."""
@@ -229,7 +228,7 @@ class Buffer:
 
     def places(self) -> Mapping[int, bool]:
         """Places with a holder, and readiness of each."""
-        return self._read(lambda conn: leases.places(conn, now=self._now(conn)))
+        return self._read(lambda conn: ExplorerReadiness.read(conn, now=self._now(conn))).ready
 
     def free_tasks(self, request: TaskQuery, *, limit: int) -> list[int]:
         """The first tasks that the holder may take, in order."""
@@ -396,7 +395,10 @@ class Buffer:
         def work(conn: sa.Connection) -> list[Participant]:
             bind = {"history": self._history(conn), "now": self._now(conn)}
             rows: Iterable[Row] = conn.execute(query(queries.PARTICIPANTS), bind)
-            return [_participant(row) for row in rows]
+            return [
+                Participant(role, name, pid, host, state, age_s, typed_json.loads(detail), beat_at)
+                for role, name, pid, host, state, age_s, detail, beat_at in rows
+            ]
 
         return self._db.run(work, write=writable)
 
@@ -498,11 +500,6 @@ class Buffer:
     def _lock_history(self, conn: sa.Connection, lock: Callable[[str], str]) -> int:
         """Id of the current history, which does not change until this transaction ends."""
         return int(conn.execute(query(queries.HISTORY + lock(self._db.dialect))).scalar_one())
-
-
-def _participant(row: Row) -> Participant:
-    role, name, pid, host, state, age_s, detail, beat_at = row
-    return Participant(role, name, pid, host, state, age_s, typed_json.loads(detail), beat_at)
 
 
 def open_buffer(

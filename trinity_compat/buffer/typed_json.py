@@ -40,7 +40,6 @@ _TORCH = (
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
-_MOST_DIGITS = 4000  # Python refuses to read and write longer integers in decimal (4,300 by default)
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -96,6 +95,7 @@ def tagged(value: Any, depth: int = 0) -> Any:
     if value is None or kind is str or kind is bool:
         return value
     if kind is int:
+        # Python refuses to read and write integers of more than 4,300 digits in decimal.
         return value if value.bit_length() < 13000 else _tag("int", hex(value))
     if kind is float:
         return value if math.isfinite(value) else {FLOAT: str(value)}

@@ -38,8 +38,12 @@ def required_version(sync: SyncSpec, step: int) -> int | None:
     """Return the version that explorer step ``step`` (from 1) has to use; None: the newest one."""
     if sync.style != "fixed":
         return None
-    synced = (step - 1 - sync.offset) // explorer_interval(sync) * explorer_interval(sync)
-    return max(0, synced // trainer_interval(sync) * trainer_interval(sync))
+    return max(0, steps_at_sync(sync, step) // trainer_interval(sync) * trainer_interval(sync))
+
+
+def steps_at_sync(sync: SyncSpec, step: int) -> int:
+    """Return the explorer steps, without the offset, that were done at the last sync before ``step``."""
+    return (step - 1 - sync.offset) // explorer_interval(sync) * explorer_interval(sync)
 
 
 def requests_weights(sync: SyncSpec, step: int) -> bool:

@@ -19,7 +19,7 @@ from trinity_compat.buffer.stream_position import ADOPTED
 from trinity_compat.explorer.data.taskset_order import TasksetOrder
 from trinity_compat.explorer.scheduling.filtering import FilterDraw
 from trinity_compat.job.run_spec import SyncSpec
-from trinity_compat.synchronizer.policy import explorer_interval
+from trinity_compat.synchronizer.policy import steps_at_sync
 
 _log = logging.getLogger(__name__)
 
@@ -79,9 +79,8 @@ def last_known_step(sync: SyncSpec, step: int) -> int:
     """
     if sync.style == "fully_async":
         return step - 1
-    interval = explorer_interval(sync)
-    synced = (step - 1 - sync.offset) // interval
-    return sync.offset + synced * interval if synced > 0 else 0
+    done = steps_at_sync(sync, step)
+    return sync.offset + done if done > 0 else 0
 
 
 def _key(step: int) -> str:
