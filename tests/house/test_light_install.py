@@ -10,7 +10,7 @@ import yaml
 from command_paths import commands
 
 from trinity_compat.common.nested import put
-from trinity_compat.trinity.pipelines.registry import OPERATORS
+from trinity_compat.trinity.pipelines.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from operator_cases import CASES, experiences, told
 
-from trinity_compat.trinity.pipelines.registry import OPERATORS
+from trinity_compat.trinity.pipelines.operators import OPERATORS
 from trinity_compat.trinity.workflows.trinity_stubs.experience import EID, Experience
 
 RECORDED = json.loads((Path(__file__).parent / "operators.json").read_text())

@@ -15,7 +15,7 @@ from trinity_compat.job.served_models import ServedModel, configurations, served
 from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.plan.workflows import longest_response
-from trinity_compat.trinity.workflows import upstream
+from trinity_compat.trinity.workflows import registry
 from trinity_compat.trinity.workflows.run_rows import Limits
 from trinity_compat.trinity.workflows.tasksets import Taskset, referred
 
@@ -358,7 +358,7 @@ def test_a_workflow_of_trinity_s_own_names_the_packages_that_it_lacks(workflow, 
 
 
 def test_beside_trinity_rft_the_environment_s_package_is_still_asked_for(monkeypatch):
-    monkeypatch.setattr(upstream.optional_packages, "version", lambda package: "0.6.0")
+    monkeypatch.setattr(registry.optional_packages, "version", lambda package: "0.6.0")
     made = planned(default_workflow_type="math_rm_workflow", default_reward_fn_type=None)
     assert value_at(made.spec.verl, "data.workflows.train/0.plugin") is True
     with pytest.raises(UserError, match="for which gymnasium would"):
@@ -367,7 +367,7 @@ def test_beside_trinity_rft_the_environment_s_package_is_still_asked_for(monkeyp
 
 @pytest.mark.parametrize(("installed", "runs"), [(None, False), ("0.6.0", False), ("0.9.0", True)])
 def test_a_name_that_no_release_known_here_has_may_be_a_newer_one_s(monkeypatch, installed, runs):
-    monkeypatch.setattr(upstream.optional_packages, "version", lambda package: installed)
+    monkeypatch.setattr(registry.optional_packages, "version", lambda package: installed)
     for field, name in (("default_workflow_type", "cod_workflow"), ("default_reward_fn_type", "rlcr_reward")):
         if runs:
             planned(**{field: name})
@@ -378,7 +378,7 @@ def test_a_name_that_no_release_known_here_has_may_be_a_newer_one_s(monkeypatch,
 
 
 def test_a_class_by_its_path_is_trinity_rft_s_to_find(monkeypatch):
-    monkeypatch.setattr(upstream.optional_packages, "version", lambda package: "0.6.0")
+    monkeypatch.setattr(registry.optional_packages, "version", lambda package: "0.6.0")
     made = planned(default_workflow_type="mine.workflows.Mine", default_reward_fn_type=None)
     assert value_at(made.spec.verl, "data.workflows.train/0.workflow") == "mine.workflows.Mine"
 
@@ -403,14 +403,14 @@ def test_a_class_by_its_path_is_trinity_rft_s_to_find(monkeypatch):
 )
 @pytest.mark.parametrize("installed", ["0.6.0", None])
 def test_a_class_whose_first_task_must_fail_is_refused(monkeypatch, workflow, message, hint, installed):
-    monkeypatch.setattr(upstream.optional_packages, "version", lambda package: installed)
+    monkeypatch.setattr(registry.optional_packages, "version", lambda package: installed)
     with pytest.raises(UserError, match=message) as refused:
         planned(default_workflow_type=workflow, default_reward_fn_type=None)
     assert hint in refused.value.hint
 
 
 def test_what_makes_a_failing_class_s_rows_lets_it_run(monkeypatch):
-    monkeypatch.setattr(upstream.optional_packages, "version", lambda package: "0.6.0")
+    monkeypatch.setattr(registry.optional_packages, "version", lambda package: "0.6.0")
     planned(default_eval_workflow_type="math_eval_workflow")
     config = yaml.safe_load(YAML.read_text())
     put(config, f"{INPUT}.default_workflow_type", "math_trainable_ruler_workflow")

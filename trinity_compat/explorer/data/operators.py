@@ -10,7 +10,7 @@ from typing import Any
 from trinity_compat.common.nested import value_at
 from trinity_compat.explorer.data.tasks import TaskStream
 from trinity_compat.trinity.pipelines import SECTION
-from trinity_compat.trinity.pipelines.registry import OPERATORS
+from trinity_compat.trinity.pipelines.operators import OPERATORS
 from trinity_compat.trinity.pipelines.runner import OperatorPipeline
 from trinity_compat.trinity.workflows import plugins, trinity_stubs
 from trinity_compat.trinity.workflows.auxiliary import clients_of

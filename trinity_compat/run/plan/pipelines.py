@@ -16,7 +16,7 @@ from trinity_compat.translate.selectors import BY_DIFFICULTY
 from trinity_compat.trinity.config.read_tracking import plain
 from trinity_compat.trinity.pipelines import DATA_JUICER, SECTION
 from trinity_compat.trinity.pipelines.juicer import SECTION as TASK_SECTION
-from trinity_compat.trinity.pipelines.registry import check
+from trinity_compat.trinity.pipelines.operators import check
 from trinity_compat.trinity.workflows.plugins import registered_in
 
 OPERATORS = "data_processor.experience_pipeline.operators"

@@ -17,9 +17,8 @@ from trinity_compat.translate.verl_names import ESTIMATORS, LOGGERS, POLICY_LOSS
 from trinity_compat.trinity.algorithms.model import CLASSES, FUNCTIONS, PREFIX
 from trinity_compat.trinity.pipelines import DATA_JUICER
 from trinity_compat.trinity.pipelines import SECTION as PIPELINE
-from trinity_compat.trinity.pipelines.registry import OPERATORS
-from trinity_compat.trinity.workflows import upstream
-from trinity_compat.trinity.workflows.registry import PROGRAM, REWARDS, VERL, WORKFLOWS
+from trinity_compat.trinity.pipelines.operators import OPERATORS
+from trinity_compat.trinity.workflows.registry import PROGRAM, REWARDS, VERL, WORKFLOWS, upstream_names
 from trinity_compat.trinity.workflows.tasksets import SECTION as TASKSETS
 
 _LOSS = "actor_rollout_ref.actor.policy_loss"
@@ -30,10 +29,10 @@ _OF_FOLDERS = ("workflow", "reward", "operator")  # kinds that --plugin-dir has 
 
 def built_in(kind: Kind) -> Collection[str]:
     """Return the names of a kind that are trinity-compat's, trinity-rft's or veRL's own."""
-    upstream_names = upstream.names()
+    theirs = upstream_names()
     return {
-        "workflow": {*WORKFLOWS, PROGRAM, VERL, *upstream_names.workflows},
-        "reward": {*REWARDS, REWARD, *upstream_names.rewards},
+        "workflow": {*WORKFLOWS, PROGRAM, VERL, *theirs.workflows},
+        "reward": {*REWARDS, REWARD, *theirs.rewards},
         "operator": {*OPERATORS, DATA_JUICER},
         "advantage": {*FUNCTIONS["advantage_fn"], *ESTIMATORS},
         "policy_loss": {*FUNCTIONS["policy_loss_fn"], *POLICY_LOSSES},

@@ -26,7 +26,6 @@ from trinity_compat.translate.sections.data import REWARD
 from trinity_compat.trinity.algorithms.model import BY_STEP, KINDS, MIX
 from trinity_compat.trinity.algorithms.selection import choose
 from trinity_compat.trinity.config.read_tracking import plain
-from trinity_compat.trinity.workflows import upstream
 from trinity_compat.trinity.workflows.plugins import VARIABLE, check_dotted, folders, registered_in
 from trinity_compat.trinity.workflows.registry import (
     PROGRAM,
@@ -34,8 +33,11 @@ from trinity_compat.trinity.workflows.registry import (
     TAKES_ABOUT,
     VERL,
     WORKFLOWS,
+    check_environment,
     check_reward,
     check_workflow,
+    is_registered,
+    upstream_names,
 )
 from trinity_compat.trinity.workflows.run_rows import TRUNCATED_ROWS, Limits, Parting
 from trinity_compat.trinity.workflows.tasksets import LIMIT_S, SECTION, Taskset, have_classes, reference
@@ -383,13 +385,13 @@ def _checked(named: _Named, registered: Set[str], cwd: Path) -> str:
 
 def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
     """A dotted path is a class that the workflow's own process imports, as upstream does."""
-    upstream_names, ours = upstream.names(), registered | {PROGRAM, *WORKFLOWS}
+    theirs, ours = upstream_names(), registered | {PROGRAM, *WORKFLOWS}
     workflow, reward = str(named.workflow), named.reward
     where = f"{named.place}.{_WORKFLOW}"
     if (
-        workflow not in ours | set(upstream_names.workflows)
+        workflow not in ours | set(theirs.workflows)
         and not plugin_packages.find("workflow", workflow)
-        and not upstream.is_registered(workflow, ())
+        and not is_registered(workflow, ())
         and not check_dotted(workflow, where, cwd)
     ):
         check_workflow(workflow, where, sorted(registered))
@@ -398,13 +400,13 @@ def _check_known(named: _Named, registered: Set[str], cwd: Path) -> None:
         reward
         and reward not in registered
         and not plugin_packages.find("reward", reward)
-        and not upstream.is_registered(reward, upstream_names.rewards)
+        and not is_registered(reward, theirs.rewards)
         and not check_dotted(reward, of_reward, cwd)
     ):
         check_reward(reward, of_reward, sorted(registered))
     # After the names: no package helps against an unknown one.
-    if workflow in set(upstream_names.workflows) - ours:
-        upstream.check_environment(workflow, where)
+    if workflow in set(theirs.workflows) - ours:
+        check_environment(workflow, where)
 
 
 def _needed(trinity: Tree, path: str) -> object:

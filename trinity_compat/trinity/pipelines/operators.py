@@ -10,8 +10,13 @@ numpy is imported where it is used: a dry run, which checks names and arguments,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
+
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.suggestions import nearest, question
+from trinity_compat.trinity.pipelines import DATA_JUICER
 
 SELECTOR_METRIC = "selector_metric"  # trinity/common/constants.py
 FAILED = (
@@ -217,3 +222,53 @@ def _selection(rates: Any) -> dict[str, float]:
         ">1_16_ratio": rates > low,
     }
     return {f"selection/{name}": float(found.mean()) for name, found in parts.items()} if len(rates) else {}
+
+
+OPERATORS: Mapping[str, type] = {
+    "reward_filter": RewardFilter,
+    "reward_std_filter": RewardStdFilter,
+    "dapo_dynamic_sampling": DapoDynamicSampling,
+    "mask_response_truncated": MaskResponseTruncated,
+    "reward_shaping_mapper": RewardShapingMapper,
+    "pass_rate_calculator": PassRateCalculator,
+    "invalid_reward_filter": InvalidRewardFilter,
+}
+
+
+def check(name: object, arguments: object, where: str, registered: Set[str]) -> None:
+    """Raise UserError for an unknown operator, with the nearest name, or for unknown arguments.
+
+    ``registered``: operators of plugins, whose arguments are not checked.
+    """
+    if not isinstance(arguments, Mapping):
+        raise UserError(f"{where}.args is {arguments!r}, it should be a section")
+    if name in registered or name == DATA_JUICER:  # whose arguments run/plan/pipelines.py checks
+        return
+    if not isinstance(name, str) or name not in OPERATORS:
+        known = (*OPERATORS, DATA_JUICER)
+        one_of = f"write one of {', '.join(known)}, or name the folder of your own with --plugin-dir"
+        hint = question(nearest(str(name), (*sorted(registered), *known))) or one_of
+        raise UserError(f"{where}.name={name}: no operator of that name runs here", hint=hint)
+    try:
+        inspect.signature(OPERATORS[name]).bind(**arguments)
+    except TypeError as error:
+        raise UserError(f"{where}.args of {name}: {error}") from error
+    _check_values(arguments, where)
+
+
+def _check_values(arguments: Mapping[str, Any], where: str) -> None:
+    for key in ("threshold", "correct_threshold"):
+        _check_number(arguments.get(key, 0.0), f"{where}.args.{key}")
+    rules = arguments.get("reward_shaping_configs") or []
+    if not isinstance(rules, list) or not all(isinstance(rule, Mapping) for rule in rules):
+        raise UserError(f"{where}.args.reward_shaping_configs is {rules!r}: write a list of sections")
+    for number, rule in enumerate(rules):
+        place = f"{where}.args.reward_shaping_configs.{number}"
+        _check_number(rule.get("weight", 1.0), f"{place}.weight")
+        if rule.get("op_type", "ADD") not in SHAPES:
+            raise UserError(f"{place}.op_type={rule['op_type']}: write one of {', '.join(SHAPES)}")
+
+
+def _check_number(value: object, where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{where} is {value!r}: write a number")

@@ -25,8 +25,7 @@ from trinity_compat.common.errors import RunError
 from trinity_compat.job.answer_info import OF_RUN, other_task
 from trinity_compat.trinity.pipelines import DATA_JUICER
 from trinity_compat.trinity.pipelines.juicer.experiences import DataJuicer
-from trinity_compat.trinity.pipelines.operators import SELECTOR_METRIC
-from trinity_compat.trinity.pipelines.registry import OPERATORS
+from trinity_compat.trinity.pipelines.operators import OPERATORS, SELECTOR_METRIC
 
 LIMIT_S = 1800.0  # for one operator on one batch: one that hangs must not hold the run for ever
 DROPPED_BY = "dropped_by"  # in the info of a dropped answer: the operator's name

@@ -1,17 +1,25 @@
-"""The workflows and rewards that run here, by the names that Trinity registers them under."""
+"""The workflows and rewards that run here, by the names that Trinity registers them under.
+
+Those of trinity-rft itself run if it is installed; else the missing package is named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Protocol
 
+from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TRINITY
+from trinity_compat.common.resources import data_path
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.trinity.workflows import prompts
 from trinity_compat.trinity.workflows.prompts import Ask
-from trinity_compat.trinity.workflows.upstream import names
 
 VERL = "verl_workflow"  # veRL's own agent loops and scoring: trinity_compat/plugins/upstream
 
@@ -32,7 +40,7 @@ _REWARDS = "trinity_compat.trinity.workflows.rewards"
 REWARDS: Mapping[str, str] = {
     "math_reward": f"{_REWARDS}.accuracy:MathReward",
     "math_boxed_reward": f"{_REWARDS}.boxed:MathBoxedReward",
-    "format_reward": f"{_REWARDS}.format:FormatReward",
+    "format_reward": f"{_REWARDS}.accuracy:FormatReward",
     "countdown_reward": f"{_REWARDS}.countdown:CountdownReward",
     "accuracy_reward": f"{_REWARDS}.accuracy:AccuracyReward",
     "math_dapo_reward": f"{_REWARDS}.dapo:MathDapoReward",
@@ -65,7 +73,7 @@ def check_workflow(name: str, where: str, of_plugins: Collection[str] = ()) -> A
     if name not in WORKFLOWS:
         raise UserError(
             f"{where}={name}: no workflow of that name runs here",
-            hint=_known(name, [*WORKFLOWS, PROGRAM], [*of_plugins, *names().workflows]),
+            hint=_known(name, [*WORKFLOWS, PROGRAM], [*of_plugins, *upstream_names().workflows]),
         )
     return WORKFLOWS[name]
 
@@ -85,3 +93,57 @@ def _known(name: str, known: Collection[str], theirs: Collection[str]) -> str:
         f"neither trinity-rft {TRINITY} nor a plugin of this run has it: it may be another release's, or a"
         f" plugin's (--plugin-dir DIR); else write one of {', '.join(known)}"
     )
+
+
+# -- trinity-rft's own ----------------------------------------------------------------------------
+
+PACKAGE = "trinity-rft"
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamNames:
+    """Names registered by trinity-rft 0.6.0.
+
+    ``workflows``: name → modules of its environment, which are not dependencies of the package.
+    """
+
+    workflows: Mapping[str, Sequence[str]]
+    rewards: Sequence[str]
+
+
+@cache
+def upstream_names() -> UpstreamNames:
+    """Return trinity-rft's names; scripts/make_workflow_names.py writes them."""
+    return UpstreamNames(
+        **json.loads(data_path("translators/workflows/names.json").read_text(encoding="utf-8"))
+    )
+
+
+def is_registered(name: str, known: Sequence[str] | Mapping[str, object]) -> bool:
+    """Return whether an installed trinity-rft has a workflow or reward of that name or dotted path.
+
+    ``known``: names of the release that was read; another release may have any.
+    """
+    installed = optional_packages.version(PACKAGE)
+    return installed is not None and (name in known or "." in name or installed != TRINITY)
+
+
+def check_environment(name: str, where: str) -> None:
+    """Raise UserError for a workflow of trinity-rft's whose packages are not installed, naming them."""
+    modules = [module for module in upstream_names().workflows.get(name, ()) if not find_spec(module)]
+    if optional_packages.version(PACKAGE) is None:
+        modules = [PACKAGE, *modules]
+    if modules:
+        raise UserError(
+            f"{where}={name}: trinity-rft's own workflow, for which {', '.join(modules)} would have to be"
+            " installed here",
+            hint=_install(modules),
+        )
+
+
+def _install(missing: Sequence[str]) -> str:
+    theirs = [module for module in missing if module != PACKAGE]
+    steps = [f"pip install --no-deps {PACKAGE}=={TRINITY}"] if PACKAGE in missing else []
+    if theirs:
+        steps.append(f"the packages of its environment: {', '.join(theirs)}")
+    return f"{', and '.join(steps)} (docs/workflows.md)"

@@ -1,4 +1,4 @@
-"""``accuracy_reward`` and ``math_reward``: answers compared as mathematics, by math_verify.
+"""``accuracy_reward`` and ``math_reward``, by math_verify, and ``format_reward``, in math_reward too.
 
 No time limit here: a scorer's is that of every reward function. math_verify's own needs SIGALRM, which only a
 main thread has, so it is off.
@@ -9,9 +9,24 @@ from __future__ import annotations
 import re
 
 from trinity_compat.common import optional_packages
-from trinity_compat.trinity.workflows.rewards.format import ONE_EACH, FormatReward
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>")  # on one line
+_BLOCKS = r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$"
+ONE_EACH = r".*?<think>.*?</think>\s*<answer>.*?</answer>\s*$"  # math_reward's
+
+
+class FormatReward:
+    """0.1 for an answer that ``pattern`` matches from its beginning, else -0.1.
+
+    Dots match newlines, ``^`` and ``$`` at every line.
+    """
+
+    def __init__(self, pattern: str | None = None) -> None:
+        self._pattern = re.compile(pattern or _BLOCKS, re.DOTALL | re.MULTILINE)
+
+    def __call__(self, response: str, truth: str = "", **about: object) -> dict[str, float]:
+        """Score a response."""
+        return {"format_score": 0.1 if self._pattern.match(response) else -0.1}
 
 
 class AccuracyReward:

@@ -23,22 +23,18 @@ class EID:
 
     @property
     def tid(self) -> str:
-        """Identity of the task, shared by all its answers."""
         return f"{self.batch}/{self.task}"
 
     @property
     def rid(self) -> str:
-        """Identity of the run, shared by all its steps."""
         return f"{self.tid}/{self.run}"
 
     @property
     def sid(self) -> str:
-        """Identity of a task's step, shared by all its runs."""
         return f"{self.tid}/{self.step}"
 
     @property
     def uid(self) -> str:
-        """Identity of this experience alone."""
         return f"{self.rid}/{self.step}/{self.suffix}"
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from trinity_compat.trinity.pipelines import registry
+from trinity_compat.trinity.pipelines.operators import OPERATORS
 from trinity_compat.trinity.workflows.trinity_stubs.base import Registry
 
 
@@ -27,7 +27,6 @@ class ExperienceOperatorV1(ABC):
     auxiliary_models: Mapping[str | int, list[Any]]
 
     def set_auxiliary_model(self, auxiliary_models: Mapping[str | int, list[Any]] | None = None) -> None:
-        """openai.AsyncOpenAI clients by the model's name, else its place."""
         self.auxiliary_models = auxiliary_models or {}
 
     async def prepare(self) -> None:  # noqa: B027
@@ -43,5 +42,5 @@ class ExperienceOperatorV1(ABC):
 
 EXPERIENCE_OPERATORS = Registry("experience_operators")
 
-for _name, _operator in registry.OPERATORS.items():
+for _name, _operator in OPERATORS.items():
     EXPERIENCE_OPERATORS.register_module(_name, type(_operator.__name__, (_operator, ExperienceOperator), {}))

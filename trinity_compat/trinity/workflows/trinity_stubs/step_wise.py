@@ -26,7 +26,6 @@ class _Steps(Workflow):
         self.client = model.get_openai_client() if use_openai_client else None
 
     def _steps(self) -> Iterator[list[Any]]:
-        """Each step's experiences, as the steps are taken."""
         for number in range(self.max_step_num):
             goes_on = self.step(step_num=number)
             yield self._of_step(number)
@@ -47,16 +46,13 @@ class _Steps(Workflow):
         return made
 
     def step(self, step_num: int) -> bool:
-        """Return whether to continue."""
         raise NotImplementedError
 
     async def step_async(self, step_num: int) -> bool:
-        """Return whether to continue."""
         raise NotImplementedError
 
     @property
     def max_step_num(self) -> int:
-        """Steps at most."""
         raise NotImplementedError
 
 
@@ -64,14 +60,12 @@ class StepWiseRewardWorkflow(_Steps):
     """``reward`` is that of one step's experiences."""
 
     def run(self) -> list[Any]:
-        """Run the task; returns its experiences."""
         experiences: list[Any] = []
         for number, made in enumerate(self._steps()):
             experiences += _rewarded(made, self.reward(made, step_num=number))
         return experiences
 
     def reward(self, exps: list[Any], step_num: int) -> float:
-        """Reward of one step."""
         raise NotImplementedError
 
 
@@ -81,7 +75,6 @@ class AsyncStepWiseRewardWorkflow(StepWiseRewardWorkflow):
     is_async = True
 
     async def run_async(self) -> list[Any]:
-        """Run the task; returns its experiences."""
         experiences: list[Any] = []
         number = 0
         async for made in self._steps_async():
@@ -90,7 +83,6 @@ class AsyncStepWiseRewardWorkflow(StepWiseRewardWorkflow):
         return experiences
 
     async def reward_async(self, exps: list[Any], step_num: int) -> float:
-        """Reward of one step."""
         raise NotImplementedError
 
 
@@ -98,13 +90,11 @@ class RewardPropagationWorkflow(_Steps):
     """``reward`` is every step's."""
 
     def run(self) -> list[Any]:
-        """Run the task; returns its experiences."""
         parts = list(self._steps())
         experiences = [experience for part in parts for experience in part]
         return _counted(_rewarded(experiences, self.reward(experiences)), len(parts))
 
     def reward(self, exps: list[Any]) -> float:
-        """Reward of all steps."""
         raise NotImplementedError
 
 
@@ -114,13 +104,11 @@ class AsyncRewardPropagationWorkflow(RewardPropagationWorkflow):
     is_async = True
 
     async def run_async(self) -> list[Any]:
-        """Run the task; returns its experiences."""
         parts = [part async for part in self._steps_async()]
         experiences = [experience for part in parts for experience in part]
         return _counted(_rewarded(experiences, await self.reward_async(experiences)), len(parts))
 
     async def reward_async(self, exps: list[Any]) -> float:
-        """Reward of all steps."""
         raise NotImplementedError
 
 

@@ -37,7 +37,6 @@ class Task:
     index: dict[str, Any] = field(default_factory=dict)
 
     def to_workflow(self, model: Any, auxiliary_models: list[Any] | None = None) -> Any:
-        """The workflow of this task."""
         return self.workflow(model=model, task=self, auxiliary_models=auxiliary_models)
 
     @property
@@ -51,7 +50,6 @@ class Task:
         return self.raw_task.get(self.format_args.response_key)
 
     def to_dict(self) -> dict[str, Any]:
-        """The row."""
         return self.raw_task
 
 
@@ -80,19 +78,15 @@ class Workflow:
     asynchronous = property(lambda self: type(self).is_async)
 
     def reset(self, task: Task) -> None:
-        """Take another task."""
         raise NotImplementedError
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
-        """Set the number of answers of the next run."""
         raise NotImplementedError
 
     def run(self) -> list[Experience]:
-        """The experiences, each with its reward."""
         raise NotImplementedError
 
     async def run_async(self) -> list[Experience]:
-        """Run the task like ``run``."""
         raise NotImplementedError
 
 
@@ -100,7 +94,6 @@ class MultiTurnWorkflow(Workflow):
     """Turns that become one experience each run."""
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
-        """Set the number of answers and the number of the first run."""
         self.repeat_times, self.run_id_base = repeat_times, run_id_base
 
     def process_messages_to_experience(
@@ -113,7 +106,6 @@ class MultiTurnWorkflow(Workflow):
     async def process_messages_to_experience_async(
         self, messages: list[Any], reward: float, info: Any = None, truncate_status: str | None = None
     ) -> Experience:
-        """Process like ``process_messages_to_experience``."""
         made = await self.model.convert_messages_to_experience_async(messages)
         return self._rewarded(made, reward, dict(info or {}), truncate_status)
 
@@ -137,7 +129,6 @@ class BaseSimpleWorkflow(Workflow):
         super().__init__(task=task, model=model, auxiliary_models=auxiliary_models)
 
     def reset(self, task: Task) -> None:
-        """Prepare for another task."""
         self.task = task
         self.format_args, self.reward_fn_args = task.format_args, task.reward_fn_args
         self.system_prompt, self.reply_prefix = task.format_args.system_prompt, task.format_args.reply_prefix
@@ -149,17 +140,14 @@ class BaseSimpleWorkflow(Workflow):
         self.reward_fn = reward(**self.reward_fn_args)
 
     def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
-        """Set the number of answers and the number of the first run."""
         self.repeat_times, self.run_id_base = repeat_times, run_id_base
         self.task.rollout_args.n = repeat_times
 
     @property
     def rollout_args(self) -> dict[str, Any]:
-        """Sampling arguments."""
         return asdict(self.task.rollout_args)
 
     def format_messages(self) -> list[dict[str, str]]:
-        """Messages of the prompt."""
         fields = {"system_prompt": self.system_prompt, "reply_prefix": self.reply_prefix}
         maths = self.task.reward_fn in (None, REWARD_FUNCTIONS.get("math_reward"))
         reward = "math_reward" if maths else "of its own"
@@ -181,7 +169,6 @@ class SimpleWorkflow(BaseSimpleWorkflow):
     can_reset = can_repeat = True
 
     def run(self) -> list[Any]:
-        """Run the task; returns its experiences."""
         return self._scored(self.model.chat(self.format_messages(), **self.rollout_args))
 
 
@@ -191,7 +178,6 @@ class AsyncSimpleWorkflow(BaseSimpleWorkflow):
     is_async = True
 
     async def run_async(self) -> list[Any]:
-        """Run the task; returns its experiences."""
         return self._scored(await self.model.chat_async(self.format_messages(), **self.rollout_args))
 
 
