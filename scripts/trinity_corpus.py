@@ -188,7 +188,7 @@ def differing(
     made: RunPlan, source: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
     """Path → (ours, theirs) of what both sides say and not alike."""
-    full = plain(in_full(environment.filled(source, os.environ), None).config)
+    full = plain(in_full(environment.filled(source, os.environ)).config)
     for path, value in values_of(full).items():
         there = theirs["config"].get(path, value)
         if not alike(value, there) and not any(fnmatchcase(path, each) for each in _THEIRS):

@@ -55,10 +55,8 @@ def test_an_algorithm_that_is_not_named_is_trinity_s():
     )
 
 
-def test_the_older_release_has_defaults_of_its_own():
+def test_the_critic_has_trinity_rft_s_defaults():
     ppo = {"algorithm": {"algorithm_type": "ppo"}}
-    assert verl(f"{ACTOR}.strategy", ppo, target="0.4.1") == "fsdp"
-    assert verl("critic.optim.lr", ppo, target="0.4.1") == 1e-6
     assert verl("critic.optim.lr", ppo) == 1e-5
     assert verl("critic.shuffle", ppo) is True
 
@@ -66,7 +64,6 @@ def test_the_older_release_has_defaults_of_its_own():
 def test_a_style_by_its_name_in_the_older_release_is_the_same_style():
     made = planned({"synchronizer": {"sync_style": "dynamic_by_trainer"}})
     assert made.spec.sync.style == "trainer_driven"
-    assert verl(f"{ACTOR}.strategy", {"synchronizer": {"sync_style": "dynamic_by_trainer"}}) == "fsdp"
 
 
 def test_gpus_that_the_file_leaves_open_are_the_machine_s(monkeypatch):
@@ -220,11 +217,11 @@ def test_engines_that_a_cpu_has_no_gpus_for_are_said_in_a_line():
         assert not any("1 engine for generation" in note for note in made.notes)
 
 
-@pytest.mark.parametrize(("target", "strategy"), [("0.6.0", "fsdp2"), ("0.4.1", "fsdp")])
-def test_ppo_s_critic_has_the_trainer_s_strategy_and_tokens(target, strategy):
+@pytest.mark.parametrize("strategy", ["fsdp2", "fsdp"])
+def test_ppo_s_critic_has_the_trainer_s_strategy_and_tokens(strategy):
     ppo = {"algorithm": {"algorithm_type": "ppo"}}
-    told = {name: verl(f"critic.{name}", ppo, target=target) for name in ("strategy", "fsdp.strategy")}
+    given = {**ppo, "trainer": {"trainer_strategy": strategy, "max_token_len_per_gpu": 16384}}
+    told = {name: verl(f"critic.{name}", given) for name in ("strategy", "fsdp.strategy")}
     assert told == {"strategy": strategy, "fsdp.strategy": strategy}
-    given = {**ppo, "trainer": {"max_token_len_per_gpu": 16384}}
     for name in ("ppo", "forward"):
-        assert verl(f"critic.{name}_max_token_len_per_gpu", given, target=target) == 16384
+        assert verl(f"critic.{name}_max_token_len_per_gpu", given) == 16384
