@@ -54,7 +54,7 @@ ENGINES = frozenset({"runtime", "whole", "proof"})
 # Other files: the first pattern that matches says which parts notice a change.
 FILES: tuple[tuple[str, frozenset[str]], ...] = (
     (r"\.ci/landed$", frozenset()),
-    (r"docs/faq\.md", ENGINES),  # tests/faults runs its snippets
+    (r"docs/howto\.md", ENGINES),  # tests/faults runs its snippets
     (
         r"docs/try/|web/|requirements/(pyodide/|debian-web)|scripts/(make_web|make_pyodide|build_web)",
         frozenset({"browser"}),

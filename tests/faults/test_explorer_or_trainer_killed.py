@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from trinity_compat.run.job_dir.export import to_hf
 
-FAQ = Path(__file__).parents[2] / "docs" / "faq.md"
+HOWTO = Path(__file__).parents[2] / "docs" / "howto.md"
 
 
 AGAIN = "started again (0 restarts left)"
@@ -38,7 +38,7 @@ def test_whatever_dies_in_a_job_it_goes_on_where_it_was(run, toy, monkeypatch, c
     whole = to_hf(again.job, step=step, out=again.cwd / "hf", critic=False)
     assert (whole / "model.safetensors").is_file()
     monkeypatch.chdir(again.cwd)
-    the_faq_s_two_snippets_do_what_they_say(again.job, step, toy, whole, capsys)
+    the_two_snippets_of_the_how_tos_do_what_they_say(again.job, step, toy, whole, capsys)
 
 
 @pytest.mark.runtime
@@ -126,9 +126,9 @@ def every_step_is_whole_and_every_task_was_trained_once(one, last):
     )
 
 
-def the_faq_s_two_snippets_do_what_they_say(job, step, toy, whole, capsys):
-    """docs/faq.md: Trinity's own text, its imports apart."""
-    experiences, checkpoint = re.findall(r"```python\n(.*?)```", FAQ.read_text(), re.DOTALL)
+def the_two_snippets_of_the_how_tos_do_what_they_say(job, step, toy, whole, capsys):
+    """docs/howto.md: Trinity's own text, its imports apart."""
+    experiences, checkpoint = re.findall(r"```python\n(.*?)```", HOWTO.read_text(), re.DOTALL)
     path = yaml.safe_load((job / "config" / "trinity.yaml").read_text())["buffer"]["trainer_input"]
     names = {"buffer": SimpleNamespace(trainer_input=SimpleNamespace(experience_buffer=SimpleNamespace()))}
     names["buffer"].trainer_input.experience_buffer.path = path["experience_buffer"]["path"]
