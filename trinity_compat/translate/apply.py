@@ -127,7 +127,10 @@ def _pass(view: LaunchView, draft: Draft, key: str) -> None:
             draft.verdicts.setdefault(key, Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason, "TC082"))
         return
     value = view.text(key)
-    if _says_something(view, takes, key, name, value) and not _null(view, value):
+    # The old trinity-rft types its fields without null; an empty dictionary says nothing in either.
+    if _says_something(view, takes, key, name, value) and not (
+        value == {} or (value is None and view.old_trinity)
+    ):
         _refuse_open_numbers(view, (key,), free=isinstance(value, str))
         draft.put(f"{_TC}.{name}", value, _note(view, (key,), ""), (key,))
 
@@ -145,11 +148,6 @@ def _says_something(view: LaunchView, takes: TrainerConfig, key: str, name: str,
         setting = view.config.settings[key]
         return setting.interpolation is None and value != pinned_defaults(view.config.flavour).get(key, value)
     return bool(value != takes.default(name))
-
-
-def _null(view: LaunchView, value: object) -> bool:
-    """The old trinity-rft types its fields without null; an empty dictionary says nothing in either."""
-    return value == {} or (value is None and view.old_trinity)
 
 
 def _refuse_open_numbers(view: LaunchView, keys: Iterable[str], *, free: bool = False) -> None:

@@ -76,7 +76,9 @@ def explain(name: str, rows: MappingTable) -> str:
     key; a key that the launch adds (``+``) is explained by its rule, which the text says.
     """
     if name in codes():
-        return _code_text(name)
+        entry = codes()[name]
+        hint = f"\n  do:      {entry['hint']}" if entry["hint"] else ""
+        return f"{name} {entry['title']}\n  {entry['text']}{hint}"
     if name in reading_codes():
         return f"{name}\n  {reading_codes()[name]}"
     if re.fullmatch(r"T[CPW]\d+", name):
@@ -169,12 +171,6 @@ def _derived_text(name: str) -> str | None:
             keys = ", ".join(entry["from"]) or "none: it is the same for every launch"
             return f"{name}\n  how:     derived ({entry['by']})\n  from:    {keys}\n  why:     {entry['why']}"
     return None
-
-
-def _code_text(code: str) -> str:
-    entry = codes()[code]
-    hint = f"\n  do:      {entry['hint']}" if entry["hint"] else ""
-    return f"{code} {entry['title']}\n  {entry['text']}{hint}"
 
 
 def _key_lines(key: str, row: MappingRow) -> Iterator[str]:

@@ -147,18 +147,15 @@ class FindingBuilder:
         if row.how in ("keep", "unsupported") and not passes and self._like_upstream(row, key):
             return Status.NO_EFFECT, f"as upstream has it anyway: {row.why}", row.code, None
         if passes and target is None:
-            return self._not_passed(row, key)
+            value = self.view.value(key)
+            if value is None or value == {}:
+                return Status.NO_EFFECT, "null: veRL's own default", row.code, None
+            if key.startswith("critic.") and not self.view.critic:
+                return Status.NO_EFFECT, "there is no critic", "TC022", None
+            return Status.PASSED_THROUGH, f"the same as upstream's own value: {row.why}", row.code, None
         if row.how == "drop" and not passes:
             target = None
         return row.outcome(self.view.options.trinity), row.why, row.code, target
-
-    def _not_passed(self, row: MappingRow, key: str) -> tuple[Status, str, str, str | None]:
-        value = self.view.value(key)
-        if value is None or value == {}:
-            return Status.NO_EFFECT, "null: veRL's own default", row.code, None
-        if key.startswith("critic.") and not self.view.critic:
-            return Status.NO_EFFECT, "there is no critic", "TC022", None
-        return Status.PASSED_THROUGH, f"the same as upstream's own value: {row.why}", row.code, None
 
     def _like_upstream(self, row: MappingRow, key: str) -> bool:
         # What main_ppo of today's veRL doesn't have stands in the launch's own configuration only.

@@ -44,7 +44,9 @@ def minimal(made: Translation) -> Translation:
         if whole.is_kept_by(shorter):
             config = shorter
     kept = {path: note for path, note in made.provenance.items() if value_at(config, path) is not None}
-    return replace(made, config=config, provenance=kept | _carried(made.provenance))
+    # The names of what only our runtime reads hold dots, so that no path leads to them.
+    ours = {path: note for path, note in made.provenance.items() if f".{COMPAT}." in path}
+    return replace(made, config=config, provenance=kept | ours)
 
 
 def _candidates(made: Translation) -> Iterator[str]:
@@ -55,11 +57,6 @@ def _candidates(made: Translation) -> Iterator[str]:
     for listed in (TASKSETS, EVAL_TASKSETS):
         for position, taskset in enumerate(value_at(made.config, listed) or ()):
             yield from (f"{listed}.{position}.{name}" for name, _ in leaves(taskset) if COMPAT not in name)
-
-
-def _carried(provenance: Mapping[str, str]) -> dict[str, str]:
-    """The notes of what only our runtime reads, whose names hold dots."""
-    return {path: note for path, note in provenance.items() if f".{COMPAT}." in path}
 
 
 class _Meaning:

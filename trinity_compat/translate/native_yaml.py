@@ -48,7 +48,12 @@ def settings_by_hand(config: Mapping[str, object]) -> VerlSettings:
     check(reading)
     yield from _tasksets(reading)
     yield from _sampling(reading)
-    yield from _checkpoints(reading)
+    # Trinity always saves at the end.
+    interval = reading.get("trainer.save_interval")
+    yield "trainer.save_freq", interval or NEVER
+    wanted = reading.get("trainer.save_hf_checkpoint")
+    if wanted == "always" or (wanted == "last" and not interval):
+        yield f"{ARR}.actor.checkpoint.save_contents", ["model", "optimizer", "extra", "hf_model"]
     yield from _critic(reading)
     if parser := reading.get(_PARSER):
         yield f"{ARR}.rollout.multi_turn.format", _tool_format(str(parser))
@@ -278,12 +283,3 @@ def _sampled_apart(reading: TrinityReader, kind: str) -> Iterator[tuple[str, dic
     for number, each in enumerate(asked):
         if each != asked[0]:
             yield f"{kind}/{number}", each
-
-
-def _checkpoints(reading: TrinityReader) -> VerlSettings:
-    """Yield the keys for saving: Trinity always saves at the end."""
-    interval = reading.get("trainer.save_interval")
-    yield "trainer.save_freq", interval or NEVER
-    wanted = reading.get("trainer.save_hf_checkpoint")
-    if wanted == "always" or (wanted == "last" and not interval):
-        yield f"{ARR}.actor.checkpoint.save_contents", ["model", "optimizer", "extra", "hf_model"]

@@ -79,19 +79,16 @@ class _Footer:
             length = self._varint()  # first: it moves on itself
             self._at += length
         elif kind in (_LIST, _SET):
-            self._skip_list()
+            head = self._byte()
+            size = head >> 4 if head >> 4 != 15 else self._varint()
+            if size > len(self._data):
+                raise ValueError("a list longer than the footer")
+            for _ in range(size):
+                self._skip(head & 15, element=True)
         elif kind == _STRUCT:
             self._skip_struct()
         else:
             raise ValueError(f"thrift type {kind}")
-
-    def _skip_list(self) -> None:
-        head = self._byte()
-        size = head >> 4 if head >> 4 != 15 else self._varint()
-        if size > len(self._data):
-            raise ValueError("a list longer than the footer")
-        for _ in range(size):
-            self._skip(head & 15, element=True)
 
     def _skip_struct(self) -> None:
         while (kind := self._byte()) != 0:

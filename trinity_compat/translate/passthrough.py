@@ -41,7 +41,12 @@ def carry(view: LaunchView, draft: Draft) -> None:
         approximated[ENGINES] = [draft.at(ENGINES), IN_TURNS]
     for name, values in (("verl", lost), ("stands_for", approximated)):
         if values:
-            _write(view, draft, f"{base}.{name}", values)
+            path = f"{base}.{name}"
+            draft.put(path, dict(values), None)
+            for key in values:
+                draft.paths.setdefault(key, []).append(f"{path}.{key}")
+                where = view.where(PER_NODE if key == ENGINES else key)
+                draft.provenance[f"{path}.{key}"] = str(where) if where else view.default_of(key)
 
 
 def _write_ahead(view: LaunchView, draft: Draft, base: str) -> None:
@@ -126,11 +131,3 @@ def _default(value: object, given: bool, interpolation: str | None, pinned: obje
     if isinstance(pinned, str) and "${" in pinned:
         return not given and interpolation == pinned
     return pinned is not _NONE and same(pinned, value)
-
-
-def _write(view: LaunchView, draft: Draft, path: str, values: Mapping[str, object]) -> None:
-    draft.put(path, dict(values), None)
-    for key in values:
-        draft.paths.setdefault(key, []).append(f"{path}.{key}")
-        where = view.where(PER_NODE if key == ENGINES else key)
-        draft.provenance[f"{path}.{key}"] = str(where) if where else view.default_of(key)

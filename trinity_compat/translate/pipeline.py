@@ -81,7 +81,14 @@ def translate_config(
         raise refusal_of_all(found.refused)
     translation = minimal(found.translation) if options.minimal else found.translation
     translation = replace(translation, notes=effective.diagnostics)
-    header = header_lines(translation, options)
+    facts = translation.facts
+    header = [
+        *([f"Written by: {options.command}"] if options.command else []),
+        f"veRL {facts['verl_version']}: {facts['verl_version_why']}",
+        f"trinity-rft {facts['target']}; one veRL step = {facts['updates_per_step']} Trinity step(s)",
+        *frozen_variables.header(translation.config),
+        *rules_of(options.rules).sources,
+    ]
     comments = {path: shown(note) for path, note in translation.provenance.items()}
     written, _ = referred(translation.config)
     text = dump(written, comments, header=header, comments=options.comments)
@@ -98,17 +105,6 @@ def refuse_unstartable(translation: Translation) -> None:
         more = "".join(f"\n{found.where}: {found.message}" for found in errors[1:])
         hints = "; ".join(found.hint for found in errors if found.hint)
         raise UserError(f"{errors[0].message}{more}", where=errors[0].where, hint=hints)
-
-
-def header_lines(translation: Translation, options: TranslateOptions) -> list[str]:
-    """Return the YAML's header: the command, the veRL release and its reason, r, rules of plugins."""
-    facts = translation.facts
-    lines = [f"Written by: {options.command}"] if options.command else []
-    lines.append(f"veRL {facts['verl_version']}: {facts['verl_version_why']}")
-    lines.append(
-        f"trinity-rft {facts['target']}; one veRL step = {facts['updates_per_step']} Trinity step(s)"
-    )
-    return [*lines, *frozen_variables.header(translation.config), *rules_of(options.rules).sources]
 
 
 def refuse_errors(effective: EffectiveConfig, others: Callable[[], Sequence[UserError]] = tuple) -> None:
@@ -138,11 +134,13 @@ def _refused_values(
         refused = translate_partially(effective, options, root=root).refused
     except UserError:  # it follows from the other errors, or names no argument of its own
         return ()
-    return [error for error in refused if not any(_is_about(error.spelling, message) for message in said)]
-
-
-def _is_about(spelling: str, message: str) -> bool:
-    return message.startswith((spelling, f"Hydra would refuse {spelling}:"))
+    return [
+        error
+        for error in refused
+        if not any(
+            message.startswith((error.spelling, f"Hydra would refuse {error.spelling}:")) for message in said
+        )
+    ]
 
 
 _MODEL = "explorer.rollout_model"

@@ -39,10 +39,21 @@ def replay_of(
     arguments = _arguments(reading)
     if keeps_generation_order(config):
         return None
-    _check_style(reading)
+    if reading.get("synchronizer.sync_style", "fixed") == "fixed":
+        raise UserError(
+            f"{_SECTION}.enable=true: under sync_style fixed a step is trained on the groups made for it",
+            hint="write synchronizer.sync_style=trainer_driven, explorer_driven or fully_async,"
+            " or leave the replay buffer out",
+        )
     cooldown = reading.get(f"{_SECTION}.reuse_cooldown_time")
     if steps is not None and cooldown is not None:
-        _check_capacity(reading, steps)
+        # Upstream's queue holds so many of the explorer's steps, and drops that of the lowest priority then.
+        capacity = reading.get(_CAPACITY)
+        if capacity is not None and capacity < steps:
+            raise UserError(
+                f"{_CAPACITY}={capacity}: groups that may be trained again never leave the buffer here",
+                hint=f"write at least {steps}, the run's steps, or leave it out",
+            )
     limit = max(0, int(arguments.get("use_count_limit", 0)))  # 0: none, as upstream has it
     return ReplaySpec(
         max_uses=1 if cooldown is None else limit or _UNLIMITED,
@@ -118,25 +129,6 @@ def _check(said: str, value: object, *, whole: bool) -> None:
     wanted = int if whole else int | float
     if isinstance(value, bool) or not isinstance(value, wanted) or not math.isfinite(value):
         raise UserError(f"{said}: write a {'whole ' if whole else ''}number")
-
-
-def _check_style(reading: TrinityReader) -> None:
-    if reading.get("synchronizer.sync_style", "fixed") == "fixed":
-        raise UserError(
-            f"{_SECTION}.enable=true: under sync_style fixed a step is trained on the groups made for it",
-            hint="write synchronizer.sync_style=trainer_driven, explorer_driven or fully_async,"
-            " or leave the replay buffer out",
-        )
-
-
-def _check_capacity(reading: TrinityReader, steps: int) -> None:
-    """Upstream's queue holds so many of the explorer's steps, and drops that of the lowest priority then."""
-    capacity = reading.get(_CAPACITY)
-    if capacity is not None and capacity < steps:
-        raise UserError(
-            f"{_CAPACITY}={capacity}: groups that may be trained again never leave the buffer here",
-            hint=f"write at least {steps}, the run's steps, or leave it out",
-        )
 
 
 def _seconds(value: object) -> float:

@@ -109,14 +109,11 @@ def _arguments(given: Mapping[str, object], kind: _Kind, name: str, where: str) 
                 f"{said}: {name} has no such argument",
                 hint=question(nearest(str(key), kind.arguments)) or f"it has {', '.join(kind.arguments)}",
             )
-        if isinstance(kind.arguments[key], bool) != isinstance(value, bool) or not _is_number(value):
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        if isinstance(kind.arguments[key], bool) != isinstance(value, bool) or not is_number:
             wanted = "true or false" if isinstance(kind.arguments[key], bool) else "a number"
             raise UserError(f"{said}: write {wanted}")
     found = {**kind.arguments, **given}
     if float(str(found["tau"])) < 0:
         raise UserError(f"{where}.kwargs.tau={found['tau']}: write 0 or more; 0 takes the best rows alone")
     return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -253,8 +253,16 @@ class _Draft:
         self._algorithm()
         self._rows()
         self._places()
-        self._training()
-        self._carry()
+        self.put("synchronizer.sync_method", "checkpoint", "nobody takes weights")
+        save = self.value("trainer.save_freq", -1)
+        # The last step is saved in any case; trinity-rft takes this for its sync_interval and refuses 0.
+        self.put("trainer.save_interval", save if not isinstance(save, int) or save > 0 else NEVER)
+        known = [name for name in _listed(self.value("trainer.logger", [])) if name in _MONITORS]
+        self.put("monitor.monitor_type", known[0] if known else "tensorboard")
+        told, back = self._verl(), to_verl(self.config)
+        self.put(f"{COMPAT}.verl", {key: value for key, value in told.items() if key not in back})
+        if pairs := {key: [back[key], told[key]] for key in told if key in back and told[key] != back[key]}:
+            self.put(f"{COMPAT}.stands_for", (value_at(self.config, f"{COMPAT}.stands_for") or {}) | pairs)
 
     def _size(self, key: str) -> int | None:
         """Return torchrun's count in the place of ``key``, if there is one."""
@@ -268,16 +276,13 @@ class _Draft:
         if self.flavour and key.startswith(_SECTIONS):
             # Trinity's defaults for FSDP's optimizer would count for the names that both optimizers have.
             at = self.row(key)[1].removeprefix(_CARRIED)
-            return key.startswith("optim.") or setting.value != self._default(at)
+            default = value_at(pinned_release(self.flavour).resolved, at)
+            return key.startswith("optim.") or setting.value != default
         return (
             setting.where is not None
             or self.row(key)[0] == "mapped"
             or key.endswith("micro_batch_size_per_gpu")
         )
-
-    def _default(self, key: str) -> object:
-        """Return the default of a veRL key with the engine's classes."""
-        return value_at(pinned_release(self.flavour).resolved, key)
 
     def _idle(self) -> set[str]:
         """Return the keys that concern the other kind of rows."""
@@ -306,7 +311,7 @@ class _Draft:
                 "name": "lora",
                 "lora_rank": rank,
                 "lora_alpha": self.value("model.lora_alpha", 16),
-                "target_modules": _joined(self.value("model.target_modules", "all-linear")),
+                "target_modules": ",".join(_listed(self.value("model.target_modules", "all-linear"))),
             }
             self.put("model.lora_configs", [adapter])
 
@@ -365,13 +370,6 @@ class _Draft:
         self.put("checkpoint_root_dir", root or "/", self._said("trainer.default_local_dir"))
         self.put("continue_from_checkpoint", self.value("trainer.resume_mode", "auto") != "disable")
 
-    def _carry(self) -> None:
-        """Write the keys of veRL's PPO trainer that no field says, and pairs where one says otherwise."""
-        told, back = self._verl(), to_verl(self.config)
-        self.put(f"{COMPAT}.verl", {key: value for key, value in told.items() if key not in back})
-        if pairs := {key: [back[key], told[key]] for key in told if key in back and told[key] != back[key]}:
-            self.put(f"{COMPAT}.stands_for", (value_at(self.config, f"{COMPAT}.stands_for") or {}) | pairs)
-
     def _verl(self) -> dict[str, object]:
         """Return keys of veRL's PPO trainer that the launch says."""
         directory = str(self.value("trainer.default_local_dir", "checkpoints"))
@@ -381,14 +379,6 @@ class _Draft:
         if self.value("data.val_files") and (every := self.value("trainer.test_freq", -1)):
             told["trainer.test_freq"] = every
         return told
-
-    def _training(self) -> None:
-        self.put("synchronizer.sync_method", "checkpoint", "nobody takes weights")
-        save = self.value("trainer.save_freq", -1)
-        # The last step is saved in any case; trinity-rft takes this for its sync_interval and refuses 0.
-        self.put("trainer.save_interval", save if not isinstance(save, int) or save > 0 else NEVER)
-        known = [name for name in _listed(self.value("trainer.logger", [])) if name in _MONITORS]
-        self.put("monitor.monitor_type", known[0] if known else "tensorboard")
 
     # -- what became of each key ------------------------------------------------------------------
 
@@ -432,7 +422,12 @@ class _Draft:
         if status in (Status.UNSUPPORTED, Status.UNSUPPORTED_UPSTREAM) and nothing:
             return Status.NO_EFFECT, "asks for nothing"
         if self.megatron:
-            return self._of_megatrons_optimizer(key, setting, status, why)
+            if key == _DECAY and setting.value not in _SCHEDULES:
+                return Status.UNSUPPORTED_UPSTREAM, f"upstream's scheduler has no {setting.value!r}"
+            if key == "optim.optimizer" and setting.value not in _MEGATRONS:
+                reason = f"upstream knows adam and sgd; {setting.value} is handed on as it is"
+                return Status.APPROXIMATED, reason
+            return status, why
         if self.flavour and key.startswith(_SECTIONS):
             return status, why
         if any(
@@ -447,17 +442,6 @@ class _Draft:
             if self.engine.is_known:
                 return Status.UNSUPPORTED_UPSTREAM, f"upstream has no {setting.value!r}; our runtime has"
             return Status.UNSUPPORTED, f"veRL's section takes no strategy {setting.value!r}"
-        return status, why
-
-    def _of_megatrons_optimizer(
-        self, key: str, setting: Setting, status: Status, why: str
-    ) -> tuple[Status, str]:
-        """Return the treatment of values that upstream's optimizer does not have."""
-        if key == _DECAY and setting.value not in _SCHEDULES:
-            return Status.UNSUPPORTED_UPSTREAM, f"upstream's scheduler has no {setting.value!r}"
-        if key == "optim.optimizer" and setting.value not in _MEGATRONS:
-            reason = f"upstream knows adam and sgd; {setting.value} is handed on as it is"
-            return Status.APPROXIMATED, reason
         return status, why
 
 
@@ -481,7 +465,3 @@ def _files(value: object) -> object:
 
 def _listed(value: object) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list | tuple) else [str(value)]
-
-
-def _joined(value: object) -> str:
-    return ",".join(_listed(value))

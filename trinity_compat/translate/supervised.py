@@ -103,17 +103,13 @@ def rows_of(config: Mapping[str, object]) -> RowsSpec | None:
     schema, reading = schema_in(config), TrinityReader(config)
     if schema == "experience":
         return None
-    _check_mode(schema, reading)
-    return rows_in(schema, reading, BUFFER)
-
-
-def _check_mode(schema: str, reading: TrinityReader) -> None:
     mode = reading.get("mode", "both")
     if mode != "train":
         raise UserError(
             f"mode: {mode}: {schema} trains on rows of a file, and nothing is generated",
             hint="write mode: train",
         )
+    return rows_in(schema, reading, BUFFER)
 
 
 def rows_in(schema: str, reading: TrinityReader, section: str) -> RowsSpec:

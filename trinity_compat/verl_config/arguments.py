@@ -342,7 +342,7 @@ def _take_flag(word: Word, queue: list[Word], flags: HydraFlags) -> None:
     name = _full_name(spelled, word)
     target = _VALUED.get(name) or _BARE.get(name) or _OPTIONAL[name]
     if name in _VALUED and not equals:
-        value = _attached(spelled, name) or _next_value(queue, word)
+        value = (spelled[len(name) :] if not spelled.startswith("--") else "") or _next_value(queue, word)
     elif name in _OPTIONAL and not equals:
         value = "all"
     if word.open and target in _NAMING:
@@ -354,10 +354,6 @@ def _take_flag(word: Word, queue: list[Word], flags: HydraFlags) -> None:
         )
     flags.values[target] = value
     flags.words[target] = word
-
-
-def _attached(spelled: str, name: str) -> str:
-    return spelled[len(name) :] if not spelled.startswith("--") else ""
 
 
 def _next_value(queue: list[Word], word: Word) -> str:

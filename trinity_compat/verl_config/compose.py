@@ -139,7 +139,9 @@ def _expand(
     _check_size(choices, file)
     lines = _with_self(file)
     if root:
-        lines += [{_spell(group, package): value} for group, package, value in choices.appended]
+        lines += [
+            {f"{group}@{package}" if package else group: value} for group, package, value in choices.appended
+        ]
     _note_overrides(lines, entry, choices)
     slots: dict[int, list[tuple[str, ConfigFile]]] = {}
     late = []
@@ -292,10 +294,6 @@ def _final_package(find: Find, path: str | None, folder: str, package: str | Non
         if package == "_group_":
             package = None
     return _join_package(parent.package, package if package is not None else _relative_package(folder))
-
-
-def _spell(group: str, package: str | None) -> str:
-    return f"{group}@{package}" if package else group
 
 
 def _not_found(entry: _Entry) -> CompositionError:

@@ -119,21 +119,20 @@ def releases_of(module: str) -> tuple[str, ...]:
     """The releases that have ``module`` as a main, newest last; all when none is known to."""
     if module in _MAINS:
         name = _MAINS[module]
-        found = VERL_RELEASES if name in FLAVOURS else _having(name)
+        found = (
+            VERL_RELEASES
+            if name in FLAVOURS
+            else tuple(version for version in VERL_RELEASES if release_tree(version).find(name))
+        )
     else:
-        found = _releases(module)
+        package = module.partition(".")[0]
+        named = tuple(version for version in VERL_RELEASES if module in recipes(version)["mains"])
+        found = named or tuple(
+            version
+            for version in every_release_of(module)
+            if any(name.startswith(f"{package}.") for name in _same(module, version))
+        )
     return found or VERL_RELEASES
-
-
-def _releases(module: str) -> tuple[str, ...]:
-    """Return the releases that have a recipe's main under its name, or a package of that name."""
-    package = module.partition(".")[0]
-    named = tuple(version for version in VERL_RELEASES if module in recipes(version)["mains"])
-    return named or tuple(
-        version
-        for version in every_release_of(module)
-        if any(name.startswith(f"{package}.") for name in _same(module, version))
-    )
 
 
 def every_release_of(module: str) -> tuple[str, ...]:
@@ -142,10 +141,6 @@ def every_release_of(module: str) -> tuple[str, ...]:
     Scripts written between two releases use the main of one and the keys of the other.
     """
     return tuple(version for version in VERL_RELEASES if _of_recipe(module, version))
-
-
-def _having(name: str) -> tuple[str, ...]:
-    return tuple(version for version in VERL_RELEASES if release_tree(version).find(name))
 
 
 def search_path(
@@ -166,14 +161,18 @@ def search_path(
     name = flags.get("config_name")
     where = flags.words["config_name"].where if name else launch.where
     path = SearchPath((name or primary).removesuffix(".yaml"), [], tree, folder == _TREE, where)
-    path.own_primary = path.primary != primary and not _of_a_release(path.primary)
+    path.own_primary = path.primary != primary and not any(
+        release_tree(version).find(path.primary) for version in VERL_RELEASES
+    )
     if starts_out_of_reach(launch):
         reads = f"--also-read {shlex.quote(launch.cwd)} reads Hydra's configuration there"
         message = f"the launch starts in {launch.cwd}, where no file is read: {reads}"
         path.notes.append(Diagnostic("TP213", message, launch.where))
     if flags.get("config_dir") is not None:
         path.places.append(_folder(flags, "config_dir", path, version, root, launch))
-    if flags.get("config_path") is not None and not _is_own(flags.values["config_path"], folder):
+    named = flags.get("config_path")
+    # ``--config-path=config`` is relative to the main's file, so it names the main's own folder.
+    if named is not None and posixpath.normpath(named) != posixpath.basename(folder):
         place = _folder(flags, "config_path", path, version, root, launch)
         path.declares_tree = place is path.tree
         if not path.declares_tree:
@@ -183,10 +182,6 @@ def search_path(
     top = Path(launch.roots[0]) if launch.roots else root  # of the script; root may be where it went by cd
     _add_declared(path, arguments, (root, Path(launch.cwd), top), main)
     return path
-
-
-def _of_a_release(name: str) -> bool:
-    return any(release_tree(version).find(name) for version in VERL_RELEASES)
 
 
 def _main_config(module: str, version: str) -> tuple[str, str]:
@@ -221,18 +216,18 @@ def _recipe(folder: str, version: str) -> Tree:
     return Tree()
 
 
-def _is_own(spelled: str, folder: str) -> bool:
-    """``--config-path=config`` is relative to the main's file, so it names the main's own folder."""
-    return posixpath.normpath(spelled) == posixpath.basename(folder)
-
-
 def _folder(
     flags: HydraFlags, flag: str, path: SearchPath, version: str, root: Path, launch: Launch
 ) -> Tree | ConfigFolder:
     """The folder that --config-path or --config-dir names; notes where Hydra would look elsewhere."""
     spelled = flags.values[flag].removeprefix("file://")
     where = flags.words[flag].where
-    found = _named_folder(spelled, flag, root, launch)
+    # The user's folder of that name; --config-path is relative to where the main's file is.
+    beside_main = [_folder_of_main(launch, root) / spelled] if flag == "config_path" else []
+    there = (path for path in (*beside_main, root / spelled) if readable_folder(path, root, *launch.roots))
+    unread = (path for path in launch.unread if not path.endswith(".py"))
+    made = is_written(root / spelled, [*launch.wrote, *unread])
+    found = next(there, root / spelled if made else None)
     if _is_tree(spelled) and (found is None or is_tree(found, root)):
         if found is not None:
             path.tree = ConfigFolder(found, root, defaults=True, shown=shown_below(found, root))
@@ -258,15 +253,6 @@ def _folder(
     message = f"{spelled} is not below {root}: the file of that name in veRL's own repository is taken"
     path.notes.append(Diagnostic("TP213", message, where))
     return known
-
-
-def _named_folder(spelled: str, flag: str, root: Path, launch: Launch) -> Path | None:
-    """The user's folder of that name; --config-path is relative to where the main's file is."""
-    beside_main = [_folder_of_main(launch, root) / spelled] if flag == "config_path" else []
-    there = (path for path in (*beside_main, root / spelled) if readable_folder(path, root, *launch.roots))
-    unread = (path for path in launch.unread if not path.endswith(".py"))
-    made = is_written(root / spelled, [*launch.wrote, *unread])
-    return next(there, root / spelled if made else None)
 
 
 def _is_tree(spelled: str) -> bool:

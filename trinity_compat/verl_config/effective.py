@@ -147,7 +147,8 @@ def as_tree(config: EffectiveConfig) -> dict[str, object]:
 
 
 def _read_launch(launch: Launch, root: Path | None, fork_config: bool = False) -> ReadLaunch:
-    root = root if root is not None else _root_of(launch)
+    if root is None:  # where no file of the working directory may be read, the folder of the reading
+        root = Path(launch.roots[0] if starts_out_of_reach(launch) else launch.cwd)
     checkout = find_checkout(launch, root) if fork_config else None
     read = ReadLaunch(launch, read_arguments(launch), root, checkout)
     # DAPO's keys, by which a user's own main is taken for its recipe, are main_ppo's too since 0.9.
@@ -168,11 +169,6 @@ def settled(launch: Launch, root: Path | None = None) -> Launch:
 def _fewest_refused(read: ReadLaunch) -> int:
     """Return how many keys the release that fits best refuses."""
     return min(len(keys) for keys in fit_releases(read).misfits.values())
-
-
-def _root_of(launch: Launch) -> Path:
-    """Return the launch's working directory; where no file of that may be read, the folder of the reading."""
-    return Path(launch.roots[0] if starts_out_of_reach(launch) else launch.cwd)
 
 
 def fit_releases(read: ReadLaunch) -> ReleaseFit:
@@ -240,8 +236,18 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
         if not is_well_known(given.override.key)
     ]
     settings = settings_of(applied.tree, files, read.launch, notes, applied.origins)
-    _refuse_changed(settings, read)
+    folder = Path(read.launch.cwd).absolute()
+    for setting in settings.values() if read.launch.unread else ():
+        if setting.where is not None and isinstance(setting.value, str):
+            refuse_changed(folder / from_home(setting.value), read.launch.unread)
     set_keys = _set_keys(settings, applied)
+    others = [*_others(read.arguments, groups)]
+    # Empty dictionaries merged into sections that have keys: they change nothing.
+    others += [
+        Setting(key, {}, given.where, given.value_word, given.spelling)
+        for key, given in applied.origins.items()
+        if key not in settings and isinstance(lookup(applied.tree, key), dict)
+    ]
     config = EffectiveConfig(
         read.launch,
         choice,
@@ -250,20 +256,12 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
         set_keys,
         tuple(key for key in set_keys if _below(key, [*applied.unknown, *(g.override.key for g in unread)])),
         tuple(notes),
-        (*_others(read.arguments, groups), *_idle(settings, applied)) if read.launch.arguments else (),
+        tuple(others) if read.launch.arguments else (),
         fork=fork,
         from_tree=read.checkout is not None,
     )
     sources = sources_of(path) if fork or read.checkout else None
     return with_keys_of_code(config, sources, folder_of(path)) if sources else config
-
-
-def _refuse_changed(settings: Mapping[str, Setting], read: ReadLaunch) -> None:
-    """Raise UserError for a reward function, a list of tools or their kin that a program may have changed."""
-    folder = Path(read.launch.cwd).absolute()
-    for setting in settings.values() if read.launch.unread else ():
-        if setting.where is not None and isinstance(setting.value, str):
-            refuse_changed(folder / from_home(setting.value), read.launch.unread)
 
 
 def _others(arguments: LaunchArguments, groups: tuple[GivenOverride, ...]) -> tuple[Setting, ...]:
@@ -279,15 +277,6 @@ def _others(arguments: LaunchArguments, groups: tuple[GivenOverride, ...]) -> tu
         key = f"~{key}" if override.op == DELETE else key
         found[key] = Setting(key, override.value, given.where, None, given.spelling)
     return tuple(found.values())
-
-
-def _idle(settings: Mapping[str, Setting], applied: AppliedOverrides) -> list[Setting]:
-    """Empty dictionaries merged into sections that have keys: they change nothing."""
-    return [
-        Setting(key, {}, given.where, given.value_word, given.spelling)
-        for key, given in applied.origins.items()
-        if key not in settings and isinstance(lookup(applied.tree, key), dict)
-    ]
 
 
 def _hydra_note(given: GivenOverride) -> Diagnostic:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from trinity_compat.verl_config.releases import dataclass_fields
 
@@ -42,17 +41,14 @@ def _walk(tree: Mapping[str, object], key: str) -> bool | None:
         if not isinstance(node, dict):
             return False
         if part not in node:
-            return _by_class(node.get("_target_"), part, inside)
+            target = node.get("_target_")
+            if target is None:
+                return True if inside else None
+            fields = _fields().get(target)
+            return None if fields is None else part in fields
         inside |= "_target_" in node
         node = node[part]
     return True
-
-
-def _by_class(target: Any, name: str, inside: bool) -> bool | None:
-    if target is None:
-        return True if inside else None
-    fields = _fields().get(target)
-    return None if fields is None else name in fields
 
 
 @lru_cache(maxsize=1)

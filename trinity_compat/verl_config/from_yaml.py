@@ -72,7 +72,13 @@ def config_from_yaml(
     where, cwd = Where(str(path)), str(path.parent)
     launch = Launch("verl.trainer.main_ppo", (), where, cwd=cwd, environ=environ or {})
     if file.defaults:
-        return _composed(launch, path, version, fork_config and version is None)
+        words = {"config_path": str(path.parent.resolve()), "config_name": path.stem}
+        flags = HydraFlags(
+            words, {name: Word((WordPart(text),), launch.where) for name, text in words.items()}
+        )
+        checkout = find_checkout(launch, path.parent) if (fork_config and version is None) else None
+        read = ReadLaunch(launch, LaunchArguments(flags, (), (), ()), path.parent, checkout)
+        return compose_best(read, asked_for(version))
     return _standing_alone(launch, file, version)
 
 
@@ -125,14 +131,6 @@ def _sections() -> frozenset[str]:
     return frozenset(found)
 
 
-def _composed(launch: Launch, path: Path, version: str | None, fork_config: bool) -> EffectiveConfig:
-    words = {"config_path": str(path.parent.resolve()), "config_name": path.stem}
-    flags = HydraFlags(words, {name: Word((WordPart(text),), launch.where) for name, text in words.items()})
-    checkout = find_checkout(launch, path.parent) if fork_config else None
-    read = ReadLaunch(launch, LaunchArguments(flags, (), (), ()), path.parent, checkout)
-    return compose_best(read, asked_for(version))
-
-
 def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> EffectiveConfig:
     content = {key: value for key, value in file.config.items() if key != "hydra"}
     if isinstance(content.get("worker"), Mapping) and "actor_rollout_ref" not in content:
@@ -146,7 +144,8 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
             "not a configuration of veRL's PPO training (no actor_rollout_ref, data, algorithm or trainer)",
             where=launch.where,
         )
-    flavour = _flavour(content)
+    names = (content.get(MODEL_ENGINE), value_at(content, "actor_rollout_ref.actor.strategy"))
+    flavour = next((found for name in names if (found := flavour_with(name)) != FLAVOURS[0]), FLAVOURS[0])
     choice, likeness = _closest(content, flavour)
     choice = asked_for(version) or choice
     base = compose_as(ReadLaunch(launch, _arguments(flavour, launch.where), Path(launch.cwd)), choice)
@@ -156,12 +155,6 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
         places = {key: Where(file.source, line) for key, line in file.lines.items()}
         error.where = error.place(places) or Where(file.source)
         raise
-
-
-def _flavour(content: Mapping[str, object]) -> str:
-    """Return the flavour by ``model_engine``, which dumps of older releases lack, or by the strategy."""
-    names = (content.get(MODEL_ENGINE), value_at(content, "actor_rollout_ref.actor.strategy"))
-    return next((found for name in names if (found := flavour_with(name)) != FLAVOURS[0]), FLAVOURS[0])
 
 
 def _arguments(flavour: str, where: Where) -> LaunchArguments:

@@ -40,15 +40,11 @@ def in_keys_of(release: str | None, tree: Mapping[str, Any], flavour: str) -> di
             )
     for key in nodes(pinned):
         if not holds(theirs, key):
-            _remove(made, key)
+            section, _, name = key.rpartition(".")
+            node = value_at(made, section) if section else made
+            if isinstance(node, dict):
+                node.pop(name, None)
     for key, value in leaves(theirs):
         if not holds(pinned, key) and not holds(made, key):
             set_key(made, key, value)
     return Resolver(made).resolve()
-
-
-def _remove(tree: dict[str, Any], key: str) -> None:
-    section, _, name = key.rpartition(".")
-    node = value_at(tree, section) if section else tree
-    if isinstance(node, dict):
-        node.pop(name, None)

@@ -161,12 +161,10 @@ def config_of(texts: Mapping[str, str], target: str) -> tuple[dict[str, object],
                 line = f"line {error.where.line}: " if error.where and error.where.line else ""
                 remarks.append(FormRemark("error", f"{line}{error.message}", error.hint or "", path))
     shorter = config if from_launch(config) else _without_defaults(config, target)
-    return shorter if _same_in_full(shorter, config, target) else config, remarks
-
-
-def _same_in_full(shorter: Mapping[str, object], config: Mapping[str, object], target: str) -> bool:
-    """Return True if trinity-rft completes both alike: some of its rules ask whether a field is given."""
-    return shorter is config or _in_full(shorter, target) == _in_full(config, target)
+    # Some rules of trinity-rft's ask whether a field is given, so that it may complete the two otherwise.
+    if shorter is not config and _in_full(shorter, target) != _in_full(config, target):
+        shorter = config
+    return shorter, remarks
 
 
 def _in_full(config: Mapping[str, object], target: str) -> object:

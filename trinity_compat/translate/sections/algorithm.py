@@ -108,7 +108,10 @@ def advantage(view: LaunchView) -> Derived:
         yield GAMMA.put(view.number(GAMMA.key, 1.0))
     if function == "ppo":
         yield LAM.put(view.number(LAM.key, 1.0))
-    yield from _unused_discounts(function)
+    if function not in ("ppo", "reinforceplusplus"):
+        yield Verdict(GAMMA.key, Status.NO_EFFECT, f"{function} doesn't discount", "TC022")
+    if function != "ppo":
+        yield Verdict(LAM.key, Status.NO_EFFECT, f"{function} has no λ", "TC022")
     if name not in ADVANTAGES:
         status, ours = runs_here(view, ESTIMATOR, name, ESTIMATORS, "advantage")
         if name == "gdpo" and not view.value(_GDPO_REWARDS):
@@ -124,13 +127,6 @@ def advantage(view: LaunchView) -> Derived:
             "our runtime follows veRL",
             view.where(ESTIMATOR),
         )
-
-
-def _unused_discounts(function: str) -> Iterator[Verdict]:
-    if function not in ("ppo", "reinforceplusplus"):
-        yield Verdict(GAMMA.key, Status.NO_EFFECT, f"{function} doesn't discount", "TC022")
-    if function != "ppo":
-        yield Verdict(LAM.key, Status.NO_EFFECT, f"{function} has no λ", "TC022")
 
 
 def _is_dapo(view: LaunchView) -> bool:

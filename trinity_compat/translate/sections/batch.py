@@ -37,20 +37,11 @@ def batch(view: LaunchView) -> Derived:
     yield PathValue("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
     yield from synchronized(view)
     if view.updates.why:
-        yield from _uneven_verdicts(view)
+        more = "; a fork that multiplies its samples makes more of them" if view.forked else ""
+        for key in (MINI,) if view.is_set(MINI) else (MINI, BATCH):
+            yield Verdict(key, Status.APPROXIMATED, f"{view.updates.why}{more}")
     if view.r > 1:
         yield from _step_cautions(view)
-
-
-def _uneven_verdicts(view: LaunchView) -> Iterator[Verdict]:
-    """Yield verdicts on the mini-batch, and on the train batch where only that is the launch's own."""
-    for key in (MINI,) if view.is_set(MINI) else (MINI, BATCH):
-        yield Verdict(key, Status.APPROXIMATED, view.updates.why + _fork_remark(view))
-
-
-def _fork_remark(view: LaunchView) -> str:
-    """Return a remark on a fork, whose trainer may multiply a train batch; "" for a release."""
-    return "; a fork that multiplies its samples makes more of them" if view.forked else ""
 
 
 @way_back

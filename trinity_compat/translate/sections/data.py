@@ -65,7 +65,7 @@ def _training(view: LaunchView, files: list[str], names: set[str]) -> Iterator[d
         return
     taskset = _taskset(view, files, names, "")
     taskset["rollout_args"] = {"temperature": view.number(f"{ARR}.rollout.temperature", 1.0)}
-    yield taskset | {_selector(view): _order_of(view)}
+    yield taskset | {SELECTORS[view.old_trinity]: _order_of(view)}
 
 
 def _evaluation(view: LaunchView, file: str, names: set[str]) -> dict[str, object]:
@@ -166,10 +166,6 @@ def _name(view: LaunchView, file: str, names: set[str], suffix: str) -> str:
         unique, number = f"{base}_{number}{suffix}", number + 1
     names.add(unique)
     return unique
-
-
-def _selector(view: LaunchView) -> str:
-    return SELECTORS[view.old_trinity]
 
 
 def _order_of(view: LaunchView) -> dict[str, object]:

@@ -145,7 +145,12 @@ def gpus(view: LaunchView) -> Derived:
             if own
             else pair.put(number)
         )
-    yield from _pool_verdicts(own)
+    if own:
+        for key in (NODES, PER_NODE):
+            yield Verdict(key, Status.DERIVED, "the trainer's own GPUs; cluster holds the rollout's as well")
+    else:
+        for key in (OWN_NODES, OWN_PER_NODE):
+            yield Verdict(key, Status.NO_EFFECT, f"{OWN_NODES} is 0: rollout shares the launch's GPUs")
     if math.prod(_cluster(view)) <= 1:
         yield from _colocated(view)
         return
@@ -264,16 +269,6 @@ def together(trainer: tuple[int, int], rollout: tuple[int, int]) -> tuple[int, i
         return nodes, each + others
     size = math.gcd(each, others)
     return (nodes * each + more * others) // size, size
-
-
-def _pool_verdicts(own: int) -> Iterator[Verdict]:
-    """Yield verdicts on the two pairs of GPU counts."""
-    if own:
-        for key in (NODES, PER_NODE):
-            yield Verdict(key, Status.DERIVED, "the trainer's own GPUs; cluster holds the rollout's as well")
-    else:
-        for key in (OWN_NODES, OWN_PER_NODE):
-            yield Verdict(key, Status.NO_EFFECT, f"{OWN_NODES} is 0: rollout shares the launch's GPUs")
 
 
 def ranks_of(view: LaunchView, role: str) -> int:

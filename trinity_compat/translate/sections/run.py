@@ -65,15 +65,12 @@ def logger(view: LaunchView) -> Derived:
     given = view.value(LOGGER, [])
     loggers = [str(name) for name in (given if isinstance(given, list) else [given])]
     known = [name for name in loggers if name in MONITORS[view.options.trinity]]
-    yield PathValue(MONITOR, known[0] if known else "tensorboard", (LOGGER,), _logger_note(loggers, known))
+    note = None if known else f"{LOGGER}={loggers}: Trinity always writes to a monitor besides the console"
+    yield PathValue(MONITOR, known[0] if known else "tensorboard", (LOGGER,), note)
     lost = [name for name in loggers if name not in ("console", *known[:1])]
     if lost:
         reason = f"upstream takes one; {', '.join(lost)} on our runtime only"
         yield Verdict(LOGGER, Status.UNSUPPORTED_UPSTREAM, reason)
-
-
-def _logger_note(loggers: list[str], known: list[str]) -> str | None:
-    return None if known else f"{LOGGER}={loggers}: Trinity always writes to a monitor besides the console"
 
 
 @derivation
@@ -117,15 +114,11 @@ def names_and_places(reading: TrinityReader) -> VerlSettings:
     """Directories, the logger, resuming."""
     root, project, name = (reading.get(field) for field in (ROOT, "project", "name"))
     if root is not None and project is not None and name is not None:
-        yield DIRECTORY, _job_of(str(root), str(project), str(name))
+        # Trinity's folder of a job is veRL's default_local_dir of the same launch.
+        yield DIRECTORY, posixpath.join(posixpath.normpath(str(root)), str(project), str(name))
     monitor = reading.get(MONITOR)
     if monitor is not None:
         yield LOGGER, ["console", monitor]
     resumes = reading.get(CONTINUE)
     if resumes is not None:
         yield RESUME, "auto" if resumes else "disable"
-
-
-def _job_of(root: str, project: str, name: str) -> str:
-    """Return Trinity's folder of a job: veRL's default_local_dir of the same launch."""
-    return posixpath.join(posixpath.normpath(root), project, name)
