@@ -9,11 +9,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from reference_pages import fields_page, findings_page, ignored_page, mapping_page, reading_page
+
 from trinity_compat.job.fingerprint_rules import page as voids_page
 from trinity_compat.job.settings import page as settings_page
-from trinity_compat.translate.reference import findings_page, ignored_page, mapping_page, reading_page
 from trinity_compat.translate.rows import load_rows
-from trinity_compat.translate.trinity_fields import fields_page
 
 FINDINGS = Path(__file__).resolve().parents[1] / "docs" / "findings.md"
 

@@ -17,7 +17,7 @@ from trinity_compat.explorer.engine.sampling import make_job
 from trinity_compat.run.plan.error_locations import in_file
 from trinity_compat.run.plan.plan_run import plan_source
 from trinity_compat.run.plan.source import RunOptions, from_yaml
-from trinity_compat.translate.trinity_fields import fate_of, fields, fields_page, table
+from trinity_compat.translate.trinity_fields import fate_of, fields, table
 from trinity_compat.trinity.config.schema import schema
 
 BASE = merged(
@@ -487,18 +487,6 @@ def _listed(path):
 def test_every_field_of_the_schema_has_a_fate():
     unknown = {path for path in fields(schema(TRINITY)) if fate_of(path) is None}
     assert not unknown
-
-
-def test_the_page_of_the_fields_has_each_with_its_fate():
-    page = fields_page().splitlines()
-    paths = {path for path in fields(schema(TRINITY)) if not path.startswith("stages.")}
-    assert {line.split("`")[1]: line.split(" | ")[1] for line in page if line.startswith("| `")} == {
-        path: fate_of(path).kind for path in paths
-    }
-    assert (
-        "| `algorithm.enable_router_replay` | refused | the buffer keeps no expert routes; write false |"
-        in page
-    )
 
 
 def test_every_row_of_the_table_is_about_a_field():

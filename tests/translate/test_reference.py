@@ -1,10 +1,17 @@
 """The generated pages: docs/findings.md is current, the reference has what the site shows."""
 
+import sys
 from pathlib import Path
 
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.translate.explain import all_keys, codes, reading_codes
-from trinity_compat.translate.reference import findings_page, ignored_page, mapping_page, reading_page
 from trinity_compat.translate.rows import load_rows
+from trinity_compat.translate.trinity_fields import fate_of, fields
+from trinity_compat.trinity.config.schema import schema
+
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+
+from reference_pages import fields_page, findings_page, ignored_page, mapping_page, reading_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -44,3 +51,15 @@ def test_the_page_of_the_codes_of_reading_has_each():
         reading_codes()
     )
     assert "| TP201 | the release has no such key" in page
+
+
+def test_the_page_of_the_fields_has_each_with_its_fate():
+    page = fields_page().splitlines()
+    paths = {path for path in fields(schema(TRINITY)) if not path.startswith("stages.")}
+    assert {line.split("`")[1]: line.split(" | ")[1] for line in page if line.startswith("| `")} == {
+        path: fate_of(path).kind for path in paths
+    }
+    assert (
+        "| `algorithm.enable_router_replay` | refused | the buffer keeps no expert routes; write false |"
+        in page
+    )

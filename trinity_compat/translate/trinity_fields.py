@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from trinity_compat.common.releases import TRINITY
 from trinity_compat.common.resources import data_path
-from trinity_compat.trinity.config.schema import FieldType, Schema, schema
+from trinity_compat.trinity.config.schema import FieldType, Schema
 
 Kind = Literal["read", "no effect", "refused"]
 
@@ -71,33 +70,3 @@ def _fields(rules: Schema, kind: FieldType, path: str, inside: tuple[str, ...]) 
         yield from _fields(rules, kind.item, f"{path}.*", inside)
     else:
         yield path
-
-
-def fields_page() -> str:
-    """Return docs/reference/trinity.md: every field with its treatment."""
-    paths = dict.fromkeys(path for path in fields(schema(TRINITY)) if not path.startswith("stages."))
-    fates = {path: fate_of(path) for path in paths}
-    counts = {kind: sum(fate is not None and fate.kind == kind for fate in fates.values()) for kind in _KINDS}
-    lines = [
-        "# Fields of a Trinity YAML",
-        "",
-        "Generated from `translators/trinity_fields.json` by `scripts/make_reference.py`.",
-        "",
-        "What [a run](../trinity.md) makes of each field of trinity-rft 0.6.0 in a file by hand.",
-        "`*` is a position in a list, or any name. Refused is a value that is not upstream's default. In a",
-        "stage a field is what it is in the whole.",
-        "",
-        f"{len(paths)} fields: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()) + ".",
-        "",
-        "| field | a run | why |",
-        "|---|---|---|",
-    ]
-    return "\n".join([*lines, *(_row(path, fate) for path, fate in fates.items() if fate), ""])
-
-
-_KINDS: tuple[Kind, ...] = ("read", "no effect", "refused")
-
-
-def _row(path: str, fate: FieldTreatment) -> str:
-    why = "; ".join(text for text in (fate.why, fate.hint) if text)
-    return f"| `{path}` | {fate.kind} | {why} |"

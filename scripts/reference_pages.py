@@ -1,12 +1,14 @@
-"""The generated pages of the mapping: its reference, and the codes of findings."""
+"""The pages that make_reference.py writes: the mapping, the fields of a Trinity YAML, the codes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from trinity_compat.common.releases import VERL, VERL_RELEASES
+from trinity_compat.common.releases import TRINITY, VERL, VERL_RELEASES
 from trinity_compat.translate.explain import HOW_READS, all_keys, codes, reading_codes, releases_with, spans
 from trinity_compat.translate.rows import MappingRow, MappingTable, meaningless
+from trinity_compat.translate.trinity_fields import FieldTreatment, Kind, fate_of, fields
+from trinity_compat.trinity.config.schema import schema
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.reads import read_of, read_until, table_of
 
@@ -136,3 +138,33 @@ def _of_code(code: str) -> str:
     entry = codes()[code]
     hint = f"\n\nWhat to do: {entry['hint']}" if entry["hint"] else ""
     return f"## {code}\n\n**{entry['title']}.** {entry['text']}{hint}"
+
+
+def fields_page() -> str:
+    """Return docs/reference/trinity.md: every field with its treatment."""
+    paths = dict.fromkeys(path for path in fields(schema(TRINITY)) if not path.startswith("stages."))
+    fates = {path: fate_of(path) for path in paths}
+    counts = {kind: sum(fate is not None and fate.kind == kind for fate in fates.values()) for kind in _KINDS}
+    lines = [
+        "# Fields of a Trinity YAML",
+        "",
+        "Generated from `translators/trinity_fields.json` by `scripts/make_reference.py`.",
+        "",
+        "What [a run](../trinity.md) makes of each field of trinity-rft 0.6.0 in a file by hand.",
+        "`*` is a position in a list, or any name. Refused is a value that is not upstream's default. In a",
+        "stage a field is what it is in the whole.",
+        "",
+        f"{len(paths)} fields: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()) + ".",
+        "",
+        "| field | a run | why |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*lines, *(_field_row(path, fate) for path, fate in fates.items() if fate), ""])
+
+
+_KINDS: tuple[Kind, ...] = ("read", "no effect", "refused")
+
+
+def _field_row(path: str, fate: FieldTreatment) -> str:
+    why = "; ".join(text for text in (fate.why, fate.hint) if text)
+    return f"| `{path}` | {fate.kind} | {why} |"
