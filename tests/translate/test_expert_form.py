@@ -10,6 +10,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves, value_at
 from trinity_compat.job.settings import SETTINGS
 from trinity_compat.translate.form import made_from
+from trinity_compat.translate.form.answers import changed, changes_since, loaded
 from trinity_compat.translate.form.expert import (
     SECTIONS,
     by_path,
@@ -18,7 +19,6 @@ from trinity_compat.translate.form.expert import (
     made_of_fields,
     texts_of,
 )
-from trinity_compat.translate.form.loaded import changed, changes_since, loaded
 from trinity_compat.translate.trinity_fields import fields
 from trinity_compat.trinity.config import TARGETS
 from trinity_compat.trinity.config.complete import completed

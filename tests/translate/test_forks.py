@@ -14,7 +14,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import put
 from trinity_compat.launch import read_script
 from trinity_compat.translate import TranslateOptions, translate_launch
-from trinity_compat.translate.apply_user_rules import apply_rules
+from trinity_compat.translate.edited_launch import apply_rules
 from trinity_compat.verl_config import effective_config, upgrade
 from trinity_compat.verl_config.releases import release_tree
 

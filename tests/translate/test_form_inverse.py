@@ -7,9 +7,8 @@ from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.translate.form import FIELDS, defaults, made_from
-from trinity_compat.translate.form.answers import form_of_text
+from trinity_compat.translate.form.answers import form_of_text, loaded
 from trinity_compat.translate.form.inverse import form_of
-from trinity_compat.translate.form.loaded import loaded
 from trinity_compat.trinity.config import TARGETS
 
 ARR = "actor_rollout_ref"

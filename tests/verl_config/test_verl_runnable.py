@@ -10,8 +10,8 @@ from trinity_compat.common.releases import VERL, VERL_RUNNABLE
 from trinity_compat.verl_config import FLAVOURS, compose_pinned
 from trinity_compat.verl_config.compose import Choices, compose
 from trinity_compat.verl_config.interpolate import Resolver
+from trinity_compat.verl_config.pinned import in_keys_of
 from trinity_compat.verl_config.releases import release_tree
-from trinity_compat.verl_config.runnable import in_keys_of
 
 OTHERS = [release for release in VERL_RUNNABLE if release != VERL]
 

@@ -23,13 +23,12 @@ from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.model import Launch, Reading
 from trinity_compat.launch.script_files import files_of
 from trinity_compat.translate import forks
-from trinity_compat.translate.apply_user_rules import apply_rules
+from trinity_compat.translate.edited_launch import apply_rules, with_assigned_keys
 from trinity_compat.translate.frozen_variables import not_read_by_hydra
 from trinity_compat.translate.model import Finding, Status, TranslateOptions, notice
-from trinity_compat.translate.partial_findings import PartialTranslation, as_ppo, translate_partially
 from trinity_compat.translate.rows import MappingTable, load_rows
-from trinity_compat.translate.set_overrides import with_assigned_keys
 from trinity_compat.translate.stock_verl import remark
+from trinity_compat.translate.translator import PartialTranslation, as_ppo, translate_partially
 from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of, reason_without_release
 from trinity_compat.verl_config import config_from_yaml, effective_config, upgrade
 from trinity_compat.verl_config.arguments import read_arguments

@@ -11,7 +11,7 @@ from trinity_compat.audit.phrases import listed, short
 from trinity_compat.common.nested import nested
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.launch.entrypoints import PPO, is_translated, refusal
-from trinity_compat.translate.apply_user_rules import by_a_rule, renamed
+from trinity_compat.translate.edited_launch import by_a_rule, renamed
 from trinity_compat.translate.model import Finding, Status
 from trinity_compat.translate.rows import load_rows, rules_of
 from trinity_compat.translate.user_rules import families

@@ -23,9 +23,9 @@ from trinity_compat.launch.entrypoints import PPO, refuse
 from trinity_compat.launch.environment import unused_variables
 from trinity_compat.launch.model import Diagnostic, Word, WordPart
 from trinity_compat.translate import TranslateOptions, flavour_of, refuse_errors, translate
+from trinity_compat.translate.edited_launch import is_verl_key
 from trinity_compat.translate.env_references import EnvReferences, named
 from trinity_compat.translate.frozen_variables import not_read_by_hydra, set_without_effect
-from trinity_compat.translate.set_overrides import is_verl_key
 from trinity_compat.translate.start_folder import seen_from
 from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.translate.verl_from_trinity import (

@@ -20,10 +20,9 @@ from trinity_compat.rewrite.script import Upgraded, UpgradeOptions, shown
 from trinity_compat.rewrite.yaml_text import YamlLeaf, YamlText, dumped
 from trinity_compat.verl_config import config_from_yaml, effective_config
 from trinity_compat.verl_config.config_folders import read_config
-from trinity_compat.verl_config.grammar import parse_value
+from trinity_compat.verl_config.grammar import hydra_text, parse_value
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, MODEL_ENGINE
-from trinity_compat.verl_config.spelling import hydra_text
 from trinity_compat.verl_config.upgrade import KeyChange, row_for
 from trinity_compat.verl_config.yaml_files import ConfigFile, load_yaml
 

@@ -20,12 +20,11 @@ from trinity_compat.launch.model import Launch, Word, WordPart
 from trinity_compat.translate.micro_batch_sizes import MicroBatchSize, has_critic, sizes
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.arguments import GivenOverride, cut, read_arguments
-from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, SET
+from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, SET, hydra_text
 from trinity_compat.verl_config.interpolate import is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 from trinity_compat.verl_config.pinned import Pinned, pinned_release
 from trinity_compat.verl_config.reads import read_of, sentence
-from trinity_compat.verl_config.spelling import hydra_text
 from trinity_compat.verl_config.upgrade import DERIVED_FROM, UpgradeResult, row_for, upgrade
 
 _VLLM = vllm_arguments.SECTION + "."

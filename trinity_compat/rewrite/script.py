@@ -31,11 +31,10 @@ from trinity_compat.rewrite.plan import (
 )
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.config_search import releases_of
-from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, parse_value
+from trinity_compat.verl_config.grammar import ADD, DELETE, FORCE, hydra_text, parse_value
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.releases import FLAVOURS
-from trinity_compat.verl_config.spelling import hydra_text
 from trinity_compat.verl_config.upgrade import DERIVED_FROM, KeyChange, row_for
 
 _OTHERS = (".py", ".ipynb", ".yaml", ".yml")  # files that are read, and not as bash

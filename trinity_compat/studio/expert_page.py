@@ -18,9 +18,8 @@ from trinity_compat.common.releases import TARGETS
 from trinity_compat.studio.configure_page import FILES, download, loaded, made, refused, texts_of
 from trinity_compat.studio.pages import form_of, page, studio_of
 from trinity_compat.translate.form import FormRemark, FormResult
-from trinity_compat.translate.form.answers import result_in
+from trinity_compat.translate.form.answers import FieldChange, result_in
 from trinity_compat.translate.form.expert import by_path, expert_fields
-from trinity_compat.translate.form.loaded import FieldChange
 
 _LARGEST = 1 << 20  # bytes of a request
 _FIELD = "v:"  # before a path in the name of an input

@@ -19,10 +19,10 @@ from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.rows import MappingTable
 from trinity_compat.translate.unknown import USER_RULE, is_unknown
-from trinity_compat.verl_config.merge import MISSING
 from trinity_compat.verl_config.model import EffectiveConfig, Fork
 from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.upgrade import misfit_of
+from trinity_compat.verl_config.yaml_files import MISSING
 
 CODE = "TC090"
 _SHOWN = 4

@@ -12,7 +12,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves, value_at
 from trinity_compat.translate.defaults import trainer_config
 from trinity_compat.translate.launch_view import ARR
-from trinity_compat.translate.registry import VerlSettings
+from trinity_compat.translate.sections import VerlSettings
 from trinity_compat.translate.sections.data import SEED, SHUFFLE, TRAIN, VAL, WORKFLOW
 from trinity_compat.translate.selectors import selector_of
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader

@@ -11,15 +11,18 @@ from trinity_compat.common.redaction import referred, shown
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch.model import Launch
 from trinity_compat.translate import frozen_variables, verl_from_trinity
-from trinity_compat.translate.apply_user_rules import apply_rules
+from trinity_compat.translate.edited_launch import apply_rules, with_assigned_keys
 from trinity_compat.translate.env_references import resolved_launch
 from trinity_compat.translate.launch_view import KeyRefused
 from trinity_compat.translate.minimal import minimal
 from trinity_compat.translate.model import Severity, TranslateOptions, Translation
-from trinity_compat.translate.partial_findings import refusal_of_all, translate_partially
 from trinity_compat.translate.rows import load_rows, rules_of
-from trinity_compat.translate.set_overrides import with_assigned_keys
-from trinity_compat.translate.translator import refuse_other_mains, translate
+from trinity_compat.translate.translator import (
+    refusal_of_all,
+    refuse_other_mains,
+    translate,
+    translate_partially,
+)
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.trinity.config import dump
 from trinity_compat.verl_config import effective_config

@@ -30,11 +30,10 @@ from trinity_compat.translate.verl_from_trinity import (
     verl_settings,
 )
 from trinity_compat.trinity.config.stages import stages_of
-from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_override
+from trinity_compat.verl_config.grammar import OverrideSyntaxError, hydra_text, parse_override
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
 from trinity_compat.verl_config.pinned import pinned_release, put
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, MODEL_ENGINE
-from trinity_compat.verl_config.spelling import hydra_text
 
 _GPU_MEMORY = "actor_rollout_ref.rollout.gpu_memory_utilization"
 _ENV_VARS = "explorer.env_vars"

@@ -15,12 +15,12 @@ from trinity_compat.common.releases import VERL
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.launch.model import Diagnostic
 from trinity_compat.verl_config.arguments import GivenOverride
-from trinity_compat.verl_config.extra_keys import takes
 from trinity_compat.verl_config.grammar import ADD, DELETE, SET
 from trinity_compat.verl_config.interpolate import Path, Resolver
-from trinity_compat.verl_config.merge import merge
+from trinity_compat.verl_config.pinned import takes
 from trinity_compat.verl_config.releases import is_in_no_release
 from trinity_compat.verl_config.upgrade import row_for
+from trinity_compat.verl_config.yaml_files import merge
 
 _ABSENT = object()
 

@@ -16,9 +16,8 @@ from typing import Any
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.limits import DEPTH, KEYS, LEVELS
 from trinity_compat.common.nested import put
-from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, MODEL_ENGINE, Find, Tree
-from trinity_compat.verl_config.yaml_files import ConfigFile
+from trinity_compat.verl_config.yaml_files import ConfigFile, merge
 
 _MOST_FILES = 1_000  # a configuration of veRL's has some thirty
 _CHOICE_REF = re.compile(r"\$\{([^}]+)\}")

@@ -24,7 +24,6 @@ from trinity_compat.verl_config.config_folders import (
     shown_below,
     starts_out_of_reach,
 )
-from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.releases import (
     FLAVOURS,
     ConfigFile,
@@ -34,6 +33,7 @@ from trinity_compat.verl_config.releases import (
 )
 from trinity_compat.verl_config.source_tree import TREE as _TREE
 from trinity_compat.verl_config.source_tree import Checkout, Main, is_tree
+from trinity_compat.verl_config.yaml_files import merge
 
 # @hydra.main of the mains in verl/trainer; those of recipes come with each release's data.
 _MAINS = {

@@ -26,7 +26,6 @@ from trinity_compat.verl_config.effective import (
 from trinity_compat.verl_config.grammar import SET, Override
 from trinity_compat.verl_config.infer import keys_of
 from trinity_compat.verl_config.interpolate import Resolver, TooManyReferences, is_interpolated
-from trinity_compat.verl_config.merge import merge
 from trinity_compat.verl_config.model import EffectiveConfig, VersionChoice
 from trinity_compat.verl_config.releases import (
     ENGINE_FLAVOURS,
@@ -36,7 +35,7 @@ from trinity_compat.verl_config.releases import (
     key_index,
 )
 from trinity_compat.verl_config.source_tree import find_checkout
-from trinity_compat.verl_config.yaml_files import ConfigFile
+from trinity_compat.verl_config.yaml_files import ConfigFile, merge
 
 _TRINITYS = frozenset({"buffer", "explorer", "synchronizer", "cluster"})
 _COMPLETE = 0.8  # share of common keys from which a file is a dump of a whole configuration

@@ -17,7 +17,7 @@ from trinity_compat.common.limits import DEPTH, KEYS, Budget, BudgetExceeded
 from trinity_compat.common.nested import sections_above
 from trinity_compat.launch.model import Word
 from trinity_compat.verl_config.grammar import OverrideSyntaxError, parse_value
-from trinity_compat.verl_config.merge import MISSING
+from trinity_compat.verl_config.yaml_files import MISSING
 
 Path = tuple[str | int, ...]
 _SIMPLE = re.compile(r"\$\{(\.*)([\w-]+(?:\.[\w-]+|\[[\w-]+\])*)\}", re.A)

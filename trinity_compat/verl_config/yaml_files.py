@@ -1,4 +1,4 @@
-"""Hydra's config files as plain data: OmegaConf's YAML, the package header, the defaults list."""
+"""Hydra's config files as plain data: OmegaConf's YAML and merge, the package header, the defaults list."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import yaml
+
+MISSING = "???"
+
+
+def merge(into: dict[str, object], source: Mapping[str, object]) -> dict[str, object]:
+    """``source`` over ``into`` in place: dicts merge, all else replaces; ``???`` never replaces a value."""
+    for key, value in source.items():
+        if isinstance(value, (dict, Mapping)):
+            here = into.get(key)
+            into[key] = merge(here if isinstance(here, dict) else {}, value)
+        elif value != MISSING or key not in into:
+            into[key] = list(value) if isinstance(value, list) else value
+    return into
+
 
 _PACKAGE_LINE = re.compile(r"^#\s*@package\s+(\S+)\s*$")
 # OmegaConf reads 1e-6 as a float, YAML 1.1 as a string (omegaconf._utils.get_yaml_loader).

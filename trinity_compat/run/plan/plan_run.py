@@ -56,8 +56,7 @@ from trinity_compat.translate.replay import replay_of
 from trinity_compat.translate.trinity_reader import TrinityReader
 from trinity_compat.translate.update_steps import mini_batches
 from trinity_compat.trinity.workflows.plugins import registered_in
-from trinity_compat.verl_config.pinned import compose_pinned
-from trinity_compat.verl_config.runnable import in_keys_of
+from trinity_compat.verl_config.pinned import compose_pinned, in_keys_of
 
 
 @dataclass(frozen=True, slots=True)

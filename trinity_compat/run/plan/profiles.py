@@ -10,7 +10,7 @@ import yaml
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.resources import data_path
-from trinity_compat.verl_config.spelling import hydra_text
+from trinity_compat.verl_config.grammar import hydra_text
 
 _ENV_VARS = "ray_kwargs.ray_init.runtime_env.env_vars"
 Kind = Literal["stock", "decoupled"]

@@ -21,9 +21,9 @@ from trinity_compat.translate.model import TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
 from trinity_compat.translate.verl_from_trinity import flavour_of, in_full, verl_settings
 from trinity_compat.translate.verl_script import key_in_launch, verl_script
+from trinity_compat.verl_config.grammar import hydra_text
 from trinity_compat.verl_config.pinned import compose_pinned
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, MODEL_ENGINE
-from trinity_compat.verl_config.spelling import hydra_text
 
 _ARR = "actor_rollout_ref"
 _NODE = 8  # GPUs

@@ -12,7 +12,7 @@ from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.launch.model import EnvRef, Launch, Word, WordPart
 from trinity_compat.translate.form.fields import FIELDS, GROUPED, FormField
-from trinity_compat.verl_config.spelling import hydra_text
+from trinity_compat.verl_config.grammar import hydra_text
 
 _ARR = "actor_rollout_ref"
 _NODE = 8  # GPUs

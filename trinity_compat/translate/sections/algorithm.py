@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trinity_compat.common.releases import TRINITY_OLD
+from trinity_compat.job.distillation import ENABLED, MODELS
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
-from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
-from trinity_compat.translate.run_refusals import runs_here
+from trinity_compat.translate.run_refusals import refused_of_teacher, runs_here
+from trinity_compat.translate.sections import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.trinity_reader import FieldPair, TrinityReader
 from trinity_compat.translate.verl_names import ESTIMATORS, POLICY_LOSSES
 from trinity_compat.trinity.algorithms import FUNCTIONS, RegisteredFunction
@@ -295,3 +296,18 @@ def _bypass_caution(view: LaunchView, bypass: bool) -> Caution:
     else:
         text = "old log-probabilities are the rollout engine's, as the launch asks (bypass_mode)"
     return notice("TW008", text, place)
+
+
+@derivation
+def distillation(view: LaunchView) -> Derived:
+    """Yield what a run refuses of the teachers, and that upstream has none."""
+    if not view.flag(ENABLED):
+        return
+    for name in dict.fromkeys(key.partition(".")[0] for key in view.below(MODELS)):
+        for key, _, why, _ in refused_of_teacher(view.value, f"{MODELS}.{name}"):
+            yield Verdict(key, Status.UNSUPPORTED, f"our runtime refuses it: {why}")
+    yield Caution(
+        "TW017",
+        "on-policy distillation: upstream trains this YAML without its teachers; our runtime serves them",
+        view.where(ENABLED),
+    )

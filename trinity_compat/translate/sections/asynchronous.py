@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from trinity_compat.launch import entrypoints
 from trinity_compat.translate.launch_view import ARR, AsyncLead, KeyRefused, LaunchView, Verdict
 from trinity_compat.translate.model import Status
-from trinity_compat.translate.registry import Derived, derivation
+from trinity_compat.translate.sections import Derived, derivation
 from trinity_compat.translate.sections.algorithm import BYPASS
 from trinity_compat.translate.sections.batch import EPOCHS, SAVE, TEST, TOTAL, training_rows
 from trinity_compat.translate.update_steps import BATCH, MINI

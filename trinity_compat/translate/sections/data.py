@@ -11,7 +11,7 @@ from trinity_compat.common.nested import put
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
-from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
+from trinity_compat.translate.sections import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.sections.reward import reward_arguments
 from trinity_compat.translate.trinity_reader import FieldPair, TrinityReader
 

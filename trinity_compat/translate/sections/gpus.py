@@ -25,7 +25,7 @@ from trinity_compat.translate.launch_view import (
     Verdict,
 )
 from trinity_compat.translate.model import Caution, Status, notice
-from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
+from trinity_compat.translate.sections import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.sections.reward import ENABLE as REWARD_MODEL
 from trinity_compat.translate.sections.reward import pool_gpus, reward_model_gpus
 from trinity_compat.translate.trinity_reader import FieldPair, TrinityReader

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from trinity_compat.job.vllm_arguments import GPU, SECTION, fate
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
-from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.run_refusals import OTHER_ENGINES
+from trinity_compat.translate.sections import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.trinity_reader import FieldPair, TrinityReader
 
 PROMPT, RESPONSE = "data.max_prompt_length", "data.max_response_length"

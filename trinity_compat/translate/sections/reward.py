@@ -9,8 +9,8 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import leaves, nested
 from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.run_refusals import runs_here, unknown_manager
+from trinity_compat.translate.sections import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.trinity_reader import FieldPair, TrinityReader
 from trinity_compat.translate.verl_names import REWARD_MANAGERS
 from trinity_compat.trinity.algorithms.model import CLASSES

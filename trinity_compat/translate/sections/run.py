@@ -10,7 +10,7 @@ from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.translate.env_references import marked_text
 from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
-from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
+from trinity_compat.translate.sections import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.trinity_reader import TrinityReader
 
 DIRECTORY, PROJECT, NAME = "trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name"

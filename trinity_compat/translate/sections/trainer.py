@@ -8,7 +8,7 @@ from trinity_compat.common.releases import TRINITY, VERL_RELEASES
 from trinity_compat.common.training_engines import TrainingEngine, engine_of
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict, is_finite
 from trinity_compat.translate.model import Status
-from trinity_compat.translate.registry import Derived, VerlSettings, derivation, way_back
+from trinity_compat.translate.sections import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.sections.gpus import ULYSSES
 from trinity_compat.translate.trinity_reader import FieldPair, NameTable, TrinityReader
 from trinity_compat.trinity.config.schema import schema

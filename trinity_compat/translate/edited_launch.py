@@ -1,4 +1,4 @@
-"""A launch as the user's rules (``--rules``) teach us to read it.
+"""A launch as ``--rules`` teach us to read it, and with veRL's keys of ``--set`` as its last overrides.
 
 Before it is composed, so that they count for what Hydra would refuse as well as for what becomes of a key.
 """
@@ -6,14 +6,18 @@ Before it is composed, so that they count for what Hydra would refuse as well as
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
+from trinity_compat.common.errors import Where
 from trinity_compat.launch.model import Launch, Word, WordPart
+from trinity_compat.translate.model import TranslateOptions
 from trinity_compat.translate.rows import MappingTable, load_rows, rules_of
 from trinity_compat.translate.unknown import USER_RULE
 from trinity_compat.translate.user_rules import Rules
-from trinity_compat.verl_config import FLAVOURS
-from trinity_compat.verl_config.releases import key_index
+from trinity_compat.trinity.config import schema
+from trinity_compat.verl_config.infer import keys_of
+from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, key_index
 from trinity_compat.verl_config.upgrade import is_well_known
 
 _OVERRIDE = re.compile(r"(\+\+|\+|~)?([A-Za-z_][\w.@/-]*)(?==)")
@@ -59,3 +63,37 @@ def by_a_rule(key: str, rows: MappingTable) -> bool:
 def _only_a_rule_knows(key: str, rows: MappingTable) -> bool:
     index = key_index()
     return by_a_rule(key, rows) and not any(key in index[flavour] for flavour in (*FLAVOURS, "groups"))
+
+
+_WHERE = Where("--set")
+
+
+def with_assigned_keys(launch: Launch, options: TranslateOptions) -> tuple[Launch, TranslateOptions]:
+    """Return the launch and the options with the assignments of veRL's keys moved into the launch.
+
+    They become its last overrides. A name that both veRL and Trinity have is Trinity's.
+    """
+    verls = [key for key in options.assignments if is_verl_key(key, options.trinity)]
+    if not verls:
+        return launch, options
+    words = [Word((WordPart(f"{key}={options.assignments[key]}"),), _WHERE) for key in verls]
+    rest = {key: value for key, value in options.assignments.items() if key not in verls}
+    return replace(launch, arguments=_after_overrides(launch.arguments, words)), replace(
+        options, assignments=rest
+    )
+
+
+def is_verl_key(key: str, target: str) -> bool:
+    """Return True for a key that a veRL release has and trinity-rft ``target`` lacks, and for a new one."""
+    if key.startswith("+"):
+        return True
+    return schema(target).find(key) is None and any(
+        key in keys_of(flavour) for flavour in (*FLAVOURS, *ENGINE_FLAVOURS)
+    )
+
+
+def _after_overrides(arguments: tuple[Word, ...], added: Iterable[Word]) -> tuple[Word, ...]:
+    """Hydra takes no override after a flag that follows overrides."""
+    overrides = [i for i, word in enumerate(arguments) if "=" in word.text and not word.text.startswith("-")]
+    end = overrides[-1] + 1 if overrides else len(arguments)
+    return (*arguments[:end], *added, *arguments[end:])
