@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from trinity_compat.common.releases import TRINITY, VERL, VERL_RELEASES
 from trinity_compat.translate.explain import HOW_READS, all_keys, codes, reading_codes, releases_with, spans
-from trinity_compat.translate.rows import MappingRow, MappingTable, meaningless
+from trinity_compat.translate.rows import MappingRow, MappingTable, no_effect_when_decoupled
 from trinity_compat.translate.trinity_fields import FieldTreatment, Kind, fate_of, fields
 from trinity_compat.trinity.config.schema import schema
 from trinity_compat.verl_config import FLAVOURS
@@ -101,7 +101,7 @@ _ENGINES = {"ppo_trainer": "FSDP", "ppo_megatron_trainer": "Megatron"}
 
 def _meaningless() -> str:
     lines = ["## Not carried back", "", "These mean nothing once rollout and training are apart.", ""]
-    return "\n".join([*lines, *(f"- `{key}`: {why}" for key, why in meaningless().items())])
+    return "\n".join([*lines, *(f"- `{key}`: {why}" for key, why in no_effect_when_decoupled().items())])
 
 
 _READING_HEAD = """# Codes of reading

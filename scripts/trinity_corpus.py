@@ -34,7 +34,7 @@ from trinity_compat.run.plan import environment, micro_batches, overlay, plan_ru
 from trinity_compat.run.plan.micro_batches import has_critic
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions
-from trinity_compat.translate.verl_from_trinity import in_full
+from trinity_compat.translate.verl_from_trinity import completed_config
 from trinity_compat.trinity.config.read_tracking import plain, values_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -188,7 +188,7 @@ def differing(
     made: RunPlan, source: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
     """Path → (ours, theirs) of what both sides say and not alike."""
-    full = plain(in_full(environment.filled(source, os.environ)).config)
+    full = plain(completed_config(environment.filled(source, os.environ)).config)
     for path, value in values_of(full).items():
         there = theirs["config"].get(path, value)
         if not alike(value, there) and not any(fnmatchcase(path, each) for each in _THEIRS):

@@ -6,7 +6,7 @@ from trinity_compat.common.nested import value_at
 from trinity_compat.launch import read_argv
 from trinity_compat.translate.model import Status, TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
-from trinity_compat.translate.verl_from_trinity import flavour_of, in_full, to_verl, verl_settings
+from trinity_compat.translate.verl_from_trinity import completed_config, flavour_of, to_verl, verl_settings
 from trinity_compat.trinity.config import validate
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.pinned import compose_pinned
@@ -25,7 +25,7 @@ def trained(*arguments):
     """The configuration of veRL's that the run trains with."""
     made = translated(*arguments).config
     assert not validate(made, "0.6.0")
-    full = in_full(made)
+    full = completed_config(made)
     return compose_pinned(verl_settings(full), flavour_of(made))["actor_rollout_ref"]["actor"]
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from trinity_compat.translate.native_yaml import settings_by_hand
+from trinity_compat.translate.hand_written_yaml import settings_by_hand
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.sections.trainer import of_the_strategy, schedule
 from trinity_compat.translate.trinity_reader import NEVER, TrinityReader

@@ -93,7 +93,7 @@ def kinds_of(effective):
     config = upgrade(effective).config
     view = LaunchView(config, config.settings, EnvReferences(), TranslateOptions(), effective)
     (told, _), kinds = as_main_ppo(view), ["every launch"]
-    if told.ahead is not None:
+    if told.async_schedule is not None:
         kinds.append("asynchronous")
     elif told is not view:
         kinds.append("of what it draws")

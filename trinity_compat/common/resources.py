@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -17,3 +20,9 @@ def data_path(name: str) -> Path:
         if (root / name).exists():
             return root / name
     raise FileNotFoundError(f"trinity-compat's data {name!r} is missing: reinstall the package")
+
+
+@cache
+def data_json(name: str) -> Any:
+    """Return what a shipped JSON file holds, to read only. Raises FileNotFoundError as ``data_path``."""
+    return json.loads(data_path(name).read_text(encoding="utf-8"))

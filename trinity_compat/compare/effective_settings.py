@@ -29,8 +29,8 @@ from trinity_compat.translate.frozen_variables import not_read_by_hydra, set_wit
 from trinity_compat.translate.start_folder import seen_from
 from trinity_compat.translate.translator import symbolic_settings
 from trinity_compat.translate.verl_from_trinity import (
+    completed_config,
     from_launch,
-    in_full,
     verl_settings,
 )
 from trinity_compat.trinity.config.complete import CompletedConfig, completed
@@ -160,7 +160,7 @@ def of_release(source: str, version: str, flavour: str) -> EffectiveSettings:
 
 def of_trinity(source: str, config: Mapping[str, object]) -> EffectiveSettings:
     """Read a Trinity configuration. Raises UserError as the way back does."""
-    full = in_full(config)
+    full = completed_config(config)
     flavour = flavour_of(full.config)
     told = named(verl_settings(full))
     return EffectiveSettings(
@@ -252,7 +252,7 @@ def _trinity_of_job(directory: Path, launched: Mapping[str, Any]) -> CompletedCo
         key, _, value = text.partition("=")
         if not key.startswith("trinity_compat.") and not is_verl_key(key, TRINITY):
             put(config, key, safe_load(value))
-    return _as_completed(in_full(config))
+    return _as_completed(completed_config(config))
 
 
 def _of_script(

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.releases import VLLM_ON_CPU as CPU
 from trinity_compat.common.releases import VLLM_ON_GPU as GPU
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json, data_path
 from trinity_compat.common.suggestions import nearest, question
 
 SECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm"
@@ -175,10 +175,8 @@ def _unknown(name: str, release: str) -> str:
     return question(near) or f"vLLM {release} has nothing like it: leave it out"
 
 
-@cache
 def _arguments() -> _Arguments:
-    found: _Arguments = json.loads(data_path("translators/vllm/arguments.json").read_text(encoding="utf-8"))
-    return found
+    return data_json("translators/vllm/arguments.json")
 
 
 @cache

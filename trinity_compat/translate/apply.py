@@ -128,7 +128,7 @@ def _pass(view: LaunchView, draft: Draft, key: str) -> None:
         return
     value = view.text(key)
     # The old trinity-rft types its fields without null; an empty dictionary says nothing in either.
-    if _says_something(view, takes, key, name, value) and not (
+    if _differs_from_default(view, takes, key, name, value) and not (
         value == {} or (value is None and view.old_trinity)
     ):
         _refuse_open_numbers(view, (key,), free=isinstance(value, str))
@@ -140,7 +140,7 @@ def spelled(target: str, key: str) -> str:
     return key.replace("critic.fsdp.", "critic.model.fsdp_config.") if target == TRINITY_OLD else key
 
 
-def _says_something(view: LaunchView, takes: TrainerConfig, key: str, name: str, value: object) -> bool:
+def _differs_from_default(view: LaunchView, takes: TrainerConfig, key: str, name: str, value: object) -> bool:
     """Return True if the launch sets ``key``, or upstream would behave otherwise without it."""
     if view.is_set(key) or key in _IN_FULL:
         return True

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trinity_compat.common.nested import leaves, sections_above
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.verl_config.pinned import compose_pinned, pinned_tree
 
 
@@ -50,7 +49,7 @@ class TrainerConfig:
 @functools.cache
 def trainer_config(target: str, strategy: str) -> TrainerConfig:
     """Return what trinity-rft ``target`` reads for ``strategy`` (fsdp or megatron)."""
-    data = json.loads(data_path(f"translators/trainer_config/{target}.json").read_text(encoding="utf-8"))
+    data = data_json(f"translators/trainer_config/{target}.json")
     return TrainerConfig(data[strategy], frozenset(data["ignored"]))
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TRINITY, VERL_RELEASES
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.common.suggestions import did_you_mean
-from trinity_compat.translate.rows import MappingRow, MappingTable, load_rows, meaningless
+from trinity_compat.translate.rows import MappingRow, MappingTable, load_rows, no_effect_when_decoupled
 from trinity_compat.translate.unknown import reason_without_release
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.reads import read_of, read_until
@@ -34,13 +33,9 @@ HOW_READS: Mapping[str, str] = {
 _HANDED_ON = re.compile(r"kwargs\b|\boverride_config\b")
 
 
-@functools.cache
 def codes() -> Mapping[str, Mapping[str, str]]:
     """Return every code of a finding or a warning: title, text, hint."""
-    found: Mapping[str, Mapping[str, str]] = json.loads(
-        data_path("translators/codes.json").read_text(encoding="utf-8")
-    )
-    return found
+    return data_json("translators/codes.json")
 
 
 @functools.cache
@@ -58,13 +53,9 @@ def releases_with(key: str) -> list[str]:
     return [version for bit, version in enumerate(VERL_RELEASES) if any(mask >> bit & 1 for mask in masks)]
 
 
-@functools.cache
 def reading_codes() -> Mapping[str, str]:
     """Return every code of reading and composing a launch (TP…), with its text."""
-    found: Mapping[str, str] = json.loads(
-        data_path("translators/reading_codes.json").read_text(encoding="utf-8")
-    )
-    return found
+    return data_json("translators/reading_codes.json")
 
 
 def explain(name: str, rows: MappingTable) -> str:
@@ -156,13 +147,9 @@ def _unread(key: str, row: MappingRow | None, rows: MappingTable) -> str | None:
     return reason_without_release(key, rows)
 
 
-@functools.cache
 def derived() -> Mapping[str, Mapping[str, Any]]:
     """Return the paths that a derivation writes although no single key stands for them: by, why, from."""
-    found: Mapping[str, Mapping[str, object]] = json.loads(
-        data_path("translators/derived.json").read_text(encoding="utf-8")
-    )
-    return found
+    return data_json("translators/derived.json")
 
 
 def _derived_text(name: str) -> str | None:
@@ -191,8 +178,8 @@ def _key_lines(key: str, row: MappingRow) -> Iterator[str]:
     if versions := releases_with(key):
         yield f"  veRL:    {spans(versions)}"
         yield from (f"  stock:   {text}" for text in _stock(key, versions[-1]))
-    if key in meaningless():
-        yield f"  back:    not carried to the trainer: {meaningless()[key]}"
+    if key in no_effect_when_decoupled():
+        yield f"  back:    not carried to the trainer: {no_effect_when_decoupled()[key]}"
 
 
 def _stock(key: str, version: str) -> Iterator[str]:

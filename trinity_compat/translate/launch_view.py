@@ -96,10 +96,10 @@ class LaunchView:
     symbols: EnvReferences
     options: TranslateOptions
     origin: EffectiveConfig
-    ahead: AsyncLead | None = None  # None: as main_ppo, or as --sync-offset says
+    async_schedule: AsyncLead | None = None  # None: as main_ppo, or as --sync-offset says
     reworded: Mapping[str, str] = field(default_factory=dict)  # key → what its value was made of
     verdicts: tuple[Verdict, ...] = ()  # of keys that the launch's main reads otherwise than main_ppo
-    told_by_release: frozenset[str] = frozenset()  # keys that the launch or its own release gives a value to
+    keys_given_explicitly: frozenset[str] = frozenset()  # by the launch or its own release
 
     @property
     def launch(self) -> Launch:
@@ -255,10 +255,10 @@ class LaunchView:
 
         It is the launch's own release if that has one of them, else the pinned one.
         """
-        own = self.told_by_release.union(self.reworded)
+        own = self.keys_given_explicitly.union(self.reworded)
         return self.origin.default_of(*keys) if own.intersection(keys) else f"default of verl {VERL}"
 
-    def told(self, key: str, value: object) -> str:
+    def note_text(self, key: str, value: object) -> str:
         """Format ``key=value`` for a note; for a value made of other keys, these keys."""
         return self.reworded.get(key) or f"{key}={value}"
 

@@ -51,14 +51,14 @@ def carry(view: LaunchView, draft: Draft) -> None:
 
 def _write_ahead(view: LaunchView, draft: Draft, base: str) -> None:
     """Write the explorer's lead, which Trinity's synchronizer has no fields for."""
-    if view.ahead is None:
+    if view.async_schedule is None:
         return
-    if view.old_trinity and view.ahead.style != "fixed":
-        draft.put(f"{base}.sync_style", view.ahead.style, "trinity-rft 0.4.1 has no such style")
-    _, staleness, partial = view.ahead.sources
+    if view.old_trinity and view.async_schedule.style != "fixed":
+        draft.put(f"{base}.sync_style", view.async_schedule.style, "trinity-rft 0.4.1 has no such style")
+    _, staleness, partial = view.async_schedule.sources
     for name, key, value in (
-        ("staleness_threshold", staleness, view.ahead.staleness),
-        ("partial_rollout", partial, view.ahead.partial),
+        ("staleness_threshold", staleness, view.async_schedule.staleness),
+        ("partial_rollout", partial, view.async_schedule.partial),
     ):
         if value is not None:
             where = view.origin.settings[key].where if key in view.origin.settings else None

@@ -154,7 +154,7 @@ def as_translated(config: Mapping[str, object]) -> Mapping[str, object]:
 
     Raises UserError if the way back or the translation does.
     """
-    full = verl_from_trinity.in_full(config)
+    full = verl_from_trinity.completed_config(config)
     verl = compose_pinned(verl_from_trinity.verl_settings(full), verl_from_trinity.flavour_of(full.config))
     effective, options = config_from_tree(verl, VERL), _options_of(config)
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trinity_compat.common.nested import sections_above
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json, data_path
 from trinity_compat.translate.model import Status
 from trinity_compat.translate.user_rules import Rules, paths_of
 from trinity_compat.translate.user_rules import read as read_rules
@@ -153,16 +153,14 @@ def _row(key: str, form: Mapping[str, Any]) -> MappingRow:
     )
 
 
-@functools.cache
-def meaningless() -> Mapping[str, str]:
+def no_effect_when_decoupled() -> Mapping[str, str]:
     """Return ``key`` or ``prefix.*`` → the reason why it is not carried to the trainer."""
-    reasons: Mapping[str, str] = json.loads(
-        data_path("translators/meaningless.json").read_text(encoding="utf-8")
-    )
-    return reasons
+    return data_json("translators/no_effect_when_decoupled.json")
 
 
 @functools.cache
 def means_nothing(key: str) -> bool:
     """Return True if ``key`` is on the list."""
-    return key in meaningless() or any(f"{section}.*" in meaningless() for section in sections_above(key))
+    return key in no_effect_when_decoupled() or any(
+        f"{section}.*" in no_effect_when_decoupled() for section in sections_above(key)
+    )

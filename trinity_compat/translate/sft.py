@@ -11,17 +11,15 @@ has no key ``strategy``, which is a default of its dataclass there (workers/conf
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import put, sections_above, value_at
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.common.training_engines import TrainingEngine, engine_of
 from trinity_compat.launch import torchrun
 from trinity_compat.launch.model import Word
@@ -58,11 +56,9 @@ _STRATEGIES = {  # of verl.workers.config
 Row = tuple[str, str, str]
 
 
-@cache
 def rows(name: str = "sft") -> Mapping[str, Row]:
     """Return a table: a key, or a section of keys → status, path, reason."""
-    text = data_path(f"translators/{name}.json").read_text(encoding="utf-8")
-    return {key: (status, path, why) for key, (status, path, why) in json.loads(text).items()}
+    return data_json(f"translators/{name}.json")
 
 
 def translate_sft(effective: EffectiveConfig, options: TranslateOptions) -> Translation:

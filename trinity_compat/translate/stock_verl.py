@@ -8,14 +8,12 @@ Found by tracing the key's reads in whole runs and by reading the source.
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from trinity_compat.common.nested import Tree, leaves, sections_above, value_at
 from trinity_compat.common.releases import VERL
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.verl_config import upgrade
 from trinity_compat.verl_config.model import EffectiveConfig
@@ -23,12 +21,8 @@ from trinity_compat.verl_config.pinned import pinned_release
 from trinity_compat.verl_config.upgrade import row_for
 
 
-@functools.cache
 def _table() -> Mapping[str, Mapping[str, Any]]:
-    found: Mapping[str, Mapping[str, Any]] = json.loads(
-        data_path("translators/verl/stock.json").read_text(encoding="utf-8")
-    )
-    return found
+    return data_json("translators/verl/stock.json")
 
 
 def _entry(key: str) -> Mapping[str, Any] | None:

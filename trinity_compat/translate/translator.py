@@ -75,7 +75,7 @@ def _translated(
         symbols=symbols,
         options=options,
         origin=seen,
-        told_by_release=upgraded.explicit,
+        keys_given_explicitly=upgraded.explicit,
     )
     _refuse_values_for_sections(view)
     view, moves = as_main_ppo(view)

@@ -9,13 +9,12 @@ docs/reference/trinity.md is generated from this table.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.trinity.config.schema import FieldType, Schema
 
 Kind = Literal["read", "no effect", "refused"]
@@ -33,7 +32,7 @@ class FieldTreatment:
 @functools.cache
 def table() -> Mapping[str, FieldTreatment]:
     """Return pattern of a path → its treatment."""
-    data = json.loads(data_path("translators/trinity_fields.json").read_text(encoding="utf-8"))
+    data = data_json("translators/trinity_fields.json")
     read = {path: FieldTreatment("read") for path in data["read"]}
     unread = {path: FieldTreatment("no effect", why) for path, why in data["no_effect"].items()}
     return read | unread | {path: FieldTreatment("refused", **row) for path, row in data["refused"].items()}

@@ -18,7 +18,7 @@ from trinity_compat.job.gpus import ENGINES
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.translate import supervised
 from trinity_compat.translate.defaults import trainer_defaults
-from trinity_compat.translate.native_yaml import settings_by_hand, with_trainer_config
+from trinity_compat.translate.hand_written_yaml import settings_by_hand, with_trainer_config
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections import WAYS_BACK
 from trinity_compat.translate.sections.batch import limit_of
@@ -101,7 +101,7 @@ def from_launch(config: Mapping[str, object]) -> bool:
     return _UPDATES in compat_of(config)
 
 
-def in_full(config: Mapping[str, object], target: str = TRINITY) -> CompletedConfig:
+def completed_config(config: Mapping[str, object], target: str = TRINITY) -> CompletedConfig:
     """Return ``config`` with trinity-rft's defaults filled in, unless translate wrote it.
 
     ``target`` is the release whose defaults apply. Raises UserError for what that release refuses.
@@ -115,7 +115,7 @@ def verl_settings(full: CompletedConfig) -> dict[str, Any]:
     """Return the veRL keys of a completed configuration, as ``to_verl`` does.
 
     For a file that translate did not write, trinity-rft's defaults of its trainer's own configuration and the
-    settings of ``native_yaml`` are added.
+    settings of ``hand_written_yaml`` are added.
     """
     keys = to_verl(full.config)
     if from_launch(full.config):

@@ -6,15 +6,12 @@ more, so a name that is not here is refused only where it is one of these misspe
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 
-_NAMES: dict[str, list[str]] = json.loads(
-    data_path("translators/verl/names.json").read_text(encoding="utf-8")
-)
+_NAMES: dict[str, list[str]] = data_json("translators/verl/names.json")
 ESTIMATORS, POLICY_LOSSES = tuple(_NAMES["estimators"]), tuple(_NAMES["policy_losses"])
 # The reward loop's, and what explorer/rewards/reward_managers.py adds.
 REWARD_MANAGERS = (*_NAMES["reward_managers"], "prime", "batch")

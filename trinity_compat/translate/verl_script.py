@@ -23,9 +23,9 @@ from trinity_compat.translate.sections.asynchronous import USE_V1
 from trinity_compat.translate.supervised import schema_in
 from trinity_compat.translate.verl_from_trinity import (
     compat_of,
+    completed_config,
     flavour_of,
     from_launch,
-    in_full,
     passed,
     verl_settings,
 )
@@ -58,7 +58,7 @@ def verl_script(config: Mapping[str, object], source: str) -> VerlScript:
     """
     _refuse_other_trainings(config, source)
     flavour = flavour_of(config)
-    told = verl_settings(in_full(config))
+    told = verl_settings(completed_config(config))
     if not compat_of(config).get("trainer"):
         told.pop("trainer.use_v1", None)  # the launch did not choose: written, it would be a choice
     references: list[str] = []

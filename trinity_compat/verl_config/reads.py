@@ -7,7 +7,6 @@ stored where nothing loads it, or if a person has confirmed that it is only chec
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any
 
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.releases import VERL_RELEASES
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.launch.entrypoints import PPO, canonical
 from trinity_compat.verl_config.compose import composed_as
 from trinity_compat.verl_config.model import EffectiveConfig
@@ -70,12 +69,8 @@ class VerlRead:
         return f"{text}{places}" + (f": {self.why}" if self.why else "")
 
 
-@cache
 def _tables(version: str) -> Mapping[str, Mapping[str, list[Any]]]:
-    found: Mapping[str, Mapping[str, list[Any]]] = json.loads(
-        data_path(f"{_FOLDER}/{version}.json").read_text(encoding="utf-8")
-    )
-    return found
+    return data_json(f"{_FOLDER}/{version}.json")
 
 
 def table_of(version: str, flavour: str) -> Mapping[str, list[Any]]:
@@ -83,13 +78,9 @@ def table_of(version: str, flavour: str) -> Mapping[str, list[Any]]:
     return _tables(version)[flavour]
 
 
-@cache
 def by_hand() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     """Return release → key → ``label``, ``place`` (file:line) and ``why``, written by a person."""
-    found: Mapping[str, Mapping[str, Mapping[str, str]]] = json.loads(
-        data_path(f"{_FOLDER}/by_hand.json").read_text(encoding="utf-8")
-    )
-    return found
+    return data_json(f"{_FOLDER}/by_hand.json")
 
 
 def read_of(key: str, version: str, flavour: str = FLAVOURS[0]) -> VerlRead | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import VERL_RELEASES
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.verl_config.yaml_files import ConfigFile
 
 _RELEASE = re.compile(r"v?(\d+\.\d+)(?:\.(\d+))?(?:\.\w+)*")  # groups: its line, its number in the line
@@ -77,7 +76,7 @@ def engine_flavour(engine: str) -> str:
 
 
 def _load(name: str) -> Any:
-    return json.loads(data_path(f"translators/verl/releases/{name}").read_text(encoding="utf-8"))
+    return data_json(f"translators/verl/releases/{name}")
 
 
 @cache

@@ -18,7 +18,7 @@ from trinity_compat.job.vllm_arguments import SECTION
 from trinity_compat.run.plan.refusals import place
 from trinity_compat.run.plan.source import LaunchRecord, Source
 from trinity_compat.translate.rows import load_rows
-from trinity_compat.translate.verl_from_trinity import COMPAT, compat_path, in_full
+from trinity_compat.translate.verl_from_trinity import COMPAT, compat_path, completed_config
 from trinity_compat.trinity.config.read import lines_of
 from trinity_compat.trinity.config.stages import Stage
 from trinity_compat.verl_config.upgrade import row_for
@@ -104,7 +104,7 @@ def _in_user_spelling(message: str, source: Source) -> str:
     if path in lines:
         return message
     try:
-        full = in_full(source.config)
+        full = completed_config(source.config)
     except UserError:  # the very error that is told here
         return message
     found = (full.sources.get(name, name) for name in (path, *_in_trinity(path)))

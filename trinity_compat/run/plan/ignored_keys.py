@@ -1,14 +1,13 @@
 """Keys of a YAML that a run does not read: they are named before it starts, or refused.
 
 A key is named where the user gave it: it differs from upstream's default and from what translate would write
-for this very run. ``translators/unread.json`` lists those that have no effect on what a run does. In a
-launch's configuration a key that asks for something and is not read is an error: what it says is not what
-runs.
+for this very run. ``translators/ignored_yaml_fields.json`` lists those that have no effect on what a run
+does. In a launch's configuration a key that asks for something and is not read is an error: what it says is
+not what runs.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,7 +17,7 @@ from fnmatch import fnmatchcase
 from trinity_compat.common.bounded_yaml import safe_load
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import Tree, copied, put
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.run.plan import environment, error_locations
 from trinity_compat.run.plan.overlay import is_trinity_only
 from trinity_compat.run.plan.overruled_lines import overruled, overruling
@@ -183,11 +182,9 @@ def _why(path: str) -> str:
     return "no part of this run reads it"
 
 
-@functools.cache
 def known() -> Mapping[str, str]:
     """Pattern of a path → why a run may leave it unread without a word."""
-    reasons: Mapping[str, str] = json.loads(data_path("translators/unread.json").read_text(encoding="utf-8"))
-    return reasons
+    return data_json("translators/ignored_yaml_fields.json")
 
 
 def _written(source: Source) -> Tree | None:

@@ -11,7 +11,7 @@ from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.run.plan.verl_view import Step, VerlView
-from trinity_compat.translate.native_yaml import TASKSETS_KEY
+from trinity_compat.translate.hand_written_yaml import TASKSETS_KEY
 from trinity_compat.translate.selectors import BY_DIFFICULTY
 from trinity_compat.trinity.config.read_tracking import plain
 from trinity_compat.trinity.pipelines import DATA_JUICER, SECTION

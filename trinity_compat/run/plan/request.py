@@ -62,7 +62,7 @@ def read_request(config: Tree, options: RunOptions, device: str, cwd: Path) -> R
     chosen = list(dict.fromkeys([*(["cpu"] if device == "cpu" else []), *options.profiles]))
     loaded, sets = [profiles.load(name) for name in chosen], Overlay.of_sets(options.sets)
     written = _with_trinity_sets(config, [*map(Overlay.of_profile, loaded), sets])
-    full = verl_from_trinity.in_full(environment.filled(written, os.environ))
+    full = verl_from_trinity.completed_config(environment.filled(written, os.environ))
     if not verl_from_trinity.from_launch(full.config):
         _count_gpus(full, options, device)
         _read_template(full, cwd)

@@ -19,7 +19,7 @@ from trinity_compat.run.plan.request import RunRequest
 from trinity_compat.run.plan.verl_view import VerlView
 from trinity_compat.synchronizer.policy import explorer_interval, trainer_interval
 from trinity_compat.translate import verl_from_trinity
-from trinity_compat.translate.native_yaml import SAMPLING
+from trinity_compat.translate.hand_written_yaml import SAMPLING
 from trinity_compat.translate.replay import note_of
 from trinity_compat.translate.sections.reward import TEACHER
 from trinity_compat.translate.trinity_reader import NEVER

@@ -21,7 +21,7 @@ from trinity_compat.translate.defaults import same
 from trinity_compat.translate.form.made import FormRemark, FormResult
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.trinity_fields import fate_of
-from trinity_compat.translate.verl_from_trinity import from_launch, in_full, verl_settings
+from trinity_compat.translate.verl_from_trinity import completed_config, from_launch, verl_settings
 from trinity_compat.translate.verl_script import verl_script
 from trinity_compat.trinity.config.complete import completed
 from trinity_compat.trinity.config.emit import dump, scalar
@@ -212,7 +212,7 @@ def made_of_fields(texts: Mapping[str, str], target: str) -> FormResult:
     text = dump(config, header=["Written by the studio's page Configure", f"trinity-rft {target}"])
     script, said = _script(config)
     try:
-        verl_settings(in_full(config, target))
+        verl_settings(completed_config(config, target))
     except UserError as error:
         said = [FormRemark("decide", f"a run here refuses it: {error.message}", error.hint or "")]
     return FormResult(text, script, config, (*said, *_fates(config)))

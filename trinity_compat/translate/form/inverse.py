@@ -19,7 +19,7 @@ from trinity_compat.translate.form.made import made_from
 from trinity_compat.translate.form.values import LONGEST, launch_of, values_of
 from trinity_compat.translate.model import TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
-from trinity_compat.translate.verl_from_trinity import flavour_of, in_full, verl_settings
+from trinity_compat.translate.verl_from_trinity import completed_config, flavour_of, verl_settings
 from trinity_compat.translate.verl_script import key_in_launch, verl_script
 from trinity_compat.verl_config.grammar import hydra_text
 from trinity_compat.verl_config.pinned import compose_pinned
@@ -56,7 +56,7 @@ class _Settings:
     @classmethod
     def of(cls, config: Mapping[str, object], target: str = TRINITY) -> _Settings:
         """Raises UserError and RunError for a configuration that no launch of veRL means."""
-        full = in_full(config, target)
+        full = completed_config(config, target)
         own, flavour = verl_settings(full), flavour_of(full.config)
         # An engine beside the trainer may have more than veRL's default: what it has is the form's.
         memory = value_at(full.config, "explorer.rollout_model.gpu_memory_utilization")

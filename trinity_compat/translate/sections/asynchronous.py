@@ -62,14 +62,14 @@ class MainPpoSettings:
         """Record a key of main_ppo's that has no effect in the launch's main."""
         self.verdicts.append(Verdict(key, Status.NO_EFFECT, reason))
 
-    def view(self, ahead: AsyncLead | None = None) -> LaunchView:
+    def view(self, async_schedule: AsyncLead | None = None) -> LaunchView:
         """Return the launch in main_ppo's keys."""
         origin = self.origin
         return replace(
             origin,
             config=replace(origin.config, settings=self._laid_over(origin.config.settings)),
             symbolic=self._laid_over(origin.symbolic),
-            ahead=ahead,
+            async_schedule=async_schedule,
             reworded=self.reworded,
             verdicts=tuple(self.verdicts),
         )
@@ -124,12 +124,12 @@ def asynchronous(view: LaunchView) -> Derived:
     if view.where(USE_V1) is not None and not view.value(USE_V1):
         yield Verdict(USE_V1, Status.NO_EFFECT, "v0 trains here where nothing asks for v1")
     yield from _of_v1(view)
-    if view.ahead is None:
+    if view.async_schedule is None:
         yield from _other_mode(view)
-    if view.ahead is not None and view.ahead.interval > 1 and not view.flag(BYPASS.key):
+    if view.async_schedule is not None and view.async_schedule.interval > 1 and not view.flag(BYPASS.key):
         reason = (
             "the trainer recomputes old log-probabilities with the weights at the start of each step, this "
-            f"main with those of its last version, up to {view.ahead.interval} steps ago"
+            f"main with those of its last version, up to {view.async_schedule.interval} steps ago"
         )
         yield Verdict(BYPASS.key, Status.APPROXIMATED, reason)
         yield Verdict(PROXIMAL, Status.APPROXIMATED, reason)

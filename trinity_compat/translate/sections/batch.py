@@ -22,7 +22,7 @@ _OLD_STYLES = {"fully_async": "dynamic_by_trainer"}
 
 def synchronized(view: LaunchView) -> Iterator[PathValue]:
     """Yield the times at which weights move. Units: Trinity's steps, r for one of veRL's."""
-    style = view.ahead.style if view.ahead else "fixed"
+    style = view.async_schedule.style if view.async_schedule else "fixed"
     named = _OLD_STYLES.get(style, style) if view.old_trinity else style
     yield PathValue(
         f"{SECTION}.sync_method", _method(view), note="how weights travel; nccl, checkpoint or memory"
@@ -36,14 +36,14 @@ def synchronized(view: LaunchView) -> Iterator[PathValue]:
 
 def updates_per_version(view: LaunchView) -> int:
     """Optimizer updates between two sets of weights."""
-    return view.r * (view.ahead.interval if view.ahead else 1)
+    return view.r * (view.async_schedule.interval if view.async_schedule else 1)
 
 
 def _of_interval(view: LaunchView) -> tuple[tuple[str, ...], str | None, str]:
     """Sources, note and what stands between the sources."""
-    if view.ahead is None or view.ahead.interval == 1:
+    if view.async_schedule is None or view.async_schedule.interval == 1:
         return (BATCH, MINI), None, " ÷ "
-    note = f"{view.ahead.sources[0]}={view.ahead.interval} × r={view.r}"
+    note = f"{view.async_schedule.sources[0]}={view.async_schedule.interval} × r={view.r}"
     return (BATCH, MINI), note, " ÷ "
 
 
@@ -57,11 +57,11 @@ def _offset(view: LaunchView) -> tuple[int, tuple[str, ...], str]:
     ahead = view.options.sync_offset
     if ahead:
         return ahead * view.r, (), f"{ahead} veRL step(s) ahead × r={view.r} (--sync-offset)"
-    if view.ahead is not None and view.ahead.style != "fixed":
-        return 0, (), f"{view.ahead.sources[1]} says how far rollouts run ahead"
-    if view.ahead is not None:
+    if view.async_schedule is not None and view.async_schedule.style != "fixed":
+        return 0, (), f"{view.async_schedule.sources[1]} says how far rollouts run ahead"
+    if view.async_schedule is not None:
         note = f"one_step_off: a step's rollouts are made while the one before is trained; × r={view.r}"
-        return view.ahead.offset * view.r, (), note
+        return view.async_schedule.offset * view.r, (), note
     if view.published:
         return 1, (), "as the published examples print it: the explorer is one mini-batch ahead"
     return 0, (), "on-policy, as veRL"
@@ -123,7 +123,7 @@ def limit_of(reading: TrinityReader) -> int | None:
 
 def _step_cautions(view: LaunchView) -> Iterator[Caution]:
     r, updates = view.r, updates_per_version(view)
-    kept = updates * view.mini if view.ahead else "train_batch_size"
+    kept = updates * view.mini if view.async_schedule else "train_batch_size"
     yield notice(
         "TW001",
         f"one veRL step is {r} Trinity steps: buffer.batch_size is veRL's ppo_mini_batch_size, and "
@@ -189,7 +189,7 @@ def counted_in_steps(reading: TrinityReader) -> VerlSettings:
 def _times(view: LaunchView, key: str, value: int) -> str | None:
     if value <= 0 or view.step == 1:
         return None
-    return f"{view.told(key, value)} × r={view.step}"
+    return f"{view.note_text(key, value)} × r={view.step}"
 
 
 def _kept(view: LaunchView) -> Iterator[PathValue | Verdict]:
@@ -209,7 +209,7 @@ def total_steps(view: LaunchView) -> Derived:
     """Write the length of the run: given, or from the number of rows of the training files."""
     if view.value(TOTAL) is not None:
         steps = view.size(TOTAL, least=0)
-        note = f"{view.told(TOTAL, steps)} × r={view.step}" if view.step > 1 else None
+        note = f"{view.note_text(TOTAL, steps)} × r={view.step}" if view.step > 1 else None
         yield PathValue(TOTAL_STEPS[0], steps * view.step, (TOTAL,), note)
         over = _ends_before(view, steps)
         if over is None:
@@ -261,7 +261,7 @@ def _ends_before(view: LaunchView, steps: int) -> tuple[int, int] | None:
     veRL's loop goes through its epochs and no further (0.9.1, ray_trainer.py: fit). None if they are not
     fewer, or not known.
     """
-    if view.published or view.ahead or not is_finite(view.value(EPOCHS)):
+    if view.published or view.async_schedule or not is_finite(view.value(EPOCHS)):
         return None
     rows = training_rows(view)
     if not rows:

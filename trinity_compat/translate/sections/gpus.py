@@ -184,7 +184,7 @@ def takes_turns(view: LaunchView) -> bool:
 
     It splits them too where the launch, or an option, asks for that or needs it.
     """
-    beside = view.ahead is not None and not view.ahead.in_turns
+    beside = view.async_schedule is not None and not view.async_schedule.in_turns
     asked = view.options.rollout_gpus is not None or view.options.sync_offset or view.published or beside
     served = own_gpus(view) or view.flag(REWARD_MODEL) or view.flag(TEACHERS)
     if asked or served or math.prod(view.cluster) < 2:

@@ -7,12 +7,11 @@ Both are data, extracted from the real package (``scripts/extract_trinity_schema
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trinity_compat.common.nested import copied
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.trinity.config.schema import FieldType, Schema, schema
 
 
@@ -32,8 +31,7 @@ class AlgorithmDefaults:
 def algorithm_defaults(target: str) -> AlgorithmDefaults:
     """Return the defaults of trinity-rft ``target``. Raises UserError for a release without data."""
     schema(target)
-    text = data_path(f"translators/trinity_defaults/{target}.json").read_text(encoding="utf-8")
-    data = json.loads(text)
+    data = data_json(f"translators/trinity_defaults/{target}.json")
     return AlgorithmDefaults(data["algorithms"], data["functions"])
 
 

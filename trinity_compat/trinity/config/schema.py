@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TARGETS
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ def schema(target: str) -> Schema:
     """
     if target not in TARGETS:
         raise UserError(f"no schema of trinity-rft {target!r}", hint=f"the targets are {', '.join(TARGETS)}")
-    data = json.loads(data_path(f"translators/trinity/{target}.json").read_text(encoding="utf-8"))
+    data = data_json(f"translators/trinity/{target}.json")
     classes = {
         name: {
             key: SchemaField(

@@ -46,7 +46,8 @@ class TasksetRows(Dataset[dict[str, Any]]):
         whole = [list(_rows(name, referred(name, section), tokenizer, limit)) for name in names]
         parts = whole if max_samples < 0 else _first(whole, max_samples)
         self.sizes = [len(part) for part in parts]  # rows of each taskset
-        drawn = config.get("tasksets") or {}  # by which training draws the rows (translate/native_yaml.py)
+        # By them training draws the rows (translate/hand_written_yaml.py).
+        drawn = config.get("tasksets") or {}
         selectors = {name: _plain(each).get("selector", {}) for name, each in drawn.items()}
         self.columns = [
             _columns(selectors.get(name, {}), referred(name, section), part)

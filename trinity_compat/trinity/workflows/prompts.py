@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.resources import data_path
+from trinity_compat.common.resources import data_json
 from trinity_compat.trinity.workflows.tasksets import Taskset
 
 Row: TypeAlias = Mapping[str, object]
@@ -80,7 +79,7 @@ def _base_prompt(system: str | None, question: str) -> str:
 
 @functools.cache
 def _texts() -> dict[str, object]:
-    found = json.loads(data_path("translators/workflows/texts.json").read_text(encoding="utf-8"))
+    found = data_json("translators/workflows/texts.json")
     return dict(found)
 
 
