@@ -10,7 +10,7 @@ from trinity_compat.translate.booleans import with_booleans
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.pinned import pinned_release
 
-from .helpers import BASICS, launch_of, script, translated
+from .helpers import BASICS, flat, launch_of, script, translated
 
 TEXTS = ("no", "off", "yes", "On", "None", "'False'", '"false"', '"True"', "'true'", '"0"', "nein")
 # One for each kind of reader: a derivation, a copied row, a passed one, a kept one, a caution.
@@ -51,13 +51,28 @@ def test_a_switch_of_vllm_s_takes_no_value(section, value):
     assert told.value.where.line == len(BASICS) + 1
 
 
+def test_experts_are_spread_or_not():
+    key = "+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_expert_parallel"
+    with pytest.raises(UserError, match="should be true or false: a switch of vLLM's") as told:
+        translated(f"{key}=no")
+    assert told.value.message.startswith(f"{key}=no ")
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm", "hf"])
+def test_another_engine_does_not_read_vllm_s_arguments(engine):
+    rollout = "actor_rollout_ref.rollout"
+    kwargs = f"+{rollout}.engine_kwargs.vllm.async_scheduling"
+    _, config = translated(f"{rollout}.name={engine}", f"{kwargs}=no")
+    kept = "trainer.trainer_config.trinity_compat.verl"
+    assert flat(config)[f"{kept}.{kwargs[1:]}"] is None  # says nothing to the explorer's vLLM
+
+
 @pytest.mark.parametrize(
     "word",
     [
         "async_scheduling=true",
         "async_scheduling=False",
         "async_scheduling=null",
-        "enable_expert_parallel=no",  # veRL replaces it by whether experts are spread
         "hf_token=no",
         "served_model_name=off",
     ],

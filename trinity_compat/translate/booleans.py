@@ -14,6 +14,7 @@ from functools import cache
 from trinity_compat.common.nested import value_at
 from trinity_compat.job.vllm_arguments import is_switch
 from trinity_compat.translate.launch_view import KeyRefused, not_a_truth, truth_of, unknown_sources
+from trinity_compat.translate.run_refusals import OTHER_ENGINES
 from trinity_compat.verl_config.compose import composed_as
 from trinity_compat.verl_config.config_search import SUPERVISED
 from trinity_compat.verl_config.interpolate import Resolver, is_interpolated
@@ -31,21 +32,28 @@ def with_booleans(config: EffectiveConfig) -> EffectiveConfig:
     Raises KeyRefused for another text.
     """
     others = [one for one in config.settings.values() if one.where is not None and _is_other(one)]
-    for setting in others:
-        _refuse_engine_value(setting)
     given = {one.key: replace(one, value=_truth_of(one)) for one in others if _is_boolean(one.key, config)}
+    for setting in others:
+        section, engine, name = setting.key.partition(".engine_kwargs.vllm.")
+        if not engine or not is_switch(name):
+            continue
+        if config.get(f"{section}.name") in OTHER_ENGINES:  # which read a block of their own
+            given[setting.key] = replace(setting, value=None)
+        else:
+            _refuse_engine_value(setting, name)
     return replace(config, settings={**config.settings, **given}) if given else config
 
 
-def _refuse_engine_value(setting: Setting) -> None:
-    """Raise KeyRefused for a value of a switch of vLLM's that its parser refuses.
+def _refuse_engine_value(setting: Setting, name: str) -> None:
+    """Raise KeyRefused for a value of vLLM's switch ``name`` that its parser refuses.
 
     veRL makes ``--NAME VALUE`` of all but true, false and null (``build_cli_args_from_config``,
     vllm_rollout/utils.py), and vLLM takes no value there. ``enable_expert_parallel`` it sets itself.
     """
-    _, engine, name = setting.key.partition(".engine_kwargs.vllm.")
-    if engine and setting.value is not None and is_switch(name) and name != "enable_expert_parallel":
+    if setting.value is not None:
         told = f"veRL starts vLLM with --{name} {setting.value}, and vLLM takes no value there"
+        if name == "enable_expert_parallel":
+            told = "a switch of vLLM's, which veRL sets by expert_parallel_size"
         raise KeyRefused(
             setting.spelling,
             f"{_written(setting)} should be true or false: {told}",
