@@ -232,6 +232,11 @@ VALUES (:history, :role, :step, :metrics)
 ON CONFLICT (role, step, history_id) DO UPDATE SET metrics = excluded.metrics, voided_in = NULL"""
 READ_METRICS = """SELECT step, CAST(metrics AS TEXT) FROM metrics
 WHERE role = :role AND step > :after_step AND voided_in IS NULL ORDER BY step, history_id"""
+NEWEST_METRICS = """SELECT step, CAST(metrics AS TEXT) FROM metrics
+WHERE role = :role AND voided_in IS NULL ORDER BY step DESC, history_id DESC LIMIT :newest"""
+METRICS_OF_SIDES = """SELECT role, step, CAST(metrics AS TEXT) FROM metrics
+WHERE voided_in IS NULL AND step >= :first AND (role = 'trainer' OR role LIKE 'explorer%')
+ORDER BY history_id, step"""
 
 # -- resume -------------------------------------------------------------------------------------
 GIVE_ALL_BACK = """UPDATE task_groups SET claim_token = NULL,
@@ -283,6 +288,35 @@ RECENT = """SELECT id, key, task_no, state, explorer_step, min_model_version, ma
 WHERE kind = :kind AND (:state = '' OR state = :state) ORDER BY id DESC LIMIT :limit"""
 ONE_GROUP = f"""SELECT {_EXPERIENCE}, e.response_tokens FROM experiences e
 WHERE e.group_id = :group_id ORDER BY e.run"""
+
+
+# -- the studio's pages -------------------------------------------------------------------------
+def indexed_experiences(dialect: str) -> str:
+    """Statement for what the studio's index has of experiences, in order of id."""
+    size = "length" if dialect == "sqlite" else "octet_length"
+    return f"""SELECT e.id, e.group_id, e.run, g.kind, g.explorer_step, CAST(g.task AS TEXT), g.task_no,
+    e.reward, e.max_model_version, {size}(e.response_ids), e.num_turns, CAST(e.metrics AS TEXT),
+    e.response_mask, e.min_model_version, e.prompt_text, e.response_text
+FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id > :after ORDER BY e.id LIMIT :limit"""
+
+
+LAST_EXPERIENCE = "SELECT coalesce(max(id), 0) FROM experiences"
+# The first group's birth tells one database from another; groups are never deleted.
+FIRST_BIRTH = "SELECT written_at FROM task_groups ORDER BY id LIMIT 1"
+BEGINNINGS = """SELECT e.id, g.state, substr(e.prompt_text, 1, 2000), substr(e.response_text, 1, 600)
+FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id IN :ids"""
+ABOUT_GROUP = """SELECT CAST(task AS TEXT), kind, state, explorer_step, task_no, key, use_count, size
+FROM task_groups WHERE id = :group_id"""
+USES_OF_GROUP = """SELECT trainer_step FROM ledger_entries
+WHERE group_id = :group_id AND voided_in IS NULL ORDER BY 1"""
+FIRST_OF_GROUP = f"{ONE_GROUP} LIMIT :most"
+GROUP_STATES = "SELECT id, state FROM task_groups WHERE id IN :ids"
+ONE_OF_GROUPS_MEDIA = """SELECT m.data FROM media m JOIN group_media h ON h.digest = m.digest
+WHERE h.group_id = :group_id AND m.digest = :digest"""
+PART_OF_TOKENS = """SELECT substr(response_ids, :ints, :count * 4), substr(response_mask, :bytes, :count),
+    substr(logprobs, :ints, :count * 4) FROM experiences WHERE id = :id"""
+PART_OF_TEXT = "SELECT substr(response_text, :begin, :count) FROM experiences WHERE id = :id"
+
 # Content that may be dropped (retention.py). The condition on void and stale groups is that of their index.
 _USED = """SELECT g.id FROM task_groups g WHERE g.id IN (
     SELECT l.group_id FROM ledger_entries l

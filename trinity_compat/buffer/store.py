@@ -430,12 +430,20 @@ class Buffer:
 
         self._db.run(work)
 
-    def read_metrics(self, role: str, *, after_step: int = -1) -> list[tuple[int, dict[str, float]]]:
-        """(step, metrics) in order of step, of the current history and those that it continues."""
-        bind = {"role": role, "after_step": after_step}
+    def read_metrics(
+        self, role: str, *, after_step: int = -1, newest: int = 0
+    ) -> list[tuple[int, dict[str, float]]]:
+        """(step, metrics) in order of step, of the current history and those that it continues.
+
+        ``newest``: so many rows, the last ones, instead of those after a step.
+        """
 
         def work(conn: sa.Connection) -> list[tuple[int, dict[str, float]]]:
-            rows: Iterable[Row] = conn.execute(query(queries.READ_METRICS), bind)
+            if newest:
+                bind = {"role": role, "newest": newest}
+                rows: Iterable[Row] = conn.execute(query(queries.NEWEST_METRICS), bind).all()[::-1]
+            else:
+                rows = conn.execute(query(queries.READ_METRICS), {"role": role, "after_step": after_step})
             return list({int(step): codec.numbers(text) for step, text in rows}.items())
 
         return self._read(work)

@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from trinity_compat.buffer import groups, queries
 from trinity_compat.buffer.media import NAME, references
 from trinity_compat.buffer.model import Experience
-from trinity_compat.buffer.queries import query
+from trinity_compat.buffer.queries import of_ids, query
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.optional_packages import need
 from trinity_compat.common.redaction import hidden
@@ -40,12 +40,6 @@ from trinity_compat.studio.pages import (
 
 _AT_ONCE_S = 0.12  # of indexing while a page waits
 _BOUNDS = ("step", "reward", "version", "length")
-_TEXTS = """SELECT e.id, g.state, substr(e.prompt_text, 1, 2000), substr(e.response_text, 1, 600)
-FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id IN :ids"""
-_GROUP = """SELECT CAST(task AS TEXT), kind, state, explorer_step, task_no, key, use_count, size
-FROM task_groups WHERE id = :group_id"""
-_USES = "SELECT trainer_step FROM ledger_entries WHERE group_id = :group_id AND voided_in IS NULL ORDER BY 1"
-_ANSWERS = f"{queries.ONE_GROUP} LIMIT :most"
 _MOST_HITS = 10_000  # that are counted
 _LONGEST_NOTE = 10_000
 _kept: dict[str, Index] = {}
@@ -136,7 +130,7 @@ def _texts(job: Job, ids: Sequence[int]) -> dict[int, Row]:
     """Return id → its group's current state and the beginnings of its texts."""
     if not ids:
         return {}
-    chosen = query(_TEXTS).bindparams(sa.bindparam("ids", expanding=True))
+    chosen = of_ids(queries.BEGINNINGS)
     found = job.database().run(lambda conn: conn.execute(chosen, {"ids": ids}).all(), write=False)
     return {
         row[0]: {"state": row[1], "prompt": _end(row[2] or "", 220), "response": row[3] or ""}
@@ -151,20 +145,20 @@ def _end(text: str, most: int) -> str:
 def read_about(conn: sa.Connection, number: int) -> Row | None:
     """Return a group's row without its answers; None if the group does not exist."""
     bind = {"group_id": number}
-    row = conn.execute(query(_GROUP), bind).one_or_none()
+    row = conn.execute(query(queries.ABOUT_GROUP), bind).one_or_none()
     if row is None:
         return None
     task = readable(row[0])
     names = ("kind", "state", "step", "task_no", "key", "uses", "size")
     about = dict(zip(names, row[1:], strict=True))
     about |= {"task": hidden("", task), "name": task_of(row[0], about["task_no"])}
-    about["trained"] = [use[0] for use in conn.execute(query(_USES), bind)]
+    about["trained"] = [use[0] for use in conn.execute(query(queries.USES_OF_GROUP), bind)]
     return about
 
 
 def read_answers(conn: sa.Connection, number: int, most: int) -> Iterator[tuple[int, Experience]]:
     """Yield (id, answer) of a group's first answers in order."""
-    for row in conn.execute(query(_ANSWERS), {"group_id": number, "most": most}):
+    for row in conn.execute(query(queries.FIRST_OF_GROUP), {"group_id": number, "most": most}):
         yield row[1], groups.experience(row, readable)
 
 
@@ -208,8 +202,6 @@ def _begun(parts: Iterator[bytes]) -> Iterator[bytes]:
 # What browsers show and nothing else: an SVG could hold a script. By how the files begin.
 _IMAGE_TYPES = {b"\x89PNG\r\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 _DIGEST = re.compile(r"[0-9a-f]{16,128}", re.ASCII)
-_ONE_IMAGE = """SELECT m.data FROM media m JOIN group_media h ON h.digest = m.digest
-WHERE h.group_id = :group_id AND m.digest = :digest"""
 _A_DAY = "private, max-age=86400, immutable"  # a digest never names another image
 
 
@@ -228,7 +220,7 @@ def image(request: Request) -> Response:
     bind = {"group_id": group_of(request), "digest": digest}
 
     def read(conn: sa.Connection) -> bytes | None:
-        found = conn.execute(query(_ONE_IMAGE), bind).scalar_one_or_none()
+        found = conn.execute(query(queries.ONE_OF_GROUPS_MEDIA), bind).scalar_one_or_none()
         return None if found is None else bytes(found)
 
     data = job.database().run(read, write=False)

@@ -8,17 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import sqlalchemy as sa
-
 from trinity_compat.buffer import codec, groups
-from trinity_compat.buffer.queries import CHOSEN_EXPERIENCES, query
+from trinity_compat.buffer.queries import CHOSEN_EXPERIENCES, of_ids
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.studio.index import SORTS, ExperienceQuery, Index, Row
 from trinity_compat.studio.jobs import Job
 
 _PAGE = 50  # answers, of up to a few megabytes each
 _CHUNK = 1 << 18  # bytes
-_CHOSEN = query(CHOSEN_EXPERIENCES).bindparams(sa.bindparam("ids", expanding=True))
 
 
 def chosen(job: Job, index: Index, wanted: ExperienceQuery) -> Iterator[list[Row]]:
@@ -34,7 +31,9 @@ def chosen(job: Job, index: Index, wanted: ExperienceQuery) -> Iterator[list[Row
 
 def _whole(job: Job, ids: list[int]) -> dict[int, Row]:
     """Return id → texts, tokens and figures, without pruned experiences."""
-    rows = job.database().run(lambda conn: conn.execute(_CHOSEN, {"ids": ids}).all(), write=False)
+    rows = job.database().run(
+        lambda conn: conn.execute(of_ids(CHOSEN_EXPERIENCES), {"ids": ids}).all(), write=False
+    )
     return {row[1]: _plain(row) for row in rows}
 
 

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from trinity_compat.buffer import codec
+from trinity_compat.buffer import codec, queries
 from trinity_compat.buffer.groups import Row
 from trinity_compat.buffer.model import TRUNCATED, Experience
 from trinity_compat.buffer.queries import query
@@ -30,9 +30,6 @@ MOST_ANSWERS = 128  # on one page
 _TOKENS_AT_FIRST, _TEXT_AT_FIRST, _REASONS = 1024, 32_768, 16_000
 _LONGEST_PROMPT, _LONGEST_ROW = 16_000, 16_000  # characters
 _FARTHEST = 1 << 28  # a token's place that a database can still multiply
-_PART = """SELECT substr(response_ids, :ints, :count * 4), substr(response_mask, :bytes, :count),
-    substr(logprobs, :ints, :count * 4) FROM experiences WHERE id = :id"""
-_TEXT = "SELECT substr(response_text, :begin, :count) FROM experiences WHERE id = :id"
 
 
 @dataclass(slots=True)
@@ -199,14 +196,16 @@ def _plain(span: tokens.TokenSpan) -> tuple[bool, object]:
 def _spans(job: Job, number: int, begin: int, decode: tokens.Decode) -> list[tokens.TokenSpan]:
     start = max(0, begin - tokens.BEFORE)
     count = begin - start + CHUNK + tokens.LONGEST
-    found = _one(job, _PART, {"id": number, "ints": 4 * start + 1, "bytes": start + 1, "count": count})
+    found = _one(
+        job, queries.PART_OF_TOKENS, {"id": number, "ints": 4 * start + 1, "bytes": start + 1, "count": count}
+    )
     ids, logprobs = codec.unpack_ints(found[0] or b""), codec.unpack_floats(found[2] or b"")
     mask = codec.unpack_mask(found[1], len(ids))
     return tokens.spans(ids, mask, logprobs, decode, begin - start, begin - start + CHUNK)
 
 
 def _text(job: Job, number: int, begin: int, count: int | None) -> str:
-    found = _one(job, _TEXT, {"id": number, "begin": begin + 1, "count": count or 1 << 30})
+    found = _one(job, queries.PART_OF_TEXT, {"id": number, "begin": begin + 1, "count": count or 1 << 30})
     return str(found[0] or "")
 
 

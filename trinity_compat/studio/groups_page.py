@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
-import sqlalchemy as sa
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trinity_compat.buffer.queries import query
+from trinity_compat.buffer import queries
+from trinity_compat.buffer.queries import of_ids
 from trinity_compat.studio import group_index
 from trinity_compat.studio.experiences import index_of
 from trinity_compat.studio.group_index import BOUNDS, OUTCOMES, PAGE, SORTS, RewardBar
@@ -18,7 +18,6 @@ from trinity_compat.studio.group_query import PLACES, group_query, selection_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import job_of, page, reading
 
-_STATES = "SELECT id, state FROM task_groups WHERE id IN :ids"
 _TITLES = {
     "mean": "Mean",
     "spread": "Spread",
@@ -94,7 +93,7 @@ def _address(given: QueryParams, **changes: str) -> str:
 def _states(job: Job, ids: Sequence[int]) -> dict[int, str]:
     if not ids:
         return {}
-    chosen = query(_STATES).bindparams(sa.bindparam("ids", expanding=True))
+    chosen = of_ids(queries.GROUP_STATES)
     found = job.database().run(lambda conn: conn.execute(chosen, {"ids": ids}).all(), write=False)
     return {row[0]: row[1] for row in found}
 

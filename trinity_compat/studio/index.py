@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
+from trinity_compat.buffer import queries
 from trinity_compat.buffer.errors import BufferError
 from trinity_compat.buffer.model import TRUNCATED
 from trinity_compat.buffer.queries import query
@@ -53,13 +54,6 @@ CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, pinned INTEGER NOT NUL
 _LAYOUT = "2"  # of the tables above
 # All but the notes, which the job's database does not have.
 _DROP = "DROP TABLE IF EXISTS texts; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS groups;"
-_FROM = """SELECT e.id, e.group_id, e.run, g.kind, g.explorer_step, CAST(g.task AS TEXT), g.task_no, e.reward,
-    e.max_model_version, {bytes}(e.response_ids), e.num_turns, CAST(e.metrics AS TEXT), e.response_mask,
-    e.min_model_version, e.prompt_text, e.response_text
-FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id > :after ORDER BY e.id LIMIT :limit"""
-_LAST = "SELECT coalesce(max(id), 0) FROM experiences"
-# The first group's birth tells one database from another; groups are never deleted.
-_IDENTITY = "SELECT written_at FROM task_groups ORDER BY id LIMIT 1"
 # SELECT DISTINCT would read every row: a step from one kind to the next instead.
 _KINDS = """WITH RECURSIVE next(kind) AS (SELECT min(kind) FROM rows UNION ALL
     SELECT (SELECT min(kind) FROM rows WHERE kind > next.kind) FROM next WHERE next.kind IS NOT NULL)
@@ -106,7 +100,7 @@ class Index:
             ) from error
 
     def _begin(self) -> None:
-        born = self.job.database().run(lambda c: c.execute(query(_IDENTITY)).scalar(), write=False)
+        born = self.job.database().run(lambda c: c.execute(query(queries.FIRST_BIRTH)).scalar(), write=False)
         identity = "" if born is None else repr(born)
         with self.connected() as db:
             db.execute("PRAGMA journal_mode=WAL")
@@ -156,7 +150,11 @@ class Index:
             self.fill(math.inf)
 
     def _last_there(self) -> int:
-        return int(self.job.database().run(lambda c: c.execute(query(_LAST)).scalar_one(), write=False))
+        return int(
+            self.job.database().run(
+                lambda c: c.execute(query(queries.LAST_EXPERIENCE)).scalar_one(), write=False
+            )
+        )
 
     def _done(self) -> int:
         with self.connected() as db:
@@ -165,13 +163,12 @@ class Index:
     def _batch(self) -> bool:
         """Index the next experiences; False where there are none, whatever the last one's id says."""
         database = self.job.database()
-        size_of = "length" if database.dialect == "sqlite" else "octet_length"
         bind = {"after": self._done(), "limit": _BATCH}
 
         def read(conn: sa.Connection) -> list[tuple[Sequence[object], tuple[object, ...]]]:
             rows: list[tuple[Sequence[object], tuple[object, ...]]] = []
             size = 0
-            for row in conn.execute(query(_FROM.format(bytes=size_of)), bind):
+            for row in conn.execute(query(queries.indexed_experiences(database.dialect)), bind):
                 rows.append((row, _indexed(row)))
                 size += sum(len(value) for value in row if isinstance(value, str | bytes))
                 if size > _BATCH_BYTES:

@@ -6,11 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-import sqlalchemy as sa
-
-from trinity_compat.buffer import codec
 from trinity_compat.buffer.model import Participant
-from trinity_compat.buffer.queries import query
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
 from trinity_compat.run.job_dir import alerts
@@ -21,8 +17,6 @@ from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.series import Metrics
 
 _SPARK = 120  # steps
-_LATEST = """SELECT step, CAST(metrics AS TEXT) FROM metrics
-WHERE role = 'trainer' AND voided_in IS NULL ORDER BY step DESC, history_id DESC LIMIT :limit"""
 _PACE = 60  # newest rows from which the live figures are computed
 MEANS = {
     "running": "sends heartbeats",
@@ -70,7 +64,7 @@ def summary_of(job: Job) -> RunSummary:
     """Read the row of a job. Raises what reading raises."""
     spec, buffer = job.spec, job.buffer()
     with job.database().at_once():
-        snapshot = snapshot_of(buffer, spec, job.database().run(_latest, write=False))
+        snapshot = snapshot_of(buffer, spec, buffer.read_metrics("trainer", newest=_SPARK))
     participants, rows, begun = snapshot.participants, snapshot.rows, starts.starts_of(job)
     state = starts.state_of(participants, begun)
     last = rows[-1] if rows else StepFigures(0)
@@ -88,11 +82,6 @@ def summary_of(job: Job) -> RunSummary:
         tuple(alerts.of_run(snapshot, rows, spec, running=state == "running")),
         failure=starts.reason_of(state, participants, begun),
     )
-
-
-def _latest(conn: sa.Connection) -> list[tuple[int, dict[str, float]]]:
-    found = conn.execute(query(_LATEST), {"limit": _SPARK}).all()
-    return [(int(step), codec.numbers(text)) for step, text in reversed(found)]
 
 
 def spark_points(points: Sequence[tuple[int, float]], width: int = 120, height: int = 28) -> str:

@@ -16,9 +16,6 @@ from trinity_compat.studio.jobs import Job
 Row = dict[str, float]
 Seen = tuple[int, int]  # a step, how many figures its row had
 
-_ROWS = """SELECT role, step, CAST(metrics AS TEXT) FROM metrics
-WHERE voided_in IS NULL AND step >= :first AND (role = 'trainer' OR role LIKE 'explorer%')
-ORDER BY history_id, step"""
 _KEPT = 20  # jobs whose metrics stay in memory
 _MOST_FIGURES = 8_000_000  # that stay, of some 100 bytes each; one job may have half of them
 
@@ -43,7 +40,7 @@ class Metrics:
             self.rows, self.figures, self.history = {}, 0, history
         # The last step again: its evaluation is added to it later. Sides stand at different steps.
         first = min((max(rows) for rows in self.rows.values() if rows), default=0)
-        for role, step, text in conn.execute(query(_ROWS), {"first": first}):
+        for role, step, text in conn.execute(query(queries.METRICS_OF_SIDES), {"first": first}):
             rows = self.rows.setdefault(role, {})
             self.figures -= len(rows.get(step, ()))
             rows[step] = codec.numbers(text)
