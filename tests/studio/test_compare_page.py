@@ -7,7 +7,7 @@ import re
 import pytest
 from studio_jobs import SECRET, client_of, make_job, write_events
 
-from trinity_compat.studio import run_choice
+from trinity_compat.studio import compare_page
 from trinity_compat.studio.compare_page import AXES
 
 BOTH = "a=toy/grpo&b=plain"
@@ -24,7 +24,7 @@ def offered(page):
 
 
 def test_runs_are_offered_a_page_at_a_time_by_the_filter_of_the_list(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_choice, "PAGE", 2)
+    monkeypatch.setattr(compare_page, "PAGE", 2)
     for name in ("old/a", "old/b", "new/a", "new/b", "new/c"):
         make_job(tmp_path / name, evil=False, steps=1, state="failed" if name == "new/c" else "done")
     studio, found = client_of(tmp_path), []
@@ -44,7 +44,7 @@ def test_runs_are_offered_a_page_at_a_time_by_the_filter_of_the_list(tmp_path, m
 
 
 def test_a_chosen_run_or_baseline_stays_chosen_on_each_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_choice, "PAGE", 2)
+    monkeypatch.setattr(compare_page, "PAGE", 2)
     for name in "abcd":
         make_job(tmp_path / name, evil=False, steps=1)
         (tmp_path / f"{name}.log").write_text("step:1 - critic/score/mean:0.5\n")
@@ -98,6 +98,7 @@ def test_an_open_page_gets_what_has_changed_and_nothing_else(tmp_path):
     studio = client_of(tmp_path)
     page = studio.get("/compare?a=a&b=b").text
     state = state_of(page)
+    studio.app.state.studio.comparisons.took_s = 0.0
     assert studio.get(f"/verdict?a=a&b=b&state={state}").json() == {"state": state, "wait_s": 5.0}
     more = {step: {"critic/score/mean": float("inf")} for step in (7, 8)}
     for name in "ab":
@@ -111,7 +112,10 @@ def test_an_open_page_gets_what_has_changed_and_nothing_else(tmp_path):
 
 def test_sides_that_have_ended_are_looked_at_less_often(studio):
     page = studio.get(f"/compare?{BOTH}").text
+    studio.app.state.studio.comparisons.took_s = 0.0
     assert studio.get(f"/verdict?{BOTH}&state={state_of(page)}").json()["wait_s"] == 30
+    studio.app.state.studio.comparisons.took_s = 4.0
+    assert studio.get(f"/verdict?{BOTH}&state={state_of(page)}").json()["wait_s"] == 40
 
 
 def test_a_side_without_metrics_yet_is_a_problem_until_it_has_some(tmp_path):

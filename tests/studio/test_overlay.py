@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from studio_jobs import client_of, make_job, write_events
 
-from trinity_compat.studio.seeds import configuration_but_seeds
+from trinity_compat.studio.overlay_page import configuration_but_seeds
 
 SCORE = "critic/score/mean"
 

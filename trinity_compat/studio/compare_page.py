@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,14 +21,13 @@ from trinity_compat.compare.html import as_html, drawn
 from trinity_compat.compare.names import is_of_learning
 from trinity_compat.compare.report import COLUMNS, row_of
 from trinity_compat.compare.verdict import Comparison
-from trinity_compat.studio.baselines import FORMATS, PREFIX
+from trinity_compat.studio.baselines import FORMATS, PREFIX, Baseline
 from trinity_compat.studio.comparisons import ComparisonQuery, Selection
 from trinity_compat.studio.experiences import index_of, read_answers
 from trinity_compat.studio.group_page import MOST_ANSWERS
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, job_named, page, studio_of
-from trinity_compat.studio.run_choice import run_choice
-from trinity_compat.studio.run_state import RunSummary
+from trinity_compat.studio.runs_page import PAGE, SORTS, ChosenRuns, RunsQuery
 
 _TASKS = 12
 # How the runs of a side are drawn, and its name on the page.
@@ -60,7 +61,7 @@ def comparison(request: Request) -> Response:
     studio, query = studio_of(request), query_of(request)
     chosen = {side: request.query_params.getlist(side) for side in "ab"}
     values: dict[str, object] = {
-        "choice": run_choice(request, {name for names in chosen.values() for name in names}),
+        "choice": _choice(request, {name for names in chosen.values() for name in names}),
         "are_more": studio.comparisons.baselines.are_more,
         "formats": FORMATS,
         "chosen": chosen,
@@ -78,6 +79,51 @@ def comparison(request: Request) -> Response:
         except UserError as error:
             values |= {"problem": str(error)}
     return page(request, "compare.html", values)
+
+
+def _choice(request: Request, chosen: Collection[str]) -> dict[str, object]:
+    """Return a page of the runs that the form offers, filtered as the list of runs.
+
+    A run or baseline whose name is in ``chosen`` is on each page. Raises HTTPException 400 for a value that
+    is not valid.
+    """
+    studio = studio_of(request)
+    query = replace(RunsQuery.of(request), group="", columns=())
+    everything = list(studio.jobs.all().values())
+    found = ChosenRuns.of(everything, query, studio.summaries)
+    first = found.first_after(query.after)
+    jobs = found.jobs[first : first + PAGE]
+    before = [job for job in everything if job.name in chosen]
+    named = {job.name: job for job in (*before, *jobs)}
+    read, _ = studio.summaries.of_all(
+        [job for job in named.values() if job.name not in found.known], math.inf
+    )
+    rows = {name: found.known.get(name) or read[name] for name in named}
+    baselines, more = _baselines_of(request, query, chosen)
+    return {
+        "query": query,
+        "chosen": [rows[job.name] for job in before],
+        "rows": [rows[job.name] for job in jobs if job.name not in chosen],
+        "first": first,
+        "shown": len(jobs),
+        "count": len(found.jobs),
+        "next": found.place(jobs[-1]) if first + PAGE < len(found.jobs) else "",
+        "unread": found.unread,
+        "baselines": baselines,
+        "more_baselines": more,
+        "sorts": SORTS,
+    }
+
+
+def _baselines_of(
+    request: Request, query: RunsQuery, chosen: Collection[str]
+) -> tuple[Sequence[Baseline], int]:
+    """Return the chosen baselines and the first ones whose name has the query's words; how many are left."""
+    words = query.words.casefold().split()
+    everything = studio_of(request).comparisons.baselines.all().values()
+    others = [one for one in everything if all(word in one.label.casefold() for word in words)]
+    others = [one for one in others if one.name not in chosen]
+    return [*(one for one in everything if one.name in chosen), *others[:PAGE]], max(0, len(others) - PAGE)
 
 
 def verdict(request: Request) -> Response:
@@ -119,7 +165,11 @@ def _found(request: Request, result: Comparison, query: ComparisonQuery) -> dict
     sides = {"a": (result.a, query.a), "b": (result.b, query.b)}
     return {
         "sides": {
-            name: (side.label, _runs(request, chosen), sorted({run.kind for run in side.runs}))
+            name: (
+                side.label,
+                [studio_of(request).summaries.of(one) for one in chosen if isinstance(one, Job)],
+                sorted({run.kind for run in side.runs}),
+            )
             for name, (side, chosen) in sides.items()
         },
         "first": first,
@@ -138,10 +188,6 @@ def _found(request: Request, result: Comparison, query: ComparisonQuery) -> dict
     }
 
 
-def _runs(request: Request, chosen: Sequence[Selection]) -> list[RunSummary]:
-    return [studio_of(request).summaries.of(one) for one in chosen if isinstance(one, Job)]
-
-
 def _tables(result: Comparison) -> list[tuple[str, list[list[str]]]]:
     """Return (title, rows of COLUMNS): the key metrics and those of learning that differ, then each group."""
     key = key_metrics(result)
@@ -157,12 +203,10 @@ def _tables(result: Comparison) -> list[tuple[str, list[list[str]]]]:
 def _differences(result: Comparison) -> list[dict[str, object]] | None:
     """Return the configuration differences of the sides' first runs, None where one is not recorded."""
     found = of_runs(*(side.runs[0].meta for side in (result.a, result.b)))
-    return None if found is None else [_masked(row) for row in found]
-
-
-def _masked(row: dict[str, object]) -> dict[str, object]:
-    key = str(row["key"])
-    return row | {side: hidden(key, row[side]) for side in "ab"} | {"why": shown(str(row["why"]))}
+    if found is None:
+        return None
+    masked = ({side: hidden(str(row["key"]), row[side]) for side in "ab"} for row in found)
+    return [row | values | {"why": shown(str(row["why"]))} for row, values in zip(found, masked, strict=True)]
 
 
 def _tasks(a: Selection, b: Selection) -> list[tuple[str, Newest, Newest]]:

@@ -19,7 +19,7 @@ from trinity_compat.buffer.model import TRUNCATED, Experience
 from trinity_compat.buffer.queries import query
 from trinity_compat.studio import group_index, tokens
 from trinity_compat.studio.experiences import images_of, index_of, read_about, read_answers
-from trinity_compat.studio.group_query import group_query, selection_of
+from trinity_compat.studio.groups_page import group_query, selection_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, group_of, job_of, page, reading, whole_number
 

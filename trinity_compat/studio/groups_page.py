@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,10 +14,17 @@ from trinity_compat.buffer import queries
 from trinity_compat.buffer.queries import of_ids
 from trinity_compat.studio import group_index
 from trinity_compat.studio.experiences import index_of
-from trinity_compat.studio.group_index import BOUNDS, OUTCOMES, PAGE, SORTS, RewardBar
-from trinity_compat.studio.group_query import PLACES, group_query, selection_of
+from trinity_compat.studio.group_index import BOUNDS, OUTCOMES, PAGE, RIGHT, SORTS, GroupQuery, RewardBar
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import job_of, page, reading
+from trinity_compat.studio.pages import (
+    bounds_of,
+    finite_number,
+    job_of,
+    page,
+    place_of,
+    reading,
+    whole_number,
+)
 
 _TITLES = {
     "mean": "Mean",
@@ -27,6 +35,7 @@ _TITLES = {
     "tools": "Tool calls",
     "turns": "Turns",
 }
+_PLACES = ("id", "after")  # of an address: not of the selection
 _WIDTH, _HEIGHT = 640.0, 120.0  # of the drawing
 
 
@@ -48,6 +57,7 @@ def groups(request: Request) -> Response:
         )
         counts = group_index.outcomes(db, wanted)
     shown, more = rows[:PAGE], len(rows) > PAGE
+    bounds = [f"{name}_{end}" for name in BOUNDS for end in ("min", "max")]
     states = _states(job, [int(str(row["id"])) for row in shown])
     after = f"{shown[-1][SORTS[wanted.sort]]},{shown[-1]['id']}" if more else ""
     values = {
@@ -57,7 +67,7 @@ def groups(request: Request) -> Response:
         "kinds": index.kinds() or ["train"],
         "titles": _TITLES,
         "sorts": list(SORTS),
-        "given": {name: given.get(name, "") for name in ("task", *_bound_names())},
+        "given": {name: given.get(name, "") for name in ("task", *bounds)},
         "bounded": bool(wanted.least or wanted.most),
         "bars": _drawn(bars),
         "rewards": rewards,
@@ -75,8 +85,32 @@ def groups(request: Request) -> Response:
     return page(request, "groups.html", values)
 
 
-def _bound_names() -> list[str]:
-    return [f"{name}_{end}" for name in BOUNDS for end in ("min", "max")]
+def group_query(given: QueryParams) -> GroupQuery:
+    """The selection that an address names. Raises HTTPException 400 for a value that is not valid."""
+    least, most = bounds_of(given, BOUNDS)
+    sort, outcome = given.get("sort") or "newest", given.get("outcome", "")
+    if sort not in SORTS:
+        raise HTTPException(400, f"sort is one of {', '.join(SORTS)}.")
+    if outcome and outcome not in OUTCOMES:
+        raise HTTPException(400, f"outcome is one of {', '.join(OUTCOMES)}, or empty.")
+    step, right = given.get("step", "").strip(), given.get("right", "").strip()
+    return GroupQuery(
+        given.get("kind") or "train",
+        whole_number(step, "step") if step and step != "all" else None,
+        given.get("task", "").strip(),
+        outcome,
+        finite_number(right, "right") if right else RIGHT,
+        least,
+        most,
+        sort,
+        "up" in given,
+        place_of(given),
+    )
+
+
+def selection_of(given: QueryParams) -> str:
+    """Return the part of an address that names a selection: all but a place in it."""
+    return urlencode([pair for pair in given.multi_items() if pair[0] not in _PLACES and pair[1]])
 
 
 def _with(given: QueryParams, **changes: str) -> QueryParams:
@@ -86,7 +120,7 @@ def _with(given: QueryParams, **changes: str) -> QueryParams:
 
 def _address(given: QueryParams, **changes: str) -> str:
     """Return the address of the selection with other values, from its first page unless ``after`` is one."""
-    kept = QueryParams([pair for pair in given.multi_items() if pair[0] not in PLACES])
+    kept = QueryParams([pair for pair in given.multi_items() if pair[0] not in _PLACES])
     return "?" + urlencode([pair for pair in _with(kept, **changes).multi_items() if pair[1]])
 
 

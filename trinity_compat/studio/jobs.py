@@ -8,13 +8,14 @@ from pathlib import Path
 
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import leaves
 from trinity_compat.common.path_ownership import not_own
 from trinity_compat.job.checkpoints import MARKER
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir.job_dir import JobDir
 from trinity_compat.studio import job_files
 from trinity_compat.studio.folder_scan import FolderScan
-from trinity_compat.studio.read_only_database import ReadOnlyDatabase, open_read_only, outside
+from trinity_compat.studio.read_only_database import ReadOnlyDatabase, outside
 from trinity_compat.studio.started_runs import StartedRun
 
 _DEEPEST = 6  # folders below the studio's
@@ -75,7 +76,8 @@ class Job:
             # Another user's job must not choose which file or server this user's rights are used on.
             if outside(url, self.dir.root) and (problem := self.not_own()):
                 raise UserError(f"its database lies outside the job and is not opened: {problem}")
-            self._opened = (url, *open_read_only(url, self.dir.root))
+            database = ReadOnlyDatabase(url, self.dir.root)
+            self._opened = (url, database, Buffer(database))
         return self._opened[1], self._opened[2]
 
     def not_own(self) -> str:
@@ -100,7 +102,7 @@ class Job:
         """Return veRL's configuration as dotted key → value. Raises UserError as ``spec``."""
         spec = self.spec
         if self._flat is None or self._flat[0] is not spec:
-            self._flat = (spec, dict(_flat(spec.verl)))
+            self._flat = (spec, {key: value for key, value in leaves(spec.verl) if value != {}})
         return self._flat[1]
 
     def signature(self) -> Signature | None:
@@ -125,14 +127,6 @@ class Job:
 def _said(error: OSError) -> str:
     text = error.strerror or str(error)
     return text if text.startswith("is ") else f"cannot be read: {text}"
-
-
-def _flat(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 class Jobs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.compare.curves import updates_of
-from trinity_compat.compare.model import RunMetrics, Series
 from trinity_compat.compare.names import is_trinity, rename
 from trinity_compat.studio import run_state
 from trinity_compat.studio.baselines import Baseline
@@ -23,11 +22,25 @@ from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, form_of, page, studio_of, whole_number
 from trinity_compat.studio.panels import Panels
 from trinity_compat.studio.run_pages import AXES, CURVES
-from trinity_compat.studio.seeds import configuration_but_seeds
 
 MOST = 16  # lines
 _COLOURS = 8
 _AGAIN_S = 5.0  # until the next look at a baseline's files
+# Last parts of keys that name a run, its place or where it reports; "seed" is a part of seeds' names.
+_OF_THE_RUN = frozenset(
+    (
+        "experiment_name",
+        "project_name",
+        "run_name",
+        "default_local_dir",
+        "default_hdfs_dir",
+        "rollout_data_dir",
+        "validation_data_dir",
+        "resume_from_path",
+        "resume_mode",
+        "logger",
+    )
+)
 _SHARE = 20  # a page waits at least so many times as long as the look took
 
 
@@ -144,13 +157,17 @@ def baseline(request: Request) -> Response:
         runs = studio_of(request).comparisons.baselines.runs(found)
         if seed >= len(runs):
             raise HTTPException(404, f"{found.name} has {len(runs)} runs.")
-        series, wanted = rename(runs[seed], {})[0], dict.fromkeys(given.getlist("name"))
-        told["series"] = {name: _points(runs[seed], series[name]) for name in wanted if name in series}
+        series, run = rename(runs[seed], {})[0], runs[seed]
+        updates = updates_of(run) or 1 if is_trinity(run) else 1  # Trinity-RFT counts optimizer updates
+        found_of = {name: series[name].latest() for name in given.getlist("name") if name in series}
+        told["series"] = {
+            name: ([step / updates for step in one.steps], list(one.values)) for name, one in found_of.items()
+        }
     return as_json(told | {"wait_s": max(_AGAIN_S, _SHARE * (time.monotonic() - began))})
 
 
-def _points(run: RunMetrics, series: Series) -> tuple[list[float], list[float]]:
-    """Return (veRL's steps, values): Trinity-RFT counts optimizer updates."""
-    updates = updates_of(run) or 1 if is_trinity(run) else 1
-    found = series.latest()
-    return [step / updates for step in found.steps], list(found.values)
+def configuration_but_seeds(configuration: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Return the settings that decide what a run trains: equal for runs that differ only in their seed."""
+    last_parts = ((key, key.rpartition(".")[2]) for key in configuration)
+    kept = (key for key, last in last_parts if "seed" not in last and last not in _OF_THE_RUN)
+    return tuple(sorted((key, repr(configuration[key])) for key in kept))

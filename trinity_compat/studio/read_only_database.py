@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from trinity_compat.buffer.database import LATEST, _parse
 from trinity_compat.buffer.reading import UntrustedDatabase, connect_to_read
-from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.untrusted_sqlite import ReadLimits
 from trinity_compat.studio import job_files
@@ -120,9 +119,3 @@ def outside(url: str, job: Path) -> bool:
     parsed = _parse(url)
     place = Path(parsed.database or "").absolute()
     return parsed.get_backend_name() != "sqlite" or ".." in place.parts or not place.is_relative_to(job)
-
-
-def open_read_only(url: str, job: Path) -> tuple[ReadOnlyDatabase, Buffer]:
-    """The database and the buffer's reading methods over it. Raises as ``ReadOnlyDatabase``."""
-    database = ReadOnlyDatabase(url, job)
-    return database, Buffer(database)
