@@ -20,7 +20,7 @@ from starlette.responses import Response
 from trinity_compat.advise.cards import CARDS, DEFAULT
 from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import VERL_RELEASES
-from trinity_compat.studio.pages import form_of, page, studio_of
+from trinity_compat.studio.pages import form_of, page, studio_of, texts_in
 from trinity_compat.studio.timeline import MARGIN, ROW, WIDTH, shared_span_s, timeline
 from trinity_compat.studio.translate_page import LARGEST_BODY, TOO_LARGE, page_text_of
 
@@ -61,9 +61,7 @@ async def advise(request: Request) -> Response:
         if error.status_code != 413:
             raise
         return _page(request, texts, {"problem": TOO_LARGE}, status=413)
-    # A browser sends the lines of a textarea with CR LF, which bash takes for part of a word.
-    given = {name: value.replace("\r\n", "\n") for name, value in form.items() if isinstance(value, str)}
-    texts = {name: given.get(name, default) for name, default in texts.items()}
+    texts = {name: texts_in(form).get(name, default) for name, default in texts.items()}
     if not texts["text"].strip():
         return _page(
             request, texts, {"problem": "The text is empty: paste a launch script or a Trinity YAML."}

@@ -149,13 +149,13 @@ class Baselines:
         with self._lock:
             self._runs[one.name] = (files, runs)
             self._runs.move_to_end(one.name)
-            while len(self._runs) > 1 and self._are_many():
+            while len(self._runs) > 1 and (len(self._runs) > _KEPT or self._points() > _KEPT_POINTS):
                 self._runs.popitem(last=False)
         return runs
 
-    def _are_many(self) -> bool:
+    def _points(self) -> int:
         kept = (series for _, runs in self._runs.values() for run in runs for series in run.series.values())
-        return len(self._runs) > _KEPT or sum(map(len, kept)) > _KEPT_POINTS
+        return sum(map(len, kept))
 
 
 def _scan(root: Path) -> Iterator[Baseline]:

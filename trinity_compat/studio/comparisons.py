@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from trinity_compat.common.errors import UserError
 from trinity_compat.compare.axes import Axis
 from trinity_compat.compare.margins import CompareOptions
-from trinity_compat.compare.model import RunMetrics, Side
+from trinity_compat.compare.model import Side
 from trinity_compat.compare.verdict import Comparison, compare
 from trinity_compat.studio import job_files, run_reader
 from trinity_compat.studio.baselines import Baseline, Baselines, File
@@ -88,7 +88,8 @@ class Comparisons:
 
     def _side(self, chosen: Sequence[Selection]) -> Side:
         label = chosen[0].name if len(chosen) == 1 else f"{chosen[0].name} and {len(chosen) - 1} more"
-        return Side(label, [run for one in chosen for run in self._runs(one)])
-
-    def _runs(self, one: Selection) -> list[RunMetrics]:
-        return self.baselines.runs(one) if isinstance(one, Baseline) else run_reader.read(one.dir.root)
+        runs = (
+            self.baselines.runs(one) if isinstance(one, Baseline) else run_reader.read(one.dir.root)
+            for one in chosen
+        )
+        return Side(label, [run for of_one in runs for run in of_one])

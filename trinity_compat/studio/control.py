@@ -190,7 +190,8 @@ def _recorded(job: Job) -> tuple[list[str], Path, str]:
     try:
         written_at = json.loads(job_files.text(job.dir.spec_path))["job_dir"]
         record = json.loads(job_files.text(root / "config" / "launch.json"))
-        command, folder = command_of(record, root), _folder_of(record)
+        command = command_of(record, root)
+        folder = Path(str(record.get("started_in") or record.get("cwd") or Path.cwd()))
         problems = [problem for problem in _writable_inputs(job, record, folder) if problem]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [], root, f"config/launch.json does not record how the run was started ({error})."
@@ -210,14 +211,10 @@ def _recorded(job: Job) -> tuple[list[str], Path, str]:
         return command, folder, f"Its working directory {folder} no longer exists."
     if problems:
         return command, folder, f"The studio does not resume this run: {problems[0]}"
-    return command, folder, _checkpoint_problem(job)
-
-
-def _checkpoint_problem(job: Job) -> str:
-    """Return '' or why the command would not continue from the newest checkpoint, and what to write."""
-    point = resume_point.of(job.dir.root, job.spec)
+    # Would the command continue from the newest checkpoint?
+    point = resume_point.of(root, job.spec)
     resumes = job.spec.resume and value_at(job.spec.verl, "trainer.resume_mode", "auto") == "auto"
-    return f"{point.problem}: {point.hint}." if point.problem and resumes else ""
+    return command, folder, f"{point.problem}: {point.hint}." if point.problem and resumes else ""
 
 
 def _is_done(job: Job) -> bool:
@@ -228,10 +225,6 @@ def _is_done(job: Job) -> bool:
         )
     except (UserError, BufferError):
         return False
-
-
-def _folder_of(record: dict[str, object]) -> Path:
-    return Path(str(record.get("started_in") or record.get("cwd") or Path.cwd()))
 
 
 def _writable_inputs(job: Job, record: dict[str, object], folder: Path) -> Iterator[str]:

@@ -72,6 +72,7 @@ def experiences(request: Request) -> Response:
     shown, more = rows[:PAGE], len(rows) > PAGE
     hits = index.count(replace(wanted, after=None), most=_MOST_HITS)
     texts = _texts(job, [_number(row["id"]) for row in shown])
+    column = "id" if wanted.text else SORTS[wanted.sort]
     values = {
         "job": job,
         "rows": [row | texts.get(_number(row["id"]), _PRUNED) for row in shown],
@@ -80,7 +81,7 @@ def experiences(request: Request) -> Response:
         "more_hits": hits == _MOST_HITS,
         "kinds": index.kinds() or ["train"],
         "sorts": list(SORTS),
-        "next": _address(request.query_params, _after(wanted, shown[-1])) if more else "",
+        "next": _address(request.query_params, f"{shown[-1][column]},{shown[-1]['id']}") if more else "",
         "first": _address(request.query_params, "") if wanted.after else "",
         "query": urlencode([pair for pair in request.query_params.multi_items() if pair[0] != "after"]),
         "given": {name: request.query_params.get(name, "") for name in _FIELDS},
@@ -112,11 +113,6 @@ def wanted_of(given: QueryParams) -> ExperienceQuery:
     )
 
 
-def _after(wanted: ExperienceQuery, last: Row) -> str:
-    column = "id" if wanted.text else SORTS[wanted.sort]
-    return f"{last[column]},{last['id']}"
-
-
 def _address(given: QueryParams, after: str) -> str:
     pairs = [pair for pair in given.multi_items() if pair[0] != "after"]
     return "?" + urlencode([*pairs, ("after", after)] if after else pairs)
@@ -132,14 +128,8 @@ def _texts(job: Job, ids: Sequence[int]) -> dict[int, Row]:
         return {}
     chosen = of_ids(queries.BEGINNINGS)
     found = job.database().run(lambda conn: conn.execute(chosen, {"ids": ids}).all(), write=False)
-    return {
-        row[0]: {"state": row[1], "prompt": _end(row[2] or "", 220), "response": row[3] or ""}
-        for row in found
-    }
-
-
-def _end(text: str, most: int) -> str:
-    return text if len(text) <= most else f"…{text[-most:]}"
+    ends = {row[0]: f"…{text[-220:]}" if len(text := row[2] or "") > 220 else text for row in found}
+    return {row[0]: {"state": row[1], "prompt": ends[row[0]], "response": row[3] or ""} for row in found}
 
 
 def read_about(conn: sa.Connection, number: int) -> Row | None:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TARGETS
 from trinity_compat.studio.configure_page import FILES, download, loaded, made, refused, texts_of
-from trinity_compat.studio.pages import form_of, page, studio_of
+from trinity_compat.studio.pages import form_of, page, studio_of, texts_in
 from trinity_compat.translate.form import FormRemark, FormResult
 from trinity_compat.translate.form.answers import FieldChange, result_in
 from trinity_compat.translate.form.expert import by_path, expert_fields
@@ -30,9 +30,8 @@ async def expert(request: Request) -> Response:
     if request.method != "POST":
         return await run_in_threadpool(_new, request)
     given = await _given(request)
-    texts = {name.removeprefix(_FIELD): text for name, text in given.items() if name.startswith(_FIELD)}
-    target = _target(given)
-    return await run_in_threadpool(_shown, request, texts, target, given.get("origin", ""), "part" in given)
+    given_of = (_fields(given), _target(given), given.get("origin", ""), "part" in given)
+    return await run_in_threadpool(_shown, request, *given_of)
 
 
 async def load(request: Request) -> Response:
@@ -58,8 +57,7 @@ async def text_of_fields(request: Request) -> tuple[str, str]:
     """Return the YAML or the script of the fields, and its name. Raises HTTPException 400 without one."""
     kind = request.path_params["kind"]
     given = await _given(request)
-    texts = {name.removeprefix(_FIELD): text for name, text in given.items() if name.startswith(_FIELD)}
-    result, _ = await run_in_threadpool(_made, request, texts, _target(given))
+    result, _ = await run_in_threadpool(_made, request, _fields(given), _target(given))
     text = {"yaml": result.yaml, "script": result.script}.get(kind)
     if not text:
         raise HTTPException(400, "These fields make no such file: check them first.")
@@ -142,8 +140,10 @@ def _target(given: Mapping[str, str]) -> str:
     return target
 
 
+def _fields(given: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(_FIELD): text for name, text in given.items() if name.startswith(_FIELD)}
+
+
 async def _given(request: Request) -> dict[str, str]:
     """Return the fields of a form of this page. Raises HTTPException 413 and 403."""
-    form = await form_of(request, _LARGEST)
-    # A browser sends the lines of a textarea with CR LF, which bash takes for part of a word.
-    return {name: value.replace("\r\n", "\n") for name, value in form.items() if isinstance(value, str)}
+    return texts_in(await form_of(request, _LARGEST))

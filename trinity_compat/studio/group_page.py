@@ -183,14 +183,13 @@ def answer_part(request: Request) -> Response:
     decode = tokens.decoder(job.spec.verl)
     if decode is None:
         return as_json({"text": _text(job, number, begin, CHUNK_TEXT)})
-    spans = _spans(job, number, begin, decode)
-    return as_json({"spans": [_plain(span) for span in spans]})
-
-
-def _plain(span: tokens.TokenSpan) -> tuple[bool, object]:
-    if not span.ours:
-        return False, [span.text, len(span.tokens)]
-    return True, [(token.text, token.shade, token.title) for token in span.tokens]
+    spans = [
+        (True, [(token.text, token.shade, token.title) for token in span.tokens])
+        if span.ours
+        else (False, [span.text, len(span.tokens)])
+        for span in _spans(job, number, begin, decode)
+    ]
+    return as_json({"spans": spans})
 
 
 def _spans(job: Job, number: int, begin: int, decode: tokens.Decode) -> list[tokens.TokenSpan]:

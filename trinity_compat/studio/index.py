@@ -142,12 +142,13 @@ class Index:
 
     def fill_beside(self) -> None:
         """The rest in a thread of its own."""
-        threading.Thread(target=self._fill_all, daemon=True, name="studio-index").start()
 
-    def _fill_all(self) -> None:
-        # What is wrong with the job's database, its pages say.
-        with contextlib.suppress(UserError, BufferError, sqlite3.Error):
-            self.fill(math.inf)
+        def fill() -> None:
+            # What is wrong with the job's database, its pages say.
+            with contextlib.suppress(UserError, BufferError, sqlite3.Error):
+                self.fill(math.inf)
+
+        threading.Thread(target=fill, daemon=True, name="studio-index").start()
 
     def _last_there(self) -> int:
         return int(
@@ -301,7 +302,8 @@ def _indexed(row: Sequence[object]) -> tuple[object, ...]:
         _whole(version),
         _whole(size or 0) // 4,
         _whole(turns),
-        int(_was_cut(str(metrics))),
+        # Nearly no answer has the metric: the text is enough to know that.
+        int(TRUNCATED in str(metrics) and bool(json.loads(str(metrics)).get(TRUNCATED))),
         stretches(mask) if isinstance(mask, bytes | memoryview) else 0,
         _whole(first),
     )
@@ -309,11 +311,6 @@ def _indexed(row: Sequence[object]) -> tuple[object, ...]:
 
 def _whole(value: object) -> int:
     return int(str(value))
-
-
-def _was_cut(metrics: str) -> bool:
-    # Nearly no answer has the metric: the text is enough to know that.
-    return TRUNCATED in metrics and bool(json.loads(metrics).get(TRUNCATED))
 
 
 def stretches(mask: bytes | memoryview) -> int:

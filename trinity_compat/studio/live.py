@@ -72,15 +72,12 @@ class PageState:
         new = metrics.after(self.seen)
         self.seen |= metrics.last()
         trainer = {name for row in metrics.rows.get("trainer", {}).values() for name in row}
-        return [("rows", {"rows": _named(new, trainer), "seconds": seconds(new)})] if new else []
-
-
-def _named(rows: Rows, trainer: set[str]) -> list[tuple[int, Row]]:
-    return [
-        (step, {public(role, name, trainer): value for name, value in row.items()})
-        for role, found in rows.items()
-        for step, row in found
-    ]
+        rows = [
+            (step, {public(role, name, trainer): value for name, value in row.items()})
+            for role, found in new.items()
+            for step, row in found
+        ]
+        return [("rows", {"rows": rows, "seconds": seconds(new)})] if new else []
 
 
 def seconds(rows: Rows, *, most: int | None = None) -> dict[str, object]:

@@ -73,9 +73,5 @@ def clean(text: str) -> str:
 
     Of a progress bar only the last state remains.
     """
-    return "".join(f"{_line(line)}\n" for line in text.split("\n")[:-1])
-
-
-def _line(line: str) -> str:
-    last = line.rstrip("\r").rpartition("\r")[2]
-    return shown(_CONTROL.sub("", last))
+    last = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")[:-1])
+    return "".join(f"{shown(_CONTROL.sub('', line))}\n" for line in last)

@@ -33,12 +33,13 @@ class Notifier:
 
     def start(self) -> None:
         """Look every few seconds, in a thread that ends with the process."""
-        threading.Thread(target=self._watch, daemon=True, name="studio-notify").start()
 
-    def _watch(self) -> None:
-        while True:
-            self.look()
-            time.sleep(_LOOK_EVERY_S)
+        def watch() -> None:
+            while True:
+                self.look()
+                time.sleep(_LOOK_EVERY_S)
+
+        threading.Thread(target=watch, daemon=True, name="studio-notify").start()
 
     def look(self) -> None:
         """Tell what is new."""

@@ -168,6 +168,12 @@ async def form_of(request: Request, largest: int = _LARGEST_FORM) -> FormData:
     return form
 
 
+def texts_in(form: FormData) -> dict[str, str]:
+    """Return the texts of a form; one of several of a name is the last."""
+    # A browser sends the lines of a textarea with CR LF, which bash takes for part of a word.
+    return {name: value.replace("\r\n", "\n") for name, value in form.items() if isinstance(value, str)}
+
+
 def job_of(request: Request) -> Job:
     """Return the job that the address names. Raises HTTPException 404."""
     return job_named(request, request.path_params["job"])

@@ -64,7 +64,12 @@ class RunIndex:
 
     def keep(self, entries: Sequence[IndexedRun]) -> None:
         """Keep entries in place of those of the same runs."""
-        rows = [row for entry in entries if (row := _row(entry))]
+        packed = ((entry, _packed(entry.summary), _packed(entry.configuration)) for entry in entries)
+        rows = [
+            (_key(entry.place), entry.stamp, time.time(), summary, configuration)
+            for entry, summary, configuration in packed
+            if summary is not None
+        ]
 
         def write(db: sqlite3.Connection) -> None:
             with db:
@@ -95,7 +100,7 @@ class RunIndex:
                 db = self._opened()
                 return None if db is None else work(db)
             except (sqlite3.Error, zlib.error, ValueError, TypeError, RecursionError) as error:
-                if not _is_busy(error):
+                if not (isinstance(error, sqlite3.OperationalError) and "locked" in str(error)):
                     self._throw_away()
             return None
 
@@ -135,24 +140,14 @@ class RunIndex:
             self._path.unlink()
 
 
-def _is_busy(error: Exception) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and "locked" in str(error)
-
-
 def _key(place: Path) -> str:
     return os.fsencode(place).hex()
 
 
-def _row(entry: IndexedRun) -> tuple[object, ...] | None:
-    summary = _packed(entry.summary)
-    if summary is None:
-        return None
-    configuration = None if entry.configuration is None else _packed(entry.configuration)
-    return _key(entry.place), entry.stamp, time.time(), summary, configuration
-
-
-def _packed(value: Mapping[str, object]) -> bytes | None:
+def _packed(value: Mapping[str, object] | None) -> bytes | None:
     """Return JSON, compressed, which has a checksum; None where it is too large or no JSON."""
+    if value is None:
+        return None
     try:
         text = json.dumps(value).encode()
     except (TypeError, ValueError, RecursionError):

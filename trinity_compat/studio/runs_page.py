@@ -95,7 +95,10 @@ def runs(request: Request) -> Response:
     parts = [
         (
             heading,
-            [_RowText.of(macro, row, _cells(configurations[row.name], query), request) for _, row in part],
+            [
+                _RowText.of(macro, row, _cells(configurations[row.name], query.columns), request)
+                for _, row in part
+            ],
         )
         for heading, part in groupby(rows, lambda each: each[0])
     ]
@@ -113,7 +116,8 @@ def runs(request: Request) -> Response:
         "csrf": studio.listener.csrf,
         "warned": sum(bool(row.alerts) and row.state == "running" for row in summaries.values()),
     }
-    values["mark"] = _mark(_rendered(request, "runs_foot.html", values), parts)
+    marks = [(heading, [row.mark for row in part]) for heading, part in parts]
+    values["mark"] = _digest(repr((_rendered(request, "runs_foot.html", values), marks)))
     return (
         _difference(request, values, parts)
         if "table" in request.query_params
@@ -139,10 +143,6 @@ class _RowText:
 
 
 Parts = Sequence[tuple[str, Sequence[_RowText]]]
-
-
-def _mark(foot: str, parts: Parts) -> str:
-    return _digest(repr((foot, [(heading, [row.mark for row in part]) for heading, part in parts])))
 
 
 def _digest(text: str) -> str:
@@ -217,7 +217,8 @@ class ChosenRuns:
             value = float(value) if isinstance(value, int) else value
         except (ValueError, TypeError, OverflowError, RecursionError):
             heading = name = value = None
-        if not (isinstance(heading, str) and isinstance(name, str) and _is_value(value)):
+        is_value = isinstance(value, str | None) or (isinstance(value, int | float) and not math.isnan(value))
+        if not (isinstance(heading, str) and isinstance(name, str) and is_value):
             raise HTTPException(400, "after is not a place in the list of runs: begin at its first page.")
         after = (heading, value, name)
         return next((at for at, job in enumerate(self.jobs) if self._follows(job, after)), len(self.jobs))
@@ -232,12 +233,6 @@ class ChosenRuns:
         if here[1] is None or value is None:
             return here[1] is None
         return (_order(here[1]) > _order(value)) == self.up
-
-
-def _is_value(value: object) -> bool:
-    return (
-        value is None or isinstance(value, str) or (isinstance(value, int | float) and not math.isnan(value))
-    )
 
 
 def _order(value: Value) -> tuple[int, float, str]:
@@ -268,9 +263,9 @@ def _heading(job: Job, key: str, summaries: Summaries) -> str:
     return f"{key} = {'–' if value is None else value}"
 
 
-def _cells(configuration: Mapping[str, object], query: RunsQuery) -> list[tuple[str, str]]:
+def _cells(configuration: Mapping[str, object], columns: Sequence[str]) -> list[tuple[str, str]]:
     """Return (key, text) of the chosen columns; secrets are hidden already."""
-    return [(key, str(configuration[key]) if key in configuration else "–") for key in query.columns]
+    return [(key, str(configuration.get(key, "–"))) for key in columns]
 
 
 def _differing(configurations: Sequence[Mapping[str, object]]) -> list[str]:

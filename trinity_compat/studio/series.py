@@ -117,9 +117,8 @@ class SeriesCache:
             self._kept[job.dir.root] = found
         found.update(job)
         with self._lock:
-            while len(self._kept) > 1 and self._are_many():
+            while len(self._kept) > 1 and (
+                len(self._kept) > _KEPT or sum(one.figures for one in self._kept.values()) > _MOST_FIGURES
+            ):
                 self._kept.pop(next(iter(self._kept)))
         return found
-
-    def _are_many(self) -> bool:
-        return len(self._kept) > _KEPT or sum(one.figures for one in self._kept.values()) > _MOST_FIGURES

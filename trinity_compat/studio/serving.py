@@ -44,7 +44,13 @@ def serve(
     token = _given_token()
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder", hint="give a job directory, or the folder above several")
-    given = {name: _baseline(name, path) for name, path in (baselines or {}).items()}
+    given = dict[str, Path]()
+    for name, path in (baselines or {}).items():
+        if not path.exists():
+            raise UserError(
+                f"--baseline {name}={path}: no such file or directory", hint=f"it takes {FORMATS}"
+            )
+        given[name] = path.resolve()
     with listening(host, port) as taken:
         at = taken.getsockname()[1]
         listener = Listener(host, at, base=base, read_only=read_only)
@@ -86,12 +92,6 @@ def _given_token() -> str | None:
             hint="python -c 'import secrets; print(secrets.token_urlsafe())' makes one",
         )
     return token
-
-
-def _baseline(name: str, path: Path) -> Path:
-    if not path.exists():
-        raise UserError(f"--baseline {name}={path}: no such file or directory", hint=f"it takes {FORMATS}")
-    return path.resolve()
 
 
 def listening(host: str, port: int) -> socket.socket:

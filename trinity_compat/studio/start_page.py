@@ -19,7 +19,7 @@ from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.studio import configure_page, expert_page, launch_files, run_state
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import form_of, page, page_of, studio_of
+from trinity_compat.studio.pages import form_of, page, page_of, studio_of, texts_in
 from trinity_compat.studio.start_drafts import StartDraft, StartDrafts
 from trinity_compat.studio.start_plan import DEVICES, MODES, StartFields, free_name, plan_of
 
@@ -32,13 +32,7 @@ async def start(request: Request) -> Response:
     refuse_read_only(request)
     if request.method != "POST":
         return await run_in_threadpool(_new, request)
-    form = await form_of(request, _LARGEST_FORM)
-    # A browser sends the lines of a textarea with CR LF, which bash takes for part of a word.
-    given = {
-        name: value.replace("\r\n", "\n")
-        for name in (*_FIELDS, "draft", "check")
-        if isinstance(value := form.get(name, ""), str)
-    }
+    given = texts_in(await form_of(request, _LARGEST_FORM))
     fields = StartFields(**{name: given.get(name, "") for name in _FIELDS})
     return await run_in_threadpool(
         _planned, request, fields, given.get("draft", ""), bool(given.get("check"))

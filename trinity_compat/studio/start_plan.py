@@ -116,12 +116,11 @@ class StartPlan:
         None for one that is not set.
         """
         named = {*self.recorded.values, *self.recorded.secrets, *self.recorded.unset, *self.changed}
-        return [(name, self._shown_value(name), name in self.changed) for name in sorted(named)]
-
-    def _shown_value(self, name: str) -> str | None:
-        if name not in self.environ:
-            return None
-        return _HIDDEN if is_secret(name) else shown(f"{name}={self.environ[name]}").partition("=")[2]
+        values = {
+            name: _HIDDEN if is_secret(name) else shown(f"{name}={self.environ[name]}").partition("=")[2]
+            for name in named & self.environ.keys()
+        }
+        return [(name, values.get(name), name in self.changed) for name in sorted(named)]
 
     def shell_line(self) -> str:
         """Return the command as a shell takes it, secrets hidden."""
@@ -135,7 +134,8 @@ class StartPlan:
         """Return why it cannot be started now, '' where it can: nothing has changed since it was planned."""
         if os.path.lexists(self.root):
             return f"{self.root} exists: give the run another name."
-        problems = (_not_own_folder(self.root), not_own(self.folder, or_root=True))
+        above = next(folder for folder in self.root.parents if os.path.lexists(folder))
+        problems = (not_own(above), not_own(self.folder, or_root=True))
         if problem := next(filter(None, problems), ""):
             return f"The studio does not start it: {problem}"
         try:
@@ -208,12 +208,6 @@ def _source(fields: StartFields, jobs: Jobs) -> Path:
     if found is None:
         raise UserError(f"Script: the studio's folder has no script {fields.source[:200]!r}")
     return found
-
-
-def _not_own_folder(root: Path) -> str:
-    """Return who else could change the folder that a run's folder will be made in, '' for nobody."""
-    above = next(folder for folder in root.parents if os.path.lexists(folder))
-    return not_own(above)
 
 
 def _check_words(fields: StartFields) -> None:

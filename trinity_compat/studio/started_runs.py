@@ -37,7 +37,7 @@ class StartedRun:
         self._action = action
         with job_files.appended(log) as file:
             self._from = file.seek(0, 2)
-            self._began = time.monotonic()
+            began = time.monotonic()
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -50,11 +50,12 @@ class StartedRun:
         self.pid = self._process.pid
         self.took_s: float | None = None
         self._has_run = False
-        threading.Thread(target=self._reap, daemon=True, name="studio-run").start()
 
-    def _reap(self) -> None:
-        self._process.wait()
-        self.took_s = time.monotonic() - self._began
+        def reap() -> None:
+            self._process.wait()
+            self.took_s = time.monotonic() - began
+
+        threading.Thread(target=reap, daemon=True, name="studio-run").start()
 
     @property
     def lives(self) -> bool:

@@ -111,7 +111,7 @@ def spans(
     while at < min(end, len(numbers)):
         stop = at + 1
         while (
-            _cut(text := decode(numbers[at:stop]))
+            (text := decode(numbers[at:stop])).endswith("\ufffd")
             and stop < min(len(numbers), at + LONGEST)
             and ours[stop] == ours[at]
         ):
@@ -122,10 +122,6 @@ def spans(
             found[-1][1].append(_token(text, numbers[at:stop], sum(sizes[at:stop])))
         at = stop
     return [TokenSpan(written, tuple(each)) for written, each in found]
-
-
-def _cut(text: str) -> bool:
-    return text.endswith("\ufffd")
 
 
 def _token(text: str, ids: Sequence[int], logprob: float) -> Token:

@@ -42,7 +42,7 @@ class Toy:
     def make(self) -> str:
         """Begin to make it, unless it is being made. Return '' or why not."""
         with self._lock:
-            if self.process is not None and self.process.lives:
+            if self._process is not None and self._process.lives:
                 return ""
             place = self.folder if os.path.lexists(self.folder) else self.folder.parent
             if problem := not_own(place):
