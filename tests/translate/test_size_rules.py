@@ -128,6 +128,24 @@ BROKEN = [
         "leave out",
     ),
     (
+        {f"{ACTOR}.ppo_micro_batch_size": 16, f"{ACTOR}.ppo_micro_batch_size_per_gpu": ...},
+        f"{ACTOR}.ppo_micro_batch_size=16",
+        f"over all GPUs, and veRL's workers ask for {ACTOR}.ppo_micro_batch_size_per_gpu",
+        f"write {ACTOR}.ppo_micro_batch_size_per_gpu=2",
+    ),
+    (
+        {f"{ROLLOUT}.log_prob_micro_batch_size": 4, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": ...},
+        f"{ROLLOUT}.log_prob_micro_batch_size=4",
+        "over all GPUs",
+        "log_prob_micro_batch_size_per_gpu=1",
+    ),
+    (
+        GAE | {"critic.ppo_micro_batch_size": 4, "critic.ppo_micro_batch_size_per_gpu": ...},
+        "critic.ppo_micro_batch_size=4",
+        "should divide critic.ppo_mini_batch_size=32 and be 8 or more on 8 GPUs",
+        "critic.ppo_micro_batch_size may be 8, 16, 32",
+    ),
+    (
         {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 5},
         f"{ACTOR}.ppo_micro_batch_size_per_gpu=5",
         "does not divide the answers of each GPU, 16",
@@ -256,6 +274,10 @@ def test_the_rules_are_those_of_the_launch_s_release():
     assert of(uneven, verl_version="0.8.0") and not of(uneven, verl_version="0.7.0")
     whole = {"data.train_batch_size": 10, f"{ACTOR}.ppo_mini_batch_size": 10, "trainer.nnodes": 3}
     assert of(whole, verl_version="0.5.0")
+    over_all = {f"{ACTOR}.ppo_micro_batch_size": 16, f"{ACTOR}.ppo_micro_batch_size_per_gpu": ...}
+    assert of(over_all, verl_version="0.8.0") and not of(over_all, verl_version="0.7.0")
+    (too_few, _), *_ = of(over_all | {f"{ACTOR}.ppo_micro_batch_size": 4}, verl_version="0.6.1")
+    assert "be 8 or more" in too_few.message
 
 
 def test_a_fork_s_trainer_may_have_other_rules():
@@ -321,6 +343,9 @@ SOURCES = {
     "utils/seqlen_balancing.py": "max_token_len >= max_seq_len",
     "workers/engine/fsdp/utils.py": "device_mesh = init_device_mesh(",
     "workers/config/actor.py:335": "self.ulysses_sequence_parallel_size > 1",
+    "workers/engine_workers.py:637": "self.config.actor.ppo_micro_batch_size_per_gpu is not None",
+    "workers/config/actor.py:233": "self.ppo_mini_batch_size % self.ppo_micro_batch_size != 0",
+    "workers/config/critic.py:111": "self.ppo_mini_batch_size % self.ppo_micro_batch_size != 0",
     "workers/engine_workers.py:616": "actor.use_dynamic_bsz == self.config.rollout.log_prob_use_dynamic_bsz",
     "workers/engine/megatron/transformer_impl.py": "assert self.engine_config.use_mbridge",
     "single_controller/ray/base.py": "total_available_gpus < total_required_gpus",

@@ -25,23 +25,24 @@ SP = f"{ACTOR}.ulysses_sequence_parallel_size"
 FEW = st.sampled_from([1, 1, 2, 2, 3, 4, 8])
 MANY = st.sampled_from([8, 12, 16, 24, 32, 48, 64])
 OLD = st.sampled_from([*[None] * 12, 4, 8])  # the spelling for all GPUs
+EACH = st.sampled_from([None, 1, 1, 2, 2, 3, 4, 8])
 SIZES = {
     "algorithm.adv_estimator": st.sampled_from(["grpo", "grpo", "gae"]),
     "data.train_batch_size": MANY,
     f"{ACTOR}.ppo_mini_batch_size": MANY,
     f"{ACTOR}.ppo_micro_batch_size": OLD,
-    f"{ACTOR}.ppo_micro_batch_size_per_gpu": FEW,
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": EACH,
     f"{ACTOR}.use_dynamic_bsz": st.booleans(),
     f"{ACTOR}.use_kl_loss": st.booleans(),
     SP: st.sampled_from([1, 1, 1, 2, 4]),
     f"{MODEL}.use_remove_padding": st.sampled_from([True, True, False]),
     f"{ROLLOUT}.n": FEW,
     f"{ROLLOUT}.log_prob_micro_batch_size": OLD,
-    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": FEW,
+    f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": EACH,
     f"{REF}.log_prob_micro_batch_size": OLD,
-    f"{REF}.log_prob_micro_batch_size_per_gpu": FEW,
+    f"{REF}.log_prob_micro_batch_size_per_gpu": EACH,
     "critic.ppo_micro_batch_size": OLD,
-    "critic.ppo_micro_batch_size_per_gpu": FEW,
+    "critic.ppo_micro_batch_size_per_gpu": EACH,
     "trainer.nnodes": st.sampled_from([1, 1, 2, 3]),
     "trainer.n_gpus_per_node": FEW,
 }
@@ -69,7 +70,7 @@ def refused_here(sizes) -> str:
         found, _ = translate_launch(launch_of([*words, f"{MODEL}.path=org/m"]), TranslateOptions())
     except UserError as error:
         return error.message
-    return "; ".join(each.message for each in found.warnings if each.code == "TW029")
+    return "; ".join(each.message for each in found.warnings if each.code in ("TW024", "TW029"))
 
 
 def refused_by_verl(sizes, model) -> str:
@@ -86,7 +87,7 @@ def refused_by_verl(sizes, model) -> str:
     try:
         validate_config(config, need_reference_policy(config), need_critic(config))
         update(config)
-    except (AssertionError, ValueError, InstantiationException) as error:
+    except (AssertionError, ValueError, TypeError, InstantiationException) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -130,6 +131,7 @@ def update(config) -> None:
         inspect.unwrap(TrainingWorker.train_mini_batch)(worker, whole)
     if actor.use_dynamic_bsz:
         return
+    assert actor.ppo_micro_batch_size_per_gpu is not None  # of ActorRolloutRefWorker.init_model
     compute(mini // ranks, actor.ppo_micro_batch_size_per_gpu)
     compute(share, config.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu)
     if need_reference_policy(config):
@@ -164,6 +166,9 @@ BROKEN = [
     {f"{ACTOR}.ppo_mini_batch_size": 24, f"{ACTOR}.use_dynamic_bsz": True},
     {f"{ACTOR}.ppo_mini_batch_size": 4, "trainer.nnodes": 2},
     {f"{ACTOR}.ppo_micro_batch_size": 16},
+    {f"{ACTOR}.ppo_micro_batch_size": 16, f"{ACTOR}.ppo_micro_batch_size_per_gpu": None},
+    {f"{ROLLOUT}.log_prob_micro_batch_size": 16, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": None},
+    {f"{REF}.log_prob_micro_batch_size": 16, f"{REF}.log_prob_micro_batch_size_per_gpu": None},
     {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 3},
     {f"{ROLLOUT}.log_prob_micro_batch_size": 8},
     {f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 3},

@@ -116,17 +116,19 @@ Broken = Iterator[BrokenRule]
 
 @dataclass(frozen=True, slots=True)
 class SizeRule:
-    """A rule of veRL's. ``source``: file and name in it; ``since``: the first release that has it."""
+    """A rule of veRL's. ``source``: file and line; ``since``, ``until``: the releases where it decides."""
 
     source: str
     since: str
     find: Callable[[SizesOfLaunch], Broken]
+    until: str = VERL
 
 
 def broken(sizes: SizesOfLaunch, release: str) -> Iterator[BrokenRule]:
     """Yield the rules of ``release`` that the sizes break; nothing of what is not known."""
     for rule in RULES:
-        if VERL_RELEASES.index(release) < VERL_RELEASES.index(rule.since):
+        first, last = (VERL_RELEASES.index(each) for each in (rule.since, rule.until))
+        if not first <= VERL_RELEASES.index(release) <= last:
             continue
         try:
             for found in rule.find(sizes):
@@ -278,6 +280,40 @@ def _one_spelling(of: SizesOfLaunch) -> Broken:
                 f"{of.written(keys[0])} and {of.written(keys[1])} are both set, and veRL refuses to start",
                 f"leave out {size.all_gpus}",
             )
+
+
+def _size_of_a_gpu(of: SizesOfLaunch) -> Broken:
+    """The workers take sizes per GPU only. The critic's, which cut by tokens, ask for none."""
+    for size in micro_batch_sizes.sizes(of.value):
+        if size.role == _CRITIC or of.value(size.dynamic[-1]) or of.value(size.per_gpu) is not None:
+            continue
+        if of.value(size.all_gpus) is not None and _is_computed(of, size.all_gpus):
+            each = max(1, of.size(size.all_gpus) // of.ranks(size.role))
+            yield BrokenRule(
+                (size.all_gpus,),
+                f"{of.written(size.all_gpus)} is over all GPUs, and veRL's workers ask for {size.per_gpu}",
+                f"write {size.per_gpu}={each}",
+            )
+
+
+def _old_size(role: str) -> Callable[[SizesOfLaunch], Broken]:
+    """A micro-batch over all GPUs divides an update and gives each GPU, or group of GPUs, a row."""
+    micro, mini = f"{role}.ppo_micro_batch_size", f"{role}.ppo_mini_batch_size"
+
+    def find(of: SizesOfLaunch) -> Broken:
+        if role not in _roles(of) or of.value(f"{role}.use_dynamic_bsz") or of.value(micro) is None:
+            return
+        spread = of.size(f"{role}.{ULYSSES}", 1)
+        if of.size(mini) % of.size(micro) or of.size(micro) * spread < of.gpus:
+            able = [size for size in _divisors(of.size(mini)) if size * spread >= of.gpus]
+            yield BrokenRule(
+                (micro, mini, PER_NODE, NODES),
+                f"{of.written(micro)} should divide {of.written(mini)} and be {-(-of.gpus // spread)} or more"
+                f" on {of.gpus} GPUs ({of.product(NODES, PER_NODE)}), or veRL refuses to start",
+                f"{micro} may be {', '.join(map(str, able))}" if able else f"write {micro}_per_gpu=1",
+            )
+
+    return find
 
 
 def _room_for_a_row(limit: str, dynamic: str, role: str) -> Callable[[SizesOfLaunch], Broken]:
@@ -445,6 +481,9 @@ RULES = (
         for key in (micro_batch_sizes.ACTOR, micro_batch_sizes.ROLLOUT, micro_batch_sizes.REF)
     ),
     SizeRule("workers/config/actor.py:200", "0.2.0", _one_spelling),
+    SizeRule("workers/engine_workers.py:637", "0.8.0", _size_of_a_gpu),
+    SizeRule("workers/config/actor.py:233", "0.2.0", _old_size(_ACTOR), until="0.7.0"),
+    SizeRule("workers/config/critic.py:111", "0.2.0", _old_size(_CRITIC)),
     SizeRule(_LENGTHS, "0.2.0", _room_for_a_row(_TOKENS, DYNAMIC, _ACTOR)),
     *(
         SizeRule(
