@@ -3,8 +3,8 @@
     python benchmarks/compare/choose_intervals.py [--count 20000]
 
 Tables as Markdown: in how many of a hundred comparisons without a difference the 95 % interval of each method
-holds 0 (seeds), and in how many it does not (one run a side). docs/decisions/compare-intervals.md has some rows,
-and what follows. Seeded; three minutes on one core.
+holds 0 (seeds), and in how many it does not (one run a side). docs/decisions/compare-intervals.md has some
+rows, and what follows. Seeded; three minutes on one core.
 """
 
 from __future__ import annotations
