@@ -1,6 +1,6 @@
-"""Make the generated pages: docs/findings.md is committed, docs/reference/ is made by each build of the site.
+"""Make the generated pages of the site, which are in no checkout: site_hooks.py asks for them.
 
-python scripts/make_reference.py [OUT]: write docs/findings.md; with OUT also reference/ there.
+python scripts/make_reference.py OUT: write them to the folder OUT, to be read or compared.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from trinity_compat.job.fingerprint_rules import page as voids_page
 from trinity_compat.job.settings import page as settings_page
 from trinity_compat.translate.rows import load_rows
 
-FINDINGS = Path(__file__).resolve().parents[1] / "docs" / "findings.md"
 
-
-def reference() -> Mapping[str, str]:
-    """Return the pages that only the site has, by their name under docs/."""
+def pages() -> Mapping[str, str]:
+    """Return the pages by their names under docs/."""
     return {
+        "findings.md": findings_page(),
         "reference/mapping.md": mapping_page(load_rows()),
         "reference/ignored.md": ignored_page(),
         "reference/trinity.md": fields_page(),
@@ -30,14 +29,12 @@ def reference() -> Mapping[str, str]:
     }
 
 
-def main(out: Path | None = None) -> None:
-    pages = {FINDINGS: findings_page()}
-    if out is not None:
-        pages |= {out / name: text for name, text in reference().items()}
-    for path, text in pages.items():
+def main(out: Path) -> None:
+    for name, text in pages().items():
+        path = out / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:2]))
+    main(Path(sys.argv[1]))

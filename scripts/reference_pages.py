@@ -36,7 +36,7 @@ row or fall under a rule."""
 
 
 def mapping_page(rows: MappingTable) -> str:
-    """docs/reference/mapping.md."""
+    """reference/mapping.md."""
     keys = all_keys()
     covered = sum(rows.find(key) is not None for key in keys)
     parts = [_HEAD.format(verl=VERL, releases=spans(list(VERL_RELEASES)), count=len(keys), covered=covered)]
@@ -77,7 +77,7 @@ a script sets. How this was found, and how precise it is: [stock-reads.md](../st
 
 
 def ignored_page() -> str:
-    """docs/reference/ignored.md."""
+    """reference/ignored.md."""
     parts = [_IGNORED_HEAD]
     for version in reversed(VERL_RELEASES):
         head = "| key | stock veRL | read until | with |"
@@ -116,21 +116,21 @@ Of TP2… 205, 210, 213 and 214 are warnings, the others errors.
 
 
 def reading_page() -> str:
-    """docs/reference/reading.md."""
+    """reference/reading.md."""
     escaped = ((code, text.replace("|", "\\|")) for code, text in reading_codes().items())
     return "\n".join([_READING_HEAD, *(f"| {code} | {text} |" for code, text in escaped), ""])
 
 
 _FINDINGS_HEAD = """# Findings and cautions
 
-Generated from `translators/codes.json` by `scripts/make_reference.py`; a test keeps it current.
+Generated from `translators/codes.json` by `scripts/make_reference.py`.
 
 The keys of each code are in the [mapping reference](reference/mapping.md); `trinity-compat explain TC021`
 says the same."""
 
 
 def findings_page() -> str:
-    """Return docs/findings.md: each code under a heading of its own, to which links lead."""
+    """Return findings.md: each code under a heading of its own, to which links lead."""
     return "\n\n".join([_FINDINGS_HEAD, *map(_of_code, codes())]) + "\n"
 
 
@@ -141,7 +141,7 @@ def _of_code(code: str) -> str:
 
 
 def fields_page() -> str:
-    """Return docs/reference/trinity.md: every field with its treatment."""
+    """Return reference/trinity.md: every field with its treatment."""
     paths = dict.fromkeys(path for path in fields(schema(TRINITY)) if not path.startswith("stages."))
     fates = {path: fate_of(path) for path in paths}
     counts = {kind: sum(fate is not None and fate.kind == kind for fate in fates.values()) for kind in _KINDS}

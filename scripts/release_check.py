@@ -84,7 +84,7 @@ def generated_pages() -> Mapping[Path, str]:
     sys.path.append(str(ROOT))
     import make_reference
 
-    return {ROOT / "docs" / name: text for name, text in make_reference.reference().items()}
+    return {ROOT / "docs" / name: text for name, text in make_reference.pages().items()}
 
 
 @cache

@@ -1,9 +1,9 @@
 """Hooks of mkdocs.yml: the README is the home page, and links out of docs/ lead to the repository.
 
-In the nav a folder (``decisions/``) stands for its pages. The reference (``reference/``) is made here, by
-make_reference.py, and is in no checkout. The page that translates in a browser (``docs/try``) is part of the
-site where ``make web`` has built it. Links of pages are written for a checkout; a folder without an index
-page and a file outside of docs/ are no pages of the site.
+In the nav a folder (``decisions/``) stands for its pages. Findings and reference (``reference/``) are made
+here, by make_reference.py, and are in no checkout. The page that translates in a browser (``docs/try``) is
+part of the site where ``make web`` has built it. Links of pages are written for a checkout; a folder without
+an index page and a file outside of docs/ are no pages of the site.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ WEB = ROOT / ".scratch" / "web" / "site"
 _LINK = re.compile(r"(?<!!)\[([^][]*)\]\((?!https?://|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 
-def reference() -> Mapping[str, str]:
+def generated() -> Mapping[str, str]:
     """Return the generated pages; what makes them imports nothing that the site's environment lacks."""
     for folder in (ROOT, ROOT / "scripts"):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
     import make_reference
 
-    return make_reference.reference()
+    return make_reference.pages()
 
 
 def on_config(config: Any) -> Any:
@@ -37,11 +37,11 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the README as the home page, the reference, and the built page in place of its sources."""
+    """Add the README as the home page, the generated ones, and the built page in place of its sources."""
     from mkdocs.structure.files import File
 
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](").replace("](../", "](")
-    for name, page in {"index.md": text, **reference()}.items():
+    for name, page in {"index.md": text, **generated()}.items():
         files.append(File.generated(config, name, content=page))
     for source in [file for file in files if file.src_uri.startswith("try/")]:
         files.remove(source)

@@ -35,19 +35,19 @@ def pages(entry):
 def test_every_page_is_in_the_nav_once():
     listed = pages(site_hooks.written_out(SITE["nav"]))
     there = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-    made = {"index.md", *site_hooks.reference()}
+    made = {"index.md", *site_hooks.generated()}
     assert len(listed) == len(set(listed)) and set(listed) == there | made and not there & made
 
 
-def test_the_build_makes_the_reference_with_the_site_s_packages_alone(tmp_path):
+def test_the_build_makes_the_generated_pages_with_the_site_s_packages_alone(tmp_path):
     """In an environment that has mkdocs and none of this package's requirements but PyYAML."""
     python = needs.made(".venv-docs", "hashes/docs.txt") / "bin" / "python"
     words = [python, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for name, text in site_hooks.reference().items():
+    for name, text in site_hooks.generated().items():
         built = (tmp_path / "site" / name).with_suffix("") / "index.html"
-        rows = re.findall(r"(?m)^\| `?([\w.]+)", text)
+        rows = re.findall(r"(?m)^(?:\| `?|## )([\w.]+)", text)
         assert len(rows) > 12 and all(row in built.read_text() for row in rows)
 
 
