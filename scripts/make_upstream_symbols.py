@@ -60,6 +60,8 @@ def used_symbols(tree: ast.Module, upstream: dict[str, list[SourceTree]]) -> Ite
 
 def _members_used(node: ast.ClassDef, base: str, upstream: dict[str, list[SourceTree]]) -> Iterator[str]:
     names = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+    given = (target for each in node.body if isinstance(each, ast.Assign) for target in each.targets)
+    names |= {target.id for target in given if isinstance(target, ast.Name)}
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute):
             owner = inner.value

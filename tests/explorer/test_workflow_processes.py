@@ -134,7 +134,7 @@ def test_a_process_makes_what_this_one_would(config, workflow, reward):
     async def here():
         return await UserWorkflows(config, model, InflightRequests(own)).run(job(0, workflow), 3)
 
-    assert there == asyncio.run(here())
+    assert [asdict(one) for one in there] == [asdict(one) for one in asyncio.run(here())]
     assert [part.reward for part in there] == [reward, reward]
     asked = [sorted(request.sampling["seed"] for request in each.requests) for each in (own, other)]
     assert asked[0] == asked[1]

@@ -110,14 +110,19 @@ def make_plan(config: Tree, options: RunOptions, *, cwd: Path, device: str | Non
 
     Raises UserError for values that cannot be run.
     """
-    draft = _begun(read_request(config, options, usable(device or options.device or detect_device()), cwd))
+    draft = _begun(
+        read_request(config, options, usable(device or options.device or detect_device()), cwd), config
+    )
     for step in STEPS:
         draft = step(draft)
     return _finished(draft)
 
 
-def _begun(request: RunRequest) -> DraftPlan:
-    """Compose veRL's complete configuration, with the overlays. Raises UserError."""
+def _begun(request: RunRequest, config: Tree) -> DraftPlan:
+    """Compose veRL's complete configuration, with the overlays. Raises UserError.
+
+    ``config``: the file's own, without the sets.
+    """
     trinity, options = request.trinity, request.options
     composed = compose_pinned(request.verl_values, verl_from_trinity.flavour_of(trinity))
     verl = VerlView.of(resolved(composed, os.environ))
@@ -129,7 +134,12 @@ def _begun(request: RunRequest) -> DraftPlan:
         verl,
         verl_from_trinity.sync_of(trinity),
         rows=file_rows.training_rows(trinity, options, request.cwd),
-        notes=tuple(opening_notes(request)),
+        notes=(
+            *opening_notes(request),
+            *paths.job_that_set_renames(
+                trinity, environment.filled(config, os.environ), options, request.cwd
+            ),
+        ),
     )
 
 
@@ -166,9 +176,7 @@ def add_workflows(draft: DraftPlan) -> DraftPlan:
     explorers = request.options.explorers
     draft = draft.adapted(pipelines.with_operators(draft.verl, trinity, folders, cwd, explorers=explorers))
     taskset, mode = workflows.first_taskset(trinity), request.options.mode or value_at(trinity, "mode")
-    draft = draft.adapted(pipelines.with_task_pipeline(draft.verl, trinity, taskset, cwd, mode))
-    file = environment.filled(request.written, os.environ)
-    return draft.adapted((draft.verl, paths.job_that_set_renames(trinity, file, request.options, cwd)))
+    return draft.adapted(pipelines.with_task_pipeline(draft.verl, trinity, taskset, cwd, mode))
 
 
 def choose_mode(draft: DraftPlan) -> DraftPlan:
