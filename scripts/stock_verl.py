@@ -123,7 +123,7 @@ def objects(given: dict[str, Any], module: str, folder: Path) -> str:
     register_legacy()
     config = OmegaConf.create(tree)
     OmegaConf.to_container(config, resolve=True)  # as veRL prints it, before anything else
-    stages = list(trainer_side.stages(config))
+    stages = list(trainer_side.stages(config, is_stock=True))
     # Up to the trainer; what follows looks engines up, which this machine need not have.
     for _, stage in [*stages[:4], *(stage for stage in stages[4:] if ALGORITHM.search(stage[0]))]:
         stage()

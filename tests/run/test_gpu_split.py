@@ -351,9 +351,14 @@ def test_gpus_that_a_launch_gives_to_rollout_are_not_the_trainer_s(words, option
     assert (found["trainer"], found.get("explorer", 0)) == (trainer, rollout)
 
 
-def test_trainer_gpus_must_divide_a_mini_batch():
+SHUFFLED = f"{ACTOR}.shuffle=True"  # of several updates in a step
+
+
+def test_trainer_gpus_must_divide_a_mini_batch_where_no_fillers_are_possible():
+    assert planned("trainer.n_gpus_per_node=3", *OWN[1:], device="cuda").spec.mode == "both"
     with pytest.raises(UserError, match="does not divide by 3 trainer ranks") as error:
-        planned("trainer.n_gpus_per_node=3", *OWN[1:], device="cuda")
+        planned("trainer.n_gpus_per_node=3", *OWN[1:], SHUFFLED, device="cuda")
+    assert "shuffle=True would deal the fillers unevenly" in error.value.message
     assert "N may be 1, 3, 4" in str(error.value)
     words = (
         r"veRL ends at its first update: Got mini_batch_size=\d+ and self.engine.get_data_parallel_size\(\)=3"
@@ -384,7 +389,54 @@ def test_the_split_is_told_and_what_was_lowered_for_it():
 def test_a_split_that_cannot_run_is_refused_with_those_that_can():
     with pytest.raises(UserError, match="leave none for the trainer") as error:
         gpus("trainer.n_gpus_per_node=8", sets=(f"{ENGINES}=8",))
+    assert "N may be 1, 2, 3, 4, 5, 6, 7" in error.value.hint
+
+
+@pytest.mark.parametrize("engines", range(1, 8))
+@pytest.mark.parametrize("mode", [None, "train"])
+def test_a_split_has_the_sizes_that_it_was_asked_for(engines, mode):
+    """3, 5, 6 and 7 ranks do not divide the 64 answers of an update: fillers make up their rows."""
+    words = (f"{N}=8", f"{ROLLOUT}.n=4", "data.train_batch_size=32", f"{ACTOR}.ppo_mini_batch_size=16")
+    made = planned(*words, sets=(f"{ENGINES}={engines}",), device="cuda", mode=mode)
+    found = shares(made.spec.verl, device="cuda", mode="both", explorers=1)
+    assert found == {"trainer": 8 - engines, "explorer": engines}
+    assert not [note for note in made.notes if "share of the GPUs holds no more" in note]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((f"{ACTOR}.ppo_mini_batch_size=16", SHUFFLED), "would deal the fillers unevenly"),
+        ((f"{ACTOR}.ppo_mini_batch_size=16", *V1), "v1 trainer hands its workers whole shares"),
+        ((f"{ACTOR}.policy_loss.loss_mode=geo_mean",), "a mean over each micro-batch"),
+        ((f"{ACTOR}.use_prefix_grouper=True",), "gives each rank whole groups"),
+        ((f"{ACTOR}.strategy=veomni", "model_engine=veomni"), "a filler may count in a loss"),
+    ],
+)
+def test_ranks_divide_an_update_where_fillers_would_change_it(words, why):
+    given = (f"{N}=8", f"{ROLLOUT}.n=4", "data.train_batch_size=32", *words)
+    with pytest.raises(UserError, match=f"does not divide by 6 trainer ranks.*{why}") as error:
+        planned(*given, sets=(f"{ENGINES}=2",), device="cuda")
     assert "N may be 4, 6, 7" in error.value.hint
+
+
+def test_each_rank_has_a_row_that_is_no_filler():
+    words = (f"{N}=8", f"{ROLLOUT}.n=4", "data.train_batch_size=32", f"{ACTOR}.ppo_mini_batch_size=1")
+    with pytest.raises(UserError, match="by 6 trainer ranks, of which some would have no row") as error:
+        planned(*words, sets=(f"{ENGINES}=2",), device="cuda")
+    assert "N may be 4, 5, 6, 7" in error.value.hint
+
+
+def test_a_shuffled_step_of_one_update_may_have_fillers():
+    words = (f"{ROLLOUT}.n=4", "data.train_batch_size=32", f"{ACTOR}.ppo_mini_batch_size=32", SHUFFLED)
+    spec = planned(f"{N}=8", *words, sets=(f"{ENGINES}=2",), device="cuda").spec
+    assert spec.verl["trainer"]["n_gpus_per_node"] == 6
+
+
+def test_a_split_without_a_number_is_one_without_fillers_where_there_is_one():
+    """A job that was begun before there were fillers goes on with the same ranks."""
+    words = ("data.train_batch_size=32", f"{ACTOR}.ppo_mini_batch_size=32", f"{ROLLOUT}.n=1")
+    assert gpus(f"{N}=6", *words, mode="both")[:2] == ((1, 2), (1, 4))
 
 
 def test_a_megatron_model_that_fills_all_gpus_is_refused():

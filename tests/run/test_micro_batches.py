@@ -19,6 +19,7 @@ GIVEN = {
     f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
     f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 4,
 }
+ENGINES = "explorer.rollout_model.engine_num"
 SEQUENCE = f"{ACTOR}.ulysses_sequence_parallel_size"
 SCRIPT = """\
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
@@ -183,7 +184,8 @@ def test_sizes_of_log_probabilities_divide_the_answers_of_a_gpu(tmp_path, monkey
     monkeypatch.setattr(plan_run, "detect_device", lambda: "cuda")
     script = tmp_path / "run.sh"
     script.write_text(SHARED)
-    lines_ = list(lines(str(script), words, RunOptions(sets=("trainer.save_freq=2",), mode="both")))
+    sets = ("trainer.save_freq=2", f"{ENGINES}=2")
+    lines_ = list(lines(str(script), words, RunOptions(sets=sets, mode="both")))
     assert [line for line in lines_ if "of each GPU" in line] == [
         f"actor_rollout_ref.{each}, which divides the 20 answers of each GPU" for each in told
     ]
@@ -204,7 +206,7 @@ def test_an_update_s_size_divides_the_answers_of_the_plan_s_gpus(tmp_path, monke
     """Two answers on each of 20 GPUs under stock; five on each of the plan's eight."""
     monkeypatch.setattr(plan_run, "detect_device", lambda: "cuda")
     (tmp_path / "run.sh").write_text(SPLIT)
-    told = list(lines(str(tmp_path / "run.sh"), (), RunOptions(mode="both")))
+    told = list(lines(str(tmp_path / "run.sh"), (), RunOptions(mode="both", sets=(f"{ENGINES}=3",))))
     note = f"{ACTOR}.ppo_micro_batch_size_per_gpu=2: 1, which divides the 5 answers of each GPU"
     assert note in told
 

@@ -76,8 +76,12 @@ def test_a_cluster_that_is_too_small_is_refused():
     with pytest.raises(UserError, match="5 GPUs for generation, and the file's cluster has 4") as told:
         planned(EXPLORE, engines(5))
     assert told.value.hint == "write explorer.rollout_model.engine_num: 4 or less"
-    with pytest.raises(UserError, match=r"batch_size=48 does not divide by 5 ranks"):
-        planned(TRAIN, {"cluster": {"gpu_per_node": 5}})
+    five = {"cluster": {"gpu_per_node": 5}}
+    assert split(planned(TRAIN, five))[0] == 5  # with fillers
+    with pytest.raises(
+        UserError, match=r"batch_size=48 does not divide by 5 ranks, and .*use_prefix_grouper"
+    ):
+        planned(TRAIN, five, sets=("actor_rollout_ref.actor.use_prefix_grouper=True",))
 
 
 def test_further_models_are_the_explorer_s():

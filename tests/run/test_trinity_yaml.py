@@ -182,13 +182,16 @@ def test_a_further_model_scores_on_gpus_of_its_own():
 
 def test_engine_count_moves_to_the_nearest_that_the_batch_divides_by():
     engine = {"explorer": {"rollout_model": {"engine_num": 1}}}
-    made = planned(merged(EIGHT, engine))  # 48 answers over 7 ranks
+    made = planned(merged(EIGHT, engine))  # 48 answers over 7 ranks, with fillers
+    assert value_at(made.spec.verl, f"{ROLLOUT}.n_gpus_per_node") == 1
+    whole_groups = (f"{ACTOR}.use_prefix_grouper=True",)  # leave no place for fillers
+    made = planned(merged(EIGHT, engine), sets=whole_groups)
     assert value_at(made.spec.verl, f"{ROLLOUT}.n_gpus_per_node") == 2
     assert any(
         "engine_num: 2, not 1: buffer.train_batch_size=48 does not divide" in note for note in made.notes
     )
     with pytest.raises(UserError, match="does not divide"):
-        planned(merged(EIGHT, engine), sets=("explorer.rollout_model.engine_num=1",))
+        planned(merged(EIGHT, engine), sets=("explorer.rollout_model.engine_num=1", *whole_groups))
 
 
 def test_a_run_saves_at_its_end_though_the_file_names_no_interval():

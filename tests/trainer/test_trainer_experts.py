@@ -153,6 +153,7 @@ def trainer(job, monkeypatch):
             "algorithm": {"adv_estimator": "grpo"},
         }
     )
+    monkeypatch.setattr(MixTrainer, "ranks", 1)
     made.scored, made.updated = [], []
 
     def score(self, batch):

@@ -67,9 +67,10 @@ def test_entropies_are_kept_where_the_estimator_reads_them(monkeypatch, reads, k
     stock = adapter.ray_trainer.RayPPOTrainer
     monkeypatch.setattr(stock, "_compute_old_log_prob", lambda self, batch: (output, 0.5))
     monkeypatch.setattr(adapter, "reads_entropy", lambda section: reads)
+    monkeypatch.setattr(adapter.TrinityRayPPOTrainer, "ranks", 1)
     trainer = object.__new__(adapter.TrinityRayPPOTrainer)
     trainer.config = OmegaConf.create({"algorithm": {}})
-    made, mfu = trainer._compute_old_log_prob(None)
+    made, mfu = trainer._compute_old_log_prob(output)
     assert mfu == 0.5 and (ENTROPY in made.batch) is kept
 
 

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from toy_job import CPU, HERE, TASK, PlainExplorer, job, toy
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 from verl.utils.config import omega_conf_to_dataclass
 
 from trinity_compat.buffer import open_buffer
@@ -153,6 +153,59 @@ def test_critic_reference_and_adaptive_kl_on_two_processes(toy_dir, tmp_path, tr
     exported = AutoModelForCausalLM.from_pretrained(written / "actor" / "huggingface", dtype=torch.float32)
     version = dict(read_version(explorer.buffer.get_version(2)))
     assert {n: p for n, p in exported.state_dict().items() if not torch.equal(p, version[n])} == {}
+
+
+def valued(toy_dir, folder):
+    """A folder with the toy as a critic, whose head would else begin at random in each run."""
+    torch.manual_seed(5)
+    critic = AutoModelForTokenClassification.from_pretrained(
+        toy_dir / "model", num_labels=1, dtype=torch.float32
+    )
+    critic.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(toy_dir / "model").save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.whole
+def test_two_processes_that_do_not_divide_an_update_train_what_one_does(toy_dir, tmp_path):
+    """Nine answers of an update, with a critic and a reference: five on each process, with a filler."""
+    options = ["algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=True"]
+    options += ["actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.entropy_coeff=0.01"]
+    options += ["actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean", "data.train_batch_size=3"]
+    options += ["actor_rollout_ref.actor.ppo_mini_batch_size=3", "critic.ppo_mini_batch_size=3"]
+    options += ["actor_rollout_ref.rollout.n=3", "trainer.total_training_steps=2"]
+    options += ["actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2"]
+    options += ["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=2"]
+    options += [
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
+        "critic.ppo_max_token_len_per_gpu=56",
+    ]
+    options.append(f"critic.model.path={valued(toy_dir, tmp_path / 'critic')}")
+    found = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        if processes == 1:  # of sizes that divide its nine rows
+            sizes = [f"{option.partition('=')[0]}=3" for option in options if "log_prob_micro" in option]
+        else:
+            sizes = ["trainer.n_gpus_per_node=2"]
+        explorer = PlainExplorer(job(toy_dir, folder, *options, *sizes))
+        explorer.start()
+        metrics = train(folder)
+        explorer.stop.set()
+        assert ledger(folder) == {1: 9, 2: 9}
+        assert explorer.buffer.depth()["trained"] == 2 * 3
+        found.append(metrics)
+    alone, spread = (learnt(metrics[1]) for metrics in found)
+    of_ranks = {name for name in alone if name.startswith("global_seqlen/")}
+    names = sorted(alone.keys() - of_ranks)
+    unlike = {
+        name: (alone[name], spread.get(name))
+        for name in names
+        if spread.get(name) != pytest.approx(alone[name], rel=1e-3, abs=1e-5)
+    }
+    assert not unlike
+    for name in ("actor/grad_norm", "critic/grad_norm", "actor/pg_loss", "actor/kl_loss", "actor/entropy"):
+        assert found[1][2][name] == pytest.approx(found[0][2][name], rel=0.05, abs=1e-3), name
 
 
 @pytest.mark.whole

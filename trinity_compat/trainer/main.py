@@ -35,6 +35,7 @@ from trinity_compat.trainer.exchange import BufferExchange
 from trinity_compat.trainer.experts.claims import Experts
 from trinity_compat.trainer.experts.trainer import MixTrainer
 from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
+from trinity_compat.trainer.rank_fillers import in_whole_rows
 from trinity_compat.trainer.retention import RetentionThread
 from trinity_compat.trainer.supervised.trainer import RowsData, SupervisedTrainer
 from trinity_compat.trainer.training_processes import observe_calls, reserve_pool
@@ -74,7 +75,9 @@ def _train(spec: RunSpec, buffer: Buffer, heart: LeaseHeartbeat) -> None:
     assert_platform(spec.device)
     config = trainer_config(spec)
     validate_config(
-        config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+        config=in_whole_rows(config),
+        use_reference_policy=need_reference_policy(config),
+        use_critic=need_critic(config),
     )
     if spec.rows:
         rows = RowsData(config, spec.rows)

@@ -24,9 +24,10 @@ from trinity_compat.common.training_engines import engine_of
 from trinity_compat.common.watchdog import Suspects
 from trinity_compat.job import placement
 from trinity_compat.job.lora import is_handed_over
-from trinity_compat.plugins import lora_merge
+from trinity_compat.plugins import lora_merge, rank_metrics
 from trinity_compat.synchronizer.adapters import as_version
-from trinity_compat.trainer.algorithms import loss_function
+from trinity_compat.trainer.algorithms import LossFunction, loss_function
+from trinity_compat.trainer.rank_fillers import loss_of_rows
 
 
 class TrainingOnlyWorker(ActorRolloutRefWorker):
@@ -52,7 +53,9 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
         lora_merge.apply()
         super().init_model()
         if self.actor is not None:
-            self.set_loss_fn(loss_function(self.loss_fn, self.loss_fn.keywords["config"]))
+            rank_metrics.apply()
+            loss = loss_function(self.loss_fn, self.loss_fn.keywords["config"])
+            self.set_loss_fn(partial(loss_of_rows, loss))
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
     async def update_weights(self, global_steps: int = 0, mode: str = "auto") -> object:
@@ -124,6 +127,16 @@ class TrainingOnlyWorker(ActorRolloutRefWorker):
     def leave_device(self) -> None:
         """Free the memory that torch caches, before another process uses the device."""
         aggressive_empty_cache(force_sync=True)
+
+
+class CriticWorker(TrainingWorker):
+    """veRL's critic worker, whose loss leaves out fillers."""
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def set_loss_fn(self, loss_fn: LossFunction) -> None:
+        """Set veRL's loss for the rows that are no fillers."""
+        rank_metrics.apply()
+        super().set_loss_fn(partial(loss_of_rows, loss_fn))
 
 
 def _teacher_worker(

@@ -21,7 +21,7 @@ from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.advice import measured
 from trinity_compat.run.plan import estimates
 from trinity_compat.run.plan.estimates import size
-from trinity_compat.run.plan.verl_view import ROLLOUT
+from trinity_compat.run.plan.verl_view import ACTOR, ROLLOUT, VerlView
 from trinity_compat.synchronizer.policy import explorer_interval, trainer_interval
 
 _DEFAULT_MEAN = 3 / 16  # of the longest answer, where no lengths are given
@@ -67,6 +67,13 @@ class Facts:
     utilization: float
     longest: int
     assumptions: tuple[str, ...]
+    update: int  # answers of an update
+    sharing: int  # GPUs of a trainer's rank
+
+    def rank_use(self, trainer: int) -> float:
+        """Return the share of the ranks' rows in an update that are no fillers."""
+        ranks = max(1, trainer // self.sharing)
+        return self.update / (ranks * -(-self.update // ranks))
 
     def engine(self, schedule: Schedule) -> EngineMemory:
         """Return the memory of an engine's GPU in a mode."""
@@ -93,7 +100,9 @@ class Facts:
         """Simulate a schedule. ``turn_s``: seconds in which the trainer leaves the devices, or returns."""
         held = self.engine(schedule).kv_tokens / (self.work.prompt + self.work.lengths.mean)
         slots = max(1, min(self.speeds.slots, int(held)))
-        of_engine = replace(speeds.of_width(self.speeds, schedule.width), turn_s=turn_s, slots=slots)
+        training = self.speeds.training * self.rank_use(schedule.trainer)
+        of_engine = speeds.of_width(self.speeds, schedule.width)
+        of_engine = replace(of_engine, turn_s=turn_s, slots=slots, training=training)
         return simulate(self.work, of_engine, schedule, seed=seed, steps=steps)
 
     def turn_s(self, spec: RunSpec) -> float:
@@ -169,6 +178,8 @@ def facts_of(spec: RunSpec, question: Question) -> Facts:
         estimates.utilization(verl),
         size(verl, "data.max_prompt_length") + answer.limit,
         (of_answers, of_prompts, of_model, *of_speeds, of_memory, *served, *_ALWAYS),
+        size(verl, f"{ACTOR}.ppo_mini_batch_size", work.groups) * work.answers,
+        VerlView.of(verl).sharing(ACTOR),
     )
 
 

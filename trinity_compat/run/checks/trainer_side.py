@@ -27,6 +27,7 @@ from verl.workers.engine import EngineRegistry
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.training_engines import engine_of
 from trinity_compat.run.checks import distillation
+from trinity_compat.trainer.rank_fillers import in_whole_rows
 from trinity_compat.trainer.step_count import PlaceholderDataset
 from trinity_compat.trainer.training_processes import TrainingOnlyWorker
 from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer, _Roles
@@ -37,13 +38,14 @@ _ULYSSES = ("ulysses_sequence_parallel_size", "fsdp_config.ulysses_sequence_para
 Stage = tuple[str, Callable[[], object]]  # (the section it is about, what to call)
 
 
-def stages(config: DictConfig, *, registers: bool = False) -> Iterator[Stage]:
+def stages(config: DictConfig, *, registers: bool = False, is_stock: bool = False) -> Iterator[Stage]:
     """Return the stages of the check in order; each raises what veRL raises, and needs those before it.
 
-    ``registers``: whether a module of the user's that is not run may register engines.
+    ``registers``: whether a module of the user's that is not run may register engines. ``is_stock``: of stock
+    veRL, which has no fillers.
     """
     built = SimpleNamespace(registers=registers)
-    yield "", lambda: _validated(config)
+    yield "", lambda: _validated(config if is_stock else in_whole_rows(config))
     yield "actor_rollout_ref.rollout", lambda: omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     yield "actor_rollout_ref.model", lambda: _model(config, built)
     # The last that needs no engine: scripts/stock_verl.py ends with it.

@@ -17,6 +17,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.distillation import is_distilled
 from trinity_compat.job.gpus import ENGINES, engine_places
+from trinity_compat.job.rank_fillers import no_fillers
 from trinity_compat.job.run_spec import Mode
 from trinity_compat.run.plan.engine import narrowed, of_one_machine
 from trinity_compat.run.plan.reward_model import RewardModelPlacement, asked_of
@@ -141,14 +142,17 @@ def further_ranks(config: Tree) -> int:
 def _fitting_sequence(verl: VerlView, own: int, width: int, taken: int) -> int:
     """Return the GPUs that share a sequence in the trainer, halved until its ranks divide a mini-batch.
 
-    veRL's workers demand it (``train_mini_batch``, verl 0.9.1, workers/engine_workers.py). Raises UserError
-    where they never do.
+    veRL's workers demand it (``train_mini_batch``, verl 0.9.1, workers/engine_workers.py). Where they never
+    do, fillers are needed. Raises UserError where these are not possible.
     """
     sequence = verl.sharing(ACTOR)
     whole = verl.changed({"trainer.nnodes": 1, "trainer.n_gpus_per_node": verl.trainer.gpus + own})
-    for size in halvings(sequence) if verl.engine.can_halve else [sequence]:
-        if not _machine(whole, width, size, taken).fault(own):
-            return size
+    sizes = halvings(sequence) if verl.engine.can_halve else [sequence]
+    given = [(size, _machine(whole, width, size, taken)) for size in sizes]
+    for machines in (_without_fillers(given), given):
+        for size, machine in machines:
+            if not machine.fault(own):
+                return size
     turns = not is_distilled(verl.tree)
     raise _as_in_verl(_machine(whole, width, sequence, taken), own, turns=turns)
 
@@ -247,26 +251,31 @@ def _one_engine(config: Tree, device: str) -> Iterator[str]:
 
 
 def _split(verl: VerlView, wanted: int | None, auxiliary: int, *, nearest: bool = False) -> _Share:
-    """Split by the first sizes that fit; ``auxiliary``: GPUs of neither side.
+    """Split by the first sizes that fit, with fillers where none do; ``auxiliary``: GPUs of neither side.
 
     The sizes of sequence and engine are halved, which does not change results. A sequence whose sizes
     determine the place of weights, also in checkpoints, is not (Megatron's).
     """
-    machines = list(_machines(verl, auxiliary))
-    if not _can_run(machines):
-        # No share leaves the trainer whole nodes: take the same part of every node.
-        parts = _parts(machines)
-        if _can_run(parts):
-            machines, wanted = parts, None
-    for tp, machine in machines:
-        choices = machine.choices()
-        if wanted in choices:
-            return _Share(machine, tp, wanted)
-        if choices and wanted is None:
-            return _Share(machine, tp, machine.nearest_half(choices))
-        if choices and nearest and wanted is not None and tp == verl.rollout.tensor_parallel:
-            return _Share(machine, tp, min(choices, key=lambda count: (abs(count - wanted), count)))
-    raise _no_split(machines[0][1], wanted, turns=not is_distilled(verl.tree))
+    given = list(_machines(verl, auxiliary))
+    for machines in (_without_fillers(given), given):
+        asked = wanted
+        if not _can_run(machines) and _can_run(parts := _parts(machines)):
+            # No share leaves the trainer whole nodes: take the same part of every node.
+            machines, asked = parts, None
+        for tp, machine in machines:
+            choices = machine.choices()
+            if asked in choices:
+                return _Share(machine, tp, asked)
+            if choices and asked is None:
+                return _Share(machine, tp, machine.nearest_half(choices))
+    for tp, machine in given:
+        if nearest and wanted is not None and tp == verl.rollout.tensor_parallel and machine.choices():
+            return _Share(machine, tp, min(machine.choices(), key=lambda count: (abs(count - wanted), count)))
+    raise _no_split(given[0][1], wanted, turns=not is_distilled(verl.tree))
+
+
+def _without_fillers(machines: Sequence[tuple[int, GpuBudget]]) -> list[tuple[int, GpuBudget]]:
+    return [(tp, replace(machine, no_fillers=None)) for tp, machine in machines]
 
 
 def _machines(verl: VerlView, auxiliary: int) -> Iterator[tuple[int, GpuBudget]]:
@@ -294,10 +303,13 @@ def _can_run(machines: Sequence[tuple[int, GpuBudget]]) -> bool:
 
 
 def fits_turns(verl: VerlView) -> bool:
-    """Return whether the launch's GPUs are shared, and all of them together hold the trainer, as in veRL."""
+    """Return whether the launch's GPUs are shared, and all of them together hold the trainer, as in veRL.
+
+    Ranks that do not divide the mini-batch do not: stock ends at its first update.
+    """
     if verl.rollout.nodes or verl.trainer.gpus < 2 or verl.batches.mini is None:
         return False
-    return _machine(verl, 1, verl.sharing(ACTOR), 0).trains_on_all()
+    return replace(_machine(verl, 1, verl.sharing(ACTOR), 0), no_fillers=None).trains_on_all()
 
 
 def fits_no_share(verl: VerlView) -> str:
@@ -350,9 +362,12 @@ def _machine(verl: VerlView, tp: int, sp: int, auxiliary: int) -> GpuBudget:
     if verl.batches.mini is None:
         raise UserError(f"{ACTOR}.ppo_mini_batch_size is not set: the GPUs are split by it")
     experiences = verl.batches.mini * verl.batches.group
-    alone = verl.engine.is_alone(ACTOR, partial(value_at, verl.tree))
+    value = partial(value_at, verl.tree)
     nodes, each = verl.trainer.nodes, verl.trainer.gpus_per_node
-    return GpuBudget(nodes, each, tp, auxiliary, experiences, sp, one_rank=alone)
+    alone = verl.engine.is_alone(ACTOR, value)
+    return GpuBudget(
+        nodes, each, tp, auxiliary, experiences, sp, one_rank=alone, no_fillers=no_fillers(value)
+    )
 
 
 def _lowered(verl: VerlView, tp: int, sp: int) -> Step:

@@ -52,8 +52,8 @@ def of_answers(verl: VerlView) -> Step:
     """Sizes that divide the answers of each GPU, as the pinned veRL's workers require.
 
     See workers/engine/utils.py; until 0.7 the last micro-batch was smaller. No log-probability depends on it,
-    and the loss of an update is normalised over all of its answers. Answers that the GPUs cannot share evenly
-    are refused elsewhere.
+    and the loss of an update is normalised over all of its answers. Where the GPUs cannot share the answers
+    evenly fillers make whole micro-batches of the configured size (``trainer/rank_fillers.py``).
     """
     group, over, lines = verl.batches.group, verl.ranks(ACTOR), list[str]()
     for prompts, sizes_ in ((verl.batches.mini, UPDATES), (verl.batches.train, LOG_PROBS)):

@@ -8,9 +8,12 @@ The other side has a file and a cluster of its own, as trinity-rft has it (0.6.0
 
 from __future__ import annotations
 
+from functools import partial
+
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.nested import Tree
+from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.job.gpus import ENGINES, engine_places
+from trinity_compat.job.rank_fillers import no_fillers
 from trinity_compat.run.plan.gpu_split import engines_of_each, further_ranks
 from trinity_compat.run.plan.reward_model import RewardModelPlacement
 from trinity_compat.run.plan.source import RunOptions
@@ -82,7 +85,8 @@ def _all_to_trainer(verl: VerlView) -> Step:
 def fault(verl: VerlView, gpus: int) -> str:
     """Return the reason why ``gpus`` cannot train a mini-batch; empty where they can.
 
-    Source: ``train_mini_batch`` in veRL 0.9.1's workers/engine_workers.py.
+    Source: ``train_mini_batch`` in veRL 0.9.1's workers/engine_workers.py, which gets fillers where they are
+    possible.
     """
     if verl.batches.mini is None:
         raise UserError(f"{ACTOR}.ppo_mini_batch_size is not set: the trainer's ranks have to divide it")
@@ -90,4 +94,9 @@ def fault(verl: VerlView, gpus: int) -> str:
     if gpus % sequence:
         return f"they hold no whole groups of {sequence} for one sequence"
     rows, ranks = verl.batches.mini * verl.batches.group, verl.ranks(ACTOR, gpus)
-    return f"buffer.train_batch_size={rows} does not divide by {ranks} ranks" if rows % ranks else ""
+    why = no_fillers(partial(value_at, verl.tree))
+    if rows % ranks == 0 or (not why and rows >= ranks):
+        return ""
+    return f"buffer.train_batch_size={rows} does not divide by {ranks} ranks" + (
+        f", and {why}" if why else ""
+    )

@@ -6,12 +6,10 @@ models score a batch, and for the update.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, open_dict
 from verl import DataProto
 
 from trinity_compat.buffer.model import Experience
@@ -19,6 +17,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.trainer.adapter import Claimed
 from trinity_compat.trainer.algorithms import COUNTS
 from trinity_compat.trainer.batch import BatchShape, to_dataproto
+from trinity_compat.trainer.rank_fillers import mini_batch
 from trinity_compat.trainer.verl_v0.adapter import TrinityRayPPOTrainer
 
 # What a model takes of a row.
@@ -66,7 +65,7 @@ class MixTrainer(TrinityRayPPOTrainer):
         if self.config.trainer.balance_batch:
             self._balance_batch(mixed, metrics={})
         mixed.meta_info["global_token_num"] = mixed.batch["attention_mask"].sum(-1).tolist()
-        with _update_of(self.config, len(mixed)):
+        with mini_batch(self.config, self.config.actor_rollout_ref.actor, len(mixed)):
             return super()._updated(mixed)
 
     def response_logprobs(self, experience: Experience) -> list[float]:
@@ -115,19 +114,6 @@ class MixTrainer(TrinityRayPPOTrainer):
         mixed.batch["step"] = torch.full((len(mixed),), self.global_steps)
         mixed.batch[COUNTS] = counts_of(mixed.batch["response_mask"], is_expert)
         return mixed
-
-
-@contextmanager
-def _update_of(config: DictConfig, rows: int) -> Iterator[None]:
-    """Set the mini-batch to ``rows`` inside the block; veRL counts it in tasks of n answers."""
-    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-    before = actor.ppo_mini_batch_size, rollout.n
-    with open_dict(config):
-        actor.ppo_mini_batch_size, rollout.n = rows, 1
-        try:
-            yield
-        finally:
-            actor.ppo_mini_batch_size, rollout.n = before
 
 
 def counts_of(mask: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:

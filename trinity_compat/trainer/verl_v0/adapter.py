@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence, Sized
-from typing import Self
+from typing import Any, Self
 from unittest.mock import patch
 
 import ray
@@ -37,11 +37,13 @@ from trinity_compat.trainer.pad_groups import (
     without_dropped_rows,
     without_fillers,
 )
+from trinity_compat.trainer.rank_fillers import RankRows, arranged
 from trinity_compat.trainer.stand_ins import NoRewardLoop, NoServers, NoTeachers
 from trinity_compat.trainer.stored_run import StoredRun
 from trinity_compat.trainer.tracking import logged_through
 from trinity_compat.trainer.training_processes import (
     CallObserver,
+    CriticWorker,
     TrainingOnlyWorker,
     observe_calls,
     training_pools,
@@ -180,14 +182,60 @@ class TrinityRayPPOTrainer(StoredRun, ray_trainer.RayPPOTrainer):
 
     def _compute_old_log_prob(self, batch: DataProto) -> tuple[DataProto, float]:
         """Compute as veRL does, and store entropies for estimators under a name that veRL keeps."""
-        output, mfu = super()._compute_old_log_prob(batch)
+        rows = self._rows_of_ranks(batch, "actor_rollout_ref.rollout.log_prob")
+        output, mfu = super()._compute_old_log_prob(rows.filled(batch))
+        output = rows.unfilled(output)
         if reads_entropy(self.config.algorithm):
             output.batch[ENTROPY] = output.batch["entropys"]
         return output, mfu
 
+    def _compute_ref_log_prob(self, batch: DataProto) -> DataProto:
+        scorer = "rollout" if self.ref_in_actor else "ref"
+        rows = self._rows_of_ranks(batch, f"actor_rollout_ref.{scorer}.log_prob")
+        return rows.unfilled(super()._compute_ref_log_prob(rows.filled(batch)))
+
+    def _compute_values(self, batch: DataProto) -> DataProto:
+        rows = self._rows_of_ranks(batch)
+        return rows.unfilled(super()._compute_values(rows.filled(batch)))
+
+    def _update_critic(self, batch: DataProto) -> DataProto:
+        critic = self.config.critic
+        rows = self._rows_of_ranks(batch, tasks=critic.ppo_mini_batch_size)
+        with rows.counted(self.config, critic):
+            return super()._update_critic(rows.filled(batch))
+
     def _updated(self, batch: DataProto) -> DataProto:
         """Update the policy on a batch with advantages, as veRL does."""
-        return super()._update_actor(batch)
+        actor = self.config.actor_rollout_ref.actor
+        rows = self._rows_of_ranks(batch, "actor_rollout_ref.actor.ppo", tasks=actor.ppo_mini_batch_size)
+        with rows.counted(self.config, actor):
+            return super()._update_actor(rows.filled(batch))
+
+    def _balance_batch(self, batch: DataProto, metrics: dict[str, Any], **given: Any) -> None:
+        """Sort rows by ranks as veRL does; where ranks do not divide them, each call does it with fillers."""
+        if len(batch) % self.ranks == 0:
+            super()._balance_batch(batch, metrics, **given)
+
+    def _rows_of_ranks(self, batch: DataProto, micro_batches: str = "", tasks: int | None = None) -> RankRows:
+        """Rows of a call of the workers. ``tasks``: of an update; ``micro_batches``: the keys of their size.
+
+        The critic's engine cuts micro-batches by tokens.
+        """
+        count = len(batch)
+        of_update = tasks * self.config.actor_rollout_ref.rollout.n if tasks else count
+        if of_update % self.ranks == 0:
+            return RankRows(None, of_update)
+        section, _, name = micro_batches.rpartition(".")
+        sizes = OmegaConf.select(self.config, section) if section else {}
+        dynamic = sizes.get("use_dynamic_bsz" if name == "ppo" else f"{name}_use_dynamic_bsz", True)
+        rows = arranged(
+            batch.batch["attention_mask"].sum(-1),
+            updates=count // of_update,
+            ranks=self.ranks,
+            micro=1 if dynamic else sizes[f"{name}_micro_batch_size_per_gpu"],
+            is_balanced=bool(self.config.trainer.balance_batch),
+        )
+        return RankRows(rows, of_update)
 
     def fit(self) -> None:
         """Run veRL's ``fit``, with its logger and two of its functions wrapped."""
@@ -242,6 +290,8 @@ class _Roles(BaseTaskRunner):
         for role in (Role.ActorRollout, Role.ActorRolloutRef):
             if role in self.role_worker_mapping:
                 self.role_worker_mapping[role] = ray.remote(TrainingOnlyWorker)
+        if Role.Critic in self.role_worker_mapping:
+            self.role_worker_mapping[Role.Critic] = ray.remote(CriticWorker)
         pools = training_pools(self.init_resource_pool_mgr(config), device, pool)
         return self.role_worker_mapping, pools, group_class
 

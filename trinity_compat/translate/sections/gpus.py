@@ -63,6 +63,7 @@ class GpuBudget:
     spread: bool = False  # the trainer may have the same part of every node, beside engines
     every_gpu: bool = False  # upstream splits the batch over all trainer GPUs, though some share a sequence
     one_rank: bool = False  # all trainer GPUs compute every row together (Megatron's dynamic context)
+    no_fillers: str | None = None  # the reason against them, "" for none; None: Trinity-RFT knows no fillers
 
     @property
     def total(self) -> int:
@@ -100,9 +101,12 @@ class GpuBudget:
             return f"the trainer's {trainer} GPUs are not whole nodes of {self.per_node}"
         if not ranks_only and trainer % self.sequence:
             return f"the trainer's {trainer} GPUs hold no whole groups of {self.sequence} for one sequence"
-        if self.experiences % groups:
-            return f"buffer.train_batch_size={self.experiences} does not divide by {groups} trainer ranks"
-        return None
+        if self.experiences % groups == 0:
+            return None
+        fault = f"buffer.train_batch_size={self.experiences} does not divide by {groups} trainer ranks"
+        if self.no_fillers == "":
+            return None if self.experiences >= groups else f"{fault}, of which some would have no row"
+        return f"{fault}, and {self.no_fillers}" if self.no_fillers else fault
 
     def _engines_beside(self, trainer: int) -> int:
         """Return the number of engines that fit on the GPUs beside ``trainer`` GPUs.
