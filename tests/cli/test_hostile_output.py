@@ -259,3 +259,14 @@ def test_the_error_of_an_unknown_option_is_plain(capfdbinary):
     _, err = run(capfdbinary, ["audit", "x.sh", "--\x1b[2J", "\n::error::m"])
     assert not OBEYED.search(err)
     assert html.unescape(err) == err
+
+
+@pytest.mark.parametrize("key", [".".join("a" * 20_000), f"trainer.{'x' * 30_000}"])
+@pytest.mark.parametrize("command", [["translate"], ["audit"], ["run", "--dry-run"], ["parse"]])
+def test_a_message_about_a_key_of_thousands_of_characters_is_short(
+    command, key, tmp_path, monkeypatch, capfdbinary
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo {key}=1\n")
+    _, error = run(capfdbinary, [*command, "run.sh"])
+    assert len(error) < 3000

@@ -147,9 +147,17 @@ def shown(text: str) -> str:
     return _replaced(text, _secrets(text), lambda _: _HIDDEN)
 
 
+_KEPT = 200
+_LONG_WORD = re.compile(r"\S{1000,}")
+
+
 def shown_message(text: str) -> str:
-    """Return a message of ours, in whose words a colon is no assignment, with ``***`` for each secret."""
-    return _replaced(text, _secrets(text, _IN_MESSAGES), lambda _: _HIDDEN)
+    """Return a message of ours, in whose words a colon is no assignment, with ``***`` for each secret.
+
+    A word that is longer than a terminal's page, such as a key of thousands of parts, is cut.
+    """
+    told = _replaced(text, _secrets(text, _IN_MESSAGES), lambda _: _HIDDEN)
+    return _LONG_WORD.sub(lambda word: f"{word[0][:_KEPT]}… ({len(word[0]):,} characters)", told)
 
 
 def hidden(key: str, value: object) -> object:
