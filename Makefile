@@ -45,6 +45,7 @@ check: install
 	mypy
 	$(PY) scripts/try_python.py --types
 	lint-imports
+	$(PY) scripts/measures.py --budget docs/architecture.md
 	$(PY) scripts/check_commits.py
 
 # First what is light, verl's imports included; then what starts Ray, an engine, PostgreSQL, a browser or the real

@@ -1,12 +1,16 @@
 """Measures of the package: what makes code easy or hard to take over, per room and in all.
 
     .venv/bin/python scripts/measures.py [--root trinity_compat] [--depth 1]
+    .venv/bin/python scripts/measures.py --budget docs/architecture.md
 
 Prints a Markdown table. Lines are lines of files; a function's length counts from `def` to its last line,
 docstring included. `Any` counts names in code, imports apart, for 1,000 lines. Comments count lines with
 a `#` of their own or behind code, for 100 lines that are neither blank nor docstring. Repeated lines are
 those inside a run of at least six equal lines of code that stands somewhere else too. Longest chain: of
 modules that import each other one below the other, cycles (functions' imports counted in) as one.
+
+``--budget`` compares with the page's table ``| room | lines at most |`` instead: exit code 1 where a room or
+the whole is larger than the page allows, or a room is missing there.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import re
 import statistics
+import sys
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -24,6 +30,8 @@ from pathlib import Path
 import networkx
 
 RUN = 6  # equal lines that make a repetition
+WHOLE = "**all**"
+BUDGET_ROW = re.compile(r"^\| (\S+) \| ([\d,]+) \|$", re.M)
 
 
 @dataclass
@@ -144,6 +152,18 @@ def chain(graph: dict[str, set[str]]) -> tuple[int, list[list[str]]]:
     return max(depth.values(), default=0), [sorted(names) for _, names in members if len(names) > 1]
 
 
+def over_budget(sizes: dict[str, int], page: str) -> list[str]:
+    """A line for each room whose size (lines) is above the page's figure, or that the page does not list."""
+    allowed = {room: int(lines.replace(",", "")) for room, lines in BUDGET_ROW.findall(page)}
+    told = []
+    for room, lines in sizes.items():
+        if room not in allowed:
+            told.append(f"{room}: {lines:,} lines, and no row in the table")
+        elif lines > allowed[room]:
+            told.append(f"{room}: {lines:,} lines, {lines - allowed[room]:,} more than the table allows")
+    return told + [f"{room}: has a row in the table and no code" for room in allowed if room not in sizes]
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -151,8 +171,17 @@ def main() -> None:
     parser.add_argument(
         "--depth", type=int, default=1, help="folders below the root that get a row of their own"
     )
+    parser.add_argument("--budget", type=Path, help="the page whose table limits the rooms")
     args = parser.parse_args()
     texts = {path.relative_to(args.root): path.read_text() for path in sorted(args.root.rglob("*.py"))}
+    if args.budget:
+        sizes: dict[str, int] = defaultdict(int)
+        for path, text in texts.items():
+            for room in (path.parts[0] if len(path.parts) > 1 else ".", WHOLE):
+                sizes[room] += text.count("\n")
+        if told := over_budget(sizes, args.budget.read_text()):
+            sys.exit("\n".join([*told, f"Cut, or raise the figure in {args.budget} and say what it bought."]))
+        return
     repeated = repetitions(texts)
     rooms: dict[str, Measured] = defaultdict(Measured)
     whole = Measured()
@@ -160,7 +189,7 @@ def main() -> None:
         one = measured(text, repeated[path])
         rooms["/".join(path.parts[:-1][: args.depth]) or "."].add(one)
         whole.add(one)
-    print(HEAD, *(room.row(name) for name, room in sorted(rooms.items())), whole.row("**all**"), sep="\n")
+    print(HEAD, *(room.row(name) for name, room in sorted(rooms.items())), whole.row(WHOLE), sep="\n")
     names = {_module(args.root, path): path for path in texts}
     graph = {name: imports(texts[path], set(names)) - {name} for name, path in names.items()}
     longest, cycles = chain(graph)
