@@ -65,6 +65,8 @@ SETS = [
     "qsub -v LR=5 train.sh",
     "qsub rate.pbs",
     "LR=5 bsub < train.sh",
+    "LR=5 batch < train.sh",
+    "export LR=5; kernprof -l bash train.sh",
     "export SBATCH_EXPORT=LR=5; sbatch train.sh",
 ]
 CLEARS = [

@@ -14,6 +14,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from trinity_compat.common.errors import UserError, Where
+from trinity_compat.launch.launchers import LAUNCHERS, PythonOptions, name_of
 
 PYTHON = re.compile(r"(python|pypy)(\d(\.\d+)?)?w?")
 # An argument that Hydra takes for an override, or a flag of its own.
@@ -85,63 +86,21 @@ VARIABLE = "TRINITY_COMPAT_MAINS"  # the mains of --main for the processes that 
 NO_USER_MAINS: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """A program that starts a Python module or file after options of its own.
-
-    ``shown`` is how messages name it, ``command`` the word that has to come first (``accelerate launch``).
-    ``flags`` are its options without a value, where all others have one; None where that isn't known: then
-    the first ``-m``, ``x.py`` or further launcher is what it starts.
-    """
-
-    shown: str
-    command: str = ""
-    flags: frozenset[str] | None = None
-
-
-_TORCHRUN = Launcher("torchrun", flags=frozenset({
-    "--standalone", "--no-python", "--no_python", "--run-path", "--run_path", "--use-env", "--use_env",
-    "--enable-cpu-affinity-binding", "-h", "--help",
-}))  # fmt: skip
-_ACCELERATE = Launcher("accelerate launch", "launch", frozenset({
-    "--multi_gpu", "--multi-gpu", "--cpu", "--tpu", "--use_deepspeed", "--use-deepspeed", "--use_fsdp",
-    "--use-fsdp", "--use_megatron_lm", "--quiet", "-q", "--debug", "--no_python", "--use_xpu", "--ipex",
-    "--enable_cpu_affinity", "--same_network", "--standalone", "--downcast_bf16",
-}))  # fmt: skip
-_DEEPSPEED = Launcher("deepspeed", flags=frozenset({
-    "--no_python", "--no_local_rank", "--force_multi", "--save_pid", "--bind_cores_to_rank", "--no_ssh",
-}))  # fmt: skip
-# Debuggers, profilers and another interpreter: as programs, and as modules (some only as these).
-_TRACERS = {
-    name: Launcher(name)
-    for name in (
-        "debugpy", "ipdb", "ipdb3", "pudb", "pudb3", "viztracer", "scalene", "pyinstrument", "kernprof",
-        "ipython", "ipython3",
-    )
-} | {name: Launcher(name, "run") for name in ("coverage", "memray")}  # fmt: skip
+# Programs that start Python by their names, and modules that `python -m` starts.
+PROGRAMS = {name: row.python for name, row in LAUNCHERS.items() if row.python is not None}
+_TORCHRUN, _ACCELERATE = PROGRAMS["torchrun"], PROGRAMS["accelerate"]
 _TRACING_MODULES = (
     "pdb", "cProfile", "profile", "trace", "line_profiler", "memory_profiler", "torch.utils.bottleneck",
     "IPython",
 )  # fmt: skip
-# Programs by name.
-PROGRAMS: dict[str, Launcher] = {
-    **_TRACERS,
-    "uv": Launcher("uv run", "run"),
-    "torchrun": _TORCHRUN,
-    "accelerate": _ACCELERATE,
-    "deepspeed": _DEEPSPEED,
-}
-# Modules that `python -m` starts.
-_MODULES: dict[str, Launcher] = {
-    **_TRACERS,
-    **{name: Launcher(name) for name in _TRACING_MODULES},
-    "uv": PROGRAMS["uv"],
+_MODULES: dict[str, PythonOptions] = {
+    **{name: options for name, options in PROGRAMS.items() if name not in ("torchrun", "accelerate")},
+    **{name: PythonOptions(name) for name in _TRACING_MODULES},
     "torch.distributed.run": _TORCHRUN,
     "torch.distributed.launch": _TORCHRUN,
     "accelerate.commands.launch": replace(_ACCELERATE, command=""),
     "accelerate.commands.accelerate_cli": _ACCELERATE,
-    "deepspeed": _DEEPSPEED,
-    "deepspeed.launcher.runner": _DEEPSPEED,
+    "deepspeed.launcher.runner": PROGRAMS["deepspeed"],
 }
 
 
@@ -279,7 +238,7 @@ def with_hyphens(text: str) -> str:
 
 def is_launcher(word: str) -> bool:
     """Tell whether a word names Python, or a program that starts a module or a file of Python."""
-    name = word.rsplit("/", 1)[-1]
+    name = name_of(word)
     return bool(PYTHON.fullmatch(name)) or name in PROGRAMS
 
 
@@ -297,7 +256,7 @@ def names_training_main(text: str) -> bool:
 
 
 def _names(text: str) -> list[str]:
-    return [word.rsplit("/", 1)[-1] for word in re.findall(r"[\w./{}-]+", text)]
+    return [name_of(word) for word in re.findall(r"[\w./{}-]+", text)]
 
 
 def _trains(words: Sequence[str]) -> bool:
@@ -346,7 +305,7 @@ class _Line:
 
     def program(self, at: int) -> FoundMain | None:
         """Return the main that the program at ``at`` starts."""
-        name = self.words[at].rsplit("/", 1)[-1]
+        name = name_of(self.words[at])
         if PYTHON.fullmatch(name):
             return self._python(at + 1)
         launcher = PROGRAMS.get(name)
@@ -407,10 +366,10 @@ class _Line:
         if self.words[at].endswith(".py"):
             found = self._main(at + 1, module_of(self.words[at], self.cwd))
             return found and replace(found, file=self.words[at])
-        launcher = PROGRAMS.get(self.words[at].rsplit("/", 1)[-1])
+        launcher = PROGRAMS.get(name_of(self.words[at]))
         return self._launched(at + 1, launcher) if launcher else None
 
-    def _launched(self, at: int, launcher: Launcher) -> FoundMain | None:
+    def _launched(self, at: int, launcher: PythonOptions) -> FoundMain | None:
         self.nested += 1
         if self.nested > _NESTED:
             return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch import Launch, Start, entrypoints, ray_submit, read_script
-from trinity_compat.launch.bash.wrappers.programs import ELSEWHERE
+from trinity_compat.launch.launchers import LAUNCHERS
 from trinity_compat.run.script import shim
 from trinity_compat.verl_config import settled
 
@@ -88,7 +88,7 @@ def _refuse_unreachable(launch: Launch) -> None:
         )
     # also where the program is not installed: the verdict is the same on a laptop and on the cluster
     raise UserError(
-        f"{start.elsewhere} would train stock veRL: it starts {launch.module} {ELSEWHERE[wrapper]}",
+        f"{start.elsewhere} would train stock veRL: it starts {launch.module} {LAUNCHERS[wrapper].elsewhere}",
         where=launch.where,
         hint=f"put the launch (python3 -m {launch.module} …) into a script without {start.elsewhere}, and"
         f" write `{start.elsewhere} … trinity-compat run SCRIPT` here; there trinity-compat[run] has to be"

@@ -1,14 +1,9 @@
-"""The environment of a command that a launcher starts: what goes along, and what its options set.
-
-Sources: the programs' manuals: docker-run(1), sbatch(1) ``--export``, sudo(8), mpirun(1) of Open MPI and
-MPICH, ``apptainer exec``, tmux(1) ``-e`` and ``set-environment``, bsub(1) ``-env``, qsub(1) ``-v``,
-systemd-run(1), ``uv run``, ``kubectl set env``, pixi's manifest.
-"""
+"""The environment of a command that a launcher starts: what goes along, and what its options set."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import tomllib
@@ -28,92 +23,10 @@ from trinity_compat.launch.bash.traced_text import (
     slice_value,
     text_of,
 )
+from trinity_compat.launch.launchers import LAUNCHERS, name_of
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentOptions:
-    """The options of one launcher that make the environment of what it starts.
-
-    ``inherits``: exported variables go along. ``sets`` take ``NAME=value``, or a ``NAME`` that goes along;
-    ``pairs`` take a name and, as a word of its own, its value; ``lists`` take several of these with commas
-    between, where ``ALL`` and ``NONE`` stand for what is exported; with ``only`` nothing else goes along
-    without ALL. ``files`` name a file with a ``NAME=value`` on each line, whose values docker takes with
-    their quotes (``literal_files``). With ``keeps`` exported variables go along, with ``clears`` they do
-    not. ``words``: ``NAME=value`` may stand in front of the command. ``opens`` begin words after which
-    nothing is known. ``carries`` begin names of exported variables that arrive without that beginning;
-    ``listed`` and ``filed`` are variables that stand for the first option of ``lists`` and of ``files``.
-    ``directives`` begin lines of the script with options. ``own_file`` is read from the working directory
-    where it is there. ``project`` reads the launcher's own configuration there.
-    """
-
-    inherits: bool = True
-    sets: tuple[str, ...] = ()
-    pairs: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
-    only: bool = False
-    files: tuple[str, ...] = ()
-    literal_files: bool = False
-    keeps: tuple[str, ...] = ()
-    clears: tuple[str, ...] = ()
-    words: bool = False
-    opens: tuple[str, ...] = ()
-    carries: tuple[str, ...] = ()
-    listed: str = ""
-    filed: str = ""
-    directives: tuple[str, ...] = ()
-    own_file: str = ""
-    project: Callable[[Shell, Sequence[Value], CommandEnvironment], None] | None = None
-
-
-_CONTAINER = EnvironmentOptions(inherits=False, sets=("-e", "--env"), files=("--env-file",))
-_SLURM = EnvironmentOptions(
-    lists=("--export",), only=True, listed="SBATCH_EXPORT", opens=("--export-file",), directives=("#SBATCH",)
-)
-_MPI = EnvironmentOptions(sets=("-x",), pairs=("-env", "-genv"), clears=("-genvnone", "-envnone"))
-_SUDO = EnvironmentOptions(
-    inherits=False, lists=("--preserve-env",), keeps=("-E", "--preserve-env"), words=True
-)
-_APPTAINER = EnvironmentOptions(
-    lists=("--env",),
-    files=("--env-file",),
-    clears=("-e", "--cleanenv", "-C", "--containall"),
-    carries=("SINGULARITYENV_", "APPTAINERENV_"),
-)
-# These hand on what they have.
-_PLAIN = (
-    "accelerate", "at", "chroot", "conda", "coverage", "deepspeed", "flock", "gdb", "hatch",
-    "ipython", "ltrace", "mamba", "micromamba", "ncu", "nsys", "pdm", "perf", "poetry",
-    "python", "python3", "rye", "screen", "script", "strace", "torchrun", "valgrind", "watch",
-)  # fmt: skip
-LAUNCHERS: dict[str, EnvironmentOptions] = {
-    "docker": replace(_CONTAINER, literal_files=True),
-    "podman": replace(_CONTAINER, keeps=("--env-host", "--env-host=true")),
-    "nerdctl": _CONTAINER,
-    "enroot": replace(_CONTAINER, files=()),
-    **dict.fromkeys(("kubectl", "oc"), replace(_CONTAINER, sets=("--env",), files=())),
-    **dict.fromkeys(("sbatch", "salloc"), _SLURM),
-    "srun": replace(_SLURM, listed="SLURM_EXPORT_ENV", directives=()),
-    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "horovodrun"), _MPI),
-    **dict.fromkeys(("apptainer", "singularity"), _APPTAINER),
-    "ssh": EnvironmentOptions(inherits=False, opens=("SendEnv", "SetEnv", "-oSendEnv", "-oSetEnv")),
-    "pdsh": EnvironmentOptions(inherits=False),
-    "sudo": _SUDO,
-    "doas": replace(_SUDO, lists=(), keeps=(), words=False),
-    "su": EnvironmentOptions(clears=("-", "-l", "--login")),
-    "uv": EnvironmentOptions(files=("--env-file",), filed="UV_ENV_FILE"),
-    "tmux": EnvironmentOptions(sets=("-e",)),
-    "systemd-run": EnvironmentOptions(
-        inherits=False,
-        sets=("-E", "--setenv"),
-        opens=("Environment", "-pEnvironment", "--property=Environment"),
-    ),
-    "bsub": EnvironmentOptions(lists=("-env",), only=True, directives=("#BSUB",)),
-    "qsub": EnvironmentOptions(inherits=False, lists=("-v",), keeps=("-V",), directives=("#PBS", "#$")),
-    "pipenv": EnvironmentOptions(own_file=".env"),
-    "pixi": EnvironmentOptions(project=lambda sh, words, found: _activate_pixi(sh, words, found)),
-    **dict.fromkeys(_PLAIN, EnvironmentOptions()),
-}
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
 
 
 # Commands that set variables of what a launcher starts later: their operands, the launcher, and whether a
@@ -135,7 +48,8 @@ _OF_SETTERS = OptionSpec(
 class CommandEnvironment:
     """Variables that a launcher's options set, and whether those of the script go along.
 
-    ``given`` are the assignments in front of the launcher. ``unread``: a file, list or launcher that is not
+    ``given`` are the assignments in front of the launcher, ``scheduled`` what a scheduler sets where nothing
+    else does. ``unread``: a file, list or launcher that is not
     known, so that any variable may be set. ``mounts`` and ``cwd``: of a container, the folders that it has of
     the host, and the host's folder in which the command starts, where it is one of these.
     """
@@ -143,6 +57,7 @@ class CommandEnvironment:
     inherits: bool
     given: Prefix
     variables: Prefix = field(default_factory=dict)
+    scheduled: Prefix = field(default_factory=dict)
     mounts: tuple[tuple[str, str], ...] = ()
     cwd: str = ""
     unread: UnknownPiece | EnvRef | None = None
@@ -150,7 +65,7 @@ class CommandEnvironment:
     @property
     def prefix(self) -> Prefix:
         """The variables that the command gets beside, or in place of, those of the script."""
-        return {**self.given, **self.variables} if self.inherits else self.variables
+        return {**self.scheduled, **(self.given if self.inherits else {}), **self.variables}
 
 
 def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) -> CommandEnvironment:
@@ -174,8 +89,8 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
         exported = {key: sh.exported(key) for key in sh.variables} | prefix
         carried = {key: value for key, value in exported.items() if value and key.startswith(start)}
         found.variables |= {key.removeprefix(start): value for key, value in carried.items()}
-    if options.project is not None:
-        options.project(sh, words, found)
+    if options.manifest:
+        _activate_pixi(sh, words, found)
     own = literal(options.own_file, sh.where)
     if own and sh.files.kind(sh.files_path(own)) == "file":
         read_file(sh, own, found)
@@ -189,7 +104,7 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
         if text in options.pairs and NAME.fullmatch(texts[index + 1]):
             found.variables[texts[index + 1]] = words[index + 2]
     for word in reversed(words) if options.words else ():
-        if not re.match(r"[A-Za-z_]\w*=", text_of(word)):
+        if not ASSIGNMENT.match(text_of(word)):
             break
         read_one(sh, word, found)
     found.variables = {name: sh.user_value(name, value) for name, value in found.variables.items()}
@@ -198,7 +113,7 @@ def of_launcher(sh: Shell, name: str, words: Sequence[Value], prefix: Prefix) ->
 
 def keep_setting(sh: Shell, fields: Sequence[Value]) -> bool:
     """Keep what a command of SETTERS sets for later; False for another command."""
-    program = text_of(fields[0]).rsplit("/", 1)[-1]
+    program = name_of(text_of(fields[0]))
     words, launcher, apart = SETTERS.get(program, ((), "", False))
     given = _OF_SETTERS.read(fields[1:]) if launcher else None
     if given is None:

@@ -20,12 +20,25 @@ from trinity_compat.launch.bash.traced_text import (
     to_word,
 )
 from trinity_compat.launch.bash.words.segments import place_of
-from trinity_compat.launch.bash.wrappers import own_mains, programs, shells
-from trinity_compat.launch.model import Launch, Start, UnknownPiece
+from trinity_compat.launch.bash.wrappers import own_mains, shells, unwrap
+from trinity_compat.launch.launchers import LAUNCHERS, OTHER, name_of
+from trinity_compat.launch.model import EnvRef, Launch, Start, UnknownPiece
 
 _NPU = re.compile(r"\s*import torch_npu\s*;?\s*")
 
 YAML = (".yaml", ".yml")
+# What may change PATH of the script itself.
+CHANGES_PATH = {
+    "conda", "mamba", "micromamba", "module", "ml", "spack", "workon", "mise", "pyenv", "activate",
+}  # fmt: skip
+# They read the files that they are given, and write none.
+READERS = {
+    "cmp", "cut", "diff", "du", "egrep", "fgrep", "file", "grep", "head", "less", "ls", "md5sum", "more",
+    "sha256sum", "stat", "tail", "wc", "jq", "column", "nl", "od", "shellcheck",
+}  # fmt: skip
+# They write their last word, on another host where it names one.
+COPIES = {"rsync", "scp"}
+OF_A_HOST = re.compile(r"[^/]+:")
 COMPARES = {"grep", "egrep", "fgrep"}  # taken to find nothing, as a comparison with an open value is
 
 
@@ -40,7 +53,7 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     if not texts[0] and texts[1:2] == ["-m"]:  # "$PYTHON" -m module, where nobody knows which Python
         fields = [literal("python3", sh.where), *fields[1:]]
         texts = ["python3", *texts[1:]]
-    name = texts[0].rsplit("/", 1)[-1]
+    name = name_of(texts[0])
     found = entrypoints.find(texts, text_of(sh.cwd), sh.log.mains) or own_mains.find(sh, texts)
     # first: a training main counts whatever its program is called otherwise
     if found is not None:
@@ -59,14 +72,14 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
             return status
         if name != "xargs":  # which may run another program
             return _unknown(sh, texts)
-    if commands := programs.unwrap(sh, fields, prefix):
+    if commands := unwrap.unwrap(sh, fields, prefix):
         return [_wrapped(sh, fields, each, (*wrapper, each.name)) for each in commands][-1]
     if shells.is_script(sh, texts[0]):
         return shells.run_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
     _warn_of_missed(sh, fields, name)
-    if name in ("find", "xargs") and programs.edits_in_place(programs.made_command(fields)):
+    if name in ("find", "xargs") and unwrap.edits_in_place(unwrap.made_command(fields)):
         sh.files.given_below(text_of(sh.cwd), (*YAML, ".py", ".env"), UnknownPiece(" ".join(texts), sh.where))
-    if sh.background and name not in programs.INERT:
+    if sh.background and name not in unwrap.INERT:
         sh.log.note_background(sh.background)
     return _unknown(sh, texts)
 
@@ -83,8 +96,8 @@ def _searches_for_npu(fields: list[Value]) -> bool:
 def _warn_of_missed(sh: Shell, fields: list[Value], name: str) -> None:
     """A program that isn't followed, but may start a training main."""
     if name in ("find", "xargs"):  # only what it runs counts, not what it looks for
-        words = programs.made_command(fields)
-        first = words[0].rsplit("/", 1)[-1] if words else ""
+        words = unwrap.made_command(fields)
+        first = name_of(words[0]) if words else ""
         # what it starts may be named by what is found or read: `find -name '*.py' -exec python {} +`
         missed = (
             entrypoints.is_launcher(first)
@@ -92,9 +105,7 @@ def _warn_of_missed(sh: Shell, fields: list[Value], name: str) -> None:
             or entrypoints.may_start_training(" ".join(words))
         )
     else:
-        missed = name not in programs.INERT and entrypoints.has_training_main(
-            [name, *map(text_of, fields[1:])]
-        )
+        missed = name not in unwrap.INERT and entrypoints.has_training_main([name, *map(text_of, fields[1:])])
     dashed = next((text for text in map(text_of, fields[1:]) if entrypoints.OTHER_DASH.match(text)), "")
     if entrypoints.is_launcher(name) and dashed:
         dash = f"{dashed[0]} (U+{ord(dashed[0]):04X}), which is not a hyphen"
@@ -104,47 +115,44 @@ def _warn_of_missed(sh: Shell, fields: list[Value], name: str) -> None:
         sh.warn("TP109", f"{name} is not followed; a training main that it starts is missing here")
 
 
-def _wrapped(sh: Shell, fields: list[Value], wrapped: programs.Wrapped, wrapper: tuple[str, ...]) -> int:
-    if not wrapped.inherits:
+def _wrapped(sh: Shell, fields: list[Value], wrapped: unwrap.Wrapped, wrapper: tuple[str, ...]) -> int:
+    environment = wrapped.environment
+    if not environment.inherits:
         sh = remote(sh)
-    if wrapped.mounts:
-        cwd = literal(wrapped.cwd, sh.where) if wrapped.cwd else sh.cwd
-        sh = replace(sh.copy(), mounts=wrapped.mounts, cwd=cwd)
-    if wrapped.unread is not None:
-        sh = _with_open_variables(sh, wrapped)
+    if environment.mounts:
+        cwd = literal(environment.cwd, sh.where) if environment.cwd else sh.cwd
+        sh = replace(sh.copy(), mounts=environment.mounts, cwd=cwd)
+    if environment.unread is not None:
+        sh = _with_open_variables(sh, wrapped, environment.unread)
     if wrapped.dropped != ():
         sh = _without(sh, wrapped.dropped)
-    name = text_of(fields[0]).rsplit("/", 1)[-1]
-    start = _start(sh, fields[0], wrapped.prefix) if wrapped.name == "ray job submit" else None
-    elsewhere = wrapped.elsewhere or (wrapped.name if name in programs.ELSEWHERE else "")
+    name, prefix = name_of(text_of(fields[0])), environment.prefix
+    row = LAUNCHERS.get(name, OTHER)
+    start = _start(sh, fields[0], prefix) if wrapped.name == "ray job submit" else None
+    elsewhere = wrapped.elsewhere or (wrapped.name if row.elsewhere else "")
     with sh.reaching(
         through=True,
-        path_known=sh.reach.path_known and name not in programs.SWITCHES,
+        path_known=sh.reach.path_known and not row.switches,
         elsewhere=sh.reach.elsewhere or elsewhere,
         start=sh.reach.start or (start and replace(start, elsewhere=start.elsewhere or elsewhere)),
     ):
-        return _start_wrapped(sh, fields, wrapped, wrapper)
-
-
-def _with_open_variables(sh: Shell, wrapped: programs.Wrapped) -> Shell:
-    """The shell for a command whose launcher may set any variable: what the script doesn't set is open."""
-    why = named(wrapped.unread) if wrapped.unread else ""
-    first = text_of(wrapped.call[0]) if wrapped.call else ""
-    if wrapped.code is not None or first.rsplit("/", 1)[-1] in shells.SHELLS or shells.is_script(sh, first):
-        message = f"the variables that {why} sets cannot be known here: those that nothing else sets are open"
-        sh.warn("TP101", f"{message} (--env NAME=… gives one)")
-    shell = sh.copy()
-    shell.assigned_unread = wrapped.unread
-    return shell
-
-
-def _start_wrapped(
-    sh: Shell, fields: list[Value], wrapped: programs.Wrapped, wrapper: tuple[str, ...]
-) -> int:
-    if wrapped.code is not None:
-        child = _within(sh, wrapper).child(wrapped.prefix)
+        if wrapped.code is None:
+            return run(sh, wrapped.call, prefix, wrapper)
+        child = _within(sh, wrapper).child(prefix)
         return code.run_script(child, wrapped.code, fields[0], [], place_of(wrapped.code, sh.where))
-    return run(sh, wrapped.call, wrapped.prefix, wrapper)
+
+
+def _with_open_variables(sh: Shell, wrapped: unwrap.Wrapped, unread: UnknownPiece | EnvRef) -> Shell:
+    """The shell for a command whose launcher may set any variable: what the script doesn't set is open."""
+    first = text_of(wrapped.call[0]) if wrapped.call else ""
+    if wrapped.code is not None or name_of(first) in shells.SHELLS or shells.is_script(sh, first):
+        message = (
+            f"the variables that {named(unread)} sets cannot be known here: those that nothing else sets"
+        )
+        sh.warn("TP101", f"{message} are open (--env NAME=… gives one)")
+    shell = sh.copy()
+    shell.assigned_unread = unread
+    return shell
 
 
 def _start(sh: Shell, program: Value, prefix: Prefix, *, isolated: bool = False) -> Start:
@@ -236,17 +244,17 @@ def _launch(
 
 
 def _unknown(sh: Shell, texts: list[str]) -> int:
-    if texts[0] in programs.CHANGES_PATH:
+    if texts[0] in CHANGES_PATH:
         lose_path(sh)
     expression = " ".join(texts)[:200]
-    program = texts[0].rsplit("/", 1)[-1]
-    sends = program in programs.COPIES and programs.OF_A_HOST.match(texts[-1]) is not None
-    if not (sends or program in programs.READERS or "compose" in " ".join(texts[:2])):
+    program = name_of(texts[0])
+    sends = program in COPIES and OF_A_HOST.match(texts[-1]) is not None
+    if not (sends or program in READERS or "compose" in " ".join(texts[:2])):
         code_of_stdin = [text_of(sh.stdin or ())] if entrypoints.is_launcher(texts[0]) else []
         words = [*texts[1:], *code_of_stdin]
         why = UnknownPiece(expression, sh.where)
         sh.files.given_to_unread(text_of(sh.cwd), words, why)
-        if program in programs.COPIES:  # of folders: all that is in them
+        if program in COPIES:  # of folders: all that is in them
             target = absolute(text_of(sh.cwd), texts[-1])
             for source in texts[1:-1]:
                 last = source.rpartition("/")[2].rpartition(":")[2]

@@ -1,7 +1,7 @@
-"""Programs that run another command: nohup, env, sudo, ray job submit, srun, docker exec, ssh.
+"""The command within another: behind nohup, env, sudo, ray job submit, srun, docker exec, ssh.
 
-Known ones are read by their options. For any other program the first word that starts python, a
-launcher or a shell is taken for the command that it runs.
+Launchers are read by their rows. For any other program the first word that starts python, a launcher or a
+shell is taken for the command that it runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch import entrypoints, ray_submit
 from trinity_compat.launch.bash import slurm
-from trinity_compat.launch.bash.options import OptionSpec
 from trinity_compat.launch.bash.shell.assignments import NAME
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import (
@@ -27,36 +26,13 @@ from trinity_compat.launch.bash.traced_text import (
 )
 from trinity_compat.launch.bash.words import parameters
 from trinity_compat.launch.bash.wrappers import compose, environments, shells
+from trinity_compat.launch.bash.wrappers.environments import ASSIGNMENT, CommandEnvironment
+from trinity_compat.launch.launchers import LAUNCHERS, OTHER, before_command, name_of
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=")
-
-
-def _before_command(values: str = "", **long: str) -> OptionSpec:
-    """The options of a program that runs another; ``long`` are long spellings of those with a value."""
-    spellings = {f"--{name.replace('_', '-')}": letter for name, letter in long.items()}
-    return OptionSpec(values=values, long=spellings, leading=True, lenient=True)
-
-
-PLAIN = _before_command()
-# Programs that run the rest of their words: their options, and how many operands come before the command.
-RUNNERS: dict[str, tuple[OptionSpec, int]] = {
-    **dict.fromkeys(("nohup", "setsid", "unbuffer", "catchsegv", "command"), (PLAIN, 0)),
-    "time": (_before_command("fo", format="f", output="o"), 0),
-    "nice": (_before_command("n", adjustment="n"), 0),
-    "ionice": (_before_command("cnp", **{"class": "c"}, classdata="n"), 0),
-    "timeout": (_before_command("ks", kill_after="k", signal="s"), 1),
-    "stdbuf": (_before_command("ioe"), 0),
-    "chrt": (PLAIN, 1),
-    "taskset": (PLAIN, 1),
-    "numactl": (_before_command("NmCpi"), 0),
-    "sudo": (_before_command("ugpCDhRrTtU"), 0),
-    "doas": (_before_command("uC"), 0),
-    "xvfb-run": (_before_command("nsef"), 0),
-}
-ENV = _before_command("uCS", unset="u", chdir="C", ignore_environment="i", split_string="S")
-SSH = _before_command("bcDEeFIiJLlmOopQRSWw")
-XARGS = _before_command(
+ENV = before_command("uCS", unset="u", chdir="C", ignore_environment="i", split_string="S")
+SSH = before_command("bcDEeFIiJLlmOopQRSWw")
+XARGS = before_command(
     "dnLIPsaE",
     delimiter="d",
     max_args="n",
@@ -74,60 +50,13 @@ INERT = {
     "gsutil", "rsync", "scp", "tar", "unzip", "ls", "stat", "nvidia-smi", "npu-smi",
     "du", "df", "ray", "make",
 }  # fmt: skip
-# They read the files that they are given, and write none.
-READERS = {
-    "cmp", "cut", "diff", "du", "egrep", "fgrep", "file", "grep", "head", "less", "ls", "md5sum", "more",
-    "sha256sum", "stat", "tail", "wc", "jq", "column", "nl", "od", "shellcheck",
-}  # fmt: skip
-# They write their last word, on another host where it names one.
-COPIES = {"rsync", "scp"}
-OF_A_HOST = re.compile(r"[^/]+:")
 # They make command lines of something that is only known when they run.
 NOT_FOLLOWED = {"find", "parallel", "xargs"}
-# Launchers that are looked for in the words of another one: their options count for what they start.
-NESTED = {
-    "apptainer", "docker", "enroot", "kubectl", "mpiexec", "mpirun", "podman", "singularity", "srun", "sudo",
-    "uv",
-}  # fmt: skip
-REMOTE = {"docker", "podman", "nerdctl", "kubectl", "ssh"}
-# What starts a command out of the script's reach, and how.
-ELSEWHERE: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "docker",
-            "podman",
-            "nerdctl",
-            *compose.ALONE,
-            "kubectl",
-            "apptainer",
-            "singularity",
-            "enroot",
-            "chroot",
-        ),
-        "in a container, where this run is not",
-    ),
-    **dict.fromkeys(("ssh", "pdsh"), "on another machine"),
-    **dict.fromkeys(("srun", "sbatch", "salloc", "bsub", "qsub"), "on machines that the scheduler chooses"),
-    **dict.fromkeys(("sudo", "doas", "su"), "as another user, with an environment of its own"),
-    **dict.fromkeys(("tmux", "screen", "systemd-run", "at"), "in a session with an environment of its own"),
-}
-# What runs a command with another environment's folder in front of PATH.
-SWITCHES = {"conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pdm", "hatch", "pixi", "rye"}
-# What may change PATH of the script itself.
-CHANGES_PATH = {
-    "conda", "mamba", "micromamba", "module", "ml", "spack", "workon", "mise", "pyenv", "activate",
-}  # fmt: skip
-SCHEDULERS = {"sbatch", "bsub", "qsub", "at", "batch"}
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".pbs", ".lsf")
-CONTAINERS = {"docker", "podman", "nerdctl"}
-# Their options without a value.
+# Options of docker and its like without a value.
 FLAGS = {
     "--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable", "--privileged",
     "--publish-all", "--quiet", "--read-only", "--rm", "--sig-proxy", "--tty",
-}  # fmt: skip
-STRINGS = {
-    "ssh", "tmux", "su", "script", "flock", "screen", "srun", "pdsh", "sbatch", "kubectl", "docker", "podman",
-    "watch", "salloc",
 }  # fmt: skip
 
 
@@ -136,14 +65,10 @@ class Wrapped:
     """The command of a wrapper: a command line, or text as code."""
 
     name: str
+    environment: CommandEnvironment
     call: list[Value] = field(default_factory=list)
     code: Value | None = None
-    prefix: Prefix = field(default_factory=dict)
-    inherits: bool = True  # the script's exported variables go along
-    unread: UnknownPiece | EnvRef | None = None  # what may set any variable of the command
     elsewhere: str = ""
-    mounts: tuple[tuple[str, str], ...] = ()  # of its container, as those of the shell
-    cwd: str = ""  # where it starts, empty for the script's folder
     dropped: tuple[str, ...] | None = ()  # variables that don't go along; None: all of them
 
 
@@ -152,52 +77,28 @@ def unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> list[Wrapped]:
     if environments.keep_setting(sh, fields):
         return []
     if (words := compose.words_of(fields)) is not None:
-        program = text_of(fields[0]).rsplit("/", 1)[-1]
+        program = name_of(text_of(fields[0]))
         name = program if program in compose.ALONE else f"{program} compose"
-        found = compose.started(sh, words, prefix)
-        return [
-            Wrapped(
-                name,
-                call,
-                prefix=made.prefix,
-                inherits=False,
-                unread=made.unread,
-                mounts=made.mounts,
-                cwd=made.cwd,
-            )
-            for call, made in found
-        ]
+        return [Wrapped(name, made, call) for call, made in compose.started(sh, words, prefix)]
     wrapped = _unwrap(sh, fields, prefix)
     return [] if wrapped is None else [wrapped]
 
 
 def _unwrap(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     texts = [text_of(value) for value in fields]
-    name = texts[0].rsplit("/", 1)[-1]
-    if name in RUNNERS:
-        return _runner(sh, name, fields, prefix)
+    name = name_of(texts[0])
+    row = LAUNCHERS.get(name, OTHER)
+    if row.options is not None:
+        given = row.options.read(fields[1:])
+        rest = given.operands[row.operands :] if given else []
+        while row.words and rest and ASSIGNMENT.match(text_of(rest[0])):
+            rest = rest[1:]
+        return _with_environment(sh, name, fields, len(fields) - len(rest), prefix) if rest else None
     if name == "env":
         return _env(sh, fields, prefix)
     if name == "ray" and texts[1:3] == ["job", "submit"]:
         return _ray(sh, fields, texts, prefix)
-    if name == "uv" and "run" in texts:
-        return _uv(sh, fields, texts, prefix)
-    if name in INERT or name in NOT_FOLLOWED:
-        return None
-    return _scan(sh, fields, texts, name, prefix)
-
-
-def _runner(sh: Shell, name: str, fields: list[Value], prefix: Prefix) -> Wrapped | None:
-    options, operands = RUNNERS[name]
-    given = options.read(fields[1:])
-    rest = given.operands[operands:] if given else []
-    while name == "sudo" and rest and ASSIGNMENT.match(text_of(rest[0])):
-        rest = rest[1:]
-    if not rest:
-        return None
-    if name not in ("sudo", "doas"):
-        return Wrapped(name, rest, prefix=prefix)
-    return _with_environment(sh, name, fields, len(fields) - len(rest), prefix)
+    return None if name in INERT or name in NOT_FOLLOWED else _scan(sh, fields, texts, prefix)
 
 
 def _with_environment(
@@ -209,9 +110,7 @@ def _with_environment(
     """
     words = environments.of_script(name, script, fields[1:start]) if script else fields[1:start]
     found = environments.of_launcher(sh, name, words, prefix)
-    return Wrapped(
-        shown or name, fields[start:], prefix=found.prefix, inherits=found.inherits, unread=found.unread
-    )
+    return Wrapped(shown or name, found, fields[start:])
 
 
 def made_command(fields: list[Value]) -> list[str]:
@@ -226,7 +125,7 @@ def made_command(fields: list[Value]) -> list[str]:
 
 def edits_in_place(words: list[str]) -> bool:
     """Return whether a command changes the files that it is given: ``sed -i``, ``perl -pi``, ``yq -i``."""
-    editor = bool(words) and words[0].rsplit("/", 1)[-1] in ("sed", "perl", "yq", "gawk")
+    editor = bool(words) and name_of(words[0]) in ("sed", "perl", "yq", "gawk")
     return editor and any(re.match(r"-[a-z]*i|--in-?place", word) for word in words)
 
 
@@ -242,8 +141,8 @@ def _env(sh: Shell, fields: list[Value], prefix: Prefix) -> Wrapped | None:
     own = {} if dropped is None else {k: v for k, v in prefix.items() if k not in dropped}
     while rest and (match := ASSIGNMENT.match(text_of(rest[0]))):
         own[match[1]] = from_character(rest.pop(0), match.end())
-    unread = doubt_in([line])
-    return Wrapped("env", rest, prefix=own, dropped=dropped, unread=unread) if rest else None
+    environment = CommandEnvironment(inherits=True, given=own, unread=doubt_in([line]))
+    return Wrapped("env", environment, rest, dropped=dropped) if rest else None
 
 
 def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
@@ -256,17 +155,17 @@ def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wr
     if at >= len(fields):
         return None
     variables, unread = _runtime_env(sh, fields[1:at])
-    own = {**prefix, **variables}
+    environment = CommandEnvironment(inherits=True, given=prefix, variables=variables, unread=unread)
     address = job.options.get("--address") or text_of(prefix.get("RAY_ADDRESS") or sh.exported("RAY_ADDRESS"))
     elsewhere = "" if ray_submit.is_local(address) else f"ray job submit --address {address}"
     shown = "ray job submit"
     # ray hands the words to a shell: a single one with blanks is code
     if at == len(fields) - 1 and " " in texts[at]:
-        return Wrapped(shown, code=fields[at], prefix=own, elsewhere=elsewhere, unread=unread)
+        return Wrapped(shown, environment, code=fields[at], elsewhere=elsewhere)
     while at < len(fields) - 1 and (match := ASSIGNMENT.match(texts[at])):  # of the shell's command line
-        own[match[1]] = from_character(fields[at], match.end())
+        variables[match[1]] = from_character(fields[at], match.end())
         at += 1
-    return Wrapped(shown, fields[at:], prefix=own, elsewhere=elsewhere, unread=unread)
+    return Wrapped(shown, environment, fields[at:], elsewhere=elsewhere)
 
 
 _HOLE = "\ue000"  # an open piece within the text of a runtime environment
@@ -290,40 +189,38 @@ def _runtime_env(sh: Shell, words: list[Value]) -> tuple[Prefix, UnknownPiece | 
     return {name: value for name, value in found.items() if NAME.fullmatch(name)}, None
 
 
-def _uv(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
-    """``uv run bash x.sh``; where it starts a training main itself, ``mains.find`` has found it."""
-    start = next((i for i in range(texts.index("run") + 1, len(texts)) if _starts(texts, i)), None)
-    return None if start is None else _with_environment(sh, "uv", fields, start, prefix, "uv run")
-
-
 def _starts(texts: list[str], at: int) -> bool:
     """Return whether the word at ``at`` begins a command that can lead to a training main."""
-    name = texts[at].rsplit("/", 1)[-1]
+    name = name_of(texts[at])
     if at + 1 >= len(texts):
         return False
     if entrypoints.is_launcher(name) or name in shells.SHELLS:
         return True
-    if name == "env" or name in NESTED:
+    if name == "env" or LAUNCHERS.get(name, OTHER).nested:
         return any(_starts(texts, later) for later in range(at + 1, len(texts)))
     return name == "ray" and texts[at + 1 : at + 3] == ["job", "submit"]
 
 
-def _scan(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Prefix) -> Wrapped | None:
-    shown = " ".join(texts[:2]) if name in REMOTE - {"ssh"} else name
+def _scan(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wrapped | None:
+    name = name_of(texts[0])
+    row = LAUNCHERS.get(name, OTHER)
+    shown, first = " ".join(texts[:2]) if row.verbs else name, 1
+    if row.verb and row.verb in texts:
+        shown, first = f"{name} {row.verb}", texts.index(row.verb) + 1
     if name == "ssh" and (remote := _ssh(sh, fields)) is not None:
         return replace(_with_environment(sh, name, fields, len(fields), prefix), code=remote)
-    if name in CONTAINERS and (places := _entrypoint(texts)) is not None:
+    if row.image and (places := _entrypoint(texts)) is not None:
         image, program = places
         start = 13 if texts[program].startswith("--entrypoint=") else 0
         call = [from_character(fields[program], start), *fields[image + 1 :]]
         return replace(_with_environment(sh, name, fields, image, prefix, shown), call=call)
     # the options of mpirun, srun and the like are many; where python or a shell begins is seen without them
-    for index in range(1, len(texts)):
+    for index in range(first, len(texts)):
         if _starts(texts, index):
             return _with_environment(sh, name, fields, index, prefix, shown)
-    if name in SCHEDULERS and (job := _job(sh, fields, texts, name, prefix)) is not None:
+    if row.job and (job := _job(sh, fields, texts, name, prefix)) is not None:
         return job
-    if name in STRINGS:
+    if row.code:
         for index, (value, text) in enumerate(zip(fields, texts, strict=True)):
             if index and re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text):
                 _note_open_code(sh, name, value)
@@ -355,8 +252,8 @@ def _job(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Pr
     end = len(fields) if start is None else start
     wrapped = _with_environment(sh, name, fields, end, prefix, script=content)
     if name == "sbatch":
-        own = sh.schedule(slurm.of_command(texts[1:end], text_of(content), shown, sh.where))
-        wrapped = replace(wrapped, prefix={**own, **wrapped.prefix})
+        settings = slurm.of_command(texts[1:end], text_of(content), shown, sh.where)
+        wrapped.environment.scheduled = sh.schedule(settings)
     if start is None:
         return replace(wrapped, code=content)
     return replace(wrapped, call=[literal("bash", sh.where), *fields[start:]])
