@@ -26,6 +26,7 @@ from trinity_compat.launch.bash.shell import code, statements
 from trinity_compat.launch.bash.state import Reach, ReadingLog, Shell, UserVariable, Variable
 from trinity_compat.launch.bash.traced_text import TextPiece, Value, lines_of, literal, text_of
 from trinity_compat.launch.bash.tree import ParsedText
+from trinity_compat.launch.bash.words import parameters
 from trinity_compat.launch.bash.wrappers import external
 from trinity_compat.launch.entrypoints import NO_USER_MAINS
 from trinity_compat.launch.job_files import hydra_records
@@ -226,6 +227,7 @@ def _shell(
         name=literal(name, start),
         run=statements.run_isolated,
         run_statement=statements.run_statement,
+        expand_parameter=parameters.expand,
         where=start,
     )
     shell.cwd = literal(root, start)

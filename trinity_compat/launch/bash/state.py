@@ -24,6 +24,7 @@ from trinity_compat.launch.bash.traced_text import (
     uncounted,
 )
 from trinity_compat.launch.bash.tree import Node, ParsedText
+from trinity_compat.launch.bash.words.segments import Segs
 from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Start, UnknownPiece
 
 # The long names of ``set -o`` and ``bash -o``; the others (pipefail) have no letter.
@@ -201,6 +202,7 @@ class Shell:
     name: Value
     run: Callable[[Shell, list[Node]], int]  # statements in a shell of their own
     run_statement: Callable[[Shell, Node], int]
+    expand_parameter: Callable[[Shell, ParsedText, Node, bool], Segs]
     variables: dict[str, Variable] = field(default_factory=dict)
     functions: dict[str, ShellFunction] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from trinity_compat.launch.bash.traced_text import (
     uncounted,
 )
 from trinity_compat.launch.bash.tree import Node
-from trinity_compat.launch.bash.words import expansion, parameters
+from trinity_compat.launch.bash.words import expansion, lookup, parameters
 from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
 from trinity_compat.launch.model import UnknownPiece
 
@@ -73,7 +73,7 @@ def as_integer(sh: Shell, variable: Variable | None, value: Value, before: Value
         text = f"({text_of(before) or 0})+({text or 0})"
         used.append(before)
     try:
-        number, used = expansion.evaluate_text(sh, text, used, sh.where)
+        number, used = lookup.evaluate_text(sh, text, used, sh.where)
     except BadArithmetic as error:
         sh.warn("TP108", f"{name}={text}: {error}", severity="error")
         if doubt_in(used) is None:

@@ -28,7 +28,7 @@ from trinity_compat.launch.bash.traced_text import (
     text_of,
     uncounted,
 )
-from trinity_compat.launch.bash.words import parameters
+from trinity_compat.launch.bash.words import lookup
 from trinity_compat.launch.bash.wrappers import external, shells
 from trinity_compat.launch.model import UnknownPiece
 
@@ -132,7 +132,7 @@ def _unset(sh: Shell, given: ParsedOptions) -> int:
             sh.warn("TP107", f"{name} is readonly; bash refuses to unset it")
             status = 1
         elif bracket and variable is not None and variable.array is not None:
-            key, of_key = parameters.key_of(sh, name, index[:-1], sh.where)
+            key, of_key = lookup.key_of(sh, name, index[:-1], sh.where)
             sh.unset_element(name, key, doubt=doubt_in([operand, *of_key]))
         else:
             sh.unset(name)
@@ -140,7 +140,7 @@ def _unset(sh: Shell, given: ParsedOptions) -> int:
 
 
 def _eval(sh: Shell, args: Args) -> int:
-    value = parameters.join(args, " ", sh.where)
+    value = lookup.join(args, " ", sh.where)
     if not text_of(value).strip():
         if (why := doubt_in([value])) is not None:
             external.lose_path(sh)
@@ -177,7 +177,7 @@ def _source(sh: Shell, given: ParsedOptions) -> int:
 
 def _cd(sh: Shell, given: ParsedOptions) -> int:
     if not given.operands:
-        return change_directory(sh, parameters.lookup(sh, "HOME", sh.where) or ())
+        return change_directory(sh, lookup.lookup(sh, "HOME", sh.where) or ())
     target = given.operands[0]
     if text_of(target) == "-":
         target = sh.scalar("OLDPWD") or ()

@@ -16,7 +16,7 @@ from trinity_compat.launch.bash.files import spelled
 from trinity_compat.launch.bash.state import OPTION_LETTERS, Shell, Variable
 from trinity_compat.launch.bash.traced_text import Value, doubt_in, is_uncounted, literal, shown, text_of
 from trinity_compat.launch.bash.tree import Node, ParsedText
-from trinity_compat.launch.bash.words import expansion, parameters, regex
+from trinity_compat.launch.bash.words import expansion, lookup, regex
 from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
 from trinity_compat.launch.bash.words.matching import Matcher, glob
 from trinity_compat.launch.model import EnvRef, UnknownPiece
@@ -188,17 +188,17 @@ def _empty(sh: Shell, operand: Value) -> bool:
 def _is_set(sh: Shell, text: str) -> bool:
     name, bracket, index = text.partition("[")
     if bracket:
-        found = parameters.elements(sh, name, sh.where)
+        found = lookup.elements(sh, name, sh.where)
         if index[:-1] in ("@", "*"):
             if all(map(is_uncounted, found.values())):
                 _note(sh, *found.values())
             return bool(found)
-        key, of_key = parameters.key_of(sh, name, index[:-1], sh.where)
+        key, of_key = lookup.key_of(sh, name, index[:-1], sh.where)
         _note(sh, *of_key, *filter(is_uncounted, found.values()))
         return key in found
     if name.isdigit():
         return int(name[:9]) <= len(sh.positional)
-    value = parameters.lookup(sh, name, sh.where)
+    value = lookup.lookup(sh, name, sh.where)
     if value is not None and sh.scalar(name) is None:
         _note(sh, value)
         return text_of(value) != ""
@@ -267,7 +267,7 @@ def binary(sh: Shell, operator: str, left: Value, right: Value, *, numbers: bool
 
 def _number(sh: Shell, text: str, expression: bool) -> int:
     if expression:
-        number, used = expansion.evaluate_text(sh, text, [], sh.where)
+        number, used = lookup.evaluate_text(sh, text, [], sh.where)
         _note(sh, *used)
         return number
     if re.fullmatch(r"\s*[-+]?\d{1,19}\s*", text):

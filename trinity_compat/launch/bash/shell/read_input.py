@@ -13,7 +13,7 @@ from trinity_compat.launch.bash.traced_text import (
     text_of,
     uncounted,
 )
-from trinity_compat.launch.bash.words import expansion
+from trinity_compat.launch.bash.words import lookup
 from trinity_compat.launch.bash.words.segments import DEFAULT_IFS
 from trinity_compat.launch.model import UnknownPiece
 
@@ -59,7 +59,7 @@ def read(sh: Shell, given: ParsedOptions) -> int:
 
 
 def _store(sh: Shell, line: Value, given: ParsedOptions, names: list[str]) -> None:
-    raw, ifs = given.has("r"), "" if given.has("N") else expansion.ifs_of(sh)
+    raw, ifs = given.has("r"), "" if given.has("N") else lookup.ifs_of(sh)
     opened = next((bit.source for bit in line if isinstance(bit.source, UnknownPiece)), None)
     if given.has("a"):
         pieces = _split(line, ifs, 0, raw)

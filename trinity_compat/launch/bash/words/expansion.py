@@ -22,12 +22,11 @@ from trinity_compat.launch.bash.traced_text import (
     text_of,
 )
 from trinity_compat.launch.bash.tree import Node, ParsedText
-from trinity_compat.launch.bash.words import arithmetic, braces, globbing, parameters
-from trinity_compat.launch.bash.words.arithmetic import AssignmentTarget, BadArithmetic, VariableAccess
+from trinity_compat.launch.bash.words import braces, globbing, lookup
+from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
 from trinity_compat.launch.bash.words.matching import Chars, chars_of
 from trinity_compat.launch.bash.words.quoting import ansi_c, double_quoted
 from trinity_compat.launch.bash.words.segments import (
-    DEFAULT_IFS,
     Segment,
     Segs,
     field_value,
@@ -76,7 +75,7 @@ def _fields_of_word(sh: Shell, unit: ParsedText, parts: list[Node], where: Where
     if len(parts) == 1 and parts[0]["Type"] == "Lit" and _is_simple(parts[0]["Value"], unit):
         return [(TextPiece(parts[0]["Value"], where),)]
     segs = expand_parts(sh, unit, parts, tilde="word")
-    fields = split_fields(segs, ifs_of(sh))
+    fields = split_fields(segs, lookup.ifs_of(sh))
     if not fields:
         _note_vanished(sh, segs, where)
     out: list[Value] = []
@@ -95,12 +94,6 @@ def _note_vanished(sh: Shell, segs: Segs, where: Where) -> None:
     if source is not None:
         sh.vanished = source
         sh.warn("TP105", f"{named(source)} is not set; unquoted, it becomes no argument at all", where)
-
-
-def ifs_of(sh: Shell) -> str:
-    """The separators in force."""
-    value = sh.scalar("IFS")
-    return DEFAULT_IFS if value is None else text_of(value)
 
 
 def expand_single(sh: Shell, unit: ParsedText, node: Node | None, *, tilde: str = "") -> Value:
@@ -234,7 +227,7 @@ def _tilde(sh: Shell, text: str, where: Where, last: bool) -> tuple[Segs, str]:
         return [], text
     home: Value | None = None
     if user == "":
-        home = parameters.lookup(sh, "HOME", where)
+        home = lookup.lookup(sh, "HOME", where)
     elif user in ("+", "-"):
         home = sh.cwd if user == "+" else sh.scalar("OLDPWD")
     elif user.isidentifier():
@@ -260,12 +253,32 @@ def _later_tildes(sh: Shell, seg: Segment) -> Segs:
     return out
 
 
+def is_list(part: Node) -> bool:
+    """Return whether a part is ``$@`` or ``${a[@]}``, which may become no field at all."""
+    if part["Type"] != "ParamExp" or part.get("Length"):
+        return False
+    return at_sign(part) in ("@", "*")
+
+
+def at_sign(part: Node) -> str:
+    """``@`` or ``*`` where a part is a list with that mark, else empty."""
+    name = part["Param"]["Value"] if "Param" in part else ""
+    if name in ("@", "*"):
+        return str(name)
+    parts = (part.get("Index") or {}).get("Parts") or []
+    if len(parts) == 1 and parts[0].get("Value") in ("@", "*"):
+        return str(parts[0]["Value"])
+    if part.get("Names"):
+        return str(part["Names"]).strip()[-1]
+    return ""
+
+
 def _double_quotes(sh: Shell, unit: ParsedText, part: Node, where: Where, braced: bool) -> Segs:
     inner = part.get("Parts") or []
     segs = expand_parts(sh, unit, inner, quoted=True, braced=braced)
     if not inner:
         return [Segment("", where, quoted=True, own=True)]
-    if not segs and not any(parameters.is_list(p) for p in inner):
+    if not segs and not any(is_list(p) for p in inner):
         return [Segment("", where, quoted=True, own=True)]
     return segs
 
@@ -275,7 +288,7 @@ def _expansion(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:
     where = unit.where(part)
     sh.budget.step()
     if kind == "ParamExp":
-        return parameters.expand(sh, unit, part, quoted)
+        return sh.expand_parameter(sh, unit, part, quoted)
     if kind == "CmdSubst":
         return segs_of(command_output(sh, unit, part), quoted=quoted, where=where)
     if kind == "ArithmExp":
@@ -363,7 +376,7 @@ def _find_expansions(sh: Shell, unit: ParsedText, node: object, out: list[tuple[
 def evaluate(sh: Shell, unit: ParsedText, node: Node) -> tuple[int, list[Value]]:
     """The number of an arithmetic node, and the values that it depends on. May raise BadArithmetic."""
     text, used = arithmetic_text(sh, unit, node)
-    return evaluate_text(sh, text, used, unit.where(node))
+    return lookup.evaluate_text(sh, text, used, unit.where(node))
 
 
 def evaluate_or_open(sh: Shell, unit: ParsedText, node: Node) -> tuple[int, list[Value]]:
@@ -371,35 +384,11 @@ def evaluate_or_open(sh: Shell, unit: ParsedText, node: Node) -> tuple[int, list
     used: list[Value] = []
     try:
         text, used = arithmetic_text(sh, unit, node)
-        return evaluate_text(sh, text, used, unit.where(node))
+        return lookup.evaluate_text(sh, text, used, unit.where(node))
     except BadArithmetic as error:
         if doubt_in(used) is None:
             sh.warn("TP108", f"{unit.text(node)}: {error}", unit.where(node), "error")
         return 0, used
-
-
-def evaluate_text(sh: Shell, text: str, used: list[Value], where: Where) -> tuple[int, list[Value]]:
-    """The number of an arithmetic text; ``used`` collects the values of the names in it."""
-
-    def read(place: AssignmentTarget) -> str:
-        value = parameters.element(sh, place.name, place.index, where)
-        used.append(value)
-        return text_of(value)
-
-    def write(place: AssignmentTarget, number: int) -> None:
-        value = derived(str(number), used, text, where)
-        if place.index is None:
-            sh.set_scalar(place.name, value)
-        else:
-            key, of_key = parameters.key_of(sh, place.name, place.index, where)
-            sh.set_element(place.name, key, value, doubt=doubt_in(of_key))
-
-    if any(0xE000 <= ord(char) <= 0xF8FF for char in text):
-        for char, bit in sh.unit.holes.items():
-            if char in text:
-                used.append((bit,))
-                text = text.replace(char, bit.text)
-    return arithmetic.evaluate(text, VariableAccess(read, write), sh.budget), used
 
 
 def arithmetic_value(sh: Shell, unit: ParsedText, part: Node, shown: str) -> Value:
@@ -411,7 +400,7 @@ def arithmetic_value(sh: Shell, unit: ParsedText, part: Node, shown: str) -> Val
     used: list[Value] = []
     try:
         text, used = arithmetic_text(sh, unit, node)
-        number, used = evaluate_text(sh, text, used, where)
+        number, used = lookup.evaluate_text(sh, text, used, where)
     except BadArithmetic as error:
         if not any(open_source(bit) for value in used for bit in value):
             sh.warn("TP108", f"{shown}: {error}", where, "error")

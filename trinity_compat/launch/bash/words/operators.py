@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trinity_compat.common.errors import Where
 from trinity_compat.common.limits import Budget
+from trinity_compat.launch.bash.quoted_defaults import DEFAULTS
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import (
     TextPiece,
@@ -22,8 +23,6 @@ from trinity_compat.launch.bash.words import expansion
 from trinity_compat.launch.bash.words.matching import Chars, Matcher, Sequence, glob, is_plain, mirrored
 from trinity_compat.launch.bash.words.segments import Segs, value_of
 from trinity_compat.launch.model import UnknownPiece
-
-DEFAULTS = {":-", "-", ":=", "=", ":?", "?", ":+", "+"}
 
 
 def apply(sh: Shell, unit: ParsedText, part: Node, value: Value) -> Value:

@@ -2,202 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from trinity_compat.common.errors import Where
 from trinity_compat.common.suggestions import nearest
+from trinity_compat.launch.bash.quoted_defaults import DEFAULTS
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import (
     EMPTY,
     TextPiece,
     Value,
-    as_one_word,
     derived,
     doubt_in,
     is_uncounted,
     literal,
-    named,
     open_source,
     parts_of,
     text_of,
     uncounted,
 )
 from trinity_compat.launch.bash.tree import Node, ParsedText
-from trinity_compat.launch.bash.words import expansion, operators
-from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
+from trinity_compat.launch.bash.words import expansion, lookup, operators
 from trinity_compat.launch.bash.words.segments import Segment, Segs, boundary, segs_of, value_of
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 from trinity_compat.launch.unset_variables import is_always_set
-
-# Variables that bash itself sets, but whose value belongs to the run.
-DYNAMIC = {"RANDOM", "SRANDOM", "SECONDS", "HOSTNAME", "PPID", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID"}
-SHELL_FACTS = {
-    "BASH": "/bin/bash",
-    "BASH_VERSION": "5.2.15(1)-release",
-    "OSTYPE": "linux-gnu",
-    "MACHTYPE": "x86_64-pc-linux-gnu",
-    "HOSTTYPE": "x86_64",
-    "SHLVL": "1",
-    "OPTIND": "1",
-    "UID": "0",
-    "EUID": "0",
-}
-SHELL_ARRAYS = ("BASH_SOURCE", "FUNCNAME", "PIPESTATUS", "BASH_VERSINFO")
-OPTION_ORDER = "abefhkmnptuvxBCEHPT"  # of the letters in $-
-VERSION_PARTS = ("5", "2", "15", "1", "release", "x86_64-pc-linux-gnu")
-
-
-def is_list(part: Node) -> bool:
-    """Return whether a part is ``$@`` or ``${a[@]}``, which may become no field at all."""
-    if part["Type"] != "ParamExp" or part.get("Length"):
-        return False
-    return _at_sign(part) in ("@", "*")
-
-
-def _at_sign(part: Node) -> str:
-    name = part["Param"]["Value"] if "Param" in part else ""
-    if name in ("@", "*"):
-        return str(name)
-    parts = (part.get("Index") or {}).get("Parts") or []
-    if len(parts) == 1 and parts[0].get("Value") in ("@", "*"):
-        return str(parts[0]["Value"])
-    if part.get("Names"):
-        return str(part["Names"]).strip()[-1]
-    return ""
-
-
-def lookup(sh: Shell, name: str, where: Where) -> Value | None:
-    """The value of a scalar or special parameter; None when it is certainly unset.
-
-    A name that the script never set could come from its surroundings: then the value is an `EnvRef`.
-    """
-    special = _special(sh, name, where)
-    if special is not None:
-        return special
-    value = sh.scalar(name)
-    if value is not None:
-        return value
-    if name.isdigit():
-        return None
-    declared = sh.variables.get(name)
-    if (declared is not None and not declared.exported) or not sh.from_surroundings(name):
-        return None
-    if name in DYNAMIC:  # another value each time that it is read
-        return (TextPiece("", where, UnknownPiece(f"${name}", where)),)
-    if name in SHELL_FACTS:
-        return literal(SHELL_FACTS[name], where)
-    sh.log.surroundings.setdefault(name, where)
-    if sh.assigned_unread is not None and not is_always_set(name):
-        return (TextPiece("", where, UnknownPiece(named(sh.assigned_unread), where, name)),)
-    return (TextPiece("", where, EnvRef(name)),)
-
-
-def _special(sh: Shell, name: str, where: Where) -> Value | None:
-    if name.isdigit():
-        index = int(name[:9])
-        if index == 0:
-            return sh.name
-        if any(map(is_uncounted, sh.positional[: index - 1])):
-            return (TextPiece("", where, UnknownPiece(f"${name}", where)),)
-        if index > len(sh.positional):
-            return None
-        sh.note_arguments(sh.positional[index - 1 : index])
-        return as_one_word(sh.positional[index - 1])
-    if name in ("$", "!"):
-        return (TextPiece("", where, UnknownPiece(f"${name}", where)),)
-    if name == "?":
-        return sh.status_value(sh.status, sh.doubt_before, where)
-    if name == "#":
-        return count_of(sh.positional, "$#", where)
-    if name == "-":
-        return literal("".join(o for o in OPTION_ORDER if o in sh.options or o in "hB"), where)
-    if name == "LINENO":
-        return literal(str(where.line), where)
-    if name in ("@", "*"):
-        sh.note_arguments(sh.positional)
-        return join(sh.positional, " ", where)
-    return None
-
-
-def join(values: list[Value], separator: str, where: Where) -> Value:
-    """Values with a separator between."""
-    out: list[TextPiece] = []
-    for index, value in enumerate(values):
-        if index and separator:
-            out.append(TextPiece(separator, where))
-        out += value
-    return tuple(out)
-
-
-def count_of(values: Iterable[Value], expression: str, where: Where) -> Value:
-    """The number of values; open where one of them may be any number of words."""
-    listed = list(values)
-    return derived(str(len(listed)), filter(is_uncounted, listed), expression, where)
-
-
-def elements(sh: Shell, name: str, where: Where) -> dict[Any, Value]:
-    """All elements of an array; a scalar is an array of one."""
-    if name in SHELL_ARRAYS and name not in sh.touched:
-        return dict(enumerate(_shell_array(sh, name, where)))
-    variable = sh.variables.get(name)
-    if variable is None:
-        value = lookup(sh, name, where)
-        return {} if value is None else {0: value}
-    sh.note_read(name)
-    return dict(Shell.as_array(variable))
-
-
-def _shell_array(sh: Shell, name: str, where: Where) -> list[Value]:
-    if name == "BASH_SOURCE":
-        return list(reversed(sh.scripts)) or [sh.name]
-    if name == "FUNCNAME":
-        return [literal(f, where) for f in [*reversed(sh.frames), *(["main"] if sh.frames else [])]]
-    if name == "BASH_VERSINFO":
-        return [literal(part, where) for part in VERSION_PARTS]
-    return list(sh.pipe_statuses) or [sh.status_value(sh.status, sh.doubt_before, where)]
-
-
-Key = tuple[str | int, list[Value]]  # of an element, and the values on which it depends
-
-
-def key_of(sh: Shell, name: str, index: str, where: Where) -> Key:
-    """The key that an index text stands for: a number, or text in an associative array."""
-    variable = sh.variables.get(name)
-    if variable is not None and variable.is_table:
-        return index.strip("\"'"), []
-    try:
-        return expansion.evaluate_text(sh, index, [], where)
-    except BadArithmetic:
-        return 0, []
-
-
-def element(sh: Shell, name: str, index: str | None, where: Where) -> Value:
-    """``name`` or ``name[index]`` as arithmetic reads it; empty when unset."""
-    if index is None:
-        return lookup(sh, name, where) or EMPTY
-    key = key_of(sh, name, index, where)
-    return _element_at(elements(sh, name, where), key, f"{name}[{index}]", where) or EMPTY
-
-
-def _element_at(found: dict[Any, Value], at: Key, expression: str, where: Where) -> Value | None:
-    """The element of a key, None where it is unset.
-
-    It is open where its key is, or where the elements on the way to it may be any number of words.
-    """
-    key, of_key = at
-    if isinstance(key, int):
-        from_end = key < 0
-        key = key + max(found, default=-1) + 1 if from_end else key
-        passed = [value for other, value in found.items() if (other > key if from_end else other < key)]
-    else:
-        passed = list(found.values())
-    doubted = [*of_key, *filter(is_uncounted, passed)]
-    value = found.get(key)
-    if doubt_in(doubted) is not None:
-        return derived(text_of(value or EMPTY), doubted, expression, where)
-    return None if value is None else as_one_word(value)
 
 
 def _is_plain(index: Node) -> bool:
@@ -213,7 +42,7 @@ def table_key(sh: Shell, unit: ParsedText, index: Node) -> tuple[str, list[Value
     return text_of(value), [value]
 
 
-def index_key(sh: Shell, unit: ParsedText, name: str, index: Node) -> Key:
+def index_key(sh: Shell, unit: ParsedText, name: str, index: Node) -> lookup.Key:
     """The key of ``name[index]``, from the tree."""
     variable = sh.variables.get(name)
     if variable is not None and variable.is_table:
@@ -226,7 +55,7 @@ def expand(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:
     where = unit.where(part)
     if "Param" not in part:
         return [Segment("", where, UnknownPiece(unit.text(part), where), quoted)]
-    mark = _at_sign(part)
+    mark = expansion.at_sign(part)
     if part.get("Excl"):
         return _indirect(sh, unit, part, quoted, mark)
     name = part["Param"]["Value"]
@@ -234,7 +63,7 @@ def expand(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:
         of_script = name in ("@", "*")
         if of_script:
             sh.note_arguments(sh.positional)
-        values = sh.positional if of_script else list(elements(sh, name, where).values())
+        values = sh.positional if of_script else list(lookup.elements(sh, name, where).values())
         if part.get("Index") and _unknown_array(sh, name, values):
             values = []
             _warn_of_array(sh, part, name, where)
@@ -254,7 +83,7 @@ def _unknown_array(sh: Shell, name: str, values: list[Value]) -> bool:
 
 def _warn_of_array(sh: Shell, part: Node, name: str, where: Where) -> None:
     """An array that was never assigned; one that may be missing is written ``${name[@]+…}``."""
-    if name in sh.touched or part.get("Length") or (part.get("Exp") or {}).get("Op") in operators.DEFAULTS:
+    if name in sh.touched or part.get("Length") or (part.get("Exp") or {}).get("Op") in DEFAULTS:
         return
     near = nearest(name, (known for known, variable in sh.variables.items() if variable.array is not None))
     meant = f" (did you mean {near[0]}?)" if near else ""
@@ -264,14 +93,14 @@ def _warn_of_array(sh: Shell, part: Node, name: str, where: Where) -> None:
 def _one(sh: Shell, unit: ParsedText, part: Node, name: str, where: Where) -> Value | None:
     index = part.get("Index")
     if not index:
-        if name in SHELL_ARRAYS and name not in sh.touched:
-            return next(iter(elements(sh, name, where).values()), None)
-        return lookup(sh, name, where)
-    found = elements(sh, name, where)
+        if name in lookup.SHELL_ARRAYS and name not in sh.touched:
+            return next(iter(lookup.elements(sh, name, where).values()), None)
+        return lookup.lookup(sh, name, where)
+    found = lookup.elements(sh, name, where)
     key = index_key(sh, unit, name, index)
-    if sh.variables.get(name) is None and key == (0, []) and name not in SHELL_ARRAYS:
-        return lookup(sh, name, where)
-    return _element_at(found, key, unit.text(part), where)
+    if sh.variables.get(name) is None and key == (0, []) and name not in lookup.SHELL_ARRAYS:
+        return lookup.lookup(sh, name, where)
+    return lookup.element_at(found, key, unit.text(part), where)
 
 
 def _indirect(sh: Shell, unit: ParsedText, part: Node, quoted: bool, mark: str) -> Segs:
@@ -281,30 +110,30 @@ def _indirect(sh: Shell, unit: ParsedText, part: Node, quoted: bool, mark: str) 
         return joined(sh, [literal(n, where) for n in names], quoted, mark, where)
     if mark and part.get("Index"):
         keys = [literal(str(key), where) for key in _ordered(sh, name, where)]
-        if any(map(is_uncounted, elements(sh, name, where).values())):
+        if any(map(is_uncounted, lookup.elements(sh, name, where).values())):
             keys = [uncounted(unit.text(part), where)]
         return joined(sh, keys, quoted, mark, where)
-    pointer = lookup(sh, name, where) if not part.get("Index") else _one(sh, unit, part, name, where)
+    pointer = lookup.lookup(sh, name, where) if not part.get("Index") else _one(sh, unit, part, name, where)
     if pointer is None or doubt_in([pointer]) or not text_of(pointer):
         return [Segment("", where, UnknownPiece(unit.text(part), where), quoted)]
     target, _, index = text_of(pointer).partition("[")
     if index.rstrip("]") in ("@", "*"):
-        values = list(elements(sh, target, where).values())
+        values = list(lookup.elements(sh, target, where).values())
         return _expand_list(sh, unit, part, quoted, index[0], values)
-    value = element(sh, target, index[:-1], where) if index else lookup(sh, target, where)
+    value = lookup.element(sh, target, index[:-1], where) if index else lookup.lookup(sh, target, where)
     return _expand_scalar(sh, unit, part, quoted, target, value)
 
 
 def _ordered(sh: Shell, name: str, where: Where) -> list[Any]:
     variable = sh.variables.get(name)
-    return sorted(elements(sh, name, where)) if variable is None else sh.keys(variable)
+    return sorted(lookup.elements(sh, name, where)) if variable is None else sh.keys(variable)
 
 
 def joined(sh: Shell, values: list[Value], quoted: bool, mark: str, where: Where) -> Segs:
     """A list of values as pieces: ``"$*"`` joins with IFS, everything else makes fields."""
     if quoted and mark == "*":
-        ifs = expansion.ifs_of(sh)
-        return segs_of(join(values, ifs[:1], where), quoted=True, where=where)
+        ifs = lookup.ifs_of(sh)
+        return segs_of(lookup.join(values, ifs[:1], where), quoted=True, where=where)
     segs: Segs = []
     for index, value in enumerate(values):
         if index:
@@ -322,12 +151,12 @@ def _expand_list(
     if variable is not None and variable.array is not None:
         values = [variable.array[key] for key in sh.keys(variable)]
     if part.get("Length"):
-        return segs_of(count_of(values, unit.text(part), where), quoted=quoted, where=where)
+        return segs_of(lookup.count_of(values, unit.text(part), where), quoted=quoted, where=where)
     if part.get("Slice"):
         values = operators.slice_list(sh, unit, part, values, keep_zero=name in ("@", "*"))
     if part.get("Exp"):
         operator = part["Exp"]["Op"]
-        if operator in operators.DEFAULTS:
+        if operator in DEFAULTS:
             unset = not values or (operator.startswith(":") and not any(text_of(v) for v in values))
             return _default(sh, unit, part, quoted, None if unset else values, mark)
     values = [operators.apply(sh, unit, part, value) for value in values]
@@ -356,7 +185,7 @@ def _expand_scalar(
         text = str(len(text_of(value or EMPTY)))
         return segs_of(derived(text, [value or EMPTY], unit.text(part), where), quoted=quoted, where=where)
     operator = (part.get("Exp") or {}).get("Op", "")
-    if operator in operators.DEFAULTS:
+    if operator in DEFAULTS:
         return _scalar_default(sh, unit, part, quoted, name, value)
     if value is None and name.isdigit():
         sh.note_lacking_argument(int(name[:9]))
@@ -419,7 +248,7 @@ def _scalar_default(
 
 def or_word(sh: Shell, name: str, operator: str, word: Value, where: Where) -> Value:
     """``${NAME:-word}`` and its kind outside of bash code, where ``word`` is a value already."""
-    value = lookup(sh, name, where)
+    value = lookup.lookup(sh, name, where)
     missing = _is_null(value) if operator[:1] == ":" else _is_missing(sh, name, value)
     if operator in (":+", "+"):
         if operator == "+" or missing or _is_certain_text(value):

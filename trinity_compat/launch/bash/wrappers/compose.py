@@ -26,7 +26,7 @@ from trinity_compat.launch.bash.traced_text import (
     slice_value,
     text_of,
 )
-from trinity_compat.launch.bash.words import parameters
+from trinity_compat.launch.bash.words import lookup, parameters
 from trinity_compat.launch.bash.wrappers.environments import CommandEnvironment, read_file, read_one
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 from trinity_compat.launch.yaml_nodes import NULL, documents, elements, is_scalar, mapping, placed, plain_text
@@ -242,7 +242,7 @@ def _filled(sh: Shell, text: str, where: Where) -> Value:
         if found[0] == "$$":
             out.append(TextPiece("$", where))
         elif found[1]:
-            out += parameters.lookup(sh, found[1], where) or EMPTY
+            out += lookup.lookup(sh, found[1], where) or EMPTY
         else:
             end = _closing(text, end)
             word = _filled(sh, text[found.end() : end - 1], where)

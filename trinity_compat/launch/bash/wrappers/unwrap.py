@@ -24,7 +24,7 @@ from trinity_compat.launch.bash.traced_text import (
     open_source,
     text_of,
 )
-from trinity_compat.launch.bash.words import parameters
+from trinity_compat.launch.bash.words import lookup
 from trinity_compat.launch.bash.wrappers import compose, environments, shells
 from trinity_compat.launch.bash.wrappers.environments import ASSIGNMENT, CommandEnvironment
 from trinity_compat.launch.launchers import LAUNCHERS, OTHER, before_command, name_of
@@ -276,4 +276,4 @@ def _ssh(sh: Shell, fields: list[Value]) -> Value | None:
     texts = [text_of(value) for value in command]
     if texts[0] in ("bash", "sh") and len(texts) > 1:
         return None
-    return parameters.join(command, " ", command[0][0].where)
+    return lookup.join(command, " ", command[0][0].where)
