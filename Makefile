@@ -7,22 +7,22 @@ export OMP_WAIT_POLICY := PASSIVE
 
 install: .venv/.installed
 
-.venv/.installed: requirements/hashes/cpu.txt requirements/hashes/dev.txt requirements/cpu.txt pyproject.toml scripts/make_venv.sh
-	scripts/make_venv.sh .venv
+.venv/.installed: requirements/hashes/cpu.txt requirements/hashes/dev.txt requirements/cpu.txt pyproject.toml scripts/ci/make_venv.sh
+	scripts/ci/make_venv.sh .venv
 	@touch $@
 
 # The Debian packages that tests need (requirements/debian.txt): as root, else a line that says what to run.
 install-system:
-	scripts/install_system.sh
+	scripts/ci/install_system.sh
 
 # What only tests need: the real trinity-rft, the GPU release of vLLM, torchvision, wheels, mkdocs. Made anew when a
 # list changes.
 install-tests: install .venv-docs/requirements.txt
-	scripts/make_upstream_venv.sh 0.4.1 >/dev/null
-	scripts/unpack_vllm.sh >/dev/null
-	scripts/unpack_verl.sh >/dev/null
-	scripts/unpack_vision.sh >/dev/null
-	scripts/make_wheels.sh
+	scripts/ci/make_upstream_venv.sh 0.4.1 >/dev/null
+	scripts/ci/unpack_vllm.sh >/dev/null
+	scripts/ci/unpack_verl.sh >/dev/null
+	scripts/ci/unpack_vision.sh >/dev/null
+	scripts/ci/make_wheels.sh
 
 # The main job on a CPU: a tiny model, a small dataset, a veRL script run unchanged and decoupled.
 demo: install
@@ -35,27 +35,27 @@ demo: install
 screenshots: install
 	mkdir -p .scratch/shots
 	STUDIO_SCREENSHOTS=$(CURDIR)/.scratch/shots pytest tests/studio/test_browser.py
-	if [ -d checkpoints/toy/grpo ]; then $(PY) scripts/pictures.py checkpoints docs/pictures; fi
-	$(PY) scripts/terminal_pictures.py
+	if [ -d checkpoints/toy/grpo ]; then $(PY) scripts/site/pictures.py checkpoints docs/pictures; fi
+	$(PY) scripts/site/terminal_pictures.py
 
 # Everybody runs this before they stop: half a minute where the caches are warm.
 check: install
 	ruff check .
 	ruff format --check .
 	mypy
-	$(PY) scripts/try_python.py --types
+	$(PY) scripts/judge/try_python.py --types
 	lint-imports
-	$(PY) scripts/measures.py --budget docs/architecture.md
-	$(PY) scripts/check_commits.py
+	$(PY) scripts/judge/measures.py --budget docs/architecture.md
+	$(PY) scripts/ci/check_commits.py
 
 # First what is light, verl's imports included; then what starts Ray, an engine, PostgreSQL, a browser or the real
 # trinity-rft, file by file and the longest first (tests/conftest.py). Two at a time: three took as long
 # (docs/measurements/testing.md). What fails runs once more, alone; each part leaves its times in .scratch/tests
-# (scripts/run_tests.py, scripts/test_times.py).
+# (scripts/ci/run_tests.py, scripts/ci/test_times.py).
 HEAVY := runtime or whole or upstream or postgres or browser
 HEAVY_PARTS := ($(HEAVY)) and not whole
 EACH_TIME := not chaos and not nightly
-PART := $(PY) scripts/run_tests.py
+PART := $(PY) scripts/ci/run_tests.py
 WORKERS := 2
 BY_FILE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -63,9 +63,9 @@ test: check test-light test-heavy
 
 # Without its Debian packages a test is skipped with a reason; where CI is set it fails.
 test-setup: install-tests
-	@scripts/install_system.sh || [ -z "$$CI" ]
-	@scripts/make_npm.sh || [ -z "$$CI" ]
-	@{ scripts/install_system.sh requirements/debian-web.txt && scripts/build_web_parser.sh && scripts/make_pyodide.sh; } || \
+	@scripts/ci/install_system.sh || [ -z "$$CI" ]
+	@scripts/ci/make_npm.sh || [ -z "$$CI" ]
+	@{ scripts/ci/install_system.sh requirements/debian-web.txt && scripts/site/build_web_parser.sh && scripts/site/make_pyodide.sh; } || \
 	  [ -z "$$CI" ]
 
 test-light: test-setup
@@ -86,14 +86,14 @@ proof: install
 
 # Everything that the commands say of the recorded launches; a difference is meant, or a fault.
 behaviour: install
-	$(PY) scripts/record_behaviour.py --digests && git diff --exit-code --stat tests/facts/behaviour.txt
+	$(PY) scripts/judge/record_behaviour.py --digests && git diff --exit-code --stat tests/facts/behaviour.txt
 
 starts-sample: test-setup
-	scripts/starts_sample.sh
+	scripts/judge/starts_sample.sh
 
 # Before a tag: wheel and sdist, each alone in a fresh venv, the README's commands, the pages' links, one version.
 release-check: install
-	$(PY) scripts/release_check.py $(RELEASE_ARGS)
+	$(PY) scripts/ci/release_check.py $(RELEASE_ARGS)
 
 # The site, in .scratch/site: mkdocs-material in an environment of its own; a link that leads nowhere is an error.
 docs: .venv-docs/requirements.txt
@@ -101,17 +101,17 @@ docs: .venv-docs/requirements.txt
 
 # The same in .scratch/versions/VERSION, beside others that were built there, with a list to choose from.
 docs-version: .venv-docs/requirements.txt
-	.venv-docs/bin/python scripts/site_versions.py .scratch/versions --name $(or $(VERSION),dev)
+	.venv-docs/bin/python scripts/site/site_versions.py .scratch/versions --name $(or $(VERSION),dev)
 
 .venv-docs/requirements.txt: requirements/hashes/docs.txt
 	python3 -m venv .venv-docs
 	.venv-docs/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements/hashes/docs.txt
 	@cp requirements/hashes/docs.txt $@
 
-# The parts that the change since the last landed commit (.ci/landed) can break: scripts/changed.py says which are
+# The parts that the change since the last landed commit (.ci/landed) can break: scripts/ci/changed.py says which are
 # left out. Whole jobs run among the heavy tests, so that both workers end at about the same time.
 test-changed: check
-	@set -e; parts=$$($(PY) scripts/changed.py); \
+	@set -e; parts=$$($(PY) scripts/ci/changed.py); \
 	has() { echo "$$parts" | grep -qx "$$1"; }; \
 	heavy=; for part in runtime postgres browser upstream; do \
 	  if has $$part; then heavy="$${heavy:+$$heavy or }$$part"; fi; done; \
@@ -123,25 +123,25 @@ test-changed: check
 
 # The page that translates in a browser (docs/web.md), in .scratch/web/site; `make docs` takes it into the site.
 web: install web-parser
-	scripts/make_wheels.sh
-	scripts/make_pyodide.sh
-	$(PY) scripts/make_web.py
+	scripts/ci/make_wheels.sh
+	scripts/site/make_pyodide.sh
+	$(PY) scripts/site/make_web.py
 
 # The shell parser of the web page, in .scratch/web/parser (docs/web.md).
 web-parser:
-	scripts/build_web_parser.sh
+	scripts/site/build_web_parser.sh
 
 # Whole runs that CI has no time for, which launches of veRL's main start, and whether the tests of what changed since
 # the last landed commit can fail.
 nightly: test-setup
 	$(PART) nightly -m nightly $(PYTEST_ARGS)
 	$(PROOF) toy broadcast
-	scripts/main_starts.sh
-	scripts/try_releases.sh own
-	scripts/try_releases.sh 0.9.0
-	-scripts/try_releases.sh newest
-	$(PY) scripts/try_python.py 3.10 3.14
-	$(PY) scripts/mutate.py --changed "$$(cat .ci/landed)" --rest --at-least 0.9
+	scripts/judge/main_starts.sh
+	scripts/judge/try_releases.sh own
+	scripts/judge/try_releases.sh 0.9.0
+	-scripts/judge/try_releases.sh newest
+	$(PY) scripts/judge/try_python.py 3.10 3.14
+	$(PY) scripts/judge/mutate.py --changed "$$(cat .ci/landed)" --rest --at-least 0.9
 
 bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done
@@ -149,9 +149,9 @@ bench: install
 # How many public launches start (docs/measurements/starts.md): two passes of a few minutes each.
 CORPUS ?= tests/facts/public.json.xz
 starts: install
-	PYTHONPATH=$(CURDIR)/tests/vision_site:$$(scripts/unpack_vision.sh) \
-	  $(PY) scripts/start_corpus.py $(CORPUS) --device cuda --vllm $$(scripts/unpack_vllm.sh)
-	$(PY) scripts/start_corpus.py $(CORPUS) --device cpu
+	PYTHONPATH=$(CURDIR)/tests/vision_site:$$(scripts/ci/unpack_vision.sh) \
+	  $(PY) scripts/judge/start_corpus.py $(CORPUS) --device cuda --vllm $$(scripts/ci/unpack_vllm.sh)
+	$(PY) scripts/judge/start_corpus.py $(CORPUS) --device cpu
 
 # Stock veRL against ours, seed by seed; goes on where it was stopped. 50-150 s for each of 50 runs when idle.
 parity: install
@@ -167,7 +167,7 @@ chaos: install
 
 # Whether the light tests can fail: a seeded sample of mutants (docs/testing.md); goes on where it was stopped.
 mutate: install
-	$(PY) scripts/mutate.py --out .scratch/mutate $(MUTATE_ARGS)
+	$(PY) scripts/judge/mutate.py --out .scratch/mutate $(MUTATE_ARGS)
 
 clean:
 	rm -rf .venv .venv-upstream-* .vision* .vllm-* .wheels* .pyodide* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -11,9 +11,10 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 
 def loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Execute scripts/NAME.py again and return it. Until the test ends it can import other scripts."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    spec = importlib.util.spec_from_file_location(f"{name}_tested", SCRIPTS / f"{name}.py")
+    """Execute NAME.py below scripts/ again and return it. Until the test ends it imports its neighbours."""
+    [file] = SCRIPTS.rglob(f"{name}.py")
+    monkeypatch.syspath_prepend(str(file.parent))
+    spec = importlib.util.spec_from_file_location(f"{name}_tested", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)  # its dataclasses look there

@@ -3,12 +3,12 @@
 `public.json.xz`: what bash hands to Python for the launch scripts of seven revisions of volcengine/verl
 (module, arguments, digest of the script; not the script). `verl_defaults.json.xz`: release → flavour → dotted
 key → default, as Hydra composes them. `command_lines.txt`: ways in which people start a veRL main.
-`scripts/record_facts.py` makes them from the folder that they were recorded in.
+`scripts/judge/record_facts.py` makes them from the folder that they were recorded in.
 
-`main.json.xz`: the same of a commit of veRL's main, made by `scripts/verl_clone.py`; `launch_arguments.txt`:
-which arguments and variables those scripts want; `floors.json`: which of the launches start, by
-`scripts/start_corpus.py`. `verl_reads.txt`: keys that stock runs read, each with a place in veRL, by
-`scripts/trace_verl_reads.py`.
+`main.json.xz`: the same of a commit of veRL's main, made by `scripts/judge/verl_clone.py`;
+`launch_arguments.txt`: which arguments and variables those scripts want; `floors.json`: which of the
+launches start, by `scripts/judge/start_corpus.py`. `verl_reads.txt`: keys that stock runs read, each with a
+place in veRL, by `scripts/generate/trace_verl_reads.py`.
 """
 
 from __future__ import annotations

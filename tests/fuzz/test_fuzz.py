@@ -1,6 +1,6 @@
 """No input makes a traceback, a hang, a process, a file, or a key without a status.
 
-TC_FUZZ_INPUTS sets how many inputs of each kind are made (default 150); scripts/fuzz.py runs millions.
+TC_FUZZ_INPUTS sets how many inputs of each kind are made (default 150); scripts/judge/fuzz.py runs millions.
 """
 
 import os

@@ -1,5 +1,5 @@
 // Answers requests under pyodide: node pyodide_answers.mjs PYODIDE PARSER ZIP…, the folders of `make web-parser` and
-// scripts/make_pyodide.sh, and what Python imports. A line of stdin is JSON, {"request": …, "folder": …} for the
+// scripts/site/make_pyodide.sh, and what Python imports. A line of stdin is JSON, {"request": …, "folder": …} for the
 // page's `answer` or {"python": code}; a line of stdout is the answer, or what the code has printed, as JSON.
 import fs from "node:fs";
 import path from "node:path";

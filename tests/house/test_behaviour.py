@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "scripts" / "judge"))
 
 import record_behaviour as net  # noqa: E402
 
@@ -17,4 +17,6 @@ def test_recorded_launches_are_translated_audited_and_planned_to_the_same_bytes(
     answers = dict(net.recorded(EVERY, 1))
     assert len(answers) > 10
     changed = [name for name, text in answers.items() if net.digest(text) != known[name]]
-    assert not changed, "on purpose? scripts/record_behaviour.py says how to see it, and to record it again"
+    assert not changed, (
+        "on purpose? scripts/judge/record_behaviour.py says how to see it, and to record it again"
+    )

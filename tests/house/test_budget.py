@@ -1,4 +1,4 @@
-"""The sizes that docs/architecture.md allows each room: `scripts/measures.py --budget`."""
+"""The sizes that docs/architecture.md allows each room: `scripts/judge/measures.py --budget`."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ def budget(folder: Path, rooms: dict[str, int], page: str = PAGE) -> subprocess.
         (folder / "code" / room).mkdir(parents=True, exist_ok=True)
         (folder / "code" / room / "module.py").write_text("pass\n" * lines)
     (folder / "page.md").write_text(page)
-    words = ["scripts/measures.py", "--root", folder / "code", "--budget", folder / "page.md"]
+    words = ["scripts/judge/measures.py", "--root", folder / "code", "--budget", folder / "page.md"]
     return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 

@@ -1,4 +1,4 @@
-"""Parts of CI that a change runs: `scripts/changed.py`."""
+"""Parts of CI that a change runs: `scripts/ci/changed.py`."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts" / "ci"))
 import changed  # noqa: E402
 
 LIGHT_SIDE = ("launch", "verl_config", "translate", "trinity/config", "audit", "compare")

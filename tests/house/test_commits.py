@@ -1,4 +1,4 @@
-"""Messages of commits: `scripts/check_commits.py`."""
+"""Messages of commits: `scripts/ci/check_commits.py`."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts" / "ci"))
 import check_commits  # noqa: E402
 
 BODY = "\n\nUsers could not tell."
@@ -56,8 +56,8 @@ def test_commits_since_the_landed_one_are_read_that_have_the_check(tmp_path, mon
     git("commit", "-q", "--allow-empty", "-m", "Before the landed one")
     landed = git("rev-parse", "HEAD").strip()
     git("commit", "-q", "--allow-empty", "-m", "Before the check")
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts/check_commits.py").write_text("")
+    (tmp_path / "scripts" / "ci").mkdir(parents=True)
+    (tmp_path / "scripts/ci/check_commits.py").write_text("")
     git("add", ".")
     git("commit", "-q", "-m", f"Add the check{BODY}")
     git("commit", "-q", "--allow-empty", "-m", "Forget the reason")

@@ -12,7 +12,7 @@ RELEASES = DATA / "verl" / "releases"
 LONGEST = 450  # an entry with a sentence for its reason
 WRITTEN = [*RELEASES.glob("*.json"), *DATA.glob("trainer_config/*.json"), DATA / "codes.json"]
 
-dump = runpy.run_path(str(ROOT / "scripts" / "data_files.py"))["dump"]
+dump = runpy.run_path(str(ROOT / "scripts" / "generate" / "data_files.py"))["dump"]
 
 
 def is_one_text(line: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from trinity_compat.cli import cli
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts" / "ci"))
 import release_check  # noqa: E402
 
 PACKAGE = ROOT / "trinity_compat"
@@ -81,9 +81,9 @@ def test_paths_of_the_package_that_the_recipes_name_exist():
 
 
 def test_the_diagrams_of_the_architecture_follow_the_code():
-    command = [sys.executable, ROOT / "scripts" / "make_architecture.py", "--check"]
+    command = [sys.executable, ROOT / "scripts" / "generate" / "make_architecture.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stderr} (scripts/make_architecture.py writes it)"
+    assert done.returncode == 0, f"{done.stderr} (scripts/generate/make_architecture.py writes it)"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

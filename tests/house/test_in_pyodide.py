@@ -54,7 +54,10 @@ def zips(tmp_path_factory):
 def answered(zips):
     """A function: what lines of requests give."""
     node = program("node", "nodejs")
-    for path, target in ((PARSER / "parser.wasm", "make web-parser"), (PYODIDE, "scripts/make_pyodide.sh")):
+    for path, target in (
+        (PARSER / "parser.wasm", "make web-parser"),
+        (PYODIDE, "scripts/site/make_pyodide.sh"),
+    ):
         if not path.exists():
             lacking(f"{path} is not there: {target}")
 

@@ -1,4 +1,4 @@
-"""``scripts/mutate.py``: what a mutant is, and that a fork of its warm process sees the code as it stands."""
+"""``scripts/judge/mutate.py``: what a mutant is, and that a fork of its warm process sees today's code."""
 
 import json
 import subprocess
@@ -63,7 +63,7 @@ def warm(tmp_path):
     (tmp_path / "trinity_compat/sums.py").write_text(CODE)
     (tmp_path / "test_sums.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = runtime\n")
-    words = [sys.executable, str(ROOT / "scripts/warm_pytest.py"), str(tmp_path), "trinity_compat.sums"]
+    words = [sys.executable, str(ROOT / "scripts/judge/warm_pytest.py"), str(tmp_path), "trinity_compat.sums"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert json.loads(process.stdout.readline()) == {"ready": True}
 

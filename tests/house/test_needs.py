@@ -7,7 +7,7 @@ from pathlib import Path
 import needs
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "install_system.sh"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "ci" / "install_system.sh"
 PROGRAMS = [
     line.split()[1] for line in (needs.ROOT / "requirements" / "debian.txt").read_text().splitlines()[1:]
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts" / "site"))
 import terminal_pictures  # noqa: E402
 from terminal_pictures import PICTURES, text_of  # noqa: E402
 
@@ -23,7 +23,7 @@ def contents():
 def test_a_picture_has_the_text_that_the_command_prints_today(name, contents):
     drawn = text_of((PICTURES / f"{name}.svg").read_text())
     now = text_of(terminal_pictures.picture(name, contents[name]))
-    assert drawn == now, "scripts/terminal_pictures.py draws them again"
+    assert drawn == now, "scripts/site/terminal_pictures.py draws them again"
     assert f"trinity-compat {name}" in " ".join(drawn) and len(drawn) > 20
 
 

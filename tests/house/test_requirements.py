@@ -31,7 +31,7 @@ def test_no_package_is_pinned_twice():
 
 @pytest.mark.parametrize("name", FOR_PIP)
 def test_the_hashes_are_those_of_the_list(name):
-    """scripts/make_hashes.sh writes them."""
+    """scripts/ci/make_hashes.sh writes them."""
     assert pins(f"requirements/hashes/{name}") == {
         package: version for package, version in pins(f"requirements/{name}").items() if package != "torch"
     }

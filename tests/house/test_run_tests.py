@@ -1,4 +1,4 @@
-"""Failed tests run once more, alone: `scripts/run_tests.py`."""
+"""Failed tests run once more, alone: `scripts/ci/run_tests.py`."""
 
 import os
 import subprocess
@@ -28,7 +28,7 @@ def part(tmp_path):
         words = [str(tmp_path / "test_it.py"), "-c", "/dev/null", "--rootdir", str(tmp_path)]
         words += ["-p", "xdist", "-n", "1"]
         done = subprocess.run(
-            [sys.executable, str(ROOT / "scripts" / "run_tests.py"), "light", *words, *arguments],
+            [sys.executable, str(ROOT / "scripts" / "ci" / "run_tests.py"), "light", *words, *arguments],
             env={**os.environ, **ALONE, "CI_OUT": str(tmp_path / "out"), **env},
             capture_output=True,
             text=True,

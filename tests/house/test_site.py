@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts" / "site"))
 import site_hooks  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -164,7 +164,7 @@ def git(*words, at):
 
 def built(tree, out, *words):
     python = needs.made(".venv-docs", "hashes/docs.txt") / "bin" / "python"
-    command = [python, ROOT / "scripts" / "site_versions.py", out, "--tree", tree, *words]
+    command = [python, ROOT / "scripts" / "site" / "site_versions.py", out, "--tree", tree, *words]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -197,4 +197,4 @@ def test_a_named_version_stands_beside_the_others_and_is_strict(tree, tmp_path):
 def test_the_site_s_list_of_versions_is_the_one_that_is_written():
     assert SITE["extra"]["version"]["provider"] == "mike"
     text = (ROOT / ".github/workflows/docs.yml").read_text()
-    assert "scripts/site_versions.py .scratch/site --tags" in text and "fetch-depth: 0" in text
+    assert "scripts/site/site_versions.py .scratch/site --tags" in text and "fetch-depth: 0" in text

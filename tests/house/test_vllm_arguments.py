@@ -144,7 +144,7 @@ def test_the_script_reads_a_release_without_importing_it(tmp_path, monkeypatch):
     trees = [f"{release}={tmp_path / release}" for release in bodies]
     out = tmp_path / "out.json"
     monkeypatch.setattr(sys, "argv", ["make", *trees, "--out", str(out)])
-    runpy.run_path(str(ROOT / "scripts" / "make_vllm_arguments.py"), run_name="__main__")
+    runpy.run_path(str(ROOT / "scripts" / "generate" / "make_vllm_arguments.py"), run_name="__main__")
     assert json.loads(out.read_text()) == {
         "releases": ["1.0", "2.0"],
         "booleans": ["more", "on"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path.append(str(ROOT / "scripts" / "judge"))
 from try_python import ROOMS  # noqa: E402
 
 SCRIPT = str(ROOT / "examples" / "verl_scripts" / "run_toy_grpo.sh")

@@ -1,4 +1,4 @@
-"""scripts/verl_clone.py: the launches of a clone's commit, recorded as bash makes them."""
+"""scripts/judge/verl_clone.py: the launches of a clone's commit, recorded as bash makes them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from trinity_compat.verl_config import VERSIONS, config_from_yaml
 from trinity_compat.verl_config.compose import composed_as
 from trinity_compat.verl_config.releases import release_tree
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "judge"))
 from upgrade_corpus import unmeant
 
 # Whatever it is upgraded from, no default is missing.

@@ -1,7 +1,7 @@
 """`upgrade` on a sample of the launches that bash made of veRL's own scripts (tests/facts/public.json.xz).
 
 The scripts themselves are not ours to keep: each launch is written as a script of one command.
-scripts/upgrade_corpus.py judges the scripts themselves.
+scripts/judge/upgrade_corpus.py judges the scripts themselves.
 """
 
 import shlex
@@ -12,7 +12,7 @@ from pathlib import Path
 import facts
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "judge"))
 from upgrade_corpus import MAIN, judged, version_of
 
 EVERY = 9

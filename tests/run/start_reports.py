@@ -1,6 +1,7 @@
 """Reports for many runs from one process: ``python start_reports.py REQUESTS``, a JSON list, prints a list.
 
-Each is examined in a fork of a process that has imported verl and vllm, as scripts/start_corpus.py does.
+Each is examined in a fork of a process that has imported verl and vllm, as scripts/judge/start_corpus.py
+does.
 """
 
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.checks.verl_objects import examine
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts" / "judge"))
 
 from forked_checks import forked, warm
 

@@ -1,4 +1,4 @@
-"""scripts/start_corpus.py: what stock veRL does not start either."""
+"""scripts/judge/start_corpus.py: what stock veRL does not start either."""
 
 import os
 import shutil
@@ -308,18 +308,21 @@ def test_stock_s_own_hydra_and_objects_say_whether_it_starts(
 
 
 def nightly(folder: Path, *, fails: str = "nothing", **variables: str) -> tuple[int, list[str]]:
-    """(exit code, the counts asked for) of scripts/main_starts.sh, whose programs only write them down."""
+    """(exit code, the counts asked for) of scripts/judge/main_starts.sh, whose programs write them down."""
     for name, text in {
         ".venv/bin/python": f'shift; echo "$@" >> asked; [[ $* != *{fails}* ]]',
-        "scripts/unpack_vllm.sh": "echo /vllm",
-        "scripts/unpack_vision.sh": "echo /vision",
+        "scripts/ci/unpack_vllm.sh": "echo /vllm",
+        "scripts/ci/unpack_vision.sh": "echo /vision",
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / name).chmod(0o755)
-    shutil.copy(SCRIPTS / "main_starts.sh", folder / "scripts")
+    (folder / "scripts" / "judge").mkdir()
+    shutil.copy(SCRIPTS / "judge" / "main_starts.sh", folder / "scripts" / "judge")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TC_VERL")}
-    done = subprocess.run([folder / "scripts" / "main_starts.sh"], env=environment | variables, check=False)
+    done = subprocess.run(
+        [folder / "scripts" / "judge" / "main_starts.sh"], env=environment | variables, check=False
+    )
     return done.returncode, (folder / "asked").read_text().splitlines()
 
 

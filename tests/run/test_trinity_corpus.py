@@ -1,4 +1,4 @@
-"""scripts/trinity_corpus.py: published YAMLs are planned, and compared with the real package."""
+"""scripts/judge/trinity_corpus.py: published YAMLs are planned, and compared with the real package."""
 
 import subprocess
 

@@ -50,14 +50,14 @@ def test_the_table_is_what_its_script_makes_of_the_installed_releases():
             "-c",
             "import json, make_upstream_symbols as made; print(json.dumps(made.rows()))",
         ],
-        cwd=ROOT / "scripts",
+        cwd=ROOT / "scripts" / "generate",
         capture_output=True,
         text=True,
         check=True,
     )
     fresh = json.loads(made.stdout)
     shipped = json.loads((data_path("translators") / upstream_symbols.TABLE).read_text())
-    assert fresh == shipped, "run scripts/make_upstream_symbols.py, and read the difference"
+    assert fresh == shipped, "run scripts/generate/make_upstream_symbols.py, and read the difference"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.trinity_fields import fate_of, fields
 from trinity_compat.trinity.config.schema import schema
 
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+sys.path.append(str(Path(__file__).parents[2] / "scripts" / "site"))
 
 from reference_pages import fields_page, findings_page, ignored_page, mapping_page, reading_page
 

@@ -1,6 +1,6 @@
 """Translations of veRL's own launches are accepted by the real trinity-rft.
 
-A sample here; scripts/accept_corpus.py does all of them.
+A sample here; scripts/judge/accept_corpus.py does all of them.
 """
 
 from pathlib import Path

@@ -57,7 +57,7 @@ NOT_ASKED = {"0 GPUs are the machine's", "LoRA has none", "colocate has none", "
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_data_of_defaults_is_what_the_package_says(upstream, target, tmp_path):
     out = tmp_path / "defaults.json"
-    script = ROOT / "scripts" / "extract_trinity_defaults.py"
+    script = ROOT / "scripts" / "generate" / "extract_trinity_defaults.py"
     subprocess.run([upstream(target), script, out], check=True, capture_output=True, timeout=600)
     kept = ROOT / "translators" / "trinity_defaults" / f"{target}.json"
     assert out.read_text() == kept.read_text()

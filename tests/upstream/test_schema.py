@@ -68,7 +68,7 @@ def both_mappings(base, key, value):
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_schema_data_is_what_the_package_says(upstream, target, tmp_path):
     out = tmp_path / "schema.json"
-    script = ROOT / "scripts" / "extract_trinity_schema.py"
+    script = ROOT / "scripts" / "generate" / "extract_trinity_schema.py"
     subprocess.run([upstream(target), script, out], check=True, capture_output=True, timeout=600)
     assert out.read_text() == (ROOT / "translators" / "trinity" / f"{target}.json").read_text()
 

@@ -1,4 +1,4 @@
-"""The pass of scripts/make_verl_reads.py over a small source tree."""
+"""The pass of scripts/generate/make_verl_reads.py over a small source tree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))
+sys.path.append(str(Path(__file__).parents[2] / "scripts" / "generate"))
 from make_verl_reads import MAIN, Pass, Sources
 
 MAIN_PPO = """\

@@ -100,7 +100,7 @@ def test_the_places_of_stores_and_checks_hold_the_key_in_the_installed_release()
 
 
 def test_no_key_that_a_stock_run_read_is_said_to_be_unread() -> None:
-    """The list is scripts/trace_verl_reads.py's; there a check and a store count as reads."""
+    """The list is scripts/generate/trace_verl_reads.py's; there a check and a store count as reads."""
     places = dict(line.split() for line in FACTS.read_text().splitlines())
     labels = {key: found.label for key in places if (found := read_of(key, VERL))}
     assert len(labels) > 150

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import needs
 
-sys.path.append(str(needs.ROOT / "scripts"))
+sys.path.append(str(needs.ROOT / "scripts" / "site"))
 import make_web
 
 

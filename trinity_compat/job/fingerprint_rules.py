@@ -287,7 +287,7 @@ def is_whole(key: str) -> bool:
 
 _HEAD = """# Settings that void waiting answers
 
-Generated from `trinity_compat/job/fingerprint_rules.py` by `scripts/make_reference.py`.
+Generated from `trinity_compat/job/fingerprint_rules.py` by `scripts/site/make_reference.py`.
 
 For each setting the part of a run's fingerprint to which it belongs, or "no" where an edit voids nothing
 ([how a run uses this](../durability.md#what-voids-waiting-answers)). A test changes every key of veRL's

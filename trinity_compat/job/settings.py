@@ -288,7 +288,7 @@ def page() -> str:
     lines = [
         "# Settings of a run",
         "",
-        "Written by `scripts/make_reference.py` from `trinity_compat/job/settings.py`.",
+        "Written by `scripts/site/make_reference.py` from `trinity_compat/job/settings.py`.",
         "",
         "These settings are neither veRL's nor Trinity's. Write them in the section",
         "`trainer.trainer_config.trinity_compat` of a YAML, or as `--set trinity_compat.NAME=VALUE`. *Voids*",

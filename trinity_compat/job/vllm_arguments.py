@@ -1,10 +1,10 @@
 """vLLM's engine arguments by release, and what a release makes of the arguments of an older one.
 
 Data: ``translators/vllm/arguments.json`` says from which release to which vLLM takes an argument, and which
-are switches (scripts/make_vllm_arguments.py); ``upgrade.jsonl`` has a row for each that is gone: its ``new``
-name (dotted for a field of a section), null where it says nothing any more. With ``values`` only the values
-listed there (as JSON text) are carried, null being nothing; others, and rows without a new name and without
-values to drop, are refused with what to ``write``.
+are switches (scripts/generate/make_vllm_arguments.py); ``upgrade.jsonl`` has a row for each that is gone:
+its ``new`` name (dotted for a field of a section), null where it says nothing any more. With ``values``
+only the values listed there (as JSON text) are carried, null being nothing; others, and rows without a new
+name and without values to drop, are refused with what to ``write``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Names under which the pinned veRL registers estimators, policy losses and reward managers.
 
-``translators/verl/names.json``, written by ``scripts/make_verl_names.py``. Code of the user's may register
-more, so a name that is not here is refused only where it is one of these misspelt.
+``translators/verl/names.json``, written by ``scripts/generate/make_verl_names.py``. Code of the user's may
+register more, so a name that is not here is refused only where it is one of these misspelt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data on what stock veRL does with each key, which scripts/make_verl_reads.py writes.
+"""Data on what stock veRL does with each key, which scripts/generate/make_verl_reads.py writes.
 
 ``translators/verl/reads/RELEASE.json`` has each key's label and up to three places in veRL's code;
 ``by_hand.json`` beside it corrects and confirms. A key is ignored if no code reads it, if its value is only

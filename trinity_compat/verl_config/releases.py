@@ -39,7 +39,7 @@ class Tree:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Mapping[str, Any]]) -> Tree:
-        """The tree as scripts/make_verl_releases.py stores it."""
+        """The tree as scripts/generate/make_verl_releases.py stores it."""
         return cls(
             {
                 name: ConfigFile(

@@ -2,7 +2,7 @@
 //
 // It defines globalThis.trinityCompatParse(source: Uint8Array): string. The answer is JSON: {"tree": …}, in the form
 // that `shfmt --to-json -ln bash` of version 3.14 prints, or {"error": "LINE:COLUMN: MESSAGE"}, as that shfmt says it.
-// scripts/build_web_parser.sh builds it from Debian's source of mvdan/sh 3.6; later.go has what 3.14 does otherwise.
+// scripts/site/build_web_parser.sh builds it from Debian's source of mvdan/sh 3.6; later.go has what 3.14 does otherwise.
 package main
 
 import (

@@ -48,7 +48,7 @@ def stages(config: DictConfig, *, registers: bool = False, is_stock: bool = Fals
     yield "", lambda: _validated(config if is_stock else in_whole_rows(config))
     yield "actor_rollout_ref.rollout", lambda: omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     yield "actor_rollout_ref.model", lambda: _model(config, built)
-    # The last that needs no engine: scripts/stock_verl.py ends with it.
+    # The last that needs no engine: scripts/judge/stock_verl.py ends with it.
     yield "", lambda: _trainer(config, built)
     yield from _strategies(config, registers=registers)
     yield "critic" if need_critic(config) else "", lambda: _workers(built)

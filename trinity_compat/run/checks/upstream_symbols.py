@@ -1,8 +1,8 @@
 """Symbols of veRL and vLLM that this package uses, and those that an installed release lacks or changed.
 
 ``translators/upstream_symbols.json`` has one row a symbol: its signature in each tested release, and our
-files that use it (``scripts/make_upstream_symbols.py`` writes it). An installation is read as source and not
-imported: a comparison takes a second, and works where an import would fail.
+files that use it (``scripts/generate/make_upstream_symbols.py`` writes it). An installation is read as
+source and not imported: a comparison takes a second, and works where an import would fail.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def unproven(gpus: int, nodes: int) -> str:
     return f"not run on {gpus} GPUs{machines} yet: docs/gpu.md"
 
 
-ENDS_AT_UPDATE = "veRL ends at its first update"  # as scripts/start_corpus.py counts it
+ENDS_AT_UPDATE = "veRL ends at its first update"  # as scripts/judge/start_corpus.py counts it
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ SYNC_STEP = f"{V1}.{SEPARATE}.parameter_sync_step"
 _TRANSPORT = f"{ARR}.rollout.checkpoint_engine."  # to GPUs of the rollout's own; main_ppo has none
 _SECTIONS = (f"{ASYNC}.", f"{OWN}.", _TRANSPORT)
 _LENT, _CUSTOM = f"{SEPARATE}.hybrid_rollout.", "sampler.custom_sampler."
-NO_STEP = "veRL trains no step"  # as scripts/start_corpus.py counts it
+NO_STEP = "veRL trains no step"  # as scripts/judge/start_corpus.py counts it
 
 
 def as_main_ppo(view: LaunchView) -> tuple[LaunchView, tuple[KeyMove, ...]]:

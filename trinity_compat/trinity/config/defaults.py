@@ -1,7 +1,7 @@
 """The defaults of trinity-rft's fields and of its algorithms.
 
-Both are data, extracted from the real package (``scripts/extract_trinity_schema.py``,
-``scripts/extract_trinity_defaults.py``) and held against it by tests/upstream.
+Both are data, extracted from the real package (``scripts/generate/extract_trinity_schema.py``,
+``scripts/generate/extract_trinity_defaults.py``) and held against it by tests/upstream.
 """
 
 from __future__ import annotations

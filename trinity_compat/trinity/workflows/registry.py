@@ -113,7 +113,7 @@ class UpstreamNames:
 
 @cache
 def upstream_names() -> UpstreamNames:
-    """Return trinity-rft's names; scripts/make_workflow_names.py writes them."""
+    """Return trinity-rft's names; scripts/generate/make_workflow_names.py writes them."""
     return UpstreamNames(
         **json.loads(data_path("translators/workflows/names.json").read_text(encoding="utf-8"))
     )
