@@ -128,18 +128,6 @@ BROKEN = [
         "leave out",
     ),
     (
-        {f"{ACTOR}.ppo_micro_batch_size": 16, f"{ACTOR}.ppo_micro_batch_size_per_gpu": ...},
-        f"{ACTOR}.ppo_micro_batch_size=16",
-        f"over all GPUs, and veRL's workers ask for {ACTOR}.ppo_micro_batch_size_per_gpu",
-        f"write {ACTOR}.ppo_micro_batch_size_per_gpu=2",
-    ),
-    (
-        {f"{ROLLOUT}.log_prob_micro_batch_size": 4, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": ...},
-        f"{ROLLOUT}.log_prob_micro_batch_size=4",
-        "over all GPUs",
-        "log_prob_micro_batch_size_per_gpu=1",
-    ),
-    (
         GAE | {"critic.ppo_micro_batch_size": 4, "critic.ppo_micro_batch_size_per_gpu": ...},
         "critic.ppo_micro_batch_size=4",
         "should divide critic.ppo_mini_batch_size=32 and be 8 or more on 8 GPUs",
@@ -278,6 +266,22 @@ def test_the_rules_are_those_of_the_launch_s_release():
     assert of(over_all, verl_version="0.8.0") and not of(over_all, verl_version="0.7.0")
     (too_few, _), *_ = of(over_all | {f"{ACTOR}.ppo_micro_batch_size": 4}, verl_version="0.6.1")
     assert "be 8 or more" in too_few.message
+
+
+OVER_ALL = [(f"{ACTOR}.ppo_micro_batch_size", 16, 2), (f"{ROLLOUT}.log_prob_micro_batch_size", 4, 1)]
+
+
+@pytest.mark.parametrize(("key", "size", "each"), OVER_ALL)
+def test_a_size_that_older_releases_divide_is_an_error_where_the_release_is_known(key, size, each):
+    over_all = {key: size, f"{key}_per_gpu": ...}
+    ((open_, line),) = of(over_all)
+    ((told, _),) = of(over_all, verl_version="0.9.1")
+    ((too_new, _),) = of(over_all | {"trainer.v1.separate_async.parameter_sync_step": 1})
+    assert [found.rank for found in (open_, told, too_new)] == [Severity.DECIDE, *[Severity.ERROR] * 2]
+    assert (
+        line == f"{key}={size}" and f"over all GPUs, and veRL's workers ask for {key}_per_gpu" in told.message
+    )
+    assert told.hint == f"write {key}_per_gpu={each}"
 
 
 def test_a_fork_s_trainer_may_have_other_rules():

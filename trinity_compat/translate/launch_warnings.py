@@ -277,7 +277,10 @@ def _sizes(view: LaunchView) -> Iterator[Caution]:
 
 
 def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
-    """Check the launch by veRL's own rules. The trainer of a recipe, or of a fork, may have others."""
+    """Check the launch by veRL's own rules. The trainer of a recipe, or of a fork, may have others.
+
+    Sizes that older releases take are no error where the launch may be for one of these.
+    """
     if view.launch.taken_for != entrypoints.PPO:
         return
 
@@ -286,8 +289,10 @@ def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
         return view.origin.get(key) if key == size_rules.USE_V1 else view.value(key)
 
     sizes = SizesOfLaunch(value, view.is_set, view.written, _model_config(view), _visible_gpus(view))
-    rank = Severity.DECIDE if view.forked or view.launch.main else Severity.ERROR
+    own_trainer = view.forked or view.launch.main
     for found in size_rules.broken(sizes, view.origin.version.value):
+        older = found.until in view.origin.version.candidates
+        rank = Severity.DECIDE if own_trainer or older else Severity.ERROR
         where = next(filter(None, map(view.where, found.keys)), view.launch.where)
         yield Caution("TW029", found.message, where, found.hint, rank)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.releases import VERL, VERL_RELEASES
@@ -37,11 +37,16 @@ VLLMS_HEADS = "vLLM's verify_with_parallel_config"  # in every release
 
 @dataclass(frozen=True, slots=True)
 class BrokenRule:
-    """A rule that a launch breaks. ``keys``: the settings that it follows from, the nearest first."""
+    """A rule that a launch breaks.
+
+    ``keys``: the settings that it follows from, the nearest first. ``until``: the last release that takes
+    the sizes as they are; None where none does.
+    """
 
     keys: tuple[str, ...]
     message: str
     hint: str
+    until: str | None = None
 
 
 class _Unknown(Exception):
@@ -134,7 +139,7 @@ def broken(sizes: SizesOfLaunch, release: str) -> Iterator[BrokenRule]:
             for found in rule.find(sizes):
                 of = "" if rule.source == VLLMS_HEADS else f"verl {VERL}, "
                 message = f"{found.message} ({of}{rule.source})"
-                yield BrokenRule(found.keys, message, found.hint)
+                yield replace(found, message=message)
         except _Unknown:
             continue
 
@@ -291,8 +296,10 @@ def _size_of_a_gpu(of: SizesOfLaunch) -> Broken:
             each = max(1, of.size(size.all_gpus) // of.ranks(size.role))
             yield BrokenRule(
                 (size.all_gpus,),
-                f"{of.written(size.all_gpus)} is over all GPUs, and veRL's workers ask for {size.per_gpu}",
+                f"{of.written(size.all_gpus)} is over all GPUs, and veRL's workers ask for {size.per_gpu}"
+                " since 0.8.0",
                 f"write {size.per_gpu}={each}",
+                until="0.7.0",
             )
 
 
