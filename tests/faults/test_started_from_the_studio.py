@@ -26,7 +26,7 @@ trainer.total_training_steps=1000
 @pytest.fixture(autouse=True)
 def own_files(monkeypatch, tmp_path):
     """The studio's files of its user are the test's."""
-    for place in ("run_index.cache_folder", "start_drafts.cache_folder", "run_notes.data_folder"):
+    for place in ("run_index.cache_folder", "start_drafts.cache_folder"):
         monkeypatch.setattr(f"trinity_compat.studio.{place}", lambda: tmp_path / ".own")
 
 
