@@ -150,8 +150,9 @@ class Launch:
     file: str = field(default="", repr=False)  # of a main that is started by its path: where it is here
     # below which its files may be read (`common.readable_files`); empty: it is not read from a script
     roots: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    # YAML and Python files that an unread program wrote, or may have changed, before: path → the program
-    unread: Mapping[str, UnknownPiece] = field(default_factory=dict, repr=False)
+    # YAML and Python files, and folders with "/" at the end, that an unread program wrote before, or may have
+    # changed: path → the program (see `files.changed_by`)
+    unread: Mapping[str, UnknownPiece | None] = field(default_factory=dict, repr=False)
 
     @property
     def taken_for(self) -> str:

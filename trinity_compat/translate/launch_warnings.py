@@ -30,6 +30,7 @@ from trinity_compat.translate.sections.gpus import DP, PP, TP, N, own_gpus
 from trinity_compat.translate.sections.reward import FUNCTION
 from trinity_compat.translate.size_rules import SizesOfLaunch
 from trinity_compat.verl_config import FLAVOURS
+from trinity_compat.verl_config.config_folders import is_changed
 
 
 def launch_cautions(view: LaunchView) -> Iterator[Caution]:
@@ -347,7 +348,8 @@ def _reward_file(view: LaunchView) -> Iterator[Caution]:
         return
     file = Path(os.path.normpath(Path(view.launch.cwd).absolute() / from_home(named)))
     maybe_made = view.launch.created.intersection(map(str, (file, *file.parents)))
-    if not file.exists() and _is_seen(file.parent) and not maybe_made:
+    is_known = not maybe_made and not is_changed(file, view.launch.unread)
+    if not file.exists() and _is_seen(file.parent) and is_known:
         yield Caution(
             "TW025",
             f"{view.written(key)}: no such file in {file.parent}",

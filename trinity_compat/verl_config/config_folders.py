@@ -12,6 +12,7 @@ from pathlib import Path
 from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.readable_files import Roots, content, named_content, real_path
+from trinity_compat.launch.bash.files import changed_by
 from trinity_compat.launch.model import Launch, UnknownPiece
 from trinity_compat.verl_config.yaml_files import ConfigFile, parse_config_file
 
@@ -33,7 +34,7 @@ class ConfigFolder:
     defaults: bool = False
     shown: str = ""
     written: Mapping[str, str] = field(default_factory=dict, repr=False)
-    unread: Mapping[str, UnknownPiece] = field(default_factory=dict, repr=False)
+    unread: Mapping[str, UnknownPiece | None] = field(default_factory=dict, repr=False)
     _read: dict[str, ConfigFile | None] = field(default_factory=dict, repr=False)
 
     def find(self, name: str) -> ConfigFile | None:
@@ -65,9 +66,9 @@ class ConfigFolder:
         return replace(_parsed_text(text, shown), default=self.defaults)
 
 
-def refuse_changed(path: Path, unread: Mapping[str, UnknownPiece]) -> None:
+def refuse_changed(path: Path, unread: Mapping[str, UnknownPiece | None]) -> None:
     """Raise UserError for a file that a program wrote, or may have changed, before the launch."""
-    if (why := unread.get(_normal(path))) is not None:
+    if (why := changed_by(_normal(path), unread)) is not None:
         raise UserError(
             f"{path.name}: {why.expression} writes or changes it before the launch, so that what it holds"
             " cannot be known here",
@@ -75,6 +76,11 @@ def refuse_changed(path: Path, unread: Mapping[str, UnknownPiece]) -> None:
             hint="run that command first, and translate without its line; trinity-compat run reads the"
             " file when the launch begins",
         )
+
+
+def is_changed(path: Path, unread: Mapping[str, UnknownPiece | None]) -> bool:
+    """Return whether a program wrote a file, or may have changed it, before the launch."""
+    return changed_by(_normal(path), unread) is not None
 
 
 def is_written(folder: Path, written: Iterable[str]) -> bool:

@@ -18,6 +18,7 @@ from trinity_compat.verl_config.arguments import GivenOverride, HydraFlags, Laun
 from trinity_compat.verl_config.compose import Choices, CompositionError, defaults_list, merge_parts
 from trinity_compat.verl_config.config_folders import (
     ConfigFolder,
+    is_changed,
     is_written,
     readable_file,
     readable_folder,
@@ -225,8 +226,10 @@ def _folder(
     # The user's folder of that name; --config-path is relative to where the main's file is.
     beside_main = [_folder_of_main(launch, root) / spelled] if flag == "config_path" else []
     there = (path for path in (*beside_main, root / spelled) if readable_folder(path, root, *launch.roots))
-    unread = (path for path in launch.unread if not path.endswith(".py"))
-    made = is_written(root / spelled, [*launch.wrote, *unread])
+    unread = [path for path in launch.unread if not path.endswith(".py")]
+    made = is_written(root / spelled, [*launch.wrote, *unread]) or is_changed(
+        root / spelled / "_", launch.unread
+    )
     found = next(there, root / spelled if made else None)
     if _is_tree(spelled) and (found is None or is_tree(found, root)):
         if found is not None:

@@ -12,12 +12,18 @@ from trinity_compat.common.limits import KEYS
 from trinity_compat.common.nested import copied, nested, nodes, paired_leaves
 from trinity_compat.common.paths import from_home
 from trinity_compat.common.releases import VERL, VERL_RELEASES
+from trinity_compat.launch.bash.files import absolute
 from trinity_compat.launch.entrypoints import DAPO, PPO
 from trinity_compat.launch.model import Diagnostic, Launch
 from trinity_compat.verl_config.apply import AppliedOverrides, apply_overrides, lookup
 from trinity_compat.verl_config.arguments import GivenOverride, LaunchArguments, read_arguments
 from trinity_compat.verl_config.compose import Choices, CompositionError, compose, defaults_list, merge_parts
-from trinity_compat.verl_config.config_folders import ConfigFolder, refuse_changed, starts_out_of_reach
+from trinity_compat.verl_config.config_folders import (
+    ConfigFolder,
+    readable_file,
+    refuse_changed,
+    starts_out_of_reach,
+)
 from trinity_compat.verl_config.config_search import (
     SUPERVISED,
     SearchPath,
@@ -236,10 +242,7 @@ def compose_as(read: ReadLaunch, choice: VersionChoice, fork: Fork | None = None
         if not is_well_known(given.override.key)
     ]
     settings = settings_of(applied.tree, files, read.launch, notes, applied.origins)
-    folder = Path(read.launch.cwd).absolute()
-    for setting in settings.values() if read.launch.unread else ():
-        if setting.where is not None and isinstance(setting.value, str):
-            refuse_changed(folder / from_home(setting.value), read.launch.unread)
+    _refuse_changed_files(settings, read.launch)
     set_keys = _set_keys(settings, applied)
     others = [*_others(read.arguments, groups)]
     # Empty dictionaries merged into sections that have keys: they change nothing.
@@ -317,6 +320,16 @@ def _misplaced_note(given: GivenOverride, choice: VersionChoice) -> Diagnostic |
         f"field; write {right}="
     )
     return Diagnostic("TP215", message, given.where, "error")
+
+
+def _refuse_changed_files(settings: Mapping[str, Setting], launch: Launch) -> None:
+    """Raise UserError for a file that a program changed: one that it wrote by name, or that is here."""
+    for setting in settings.values() if launch.unread else ():
+        named = setting.value if setting.where is not None and isinstance(setting.value, str) else ""
+        path = Path(launch.cwd).absolute() / from_home(named)
+        is_read = named.endswith((".yaml", ".yml", ".py")) and "://" not in named
+        if is_read and (absolute("/", str(path)) in launch.unread or readable_file(path, *launch.roots)):
+            refuse_changed(path, launch.unread)
 
 
 def _set_keys(settings: Mapping[str, Setting], applied: AppliedOverrides) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def absolute(folder: str, path: str) -> str:
     return normal[1:] if normal.startswith("//") else normal  # which normpath keeps
 
 
+def changed_by(path: str, changed: Mapping[str, UnknownPiece | None]) -> UnknownPiece | None:
+    """Return the program that may have changed a file: its own entry's, or the nearest folder's (``/w/``)."""
+    ends = (at for at in range(len(path), 0, -1) if path[at - 1] == "/")
+    return next((changed[key] for key in (path, *(path[:end] for end in ends)) if key in changed), None)
+
+
 def spelled(path: Value) -> str:
     """Return a path as text, with ``$NAME`` or the expression in place of each unknown piece."""
     sources = [(open_source(bit), bit.text) for bit in path]
@@ -31,6 +38,7 @@ def spelled(path: Value) -> str:
 
 
 _WRITES = re.compile(r"""["'][wax]b?\+?["']|write|dump|rename|replace|copy|move""")  # in code
+_ADDRESS = re.compile(r"\w+://")
 _NAMED = re.compile(r"""(?<=["'])[\w./-]+\.\w+(?=["'])""")
 
 
@@ -43,8 +51,9 @@ class PathFacts:
     made_dirs: set[str] = field(default_factory=set)
     made_open: set[str] = field(default_factory=set)  # folders whose path isn't known, as `spelled` has them
     removed: dict[str, UnknownPiece] = field(default_factory=dict)  # and the command that removed it
-    # to programs that aren't read, which may write them: the path, and the program
-    handed: dict[str, UnknownPiece] = field(default_factory=dict)
+    # to programs that aren't read, which may write them: the path, or a folder with "/" at its end for all
+    # below it, and the program; None: what it holds is known again (see `changed_by`)
+    handed: dict[str, UnknownPiece | None] = field(default_factory=dict)
     read_bytes: int = 0
 
     def in_reach(self, path: str) -> bool:
@@ -68,7 +77,12 @@ class PathFacts:
             return "other"
         if "\0" in path or not self.in_reach(path):
             return None
-        return self._kind_on_disk(path)
+        return self._kind_on_disk(path) or (None if self._is_brought(path) else "")
+
+    def _is_brought(self, path: str) -> bool:
+        """Return whether a path lies in a folder that isn't here, and that a program brings."""
+        above = [f"{path}/"[:at] for at, char in enumerate(f"{path}/", 1) if char == "/"]
+        return any(self.handed.get(folder) and not self._kind_on_disk(folder) for folder in above)
 
     @staticmethod
     def _kind_on_disk(path: str) -> str:
@@ -104,12 +118,12 @@ class PathFacts:
         """
         if path == "/dev/null":
             return ()
-        if not as_it_is and (why := self.handed.get(path)) is not None:
+        if path in self.removed:
+            return None
+        if not as_it_is and (why := changed_by(path, self.handed)) is not None:
             return (TextPiece("", why.where, why),)
         if path in self.written:
             return self.written[path]
-        if path in self.removed:
-            return None
         try:
             data = readable_files.content(path, self.roots, limits.SCRIPT)
         except OSError:
@@ -124,10 +138,10 @@ class PathFacts:
         """Keep what the script writes to a file."""
         before: Value = ()
         if append:
-            before = self.written.get(path) or self.read(path) or ()
+            before = self.read(path) or ()
         self.written[path] = before + value
         self.removed.pop(path, None)
-        self.handed.pop(path, None)
+        self.handed[path] = None
         total = sum(len(bit.text) for kept in self.written.values() for bit in kept)
         if total > limits.OVERLAY or len(self.written) > 2000:
             raise BudgetExceeded("the script writes too much")
@@ -141,16 +155,16 @@ class PathFacts:
         """The program that wrote or may have changed a file whose text isn't known, else None."""
         written = self.written.get(path, ())
         unknown = (bit.source for bit in written if isinstance(bit.source, UnknownPiece))
-        return self.handed.get(path) or next(unknown, None)
+        return changed_by(path, self.handed) or next(unknown, None)
 
-    def unread(self, suffixes: tuple[str, ...]) -> dict[str, UnknownPiece]:
-        """The files of these kinds for which `unread_at` names a program, and those that the script removed.
+    def unread(self, suffixes: tuple[str, ...]) -> dict[str, UnknownPiece | None]:
+        """The files of these kinds and the folders that programs may have changed, and removed files.
 
         A program that isn't read has to make them again, or the launch finds none.
         """
-        named = (path for path in (*self.handed, *self.written) if path.endswith(suffixes))
+        named = (path for path in self.handed if path.endswith((*suffixes, "/")))
         found = {path: why for path, why in self.removed.items() if path.endswith(suffixes)}
-        return found | {path: why for path in named if (why := self.unread_at(path)) is not None}
+        return found | {path: self.unread_at(path) for path in named}
 
     def given_to_unread(self, folder: str, words: list[str], why: UnknownPiece) -> None:
         """Words of a program that isn't read, started in ``folder``: each may be a path that it writes.
@@ -158,36 +172,44 @@ class PathFacts:
         So may each name of a file in code that writes one, and in a folder that is named the last part of
         each: ``scp host:conf.yaml .``, and of an address (``wget URL``) that in ``folder``.
         """
-        if len(self.handed) < limits.FIELDS:
-            values = [word.rpartition("=")[2] for word in words]
-            values += [name for word in words if _WRITES.search(word) for name in _NAMED.findall(word)]
-            named = [absolute(folder, value) for value in values if value and not value.startswith("-")]
-            folders = [path for path in named if self.kind(path) == "dir"]
-            folders += [folder] if any("://" in value for value in values) else []
-            lasts = {path.rpartition("/")[2].rpartition(":")[2] for path in named if path not in folders}
-            named += [absolute(each, last) for each in folders for last in lasts]
-            self.handed.update(dict.fromkeys(named, why))
+        values = [word if _ADDRESS.match(word) else word.rpartition("=")[2] for word in words]
+        values += [name for word in words if _WRITES.search(word) for name in _NAMED.findall(word)]
+        named = [absolute(folder, value) for value in values if value and not value.startswith("-")]
+        folders = [path for path in named if self.kind(path) == "dir"]
+        folders += [folder] if any("://" in value for value in values) else []
+        lasts = {re.split("[/:]", path.partition("?")[0])[-1] for path in named if path not in folders}
+        for path in (*named, *(absolute(each, last) for each in folders for last in lasts)):
+            self.hand(path, why)
 
     def hand(self, path: str, why: UnknownPiece) -> None:
-        """A file whose text is not known from here on."""
+        """A file whose text is not known from here on; with ``/`` at its end, a folder of such files."""
+        below = [path]
+        if path.endswith("/"):
+            below += [known for known in (*self.handed, *self.removed) if known.startswith(path)]
+        for known in below:
+            self.handed.pop(known, None)
+            self.removed.pop(known, None)
         if len(self.handed) < limits.FIELDS:
             self.handed[path] = why
 
-    def given_below(self, folder: str, suffixes: tuple[str, ...], why: UnknownPiece) -> None:
-        """A program that isn't read gets files below ``folder`` that nobody named: ``find -exec sed -i``."""
+    def below(self, folder: str) -> Iterator[str]:
+        """The files in a folder and in those below it."""
         folders = [folder]
         for each in folders:
             paths = [absolute(each, name) for name in self.children(each)]
-            folders += [path for path in paths if self.kind(path) == "dir"][: limits.FIELDS - len(folders)]
-            self.handed.update(dict.fromkeys((path for path in paths if path.endswith(suffixes)), why))
+            inner = [path for path in paths if self.kind(path) == "dir"]
+            folders += inner[: limits.FIELDS - len(folders)]
+            yield from (path for path in paths if path not in inner)
 
     def maybe_made(self) -> set[str]:
         """The files and folders that are not on the disk now and may be there at this place of the script."""
-        return {*self.written, *self.made_dirs, *self.handed}
+        handed = (path for path, why in self.handed.items() if why is not None and not path.endswith("/"))
+        return {*self.written, *self.made_dirs, *handed}
 
     def remove(self, path: str, why: UnknownPiece) -> None:
         """``rm``: only in memory."""
         self.written.pop(path, None)
+        self.handed.pop(path, None)
         self.made_dirs.discard(path)
         self.removed[path] = why
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
+import re
 from collections.abc import Iterator
 
-from trinity_compat.launch.bash.files import spelled
+from trinity_compat.common import limits
+from trinity_compat.launch.bash.files import absolute, spelled
 from trinity_compat.launch.bash.options import ParsedOptions
 from trinity_compat.launch.bash.state import Shell
-from trinity_compat.launch.bash.traced_text import Value, doubt_in, text_of
+from trinity_compat.launch.bash.traced_text import (
+    EMPTY,
+    TextPiece,
+    Value,
+    doubt_in,
+    open_source,
+    shown,
+    text_of,
+)
 from trinity_compat.launch.model import UnknownPiece
 
 MADE = 2000  # folders
+COPIED = 1000  # files of one folder
+READ = (".yaml", ".yml", ".py", ".sh", ".env")  # those of a folder whose content a launch may depend on
 
 
 def _paths(sh: Shell, given: ParsedOptions) -> Iterator[str]:
@@ -41,45 +54,94 @@ def _make(path: str, folders: set[str]) -> None:
 
 
 def rm(sh: Shell, given: ParsedOptions) -> int:
-    """The files are gone."""
+    """The files are gone, and the folders with all that is in them."""
     for path in _paths(sh, given):
-        sh.files.remove(path, UnknownPiece(f"rm {path.rpartition('/')[2]}", sh.where))
+        _remove(sh, path, UnknownPiece(f"rm {path.rpartition('/')[2]}", sh.where))
     sh.files.made_open -= {spelled(operand).rstrip("/") for operand in given.operands}
     return 0
 
 
+def _remove(sh: Shell, path: str, why: UnknownPiece) -> None:
+    if sh.files.kind(path) == "dir":
+        sh.files.hand(f"{path}/", why)
+    sh.files.remove(path, why)
+
+
 def cp(sh: Shell, given: ParsedOptions) -> int:
-    """``cp file file``, ``cp files folder``."""
-    for source, target in _moves(sh, given):
-        if sh.files.kind(source) != "":
-            sh.files.write(target, _content(sh, source, "cp"), append=False)
+    """``cp file file``, ``cp files folder``, and folders with all that is in them."""
+    for source, path in _moves(sh, given):
+        _copy(sh, source, path, UnknownPiece(f"cp {shown(source)}", sh.where))
     return 0
 
 
 def mv(sh: Shell, given: ParsedOptions) -> int:
-    """``mv file file``, ``mv files folder``; a folder is not followed."""
-    for source, target in _moves(sh, given):
-        if sh.files.kind(source) in ("file", None):
-            sh.files.write(target, _content(sh, source, "mv"), append=False)
-            sh.files.remove(source, UnknownPiece(f"mv {source.rpartition('/')[2]}", sh.where))
+    """``mv file file``, ``mv files folder``, and folders with all that is in them."""
+    for source, path in _moves(sh, given):
+        at, why = sh.files_path(source), UnknownPiece(f"mv {shown(source)}", sh.where)
+        _copy(sh, source, path, why)
+        if not doubt_in([source]) and sh.files.kind(at):
+            _remove(sh, at, why)
     return 0
 
 
-def _moves(sh: Shell, given: ParsedOptions) -> Iterator[tuple[str, str]]:
-    """Each file and where it goes; none where a path isn't known."""
-    paths = list(_paths(sh, given))
-    if len(paths) < len(given.operands) or len(paths) < 2:
+def _moves(sh: Shell, given: ParsedOptions) -> Iterator[tuple[Value, str]]:
+    folder = [given.value("t")] if given.has("t") else []
+    *sources, target = given.operands + folder or [EMPTY]
+    yield from landings(sh, sources, target)
+
+
+def landings(sh: Shell, sources: list[Value], target: Value) -> Iterator[tuple[Value, str]]:
+    """Each source of a copy, and its path at ``target``; with ``/`` at the end: any below that folder.
+
+    None where it is not known where the target is.
+    """
+    if doubt_in([target]) or not text_of(target):
         return
-    *sources, target = paths
-    into = sh.files.kind(target) == "dir"
+    place = sh.files_path(target)
+    into = len(sources) > 1 or text_of(target).endswith("/") or sh.files.kind(place) == "dir"
     for source in sources:
-        yield source, posixpath.join(target, posixpath.basename(source)) if into else target
+        last = re.split("[/:]", settled(source).rstrip("/"))[-1]
+        if not into:
+            yield source, place
+        elif path := f"{place}/" if last in ("", ".", "..") else of_pattern(place, last):
+            yield source, path
 
 
-def _content(sh: Shell, source: str, program: str) -> Value:
-    """The text of the file; open where it can't be read."""
-    content = sh.files.read(source)
-    return (sh.unknown(f"{program} {source}", sh.where),) if content is None else content
+def settled(value: Value) -> str:
+    """The text of a path, as a pattern where a piece of it isn't known."""
+    return "".join("*" if open_source(bit) else bit.text for bit in value)
+
+
+def of_pattern(folder: str, name: str) -> str:
+    """The path of ``name`` in a folder; of a pattern the folder with ``/``, empty for unread kinds."""
+    if not re.search(r"[*?[]", name):
+        return absolute(folder, name)
+    suffix = posixpath.splitext(name)[1]
+    return f"{folder}/" if not suffix or suffix in READ or re.search(r"[*?[{]", suffix) else ""
+
+
+def _copy(sh: Shell, source: Value, path: str, why: UnknownPiece) -> None:
+    """A copy of a file, or of a folder; open where it can't be read, or is large."""
+    files, at, target = sh.files, sh.files_path(source), path.rstrip("/")
+    kind = None if doubt_in([source]) else files.kind(at)
+    below = [at] if kind == "file" and not path.endswith("/") else []
+    if kind == "dir":
+        found = [*itertools.islice(files.below(at), COPIED)]
+        sh.budget.step(len(found))
+        below = [each for each in found if each.endswith(READ)] if len(found) < COPIED else []
+        kind = None if len(found) == COPIED or sum(map(files.size, below)) > limits.SCRIPT else kind
+    if kind == "dir":
+        _make(target, files.made_dirs)
+    elif not below and kind != "":
+        files.hand(path, why)
+        files.hand(f"{target}/", why)
+    for each in below if kind else ():
+        content = files.read(each)
+        files.write(
+            target + each[len(at) :],
+            (TextPiece("", why.where, why),) if content is None else content,
+            append=False,
+        )
 
 
 def touch(sh: Shell, given: ParsedOptions) -> int:

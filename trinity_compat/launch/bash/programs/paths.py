@@ -87,7 +87,12 @@ def git(sh: Shell, given: ParsedOptions) -> int | None:
         return None
     if doubt_in([folder]) or doubt_in([sh.cwd]):
         return None
-    below = PurePosixPath(sh.files_path(folder))
+    top = repository(sh, sh.files_path(folder))
+    return None if top is None else sh.write_line(literal(top, sh.where))
+
+
+def repository(sh: Shell, folder: str) -> str | None:
+    """The folder itself or the next one above it that has a .git."""
+    below = PurePosixPath(folder)
     found = (at for at in (below, *below.parents) if sh.files.kind(str(at / ".git")) in ("dir", "file"))
-    top = next(found, None)
-    return None if top is None else sh.write_line(literal(str(top), sh.where))
+    return next(map(str, found), None)

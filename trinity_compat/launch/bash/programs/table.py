@@ -16,6 +16,7 @@ from trinity_compat.launch.bash.traced_text import Value, doubt_in
 
 STRICT = OptionSpec()  # operands only
 ANY = OptionSpec(lenient=True)
+COPY = OptionSpec(values="tS", long={"--target-directory": "t"}, lenient=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ PROGRAMS: dict[str, ProgramRow] = {
     "cat": ProgramRow(texts.cat),
     "chmod": ProgramRow(changes.nothing, ANY),
     "chown": ProgramRow(changes.nothing, ANY),
-    "cp": ProgramRow(changes.cp, ANY),
+    "cp": ProgramRow(changes.cp, COPY),
     "date": ProgramRow(
         facts.date,
         OptionSpec("u", "d", "I", {"--utc": "u", "--universal": "u", "--date": "d", "--iso-8601": "I"}),
@@ -49,7 +50,7 @@ PROGRAMS: dict[str, ProgramRow] = {
     "grep": ProgramRow(texts.grep, OptionSpec("EFGchiqsvx", "e"), settled=True),
     "id": ProgramRow(facts.identity, OptionSpec("un")),
     "mkdir": ProgramRow(changes.mkdir, OptionSpec(values="m", long={"--mode": "m"}, lenient=True)),
-    "mv": ProgramRow(changes.mv, ANY),
+    "mv": ProgramRow(changes.mv, COPY),
     "printenv": ProgramRow(facts.printenv),
     "readlink": ProgramRow(paths.readlink, OptionSpec("femnqsv")),
     "realpath": ProgramRow(paths.realpath, OptionSpec("emqLP", "R", long={"--relative-to": "R"})),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.bash.files import absolute
-from trinity_compat.launch.bash.programs import table
+from trinity_compat.launch.bash.programs import table, transfers
 from trinity_compat.launch.bash.shell import code, printing
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import (
@@ -36,9 +36,6 @@ READERS = {
     "cmp", "cut", "diff", "du", "egrep", "fgrep", "file", "grep", "head", "less", "ls", "md5sum", "more",
     "sha256sum", "stat", "tail", "wc", "jq", "column", "nl", "od", "shellcheck",
 }  # fmt: skip
-# They write their last word, on another host where it names one.
-COPIES = {"rsync", "scp"}
-OF_A_HOST = re.compile(r"[^/]+:")
 COMPARES = {"grep", "egrep", "fgrep"}  # taken to find nothing, as a comparison with an open value is
 
 
@@ -71,17 +68,17 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
         if status is not None:
             return status
         if name != "xargs":  # which may run another program
-            return _unknown(sh, texts)
+            return _unknown(sh, fields)
     if commands := unwrap.unwrap(sh, fields, prefix):
         return [_wrapped(sh, fields, each, (*wrapper, each.name)) for each in commands][-1]
     if shells.is_script(sh, texts[0]):
         return shells.run_file(_within(sh, wrapper), fields[0], fields[1:], prefix)
     _warn_of_missed(sh, fields, name)
     if name in ("find", "xargs") and unwrap.edits_in_place(unwrap.made_command(fields)):
-        sh.files.given_below(text_of(sh.cwd), (*YAML, ".py", ".env"), UnknownPiece(" ".join(texts), sh.where))
+        sh.files.hand(f"{text_of(sh.cwd)}/", UnknownPiece(" ".join(texts), sh.where))
     if sh.background and name not in unwrap.INERT:
         sh.log.note_background(sh.background)
-    return _unknown(sh, texts)
+    return _unknown(sh, fields)
 
 
 def _searches_for_npu(fields: list[Value]) -> bool:
@@ -243,22 +240,19 @@ def _launch(
     return 0
 
 
-def _unknown(sh: Shell, texts: list[str]) -> int:
+def _unknown(sh: Shell, fields: list[Value]) -> int:
+    texts = [text_of(field) for field in fields]
     if texts[0] in CHANGES_PATH:
         lose_path(sh)
     expression = " ".join(texts)[:200]
+    why = UnknownPiece(expression, sh.where)
+    paths, are_all = transfers.brought(sh, fields)
+    for path in filter(None, paths):
+        sh.files.hand(path, why)
     program = name_of(texts[0])
-    sends = program in COPIES and OF_A_HOST.match(texts[-1]) is not None
-    if not (sends or program in READERS or "compose" in " ".join(texts[:2])):
+    if not (are_all or program in READERS or "compose" in " ".join(texts[:2])):
         code_of_stdin = [text_of(sh.stdin or ())] if entrypoints.is_launcher(texts[0]) else []
-        words = [*texts[1:], *code_of_stdin]
-        why = UnknownPiece(expression, sh.where)
-        sh.files.given_to_unread(text_of(sh.cwd), words, why)
-        if program in COPIES:  # of folders: all that is in them
-            target = absolute(text_of(sh.cwd), texts[-1])
-            for source in texts[1:-1]:
-                last = source.rpartition("/")[2].rpartition(":")[2]
-                sh.files.given_below(absolute(target, last), (*YAML, ".py"), why)
+        sh.files.given_to_unread(text_of(sh.cwd), [*texts[1:], *code_of_stdin], why)
     sh.write((sh.unknown(expression, sh.where),))
     sh.doubt = UnknownPiece(sh.capturing or expression, sh.where)
     return int(texts[0] in COMPARES)

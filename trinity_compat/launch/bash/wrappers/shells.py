@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from trinity_compat.common import readable_files
-from trinity_compat.launch.bash.files import absolute
+from trinity_compat.launch.bash.files import absolute, changed_by
 from trinity_compat.launch.bash.options import OptionSpec
 from trinity_compat.launch.bash.shell import code
 from trinity_compat.launch.bash.state import OPTION_LETTERS, Shell
@@ -108,7 +108,7 @@ def script_content(sh: Shell, name: Value) -> Value | None:
         sh.warn("TP106", f"{named}: {message}")
     elif content is None:
         sh.warn("TP106", f"{named}: {_why_unread(sh, path)}")
-    elif (changed := sh.files.handed.get(path)) is not None:
+    elif (changed := changed_by(path, sh.files.handed)) is not None:
         message = f"{named}: {changed.expression} may have changed it before; it is read as it is now"
         sh.warn("TP106", message)
     elif doubt_in([content]) and not text_of(content).strip():
