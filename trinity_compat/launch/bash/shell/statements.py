@@ -7,7 +7,7 @@ is taken and noted (TP101); the rules are in docs/parse.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from trinity_compat.common import limits
 from trinity_compat.launch import entrypoints
@@ -109,12 +109,10 @@ def _run_command(sh: Shell, statement: Node) -> int:
         return 0
     if command["Type"] in STEPS:
         code.open_by_trap(sh, "DEBUG", UnknownPiece("trap … DEBUG", sh.where))
-    return HANDLERS.get(command["Type"], _unsupported)(sh, command)
-
-
-def _unsupported(sh: Shell, node: Node) -> int:
-    sh.warn("TP109", f"{node['Type']} is not read", sh.unit.where(node))
-    return 0
+    if command["Type"] not in HANDLERS:
+        sh.warn("TP109", f"{command['Type']} is not read", sh.unit.where(command))
+        return 0
+    return HANDLERS[command["Type"]](sh, command)
 
 
 def _binary(sh: Shell, node: Node) -> int:
@@ -202,24 +200,30 @@ def _is_effect(sh: Shell, statement: Node) -> bool:
     return entrypoints.may_start_training(sh.unit.text(command))
 
 
+def _calls(statements: list[Node]) -> Iterator[Node]:
+    """The simple commands that run in any case: those of blocks, and of both sides of ``&&``."""
+    for command in (statement.get("Cmd") or {} for statement in statements):
+        if command.get("Type") == "Block":
+            yield from _calls(command.get("Stmts") or [])
+        elif command.get("Type") == "BinaryCmd" and command["Op"] == "&&":
+            yield from _calls([command["X"], command["Y"]])
+        elif command.get("Type") == "CallExpr" and command.get("Args"):
+            yield command
+
+
 def leaves(sh: Shell, statements: list[Node], depth: int = 0) -> bool:
     """Return whether statements end the script for certain (``exit``, or a function that does)."""
-    return any(_leaves(sh, statement.get("Cmd") or {}, depth) for statement in statements)
+    for name in map(_name_of, _calls(statements)) if depth <= 3 else ():
+        function = sh.functions.get(name)
+        if name in ("exit", "return") or (name in ("break", "continue") and sh.loops):
+            return True
+        if function is not None and leaves(sh, [function.body], depth + 1):
+            return True
+    return False
 
 
-def _leaves(sh: Shell, command: Node, depth: int) -> bool:
-    kind = command.get("Type")
-    if kind == "Block":
-        return leaves(sh, command.get("Stmts") or [], depth)
-    if kind == "BinaryCmd" and command["Op"] == "&&":
-        return leaves(sh, [command["X"], command["Y"]], depth)
-    if kind != "CallExpr" or not command.get("Args") or depth > 3:
-        return False
-    name = _name_of(command)
-    if name in ("exit", "return") or (name in ("break", "continue") and sh.loops):
-        return True
-    function = sh.functions.get(name)
-    return function is not None and _leaves(sh, function.body.get("Cmd") or {}, depth + 1)
+def _words_of(command: Node) -> list[str]:
+    return [(arg.get("Parts") or [{}])[0].get("Value", "") for arg in command["Args"]]
 
 
 def _ends_loop(statements: list[Node]) -> bool:
@@ -227,26 +231,20 @@ def _ends_loop(statements: list[Node]) -> bool:
 
     By ``break``, or by ``return`` without a failure.
     """
-    return any(_is_done(statement.get("Cmd") or {}) for statement in statements)
+    calls = map(_words_of, _calls(statements))
+    return any(words[0] == "break" or words in (["return"], ["return", "0"]) for words in calls)
 
 
 def _ends_overdue(sh: Shell, statements: list[Node]) -> bool:
     """Return whether statements leave the loop that is overdue, from however many loops inside it."""
-    return bool(sh.overdue) and any(_is_way_out(sh, statement.get("Cmd") or {}) for statement in statements)
-
-
-def _is_way_out(sh: Shell, command: Node) -> bool:
-    if command.get("Type") == "Block":
-        return _ends_overdue(sh, command.get("Stmts") or [])
-    if command.get("Type") == "BinaryCmd" and command["Op"] == "&&":
-        return _ends_overdue(sh, [command["X"], command["Y"]])
-    if command.get("Type") != "CallExpr":
-        return False
-    match [(arg.get("Parts") or [{}])[0].get("Value", "") for arg in command.get("Args") or []]:
-        case ["break", *levels]:
-            return int(levels[0] if levels and levels[0].isdecimal() else 1) > sh.loops - sh.overdue
-        case ["exit" | "return"] | ["exit" | "return", "0"]:
-            return True
+    for words in map(_words_of, _calls(statements)) if sh.overdue else ():
+        match words:
+            case ["break", *levels]:
+                count = int(levels[0] if levels and levels[0].isdecimal() else 1)
+                if count > sh.loops - sh.overdue:
+                    return True
+            case ["exit" | "return"] | ["exit" | "return", "0"]:
+                return True
     return False
 
 
@@ -255,17 +253,6 @@ def _note_overdue(sh: Shell, condition: Node) -> None:
     message = f"assumed: what the loop waits for comes; of {PATIENCE} rounds none ends it here"
     sh.warn("TP114", f"{message} ({awaited})", sh.unit.where(condition))
     sh.doubt = None
-
-
-def _is_done(command: Node) -> bool:
-    if command.get("Type") == "Block":
-        return _ends_loop(command.get("Stmts") or [])
-    if command.get("Type") == "BinaryCmd" and command["Op"] == "&&":
-        return _ends_loop([command["X"], command["Y"]])
-    if command.get("Type") != "CallExpr":
-        return False
-    words = [(arg.get("Parts") or [{}])[0].get("Value", "") for arg in command.get("Args") or []]
-    return words[:1] == ["break"] or words in (["return"], ["return", "0"])
 
 
 def _turned(sh: Shell, node: Node) -> bool:
@@ -396,14 +383,11 @@ def _while(sh: Shell, node: Node) -> int:
             sh.doubt = None
         return going
 
-    waits = _never_ends(sh, node.get("Cond") or [], until)
-    return _loop(sh, more, node.get("Do") or [], endless=True, waits=waits)
-
-
-def _never_ends(sh: Shell, condition: list[Node], until: bool) -> bool:
-    """Return whether a loop's condition is written out as one that never changes: ``while true``."""
+    # whether the condition is written out as one that never changes
+    condition = node.get("Cond") or []
     text = sh.unit.text(condition[0]).strip(" ;\n") if len(condition) == 1 else ""
-    return text == "false" if until else bool(ALWAYS.fullmatch(text))
+    waits = text == "false" if until else bool(ALWAYS.fullmatch(text))
+    return _loop(sh, more, node.get("Do") or [], endless=True, waits=waits)
 
 
 def _loop(
@@ -451,7 +435,10 @@ def _for(sh: Shell, node: Node) -> int:
     else:
         items = list(sh.positional)
         sh.note_arguments(items)
-    _note_open_list(sh, items)
+    # an item may stand for any number of rounds: `for i in $(seq 3)`
+    sh.doubt = conditions.doubt_in(item for item in items if not text_of(item))
+    _note_guess(sh, "the loop is read as one round")
+    sh.doubt = None
     name = loop["Name"]["Value"]
     remaining = iter(items)
 
@@ -462,13 +449,6 @@ def _for(sh: Shell, node: Node) -> int:
         return item is not None
 
     return _loop(sh, more, node.get("Do") or [], endless=False)
-
-
-def _note_open_list(sh: Shell, items: list[Value]) -> None:
-    """Say that an item may stand for any number of rounds: ``for i in $(seq 3)``."""
-    sh.doubt = conditions.doubt_in(item for item in items if not text_of(item))
-    _note_guess(sh, "the loop is read as one round")
-    sh.doubt = None
 
 
 def _c_style(sh: Shell, node: Node, loop: Node) -> int:
@@ -507,7 +487,9 @@ def _case(sh: Shell, node: Node) -> int:
     known, sh.doubt = sh.doubt is None, None
     status, falls = 0, False
     for item in node.get("Items") or []:
-        matches = falls or _case_matches(sh, item, subject)
+        matches = falls or any(
+            conditions.fits(sh, sh.unit, pattern, text_of(subject)) for pattern in item["Patterns"]
+        )
         if known and sh.doubt is not None:
             _note_guess(sh, f"{text_of(subject)!r} is taken {'to fit' if matches else 'not to fit'}")
         sh.doubt = None
@@ -517,14 +499,6 @@ def _case(sh: Shell, node: Node) -> int:
                 break
             falls = item["Op"] == ";&"
     return status
-
-
-def _case_matches(sh: Shell, item: Node, subject: Value) -> bool:
-    return any(conditions.fits(sh, sh.unit, pattern, text_of(subject)) for pattern in item["Patterns"])
-
-
-def _block(sh: Shell, node: Node) -> int:
-    return run_list(sh, node.get("Stmts") or [])
 
 
 def _subshell(sh: Shell, node: Node) -> int:
@@ -558,10 +532,6 @@ def _let(sh: Shell, node: Node) -> int:
     return status
 
 
-def _time(sh: Shell, node: Node) -> int:
-    return run_statement(sh, node["Stmt"]) if node.get("Stmt") else 0
-
-
 def _coproc(sh: Shell, node: Node) -> int:
     shell = sh.copy()
     shell.stdout = None
@@ -569,24 +539,20 @@ def _coproc(sh: Shell, node: Node) -> int:
     return 0
 
 
-def _test_clause(sh: Shell, node: Node) -> int:
-    return conditions.run_clause(sh, sh.unit, node)
-
-
 HANDLERS: dict[str, Callable[[Shell, Node], int]] = {
-    "CallExpr": lambda sh, node: simple_command.run(sh, node),
-    "DeclClause": lambda sh, node: assignments.declare(sh, node),
+    "CallExpr": simple_command.run,
+    "DeclClause": assignments.declare,
     "BinaryCmd": _binary,
     "IfClause": _if,
     "WhileClause": _while,
     "ForClause": _for,
     "CaseClause": _case,
-    "Block": _block,
+    "Block": lambda sh, node: run_list(sh, node.get("Stmts") or []),
     "Subshell": _subshell,
     "FuncDecl": _function,
     "ArithmCmd": _arithmetic,
     "LetClause": _let,
-    "TimeClause": _time,
+    "TimeClause": lambda sh, node: run_statement(sh, node["Stmt"]) if node.get("Stmt") else 0,
     "CoprocClause": _coproc,
-    "TestClause": _test_clause,
+    "TestClause": lambda sh, node: conditions.run_clause(sh, sh.unit, node),
 }
