@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable
 
 from trinity_compat.launch.bash.options import ParsedOptions
 from trinity_compat.launch.bash.programs import clock
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import literal, text_of
+from trinity_compat.launch.bash.words.arithmetic import COMPUTE
 
 _LONGEST_EXPR = 99  # words
 _EXPR_WORDS = {"(", ")", "+", "index", "length", "match", "substr"}  # no text where one begins
@@ -65,7 +64,7 @@ def expr(sh: Shell, given: ParsedOptions) -> int | None:
     numbers, operators = texts[::2], texts[1::2]
     if len(numbers) != len(operators) + 1 or not operators or len(texts) > _LONGEST_EXPR:
         return None
-    if not all(re.fullmatch(r"-?\d{1,18}", text) for text in numbers) or {*operators} - {*_OPERATIONS}:
+    if not all(re.fullmatch(r"-?\d{1,18}", text) for text in numbers) or {*operators} - {*"+-*/%"}:
         return None
     try:
         result = _calculated([int(number) for number in numbers], operators)
@@ -85,24 +84,11 @@ def _calculated(numbers: list[int], operators: list[str]) -> int:
             terms.append(number)
             signs.append(sign)
         else:
-            terms[-1] = _OPERATIONS[sign](terms[-1], number)
+            terms[-1] = COMPUTE[sign](terms[-1], number)
     result = terms[0]
     for sign, number in zip(signs, terms[1:], strict=True):
-        result = _OPERATIONS[sign](result, number)
+        result = COMPUTE[sign](result, number)
     return result
-
-
-def _quotient(a: int, b: int) -> int:
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-_OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": _quotient,
-    "%": lambda a, b: a - b * _quotient(a, b),
-}
 
 
 def printenv(sh: Shell, given: ParsedOptions) -> int | None:

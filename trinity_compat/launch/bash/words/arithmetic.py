@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -280,38 +281,27 @@ class _Parser:
         return value
 
     def _apply(self, op: str, left: int, right: int) -> int:
-        if op in ("/", "%"):
-            return self._divide(op, left, right)
+        if op in ("/", "%") and right == 0:
+            if self.silent:
+                return 0
+            raise BadArithmetic("division by 0")
         if op in COMPARE:
             return int(COMPARE[op](left, right))
         return wrap(COMPUTE[op](left, right))
 
-    def _divide(self, op: str, left: int, right: int) -> int:
-        if right == 0:
-            if self.silent:
-                return 0
-            raise BadArithmetic("division by 0")
-        quotient = abs(left) // abs(right)
-        if (left < 0) != (right < 0):
-            quotient = -quotient
-        return wrap(quotient if op == "/" else left - quotient * right)
+
+def _quotient(a: int, b: int) -> int:
+    """Division as in C, towards zero."""
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge,
+}  # fmt: skip
 COMPUTE: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "<<": lambda a, b: a << (b & 63),
-    ">>": lambda a, b: a >> (b & 63),
-    "&": lambda a, b: a & b,
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-}
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _quotient,
+    "%": lambda a, b: a - b * _quotient(a, b),
+    "<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63),
+    "&": operator.and_, "|": operator.or_, "^": operator.xor,
+}  # fmt: skip
