@@ -1,6 +1,5 @@
 """Reading launches statically: shell scripts, texts and argument vectors become `Reading`s."""
 
-from trinity_compat.launch.merge_diagnostics import merged
 from trinity_compat.launch.model import (
     Diagnostic,
     EnvRef,
@@ -10,6 +9,7 @@ from trinity_compat.launch.model import (
     UnknownPiece,
     Word,
     WordPart,
+    merged,
 )
 from trinity_compat.launch.reading import (
     read_argv,

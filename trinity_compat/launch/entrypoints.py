@@ -160,7 +160,8 @@ def stand_in(module: str, arguments: Sequence[str]) -> str:
     """Return the translated main that another is taken for because it takes veRL's keys, or empty."""
     if not may_stand_in(module) or not has_verl_keys(arguments):
         return ""
-    if main := _spelled(module) or _asynchronous(arguments):
+    asynchronous = (main for main, key in _ASYNC_KEYS.items() if any(map(key.match, arguments)))
+    if main := _spelled(module) or next(asynchronous, ""):
         return main
     dapo = module.rpartition(".")[2] == "main_dapo" or any(map(_DAPO_KEY.match, arguments))
     return DAPO if dapo else PPO
@@ -175,10 +176,6 @@ def may_stand_in(module: str) -> bool:
     last = module.rpartition(".")[2]
     other = is_translated(module) or module == _EASY_R1 or any(part in module for part in _OTHERS)
     return not other and not _NOT_TRAINING.fullmatch(last) and not _READS_KEYS.fullmatch(last)
-
-
-def _asynchronous(arguments: Sequence[str]) -> str:
-    return next((main for main, key in _ASYNC_KEYS.items() if any(map(key.match, arguments))), "")
 
 
 def has_verl_keys(arguments: Sequence[str]) -> bool:

@@ -198,14 +198,10 @@ def read_argv(
             "no command line is given", hint="--argv -- python3 -m verl.trainer.main_ppo key=value …"
         )
     shell = _shell("argv", None, env or {}, (), mains=mains)
-    fields: list[Value] = [_argument(word, index) for index, word in enumerate(argv)]
+    fields: list[Value] = [(TextPiece(word, Where("argv", index)),) for index, word in enumerate(argv)]
     with _bounded(shell):
         external.run(shell, fields, {})
     return _reading("argv", shell)
-
-
-def _argument(word: str, index: int) -> Value:
-    return (TextPiece(word, Where("argv", index)),)
 
 
 def _shell(

@@ -36,7 +36,7 @@ def masked(tree: Node, text: bytes) -> bytes | None:
     out = bytearray(text)
     for default in _defaults(tree, quoted=False, heredoc=False):
         for part in default.word.get("Parts") or []:
-            if _is_plain_text(part, default.heredoc):
+            if part["Type"] == "SglQuoted" and (default.heredoc or not part.get("Dollar")):
                 _mask(out, text, part)
     return bytes(out) if out != text else None
 
@@ -44,10 +44,6 @@ def masked(tree: Node, text: bytes) -> bytes | None:
 def unmasked(text: str) -> str:
     """A literal of the tree as it was written."""
     return text.translate(MASKED)
-
-
-def _is_plain_text(part: Node, heredoc: bool) -> bool:
-    return part["Type"] == "SglQuoted" and (heredoc or not part.get("Dollar"))
 
 
 def _defaults(node: object, *, quoted: bool, heredoc: bool) -> Iterator[_Default]:

@@ -78,34 +78,28 @@ def _options_of(found: Iterator[tuple[str, str, Where]]) -> _Options:
     }
 
 
+# Variables that hold an option as it is given; those of _COUNTS only where it is a number.
+_COUNTS = {
+    "SLURM_NTASKS": "ntasks", "SLURM_NPROCS": "ntasks", "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+    "SLURM_CPUS_PER_TASK": "cpus-per-task",
+}  # fmt: skip
+_GIVEN = {
+    "SLURM_GPUS_PER_NODE": "gpus-per-node", "SLURM_GPUS": "gpus", "SLURM_JOB_NAME": "job-name",
+    "SLURM_JOB_PARTITION": "partition",
+}  # fmt: skip
+
+
 def _variables(options: _Options) -> dict[str, SlurmVariable]:
-    settings = dict(_counts(options))
-    for variable, option in (
-        ("SLURM_GPUS_PER_NODE", "gpus-per-node"),
-        ("SLURM_GPUS", "gpus"),
-        ("SLURM_JOB_NAME", "job-name"),
-        ("SLURM_JOB_PARTITION", "partition"),
-    ):
-        if option in options:
-            settings[variable] = SlurmVariable(*options[option])
-    return settings
-
-
-def _counts(options: _Options) -> Iterator[tuple[str, SlurmVariable]]:
     nodes = _nodes(options)
-    if nodes is not None:
-        yield from (("SLURM_NNODES", nodes), ("SLURM_JOB_NUM_NODES", nodes))
-    for variable, option in (
-        ("SLURM_NTASKS", "ntasks"),
-        ("SLURM_NPROCS", "ntasks"),
-        ("SLURM_NTASKS_PER_NODE", "ntasks-per-node"),
-        ("SLURM_CPUS_PER_TASK", "cpus-per-task"),
-    ):
+    settings: dict[str, SlurmVariable | None] = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes}
+    for name, option in _COUNTS.items():
         if option in options and options[option][0].isdigit():
-            yield variable, SlurmVariable(*options[option])
-    gpus = _gpus(options, nodes)
-    if gpus is not None:
-        yield "SLURM_GPUS_ON_NODE", gpus
+            settings[name] = SlurmVariable(*options[option])
+    settings["SLURM_GPUS_ON_NODE"] = _gpus(options, nodes)
+    settings |= {
+        name: SlurmVariable(*options[option]) for name, option in _GIVEN.items() if option in options
+    }
+    return {name: setting for name, setting in settings.items() if setting is not None}
 
 
 def _nodes(options: _Options) -> SlurmVariable | None:

@@ -205,13 +205,11 @@ def _with_variables(value: Value, env: dict[str, str]) -> Value:
 
     ``$$(NAME)`` is ``$(NAME)`` (Kubernetes' documentation, "Define a Command and Arguments for a Container").
     """
-    return tuple(
-        replace(bit, text=_REFERENCE.sub(lambda found: _filled(found, env), bit.text)) for bit in value
-    )
 
+    def filled(found: re.Match[str]) -> str:
+        return "$" if found[0] == "$$" else env.get(found[1], found[0])
 
-def _filled(found: re.Match[str], env: dict[str, str]) -> str:
-    return "$" if found[0] == "$$" else env.get(found[1], found[0])
+    return tuple(replace(bit, text=_REFERENCE.sub(filled, bit.text)) for bit in value)
 
 
 def _code(node: Node | None, name: str, env: Mapping[str, Value]) -> Iterator[SourceCommand]:

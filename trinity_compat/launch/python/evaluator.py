@@ -209,16 +209,10 @@ class Evaluator:
 
     # Each kind of expression. All raise NotKnown for a value that is not computed.
 
-    def _constant(self, node: ast.Constant) -> Item:
-        return item_of(node.value, self.where(node))
-
     def _name(self, node: ast.Name) -> Item:
         if node.id not in self.names:
             raise NotKnown
         return self.names[node.id]
-
-    def _joined(self, node: ast.JoinedStr) -> Item:
-        return Text(tuple(bit for part in node.values for bit in self.text(part)))
 
     def _formatted(self, node: ast.FormattedValue) -> Item:
         if node.format_spec is None and node.conversion in (-1, ord("s")):
@@ -328,9 +322,6 @@ class Evaluator:
             raise NotKnown
         left, right = self.plain(node.left), self.plain(node.comparators[0])
         return Known(bool(guarded(_COMPARE[type(node.ops[0])], left, right)), self.where(node))
-
-    def _conditional(self, node: ast.IfExp) -> Item:
-        return self.item(node.body if self.plain(node.test) else node.orelse)
 
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp) -> Item:
         """``[… for x in known list if known condition]``."""
@@ -475,27 +466,12 @@ def _place(item: Item, where: Where) -> Where:
 # Functions that are called by these names.
 
 
-def _str(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
-    return (
-        Text(ev.text_of_item(given[0], node.args[0], ev.where(node))) if given else Known("", ev.where(node))
-    )
-
-
-def _length(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
-    return Known(len(ev.members(node.args[0])), ev.where(node))
-
-
 def _is_instance(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
     value, kinds = plain(given[0]), node.args[1]
     names = [ev.dotted(kind) for kind in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])]
     if not all(name in _TYPES for name in names):
         raise NotKnown
     return Known(isinstance(value, tuple(_TYPES[name] for name in names)), ev.where(node))
-
-
-def _variable(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
-    default = node.args[1] if len(given) > 1 else ast.Constant("")
-    return ev._entry(ev.names[ENVIRON], node.args[0], default, node)
 
 
 def _path(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
@@ -513,19 +489,27 @@ def _change_folder(ev: Evaluator, node: ast.Call, given: list[Item]) -> Item:
 
 
 _FUNCTIONS: dict[str, Callable[[Evaluator, ast.Call, list[Item]], Item]] = {
-    "str": _str, "len": _length, "isinstance": _is_instance,
-    "os.getenv": _variable, "os.chdir": _change_folder,
+    "str": lambda ev, node, given: (
+        Text(ev.text_of_item(given[0], node.args[0], ev.where(node))) if given else Known("", ev.where(node))
+    ),
+    "len": lambda ev, node, given: Known(len(ev.members(node.args[0])), ev.where(node)),
+    "isinstance": _is_instance,
+    "os.getenv": lambda ev, node, given: ev._entry(
+        ev.names[ENVIRON], node.args[0], node.args[1] if len(given) > 1 else ast.Constant(""), node
+    ),
+    "os.chdir": _change_folder,
     "pathlib.Path": _path, "Path": _path, "os.path.join": _path,
     "argparse.ArgumentParser": lambda ev, node, given: Parser(),
 }  # fmt: skip
 
 # Any: each takes the nodes of its own type.
 _READERS: dict[type[ast.expr], Callable[[Evaluator, Any], Item]] = {
-    ast.Constant: Evaluator._constant, ast.Name: Evaluator._name, ast.JoinedStr: Evaluator._joined,
+    ast.Constant: lambda ev, node: item_of(node.value, ev.where(node)), ast.Name: Evaluator._name,
+    ast.JoinedStr: lambda ev, node: Text(tuple(bit for part in node.values for bit in ev.text(part))),
     ast.FormattedValue: Evaluator._formatted, ast.List: Evaluator._sequence, ast.Tuple: Evaluator._sequence,
     ast.Dict: Evaluator._dict, ast.Attribute: Evaluator._attribute, ast.Subscript: Evaluator._subscript,
     ast.BinOp: Evaluator._binary, ast.UnaryOp: Evaluator._unary, ast.Compare: Evaluator._compare,
-    ast.IfExp: Evaluator._conditional,
+    ast.IfExp: lambda ev, node: ev.item(node.body if ev.plain(node.test) else node.orelse),
     ast.ListComp: Evaluator._comprehension, ast.GeneratorExp: Evaluator._comprehension,
     ast.Call: Evaluator._call,
 }  # fmt: skip

@@ -44,10 +44,6 @@ def _nothing(sh: Shell, args: Args) -> int:
     return 0
 
 
-def _texts(args: Args) -> list[str]:
-    return [text_of(arg) for arg in args]
-
-
 def _exit(sh: Shell, args: Args) -> int:
     sh.ended_at = sh.where
     raise Exit(_status(sh, args))
@@ -230,7 +226,7 @@ def _declare(kind: str) -> Callable[[Shell, Args], int]:
 
 
 def _alias(sh: Shell, args: Args) -> int:
-    for text in _texts(args):
+    for text in [text_of(arg) for arg in args]:
         name, equals, value = text.partition("=")
         if equals:
             sh.aliases[name] = value

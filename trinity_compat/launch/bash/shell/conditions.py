@@ -79,10 +79,7 @@ class _Clauses:
         return found
 
     def alternatives(self, *, taken: bool) -> bool:
-        return self._chain("||", self._conjunction, taken)
-
-    def _conjunction(self, taken: bool) -> bool:
-        return self._chain("&&", self._negation, taken)
+        return self._chain("||", lambda taken: self._chain("&&", self._negation, taken), taken)
 
     def _chain(self, operator: str, operand: Callable[[bool], bool], taken: bool) -> bool:
         decides = operator == "||"
@@ -334,10 +331,7 @@ class _Test:
         return text_of(self.args[self.at]) if self.at < len(self.args) else ""
 
     def _either(self) -> bool:
-        return self._joined("-o", self._all, any)
-
-    def _all(self) -> bool:
-        return self._joined("-a", self._primary, all)
+        return self._joined("-o", lambda: self._joined("-a", self._primary, all), any)
 
     def _joined(
         self, operator: str, operand: Callable[[], bool], decide: Callable[[Iterable[bool]], bool]

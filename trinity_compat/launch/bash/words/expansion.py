@@ -76,8 +76,10 @@ def _fields_of_word(sh: Shell, unit: ParsedText, parts: list[Node], where: Where
         return [(TextPiece(parts[0]["Value"], where),)]
     segs = expand_parts(sh, unit, parts, tilde="word")
     fields = split_fields(segs, lookup.ifs_of(sh))
-    if not fields:
-        _note_vanished(sh, segs, where)
+    sources = (seg.source for seg in segs if seg.source is not None)
+    if not fields and (source := next(sources, None)) is not None:
+        sh.vanished = source
+        sh.warn("TP105", f"{named(source)} is not set; unquoted, it becomes no argument at all", where)
     out: list[Value] = []
     for field in fields:
         paths = globbing.expand(sh, field)
@@ -87,13 +89,6 @@ def _fields_of_word(sh: Shell, unit: ParsedText, parts: list[Node], where: Where
 
 def _is_simple(text: str, unit: ParsedText) -> bool:
     return not unit.holes and not any(char in text for char in "\\~*?[{")
-
-
-def _note_vanished(sh: Shell, segs: Segs, where: Where) -> None:
-    source = next((seg.source for seg in segs if seg.source is not None), None)
-    if source is not None:
-        sh.vanished = source
-        sh.warn("TP105", f"{named(source)} is not set; unquoted, it becomes no argument at all", where)
 
 
 def expand_single(sh: Shell, unit: ParsedText, node: Node | None, *, tilde: str = "") -> Value:
@@ -295,7 +290,11 @@ def _expansion(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:
         value = arithmetic_value(sh, unit, part, unit.text(part))
         return segs_of(value, quoted=quoted, where=where)
     if kind == "ProcSubst":
-        return [Segment(_process_path(sh, unit, part), where, quoted=True)]
+        # the path from which the output of <(…) can be read; that of >(…) is only written to
+        path = f"/dev/fd/{63 - sum(name.startswith('/dev/fd/') for name in sh.files.written)}"
+        if part["Op"] == "<(":
+            sh.files.written[path] = process_output(sh, unit, part)
+        return [Segment(path, where, quoted=True)]
     if kind == "ExtGlob":
         return _extended_pattern(sh, unit, part, where)
     return [Segment(unit.text(part), where, UnknownPiece(unit.text(part), where), quoted=True)]
@@ -308,14 +307,6 @@ def _extended_pattern(sh: Shell, unit: ParsedText, part: Node, where: Where) -> 
         sh.warn("TP109", f"an expansion or a quote within {text} is not read", where)
         return [Segment("", where, UnknownPiece(text, where), quoted=True)]
     return _with_backslashes(unit, text, where)
-
-
-def _process_path(sh: Shell, unit: ParsedText, part: Node) -> str:
-    """The path of ``<(…)``, from which its output can be read; that of ``>(…)`` is only written to."""
-    path = f"/dev/fd/{63 - sum(name.startswith('/dev/fd/') for name in sh.files.written)}"
-    if part["Op"] == "<(":
-        sh.files.written[path] = process_output(sh, unit, part)
-    return path
 
 
 def process_output(sh: Shell, unit: ParsedText, part: Node) -> Value:

@@ -48,13 +48,9 @@ def _descend(sh: Shell, base: str, component: Chars, last: bool) -> list[str]:
     end = "" if last else "/"
     if not SPECIAL.search("".join(char for char, quoted in component if not quoted)):
         path = base + "".join(char for char, _ in component)
-        return [path + end] if not last or _exists(sh, path) else []
+        return [path + end] if not last or sh.files.kind(absolute(text_of(sh.cwd), path)) else []
     folder = absolute(text_of(sh.cwd), base)
     pattern = glob(component)
     hidden = component[0][0] == "." or "dotglob" in sh.options
     names = [n for n in sh.files.children(folder) if hidden or not n.startswith(".")]
     return [base + name + end for name in names if Matcher(name, sh.budget).whole(pattern)]
-
-
-def _exists(sh: Shell, path: str) -> bool:
-    return bool(sh.files.kind(absolute(text_of(sh.cwd), path)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from trinity_compat.common.errors import Where
 from trinity_compat.common.suggestions import nearest
@@ -11,7 +10,6 @@ from trinity_compat.launch.bash.quoted_defaults import DEFAULTS
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import (
     EMPTY,
-    TextPiece,
     Value,
     derived,
     doubt_in,
@@ -24,19 +22,16 @@ from trinity_compat.launch.bash.traced_text import (
 )
 from trinity_compat.launch.bash.tree import Node, ParsedText
 from trinity_compat.launch.bash.words import expansion, lookup, operators
-from trinity_compat.launch.bash.words.segments import Segment, Segs, boundary, segs_of, value_of
+from trinity_compat.launch.bash.words.segments import Segment, Segs, segs_of, value_of
 from trinity_compat.launch.model import EnvRef, UnknownPiece
 from trinity_compat.launch.unset_variables import is_always_set
 
 
-def _is_plain(index: Node) -> bool:
-    """A key written out: taken from the source, where the parser may have been given another text."""
-    return all(part["Type"] == "Lit" and "\\" not in part["Value"] for part in index.get("Parts") or [])
-
-
 def table_key(sh: Shell, unit: ParsedText, index: Node) -> tuple[str, list[Value]]:
     """The key of an element of an associative array, and the values on which it depends."""
-    if index.get("Type") != "Word" or _is_plain(index):
+    # one that is written out is taken from the source: the parser may have been given another text
+    parts = index.get("Parts") or []
+    if index.get("Type") != "Word" or all(p["Type"] == "Lit" and "\\" not in p["Value"] for p in parts):
         return unit.text(index), []
     value = expansion.expand_single(sh, unit, index)
     return text_of(value), [value]
@@ -64,21 +59,18 @@ def expand(sh: Shell, unit: ParsedText, part: Node, quoted: bool) -> Segs:
         if of_script:
             sh.note_arguments(sh.positional)
         values = sh.positional if of_script else list(lookup.elements(sh, name, where).values())
-        if part.get("Index") and _unknown_array(sh, name, values):
+        # arrays can't come through the environment, so an unset one is empty
+        if (
+            part.get("Index")
+            and sh.variables.get(name) is None
+            and len(values) == 1
+            and values[0] != ()
+            and values[0][0].source is not None
+        ):
             values = []
             _warn_of_array(sh, part, name, where)
         return _expand_list(sh, unit, part, quoted, mark, list(values))
     return _expand_scalar(sh, unit, part, quoted, name, _one(sh, unit, part, name, where))
-
-
-def _unknown_array(sh: Shell, name: str, values: list[Value]) -> bool:
-    """Arrays can't come through the environment, so an unset one is empty."""
-    return (
-        sh.variables.get(name) is None
-        and len(values) == 1
-        and values[0] != ()
-        and values[0][0].source is not None
-    )
 
 
 def _warn_of_array(sh: Shell, part: Node, name: str, where: Where) -> None:
@@ -109,8 +101,10 @@ def _indirect(sh: Shell, unit: ParsedText, part: Node, quoted: bool, mark: str) 
         names = sorted(n for n, v in sh.variables.items() if n.startswith(name))
         return joined(sh, [literal(n, where) for n in names], quoted, mark, where)
     if mark and part.get("Index"):
-        keys = [literal(str(key), where) for key in _ordered(sh, name, where)]
-        if any(map(is_uncounted, lookup.elements(sh, name, where).values())):
+        found, variable = lookup.elements(sh, name, where), sh.variables.get(name)
+        ordered = sorted(found) if variable is None else sh.keys(variable)
+        keys = [literal(str(key), where) for key in ordered]
+        if any(map(is_uncounted, found.values())):
             keys = [uncounted(unit.text(part), where)]
         return joined(sh, keys, quoted, mark, where)
     pointer = lookup.lookup(sh, name, where) if not part.get("Index") else _one(sh, unit, part, name, where)
@@ -124,11 +118,6 @@ def _indirect(sh: Shell, unit: ParsedText, part: Node, quoted: bool, mark: str) 
     return _expand_scalar(sh, unit, part, quoted, target, value)
 
 
-def _ordered(sh: Shell, name: str, where: Where) -> list[Any]:
-    variable = sh.variables.get(name)
-    return sorted(lookup.elements(sh, name, where)) if variable is None else sh.keys(variable)
-
-
 def joined(sh: Shell, values: list[Value], quoted: bool, mark: str, where: Where) -> Segs:
     """A list of values as pieces: ``"$*"`` joins with IFS, everything else makes fields."""
     if quoted and mark == "*":
@@ -137,7 +126,7 @@ def joined(sh: Shell, values: list[Value], quoted: bool, mark: str, where: Where
     segs: Segs = []
     for index, value in enumerate(values):
         if index:
-            segs.append(boundary(where))
+            segs.append(Segment("", where, breaks=True))
         segs += segs_of(value, quoted=quoted, where=where)
     sh.budget.fields(len(segs))
     return segs
@@ -213,11 +202,10 @@ def _under_set_u(sh: Shell, unit: ParsedText, part: Node, name: str, value: Valu
         return value
     if (name.isdigit() or value is not None) and name not in ("@", "*"):
         sh.warn("TP104", f"${name} is not set; under set -u bash ends the script here", unit.where(part))
-    return value and tuple(_required(bit) for bit in value)
-
-
-def _required(bit: TextPiece) -> TextPiece:
-    return replace(bit, source=replace(bit.source, required=True)) if isinstance(bit.source, EnvRef) else bit
+    return value and tuple(
+        replace(bit, source=replace(bit.source, required=True)) if isinstance(bit.source, EnvRef) else bit
+        for bit in value
+    )
 
 
 def _scalar_default(

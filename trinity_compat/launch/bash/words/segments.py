@@ -27,11 +27,6 @@ class Segment:
 Segs = list[Segment]
 
 
-def boundary(where: Where) -> Segment:
-    """The end of one field of ``"$@"``."""
-    return Segment("", where, breaks=True)
-
-
 def segs_of(value: Value, *, quoted: bool, where: Where, own: bool = False) -> Segs:
     """A value as pieces; an empty one in quotes is still a piece."""
     segs = [Segment(b.text, b.where, b.source, quoted, own, split=not quoted and not own) for b in value]

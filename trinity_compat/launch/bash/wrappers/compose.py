@@ -272,12 +272,12 @@ def _enabled(project: _Project, given: ParsedOptions) -> list[str]:
     """The services that ``up`` starts where it names none."""
     profiles = {text_of(value) for value in given.options.get("1", [])}
     profiles |= set(text_of(project.sh.exported("COMPOSE_PROFILES")).split(","))
-    return [name for name, layers in project.services.items() if _is_in(layers, profiles)]
-
-
-def _is_in(layers: Sequence[_Layer], profiles: set[str]) -> bool:
-    own = {plain_text(node) for layer in layers for node in elements(layer.keys.get("profiles"))}
-    return not own or "*" in profiles or not own.isdisjoint(profiles)
+    found = []
+    for name, layers in project.services.items():
+        own = {plain_text(node) for layer in layers for node in elements(layer.keys.get("profiles"))}
+        if not own or "*" in profiles or not own.isdisjoint(profiles):
+            found.append(name)
+    return found
 
 
 def _needed(project: _Project, names: Sequence[str]) -> list[str]:
@@ -349,7 +349,8 @@ def _environment(
     found = CommandEnvironment(inherits=False, given={})
     sh, given = project.sh, options.options if options else {}
     for layer in layers:
-        for node in _list_of(layer.keys.get("env_file")):
+        files = layer.keys.get("env_file")
+        for node in elements(files) or ([files] if files is not None and is_scalar(files) else []):
             keys = mapping(node)
             path = project.filled(keys.get("path", node), layer)
             full = literal(absolute(layer.folder, text_of(path)), sh.where) if not doubt_in([path]) else path
@@ -393,10 +394,6 @@ def _mount_of(text: str, folder: str) -> tuple[str, str] | None:
     """``HOST:CONTAINER[:ro]`` as the folder in the container and the host's; None for a named volume."""
     host, target, *_ = [*text.split(":"), ""]
     return (target.rstrip("/"), absolute(folder, host)) if host[:1] in (".", "/") and target else None
-
-
-def _list_of(node: Node | None) -> list[Node]:
-    return elements(node) or ([node] if node is not None and is_scalar(node) else [])
 
 
 def _as_go_prints(value: Value, node: Node) -> Value:
