@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from trinity_compat.trainer import multi_modal
 from trinity_compat.trainer.multi_modal import MultiModal, level
 
 pytestmark = pytest.mark.verl  # verl is imported along the way
@@ -40,3 +41,49 @@ def test_a_model_without_a_processor_has_no_media_of_its_own():
     batch = SimpleNamespace(batch={}, non_tensor_batch={})  # it would be looked at
     MultiModal(SimpleNamespace(data=None), None, None).add(batch, [{}])
     assert (batch.batch, batch.non_tensor_batch) == ({}, {})
+
+
+class Processor:
+    """Inputs of a made-up model, and the tokens with which it was asked for them."""
+
+    taken_out = frozenset({"mm_token_type_ids"})
+
+    def __init__(self, *names):
+        self.names, self.asked = names, []
+
+    def media(self, messages):
+        return {"images": messages}
+
+    def inputs(self, ids, media):
+        self.asked.append(ids.tolist())
+        return {name: torch.tensor([len(media["images"])]) for name in self.names}
+
+    def positions(self, ids, attention, inputs):
+        inputs.pop("mm_token_type_ids", None)
+        return ids
+
+
+def asked_for_two_tasks(monkeypatch, *names):
+    """What the processor is asked for three rows of two tasks, and the rows' inputs."""
+    processor = Processor(*names)
+    monkeypatch.setattr(multi_modal, "_Worker", lambda *_: processor)
+    first, second = {"raw_prompt": ["image"]}, {"raw_prompt": ["image", "image"]}
+    rows = [
+        (torch.tensor(prompt), torch.tensor(ids), torch.ones(1, 3))
+        for prompt, ids in (([[1]], [[1, 8, 9]]), ([[1]], [[1, 7, 7]]), ([[2]], [[2, 5, 5]]))
+    ]
+    made = MultiModal(SimpleNamespace(data=None), None, object()).inputs_of(rows, [first, first, second])
+    assert [positions.tolist() for _, positions in made] == [ids.tolist() for _, ids, _ in rows]
+    return processor.asked, [inputs for inputs, _ in made]
+
+
+def test_a_processor_reads_no_answer_where_its_inputs_follow_from_the_media(monkeypatch):
+    asked, inputs = asked_for_two_tasks(monkeypatch, "pixel_values", "mm_token_type_ids")
+    assert asked == [[[1]], [[2]]]
+    assert inputs == [{"pixel_values": 1}, {"pixel_values": 1}, {"pixel_values": 2}]
+
+
+def test_it_reads_each_answer_where_some_follow_from_the_tokens(monkeypatch):
+    asked, inputs = asked_for_two_tasks(monkeypatch, "pixel_values", "cross_attention_mask")
+    assert asked == [[[1]], [[1, 8, 9]], [[1, 7, 7]], [[2]], [[2, 5, 5]]]
+    assert [sorted(each) for each in inputs] == [["cross_attention_mask", "pixel_values"]] * 3

@@ -180,8 +180,7 @@ def test_the_inputs_of_a_model_that_sees_are_in_its_row():
     from trinity_compat.trainer.verl_v1.rows import row_of, tokens_of
 
     seen = answer([11, 12], [21])
-    ids, attention = tokens_of(seen)
-    assert (ids.tolist(), attention.tolist()) == ([[11, 12, 21]], [[1, 1, 1]])
+    assert [each.tolist() for each in tokens_of(seen)] == [[[11, 12]], [[11, 12, 21]], [[1, 1, 1]]]
     inputs, positions = {"pixel_values": torch.ones(4, 2)}, torch.arange(12).reshape(1, 4, 3)
     fields = row_of(seen, "4-0", 0, 4, BatchShape(8, 8, 0), TASK, (inputs, positions)).fields
     assert fields["multi_modal_inputs"] is inputs

@@ -33,6 +33,8 @@ _OF_MEDIA = {
 _SOUND, _SOUND_MASK = "input_features", "input_features_mask"  # of Gemma 4
 
 Inputs = dict[str, torch.Tensor]
+# Of a row: its prompt's tokens, int64 [1, P], all its tokens and its attention mask, int64 [1, P+R] both.
+RowTokens = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class MultiModal:
@@ -56,23 +58,26 @@ class MultiModal:
         """
         if self._worker is None:
             return
-        rows = zip(batch.batch["input_ids"].split(1), batch.batch["attention_mask"].split(1), strict=True)
+        columns = (batch.batch[name].split(1) for name in ("prompts", "input_ids", "attention_mask"))
+        rows = zip(*columns, strict=True)
         made = self.inputs_of(rows, tasks)
         for row, (inputs, _) in enumerate(made):
             batch.non_tensor_batch["multi_modal_inputs"][row] = inputs
         batch.batch["position_ids"] = torch.cat([positions for _, positions in made])
 
     def inputs_of(
-        self, rows: Iterable[tuple[torch.Tensor, torch.Tensor]], tasks: Sequence[Mapping[str, Any]]
+        self, rows: Iterable[RowTokens], tasks: Sequence[Mapping[str, Any]]
     ) -> list[tuple[Inputs, torch.Tensor]]:
-        """Inputs and position ids of each row: its tokens and attention mask, int64 [1, P+R] both."""
+        """Inputs and position ids of each row."""
         worker = self._worker
         if worker is None:
-            return [({}, compute_position_id_with_mask(attention)) for _, attention in rows]
+            return [({}, compute_position_id_with_mask(attention)) for *_, attention in rows]
         known: dict[int, _Prompt] = {}
         made = []
-        for (ids, attention), task in zip(rows, tasks, strict=True):
-            inputs = known.setdefault(id(task), _Prompt(worker, task)).inputs(ids)
+        for (prompt, ids, attention), task in zip(rows, tasks, strict=True):
+            if id(task) not in known:
+                known[id(task)] = _Prompt(worker, task, prompt)
+            inputs = known[id(task)].inputs(ids)
             made.append((inputs, worker.positions(ids, attention, inputs)))
         level(inputs for inputs, _ in made)
         return made
@@ -129,18 +134,13 @@ class _Worker(AgentLoopWorker):
 class _Prompt:
     """A task's media, opened and resized once for all its answers."""
 
-    def __init__(self, worker: _Worker, task: Mapping[str, Any]) -> None:
-        self._worker, self._task = worker, task
-        self._media: dict[str, Any] | None = None
-        self._shared: Inputs | None = None
+    def __init__(self, worker: _Worker, task: Mapping[str, Any], prompt: torch.Tensor) -> None:
+        self._worker, self._media = worker, worker.media(opened(task["raw_prompt"]))
+        # What follows from the media is the same whatever the tokens are, and a processor takes longer for
+        # an answer's thousands of tokens than for an image.
+        made = worker.inputs(prompt, self._media)
+        self._shared = made if made.keys() <= _OF_MEDIA | worker.taken_out else None
 
     def inputs(self, ids: torch.Tensor) -> Inputs:
         """Inputs of one answer, in its own dictionary; tensors may be shared."""
-        if self._shared is not None:
-            return dict(self._shared)
-        if self._media is None:
-            self._media = self._worker.media(opened(self._task["raw_prompt"]))
-        made = self._worker.inputs(ids, self._media)
-        if made.keys() <= _OF_MEDIA | self._worker.taken_out:
-            self._shared = dict(made)
-        return made
+        return self._worker.inputs(ids, self._media) if self._shared is None else dict(self._shared)

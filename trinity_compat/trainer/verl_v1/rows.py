@@ -14,7 +14,7 @@ import torch
 
 from trinity_compat.buffer.model import DROPPED, Experience
 from trinity_compat.trainer.batch import BatchShape, span, teacher_rows
-from trinity_compat.trainer.multi_modal import Inputs
+from trinity_compat.trainer.multi_modal import Inputs, RowTokens
 from trinity_compat.trainer.pad_groups import FILLER
 from trinity_compat.trainer.verl_v1.queue import QueueRow
 
@@ -81,10 +81,11 @@ def row_of(
     return QueueRow(f"{uid}_{session}_0", fields, tag)
 
 
-def tokens_of(experience: Experience) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask of an answer with its prompt, int64 [1, P+R] both."""
-    ids = torch.cat([_int64(experience.prompt_ids), _int64(experience.response_ids)]).unsqueeze(0)
-    return ids, torch.ones_like(ids)
+def tokens_of(experience: Experience) -> RowTokens:
+    """Tokens and attention mask of an answer with its prompt."""
+    prompt = _int64(experience.prompt_ids)
+    ids = torch.cat([prompt, _int64(experience.response_ids)]).unsqueeze(0)
+    return prompt.unsqueeze(0), ids, torch.ones_like(ids)
 
 
 def _int64(values: npt.ArrayLike) -> torch.Tensor:
