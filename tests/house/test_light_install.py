@@ -134,7 +134,7 @@ def words():
         yield ["buffer", "prune", source, "--keep-steps", "1"]
         yield from (["checkpoint", "to-hf", source], ["status", source], ["studio", source], ["toy", source])
         yield from (["rules", "init", source], ["profile", source], ["explain", source])
-        yield from (["ignored", source], ["upgrade", source, "--diff"])
+        yield from (["ignored", source], ["sizes", source], ["upgrade", source, "--diff"])
         yield ["audit", source, "--format", "html"]
         yield ["translate", source, "--target", "0.4.1"]
     yield from (["doctor"], ["plugin-dir"], ["rules", "families"], ["profile", "cpu"], ["toy", "toy"])

@@ -49,6 +49,7 @@ def folder(tmp_path, monkeypatch):
     Path("old.sh").write_text(OLD)
     Path("open.sh").write_text(OLD.replace("m ", "$(ls) trainer.nonsense=1 "))
     Path("empty.sh").write_text("echo\n")
+    Path("uneven.sh").write_text(SCRIPT.read_text().replace("=$mini_prompts", "=48"))
     for name, level in (("a", 0.5), ("b", 0.7), ("a2", 0.52), ("b2", 0.69)):
         rows = [{"step": n, "data": {"critic/score/mean": level + n / 1000}} for n in range(1, 30)]
         Path(f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -83,6 +84,7 @@ REPORTS = [
     ("parse", "parse open.sh --format json"),
     ("ignored", "ignored old.sh --format json"),
     ("ignored", "ignored . --format json"),
+    ("sizes", "sizes run.sh --format json"),
     ("diff", "diff run.sh other.sh --format json"),
     ("diff", "compare --configs run.sh other.sh --format json"),
     ("compare", "compare a.jsonl b.jsonl --format json"),
@@ -258,6 +260,9 @@ ENDS = [
     ("run empty.sh --format json", 2),
     ("schema status", 0),
     ("schema nothing", 2),
+    ("sizes run.sh", 0),
+    ("sizes uneven.sh", 1),
+    ("sizes empty.sh", 2),
     ("status job", 0),
     ("status job --watch --format json", 2),
     ("studio nowhere", 2),

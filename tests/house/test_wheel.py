@@ -44,6 +44,7 @@ CASES = {
     ("rules", "init"): ("run.sh", 0, "has its place already"),
     ("run",): ("run.sh", *NEEDS_RUN),
     ("schema",): ("dry-run", 0, "run --dry-run --format json"),
+    ("sizes",): ("run.sh", 0, "answers of a step"),
     ("status",): ("job", *NEEDS_RUN),
     ("studio",): (".", 2, "hint: pip install 'trinity-compat[studio]'"),
     ("to-verl",): ("x.yaml", 0, "python3 -m verl.trainer.main_ppo"),

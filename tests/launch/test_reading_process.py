@@ -57,7 +57,8 @@ def test_each_limit_is_told_with_the_source(tmp_path, bomb, said):
         ("audit", "audit_sources"),
         ("to-verl", "load"),
         ("diff", "differences"),
-        ("ignored", "read_script"),
+        ("ignored", "composed"),
+        ("sizes", "composed"),
         ("upgrade", "upgrade_script"),
     ],
 )

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from trinity_compat.cli._configurations import ComposeOptions, composed
 from trinity_compat.cli._shared import (
     NAMED_FILE,
     WithScriptArguments,
-    name_and_value,
     release_options,
     script_options,
 )
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.reading_process import reading
-from trinity_compat.launch import read_script, refuse_lost_arguments
-from trinity_compat.launch.job_files import is_configuration
-from trinity_compat.launch.model import Launch
 from trinity_compat.launch.script_files import files_of
-from trinity_compat.verl_config import config_from_yaml, effective_config
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.reads import ignored_keys, unchecked
-
-
-@dataclass(frozen=True, slots=True)
-class _How:
-    """The options of the command: the way in which scripts are read."""
-
-    cwd: Path | None
-    env: dict[str, str]
-    arguments: tuple[str, ...]
-    version: str | None
-    fork_config: bool
 
 
 @click.command(name="ignored", cls=WithScriptArguments)
@@ -62,8 +46,7 @@ def command(
     Exit code: 0; 1 when there is such a setting; 2 when a SOURCE cannot be read or composed, starts no
     launch of main_ppo, or starts from a changed copy of veRL; for a folder, when this holds for all.
     """
-    known = dict(name_and_value("--env", text) for text in env)
-    how = _How(cwd, known, arguments, verl_version, not no_fork_config)
+    how = ComposeOptions.of(cwd, env, arguments, verl_version, fork_config=not no_fork_config)
     found: list[_Found] = []
     problems: dict[str, UserError] = {}
     for source, is_named in files_of(sources):
@@ -84,31 +67,12 @@ def command(
 _Found = tuple[EffectiveConfig, dict[str, str]]  # a launch, and its keys without effect with the reasons
 
 
-def _checked(source: str, how: _How) -> list[EffectiveConfig]:
-    configs = _configs(source, how)
+def _checked(source: str, how: ComposeOptions) -> list[EffectiveConfig]:
+    configs = composed(source, how)
     for config in configs:
         if why := unchecked(config):
             raise UserError(why, where=config.launch.where)
     return configs
-
-
-def _configs(source: str, how: _How) -> list[EffectiveConfig]:
-    if is_configuration(source):
-        return [config_from_yaml(source, how.version, fork_config=how.fork_config)]
-    script = read_script(source, cwd=how.cwd, env=how.env, args=how.arguments)
-    refuse_lost_arguments(script)
-    if not script.launches:
-        notes = "; ".join(f"{note.where}: {note.message}" for note in script.diagnostics)
-        raise UserError(f"{source} launches no training main" + (f": {notes}" if notes else ""))
-    return [_composed(launch, how) for launch in script.launches]
-
-
-def _composed(launch: Launch, how: _How) -> EffectiveConfig:
-    config = effective_config(launch, version=how.version, root=how.cwd, fork_config=how.fork_config)
-    for note in config.diagnostics:
-        if note.severity == "error":
-            raise UserError(note.message, where=note.where)
-    return config
 
 
 def _text(found: list[_Found], problems: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from trinity_compat.common.releases import TRINITY, VERL_RELEASES
 from trinity_compat.common.resources import data_json
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.translate.rows import MappingRow, MappingTable, load_rows, no_effect_when_decoupled
+from trinity_compat.translate.size_rules import units
 from trinity_compat.translate.unknown import reason_without_release
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.reads import read_of, read_until
@@ -169,6 +170,8 @@ def _key_lines(key: str, row: MappingRow) -> Iterator[str]:
         yield f"           {', '.join(paths)} (trinity-rft {target})"
     if row.how == "pass":
         yield f"  target:  trainer.trainer_config.{key}"
+    if key in units():
+        yield f"  unit:    {units()[key]}"
     yield f"  status:  {row.outcome(TRINITY)}"
     yield f"  why:     {row.why}"
     title = codes().get(row.code, {}).get("title", "a code of your rules")

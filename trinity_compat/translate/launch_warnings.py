@@ -43,8 +43,7 @@ def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     yield from _lost_by_stock(view)
     yield from _engines(view)
     yield from _groups(view)
-    yield from _sizes(view)
-    yield from _refused_sizes(view)
+    yield from size_cautions(view)
     yield from _reward_file(view)
 
 
@@ -284,18 +283,28 @@ def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
     """
     if view.launch.taken_for != entrypoints.PPO:
         return
+    own_trainer = view.forked or view.launch.main
+    for found in size_rules.broken(launch_sizes(view), view.origin.version.value):
+        older = found.until in view.origin.version.candidates
+        rank = Severity.DECIDE if own_trainer or older else Severity.ERROR
+        where = next(filter(None, map(view.where, found.keys)), view.launch.where)
+        yield Caution("TW029", found.message, where, found.hint, rank)
+
+
+def size_cautions(view: LaunchView) -> Iterator[Caution]:
+    """Warn of sizes that veRL misses or refuses."""
+    yield from _sizes(view)
+    yield from _refused_sizes(view)
+
+
+def launch_sizes(view: LaunchView) -> SizesOfLaunch:
+    """Return the sizes of the launch under stock veRL, of its model too where config.json may be read."""
 
     def value(key: str) -> object:
         # where nothing is said, a run here has v0's trainer, and stock veRL that of its release
         return view.origin.get(key) if key == size_rules.USE_V1 else view.value(key)
 
-    sizes = SizesOfLaunch(value, view.is_set, view.written, _model_config(view), _visible_gpus(view))
-    own_trainer = view.forked or view.launch.main
-    for found in size_rules.broken(sizes, view.origin.version.value):
-        older = found.until in view.origin.version.candidates
-        rank = Severity.DECIDE if own_trainer or older else Severity.ERROR
-        where = next(filter(None, map(view.where, found.keys)), view.launch.where)
-        yield Caution("TW029", found.message, where, found.hint, rank)
+    return SizesOfLaunch(value, view.is_set, view.written, _model_config(view), _visible_gpus(view))
 
 
 _LARGEST_CONFIG = 2**20

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.releases import VERL, VERL_RELEASES
+from trinity_compat.common.resources import data_json
 from trinity_compat.common.training_engines import ULYSSES, TrainingEngine, engine_of
 from trinity_compat.translate import micro_batch_sizes
 from trinity_compat.translate.launch_view import NODES, PER_NODE
@@ -49,7 +50,7 @@ class BrokenRule:
     until: str | None = None
 
 
-class _Unknown(Exception):
+class UnknownSize(Exception):
     """A rule needs a size that is not a number, or not known."""
 
 
@@ -69,11 +70,11 @@ class SizesOfLaunch:
     visible: int | None = None
 
     def size(self, key: str, default: int | None = None) -> int:
-        """Return a positive number. Raises _Unknown."""
+        """Return a positive number. Raises UnknownSize."""
         value = self.value(key)
         value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise _Unknown
+            raise UnknownSize
         return value
 
     def product(self, *keys: str) -> str:
@@ -95,12 +96,12 @@ class SizesOfLaunch:
         return self.engine.sharing(role, lambda key: self.size(key, 1))
 
     def ranks(self, role: str) -> int:
-        """Return the data-parallel ranks of ``role``. Raises _Unknown where they are not whole."""
+        """Return the data-parallel ranks of ``role``. Raises UnknownSize where they are not whole."""
         if self.engine.is_alone(role, self.value):
             return 1
         ranks, rest = divmod(self.gpus, self.sharing(role))
         if rest or not ranks:
-            raise _Unknown
+            raise UnknownSize
         return ranks
 
     def spread(self, role: str) -> int:
@@ -108,12 +109,17 @@ class SizesOfLaunch:
         return max((self.size(key, 1) for key in self.engine.split_keys(role)), default=1)
 
     def heads(self, name: str) -> int:
-        """Return a number of heads of the model. Raises _Unknown."""
+        """Return a number of heads of the model. Raises UnknownSize."""
         model = self.model or {}
         found = value_at(model, f"text_config.{name}") or model.get(name)
         if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-            raise _Unknown
+            raise UnknownSize
         return found
+
+
+def units() -> Mapping[str, str]:
+    """Return the unit of each key that is a size: prompts or answers, of all GPUs or of one."""
+    return data_json("translators/verl/size_units.json")
 
 
 Broken = Iterator[BrokenRule]
@@ -140,7 +146,7 @@ def broken(sizes: SizesOfLaunch, release: str) -> Iterator[BrokenRule]:
                 of = "" if rule.source == VLLMS_HEADS else f"verl {VERL}, "
                 message = f"{found.message} ({of}{rule.source})"
                 yield replace(found, message=message)
-        except _Unknown:
+        except UnknownSize:
             continue
 
 
@@ -180,7 +186,7 @@ def _whole_batch(of: SizesOfLaunch) -> Broken:
 
 def _updates_within_a_step(of: SizesOfLaunch) -> Broken:
     """An update has no more prompts than a step."""
-    for role in _updated(of):
+    for role in updated(of):
         mini = f"{role}.ppo_mini_batch_size"
         own = role == _ACTOR or of.is_set(mini)  # else it follows the actor's, of which the same is said
         if own and not of.value(f"{role}.use_dynamic_bsz") and of.size(mini) > of.size(BATCH):
@@ -195,7 +201,7 @@ def _whole_updates(of: SizesOfLaunch) -> Broken:
     """The answers of a step are those of whole updates, if the trainer v1 does not fill them up."""
     if next(_whole_mini_batch(of), None) or next(_updates_within_a_step(of), None):
         return
-    for role in _updated(of):
+    for role in updated(of):
         mini = f"{role}.ppo_mini_batch_size"
         own = role == _ACTOR or of.is_set(mini)
         if own and _padded(of, role) % (of.size(mini) * of.size(_N, 1)):
@@ -206,7 +212,8 @@ def _whole_updates(of: SizesOfLaunch) -> Broken:
             )
 
 
-def _updated(of: SizesOfLaunch) -> tuple[str, ...]:
+def updated(of: SizesOfLaunch) -> tuple[str, ...]:
+    """Return the roles that are trained."""
     return (_ACTOR, *([_CRITIC] if micro_batch_sizes.has_critic(of.value) else []))
 
 
@@ -214,7 +221,7 @@ def _whole_mini_batch(of: SizesOfLaunch) -> Broken:
     """The answers of an update divide by the ranks; a role's ranks may share rows."""
     if next(_whole_batch(of), None):
         return
-    for role in _updated(of):
+    for role in updated(of):
         mini = f"{role}.ppo_mini_batch_size"
         rows, ranks = of.size(mini) * of.size(_N, 1), of.ranks(role)
         if rows % ranks:

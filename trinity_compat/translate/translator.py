@@ -34,6 +34,7 @@ from trinity_compat.trinity.config import validate
 from trinity_compat.verl_config import effective_config, recompose, upgrade
 from trinity_compat.verl_config.model import EffectiveConfig, Setting
 from trinity_compat.verl_config.pinned import pinned_tree
+from trinity_compat.verl_config.upgrade import UpgradeResult
 
 
 def translate(
@@ -67,23 +68,11 @@ def _translated(
 
     These stand by their name in one place and by their default's text in another.
     """
-    seen = seen_from(effective, options.folder)
-    upgraded = upgrade(seen)
-    view = LaunchView(
-        config=upgraded.config,
-        symbolic=symbolic_settings(effective, symbols, root, options.folder) or upgraded.config.settings,
-        symbols=symbols,
-        options=options,
-        origin=seen,
-        keys_given_explicitly=upgraded.explicit,
-    )
-    _refuse_values_for_sections(view)
-    view, moves = as_main_ppo(view)
+    view, renamed = view_of(effective, options, root, symbols)
     rows = load_rows(options.rules)
     draft = apply_rows(view, rows)
     carry(view, draft)
     draft.cautions += launch_cautions(view)
-    renamed = replace(upgraded, moves=(*upgraded.moves, *moves))
     findings = judge(view, rows, draft, renamed).findings()
     config = symbols.written(draft.config)
     provenance = {path: str(symbols.written(note)) for path, note in draft.provenance.items()}
@@ -98,6 +87,28 @@ def _translated(
         frozenset(given.union(options.assignments)),
     )
     return made, _written_both_ways(view, draft)
+
+
+def view_of(
+    effective: EffectiveConfig, options: TranslateOptions, root: Path | None, symbols: EnvReferences
+) -> tuple[LaunchView, UpgradeResult]:
+    """Return the launch in main_ppo's keys of the pinned veRL, and the keys that had other names.
+
+    Raises UserError for a value that veRL refuses too.
+    """
+    seen = seen_from(effective, options.folder)
+    upgraded = upgrade(seen)
+    view = LaunchView(
+        config=upgraded.config,
+        symbolic=symbolic_settings(effective, symbols, root, options.folder) or upgraded.config.settings,
+        symbols=symbols,
+        options=options,
+        origin=seen,
+        keys_given_explicitly=upgraded.explicit,
+    )
+    _refuse_values_for_sections(view)
+    view, moves = as_main_ppo(view)
+    return view, replace(upgraded, moves=(*upgraded.moves, *moves))
 
 
 def _refuse_values_for_sections(view: LaunchView) -> None:
