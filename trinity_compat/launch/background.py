@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.limits import Budget, BudgetExceeded
-from trinity_compat.launch.bash.tree import Node, parse
-
-_SIMPLE = "CallExpr"
+from trinity_compat.launch.bash.tree import Node, below, parse
 
 
 def lines_of_commands(text: str) -> list[int]:
@@ -21,7 +18,7 @@ def lines_of_commands(text: str) -> list[int]:
         nodes, _ = parse(text.encode(errors="surrogateescape"), Budget())
     except (BudgetExceeded, UserError):
         return []
-    simple = [node for node in _statements(nodes) if (node.get("Cmd") or {}).get("Type") == _SIMPLE]
+    simple = [node for node in below(nodes) if (node.get("Cmd") or {}).get("Type") == "CallExpr"]
     shared = Counter(line for node in simple for line in _lines(node))
     return [
         line
@@ -34,15 +31,3 @@ def lines_of_commands(text: str) -> list[int]:
 
 def _lines(statement: Node) -> range:
     return range(statement["Pos"]["Line"], statement["End"]["Line"] + 1)
-
-
-def _statements(node: object) -> Iterator[Node]:
-    """Everything in a tree that has a command, at any depth."""
-    if isinstance(node, list):
-        for each in node:
-            yield from _statements(each)
-    elif isinstance(node, dict):
-        if "Cmd" in node:
-            yield node
-        for each in node.values():
-            yield from _statements(each)

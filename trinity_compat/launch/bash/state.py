@@ -374,7 +374,9 @@ class Shell:
             self.warn("TP107", f"{name} is readonly; bash refuses to change it")
             return
         array = self.as_array(old)
-        slot: Any = key if old.is_table else self._index(array, int(key))
+        slot: Any = key if old.is_table else int(key)
+        if not old.is_table and slot < 0:
+            slot += max(array, default=-1) + 1
         array[slot] = self._shaped(old, array.get(slot, EMPTY), value, append)
         if doubt is not None:
             array = dict.fromkeys(array, uncounted(f"{name}[{named(doubt)}]", self.where))
@@ -389,10 +391,6 @@ class Shell:
         if doubt is not None:
             array = dict.fromkeys(array, uncounted(f"{name}[{named(doubt)}]", self.where))
         self.put(name, replace(old, array=array))
-
-    @staticmethod
-    def _index(array: dict[Any, Value], index: int) -> int:
-        return index if index >= 0 else (max(array, default=-1) + 1 + index)
 
     @staticmethod
     def as_array(variable: Variable) -> dict[Any, Value]:

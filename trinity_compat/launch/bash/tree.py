@@ -64,10 +64,12 @@ def parse(source: bytes, budget: Budget) -> tuple[list[Node], SyntaxProblem | No
     # each round takes away one thing that shfmt reads otherwise than bash, and parses again
     for _ in range(8):
         output, error = syntax_tree(text, budget)
-        if error is not None and (patched_text := _as_bash_takes_it(text, error)) is not None:
-            text = patched_text
-            continue
         if error is not None:
+            # the text, as long as before, as shfmt takes it; None where bash refuses it, too
+            taken = _with_plain_export if "invalid var name" in error.message else _with_plain_subscripts
+            if (patched_text := taken(text, error)) is not None:
+                text = patched_text
+                continue
             problem = problem or error
             # bash has run the commands before the error by the time it finds it
             text = _lines_before(text, error.line)
@@ -100,13 +102,6 @@ def _with_quoted_defaults(tree: Node, text: bytes, budget: Budget) -> Node:
             break
         tree, text = _load(output), masked
     return tree
-
-
-def _as_bash_takes_it(text: bytes, error: SyntaxProblem) -> bytes | None:
-    """The text, as long as before, in which shfmt takes what bash takes; None where bash refuses it, too."""
-    if "invalid var name" in error.message:
-        return _with_plain_export(text, error)
-    return _with_plain_subscripts(text, error)
 
 
 EXPORT = re.compile(rb"(?<![\w./-])export(?=[ \t])")
@@ -146,24 +141,26 @@ def _with_plain_subscripts(text: bytes, error: SyntaxProblem) -> bytes | None:
     return None if lines[error.line - 1] == before else b"".join(lines)
 
 
-def _continued_comments(node: object, text: bytes) -> Iterator[int]:
+def below(node: object) -> Iterator[Node]:
+    """Every node of a tree that is more than a place, at any depth, each before those in it."""
+    if isinstance(node, dict) and "Offset" not in node:
+        yield node
+    children = node if isinstance(node, list) else node.values() if isinstance(node, dict) else ()
+    for child in children:
+        if isinstance(child, (dict, list)):
+            yield from below(child)
+
+
+def _continued_comments(tree: Node, text: bytes) -> Iterator[int]:
     """Offsets of backslashes that end a comment.
 
     shfmt 3.14 takes them for continuations; for bash a comment always ends with its line.
     """
-    if isinstance(node, list):
-        for item in node:
-            yield from _continued_comments(item, text)
-    elif isinstance(node, dict):
-        if "Hash" in node:
-            comment = node.get("Text", "").encode(errors="surrogateescape")
-            backslash = node["Hash"]["Offset"] + len(comment) - 1
-            if comment.endswith(b"\\\n") and text[backslash : backslash + 1] == b"\\":
-                yield backslash
-            return
-        for child in node.values():
-            if isinstance(child, (dict, list)):
-                yield from _continued_comments(child, text)
+    for node in below(tree):
+        comment = node.get("Text", "").encode(errors="surrogateescape") if "Hash" in node else b""
+        backslash = node["Hash"]["Offset"] + len(comment) - 1 if comment else 0
+        if comment.endswith(b"\\\n") and text[backslash : backslash + 1] == b"\\":
+            yield backslash
 
 
 def _load(output: str) -> Node:

@@ -70,7 +70,10 @@ def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functi
     if entrypoints.OVERRIDE.match(name):  # `actor.lr=1e-6` as a command: the line above was to continue
         return _lost_override(sh, name)
     if name.startswith("-"):
-        return _not_a_command(sh, name)
+        # `-- python3 -m …`, an option on a line of its own: nothing that follows it is started
+        sh.warn("TP115", f"bash takes {name!r} for a command and finds none: nothing on this line is started")
+        sh.doubt = None
+        return 127
     return external.run(sh, fields, prefix)
 
 
@@ -117,13 +120,6 @@ def call_function(sh: Shell, function: ShellFunction, name: str, args: list[Valu
         sh.frames.pop()
         sh.scripts.pop()
         sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue, sh.deciding = saved
-
-
-def _not_a_command(sh: Shell, name: str) -> int:
-    """``-- python3 -m …``, an option on a line of its own: nothing that follows it is started."""
-    sh.warn("TP115", f"bash takes {name!r} for a command and finds none: nothing on this line is started")
-    sh.doubt = None
-    return 127
 
 
 _EVERY_LINE = (

@@ -18,22 +18,14 @@ def expand(parts: list[Node], budget: Budget) -> list[list[Node]]:
     """The words that one word becomes; itself when there are no braces."""
     if not any(part["Type"] == "Lit" and "{" in part["Value"] for part in parts):
         return [parts]
-    tokens = _tokens(parts)
+    tokens: list[Token] = []
+    for part in parts:
+        tokens += re.findall(r"\\.|.", part["Value"], re.S) if part["Type"] == "Lit" else [part]
     results = _expand(tokens, budget)
     if len(results) == 1 and results[0] == tokens:
         return [parts]
     template = next(part for part in parts if part["Type"] == "Lit")
     return [_parts(tokens, template) for tokens in results]
-
-
-def _tokens(parts: list[Node]) -> list[Token]:
-    tokens: list[Token] = []
-    for part in parts:
-        if part["Type"] != "Lit":
-            tokens.append(part)
-            continue
-        tokens += re.findall(r"\\.|.", part["Value"], re.S)
-    return tokens
 
 
 def _parts(tokens: list[Token], template: Node) -> list[Node]:
@@ -122,15 +114,11 @@ def _range(text: str) -> list[list[Token]] | None:
         return None
     if match[4]:
         return [[chr(n)] for n in _numbers(ord(match[4]), ord(match[5]), int(match[6] or 1))]
-    width = _width(match[1], match[2])
+    # a leading zero asks for zero padding; a sign counts as a digit does
+    padded = any(re.match("-?0.", text) for text in match.group(1, 2))
+    width = max(len(match[1]), len(match[2])) if padded else 0
     numbers = _numbers(int(match[1]), int(match[2]), int(match[3] or 1))
     return [list(f"{n:0{width}d}") for n in numbers]
-
-
-def _width(first: str, last: str) -> int:
-    """Zero padding is asked for by a leading zero; a sign counts as a digit does."""
-    padded = any(re.match("-?0.", text) for text in (first, last))
-    return max(len(first), len(last)) if padded else 0
 
 
 def _numbers(first: int, last: int, step: int) -> range:

@@ -72,8 +72,9 @@ def _note_joined_lines(sh: Shell, unit: ParsedText, node: Node) -> None:
 
 
 def _fields_of_word(sh: Shell, unit: ParsedText, parts: list[Node], where: Where) -> list[Value]:
-    if len(parts) == 1 and parts[0]["Type"] == "Lit" and _is_simple(parts[0]["Value"], unit):
-        return [(TextPiece(parts[0]["Value"], where),)]
+    text = parts[0]["Value"] if len(parts) == 1 and parts[0]["Type"] == "Lit" and not unit.holes else None
+    if text is not None and not any(char in text for char in "\\~*?[{"):
+        return [(TextPiece(text, where),)]
     segs = expand_parts(sh, unit, parts, tilde="word")
     fields = split_fields(segs, lookup.ifs_of(sh))
     sources = (seg.source for seg in segs if seg.source is not None)
@@ -85,10 +86,6 @@ def _fields_of_word(sh: Shell, unit: ParsedText, parts: list[Node], where: Where
         paths = globbing.expand(sh, field)
         out += [field_value(field, where)] if paths is None else paths
     return out
-
-
-def _is_simple(text: str, unit: ParsedText) -> bool:
-    return not unit.holes and not any(char in text for char in "\\~*?[{")
 
 
 def expand_single(sh: Shell, unit: ParsedText, node: Node | None, *, tilde: str = "") -> Value:
@@ -139,7 +136,8 @@ def expand_parts(
         where = unit.where(part)
         if kind == "Lit":
             if quoted:
-                segs += _quoted_literal(unit, part["Value"], where, heredoc, braced)
+                text = unmasked(double_quoted(part["Value"], heredoc=heredoc, braced=braced))
+                segs += segs_of(_filled(unit, text, where), quoted=True, where=where, own=True)
             else:
                 last = index == len(parts) - 1
                 segs += _literal(sh, unit, part["Value"], where, tilde if index == 0 else "", last)
@@ -155,11 +153,6 @@ def expand_parts(
         else:
             segs += _expansion(sh, unit, part, quoted)
     return segs
-
-
-def _quoted_literal(unit: ParsedText, text: str, where: Where, heredoc: bool, braced: bool) -> Segs:
-    value = _filled(unit, unmasked(double_quoted(text, heredoc=heredoc, braced=braced)), where)
-    return segs_of(value, quoted=True, where=where, own=True)
 
 
 def _filled(unit: ParsedText, text: str, where: Where) -> Value:

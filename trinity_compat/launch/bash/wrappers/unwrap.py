@@ -223,7 +223,11 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> W
     if row.code:
         for index, (value, text) in enumerate(zip(fields, texts, strict=True)):
             if index and re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text):
-                _note_open_code(sh, name, value)
+                doubts = (doubt for bit in value if isinstance(doubt := open_source(bit), UnknownPiece))
+                if doubt := next(doubts, None):  # `tmux send-keys "… $(hostname)"`
+                    message = f"{name} is given code that depends on {doubt.expression}"
+                    note = "which cannot be known here; the rest of it is read"
+                    sh.warn("TP101", f"{message}, {note}", sh.where)
                 body = from_character(value, len("--wrap=")) if text.startswith("--wrap=") else value
                 return replace(_with_environment(sh, name, fields, index, prefix, shown), code=body)
     return None
@@ -257,14 +261,6 @@ def _job(sh: Shell, fields: list[Value], texts: list[str], name: str, prefix: Pr
     if start is None:
         return replace(wrapped, code=content)
     return replace(wrapped, call=[literal("bash", sh.where), *fields[start:]])
-
-
-def _note_open_code(sh: Shell, name: str, value: Value) -> None:
-    """Say that code with an open piece (``tmux send-keys "… $(hostname)"``) is read without it."""
-    doubts = (open_source(bit) for bit in value)
-    if doubt := next((doubt for doubt in doubts if isinstance(doubt, UnknownPiece)), None):
-        message = f"{name} is given code that depends on {doubt.expression}, which cannot be known here"
-        sh.warn("TP101", f"{message}; the rest of it is read", sh.where)
 
 
 def _ssh(sh: Shell, fields: list[Value]) -> Value | None:
