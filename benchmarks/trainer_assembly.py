@@ -40,8 +40,8 @@ from trinity_compat.advise.speeds import Passes, estimated  # noqa: E402
 from trinity_compat.buffer import open_buffer  # noqa: E402
 from trinity_compat.buffer.images import kept  # noqa: E402
 from trinity_compat.buffer.model import Group  # noqa: E402
+from trinity_compat.job.known_models import stand_in  # noqa: E402
 from trinity_compat.job.run_spec import RunSpec, SyncSpec  # noqa: E402
-from trinity_compat.run.plan.known_models import stand_in  # noqa: E402
 from trinity_compat.trainer.adapter import Claimed  # noqa: E402
 from trinity_compat.trainer.batch import BatchShape  # noqa: E402
 from trinity_compat.trainer.exchange import BufferExchange  # noqa: E402

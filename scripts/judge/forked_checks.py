@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trinity_compat.common.gc_pause import gc_paused
+from trinity_compat.job.known_models import stand_in
 from trinity_compat.run.checks import explorer_side, models
-from trinity_compat.run.plan.known_models import stand_in
 
 
 def warm(folder: Path) -> None:

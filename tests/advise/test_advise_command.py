@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from trinity_compat.advise import cards, model_shape, report
 from trinity_compat.cli import cli
-from trinity_compat.run.plan.known_models import stand_in
+from trinity_compat.job.known_models import stand_in
 
 MODES = [
     "stock veRL, lockstep",

@@ -221,3 +221,34 @@ def test_tokens_hold_a_row_on_fewer_gpus_than_the_launch_had():
         f"{key}=600: 1000, which holds a row of 2000"
     )
     assert micro_batches.with_room(launch, launch) == (launch, [])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"trainer.use_v1": False, "critic.ppo_max_token_len_per_gpu": 1000},
+            "ppo_max_token_len_per_gpu: 1000",
+        ),
+        ({"trainer.use_v1": False}, ""),
+        (
+            {"trainer.use_v1": True, "data.max_response_length": 40000},
+            "ppo_infer_max_token_len_per_gpu: 32768",
+        ),
+        ({"trainer.use_v1": True, "critic.ppo_max_token_len_per_gpu": 1000}, ""),
+    ],
+)
+def test_a_critic_without_room_for_a_row_is_warned_of_by_its_trainer(given, told):
+    lengths = {"data.max_prompt_length": 1000, "data.max_response_length": 1000}
+    critic = {"algorithm.adv_estimator": "gae", "critic.use_dynamic_bsz": False}
+    launch = VerlView.of(compose_pinned(GIVEN | critic | lengths | given))
+    _, found = micro_batches.with_room(launch, launch)
+    assert [told in line and line.startswith("warning: critic.") for line in found] == [True] * bool(told)
+
+
+def test_a_critic_that_loses_gpus_for_a_row_gets_room_in_the_key_of_its_trainer():
+    given = {"algorithm.adv_estimator": "gae", "trainer.use_v1": True, "data.max_response_length": 40000}
+    critic = "critic.fsdp.ulysses_sequence_parallel_size"
+    launch = VerlView.of(compose_pinned(GIVEN | given | {"data.max_prompt_length": 1000, critic: 2}))
+    verl, _ = micro_batches.with_room(launch.changed({critic: 1}), launch)
+    assert value_at(verl.tree, "critic.ppo_infer_max_token_len_per_gpu") == 41000

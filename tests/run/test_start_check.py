@@ -11,11 +11,11 @@ import yaml
 
 from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
+from trinity_compat.job import known_models
+from trinity_compat.job.known_models import stand_in
 from trinity_compat.launch import read_argv
 from trinity_compat.run.checks import error_keys, models, start_check
 from trinity_compat.run.checks.report import StartRefusal, StartReport
-from trinity_compat.run.plan import known_models
-from trinity_compat.run.plan.known_models import stand_in
 from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.translate import TranslateOptions, translate_launch

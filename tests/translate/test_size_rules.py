@@ -1,12 +1,14 @@
 """Sizes with which stock veRL ends are said with the line and the sizes that fit, and only those."""
 
 import importlib.util
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 
 from trinity_compat.translate import TranslateOptions, translate_launch
+from trinity_compat.translate.micro_batch_sizes import critic_tokens
 from trinity_compat.translate.model import Severity
 from trinity_compat.translate.size_rules import RULES, VLLMS_HEADS
 
@@ -32,6 +34,7 @@ FITS = {
 }
 GAE = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 4}
 V0 = {"trainer.use_v1": False}  # v1 fills a step up to whole updates
+V1 = {"trainer.use_v1": True}
 DYNAMIC = {f"{ACTOR}.use_dynamic_bsz": True}
 SP = f"{ACTOR}.ulysses_sequence_parallel_size"
 MEGATRON = "--config-name=ppo_megatron_trainer"
@@ -42,9 +45,10 @@ def of(changed, **options):
     words = [f"{key}={value}" for key, value in (FITS | changed).items() if value is not ...]
     flags = [MEGATRON] if any(".megatron." in key for key in changed) else []
     module = options.pop("module", "verl.trainer.main_ppo")
+    code = options.pop("code", "TW029")
     launch = launch_of([*flags, *words], module)
     translation, _ = translate_launch(launch, TranslateOptions(**options))
-    found = [caution for caution in translation.warnings if caution.code == "TW029"]
+    found = [caution for caution in translation.warnings if caution.code == code]
     return [(each, (*flags, *words)[each.where.line - 1]) for each in found]
 
 
@@ -182,6 +186,24 @@ BROKEN = [
         "should be 2048 or more",
     ),
     (
+        GAE | V1 | {"data.max_response_length": 40000, "critic.ppo_max_token_len_per_gpu": 50000},
+        "critic.ppo_max_token_len_per_gpu=50000",
+        "ppo_infer_max_token_len_per_gpu=32768 (critic.ppo_max_token_len_per_gpu=50000 is read by v0's",
+        "+critic.ppo_infer_max_token_len_per_gpu should be 41024 or more",
+    ),
+    (
+        GAE | {"data.max_response_length": 80000, "critic.fsdp.ulysses_sequence_parallel_size": 2},
+        "data.max_response_length=80000",
+        "ppo_infer_max_token_len_per_gpu=32768 × 2 GPUs",
+        "should be 40512 or more",
+    ),
+    (
+        GAE | V1 | {"+critic.ppo_infer_max_token_len_per_gpu": 2000},
+        "+critic.ppo_infer_max_token_len_per_gpu=2000",
+        "is less than the 2048 tokens",
+        "2048 or more",
+    ),
+    (
         {f"{ACTOR}.fsdp_config.fsdp_size": 3},
         f"{ACTOR}.fsdp_config.fsdp_size=3",
         "does not divide 8 GPUs",
@@ -240,6 +262,11 @@ def test_sizes_that_stock_refuses_are_an_error_with_line_and_sizes(changed, line
         },
         # 0.9.1's critic cuts by tokens
         GAE | {"critic.ppo_micro_batch_size_per_gpu": 5},
+        # those of v1's trainer are not the launch's
+        GAE | {"critic.ppo_max_token_len_per_gpu": 1024},
+        GAE | {"data.max_response_length": 40000, "+critic.ppo_infer_max_token_len_per_gpu": 50000},
+        GAE | {"data.max_response_length": 40000, "critic.ppo_max_token_len_per_gpu": 50000, **V0},
+        {"data.max_response_length": 40000},
         # two GPUs share a row, so that four ranks hold 32 answers of an update
         {SP: 2, f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 32},
         DYNAMIC | {SP: 2, f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 1024},
@@ -282,6 +309,13 @@ def test_a_size_that_older_releases_divide_is_an_error_where_the_release_is_know
         line == f"{key}={size}" and f"over all GPUs, and veRL's workers ask for {key}_per_gpu" in told.message
     )
     assert told.hint == f"write {key}_per_gpu={each}"
+
+
+def test_a_critic_s_row_that_releases_without_v1_hold_is_for_the_user_to_decide():
+    longer = GAE | {"data.max_response_length": 40000, "critic.ppo_max_token_len_per_gpu": 50000}
+    ((caution, _),) = of(longer)
+    assert caution.rank is Severity.DECIDE
+    assert of(longer, verl_version="0.8.0") == []
 
 
 def test_a_fork_s_trainer_may_have_other_rules():
@@ -334,6 +368,84 @@ def test_heads_of_a_model_that_may_be_read(nested, tmp_path):
     assert not in_script("", tmp_path, **here, **{SP: 4, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1})
     (tmp_path / "elsewhere").mkdir()
     assert not in_script("", tmp_path / "elsewhere", **here, **{f"{ROLLOUT}.tensor_model_parallel_size": 8})
+
+
+TP, CRITIC_SP = f"{ROLLOUT}.tensor_model_parallel_size", "critic.ulysses_sequence_parallel_size"
+SERVED = {
+    "reward.reward_model.enable": True,
+    "reward.reward_model.rollout.name": "vllm",
+    "reward.reward_model.rollout.tensor_model_parallel_size": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({f"{MODEL}.path": "Qwen/Qwen2.5-7B-Instruct", TP: 8}, "the 28 attention heads of Qwen2.5-7B"),
+        ({f"{MODEL}.path": "/data/models/qwen-2.5-7b-sft", TP: 8}, "the 28 attention heads of Qwen2.5-7B"),
+        (
+            {f"{MODEL}.path": "/home/me/Qwen2.5-VL-32B-Instruct", TP: 16},
+            "the 40 attention heads of Qwen2.5-VL-32B",
+        ),
+        ({f"{MODEL}.path": "Qwen/Qwen2-7B-Instruct", SP: 8}, "Qwen2-7B has 28 attention heads and 4 of"),
+        (
+            {f"{MODEL}.path": "Qwen/Qwen3-8B", "critic.model.path": "Qwen/Qwen2.5-7B", CRITIC_SP: 8} | GAE,
+            "Qwen2.5-7B has 28 attention heads",
+        ),
+        (SERVED | {"reward.reward_model.model_path": "Qwen/Qwen2.5-7B-Instruct"}, "the 28 attention heads"),
+        ({f"{MODEL}.path": "Qwen/Qwen3-8B", TP: 8}, ""),
+        (SERVED | {"reward.reward_model.model_path": "org/m", "reward.reward_model.enable": False}, ""),
+    ],
+)
+def test_heads_of_a_published_model_are_known_by_its_name(changed, said):
+    changed = {f"{MODEL}.use_remove_padding": True, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1} | changed
+    found = [caution for caution, _ in of(changed)]
+    assert [said in each.message for each in found] == [True] * bool(said)
+    assert all(each.rank is Severity.ERROR for each in found)
+    assert of(changed, code="TW030") == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "keys"),
+    [
+        ({TP: 4}, [TP]),
+        ({TP: 4, SP: 2}, [SP, TP]),
+        # names that begin like known ones
+        ({f"{MODEL}.path": "Qwen/Qwen2-VL-72B-Instruct", TP: 8}, [TP]),
+        ({f"{MODEL}.path": "Qwen/Qwen3-Next-80B-A3B-Instruct", TP: 3}, [TP]),
+        ({TP: 1}, []),
+        ({TP: 4, f"{ROLLOUT}.name": "sglang"}, []),
+    ],
+)
+def test_heads_that_are_not_known_are_a_note(changed, keys):
+    changed = {f"{MODEL}.use_remove_padding": True} | changed
+    assert of(changed) == []
+    found = [caution for caution, _ in of(changed, code="TW030")]
+    assert len(found) == bool(keys)
+    for each in found:
+        assert each.rank is Severity.NOTE and all(f"{key}={changed[key]}" in each.message for key in keys)
+
+
+def test_heads_of_a_model_that_a_variable_names_are_not_known(tmp_path):
+    words = " ".join(f"{key}={value}" for key, value in (FITS | {f"{MODEL}.path": "$MODEL", TP: 8}).items())
+    text = f"MODEL=$(ls -d Qwen2.5-7B*)\npython3 -m verl.trainer.main_ppo {words}\n"
+    found, _ = translate_launch(script(text, cwd=str(tmp_path)), TranslateOptions())
+    assert [each.code for each in found.warnings if each.code in ("TW029", "TW030")] == ["TW030"]
+
+
+@pytest.mark.verl
+def test_v1_s_trainer_gives_the_critic_the_tokens_of_its_dataclass():
+    from verl.trainer.ppo.v1 import trainer_base
+    from verl.workers.config import CriticConfig
+
+    text = inspect.getsource(trainer_base)
+    for name in ("max_token_len_per_gpu", "infer_max_token_len_per_gpu"):
+        assert f"critic_cfg.engine.{name} = critic_cfg.ppo_infer_max_token_len_per_gpu" in text
+    values = {"trainer.use_v1": True}.get
+    assert critic_tokens(values) == (
+        "critic.ppo_infer_max_token_len_per_gpu",
+        CriticConfig.ppo_infer_max_token_len_per_gpu,
+    )
 
 
 SOURCES = {

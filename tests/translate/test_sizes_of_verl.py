@@ -57,8 +57,8 @@ FIXED = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A folder with a model's configuration: the critic's dataclass reads it."""
+    from trinity_compat.job.known_models import stand_in
     from trinity_compat.run.checks import models
-    from trinity_compat.run.plan.known_models import stand_in
 
     return str(models.write(stand_in("Qwen2.5-0.5B"), tmp_path_factory.mktemp("model")))
 

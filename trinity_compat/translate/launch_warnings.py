@@ -19,16 +19,17 @@ from trinity_compat.common.readable_files import content
 from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.common.resources import data_path
 from trinity_compat.common.suggestions import nearest
+from trinity_compat.job.known_models import stand_in
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.model import UnknownPiece
 from trinity_compat.translate import forks, micro_batch_sizes, size_rules, stock_verl
 from trinity_compat.translate.defaults import trainer_config
-from trinity_compat.translate.launch_view import ARR, NODES, PER_NODE, LaunchView
+from trinity_compat.translate.launch_view import ARR, NODES, PER_NODE, LaunchView, unknown_sources
 from trinity_compat.translate.model import Caution, Severity, notice
 from trinity_compat.translate.sections.algorithm import ESTIMATOR
 from trinity_compat.translate.sections.gpus import DP, PP, TP, N, own_gpus
 from trinity_compat.translate.sections.reward import FUNCTION
-from trinity_compat.translate.size_rules import SizesOfLaunch
+from trinity_compat.translate.size_rules import SizesOfLaunch, UnknownHeads
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.config_folders import is_changed
 
@@ -284,11 +285,23 @@ def _refused_sizes(view: LaunchView) -> Iterator[Caution]:
     if view.launch.taken_for != entrypoints.PPO:
         return
     own_trainer = view.forked or view.launch.main
+    unknown: dict[str, list[str]] = {}
     for found in size_rules.broken(launch_sizes(view), view.origin.version.value):
+        if isinstance(found, UnknownHeads):
+            unknown.setdefault(found.key, []).append(found.size)
+            continue
         older = found.until in view.origin.version.candidates
         rank = Severity.DECIDE if own_trainer or older else Severity.ERROR
         where = next(filter(None, map(view.where, found.keys)), view.launch.where)
         yield Caution("TW029", found.message, where, found.hint, rank)
+    for model, keys in unknown.items():
+        yield notice(
+            "TW030",
+            f"{' and '.join(map(view.written, keys))} could not be checked against the attention heads of"
+            f" {view.written(model)}, which are not known here",
+            next(filter(None, map(view.where, keys)), view.launch.where),
+            "give --cwd or --also-read for a folder with its config.json",
+        )
 
 
 def size_cautions(view: LaunchView) -> Iterator[Caution]:
@@ -302,23 +315,33 @@ def launch_sizes(view: LaunchView) -> SizesOfLaunch:
 
     def value(key: str) -> object:
         # where nothing is said, a run here has v0's trainer, and stock veRL that of its release
-        return view.origin.get(key) if key == size_rules.USE_V1 else view.value(key)
+        return view.origin.get(key) if key == micro_batch_sizes.USE_V1 else view.value(key)
 
-    return SizesOfLaunch(value, view.is_set, view.written, _model_config(view), _visible_gpus(view))
+    return SizesOfLaunch(
+        value, view.is_set, view.written, functools.partial(_model, view), _visible_gpus(view)
+    )
 
 
 _LARGEST_CONFIG = 2**20
 
 
-def _model_config(view: LaunchView) -> Mapping[str, object] | None:
-    """Return config.json of a model whose folder may be read; None for another one."""
-    folder = Path(view.launch.cwd).absolute() / from_home(str(view.value(f"{ARR}.model.path", "")))
+def _model(view: LaunchView, key: str) -> tuple[str, Mapping[str, object]] | None:
+    """Return the name and config.json of the model of ``key``.
+
+    The file of its folder, where that may be read, else what is published under its name; None without both.
+    """
+    path = str(view.value(key, ""))
+    folder = Path(view.launch.cwd).absolute() / from_home(path)
     try:
         text = content(folder / "config.json", view.launch.roots or (view.launch.cwd,), _LARGEST_CONFIG)
         found = json.loads(text)
-    except (OSError, ValueError, RecursionError):
+    except OSError:
+        known = stand_in(path)
+        unsure = any(unknown_sources(view.config.settings.get(key)))
+        return (known.name, known.config) if known.is_named_in(path) and not unsure else None
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, Mapping) else None
+    return ("the model", found) if isinstance(found, Mapping) else None
 
 
 def _visible_gpus(view: LaunchView) -> int | None:

@@ -22,6 +22,7 @@ ACTOR, ROLLOUT, REF, CRITIC = (
     "critic.ppo_micro_batch_size",
 )
 DYNAMIC = f"{_ARR}.actor.use_dynamic_bsz"
+USE_V1 = "trainer.use_v1"
 _KL = (f"{_ARR}.actor.use_kl_loss", "algorithm.use_kl_in_reward")
 
 
@@ -80,6 +81,20 @@ def has_critic(value: Value) -> bool:
     """Return True if veRL trains a critic, like verl.trainer.ppo.utils.need_critic."""
     enabled = value("critic.enable")
     return value("algorithm.adv_estimator") == "gae" if enabled is None else bool(enabled)
+
+
+def critic_tokens(value: Value) -> tuple[str, object]:
+    """Return the key of the tokens of a GPU by which the critic's engine cuts batches, and its value.
+
+    It always cuts by tokens. v1's trainer gives it a field of the critic's dataclass that no file of veRL's
+    sets, v0's the key (``critic_cfg.engine`` in ppo/v1/trainer_base.py, ``engine_config`` in
+    ppo/ray_trainer.py).
+    """
+    if not value(USE_V1):
+        key = "critic.ppo_max_token_len_per_gpu"
+        return key, value(key)
+    key = "critic.ppo_infer_max_token_len_per_gpu"
+    return key, value(key) or 32768  # workers/config/critic.py
 
 
 def missing(value: Value, written: Callable[[str], str]) -> Iterator[MissingSize]:

@@ -3,9 +3,7 @@
 A place in a source is that of the pinned release; ``since`` is the first release with the rule. What only the
 split of a run's GPUs breaks is fitted by its plan (``run/plan/micro_batches.py``).
 
-The critic's micro-batches have no rule: its engine cuts by tokens, whatever its keys say (0.9.1,
-``TrainingWorkerConfig`` in ppo/ray_trainer.py, by ``critic.ppo_max_token_len_per_gpu``, and in
-ppo/v1/trainer_base.py, by a limit of the critic's dataclass).
+The critic's micro-batches have no rule: its engine cuts by tokens, whatever its keys say (``critic_tokens``).
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ from trinity_compat.common.resources import data_json
 from trinity_compat.common.training_engines import ULYSSES, TrainingEngine, engine_of
 from trinity_compat.translate import micro_batch_sizes
 from trinity_compat.translate.launch_view import NODES, PER_NODE
-from trinity_compat.translate.micro_batch_sizes import DYNAMIC, MicroBatchSize, Value
+from trinity_compat.translate.micro_batch_sizes import DYNAMIC, USE_V1, MicroBatchSize, Value
 from trinity_compat.translate.run_refusals import MOE_TENSOR_PARALLEL, uneven_experts
 from trinity_compat.translate.update_steps import BATCH
 
 _ARR = "actor_rollout_ref"
 _ACTOR, _REF, _ROLLOUT, _CRITIC = (*(f"{_ARR}.{name}" for name in ("actor", "ref", "rollout")), "critic")
+_REWARD = "reward.reward_model"
 _N = f"{_ROLLOUT}.n"
 _PROMPT, _RESPONSE = "data.max_prompt_length", "data.max_response_length"
 _TP, _SP = f"{_ROLLOUT}.tensor_model_parallel_size", f"{_ACTOR}.{ULYSSES}"
 _PADDING = f"{_ARR}.model.use_remove_padding"
 _TOKENS = f"{_ACTOR}.ppo_max_token_len_per_gpu"
-USE_V1 = "trainer.use_v1"
 _MOST_SHOWN = 8  # sizes that fit
 VLLMS_HEADS = "vLLM's verify_with_parallel_config"  # in every release
 
@@ -54,19 +52,28 @@ class UnknownSize(Exception):
     """A rule needs a size that is not a number, or not known."""
 
 
+@dataclass(eq=False)
+class UnknownHeads(UnknownSize):
+    """The GPUs of ``size`` share the heads of the model of ``key``, which are not known."""
+
+    size: str
+    key: str
+
+
 @dataclass(frozen=True, slots=True)
 class SizesOfLaunch:
     """The sizes of a launch.
 
     ``value`` gives a key's value, of `USE_V1` stock veRL's, ``is_set`` says whether the launch itself gives
-    it, ``written`` is ``key=value`` as the user wrote it. ``model``: its config.json, None where it is not
-    readable. ``visible``: the GPUs that the script leaves visible to veRL, None where it does not say.
+    it, ``written`` is ``key=value`` as the user wrote it. ``model``: name and config.json of the model of a
+    key, None where they are not known. ``visible``: the GPUs that the script leaves visible to veRL, None
+    where it does not say.
     """
 
     value: Value
     is_set: Callable[[str], bool]
     written: Callable[[str], str]
-    model: Mapping[str, object] | None = None
+    model: Callable[[str], tuple[str, Mapping[str, object]] | None] = lambda _: None
     visible: int | None = None
 
     def size(self, key: str, default: int | None = None) -> int:
@@ -108,13 +115,20 @@ class SizesOfLaunch:
         """Return the GPUs over which the tokens of one row are spread."""
         return max((self.size(key, 1) for key in self.engine.split_keys(role)), default=1)
 
-    def heads(self, name: str) -> int:
-        """Return a number of heads of the model. Raises UnknownSize."""
-        model = self.model or {}
-        found = value_at(model, f"text_config.{name}") or model.get(name)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-            raise UnknownSize
-        return found
+    def heads(self, size: str, key: str) -> tuple[str, int, int]:
+        """Return the name, attention heads and heads of keys and values of the model of ``key``.
+
+        Raises UnknownHeads: ``size`` is not checked against them.
+        """
+        name, config = self.model(key) or ("", {})
+        found = [
+            value_at(config, f"text_config.{heads}") or config.get(heads)
+            for heads in ("num_attention_heads", "num_key_value_heads")
+        ]
+        asked, kept = (each if type(each) is int and each > 0 else 0 for each in found)
+        if not asked:
+            raise UnknownHeads(size, key)
+        return name, asked, kept or asked
 
 
 def units() -> Mapping[str, str]:
@@ -135,8 +149,11 @@ class SizeRule:
     until: str = VERL
 
 
-def broken(sizes: SizesOfLaunch, release: str) -> Iterator[BrokenRule]:
-    """Yield the rules of ``release`` that the sizes break; nothing of what is not known."""
+def broken(sizes: SizesOfLaunch, release: str) -> Iterator[BrokenRule | UnknownHeads]:
+    """Yield the rules of ``release`` that the sizes break, and sizes that heads decide which are not known.
+
+    Nothing of other rules of what is not known.
+    """
     for rule in RULES:
         first, last = (VERL_RELEASES.index(each) for each in (rule.since, rule.until))
         if not first <= VERL_RELEASES.index(release) <= last:
@@ -146,6 +163,8 @@ def broken(sizes: SizesOfLaunch, release: str) -> Iterator[BrokenRule]:
                 of = "" if rule.source == VLLMS_HEADS else f"verl {VERL}, "
                 message = f"{found.message} ({of}{rule.source})"
                 yield replace(found, message=message)
+        except UnknownHeads as unknown:
+            yield unknown
         except UnknownSize:
             continue
 
@@ -354,17 +373,23 @@ def _room_for_a_row(limit: str, dynamic: str, role: str) -> Callable[[SizesOfLau
 
 
 def _room_for_a_value(of: SizesOfLaunch) -> Broken:
-    """The same of the critic, which the trainer v0 always cuts by its own limit."""
-    if _CRITIC not in _roles(of) or of.value(USE_V1):
+    """The same of the critic, whose engine always cuts by tokens."""
+    limit, tokens = micro_batch_sizes.critic_tokens(of.value)
+    if _CRITIC not in _roles(of) or not isinstance(tokens, int):
         return
-    limit, whole = f"{_CRITIC}.ppo_max_token_len_per_gpu", of.size(_PROMPT) + of.size(_RESPONSE)
-    if of.size(limit) * (spread := of.spread(_CRITIC)) < whole:
+    whole, spread = of.size(_PROMPT) + of.size(_RESPONSE), of.spread(_CRITIC)
+    if tokens * spread < whole:
+        own, over = f"{_CRITIC}.ppo_max_token_len_per_gpu", f" × {spread} GPUs" if spread > 1 else ""
+        unread = f" ({of.written(own)} is read by v0's trainer only)" if own != limit else ""
+        # Hydra adds what no file of veRL's has
+        plus = "+" if own != limit and not of.is_set(limit) else ""
         yield BrokenRule(
-            (limit, _RESPONSE, _PROMPT),
-            f"{of.written(limit)} is less than the {whole} tokens of {of.written(_PROMPT)} +"
+            (limit, own, _RESPONSE, _PROMPT),
+            f"{limit}={tokens}{over}{unread} is less than the {whole} tokens of {of.written(_PROMPT)} +"
             f" {of.written(_RESPONSE)}, and veRL, which cuts the critic's batches by tokens, stops at the"
             " first row that is longer",
-            f"{limit} should be {-(-whole // spread)} or more",
+            f"{plus}{limit} should be {-(-whole // spread)} or more",
+            until="0.8.0" if own != limit and of.size(own) * spread >= whole else None,  # without v1
         )
 
 
@@ -425,30 +450,48 @@ def _visible_gpus(of: SizesOfLaunch) -> Broken:
         )
 
 
-def _heads_of_sequences(of: SizesOfLaunch) -> Broken:
-    if not of.engine.can_halve or (ranks := of.spread(_ACTOR)) == 1:
-        return
-    heads, kept = of.heads("num_attention_heads"), of.heads("num_key_value_heads")
-    if heads % ranks or (kept % ranks and ranks % kept):
-        key = next(key for key in of.engine.split_keys(_ACTOR) if of.size(key, 1) > 1)
-        able = [size for size in _divisors(heads) if not (kept % size and size % kept)]
-        yield BrokenRule(
-            (key,),
-            f"{of.written(key)}: the model has {heads} attention heads and {kept} of keys and values, which"
-            f" {ranks} GPUs cannot share, and veRL's workers fail",
-            f"{key} may be {', '.join(map(str, able))}",
-        )
+def _heads_of_sequences(role: str) -> Callable[[SizesOfLaunch], Broken]:
+    """Ranks that share a sequence share the heads of the model; the reference has the actor's."""
+    model = f"{role if role == _CRITIC else _ARR}.model.path"
+
+    def find(of: SizesOfLaunch) -> Broken:
+        if role not in _roles(of) or not of.engine.can_halve or (ranks := of.spread(role)) == 1:
+            return
+        key = next(key for key in of.engine.split_keys(role) if of.size(key, 1) > 1)
+        if role == _REF and ranks == of.spread(_ACTOR):
+            return  # it follows the actor's, of which the same is said
+        name, heads, kept = of.heads(key, model)
+        if heads % ranks or (kept % ranks and ranks % kept):
+            able = [size for size in _divisors(heads) if not (kept % size and size % kept)]
+            yield BrokenRule(
+                (key,),
+                f"{of.written(key)}: {name} has {heads} attention heads and {kept} of keys and values, which"
+                f" {ranks} GPUs cannot share, and veRL's workers fail",
+                f"{key} may be {', '.join(map(str, able))}",
+            )
+
+    return find
 
 
-def _heads_of_engines(of: SizesOfLaunch) -> Broken:
-    heads, ranks = of.heads("num_attention_heads"), of.size(_TP)
-    if of.value(f"{_ROLLOUT}.name") == "vllm" and heads % ranks:
-        yield BrokenRule(
-            (_TP,),
-            f"{of.written(_TP)} does not divide the {heads} attention heads of the model, and vLLM refuses to"
-            " start",
-            f"{_TP} may be {', '.join(map(str, _divisors(heads)))}",
-        )
+def _heads_of_engines(rollout: str, model: str, needed: str = "") -> Callable[[SizesOfLaunch], Broken]:
+    """The GPUs of an engine share the heads of its model. ``needed``: its switch, "" if it has none."""
+    key = f"{rollout}.tensor_model_parallel_size"
+
+    def find(of: SizesOfLaunch) -> Broken:
+        if (needed and not of.value(needed)) or of.value(f"{rollout}.name") != "vllm":
+            return
+        if (ranks := of.size(key)) == 1:
+            return
+        name, heads, _ = of.heads(key, model)
+        if heads % ranks:
+            yield BrokenRule(
+                (key,),
+                f"{of.written(key)} does not divide the {heads} attention heads of {name}, and vLLM refuses"
+                " to start",
+                f"{key} may be {', '.join(map(str, _divisors(heads)))}",
+            )
+
+    return find
 
 
 def _experts_of_engines(of: SizesOfLaunch) -> Broken:
@@ -514,7 +557,15 @@ RULES = (
     SizeRule("workers/engine_workers.py:616", "0.8.0", _one_way_to_cut),
     SizeRule("workers/engine/megatron/transformer_impl.py:191", "0.8.0", _with_mbridge),
     SizeRule("single_controller/ray/base.py:239", "0.2.0", _visible_gpus),
-    SizeRule("models/transformers/monkey_patch.py:343", "0.4.1", _heads_of_sequences),
+    *(
+        SizeRule("models/transformers/monkey_patch.py:343", "0.4.1", _heads_of_sequences(role))
+        for role in (_ACTOR, _REF, _CRITIC)
+    ),
     SizeRule("workers/config/rollout.py:312", "0.8.0", _experts_of_engines),
-    SizeRule(VLLMS_HEADS, "0.2.0", _heads_of_engines),
+    SizeRule(VLLMS_HEADS, "0.2.0", _heads_of_engines(_ROLLOUT, f"{_ARR}.model.path")),
+    SizeRule(
+        VLLMS_HEADS,
+        "0.2.0",
+        _heads_of_engines(f"{_REWARD}.rollout", f"{_REWARD}.model_path", f"{_REWARD}.enable"),
+    ),
 )

@@ -11,6 +11,7 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 _FULL_KEY = re.compile(r"^full_key: (.+)$", re.MULTILINE)
 _ARGUMENT = re.compile(r"unexpected keyword argument '(\w+)'")
 _HEADS = re.compile(r"attention heads \((\d+)\) must be divisible by tensor parallel size")
+_HEADS_OF_SEQUENCES = re.compile(r"num_\w+_heads \d+ must be divisible by ulysses_sp_size")
 # What follows from a model's config.json, in vLLM's words.
 _OF_MODEL = re.compile(
     rf"{_HEADS.pattern}|greater than the derived max_model_len|does not support float16|Number of experts in"
@@ -152,6 +153,11 @@ def heads_of(error: Exception) -> int | None:
     """Return the attention heads that an engine's ranks cannot share; None for another error."""
     found = _HEADS.search(str(error))
     return int(found[1]) if found else None
+
+
+def is_of_sequences(error: Exception) -> bool:
+    """Return whether veRL's error says that ranks which share a sequence cannot share the heads."""
+    return bool(_HEADS_OF_SEQUENCES.search(str(error)))
 
 
 def is_of_model(error: Exception) -> bool:

@@ -19,7 +19,7 @@ from trinity_compat.explorer.rewards.reward_model.address import is_served
 from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import asks_function, scoring_config
 from trinity_compat.job.distillation import teacher_entries
-from trinity_compat.run.plan.known_models import StandInModel, stand_in
+from trinity_compat.job.known_models import StandInModel, stand_in
 
 GENERIC = " (the name says nothing of the model)"
 _TOKENIZER_FILE = Path(__file__).with_name("stand_in_tokenizer.json")

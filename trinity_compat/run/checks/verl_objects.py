@@ -20,6 +20,7 @@ from trinity_compat.explorer.rewards.reward_model.models import MODEL as REWARD
 from trinity_compat.explorer.rewards.reward_model.models import SECTION
 from trinity_compat.explorer.rollout.worker import arguments_for
 from trinity_compat.job.distillation import teacher_entries
+from trinity_compat.job.known_models import stand_in
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.vllm_arguments import release_for
 from trinity_compat.plugins import cpu_engine
@@ -32,6 +33,7 @@ from trinity_compat.translate.run_refusals import STRATEGY
 from trinity_compat.trinity.workflows.tasksets import has_chats
 
 T = TypeVar("T")
+_MODEL = "actor_rollout_ref.model.path"
 # The key that names a plugin; of a workflow, a reward and an operator the YAML's line is not known here.
 _PLUGIN_KEYS = {
     "advantage": "algorithm.adv_estimator",
@@ -106,7 +108,7 @@ class _Examination:
 
         model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         self._all(explorer_side.stages(config, model, self.cwd))
-        own = "actor_rollout_ref.model.path" not in self.report.stand_ins
+        own = _MODEL not in self.report.stand_ins
         if own:
             self._all(explorer_side.media_stages(config, model, self.cwd))
         parts = own and has_chats(self.spec.verl, self.spec.mode)
@@ -115,9 +117,9 @@ class _Examination:
         shared = self.spec.mode == "colocate"
         given = self._tried(section, lambda: arguments_for(config, model, self.spec.device, 0, shared=shared))
         if given is not None:
-            self.report.engine = {**given, "model": value_at(self.spec.verl, "actor_rollout_ref.model.path")}
+            self.report.engine = {**given, "model": value_at(self.spec.verl, _MODEL)}
             if parser:  # else vLLM would report it again, without an argument
-                self._engine(given, section, "actor_rollout_ref.model.path")
+                self._engine(given, section, _MODEL)
         if is_served(self.spec.verl):
             self._reward_engine(spec)
         self._teacher_engines(spec)
@@ -163,13 +165,15 @@ class _Examination:
         A stand-in says something of a model that it is called like: of its heads to every release, of the
         rest, which its variants change, to the run's own.
         """
-        name, path = self.report.stand_ins.get(model, ""), str(value_at(self.spec.verl, model))
         same = judge == release_for(self.spec.device)
-        if name and error_keys.is_of_model(error):
-            parts = name.partition(" ")[0].lower().split("-")  # `Qwen3-4B-Instruct-2507` is Qwen3-4B-2507
-            called = all(part in path.lower() for part in parts)
-            return called and (same or error_keys.heads_of(error) is not None)
+        if self.report.stand_ins.get(model) and error_keys.is_of_model(error):
+            return self._is_called(model) and (same or error_keys.heads_of(error) is not None)
         return same or error_keys.is_of_every_release(error, given)
+
+    def _is_called(self, model: str) -> bool:
+        """Return whether the model of the key ``model`` is here, or its name says which one it is."""
+        name = self.report.stand_ins.get(model, "").partition(" ")[0]
+        return not name or stand_in(name).is_named_in(str(value_at(self.spec.verl, model)))
 
     def _all(self, stages: Iterable[Stage]) -> bool:
         """Return whether every stage passed; ends at the first that did not."""
@@ -188,6 +192,9 @@ class _Examination:
             self.report.refused.append(StartRefusal(section, error.message, "trinity-compat"))
             return
         words = error_keys.words_of(error)
+        if error_keys.is_of_sequences(error) and not self._is_called(_MODEL):
+            self.report.unchecked.append(f"{section}: the heads of {_MODEL}; of the stand-in: {words}")
+            return
         if isinstance(error, ImportError) and not self.native:
             self.report.unchecked.append(f"{section}: {words}")
             return

@@ -13,8 +13,8 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.common.paths import from_home
 from trinity_compat.job.gpus import trainer_gpus
+from trinity_compat.job.known_models import stand_in
 from trinity_compat.job.lora import lora_rank
-from trinity_compat.run.plan.known_models import stand_in
 from trinity_compat.run.plan.verl_view import ACTOR, REF, VerlView
 from trinity_compat.translate.sections.gpus import ENGINE_MEMORY
 

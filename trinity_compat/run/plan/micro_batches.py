@@ -15,7 +15,7 @@ from trinity_compat.run.plan.refusals import place
 from trinity_compat.run.plan.source import LaunchRecord
 from trinity_compat.run.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
 from trinity_compat.translate import micro_batch_sizes
-from trinity_compat.translate.micro_batch_sizes import missing, sizes
+from trinity_compat.translate.micro_batch_sizes import critic_tokens, missing, sizes
 from trinity_compat.verl_config import PINNED
 
 
@@ -89,24 +89,38 @@ _TOKENS = (
     (f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.use_dynamic_bsz", ACTOR),
     (f"{ROLLOUT}.log_prob_max_token_len_per_gpu", f"{ROLLOUT}.log_prob_use_dynamic_bsz", ACTOR),
     (f"{REF}.log_prob_max_token_len_per_gpu", f"{REF}.log_prob_use_dynamic_bsz", REF),
-    ("critic.ppo_max_token_len_per_gpu", "critic.use_dynamic_bsz", "critic"),
 )
 
 
 def with_room(verl: VerlView, launch: VerlView) -> Step:
     """Tokens that hold a whole row where those of the launch did, on more GPUs for a row than the plan has.
 
-    veRL ends at a row that they do not hold (utils/seqlen_balancing.py, rearrange_micro_batches).
+    veRL ends at a row that they do not hold (utils/seqlen_balancing.py, rearrange_micro_batches). Where the
+    launch's do not, a warning says so: its rows may be shorter.
     """
-    values, lines = {}, []
+    values, lines, short = {}, [], dict[tuple[int, int], list[str]]()
     whole = sum(_positive(verl, f"data.max_{name}_length") for name in ("prompt", "response"))
-    for key, dynamic, role in _TOKENS:
-        tokens, spread = _positive(verl, key), verl.spread(role)
-        if not value_at(verl.tree, dynamic) or not tokens:
+    value = partial(value_at, verl.tree)
+    needed = {size.role for size in sizes(value)}
+    limits = [(key, value(key), role) for key, dynamic, role in _TOKENS if role in needed and value(dynamic)]
+    if has_critic(verl.tree):
+        limits.append((*critic_tokens(value), "critic"))
+    for key, tokens, role in limits:
+        spread = verl.spread(role)
+        if type(tokens) is not int or tokens < 1 or tokens * spread >= whole:
             continue
-        if tokens * spread < whole <= tokens * launch.spread(role):
-            values[key] = -(-whole // spread)
-            lines.append(f"{key}={tokens}: {values[key]}, which holds a row of {whole} on {spread} GPU(s)")
+        least = -(-whole // spread)
+        if whole <= tokens * launch.spread(role):
+            values[key] = least
+            lines.append(f"{key}={tokens}: {least}, which holds a row of {whole} on {spread} GPU(s)")
+        else:
+            short.setdefault((tokens, spread), []).append(key)
+    for (tokens, spread), keys in short.items():
+        lines.append(
+            f"warning: {' and '.join(keys)}: {tokens} on each of {spread} GPU(s) holds no row of {whole}"
+            " tokens (prompt and response), and veRL ends the run at the first one that is longer; write"
+            f" {-(-whole // spread)} or more"
+        )
     return verl.changed(values), lines
 
 

@@ -1,4 +1,4 @@
-"""Sizes of published models by their names, for plans and checks where the model is not on this machine."""
+"""Sizes of published models by their names, for rules and checks where the model is not on this machine."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ class StandInModel:
     name: str
     config: Tree
     generic: bool = False
+
+    def is_named_in(self, path: str) -> bool:
+        """Return whether ``path`` has each word of the name: `Qwen3-4B-Instruct-2507` is Qwen3-4B-2507."""
+        words = (re.sub(r"(?<=[a-z])(?=\d)", "-?", re.escape(word)) for word in self.name.lower().split("-"))
+        return not self.generic and all(
+            re.search(rf"(?<![a-z0-9.]){word}(?![a-z0-9])", path.lower()) for word in words
+        )
 
 
 def stand_in(path: str) -> StandInModel:
