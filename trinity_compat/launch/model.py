@@ -147,12 +147,19 @@ class Launch:
     torchrun: tuple[Word, ...] = ()  # the options of a torchrun that starts it
     # variables of its environment that the user gave (--env, --resolve), with their values
     environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    # variables of the script's surroundings that its environment lacks: the script, or `env -u`, unset them;
+    # with "*" among them (`env -i`) all that `env` hasn't
+    unset: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     file: str = field(default="", repr=False)  # of a main that is started by its path: where it is here
     # below which its files may be read (`common.readable_files`); empty: it is not read from a script
     roots: tuple[str, ...] = field(default=(), repr=False, compare=False)
     # YAML and Python files, and folders with "/" at the end, that an unread program wrote before, or may have
     # changed: path → the program (see `files.changed_by`)
     unread: Mapping[str, UnknownPiece | None] = field(default_factory=dict, repr=False)
+
+    def lacks(self, name: str) -> bool:
+        """Return whether its environment is known to be without a variable."""
+        return name not in self.env and not self.unset.isdisjoint((name, "*"))
 
     @property
     def taken_for(self) -> str:

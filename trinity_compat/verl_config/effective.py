@@ -465,7 +465,7 @@ def settings_of(
     origins: Mapping[str, GivenOverride] | None = None,
 ) -> dict[str, Setting]:
     """The leaves of ``tree`` resolved, each with its place: an override's, else its line in a file."""
-    resolver = Resolver(tree, launch.environ, launch.env)
+    resolver = Resolver(tree, launch.environ, launch.env, launch.lacks)
     origins = origins or {}
     try:
         resolved = resolver.resolve()

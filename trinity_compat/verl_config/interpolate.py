@@ -70,7 +70,8 @@ def resolved_alone(value: object, env: Mapping[str, str] | None = None) -> objec
 class Resolver:
     """Resolves the interpolations of one tree.
 
-    ``env`` holds the variables that the user gave, ``exported`` those that the launch sets.
+    ``env`` holds the variables that the user gave, ``exported`` those that the launch sets; ``lacks`` says
+    of which it is known that it hasn't them.
     """
 
     def __init__(
@@ -78,10 +79,12 @@ class Resolver:
         tree: Mapping[str, object],
         env: Mapping[str, str] | None = None,
         exported: Mapping[str, Word] | None = None,
+        lacks: Callable[[str], bool] = lambda name: False,
     ) -> None:
         self._tree = tree
         self._env = env or {}
         self._exported = exported or {}
+        self._lacks = lacks
         self._done: dict[Path, object] = {}
         self._busy: set[Path] = set()
         self._budget = Budget(seconds=inf, steps=10 * KEYS)
@@ -268,7 +271,10 @@ class Resolver:
         """oc.env: a variable that the launch sets, else the default, else it stays symbolic."""
         name = str(self._argument(arguments[0], parent))
         word = self._exported.get(name)
-        if word is None and name in self._env:
+        is_unset = word is None and self._lacks(name)
+        if is_unset and len(arguments) < 2:
+            raise InterpolationError(f"${name} is unset by the script: give the key's value with --set")
+        if word is None and not is_unset and name in self._env:
             return self._env[name]
         if len(arguments) < 2 and (word is None or word.open or word.env_refs):
             raise _Symbolic

@@ -232,8 +232,9 @@ class Shell:
     fed_by_launch: bool = False  # its stdin is what a training main prints
     capturing: str = ""  # the text of the $(…) around, the expression of what it can't know
     substitution_status: int | None = None
-    touched: set[str] = field(default_factory=set)  # set or unset by the script
-    scopes: list[dict[str, Variable | None]] = field(default_factory=list)
+    touched: set[str] = field(default_factory=set)  # set or unset by the script; "*": all unset (`env -i`)
+    # of the functions that run: what stood in place of each local name, and whether it was touched
+    scopes: list[dict[str, tuple[Variable | None, bool]]] = field(default_factory=list)
     scripts: list[Value] = field(default_factory=list)  # BASH_SOURCE, innermost last
     frames: list[str] = field(default_factory=list)  # FUNCNAME
     getopts_at: tuple[int, int] = (1, 0)
@@ -263,7 +264,7 @@ class Shell:
 
     def from_surroundings(self, name: str) -> bool:
         """Return whether an unset name could still come from the environment of the script."""
-        return name not in self.touched
+        return self.touched.isdisjoint((name, "*"))
 
     def note_read(self, name: str) -> None:
         """The variable's value is used. Counts where it is still what the user gave."""
@@ -442,8 +443,8 @@ class Shell:
         scope = self.scopes[-1] if self.scopes else None
         if scope is not None and name not in scope:
             self._note_replaced(name)  # for the function, and all that it calls
-            scope[name] = self.variables.get(name)
             old = self.variables.get(name)
+            scope[name] = old, name in self.touched
             # unset until it is assigned, but a variable that was exported stays so
             self.variables[name] = Variable(exported=bool(old and old.exported))
 
@@ -454,11 +455,13 @@ class Shell:
         try:
             yield
         finally:
-            for name, variable in self.scopes.pop().items():
-                if variable is None:
-                    self.variables.pop(name, None)
-                else:
+            for name, (variable, touched) in self.scopes.pop().items():
+                if variable is not None:
                     self.variables[name] = variable
+                    continue
+                self.variables.pop(name, None)
+                if not touched:
+                    self.touched.discard(name)
 
     @contextmanager
     def nested(self) -> Iterator[None]:

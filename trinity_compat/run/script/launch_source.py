@@ -126,7 +126,8 @@ def _as_caught(launch: Launch, found: Invocation, environ: Mapping[str, str]) ->
         name: _settled(word, now.get(name, "")) for name, word in launch.env.items() if not is_secret(name)
     }
     # the script has run up to here: what it wrote is on the disk
-    settled = replace(launch, arguments=words, env={**launch.env, **env}, unread={})
+    unset = launch.unset | (environ.keys() - now.keys())
+    settled = replace(launch, arguments=words, env={**launch.env, **env}, unread={}, unset=unset)
     try:
         known = resolved_launch(settled, {**environ, **dict.fromkeys(_unset(launch, environ), "")})
     except UserError:

@@ -178,6 +178,7 @@ def _without(sh: Shell, names: tuple[str, ...] | None) -> Shell:
     shell = sh.copy()
     kept = {} if names is None else {k: v for k, v in shell.variables.items() if k not in names}
     shell.variables = kept
+    shell.touched |= {"*"} if names is None else {*names}
     return shell
 
 
@@ -229,6 +230,7 @@ def _launch(
             wrote=sh.files.wrote(YAML),
             created=created,
             torchrun=options,
+            unset=frozenset(name for name in sh.touched if name not in sh.variables),
             environ={name: text_of(exported[name].value or ()) for name in exported.keys() & sh.log.given},
             file=file,
             roots=sh.files.roots,
