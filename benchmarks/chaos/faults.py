@@ -54,6 +54,7 @@ class Fault:
     codes: Sequence[int] = (1,)
     repair: Act = lambda job: None
     on_disk: bool = False  # the job lies on a small disk of its own
+    again: bool = False  # under --restarts 1
     stop_at: str = ""  # a point (``crash_points``) in place of a checkpoint
 
 
@@ -251,6 +252,13 @@ FAULTS = (
             ("raylet", "error: ", (1,)),
         )
     ),
+    Fault(
+        "engine killed, started again",
+        signalled("engine", signal.SIGKILL),
+        r"engine 0 \(pid \d+\) died; started again \(0 restarts of an engine left\)",
+        codes=(0,),
+        again=True,
+    ),
     Fault("database locked 45 s", locked(45), "", codes=(0,)),
     Fault("database locked 150 s", locked(150), "was locked by another program for 60 s"),
     Fault("job's disk full", lambda job: fill(job.root.parent), "no space left", repair=unfill, on_disk=True),
@@ -314,7 +322,7 @@ def under(fault: Fault, out: Path, toy: Path) -> dict[str, object]:
 
 
 def outcome(fault: Fault, job: Job) -> dict[str, object]:
-    job.start(fault.stop_at)
+    job.start(fault.stop_at, again=fault.again)
     if not fault.stop_at:
         trained(job, 2)
     began, said_before = time.monotonic(), len(output(job))

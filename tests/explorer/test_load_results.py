@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.engine import vllm as engines
-from trinity_compat.explorer.engine.vllm import AsyncEngine, EngineConfig, GenerationRequest
+from trinity_compat.explorer.engine.vllm import AsyncEngine, EngineConfig, EngineDied, GenerationRequest
 from trinity_compat.plugins import vllm_weights
 from trinity_compat.plugins.vllm_weights import WeightReceiver, grouped_in_parts
 from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged, write_file
@@ -71,6 +71,16 @@ class Executor:
             answers.append(answer)
         return answers
 
+    @property
+    def errored(self):
+        return self.dead
+
+    async def sleep(self, level, mode):
+        await self.collective_rpc("sleep")
+
+    async def wake_up(self, tags):
+        await self.collective_rpc("wake_up")
+
     async def reset_encoder_cache(self):
         self.done.append("forget images")
 
@@ -119,9 +129,17 @@ def test_what_one_rank_cannot_load_is_said_and_stays_with_its_call(good, tmp_pat
 def test_generation_goes_on_whatever_becomes_of_a_load(good):
     made = engine(Worker(0))
     made._engine.dead = True
-    with pytest.raises(RuntimeError, match="EngineCore died"):
+    with pytest.raises(EngineDied, match="EngineCore died"):
         load(made, good)
     assert made._engine.done == ["pause", "resume"]
+
+
+@pytest.mark.parametrize("method", ["dtypes", "sleep", "wake"])
+def test_whatever_finds_vllm_s_processes_dead_says_so(method):
+    made = engine(Worker(0))
+    made._config, made._engine.dead = EngineConfig({}, vocabulary=9), True
+    with pytest.raises(EngineDied, match="EngineCore died"):
+        asyncio.run(getattr(made, method)())
 
 
 @pytest.fixture

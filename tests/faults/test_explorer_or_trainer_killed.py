@@ -59,27 +59,48 @@ def test_a_trainer_whose_transfer_queue_dies_is_started_again_with_an_empty_one(
 
 @pytest.mark.runtime
 @pytest.mark.whole
-def test_in_turns_a_side_that_dies_in_its_turn_is_started_again_and_the_turns_go_on(run):
-    """As a launch on GPUs runs by default; on a CPU the engines have no sleep."""
-    one = run("trainer.total_training_steps=12", options=("--restarts", "2", "--mode", "colocate")).start()
-
-    def dies_in_its_turn(side, left, *, after):
-        turn = f"select 1 from job_state where key = 'device/turn' and value like '%{side}%'"
-        one.wait_for(lambda: one.trained_steps() >= after and one.sql(turn) and one.side(side))
-        one.side(side).kill()
-        one.wait_for(lambda: f"started again ({left} restarts left)" in one.out)
-        assert f"the {side} was killed by SIGKILL" in one.out
-
-    dies_in_its_turn("trainer", 1, after=3)
-    dies_in_its_turn("explorer", 0, after=6)
+def test_an_engine_that_dies_is_started_again_and_its_explorer_and_the_other_engine_go_on(run):
+    options = ("--restarts", "1", "--set", "explorer.rollout_model.engine_num=2")
+    one = run("trainer.total_training_steps=12", options=options).start()
+    one.wait_for(lambda: one.trained_steps() >= 3)
+    explorer, (first, second) = one.side("explorer"), one.processes("ray::RolloutWorker")
+    first.kill()
+    one.wait_for(lambda: "started again (0 restarts of an engine left)" in one.out)
+    one.wait_for(lambda: one.trained_steps() >= 6)
+    assert (one.side("explorer").pid, second.is_running()) == (explorer.pid, True)
     one.finish()
     assert one.code == 0, one.out + one.err
     one.nothing_is_left_and_nothing_lost()
     every_step_is_whole_and_every_task_was_trained_once(one, 12)
-    # Each answer is of the version before its step, also those of engines that were started again.
-    lag = "l.trainer_step - e.max_model_version"
-    trained = "ledger l join experiences e on e.id = l.experience_id"
-    assert one.sql(f"select distinct {lag} from {trained}") == [(1,)]
+    the_answers_are_of_the_version_before_their_step(one)
+
+
+@pytest.mark.runtime
+@pytest.mark.whole
+def test_in_turns_a_side_that_dies_and_an_engine_asleep_are_started_again_and_the_turns_go_on(run):
+    """As a launch on GPUs runs by default; on a CPU the engines have no sleep."""
+    one = run("trainer.total_training_steps=12", options=("--restarts", "2", "--mode", "colocate")).start()
+
+    def in_the_turn_of(side, after):
+        turn = f"select 1 from job_state where key = 'device/turn' and value like '%{side}%'"
+        return one.trained_steps() >= after and one.sql(turn) and one.side(side)
+
+    def dies_in_its_turn(side, left, *, after):
+        one.wait_for(lambda: in_the_turn_of(side, after))
+        one.side(side).kill()
+        one.wait_for(lambda: f"started again ({left} restarts left)" in one.out)
+        assert f"the {side} was killed by SIGKILL" in one.out
+
+    one.wait_for(lambda: in_the_turn_of("trainer", 2))
+    one.processes("ray::RolloutWorker")[0].kill()
+    one.wait_for(lambda: "started again (1 restarts of an engine left)" in one.out)
+    dies_in_its_turn("trainer", 1, after=4)
+    dies_in_its_turn("explorer", 0, after=7)
+    one.finish()
+    assert one.code == 0, one.out + one.err
+    one.nothing_is_left_and_nothing_lost()
+    every_step_is_whole_and_every_task_was_trained_once(one, 12)
+    the_answers_are_of_the_version_before_their_step(one)
 
 
 def an_explorer_and_then_the_next_one_s_engine_are_killed(one):
@@ -124,6 +145,13 @@ def every_step_is_whole_and_every_task_was_trained_once(one, last):
     assert one.sql("select count(*) from ledger") == one.sql(
         "select count(distinct experience_id) from ledger"
     )
+
+
+def the_answers_are_of_the_version_before_their_step(one):
+    """Also those of engines that were started again."""
+    lag = "l.trainer_step - e.max_model_version"
+    trained = "ledger l join experiences e on e.id = l.experience_id"
+    assert one.sql(f"select distinct {lag} from {trained}") == [(1,)]
 
 
 def the_two_snippets_of_the_how_tos_do_what_they_say(job, step, toy, whole, capsys):

@@ -106,6 +106,26 @@ def test_a_side_that_a_signal_ended_is_stopped_and_not_missing(spec):
     assert "(gone?)" in explorer
 
 
+def test_what_a_side_has_to_tell_is_told_as_it_comes_and_shown_later(spec, buffer):
+    (Path(spec.job_dir) / "config").mkdir()
+    spec.save(Path(spec.job_dir) / "config" / "run.json")
+    note = "engine 0: it died; started again (1 restarts of an engine left)"
+    buffer.beat("explorer", "explorer", state="running", detail={"note": note})
+    out = io.StringIO()
+    with Progress(spec, lambda: open_buffer(spec.database_url), out=out) as progress:
+        for _ in range(2):
+            progress._next = 0.0
+            progress.update()
+    assert out.getvalue().count(f"explorer {note}\n") == 1
+    job, snapshot = JobDir(Path(spec.job_dir)), read_snapshot(buffer, spec)
+    (explorer,) = [line for line in status.lines(job, snapshot) if line.startswith("explorer ")]
+    assert explorer.endswith(note)
+    assert {one["name"]: one["note"] for one in status.record(job, snapshot)["processes"]} == {
+        "explorer": note,
+        "trainer": None,
+    }
+
+
 def test_what_is_left_follows_the_latest_steps_pace(spec, buffer):
     assert read_snapshot(buffer, spec).left_s is None
     for step in (3, 4):

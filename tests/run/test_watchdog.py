@@ -200,6 +200,7 @@ def test_what_hangs_is_named_shown_and_killed(stopped, clock, watchdog, capfd):
     guard.act(guard.look())
     assert f"(engine 0, pid {stopped.pid}, stopped)" in guard.reason
     assert said == [] and stopped.wait() == -signal.SIGKILL
+    assert watchdog.found_a_stall, "an explorer does not start its engine again"
     err = capfd.readouterr().err
     assert "loads_weights" in err, "py-spy's stacks of a process that is stopped"
     assert f"Process {stopped.below}" in err, "and of those below it"

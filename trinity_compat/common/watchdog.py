@@ -112,6 +112,7 @@ class Watchdog:
     def __init__(self, limit_s: float | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit_s, self._clock = limit_s, clock
         self.seconds, self.count = 0.0, 0  # time in sight; how often anything made progress
+        self.found_a_stall = False  # what hangs is killed, and this process will end
         self._last = clock()
         self._open: dict[int, Activity] = {}
 
@@ -208,6 +209,8 @@ class WatchdogThread:
     def act(self, found: Stalled) -> None:
         """Log the stall with stacks, then kill the processes."""
         self.reason = str(found)
+        for each in self._watchdogs:
+            each.found_a_stall = True
         print(f"watchdog: {self.reason}", file=sys.stderr, flush=True)
         with suppress(Exception):  # the process must end even if this fails
             for suspect in found.suspects[:_DUMPED]:

@@ -24,7 +24,7 @@ from trinity_compat.common import file_modes, python_command
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.network import LOOPBACK, keep_ray_here
 from trinity_compat.common.parent_watch import end_with_parent
-from trinity_compat.common.watchdog import Watchdog, WatchdogThread
+from trinity_compat.common.watchdog import WatchdogThread
 from trinity_compat.explorer.configuration import configuration
 from trinity_compat.explorer.data.operators import pipeline_of, prepared
 from trinity_compat.explorer.data.tasks import TaskStream, eval_stream, train_stream
@@ -54,6 +54,7 @@ from trinity_compat.explorer.trackers import Trackers
 from trinity_compat.job import disk_full, dynamic_dataset, fingerprint, placement, runtime_env
 from trinity_compat.job.fingerprint import SCORING, fingerprint_of, sign
 from trinity_compat.job.gpus import check_gpus
+from trinity_compat.job.liveness import promised
 from trinity_compat.job.lora import lora_rank, merged
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.served_models import served_models
@@ -203,7 +204,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         buffer = closed_at_end.enter_context(closing(open_buffer(spec.database_url)))
         sign(buffer, fingerprint_of(spec))
         report = closed_at_end.enter_context(closing(StepReporter(buffer, name, Trackers(spec.verl, name))))
-        workers = closed_at_end.enter_context(closing(_workers(spec, index, heart.engines)))
+        workers = closed_at_end.enter_context(closing(_workers(spec, index, heart)))
         device = SharedDevice(DeviceTurn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
         scheduler = Scheduler(spec, buffer, train, evaluation, index=index, ended=finished)
         heart.holder = lambda: scheduler.holder
@@ -229,7 +230,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
             await explorer.explore()
 
 
-def _workers(spec: RunSpec, index: int, watchdog: Watchdog) -> RolloutWorkers:
+def _workers(spec: RunSpec, index: int, heart: Heartbeat) -> RolloutWorkers:
     return RolloutWorkers(
         spec.verl,
         spec.device,
@@ -240,7 +241,9 @@ def _workers(spec: RunSpec, index: int, watchdog: Watchdog) -> RolloutWorkers:
         by_load=spec.sync.style != "fixed",
         partial=spec.partial_rollout,
         fingerprint=spec.fingerprint,
-        watchdog=watchdog,
+        watchdog=heart.engines,
+        restarts=promised().get("restarts", 0),
+        note=heart.note,
     )
 
 

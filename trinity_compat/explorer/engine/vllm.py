@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -385,6 +386,16 @@ class AsyncEngine:
 
         outputs.process_outputs = counted
 
+    @contextlib.contextmanager
+    def _death_is_told(self) -> Iterator[None]:
+        """Raise EngineDied for an error of a block in which vLLM's processes have died."""
+        try:
+            yield
+        except Exception as error:
+            if self._engine.errored:
+                raise EngineDied(f"vLLM: {error!r}") from error
+            raise
+
     async def _answer(self, request: GenerationRequest) -> list[Completion]:
         final: Any = None
         self.owed += 1
@@ -393,12 +404,9 @@ class AsyncEngine:
             answering = self._engine.generate(
                 request.prompt, params, request.request_id, **self._config.adapter
             )
-            async for output in answering:
-                final = output
-        except Exception as error:
-            if self._engine.errored:
-                raise EngineDied(f"vLLM: {error!r}") from error
-            raise
+            with self._death_is_told():
+                async for output in answering:
+                    final = output
         finally:
             self.owed -= 1
         return completions(final, request.prompt_rows)
@@ -413,16 +421,18 @@ class AsyncEngine:
 
     async def dtypes(self) -> Sequence[Dtypes]:
         """Return the workers' dtypes; see LocalEngine."""
-        return list(await self._engine.collective_rpc("dtypes"))
+        with self._death_is_told():
+            return list(await self._engine.collective_rpc("dtypes"))
 
     async def _exchange(self, method: str, *args: Any) -> Any:
-        await self._engine.pause_generation(mode="keep", clear_cache=False)
-        try:
-            answers = await self._engine.collective_rpc(method, args=args)
-            await self._engine.reset_prefix_cache(reset_running_requests=True)
-            await self._engine.reset_encoder_cache()  # the vision tower's outputs
-        finally:  # else requests in flight would never be answered, nor fail
-            await self._resume()
+        with self._death_is_told():
+            await self._engine.pause_generation(mode="keep", clear_cache=False)
+            try:
+                answers = await self._engine.collective_rpc(method, args=args)
+                await self._engine.reset_prefix_cache(reset_running_requests=True)
+                await self._engine.reset_encoder_cache()  # the vision tower's outputs
+            finally:  # else requests in flight would never be answered, nor fail
+                await self._resume()
         return answers
 
     async def _resume(self) -> None:
@@ -436,11 +446,13 @@ class AsyncEngine:
     async def sleep(self) -> None:
         """Free the device's memory (vLLM's level 2; level 1 where more is held); see LocalEngine."""
         self._has_cache = False
-        await self._engine.sleep(level=1 if self._config.holds_more else 2, mode="keep")
+        with self._death_is_told():
+            await self._engine.sleep(level=1 if self._config.holds_more else 2, mode="keep")
 
     async def wake(self) -> None:
         """Take the memory of the weights again; see LocalEngine."""
-        await self._engine.wake_up(["weights"])
+        with self._death_is_told():
+            await self._engine.wake_up(["weights"])
 
     async def close(self) -> None:
         """End vLLM's processes."""

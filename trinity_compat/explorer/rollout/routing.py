@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trinity_compat.explorer.engine.trajectory import RolloutTask
@@ -43,10 +43,19 @@ class EngineLoads:
             if self._by_load:
                 engine = min(range(len(self._loads)), key=lambda each: self._loads[each].tokens)
             shares[engine].append(job)
-            load = self._loads[engine]
+            self.add(engine, [job])
+        return shares
+
+    def add(self, engine: int, jobs: Iterable[RolloutTask]) -> None:
+        """Count jobs as in flight on an engine."""
+        load = self._loads[engine]
+        for job in jobs:
             load.answers += job.answers
             load.tokens += job.answers * (prompt_tokens(job) + self.expected)
-        return shares
+
+    def restart(self, engine: int) -> None:
+        """Count nothing as in flight on an engine, which begins its count of ended answers anew."""
+        self._loads[engine] = _Load()
 
     @property
     def expected(self) -> float:

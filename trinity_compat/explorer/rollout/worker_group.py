@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.common.errors import RunError
-from trinity_compat.common.hung_process import HungProcess, describe, suspect
+from trinity_compat.common.hung_process import HungProcess, describe, kill, suspect
 from trinity_compat.common.watchdog import Activity, Watchdog
 from trinity_compat.explorer.await_with_checks import await_with_checks
 from trinity_compat.explorer.engine import trainer_devices
 from trinity_compat.explorer.engine.arguments import START_S, engine_environment, worker_env
 from trinity_compat.explorer.engine.trainer_devices import Devices
 from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask
+from trinity_compat.explorer.engine.vllm import EngineDied
 from trinity_compat.explorer.rollout.routing import EngineLoads
 from trinity_compat.explorer.rollout.worker import RolloutWorker, slots_of
 from trinity_compat.job import placement
-from trinity_compat.job.fingerprint import FilesEdited
+from trinity_compat.job.fingerprint import FilesEdited, check
 from trinity_compat.job.gpus import engine_count, engine_width
 from trinity_compat.job.run_spec import Fingerprint, RunSpec
 from trinity_compat.synchronizer.engine_dtypes import Dtypes, merged
@@ -32,6 +35,8 @@ from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFail
 
 if TYPE_CHECKING:
     from trinity_compat.trinity.workflows.model import GeneratedAnswer
+
+_log = logging.getLogger(__name__)
 
 SLOWEST_LOAD = 100e6  # bytes of weights per second: this time is added to the watchdog's limit
 
@@ -61,7 +66,11 @@ class EnginePlacement:
 
 
 class RolloutWorkers:
-    """Rollout workers, as many as the configuration has room for, each with one engine."""
+    """Rollout workers, as many as the configuration has room for, each with one engine.
+
+    An engine that dies is started again where that is allowed, and gets the version in place and the jobs
+    that it had not answered. The others go on meanwhile.
+    """
 
     def __init__(
         self,
@@ -76,13 +85,16 @@ class RolloutWorkers:
         agent_timeout_s: float | None = None,
         fingerprint: Fingerprint | None = None,
         watchdog: Watchdog | None = None,
+        restarts: int = 0,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Configure the workers.
 
         ``shared``: the trainer uses the same device, in turns. ``place``: None for the only user of Ray.
         ``by_load``: a job goes to the engine with the fewest outstanding tokens, else to each in turn.
         ``partial``, ``agent_timeout_s``, ``fingerprint``: as ``RolloutWorker``'s. ``watchdog`` observes the
-        requests to the engines.
+        requests to the engines. ``restarts``: number of dead engines that are started again; ``note`` is told
+        of each.
         """
         self._watchdog = watchdog or Watchdog()
         self._processes: dict[int, HungProcess] = {}  # by engine
@@ -102,6 +114,14 @@ class RolloutWorkers:
         self._width = engine_width(rollout, device)
         self._loads = EngineLoads(engine_count(rollout, device), slots_of(rollout), by_load=by_load)
         self._watches: list[asyncio.Task[None]] = []
+        self._restarts, self._note = restarts, note
+        self._restarting: dict[int, asyncio.Task[None]] = {}  # by engine; one that failed stays
+        self._actor_options: list[dict[str, Any]] = []
+        self._limit_s = START_S
+        self._auxiliary: Sequence[str] = ()
+        self._version: WeightVersion | None = None  # in place, or being loaded; None: the model path's
+        self._ready = asyncio.Event()  # awake, with a version in place
+        self._ready.set()
         self._writing: Counter[int] = Counter()  # answers that ``write`` waits for, by engine
 
     async def start(self, check: Callable[[], None] = lambda: None, *, timeout_s: float = START_S) -> None:
@@ -110,34 +130,87 @@ class RolloutWorkers:
         Raises RunError with vLLM's reason, or when the time is up; and what ``check`` raises.
         """
         count = engine_count(self._verl["actor_rollout_ref"]["rollout"], self._device)
-        limit_s = max(timeout_s, START_S)
+        self._limit_s = limit_s = max(timeout_s, START_S)
         devices = await self._trainer_devices(check, limit_s)
-        options = await asyncio.to_thread(lambda: list(self._options(count, devices)))
-        self._actors = [self._actor(index, each) for index, each in enumerate(options)]
+        self._actor_options = await asyncio.to_thread(lambda: list(self._options(count, devices)))
+        self._actors = [self._actor(index) for index in range(count)]
         starting = self._start_all()
         await await_with_checks(starting, check, limit_s=limit_s, late=lambda: self._not_started(limit_s))
-        pairs = list(enumerate(self._actors))
-        self._watches = [asyncio.ensure_future(self._watch(*pair)) for pair in pairs]
-        self._watches += [asyncio.ensure_future(self._follow(*pair)) for pair in pairs]
+        for index in range(count):
+            self._observe(index)
 
     async def _start_all(self) -> None:
-        import ray
-
-        node = ray.get_runtime_context().get_node_id()
-
-        async def start(index: int, actor: Any) -> None:
-            process = await actor.identity.remote()
-            self._processes[index] = suspect(
-                f"engine {index}", process, node=node, kill=lambda: ray.kill(actor)
-            )
-            await actor.start.remote()
-            self._started.add(index)
-
         with self._watchdog.doing("starting the engines", times=None):  # the caller sets the limit
             try:
-                await asyncio.gather(*(start(*pair) for pair in enumerate(self._actors)))
+                await asyncio.gather(*(self._start(*pair) for pair in enumerate(self._actors)))
             except Exception as error:
                 raise engine_failed(error) from error
+
+    async def _start(self, index: int, actor: Any) -> None:
+        import ray
+
+        process, node = await actor.identity.remote(), ray.get_runtime_context().get_node_id()
+        self._processes[index] = suspect(f"engine {index}", process, node=node, kill=lambda: ray.kill(actor))
+        await actor.start.remote()
+        self._started.add(index)
+
+    def _observe(self, index: int) -> None:
+        reports = self._watch(index, self._actors[index]), self._follow(index, self._actors[index])
+        self._watches += [asyncio.ensure_future(each) for each in reports]
+
+    def _restart(self, index: int, actor: Any, error: Exception) -> None:
+        """Start an engine again whose ``actor`` has died with ``error``; no-op where that is done already.
+
+        Raises ``error`` where it is another fault or no restart is left, where the weights in place have no
+        file, and where the watchdog has killed the engine and ends this process.
+        """
+        if self._actors[index] is not actor or index in self._restarting:
+            return
+        if not (_is_death(error) and self._restarts) or self._watchdog.found_a_stall:
+            raise error
+        died = f"engine {index} (pid {self._processes[index].pid}) died"
+        _log.warning("%s: %s", died, engine_failed(error).args[0])
+        if self._version and not self._version.path:
+            self._note(f"{died}; not started again, since sync_method nccl keeps no file of the weights")
+            raise error
+        self._restarts -= 1
+        self._note(f"{died}; started again ({self._restarts} restarts of an engine left)")
+        self._restarting[index] = asyncio.ensure_future(self._start_again(index))
+
+    async def _start_again(self, index: int) -> None:
+        """Replace an engine's actor by another one with the same weights, in the explorer's turn."""
+        import ray
+
+        kill(self._processes[index])  # what is left of it
+        await self._ready.wait()
+        self._started.discard(index)
+        actor, limit_s, loaded = self._actor(index), self._limit_s, None
+        starting, what = self._start(index, actor), f"starting engine {index} again"
+        suspects = partial(self._suspects, [index])
+        try:
+            with self._watchdog.doing(what, times=None, suspects=suspects) as activity:
+                await await_with_checks(
+                    starting, lambda: None, limit_s=limit_s, late=lambda: self._not_started(limit_s)
+                )
+                await asyncio.to_thread(check, self._own["fingerprint"])  # it has read the model's files
+                await actor.set_auxiliary_models.remote(self._auxiliary)
+                while (version := self._version) and version is not loaded:
+                    activity.now(what, extra_s=version.nbytes / SLOWEST_LOAD)
+                    await actor.load.remote(_file_of(version), version.version)
+                    loaded = version
+        except BaseException:
+            ray.kill(actor)
+            raise
+        self._actors[index] = actor
+        self._loads.restart(index)
+        self._observe(index)
+        del self._restarting[index]
+
+    async def _running(self, index: int) -> Any:
+        """Return an engine's actor, if it is started again as soon as it has started."""
+        if restarting := self._restarting.get(index):
+            await asyncio.shield(restarting)
+        return self._actors[index]
 
     async def _follow(self, index: int, actor: Any) -> None:
         with contextlib.suppress(Exception):  # as in _watch
@@ -209,12 +282,12 @@ class RolloutWorkers:
         strategy = PlacementGroupSchedulingStrategy(self._groups[-1])
         return {"num_gpus": self._width, "scheduling_strategy": strategy}
 
-    def _actor(self, index: int, options: Mapping[str, Any]) -> Any:
+    def _actor(self, index: int) -> Any:
         import ray
 
         # A call for each answer at most, those that wait for a slot too; what else is asked finds room.
         calls = 2 * slots_of(self._verl["actor_rollout_ref"]["rollout"])
-        actor = ray.remote(RolloutWorker).options(max_concurrency=calls, **options)
+        actor = ray.remote(RolloutWorker).options(max_concurrency=calls, **self._actor_options[index])
         return actor.remote(dict(self._verl), self._device, index, **self._own)
 
     def _not_started(self, limit_s: float) -> RunError:
@@ -238,13 +311,19 @@ class RolloutWorkers:
 
     async def set_auxiliary_models(self, auxiliary: Sequence[str]) -> None:
         """Send the auxiliary models' addresses (host:port) to all engines."""
+        self._auxiliary = auxiliary
         await self._all("set_auxiliary_models", "sending the engines the other models' addresses", auxiliary)
 
     async def load(self, version: WeightVersion) -> None:
-        """Load a version into every engine."""
-        file = WeightFile(version.path, version.digest, version.nbytes)
+        """Load a version into every engine; one that is started again loads it then."""
         what, extra_s = f"loading version {version.version} of the weights", version.nbytes / SLOWEST_LOAD
-        await self._all("load", what, file, version.version, extra_s=extra_s)
+        before, self._version = self._version, version
+        try:
+            await self._all("load", what, _file_of(version), version.version, anew=False, extra_s=extra_s)
+        except BaseException:
+            self._version = before
+            raise
+        self._ready.set()
 
     async def dtypes(self) -> Dtypes:
         """Return the dtypes in which the engines hold what they have loaded; see ``engine_dtypes.py``."""
@@ -263,6 +342,7 @@ class RolloutWorkers:
         ranks = [first_rank + index * self._width for index in range(len(self._actors))]
         what = f"taking version {meeting.version} of the weights over"
         arguments = [(asdict(meeting), rank) for rank in ranks]
+        self._version = WeightVersion(meeting.version, "", "", 0, "nccl")
         parts = await self._each("receive", what, arguments, times=None)  # the rendezvous sets the limits
         return _received_version(meeting.version, [answer for part in parts for answer in part])
 
@@ -289,34 +369,52 @@ class RolloutWorkers:
 
     async def sleep(self) -> None:
         """Free every device. The weights are lost; answers in flight go on when others are loaded."""
-        await self._all("sleep", "taking the engines off the device")
+        # Without a version no engine has begun to start again.
+        await self._all("sleep", "taking the engines off the device", anew=self._ready.is_set())
+        self._ready.clear()
 
     async def wake(self) -> None:
         """Return to every device. A version has to be loaded next."""
-        await self._all("wake", "bringing the engines back to the device")
+        await self._all("wake", "bringing the engines back to the device", anew=False)
 
-    async def _all(self, method: str, what: str, *args: Any, extra_s: float = 0.0) -> list[Any]:
-        """Call a method of all engines; return their answers."""
-        return await self._each(method, what, [args] * len(self._actors), extra_s=extra_s)
+    async def _all(self, method: str, what: str, *args: Any, **how: Any) -> list[Any]:
+        """Call a method of all engines; return their answers. ``how``: as ``_each``'s."""
+        return await self._each(method, what, [args] * len(self._actors), **how)
 
-    async def _each(self, method: str, what: str, args: Sequence[tuple[Any, ...]], **limit: Any) -> list[Any]:
+    async def _each(
+        self, method: str, what: str, args: Sequence[tuple[Any, ...]], *, anew: bool = True, **limit: Any
+    ) -> list[Any]:
         """Call a method of each engine with its arguments; return their answers.
 
-        The watchdog names the engines that have not answered; ``limit`` as in ``Watchdog.begin``.
+        One that is started again is asked when it has started; without ``anew`` it is not asked, and None
+        stands for its answer. The watchdog names the engines that have not answered; ``limit`` as in
+        ``Watchdog.begin``.
         """
+        answers: list[Any] = [None] * len(self._actors)
         self._late = waiting = set(range(len(self._actors)))
 
-        async def call(index: int, arguments: tuple[Any, ...]) -> Any:
-            answer = await getattr(self._actors[index], method).remote(*arguments)
-            waiting.discard(index)
-            activity.progress()
-            return answer
-
-        with self._watchdog.doing(what, suspects=lambda: self._suspects(waiting), **limit) as activity:
+        async def call(index: int) -> None:
+            actor = self._actors[index]
             try:
-                return await asyncio.gather(*(call(*pair) for pair in enumerate(args)))
+                answers[index] = await getattr(actor, method).remote(*args[index])
             except Exception as error:
-                raise engine_failed(error) from error
+                self._restart(index, actor, error)
+            else:
+                waiting.discard(index)
+                activity.progress()
+
+        suspects = partial(self._suspects, waiting)
+        try:
+            while waiting:
+                if anew:
+                    await asyncio.gather(*map(self._running, waiting))
+                with self._watchdog.doing(what, suspects=suspects, **limit) as activity:
+                    await asyncio.gather(*map(call, waiting - self._restarting.keys()))
+                if not anew:
+                    waiting.difference_update(self._restarting)
+        except Exception as error:
+            raise engine_failed(error) from error
+        return answers
 
     def late(self) -> list[HungProcess]:
         """Return the engines that have not answered the latest call of all engines."""
@@ -325,12 +423,15 @@ class RolloutWorkers:
     async def run(self, jobs: Sequence[RolloutTask]) -> AsyncIterator[RolloutResult]:
         """Yield the rollouts of all jobs as they finish.
 
-        Raises RunError when an engine died. Closing the iterator makes the engines drop the rest.
+        Raises RunError when an engine fails for good. Closing the iterator makes the engines drop the rest.
         """
         queue: asyncio.Queue[RolloutResult | Exception] = asyncio.Queue()
         shares = enumerate(self._loads.share(jobs))
         name, busy = next(self._names), [(index, share) for index, share in shares if share]
-        pumps = [asyncio.ensure_future(self._pump(index, share, name, queue)) for index, share in busy]
+        pumps = [
+            asyncio.ensure_future(self._pump(index, self._actors[index], share, name, queue))
+            for index, share in busy
+        ]
         left = len(jobs)
         try:
             while left:
@@ -350,15 +451,29 @@ class RolloutWorkers:
     async def _pump(
         self,
         index: int,
+        actor: Any,
         jobs: Sequence[RolloutTask],
         name: int,
         queue: asyncio.Queue[RolloutResult | Exception],
     ) -> None:
-        run = self._actors[index].run.options(num_returns="streaming")
+        """Have an engine answer ``jobs``, which count as in flight on its ``actor``, or on later ones."""
+        left = {job.task_no: job for job in jobs}
         try:
-            with self._answers_of(index, sum(job.answers for job in jobs)):
-                async for reference in run.remote(jobs, name):
-                    await queue.put(await reference)
+            while left:
+                running = await self._running(index)
+                if running is not actor:
+                    actor = running
+                    self._loads.add(index, left.values())
+                run = actor.run.options(num_returns="streaming")
+                try:
+                    with self._answers_of(index, sum(job.answers for job in left.values())):
+                        async for reference in run.remote([*left.values()], name):
+                            rollout = await reference
+                            del left[rollout.task_no]
+                            await queue.put(rollout)
+                    return  # aborted, where some are left
+                except Exception as error:
+                    self._restart(index, actor, error)
         except Exception as error:
             await queue.put(engine_failed(error))
 
@@ -366,8 +481,8 @@ class RolloutWorkers:
         """End the actors."""
         import ray
 
-        for watch in self._watches:
-            watch.cancel()
+        for task in [*self._watches, *self._restarting.values()]:
+            task.cancel()
         for actor in self._actors:
             ray.kill(actor)
         for group in self._groups:
@@ -400,6 +515,17 @@ def _shared_env(index: int, width: int) -> dict[str, str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = visible.split(",") if visible else [str(number) for number in range(first + width)]
     return trainer_devices.environment(devices[first : first + width])
+
+
+def _file_of(version: WeightVersion) -> WeightFile:
+    return WeightFile(version.path, version.digest, version.nbytes)
+
+
+def _is_death(error: Exception) -> bool:
+    """Return whether an engine's process has ended, or vLLM's own below it."""
+    from ray.exceptions import RayActorError
+
+    return isinstance(error, RayActorError) or isinstance(getattr(error, "cause", None), EngineDied)
 
 
 def engine_failed(error: Exception) -> RunError | FilesEdited:

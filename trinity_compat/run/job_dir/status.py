@@ -66,8 +66,9 @@ def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
     for who in snapshot.participants:
         lost = " (gone?)" if who.age_s > LOST_S and who.state not in ENDED else ""
         reason = f": {who.detail['reason']}" if who.detail.get("reason") else ""
+        note = f": {who.detail['note']}" if who.detail.get("note") else ""
         seen = f"pid {who.pid} on {who.host}, seen {age(who.age_s)} ago{lost}"
-        yield f"{label(who):10} {who.state}{reason}, {seen}"
+        yield f"{label(who):10} {who.state}{reason}, {seen}{note}"
     depth = ", ".join(f"{count} {state}" for state, count in snapshot.depth.items())
     yield f"buffer     {depth} groups"
     yield "weights    " + ("none published" if snapshot.version is None else f"of step {snapshot.version}")
@@ -112,6 +113,7 @@ def record(job: JobDir, snapshot: Snapshot) -> dict[str, object]:
                 "role": who.role,
                 "state": who.state,
                 "reason": str(who.detail.get("reason") or "") or None,
+                "note": str(who.detail.get("note") or "") or None,
                 "pid": who.pid,
                 "host": who.host,
                 "seen_seconds_ago": who.age_s,
