@@ -352,3 +352,22 @@ def test_a_dropped_key_that_did_something_is_lost(word, lost):
     translation, _ = translate_launch(launch_of([*BASICS, word]), TranslateOptions())
     (finding,) = (each for each in translation.findings if each.key == key)
     assert finding.status == ("unsupported" if lost else "no_effect")
+
+
+OF_FORKS = [
+    ({"mode": "mask"}, {"mode"}),
+    ({"level": "geometric", "veto_threshold": 1e-4}, {"level", "veto_threshold"}),
+    ({"mode": "truncate", "level": "sequence", "veto_threshold": None}, set()),
+    ({"mode": "mask", "threshold": None}, set()),
+    ({"mode": "mask", "": False}, set()),
+]
+
+
+@pytest.mark.parametrize(("defaults", "lost"), OF_FORKS)
+def test_a_fork_s_default_that_did_something_is_lost_and_said(
+    method: Path, defaults: dict, lost: set
+) -> None:
+    for name, value in {"": True, "threshold": 3.0, **defaults}.items():
+        with_default(method, f"{OLD_IS}_{name}".rstrip("_"), value)
+    found = [f for f in audited(method)["findings"] if f["status"] == "unsupported"]
+    assert {f["key"] for f in found if f["key"].startswith(OLD_IS)} == {f"{OLD_IS}_{name}" for name in lost}

@@ -21,7 +21,7 @@ from trinity_compat.translate.rows import MappingTable
 from trinity_compat.translate.unknown import USER_RULE, is_unknown
 from trinity_compat.verl_config.model import EffectiveConfig, Fork
 from trinity_compat.verl_config.pinned import pinned_release
-from trinity_compat.verl_config.upgrade import misfit_of
+from trinity_compat.verl_config.upgrade import loses_default, misfit_of
 from trinity_compat.verl_config.yaml_files import MISSING
 
 CODE = "TC090"
@@ -45,7 +45,11 @@ def _is_misfit(key: str, config: EffectiveConfig) -> bool:
 
 def by_default(config: EffectiveConfig) -> Iterator[str]:
     """Return the fork's keys that the launch doesn't set and whose default switches something on."""
-    for key in (*config.fork.keys, *config.fork.misfits) if config.fork else ():
+    fork = config.fork
+    if fork is None:
+        return
+    lost = [key for key in (*fork.added, *fork.changed) if loses_default(config, key)]
+    for key in dict.fromkeys((*fork.keys, *fork.misfits, *lost)):
         setting = config.settings.get(key)
         if setting is None or setting.where is not None or says_nothing(setting.value):
             continue

@@ -83,6 +83,10 @@ class KeyChange:
         tail = key[len(self.old) - 1 :] if self.old.endswith(".*") else ""
         return tuple(new.removesuffix("*") + tail for new in self.new)
 
+    def loses(self, value: object) -> bool:
+        """Return True if what a value of a dropped key did is no longer done."""
+        return not self.new and self.off is not None and value not in self.off
+
     def value(self, value: object) -> object:
         """The new spelling of a value."""
         if not self.values:
@@ -145,6 +149,13 @@ def misfit_of(key: str, value: object, flavour: str) -> str:
     row, tree = row_for(key, flavour), pinned_release(flavour or "ppo_trainer").resolved
     targets, now = (row.targets(key), row.value(value)) if row else ((key,), value)
     return next(filter(None, (misfit(tree, target, now) for target in targets)), "")
+
+
+def loses_default(config: EffectiveConfig, key: str) -> bool:
+    """Return whether a fork's default of ``key`` does something that the pinned release no longer does."""
+    row = row_for(key, config.flavour)
+    is_off = key.startswith(f"{_OLD_WEIGHTS}_") and not _has_old_weights(config)
+    return row is not None and row.loses(config.get(key)) and not is_off
 
 
 def is_well_known(key: str) -> bool:
@@ -214,8 +225,7 @@ def _carry(
         return
     targets = row.targets(key)
     if not targets:
-        lost = given and row.off is not None and setting.value not in row.off
-        dropped.append(DropKey(key, row.why, given, lost))
+        dropped.append(DropKey(key, row.why, given, meant and row.loses(setting.value)))
         return
     value = row.value(setting.value)
     if targets != (key,) or value != setting.value or (row.take_pinned and not meant):
@@ -383,11 +393,13 @@ def _truncated_weights(config: EffectiveConfig) -> str | None:
     cap = config.get("actor_rollout_ref.actor.tis_imp_ratio_cap")
     if isinstance(cap, int | float) and cap > 0:
         return "token"
-    old = "algorithm.rollout_is"
-    weighted = config.get(old) is True and config.get(f"{old}_threshold") is not None
-    level = config.get(f"{old}_level", "token")
-    is_same = level in ("token", "sequence") and config.get(f"{old}_mode", "truncate") == "truncate"
-    return str(level) if weighted and is_same else None
+    level = config.get(f"{_OLD_WEIGHTS}_level", "token")
+    is_same = level in ("token", "sequence") and config.get(f"{_OLD_WEIGHTS}_mode", "truncate") == "truncate"
+    return str(level) if _has_old_weights(config) and is_same else None
+
+
+def _has_old_weights(config: EffectiveConfig) -> bool:
+    return config.get(_OLD_WEIGHTS) is True and config.get(f"{_OLD_WEIGHTS}_threshold") is not None
 
 
 def _resume_path(config: EffectiveConfig) -> str | None:
@@ -410,6 +422,7 @@ def _tools_of_sglang(config: EffectiveConfig) -> str | None:
 
 
 _AGENT = "actor_rollout_ref.rollout.agent.default_agent_loop"
+_OLD_WEIGHTS = "algorithm.rollout_is"  # a switch, whose threshold is another one
 _LENGTH = "actor_rollout_ref.rollout.max_model_len"
 _USE_V1 = "trainer.use_v1"
 _ACTOR = "actor_rollout_ref.actor."
