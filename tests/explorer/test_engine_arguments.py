@@ -70,6 +70,17 @@ def test_no_heavy_package_is_imported():
         ({"engine_kwargs__vllm__seed": 7}, "seed", 7),
         ({"engine_kwargs__vllm__swap_space": 4}, "swap_space", None),
         ({"expert_parallel_size": 2}, "enable_expert_parallel", True),
+        ({"engine_kwargs__vllm__enable_expert_parallel": True}, "enable_expert_parallel", None),
+        (
+            {"expert_parallel_size": 2, "engine_kwargs__vllm__enable_expert_parallel": False},
+            "enable_expert_parallel",
+            True,
+        ),
+        (
+            {"limit_images": 2, "engine_kwargs__vllm__limit_mm_per_prompt": {}},
+            "limit_mm_per_prompt",
+            {"image": 2},
+        ),
         ({"quantization": "fp8"}, "load_format", "dummy"),
         ({"quantization": "fp8", "load_format": "safetensors"}, "load_format", "dummy"),
         (DRAFTING, "speculative_config", {"method": "mtp", "num_speculative_tokens": 2}),

@@ -320,7 +320,10 @@ READ = {
     "explorer.rollout_model.tool_call_parser": ("qwen3_coder", {}),
     "explorer.rollout_model.reasoning_parser": ("qwen3", {}),
     "explorer.rollout_model.data_parallel_size": (2, {}),
-    "explorer.rollout_model.enable_expert_parallel": (True, {}),
+    "explorer.rollout_model.enable_expert_parallel": (
+        True,
+        {"cluster": {"gpu_per_node": 8}, "explorer": {"rollout_model": {"tensor_parallel_size": 2}}},
+    ),
     "explorer.rollout_model.max_prompt_tokens": (9, {}),
     "explorer.rollout_model.min_response_tokens": (3, {}),
     "explorer.rollout_model.enable_prompt_truncation": (False, {}),

@@ -33,3 +33,31 @@ def test_an_argument_is_handed_on_renamed_left_out_or_refused(argument, status, 
     translation, _ = translated(f"+{SECTION}.{argument}")
     (found,) = [each for each in translation.findings if each.key == key]
     assert found.status is status and said in found.reason
+
+
+ROLLOUT, MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+
+
+@pytest.mark.parametrize(
+    ("argument", "given", "decides"),
+    [
+        ("enable_expert_parallel=true", (), f"{ROLLOUT}.expert_parallel_size=1"),
+        (
+            "enable_expert_parallel=false",
+            (f"{ROLLOUT}.expert_parallel_size=2", f"{ROLLOUT}.tensor_model_parallel_size=2"),
+            f"{ROLLOUT}.expert_parallel_size=2",
+        ),
+        ("max_loras=4", (f"{MODEL}.lora_rank=8",), f"{MODEL}.lora_rank=8"),
+        ("max_loras=4", (f"{MODEL}.lora_rank=8", f"+{MODEL}.lora.merge=True"), ""),
+        ("max_loras=4", (), ""),
+        ("limit_mm_per_prompt={image:4}", (f"+{ROLLOUT}.limit_images=2",), f"+{ROLLOUT}.limit_images=2"),
+        ("limit_mm_per_prompt={image:4}", (), ""),
+        ("max_num_seqs=4", (), ""),
+    ],
+)
+def test_an_argument_that_verl_sets_over_the_launch_s_has_no_effect(argument, given, decides):
+    key = f"{SECTION}.{argument.partition('=')[0]}"
+    translation, _ = translated(f"+{SECTION}.{argument}", *given)
+    (found,) = [each for each in translation.findings if each.key.startswith(key)]
+    assert (found.status is Status.NO_EFFECT) == bool(decides)
+    assert not decides or f"over it, by {decides}" in found.reason

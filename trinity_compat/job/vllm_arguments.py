@@ -10,7 +10,7 @@ name and without values to drop, are refused with what to ``write``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypedDict
@@ -67,6 +67,33 @@ def given_in(verl: Mapping[str, Any]) -> Mapping[str, object]:
     """Return the arguments that a veRL configuration passes to vLLM unchanged."""
     kwargs = verl["actor_rollout_ref"]["rollout"].get("engine_kwargs") or {}
     found: Mapping[str, object] = kwargs.get("vllm") or {}
+    return found
+
+
+def set_by_verl(value: Callable[[str], object]) -> dict[str, str]:
+    """Return the arguments that veRL sets over the launch's own, each with the key that it follows.
+
+    ``value``: of a key of veRL's. Source: ``launch_server`` in veRL 0.9.1's vllm_async_server.py, where
+    ``args`` change after ``engine_kwargs``. Those of data-parallel ranks are refused (``run_refusals``).
+    """
+    rollout, model = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+    experts, images = f"{rollout}.expert_parallel_size", f"{rollout}.limit_images"
+    replay, split = f"{rollout}.enable_rollout_routing_replay", f"{rollout}.disaggregation.enabled"
+    found = {"enable_expert_parallel": experts}
+    if value(images):
+        found["limit_mm_per_prompt"] = images
+    rank = next((key for key in (f"{model}.lora.rank", f"{model}.lora_rank") if value(key)), "")
+    if rank and not value(f"{model}.lora.merge"):
+        names = ["enable_lora", "max_loras", "max_lora_rank"]
+        if value(f"{model}.lora.fully_sharded_loras"):
+            names.append("fully_sharded_loras")
+        found |= dict.fromkeys(names, rank)
+    if value(replay):
+        found["enable_return_routed_experts"] = replay
+    if value(split):
+        found["kv_transfer_config"] = split
+    if value(f"{rollout}.prometheus.enable") and value(name := f"{rollout}.prometheus.served_model_name"):
+        found["served_model_name"] = name
     return found
 
 

@@ -60,10 +60,9 @@ def settings_by_hand(config: Mapping[str, object]) -> VerlSettings:
     if thoughts := reading.get(f"{_ENGINE}.reasoning_parser"):
         yield f"{ARR}.rollout.engine_kwargs.vllm.reasoning_parser", thoughts
     if reading.get(f"{_ENGINE}.enable_expert_parallel"):
-        yield f"{ARR}.rollout.engine_kwargs.vllm.enable_expert_parallel", True
         sizes = [int(reading.get(f"{_ENGINE}.{size}_parallel_size") or 1) for size in ("tensor", "data")]
-        if sizes[1] > 1:  # ranks that share their experts
-            yield f"{ARR}.rollout.expert_parallel_size", math.prod(sizes)
+        if (ranks := math.prod(sizes)) > 1:  # veRL sets vLLM's argument by it; one rank spreads nothing
+            yield f"{ARR}.rollout.expert_parallel_size", ranks
     for name, value in (reading.get(f"{_ENGINE}.extra_engine_args") or {}).items():
         if name not in _ENGINE_KEYS:
             yield f"{ARR}.rollout.engine_kwargs.vllm.{name}", value

@@ -24,11 +24,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from trinity_compat.common import optional_packages
+from trinity_compat.common.nested import value_at
 from trinity_compat.job.lora import engine_settings
-from trinity_compat.job.vllm_arguments import carried, given_in, release_for, section_of
+from trinity_compat.job.vllm_arguments import carried, given_in, release_for, section_of, set_by_verl
 
 # Passed on under the same name; a key that is absent or null is vLLM's default, as on its command line.
 _SAME = (
@@ -87,8 +89,10 @@ def engine_arguments(
         **_overrides(verl, layers),
         **engine_settings(verl),
     }
-    images = rollout.get("limit_images")
-    user = {**given_in(verl), **({"limit_mm_per_prompt": {"image": images}} if images else {})}
+    overwritten = set_by_verl(partial(value_at, verl))
+    user = {name: value for name, value in given_in(verl).items() if name not in overwritten}
+    if images := rollout.get("limit_images"):
+        user["limit_mm_per_prompt"] = {"image": images}
     user = carried(user, release_for(device))
     arguments["compilation_config"] = _compilation(rollout, user)
     if drafts := _speculation(rollout):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trinity_compat.job.vllm_arguments import GPU, SECTION, fate
+from trinity_compat.common.releases import VERL
+from trinity_compat.job.vllm_arguments import GPU, SECTION, fate, set_by_verl
 from trinity_compat.translate.launch_view import ARR, LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status, notice
 from trinity_compat.translate.run_refusals import OTHER_ENGINES
@@ -162,8 +163,13 @@ def lengths_and_engine(reading: TrinityReader) -> VerlSettings:
 
 def _own_arguments(view: LaunchView) -> Iterator[Verdict]:
     """Yield verdicts on the vLLM arguments that the launch passes by name, for our explorer on a GPU."""
+    overwritten = set_by_verl(view.value)
     for key in view.below(SECTION):
         name, value = key.partition(".")[0], view.value(f"{SECTION}.{key}")
+        if decides := overwritten.get(name):
+            reason = f"veRL {VERL} sets {name} over it, by {view.written(decides)}; so does our explorer"
+            yield Verdict(f"{SECTION}.{key}", Status.NO_EFFECT, reason)
+            continue
         found = fate(name, value, GPU)
         if found.refused:
             why = f" ({found.why})" if found.why else ""
