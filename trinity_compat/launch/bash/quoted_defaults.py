@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 Node = dict[str, Any]
@@ -21,22 +20,14 @@ CANDIDATE = re.compile(rb"[-=+?][^\n]*'")
 TOKEN = re.compile(rb"\\.|\$\{|\$\(|[`}\"]", re.S)
 
 
-@dataclass(frozen=True, slots=True)
-class _Default:
-    """The word of a default in double quotes, or in a here-document."""
-
-    word: Node
-    heredoc: bool
-
-
 def masked(tree: Node, text: bytes) -> bytes | None:
     """Return the text with these quotes masked; None if it has none, or none of them can be masked."""
     if b"${" not in text or not CANDIDATE.search(text):
         return None
     out = bytearray(text)
-    for default in _defaults(tree, quoted=False, heredoc=False):
-        for part in default.word.get("Parts") or []:
-            if part["Type"] == "SglQuoted" and (default.heredoc or not part.get("Dollar")):
+    for word, heredoc in _defaults(tree, quoted=False, heredoc=False):
+        for part in word.get("Parts") or []:
+            if part["Type"] == "SglQuoted" and (heredoc or not part.get("Dollar")):
                 _mask(out, text, part)
     return bytes(out) if out != text else None
 
@@ -46,7 +37,8 @@ def unmasked(text: str) -> str:
     return text.translate(MASKED)
 
 
-def _defaults(node: object, *, quoted: bool, heredoc: bool) -> Iterator[_Default]:
+def _defaults(node: object, *, quoted: bool, heredoc: bool) -> Iterator[tuple[Node, bool]]:
+    """The words of defaults in double quotes or in a here-document, each with whether it is one's."""
     if isinstance(node, list):
         for item in node:
             yield from _defaults(item, quoted=quoted, heredoc=heredoc)
@@ -60,18 +52,13 @@ def _defaults(node: object, *, quoted: bool, heredoc: bool) -> Iterator[_Default
             if name == "Hdoc":
                 yield from _defaults(child, quoted=True, heredoc=True)
             elif name == "Exp" and kind == "ParamExp":
-                yield from _defaults_of(child, quoted, heredoc)
+                double = quoted and child["Op"] in DEFAULTS
+                if child.get("Word") and double:
+                    yield child["Word"], heredoc
+                yield from _defaults(child.get("Word"), quoted=double, heredoc=heredoc and double)
             else:
                 inside = quoted and name != "Repl"
                 yield from _defaults(child, quoted=inside, heredoc=heredoc and inside)
-
-
-def _defaults_of(expansion: Node, quoted: bool, heredoc: bool) -> Iterator[_Default]:
-    word = expansion.get("Word")
-    quoted = quoted and expansion["Op"] in DEFAULTS
-    if word and quoted:
-        yield _Default(word, heredoc)
-    yield from _defaults(word, quoted=quoted, heredoc=heredoc and quoted)
 
 
 def _mask(out: bytearray, text: bytes, quote: Node) -> None:

@@ -179,11 +179,6 @@ class ReadingLog:
             self.counted[severity] = self.counted.get(severity, 0) + 1
             self.diagnostics[key] = Diagnostic(code, message, where, severity)
 
-    def note_background(self, background: tuple[Where, str]) -> None:
-        """Record the background command at a place, in which a program runs that is not followed."""
-        where, text = background
-        self.background.setdefault(where, BackgroundCommand(text, len(self.launches)))
-
     def launch(self, launch: Launch) -> None:
         """Record a launch."""
         if len(self.launches) >= limits.LAUNCHES:

@@ -63,8 +63,7 @@ def run_unit(sh: Shell, unit: ParsedText) -> int:
     with sh.nested():
         statements, problem = tree.parse(unit.source, sh.budget)
         before, sh.unit = sh.unit, unit
-        _warn_of_line_ends(sh, unit)
-        _warn_of_mark(sh, unit)
+        _warn_of_encoding(sh, unit)
         try:
             sh.status = 0 if not statements else sh.status
             dropped = 0
@@ -83,15 +82,12 @@ def run_unit(sh: Shell, unit: ParsedText) -> int:
     return sh.status
 
 
-def _warn_of_line_ends(sh: Shell, unit: ParsedText) -> None:
+def _warn_of_encoding(sh: Shell, unit: ParsedText) -> None:
+    """Line ends and marks of Windows' editors; a mark makes a command that nobody has of the first line."""
     end = unit.source.find(f"{CARRIAGE_RETURN}\n".encode())
     if end >= 0:
         message = "lines end in CR LF: bash takes the carriage return for a character of the last word"
         sh.warn("TP005", f"{message} (dos2unix removes it)", unit.line(unit.source.count(b"\n", 0, end) + 1))
-
-
-def _warn_of_mark(sh: Shell, unit: ParsedText) -> None:
-    """Windows' editors write one; a first line that is no comment then starts a command that nobody has."""
     if unit.source.startswith(codecs.BOM_UTF8):
         message = "begins with a byte order mark, which bash takes for part of the first word"
         sh.warn("TP006", f"{message}: save it as UTF-8 without one", unit.line(1))

@@ -121,17 +121,13 @@ def _single(sh: Shell, unit: ParsedText, node: Node) -> bool:
     operator = node["Op"]
     left = expansion.expand_single(sh, unit, node["X"], tilde="word")
     if operator in ("=", "==", "!=", "=~"):
-        return _pattern_test(sh, unit, node, operator, left)
-    right = expansion.expand_single(sh, unit, node["Y"], tilde="word")
-    return binary(sh, operator, left, right, numbers=True)
-
-
-def _pattern_test(sh: Shell, unit: ParsedText, node: Node, operator: str, left: Value) -> bool:
-    _note(sh, left)
-    if operator == "=~":
+        _note(sh, left)
+        if operator != "=~":
+            return fits(sh, unit, node["Y"], text_of(left)) == (operator != "!=")
         _note(sh, expansion.expand_single(sh, unit, node["Y"]))
         return _regex(sh, unit, node["Y"], text_of(left), "nocasematch" in sh.options)
-    return fits(sh, unit, node["Y"], text_of(left)) == (operator != "!=")
+    right = expansion.expand_single(sh, unit, node["Y"], tilde="word")
+    return binary(sh, operator, left, right, numbers=True)
 
 
 def fits(sh: Shell, unit: ParsedText, pattern: Node, text: str) -> bool:

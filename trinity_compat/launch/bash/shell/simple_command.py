@@ -96,14 +96,9 @@ def _temporary(sh: Shell, prefix: dict[str, Value]) -> Iterator[None]:
 def call_function(sh: Shell, function: ShellFunction, name: str, args: list[Value]) -> int:
     """A shell function: its own parameters and locals, its own text."""
     saved = sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue, sh.deciding
-    sh.positional, sh.unit, sh.loops, sh.waits, sh.overdue, sh.deciding = (
-        args,
-        function.unit,
-        0,
-        False,
-        0,
-        False,
-    )
+    sh.positional, sh.unit = args, function.unit
+    sh.loops = sh.overdue = 0
+    sh.waits = sh.deciding = False
     sh.calls += 1
     sh.frames.append(name)
     sh.scripts.append(function.script)

@@ -229,7 +229,11 @@ def _scalar_default(
     if value is not None and len(value) == 1 and isinstance(value[0].source, EnvRef):
         segs = _with_reference(segs, value[0].source.name, where, quoted)
     if operator in (":=", "="):
-        _assign_default(sh, unit, part, name, value_of(segs))
+        if part.get("Index"):
+            key, of_key = index_key(sh, unit, name, part["Index"])
+            sh.set_element(name, key, value_of(segs), doubt=doubt_in(of_key))
+        elif name.isidentifier():
+            sh.set_scalar(name, value_of(segs))
         segs = segs_of(value_of(segs), quoted=quoted, where=where)
     return segs
 
@@ -273,14 +277,6 @@ def _is_missing(sh: Shell, name: str, value: Value | None) -> bool:
         return value is None
     declared = sh.variables.get(name)
     return declared is None or declared.value is None
-
-
-def _assign_default(sh: Shell, unit: ParsedText, part: Node, name: str, value: Value) -> None:
-    if part.get("Index"):
-        key, of_key = index_key(sh, unit, name, part["Index"])
-        sh.set_element(name, key, value, doubt=doubt_in(of_key))
-    elif name.isidentifier():
-        sh.set_scalar(name, value)
 
 
 def _with_reference(segs: Segs, name: str, where: Where, quoted: bool) -> Segs:

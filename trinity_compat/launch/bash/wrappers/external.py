@@ -9,7 +9,7 @@ from trinity_compat.launch import entrypoints
 from trinity_compat.launch.bash.files import absolute
 from trinity_compat.launch.bash.programs import table, transfers
 from trinity_compat.launch.bash.shell import code, printing
-from trinity_compat.launch.bash.state import Shell
+from trinity_compat.launch.bash.state import BackgroundCommand, Shell
 from trinity_compat.launch.bash.traced_text import (
     Prefix,
     Value,
@@ -77,7 +77,8 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     if name in ("find", "xargs") and unwrap.edits_in_place(unwrap.made_command(fields)):
         sh.files.hand(f"{text_of(sh.cwd)}/", UnknownPiece(" ".join(texts), sh.where))
     if sh.background and name not in unwrap.INERT:
-        sh.log.note_background(sh.background)
+        where, text = sh.background
+        sh.log.background.setdefault(where, BackgroundCommand(text, len(sh.log.launches)))
     return _unknown(sh, fields)
 
 

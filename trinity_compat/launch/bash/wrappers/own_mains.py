@@ -37,7 +37,13 @@ def find(sh: Shell, words: Sequence[str]) -> entrypoints.FoundMain | None:
     package = package_folder(named[0])
     above = text_of(sh.cwd) if package else posixpath.dirname(path)
     folder = posixpath.normpath(posixpath.join(above, package or named[0]))
-    name = _given_name(words[found.arguments :]) or named[1]
+    name, arguments = "", words[found.arguments :]
+    for at, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        if option in _CONFIG_NAME:
+            name = value if equals else "".join(arguments[at + 1 : at + 2])
+            break
+    name = name or named[1]
     return replace(found, main=entrypoints.PPO) if _is_verl_s(sh, folder, name, _DEPTH) else None
 
 
@@ -68,14 +74,6 @@ def _here(sh: Shell, spelled: str) -> tuple[str, str]:
     path = sh.files_path(literal(spelled, sh.where))
     end = sh.files.end_of(path)
     return path, absolute(sh.files.roots[0], end) if end else path
-
-
-def _given_name(words: Sequence[str]) -> str:
-    for at, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        if option in _CONFIG_NAME:
-            return value if equals else "".join(words[at + 1 : at + 2])
-    return ""
 
 
 def _is_verl_s(sh: Shell, folder: str, name: str, depth: int) -> bool:
