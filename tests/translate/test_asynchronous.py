@@ -350,6 +350,7 @@ OWN_BUFFER = (f"{SAMPLER}.custom_sampler.path=b.py", f"{SAMPLER}.custom_sampler.
     [
         (AHEAD, (f"{LENT}.enable_switch=True",), "unsupported", "wait with it"),
         (AHEAD, (f"{LENT}.switch_threshold_ratio=0.3", f"{LENT}.enable_switch=True"), "unsupported", "lends"),
+        (AHEAD, (f"{LENT}.switch_threshold_step_up=0", f"{LENT}.enable_switch=True"), "unsupported", "lends"),
         (AHEAD, (f"{LENT}.switch_threshold_ratio=0.3",), "no_effect", "enable_switch is off"),
         (AHEAD, (f"{LENT}.enable_switch=True", f"{ARR}.hybrid_engine=False"), "no_effect", "no engine on"),
         (SYNC, (f"{LENT}.enable_switch=True",), "no_effect", "trainer_mode is not separate_async"),
@@ -382,3 +383,45 @@ def test_each_setting_of_v1_s_trainer_has_a_row_of_its_own():
     keys = [key for key, value in leaves(tree) if key.startswith(f"{V1}.") and value != {}]
     assert len(keys) > 15
     assert [key for key in keys if load_rows().find(key).key == f"{V1}.*"] == []
+
+
+# Each setting of the block: another value than its default, then what the audit says of it under the modes
+# sync, separate_async (with enable_switch) and colocate_async. Off v1 none has an effect.
+NO, OURS, LOST = "no_effect", "unsupported_upstream", "unsupported"
+OF_MODES = {
+    "trainer_mode": (None, "derived", "derived", "derived"),
+    "sync": (None, NO, NO, NO),
+    "colocate_async.num_warmup_batches": (2, NO, NO, OURS),
+    "separate_async.num_warmup_batches": (2, NO, OURS, NO),
+    "separate_async.parameter_sync_step": (4, NO, "derived", NO),
+    "separate_async.hybrid_rollout.enable_switch": (True, NO, LOST, NO),
+    "separate_async.hybrid_rollout.switch_threshold_ratio": (0.3, NO, LOST, NO),
+    "separate_async.hybrid_rollout.adaptive_switch_threshold": (False, NO, LOST, NO),
+    "separate_async.hybrid_rollout.switch_threshold_step_up": (0.1, NO, LOST, NO),
+    "separate_async.hybrid_rollout.switch_threshold_step_down": (0.1, NO, LOST, NO),
+    "separate_async.hybrid_rollout.switch_threshold_release_steps": (3, NO, LOST, NO),
+    "separate_async.hybrid_rollout.switch_cost_window_size": (4, NO, LOST, NO),
+    "sampler.max_off_policy_threshold": (3, NO, LOST, LOST),
+    "sampler.max_off_policy_strategy": ("wait", NO, LOST, LOST),
+    "sampler.sync_refill_failed_groups": (True, "approximated", NO, NO),
+    "sampler.custom_sampler.path": ("b.py", LOST, LOST, LOST),
+    "sampler.custom_sampler.name": ("B", LOST, LOST, LOST),
+    "sampler.sampler_kwargs": (None, NO, NO, NO),
+}
+CHANGED = {f"{V1}.{name}": row[0] for name, row in OF_MODES.items() if row[0] is not None}
+
+
+@pytest.mark.parametrize(("column", "mode"), enumerate(("sync", "separate_async", "colocate_async"), 1))
+def test_every_setting_of_v1_s_block_has_its_verdict_in_each_mode(column, mode):
+    words = (*AHEAD, *(f"{key}={value}" for key, value in CHANGED.items()), f"{V1}.trainer_mode={mode}")
+    found = fates(translated(*words, verl_version="0.9.1")[0])
+    said = {key.removeprefix(f"{V1}."): found[key].status.value for key in CHANGED}
+    assert said == {key: row[column] for key, row in OF_MODES.items() if row[0] is not None}
+    off = fates(translated(*words, "trainer.use_v1=False", verl_version="0.9.1")[0])
+    assert {off[key].status.value for key in CHANGED} == {NO}
+
+
+def test_the_table_of_v1_s_block_has_every_setting_of_the_pinned_release():
+    tree = pinned_release("ppo_trainer").tree
+    names = {key.removeprefix(f"{V1}.") for key, _ in leaves(tree) if key.startswith(f"{V1}.")}
+    assert {name for name in names if not name.endswith("._target_")} == set(OF_MODES)
