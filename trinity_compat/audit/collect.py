@@ -27,6 +27,7 @@ from trinity_compat.translate.edited_launch import apply_rules, with_assigned_ke
 from trinity_compat.translate.frozen_variables import not_read_by_hydra
 from trinity_compat.translate.model import Finding, Status, TranslateOptions, notice
 from trinity_compat.translate.rows import MappingTable, load_rows
+from trinity_compat.translate.self_defeating import self_defeating
 from trinity_compat.translate.stock_verl import remark
 from trinity_compat.translate.translator import PartialTranslation, as_ppo, translate_partially
 from trinity_compat.translate.unknown import UNKNOWN, is_unknown, reason_of, reason_without_release
@@ -192,7 +193,7 @@ def _audited(
     number = "1 key" if len(unread) == 1 else f"{len(unread)} keys"
     text = f"stock veRL {config.version.value} ignores {number} that this launch sets: {', '.join(unread)}"
     note = notice("TW028", text, launch.where, "trinity-compat ignored names the places in veRL")
-    cautions = [note] if unread else []
+    cautions = [*([note] if unread else ()), *self_defeating(config)]
     findings = tuple(
         replace(each, reason=_with_stock(config, each, unread[each.key])) if each.key in unread else each
         for each in _with_left_out(config, found)

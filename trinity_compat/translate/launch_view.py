@@ -242,13 +242,7 @@ class LaunchView:
 
     def written(self, key: str) -> str:
         """Return ``key=value`` as the user wrote both; for a default, as Hydra writes the value."""
-        setting = self.config.settings.get(key)
-        if setting is not None and setting.word is not None:
-            return f"{self.spelling(key)}={setting.word.text}"
-        value = self.config.get(key)
-        plain = {None: "null", True: "true", False: "false"}
-        shown = plain[value] if value is None or isinstance(value, bool) else repr(value)
-        return f"{self.spelling(key)}={shown}"
+        return written(self.config, key)
 
     def default_of(self, *keys: str) -> str:
         """Name the release whose defaults apply to ``keys``, which the launch does not set.
@@ -355,6 +349,17 @@ class LaunchView:
     def step(self) -> int:
         """The length of one veRL step in the YAML's steps: r, or 1 in the published guide's way."""
         return 1 if self.published else self.r
+
+
+def written(config: EffectiveConfig, key: str) -> str:
+    """Return ``key=value`` as the user wrote both; for a default, as Hydra writes the value."""
+    setting = config.settings.get(key)
+    spelling = (setting.spelling if setting else "") or key
+    if setting is not None and setting.word is not None:
+        return f"{spelling}={setting.word.text}"
+    value = config.get(key)
+    plain = {None: "null", True: "true", False: "false"}
+    return f"{spelling}={plain[value] if value is None or isinstance(value, bool) else repr(value)}"
 
 
 def unknown_sources(setting: Setting | None) -> Iterator[EnvRef | UnknownPiece]:

@@ -96,7 +96,7 @@ def notice(code: str, message: str, where: Where | None = None, hint: str | None
 
 
 # Notes on the launch itself, which are always printed in full; the others are on how the YAML is written.
-_OF_THE_LAUNCH = frozenset({"TW018", "TW021", "TW027", "TW028", "TW030"})
+_OF_THE_LAUNCH = frozenset({"TW018", "TW021", "TW027", "TW028", "TW030", "TW031"})
 
 
 def without_routine(cautions: Sequence[Caution]) -> tuple[list[Caution], str]:
