@@ -94,18 +94,29 @@ def test_a_critic_and_a_reference_have_sizes_of_their_own(sizes):
             "algorithm.adv_estimator": "gae",
             "critic.ppo_mini_batch_size": 24,
             "critic.ppo_micro_batch_size_per_gpu": 3,
+            "trainer.use_v1": False,
             "algorithm.use_kl_in_reward": True,
             "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 8,
         }
     )
     parts = {row["key"]: row["parts"] for row in launch["sizes"]}
+    assert parts["critic.ppo_max_token_len_per_gpu"] == "a micro-batch has as many answers as fit"
     assert parts["critic.ppo_mini_batch_size"] == "4 updates a step"
-    assert parts["critic.ppo_micro_batch_size_per_gpu"] == "4 micro-batches an update on each rank"
     assert (
         parts["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"]
         == "6 micro-batches a step on each rank"
     )
     assert by_unit(launch)["answers of an update of the critic"] == 96
+
+
+def test_the_critic_s_tokens_are_those_of_the_trainer(sizes):
+    critic = {"algorithm.adv_estimator": "gae", "critic.ppo_max_token_len_per_gpu": 5000}
+    for v1, key, tokens in (
+        (True, "critic.ppo_infer_max_token_len_per_gpu", 32768),
+        (False, "critic.ppo_max_token_len_per_gpu", 5000),
+    ):
+        _, launch = sizes({**critic, "trainer.use_v1": v1})
+        assert [row["value"] for row in launch["sizes"] if row["key"] == key] == [tokens]
 
 
 def test_dynamic_batches_are_limits_of_tokens(sizes):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -143,11 +143,19 @@ class _Table:
 
     def micro_batches(self) -> Iterator[SizeRow]:
         """Micro-batches, by answers or by tokens."""
+        fits = "a micro-batch has as many answers as fit"
         for size in micro_batch_sizes.sizes(self.of.value):
-            if size.is_dynamic(self.of.value):
+            if size.all_gpus == micro_batch_sizes.CRITIC:
+                key, tokens = micro_batch_sizes.critic_tokens(self.of.value)
+                row = self.given("critic.ppo_max_token_len_per_gpu", fits)
+                if key != row.key and isinstance(tokens, int):
+                    made = f"{key}={tokens}"
+                    row = replace(row, value=tokens, made=made, key=key, where=self.view.where(key))
+                yield row
+            elif size.is_dynamic(self.of.value):
                 limit = "log_prob_max_token_len_per_gpu" if size.is_of_step else "ppo_max_token_len_per_gpu"
                 section = size.all_gpus.rpartition(".")[0]
-                yield self.given(f"{section}.{limit}", "a micro-batch has as many answers as fit")
+                yield self.given(f"{section}.{limit}", fits)
             elif self.of.value(size.per_gpu) is None and self.of.value(size.all_gpus) is not None:
                 yield self.given(size.all_gpus)
             else:
