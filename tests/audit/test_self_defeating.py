@@ -159,6 +159,8 @@ def test_an_open_value_is_not_judged(said):
     assert said(*words) and not said(*words, f"{ROLLOUT}.val_kwargs.temperature=$(cat t)")
     assert said(*words, f"{ROLLOUT}.val_kwargs.temperature=${{T:-0}}")
     assert not said(*words, f"{ROLLOUT}.val_kwargs.temperature=$T")
+    assert not said(*GRPO, "trainer.resume_from_path=$(ls -d /c/* | tail -1)")  # may be empty
+    assert not said(*GRPO, "trainer.resume_from_path='${oc.env:CKPT}'")
 
 
 def test_another_main_is_not_judged(said):
