@@ -7,6 +7,7 @@ value that only running something reveals.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -126,6 +127,52 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineLine:
+    """A line of the script that says a number of machines, or of the GPUs of one."""
+
+    count: int
+    written: str
+    where: Where
+
+
+@dataclass(frozen=True, slots=True)
+class RayStart:
+    """A ``ray start`` before the launch. ``visible``: CUDA_VISIBLE_DEVICES there; ``open``: not known."""
+
+    where: Where
+    head: bool
+    gpus: MachineLine | None
+    visible: MachineLine | None
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The script's lines on machines and GPUs, as far as they are known.
+
+    ``nodes`` and ``gpus`` of one are the scheduler's; ``packs``: it may put several of these nodes on one
+    machine. ``whole``: ``starts`` has every ``ray start`` of the script. ``alone``: that of a head, and
+    nothing in the script starts Ray elsewhere or waits for it. ``unsplit``: quoted lists of hosts that stand
+    where a list of words is meant. ``shared``: the script starts other programs, or launches, too.
+    """
+
+    nodes: MachineLine | None = None
+    gpus: MachineLine | None = None
+    packs: bool = False
+    starts: tuple[RayStart, ...] = ()
+    whole: bool = False
+    alone: bool = False
+    unsplit: tuple[MachineLine, ...] = ()
+    shared: bool = False
+
+
+def visible_devices(names: str) -> int:
+    """Return how many GPUs CUDA_VISIBLE_DEVICES names: an empty name, or -1, ends the list."""
+    devices = (name.strip() for name in names.split(","))
+    return sum(1 for _ in itertools.takewhile(lambda name: name not in ("", "-1"), devices))
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One call of a training main. ``arguments`` are everything after ``-m module``.
 
@@ -156,6 +203,7 @@ class Launch:
     # YAML and Python files, and folders with "/" at the end, that an unread program wrote before, or may have
     # changed: path → the program (see `files.changed_by`)
     unread: Mapping[str, UnknownPiece | None] = field(default_factory=dict, repr=False)
+    machines: Machines = field(default=Machines(), repr=False, compare=False)
 
     def lacks(self, name: str) -> bool:
         """Return whether its environment is known to be without a variable."""

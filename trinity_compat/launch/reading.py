@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
@@ -19,7 +20,7 @@ from trinity_compat.common.limits import Budget, BudgetExceeded
 from trinity_compat.common.readable_files import named_content
 from trinity_compat.common.redaction import hidden, masked, remember
 from trinity_compat.launch import job_files, unset_variables
-from trinity_compat.launch.bash import slurm
+from trinity_compat.launch.bash import machines, slurm
 from trinity_compat.launch.bash.branch_search import Guesses, search
 from trinity_compat.launch.bash.files import PathFacts, absolute
 from trinity_compat.launch.bash.shell import code, statements
@@ -175,6 +176,7 @@ def _run(shell: Shell, text: str) -> None:
         raise UserError(f"{name}: a script of more than {limits.SCRIPT >> 20} MiB is not read")
     if (len(text) - len(text.rstrip("\\"))) % 2:  # bash drops a backslash at the end of a file
         text = text[:-1]
+    shell.log.source = (name, text)
     for variable, value in shell.schedule(slurm.of_script(text, name)).items():
         shell.variables[variable] = Variable(value=value, exported=True, given=True)
     holes: dict[str, TextPiece] = {}
@@ -347,4 +349,7 @@ def _reading(name: str, shell: Shell, hint: str = "") -> Reading:
         log.warn("TP122", found[1], found[0])
     if not log.launches and shell.ended_at is not None:
         shell.warn("TP111", f"the script ends here before it starts a training main{hint}", shell.ended_at)
-    return Reading(name, tuple(log.launches), tuple(log.diagnostics.values()), log.surroundings)
+    others = (command for command in log.background.values() if not machines.STARTS.search(command.text))
+    is_shared = len(log.launches) > 1 or any(others)
+    launches = [replace(each, machines=replace(each.machines, shared=is_shared)) for each in log.launches]
+    return Reading(name, tuple(launches), tuple(log.diagnostics.values()), log.surroundings)

@@ -21,10 +21,11 @@ from trinity_compat.common.resources import data_path
 from trinity_compat.common.suggestions import nearest
 from trinity_compat.job.known_models import stand_in
 from trinity_compat.launch import entrypoints
-from trinity_compat.launch.model import UnknownPiece
+from trinity_compat.launch.model import UnknownPiece, visible_devices
 from trinity_compat.translate import forks, micro_batch_sizes, size_rules, stock_verl
 from trinity_compat.translate.defaults import trainer_config
 from trinity_compat.translate.launch_view import ARR, NODES, PER_NODE, LaunchView, unknown_sources
+from trinity_compat.translate.machine_warnings import machine_cautions
 from trinity_compat.translate.model import Caution, Severity, notice
 from trinity_compat.translate.sections.algorithm import ESTIMATOR
 from trinity_compat.translate.sections.gpus import DP, PP, TP, N, own_gpus
@@ -45,6 +46,7 @@ def launch_cautions(view: LaunchView) -> Iterator[Caution]:
     yield from _engines(view)
     yield from _groups(view)
     yield from size_cautions(view)
+    yield from machine_cautions(view, checks_visible=_visible_gpus(view) is not None)
     yield from _reward_file(view)
 
 
@@ -357,8 +359,7 @@ def _visible_gpus(view: LaunchView) -> int | None:
         return None
     if view.value("trainer.device", "cuda") != "cuda":
         return None
-    names = [name.strip() for name in word.text.split(",")]
-    return len(list(itertools.takewhile(lambda name: name not in ("", "-1"), names)))
+    return visible_devices(word.text)
 
 
 def _is_seen(folder: Path) -> bool:

@@ -13,14 +13,14 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch import entrypoints
-from trinity_compat.launch.model import EnvRef, Launch, WordPart
+from trinity_compat.launch.model import EnvRef, Launch, Machines, WordPart
 from trinity_compat.translate.apply import Draft, apply_rows
 from trinity_compat.translate.booleans import with_booleans
 from trinity_compat.translate.edited_launch import is_verl_key
 from trinity_compat.translate.env_references import EnvReferences, is_unknown
 from trinity_compat.translate.findings import judge
 from trinity_compat.translate.frozen_variables import with_frozen
-from trinity_compat.translate.launch_view import KeyRefused, LaunchView
+from trinity_compat.translate.launch_view import NODES, PER_NODE, KeyRefused, LaunchView
 from trinity_compat.translate.launch_warnings import launch_cautions
 from trinity_compat.translate.model import TranslateOptions, Translation
 from trinity_compat.translate.passthrough import carry
@@ -259,7 +259,12 @@ def _without(launch: Launch, error: KeyRefused) -> Launch | None:
         for word in launch.arguments
         if word.where != error.where or not word.text.startswith(f"{error.spelling}=")
     )
-    return replace(launch, arguments=left) if len(left) < len(launch.arguments) else None
+    if len(left) == len(launch.arguments):
+        return None
+    machines = launch.machines
+    if error.spelling.lstrip("+") in (NODES, PER_NODE):  # nothing to compare the script's lines with
+        machines = Machines(unsplit=machines.unsplit)
+    return replace(launch, arguments=left, machines=machines)
 
 
 def as_ppo(effective: EffectiveConfig, *, root: Path | None = None) -> EffectiveConfig | None:

@@ -25,7 +25,7 @@ from trinity_compat.launch.bash.traced_text import (
 )
 from trinity_compat.launch.bash.tree import Node, ParsedText
 from trinity_compat.launch.bash.words.segments import Segs
-from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, Start, UnknownPiece
+from trinity_compat.launch.model import Diagnostic, EnvRef, Launch, MachineLine, RayStart, Start, UnknownPiece
 
 # The long names of ``set -o`` and ``bash -o``; the others (pipefail) have no letter.
 OPTION_LETTERS = {
@@ -170,6 +170,10 @@ class ReadingLog:
     background: dict[Where, BackgroundCommand] = field(default_factory=dict)
     mains: Mapping[str, str] = field(default_factory=dict)  # the main that each module of --main is taken for
     surroundings: dict[str, Where] = field(default_factory=dict)  # see `Reading`
+    source: tuple[str, str] = ("", "")  # the script's name and text
+    ray: list[RayStart] = field(default_factory=list)
+    stopped: int = 0  # so many of ``ray``, by ``ray stop``
+    unsplit: list[MachineLine] = field(default_factory=list)  # see `Machines`
 
     def warn(self, code: str, message: str, where: Where, severity: str = "warning") -> None:
         """Record a diagnostic, once per code and line."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from trinity_compat.launch.bash import machines
 from trinity_compat.launch.bash.state import Discard, Shell, Variable
 from trinity_compat.launch.bash.traced_text import (
     EMPTY,
@@ -92,6 +93,7 @@ def _assign_array(sh: Shell, name: str, node: Node, append: bool) -> None:
         array = {key: as_integer(sh, old, value, None, name) for key, value in array.items()}
     sh.budget.fields(len(array))
     sh.put(name, replace(old, value=None, array=array, given=False))
+    machines.note_array(sh, name, node)
 
 
 def _fill_array(sh: Shell, node: Node, array: dict[Any, Value]) -> None:

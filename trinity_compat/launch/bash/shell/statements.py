@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from trinity_compat.common import limits
 from trinity_compat.launch import entrypoints
+from trinity_compat.launch.bash import machines
 from trinity_compat.launch.bash.shell import assignments, code, conditions, redirections, simple_command
 from trinity_compat.launch.bash.state import Discard, Exit, Jump, Return, Shell, ShellFunction
 from trinity_compat.launch.bash.traced_text import Value, text_of
@@ -431,7 +432,10 @@ def _for(sh: Shell, node: Node) -> int:
         sh.warn("TP101", "select asks its user; its body is not read")
         return 0
     if "Items" in loop or loop.get("InPos", {}).get("Line"):
-        items = expansion.expand_words(sh, sh.unit, loop.get("Items") or [])
+        words = loop.get("Items") or []
+        items = expansion.expand_words(sh, sh.unit, words)
+        if len(words) == 1:
+            machines.note_loop(sh, node, words[0], items)
     else:
         items = list(sh.positional)
         sh.note_arguments(items)

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from trinity_compat.launch import entrypoints
+from trinity_compat.launch.bash import machines
 from trinity_compat.launch.bash.files import absolute
 from trinity_compat.launch.bash.programs import table, transfers
 from trinity_compat.launch.bash.shell import code, printing
@@ -76,6 +77,8 @@ def _run(sh: Shell, fields: list[Value], prefix: Prefix, wrapper: tuple[str, ...
     _warn_of_missed(sh, fields, name)
     if name in ("find", "xargs") and unwrap.edits_in_place(unwrap.made_command(fields)):
         sh.files.hand(f"{text_of(sh.cwd)}/", UnknownPiece(" ".join(texts), sh.where))
+    if name == "ray" or name not in unwrap.INERT:
+        machines.note_ray(sh, fields, prefix)
     if sh.background and name not in unwrap.INERT:
         where, text = sh.background
         sh.log.background.setdefault(where, BackgroundCommand(text, len(sh.log.launches)))
@@ -236,6 +239,7 @@ def _launch(
             file=file,
             roots=sh.files.roots,
             unread=sh.files.unread((*YAML, ".py")),
+            machines=machines.of_launch(sh),
         )
     )
     # `main | tee log`, `x=$(main)`: what it prints is known to nobody yet
