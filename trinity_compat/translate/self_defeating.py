@@ -35,14 +35,10 @@ def self_defeating(config: EffectiveConfig) -> Iterator[Caution]:
     """
     if unchecked(config):
         return
-    version = config.version
-    able = [VERL_RELEASES.index(name) for name in (version.value, *version.candidates)]
+    release = VERL_RELEASES.index(config.version.value)
     for kind, about in table().items():
-        found = [
-            row
-            for row in about["rows"]
-            if VERL_RELEASES.index(row["since"]) <= min(able) and _holds(config, row)
-        ]
+        rows = (row for row in about["rows"] if VERL_RELEASES.index(row["since"]) <= release)
+        found = [row for row in rows if _holds(config, row)]
         if found:
             told = "; ".join(f"{_said(config, row['says'])} (verl/{row['source']})" for row in found)
             where = config.settings[found[0]["set"][0]].where
