@@ -98,9 +98,9 @@ class Teaching:
         from trinity_compat.trainer.multi_modal import MultiModal
 
         model = AutoModelForImageTextToText.from_pretrained(self.toy / "model", dtype=torch.float32).eval()
-        ids = torch.tensor([[*part.prompt_ids, *part.response_ids]])
+        prompt, ids = torch.tensor([part.prompt_ids]), torch.tensor([[*part.prompt_ids, *part.response_ids]])
         batch = SimpleNamespace(
-            batch={"input_ids": ids, "attention_mask": torch.ones_like(ids)},
+            batch={"prompts": prompt, "input_ids": ids, "attention_mask": torch.ones_like(ids)},
             non_tensor_batch={"multi_modal_inputs": [{}]},
         )
         policy = self.policy
