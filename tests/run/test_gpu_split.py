@@ -148,7 +148,7 @@ def test_a_launch_s_offload_flags_hold_in_turns_where_the_trainer_has_room(
             (
                 *V1,
                 "trainer.v1.trainer_mode=separate_async",
-                "trainer.v1.separate_async.parameter_sync_step=1",
+                "trainer.v1.separate_async.parameter_sync_step=2",
             ),
             {},
         ),

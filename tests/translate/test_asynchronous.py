@@ -256,6 +256,17 @@ def test_main_ppo_s_separate_mode_trains_a_batch_in_parts():
     assert config["cluster"]["gpu_per_node"] == 8
 
 
+@pytest.mark.parametrize(
+    "batch, mini, fits", [(64, 32, f"{MINI}=16, or data.train_batch_size=128"), (64, 8, "=32")]
+)
+def test_a_part_of_a_batch_is_one_update(batch, mini, fits):
+    with pytest.raises(
+        UserError, match=rf"data\.train_batch_size={batch} should be .*=4 × .*={mini} = "
+    ) as error:
+        translated(*SEPARATE, f"data.train_batch_size={batch}", f"{MINI}={mini}")
+    assert fits in error.value.hint and error.value.where.line
+
+
 def test_main_ppo_s_colocated_mode_runs_ahead_by_its_warm_up():
     _, config = translated(
         f"{V1}.trainer_mode=colocate_async",

@@ -448,6 +448,31 @@ def test_v1_s_trainer_gives_the_critic_the_tokens_of_its_dataclass():
     )
 
 
+SEPARATE = V1 | {
+    "trainer.v1.trainer_mode": "separate_async",
+    "trainer.v1.separate_async.parameter_sync_step": 2,
+    f"{ROLLOUT}.nnodes": 1,
+    f"{ROLLOUT}.n_gpus_per_node": 4,
+    f"{ROLLOUT}.checkpoint_engine.backend": "nccl",
+}
+REWARD_MODEL = {"reward.reward_model.enable": True, "reward.reward_model.enable_resource_pool": False}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said", "fits"),
+    [
+        ({f"{ROLLOUT}.nnodes": ...}, f"{ROLLOUT}.nnodes=0 leaves the engines no GPUs", "1 or more"),
+        ({f"{ROLLOUT}.checkpoint_engine.backend": ...}, "checkpoint_engine.backend=naive", "backend=nccl"),
+        (REWARD_MODEL, "enable_resource_pool=False puts the reward model", "enable_resource_pool=True"),
+    ],
+)
+def test_engines_beside_the_trainer_need_gpus_and_a_transport(changed, said, fits):
+    assert of(SEPARATE) == []
+    assert of(changed | {"trainer.v1.trainer_mode": "colocate_async"} | V1) == []
+    ((caution, _),) = of(SEPARATE | changed)
+    assert caution.rank is Severity.ERROR and said in caution.message and fits in caution.hint
+
+
 SOURCES = {
     "workers/engine/fsdp/transformer_impl.py": "init_device_mesh(",
     "utils/config.py": "real_train_batch_size % minimal_bsz == 0",
@@ -464,6 +489,7 @@ SOURCES = {
     "workers/config/critic.py:111": "self.ppo_mini_batch_size % self.ppo_micro_batch_size != 0",
     "workers/engine_workers.py:616": "actor.use_dynamic_bsz == self.config.rollout.log_prob_use_dynamic_bsz",
     "workers/engine/megatron/transformer_impl.py": "assert self.engine_config.use_mbridge",
+    "trainer/ppo/v1/trainer_separate_async.py": "config.actor_rollout_ref.rollout.nnodes > 0",
     "single_controller/ray/base.py": "total_available_gpus < total_required_gpus",
     "workers/config/rollout.py": "self.moe_tensor_parallel_size * self.expert_parallel_size ==",
     "models/transformers/monkey_patch.py": "num_attention_heads % ulysses_sp_size == 0",

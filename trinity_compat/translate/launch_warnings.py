@@ -317,7 +317,7 @@ def launch_sizes(view: LaunchView) -> SizesOfLaunch:
 
     def value(key: str) -> object:
         # where nothing is said, a run here has v0's trainer, and stock veRL that of its release
-        return view.origin.get(key) if key == micro_batch_sizes.USE_V1 else view.value(key)
+        return view.origin.get(key) if key in size_rules.OF_STOCK else view.value(key)
 
     return SizesOfLaunch(
         value, view.is_set, view.written, functools.partial(_model, view), _visible_gpus(view)

@@ -30,6 +30,9 @@ _PROMPT, _RESPONSE = "data.max_prompt_length", "data.max_response_length"
 _TP, _SP = f"{_ROLLOUT}.tensor_model_parallel_size", f"{_ACTOR}.{ULYSSES}"
 _PADDING = f"{_ARR}.model.use_remove_padding"
 _TOKENS = f"{_ACTOR}.ppo_max_token_len_per_gpu"
+_V1_MODE, _BACKEND = "trainer.v1.trainer_mode", f"{_ROLLOUT}.checkpoint_engine.backend"
+_OWN_GPUS = (f"{_ROLLOUT}.nnodes", f"{_ROLLOUT}.n_gpus_per_node")
+OF_STOCK = frozenset({USE_V1, _V1_MODE, _BACKEND, *_OWN_GPUS})  # a run here has its own values of these
 _MOST_SHOWN = 8  # sizes that fit
 VLLMS_HEADS = "vLLM's verify_with_parallel_config"  # in every release
 
@@ -64,7 +67,7 @@ class UnknownHeads(UnknownSize):
 class SizesOfLaunch:
     """The sizes of a launch.
 
-    ``value`` gives a key's value, of `USE_V1` stock veRL's, ``is_set`` says whether the launch itself gives
+    ``value`` gives a key's value, of `OF_STOCK` stock veRL's, ``is_set`` says whether the launch itself gives
     it, ``written`` is ``key=value`` as the user wrote it. ``model``: name and config.json of the model of a
     key, None where they are not known. ``visible``: the GPUs that the script leaves visible to veRL, None
     where it does not say.
@@ -428,6 +431,25 @@ def _one_way_to_cut(of: SizesOfLaunch) -> Broken:
         )
 
 
+def _engines_of_their_own(of: SizesOfLaunch) -> Broken:
+    """Under v1's separate_async the engines, and a reward model, have GPUs of their own."""
+    if not of.value(USE_V1) or of.value(_V1_MODE) != "separate_async":
+        return
+    needs = f"and under {_V1_MODE}=separate_async veRL refuses to start"
+    for key in _OWN_GPUS:
+        count = of.value(key)
+        if count is None or (isinstance(count, int) and count < 1):
+            message = f"{of.written(key)} leaves the engines no GPUs, {needs}"
+            yield BrokenRule((key, _V1_MODE), message, f"write {key}=1 or more")
+    if of.value(_BACKEND) == "naive":
+        message = f"{_BACKEND}=naive hands weights over on shared GPUs alone, {needs}"
+        yield BrokenRule((_BACKEND, _V1_MODE), message, f"write {_BACKEND}=nccl")
+    model, pool = "reward.reward_model.enable", "reward.reward_model.enable_resource_pool"
+    if of.value(model) and not of.value(pool):
+        message = f"{of.written(pool)} puts the reward model on the engines' GPUs, {needs}"
+        yield BrokenRule((pool, model, _V1_MODE), message, f"write {pool}=True")
+
+
 def _with_mbridge(of: SizesOfLaunch) -> Broken:
     for role in _roles(of) if of.engine.is_megatron else ():
         if of.value(key := f"{role}.megatron.use_mbridge") is False:
@@ -555,6 +577,7 @@ RULES = (
     SizeRule("workers/engine/fsdp/utils.py:50", "0.8.0", _whole_shards),
     SizeRule("workers/config/actor.py:335", "0.2.0", _unpadded_sequences),
     SizeRule("workers/engine_workers.py:616", "0.8.0", _one_way_to_cut),
+    SizeRule("trainer/ppo/v1/trainer_separate_async.py:64", "0.9.0", _engines_of_their_own),
     SizeRule("workers/engine/megatron/transformer_impl.py:191", "0.8.0", _with_mbridge),
     SizeRule("single_controller/ray/base.py:239", "0.2.0", _visible_gpus),
     *(

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.releases import VERL
 from trinity_compat.launch import entrypoints
 from trinity_compat.translate.launch_view import ARR, AsyncLead, KeyRefused, LaunchView, Verdict
 from trinity_compat.translate.model import Status
@@ -90,6 +92,7 @@ STANDALONE_MEMORY = f"{ARR}.rollout.standalone_gpu_memory_utilization"
 V1 = "trainer.v1"
 MODE, USE_V1 = f"{V1}.trainer_mode", "trainer.use_v1"
 SEPARATE, COLOCATE = "separate_async", "colocate_async"
+_OF_SEPARATE = "trainer/ppo/v1/trainer_separate_async.py"
 SYNC_STEP = f"{V1}.{SEPARATE}.parameter_sync_step"
 _TRANSPORT = f"{ARR}.rollout.checkpoint_engine."  # to GPUs of the rollout's own; main_ppo has none
 _SECTIONS = (f"{ASYNC}.", f"{OWN}.", _TRANSPORT)
@@ -321,6 +324,13 @@ def _v1(view: LaunchView, mode: str) -> LaunchView:
     batch, parts = view.integer(BATCH), view.size(SYNC_STEP)
     if batch < 1 or batch % parts:
         raise view.refused(BATCH, f"{view.written(BATCH)} is not divisible by {SYNC_STEP}={parts}")
+    if (mini := view.integer(MINI)) != batch // parts:
+        raise UserError(
+            f"{view.written(BATCH)} should be {SYNC_STEP}={parts} × {view.written(MINI)} = {parts * mini}"
+            f" under {MODE}={SEPARATE}, or veRL refuses to start (verl {VERL}, {_OF_SEPARATE}:59)",
+            where=view.where(BATCH) or view.where(MINI) or view.launch.where,
+            hint=f"write {MINI}={batch // parts}, or {BATCH}={parts * mini}",
+        )
     ppo.put(BATCH, batch // parts, BATCH, SYNC_STEP, join=" ÷ ")
     for key in (SAVE, TEST, TOTAL):
         ppo.every(key, key, parts, SYNC_STEP)
