@@ -317,7 +317,7 @@ def nightly(folder: Path, *, fails: str = "nothing", **variables: str) -> tuple[
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / name).chmod(0o755)
-    (folder / "scripts" / "judge").mkdir()
+    (folder / "scripts" / "judge").mkdir(exist_ok=True)
     shutil.copy(SCRIPTS / "judge" / "main_starts.sh", folder / "scripts" / "judge")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TC_VERL")}
     done = subprocess.run(

@@ -33,7 +33,7 @@ CHANGES = [
     {"reward": "model", "reward_source": "$HOME/rm"},
     {"kl": "reward", "kl_coef": "0.01"},
     {"kl": "none", "tokens_per_gpu": "", "micro_batch": "4"},
-    {"gpus": "16", "tensor_parallel": "4", "engine_memory": "0.75"},
+    {"gpus": "16", "tensor_parallel": "2", "engine_memory": "0.75"},
     {"gpus": "3", "batch_size": "240", "save_every": "0", "test_every": "7", "test_first": ""},
     {"train_files": "/a b.parquet\n$HOME/${NAME}x/b.parquet", "model": "${BASE}_m", "logger": "none"},
     {"mini_batch": "64", "learning_rate": "0.003", "offload_reference": "on", "target": TARGETS[-1]},
