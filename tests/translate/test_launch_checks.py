@@ -1,10 +1,7 @@
 """What cannot start under veRL, or does not do what it says, is said without torch and veRL."""
 
-import sys
-
 import pytest
 
-from trinity_compat.cli import main
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_text
 from trinity_compat.translate import TranslateOptions, launch_warnings, translate_launch
@@ -194,19 +191,12 @@ def test_a_variable_of_the_script_s_own_is_known(tmp_path):
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    def call(*words):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["trinity-compat", *words])
-        with pytest.raises(SystemExit) as done:
-            main()
-        return (done.value.code, *capsys.readouterr())
-
+def command(tmp_path, command):
     (tmp_path / "run.sh").write_text(
         "python3 -m verl.trainer.main_ppo data.train_files=/a data.val_files=/b \\\n"
         f"  {ROLLOUT}.tensor_model_parallel_size=3 algorithm.adv_estimator=grpo_passk\n"
     )
-    return call
+    return command
 
 
 def test_an_error_ends_translate_with_every_cause_and_no_yaml(command):

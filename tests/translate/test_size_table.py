@@ -1,11 +1,10 @@
 """`trinity-compat sizes`: a launch's sizes, their units, and the rules that they break."""
 
+import io
 import json
-import sys
 
 import pytest
 
-from trinity_compat.cli import main
 from trinity_compat.translate.explain import all_keys
 from trinity_compat.translate.size_rules import units
 
@@ -25,19 +24,6 @@ PLAIN = {
     "trainer.nnodes": 2,
     "trainer.n_gpus_per_node": 4,
 }
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch, capsys):
-    def call(*words):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["trinity-compat", *words])
-        with pytest.raises(SystemExit) as done:
-            main()
-        told = capsys.readouterr()
-        return done.value.code, told.out, told.err
-
-    return call
 
 
 def script(changed, module="verl.trainer.main_ppo"):
@@ -152,6 +138,13 @@ def test_a_supervised_launch_has_no_such_sizes(tmp_path, command):
     (tmp_path / "run.sh").write_text("python3 -m verl.trainer.sft_trainer data.train_files=a.parquet\n")
     code, _, error = command("sizes", "run.sh")
     assert code == 2 and "run.sh:1: verl.trainer.sft_trainer trains on texts" in error
+
+
+def test_a_script_on_stdin_is_read(monkeypatch, command):
+    stdin = io.TextIOWrapper(io.BytesIO(script({}).encode()))
+    monkeypatch.setattr("sys.stdin", stdin)
+    code, out, _ = command("sizes", "-")
+    assert code == 0 and "data.train_batch_size=96 (<stdin>:5)" in out
 
 
 def test_the_text_has_each_size_with_its_place(tmp_path, command):

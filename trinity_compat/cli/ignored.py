@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trinity_compat.cli._configurations import ComposeOptions, composed
+from trinity_compat.cli._configurations import ComposeOptions, composed, launch_facts
 from trinity_compat.cli._shared import (
     NAMED_FILE,
     WithScriptArguments,
@@ -98,9 +98,7 @@ def _short(value: object) -> str:
 def _json(found: list[_Found], problems: dict[str, str]) -> str:
     launches = [
         {
-            "source": str(config.launch.where),
-            "module": config.launch.module,
-            "verl_version": {"value": config.version.value, "why": config.version.why},
+            **launch_facts(config),
             "ignored": [
                 {
                     "key": key,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trinity_compat.cli._configurations import ComposeOptions, composed
+from trinity_compat.cli._configurations import ComposeOptions, composed, launch_facts
 from trinity_compat.cli._shared import (
     NAMED_FILE,
     WithScriptArguments,
@@ -78,9 +78,7 @@ def _source(row: SizeRow) -> str:
 def _json(found: _Found) -> str:
     launches = [
         {
-            "source": str(config.launch.where),
-            "module": config.launch.module,
-            "verl_version": {"value": config.version.value, "why": config.version.why},
+            **launch_facts(config),
             "sizes": [
                 {
                     "of": title,
