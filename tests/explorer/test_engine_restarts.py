@@ -143,7 +143,7 @@ class Explorer:
         return asyncio.ensure_future(collect())
 
     def told(self, index):
-        """What an engine was told, its steps apart."""
+        """Return the calls that an engine got, without those of its steps."""
         return [line for line in (self.folder / f"engine{index}").read_text().splitlines() if line != "step"]
 
     async def until(self, condition):

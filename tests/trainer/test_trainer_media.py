@@ -64,7 +64,7 @@ class Processor:
 
 
 def asked_for_two_tasks(monkeypatch, *names):
-    """What the processor is asked for three rows of two tasks, and the rows' inputs."""
+    """Return the requests to the processor for three rows of two tasks, and the rows' inputs."""
     processor = Processor(*names)
     monkeypatch.setattr(multi_modal, "_Worker", lambda *_: processor)
     first, second = {"raw_prompt": ["image"]}, {"raw_prompt": ["image", "image"]}

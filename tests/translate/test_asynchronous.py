@@ -1,5 +1,9 @@
 """veRL's asynchronous mains: how far rollouts run ahead, on which GPUs, and in which units they count."""
 
+import importlib.util
+import re
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -265,6 +269,16 @@ def test_a_part_of_a_batch_is_one_update(batch, mini, fits):
     ) as error:
         translated(*SEPARATE, f"data.train_batch_size={batch}", f"{MINI}={mini}")
     assert fits in error.value.hint and error.value.where.line
+
+
+@pytest.mark.verl
+def test_what_separate_asserts_of_a_part_stands_at_the_line_that_is_named():
+    with pytest.raises(UserError) as error:
+        translated(*SEPARATE, f"{MINI}=32")
+    name, number = re.search(r"\(verl [\d.]+, (\S+):(\d+)\)", str(error.value)).groups()
+    folder = Path(importlib.util.find_spec("verl").origin).parent
+    line = (folder / name).read_text().splitlines()[int(number) - 1]
+    assert "train_batch_size == parameter_sync_step * ppo_mini_batch_size" in line
 
 
 def test_main_ppo_s_colocated_mode_runs_ahead_by_its_warm_up():

@@ -152,7 +152,7 @@ _LONG_WORD = re.compile(r"\S{1000,}")
 
 
 def shown_message(text: str) -> str:
-    """Return a message of ours, in whose words a colon is no assignment, with ``***`` for each secret.
+    """Return a message of ours with ``***`` for each secret; a colon in its words is not an assignment.
 
     A word that is longer than a terminal's page, such as a key of thousands of parts, is cut.
     """

@@ -107,7 +107,8 @@ def _gpus(view: LaunchView, asked: MachineLine, *, checks_visible: bool) -> Iter
     if given is None or asked.count == given.count:
         return
     fewer = asked.count < given.count
-    if _may_leave_some(view) if fewer else (checks_visible and "VISIBLE" in given.written):
+    visible = [start.visible for start in view.launch.machines.starts]
+    if _may_leave_some(view) if fewer else (checks_visible and given in visible):
         return
     yield _caution(
         f"{asked.written}, and a machine has {given.count} GPU(s), {_place(given)}: "

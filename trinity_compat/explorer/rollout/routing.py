@@ -54,7 +54,7 @@ class EngineLoads:
             load.tokens += job.answers * (prompt_tokens(job) + self.expected)
 
     def restart(self, engine: int) -> None:
-        """Count nothing as in flight on an engine, which begins its count of ended answers anew."""
+        """Forget the answers in flight on an engine, whose new actor counts ended answers from 0."""
         self._loads[engine] = _Load()
 
     @property

@@ -319,7 +319,9 @@ class RolloutWorkers:
         what, extra_s = f"loading version {version.version} of the weights", version.nbytes / SLOWEST_LOAD
         before, self._version = self._version, version
         try:
-            await self._all("load", what, _file_of(version), version.version, anew=False, extra_s=extra_s)
+            await self._all(
+                "load", what, _file_of(version), version.version, await_restarts=False, extra_s=extra_s
+            )
         except BaseException:
             self._version = before
             raise
@@ -370,25 +372,31 @@ class RolloutWorkers:
     async def sleep(self) -> None:
         """Free every device. The weights are lost; answers in flight go on when others are loaded."""
         # Without a version no engine has begun to start again.
-        await self._all("sleep", "taking the engines off the device", anew=self._ready.is_set())
+        await self._all("sleep", "taking the engines off the device", await_restarts=self._ready.is_set())
         self._ready.clear()
 
     async def wake(self) -> None:
         """Return to every device. A version has to be loaded next."""
-        await self._all("wake", "bringing the engines back to the device", anew=False)
+        await self._all("wake", "bringing the engines back to the device", await_restarts=False)
 
     async def _all(self, method: str, what: str, *args: Any, **how: Any) -> list[Any]:
         """Call a method of all engines; return their answers. ``how``: as ``_each``'s."""
         return await self._each(method, what, [args] * len(self._actors), **how)
 
     async def _each(
-        self, method: str, what: str, args: Sequence[tuple[Any, ...]], *, anew: bool = True, **limit: Any
+        self,
+        method: str,
+        what: str,
+        args: Sequence[tuple[Any, ...]],
+        *,
+        await_restarts: bool = True,
+        **limit: Any,
     ) -> list[Any]:
         """Call a method of each engine with its arguments; return their answers.
 
-        One that is started again is asked when it has started; without ``anew`` it is not asked, and None
-        stands for its answer. The watchdog names the engines that have not answered; ``limit`` as in
-        ``Watchdog.begin``.
+        One that is started again is asked when it has started; without ``await_restarts`` it is not
+        asked, and None stands for its answer. The watchdog names the engines that have not answered;
+        ``limit`` as in ``Watchdog.begin``.
         """
         answers: list[Any] = [None] * len(self._actors)
         self._late = waiting = set(range(len(self._actors)))
@@ -406,11 +414,11 @@ class RolloutWorkers:
         suspects = partial(self._suspects, waiting)
         try:
             while waiting:
-                if anew:
+                if await_restarts:
                     await asyncio.gather(*map(self._running, waiting))
                 with self._watchdog.doing(what, suspects=suspects, **limit) as activity:
                     await asyncio.gather(*map(call, waiting - self._restarting.keys()))
-                if not anew:
+                if not await_restarts:
                     waiting.difference_update(self._restarting)
         except Exception as error:
             raise engine_failed(error) from error

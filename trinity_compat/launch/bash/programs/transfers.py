@@ -1,4 +1,4 @@
-"""Programs that bring files which no word names: copies, downloads, archives, version control."""
+"""Programs that write files which no word names: copies, downloads, archives, version control."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _ANY = OptionSpec(lenient=True)
 
 
 @dataclass(frozen=True, slots=True)
-class BringerRow:
-    """A program that brings files.
+class Transfer:
+    """A program that copies or fetches files.
 
     ``places`` yields the paths that it may write, a folder with ``/`` at its end for all below it, from the
     options, the operands and the value of the option ``folder``. ``words``: a pattern of those with which it
@@ -39,10 +39,10 @@ class BringerRow:
     exact: bool = True
 
 
-def brought(sh: Shell, fields: list[Value]) -> tuple[list[str], bool]:
-    """The paths that a command may write (see `BringerRow`), and whether it writes no others."""
+def paths_written(sh: Shell, fields: list[Value]) -> tuple[list[str], bool]:
+    """The paths that a command may write (see `Transfer`), and whether it writes no others."""
     name, *words = fields
-    row = BRINGERS.get(name_of(text_of(name)))
+    row = TRANSFERS.get(name_of(text_of(name)))
     if row is None:
         return [], False
     first = text_of(words[0]) if words else ""
@@ -141,7 +141,7 @@ def _options(letters: str = "", long: str = "", flags: str = "", **lettered: str
     return OptionSpec(values=f"{letters}{_PATTERN}{_OTHER}{''.join(lettered)}", long=names, lenient=True)
 
 
-_TAR = BringerRow(
+_TAR = Transfer(
     _into(0),
     _options("f", C="directory", f="file"),
     "C",
@@ -153,31 +153,31 @@ _HUB = _options(
     M="model dataset",
     I="include",
 )
-_7Z = BringerRow(_into(2), OptionSpec(attached="o", lenient=True), "o", r"^[xe]\b")
+_7Z = Transfer(_into(2), OptionSpec(attached="o", lenient=True), "o", r"^[xe]\b")
 _WGET = _options("Pa", flags="recursive mirror content-disposition", O="output-document", i="input-file")
 _CURL = _options("Hdu", flags="remote-header-name remote-name-all", o="output", D="output-dir")
-_GIT = BringerRow(
+_GIT = Transfer(
     _git, _options("Cbcoj", "depth branch origin config jobs reference filter", "hard keep merge"), "C"
 )
 _RSYNC = _options("e", "exclude include exclude-from include-from files-from filter")
 _SYNC = r"\b(sync|rsync)\b"
-BRINGERS = {
-    "rsync": BringerRow(_copies(0), _RSYNC),
-    "scp": BringerRow(_copies(0), _options("cDFiJloPSX")),
-    "ln": BringerRow(_copies(0)),
-    "aws": BringerRow(_copies(2, rf"{_SYNC}|{_FLAG}"), _options(flags="recursive")),
-    "gcloud": BringerRow(_copies(2, _SYNC)),
-    **dict.fromkeys(("gsutil", "azcopy", "s5cmd", "ossutil"), BringerRow(_copies(1, _SYNC))),
-    **dict.fromkeys(("hdfs", "hadoop"), BringerRow(_copies(1), words="-(get|copyToLocal)")),
-    "rclone": BringerRow(_copies(1, r"\b(sync|copy|move)\b")),
-    **dict.fromkeys(("docker", "podman", "kubectl"), BringerRow(_copies(1), words=r"^cp\b", exact=False)),
+TRANSFERS = {
+    "rsync": Transfer(_copies(0), _RSYNC),
+    "scp": Transfer(_copies(0), _options("cDFiJloPSX")),
+    "ln": Transfer(_copies(0)),
+    "aws": Transfer(_copies(2, rf"{_SYNC}|{_FLAG}"), _options(flags="recursive")),
+    "gcloud": Transfer(_copies(2, _SYNC)),
+    **dict.fromkeys(("gsutil", "azcopy", "s5cmd", "ossutil"), Transfer(_copies(1, _SYNC))),
+    **dict.fromkeys(("hdfs", "hadoop"), Transfer(_copies(1), words="-(get|copyToLocal)")),
+    "rclone": Transfer(_copies(1, r"\b(sync|copy|move)\b")),
+    **dict.fromkeys(("docker", "podman", "kubectl"), Transfer(_copies(1), words=r"^cp\b", exact=False)),
     **dict.fromkeys(("tar", "bsdtar"), _TAR),
-    "unzip": BringerRow(_into(1), _options("dx"), "d", r"^(?!.*(^|\s)-[a-zA-Z]*[lptvzZ])"),
+    "unzip": Transfer(_into(1), _options("dx"), "d", r"^(?!.*(^|\s)-[a-zA-Z]*[lptvzZ])"),
     **dict.fromkeys(("7z", "7za", "7zz"), _7Z),
-    **dict.fromkeys(("huggingface-cli", "hf"), BringerRow(_into(2, ""), _HUB, "D", "^download")),
-    "modelscope": BringerRow(_into(1, ""), _HUB, "D", "^download"),
+    **dict.fromkeys(("huggingface-cli", "hf"), Transfer(_into(2, ""), _HUB, "D", "^download")),
+    "modelscope": Transfer(_into(1, ""), _HUB, "D", "^download"),
     **dict.fromkeys(("git", "gh"), _GIT),
-    "wget": BringerRow(_downloads("O", f"rmi{_FLAG}"), _WGET, "P"),
-    "curl": BringerRow(_downloads("o", f"J{_FLAG}", "O"), _CURL, "D"),
-    "patch": BringerRow(_into(0), _options("pdiF", d="directory"), "d"),
+    "wget": Transfer(_downloads("O", f"rmi{_FLAG}"), _WGET, "P"),
+    "curl": Transfer(_downloads("o", f"J{_FLAG}", "O"), _CURL, "D"),
+    "patch": Transfer(_into(0), _options("pdiF", d="directory"), "d"),
 }  # fmt: skip

@@ -253,7 +253,7 @@ def _unknown(sh: Shell, fields: list[Value]) -> int:
         lose_path(sh)
     expression = " ".join(texts)[:200]
     why = UnknownPiece(expression, sh.where)
-    paths, are_all = transfers.brought(sh, fields)
+    paths, are_all = transfers.paths_written(sh, fields)
     for path in filter(None, paths):
         sh.files.hand(path, why)
     program = name_of(texts[0])
