@@ -239,12 +239,14 @@ def test_a_job_directory_merges_trainer_and_explorer(tmp_path, writer_class):
 
 
 def test_a_log_that_never_ends_its_configuration_is_tried_up_to_a_bound(tmp_path, monkeypatch):
-    from trinity_compat.compare.sources import console
+    from trinity_compat.launch.job_files import printed_configuration
 
-    tried, literal = [], console._literal
-    monkeypatch.setattr(console, "_literal", lambda text: tried.append(text) or literal(text))
+    tried, literal = [], printed_configuration._literal
+    monkeypatch.setattr(
+        printed_configuration, "_literal", lambda text, lines: tried.append(text) or literal(text, lines)
+    )
     lines = ["{'actor_rollout_ref':", *(" " * 5000 + "}" for _ in range(100)), "step:1 - critic/score/mean:1"]
     (tmp_path / "x.log").write_text("\n".join(lines))
     (run,) = read_runs(tmp_path / "x.log")
-    most = console._MOST_TRIED + console._LONGEST
+    most = printed_configuration._MOST_TRIED + printed_configuration.LONGEST
     assert run.meta == {} and len(tried) > 1 and sum(map(len, tried)) <= most < 5000 * 100 * 50

@@ -14,7 +14,7 @@ from trinity_compat.audit.phrases import listed
 from trinity_compat.common import limits, reading_process
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import sections_above
-from trinity_compat.common.readable_files import named_content
+from trinity_compat.common.readable_files import named_start
 from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_script, read_text, refuse_broken_script, refuse_lost_arguments
 from trinity_compat.launch.entrypoints import refusal
@@ -120,7 +120,7 @@ def _read(source: str, request: AuditOptions) -> tuple[Reading, str]:
 
 
 def _text(source: str, request: AuditOptions) -> str:
-    return named_content(source, limits.SCRIPT, request.cwd).decode(errors="replace")
+    return named_start(source, limits.SCRIPT, request.cwd).decode(errors="replace")
 
 
 def _how_to_read(request: AuditOptions) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from trinity_compat.common.releases import VERL
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.script_files import files_of
 from trinity_compat.rewrite.configuration import upgrade_configuration
+from trinity_compat.rewrite.record import is_record, upgrade_record
 from trinity_compat.rewrite.script import Upgraded, UpgradeOptions, upgrade_script
 from trinity_compat.verl_config.releases import check_version
 
@@ -54,7 +55,8 @@ def command(
 ) -> int:
     """Write a veRL launch script in the spelling of a newer veRL release.
 
-    SOURCE is a shell script, a folder of them, or a veRL YAML. Renamed keys are renamed, keys without an
+    SOURCE is a shell script, a folder of them, a veRL YAML, or the record of a run (.hydra/overrides.yaml, a
+    log, W&B's config.yaml), whose command is printed. Renamed keys are renamed, keys without an
     effect removed, and defaults that have changed since are written out. Everything else stays as it is.
     What follows -- are the script's own arguments. Nothing of a script is run.
 
@@ -85,7 +87,10 @@ def command(
         try:
             if in_place:
                 _refuse_link(path)
-            if is_configuration(path):
+            if is_record(path):
+                _refuse_rewriting(path, in_place=in_place)
+                result = upgrade_record(path, options)
+            elif is_configuration(path):
                 result = upgrade_configuration(path, options)
                 new = {str(place): result.after.decode() for place in _places(path)}
                 options = replace(options, files={**options.files, **new})
@@ -109,6 +114,16 @@ def command(
 def _places(path: str) -> tuple[Path, Path]:
     """Return the absolute paths under which a launch may read a file."""
     return Path(path).absolute(), Path(path).resolve()
+
+
+def _refuse_rewriting(path: str, *, in_place: bool) -> None:
+    """Raise UserError for --write over the record of a run."""
+    if in_place:
+        raise UserError(
+            "is the record of a run, which stays as it is",
+            where=Where(path),
+            hint="without --write its command is printed in the newer spelling",
+        )
 
 
 def _refuse_link(path: str) -> None:

@@ -98,13 +98,28 @@ def named_content(
     path: str | os.PathLike[str], most: int, cwd: str | os.PathLike[str] | None = None
 ) -> bytes:
     """Return what a file of the command line holds. Raises UserError; ``cwd``: as for `roots_of_named`."""
+    return _of_named(path, most, cwd, whole=True)
+
+
+def _of_named(
+    path: str | os.PathLike[str], most: int, cwd: str | os.PathLike[str] | None, *, whole: bool
+) -> bytes:
+    roots = roots_of_named(path, cwd)
     try:
-        return content(path, roots_of_named(path, cwd), most)
+        if whole:
+            return content(path, roots, most)
+        with opened(path, roots) as file:
+            return file.read(most)
     except OSError as error:
         hint = error.hint if isinstance(error, OutOfReach) else None
         raise UserError(
             f"cannot be read: {error.strerror}", where=Where(os.fspath(path)), hint=hint
         ) from None
+
+
+def named_start(path: str | os.PathLike[str], most: int, cwd: str | os.PathLike[str] | None = None) -> bytes:
+    """Return the first ``most`` bytes of a file of the command line, as `named_content` does."""
+    return _of_named(path, most, cwd, whole=False)
 
 
 def roots_of_named(path: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> list[str]:

@@ -21,6 +21,7 @@ from trinity_compat.common.releases import TRINITY, VERL_RELEASES
 from trinity_compat.launch import Launch, read_script
 from trinity_compat.launch.entrypoints import PPO, refuse
 from trinity_compat.launch.environment import unused_variables
+from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.launch.model import Diagnostic, Word, WordPart
 from trinity_compat.translate import TranslateOptions, flavour_of, refuse_errors, translate
 from trinity_compat.translate.edited_launch import is_verl_key
@@ -107,7 +108,7 @@ def read_in_effect(
             where=Where(source),
             hint="name a script, a YAML, a job directory, or a release of veRL (verl==0.8.0)",
         )
-    if path.suffix not in (".yaml", ".yml"):
+    if not is_configuration(source):
         reading = read_script(path, cwd=cwd, env=env)
         side = _of_script(source, reading.launches, cwd, version)
         return replace(side, unused=(*unused_variables(reading, os.environ, env or {}), *side.unused))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trinity_compat.common import limits
@@ -15,7 +15,7 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.readable_files import named_content
 from trinity_compat.common.redaction import masked
 from trinity_compat.common.releases import VERL
-from trinity_compat.launch import read_script, refuse_lost_arguments
+from trinity_compat.launch import read_script, read_text, refuse_lost_arguments
 from trinity_compat.launch.model import Diagnostic, Launch, Reading, Word
 from trinity_compat.rewrite.bash_text import BashText, Edit, NotEditable, Place, applied
 from trinity_compat.rewrite.plan import (
@@ -45,7 +45,7 @@ class UpgradeOptions:
     """The way in which sources are read, as for ``read_script`` and ``effective_config``.
 
     ``of_scripts``: config files with a ``defaults`` list are files of scripts that are upgraded with them;
-    these get the defaults that have changed.
+    these get the defaults that have changed. ``is_command``: the text is a command's, which no file holds.
     """
 
     cwd: Path | None = None
@@ -55,6 +55,7 @@ class UpgradeOptions:
     fork_config: bool = True
     files: Mapping[str, str] = field(default_factory=dict)  # as for `plan.plan`
     of_scripts: bool = False
+    is_command: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,17 @@ def upgrade_script(path: str, options: UpgradeOptions) -> Upgraded:
     if path.endswith(_OTHERS):
         raise UserError("upgrade changes shell scripts and YAML configurations only", where=Where(path))
     reading = _read(path, options)
+    return _upgraded(path, named_content(path, limits.SCRIPT, options.cwd), reading, options)
+
+
+def upgrade_command(name: str, command: str, options: UpgradeOptions) -> Upgraded:
+    """Upgrade a command that stands in no script; ``name`` is what messages call it."""
+    text, options = command.encode(errors="surrogateescape"), replace(options, is_command=True)
+    return _upgraded(name, text, _read(name, options, text), options)
+
+
+def _upgraded(path: str, before: bytes, reading: Reading, options: UpgradeOptions) -> Upgraded:
     refuse_lost_arguments(reading)
-    before = named_content(path, limits.SCRIPT, options.cwd)
     out = Upgraded(path, before, before, launches=len(reading.launches))
     if not reading.launches:
         out.notes = "; ".join(f"{note.where}: {note.message}" for note in reading.diagnostics)
@@ -144,6 +154,8 @@ def upgrade_script(path: str, options: UpgradeOptions) -> Upgraded:
 
 
 def _read(path: str, options: UpgradeOptions, text: bytes | None = None) -> Reading:
+    if options.is_command and text is not None:
+        return read_text(text.decode(errors="surrogateescape"), name=path, cwd=options.cwd, env=options.env)
     return read_script(path, cwd=options.cwd, env=options.env, args=options.arguments, content=text)
 
 

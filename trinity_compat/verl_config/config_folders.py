@@ -13,11 +13,14 @@ from trinity_compat.common import limits
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.readable_files import Roots, content, named_content, real_path
 from trinity_compat.launch.bash.files import changed_by
+from trinity_compat.launch.job_files import printed_in
 from trinity_compat.launch.model import Launch, UnknownPiece
 from trinity_compat.verl_config.yaml_files import ConfigFile, parse_config_file
 
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 _LONGEST_COMMENT = 120
+_WANDBS = frozenset({"wandb_version", "_wandb"})
+_VALUE = re.compile(r"^([^.]+)\.value(?=\.|$)")  # of a dotted key
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,14 +128,30 @@ def shown_below(path: Path, root: Path) -> str:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """A config file that the command line names.
+    """A config file that the command line names: YAML, the one of a W&B run, or a log with a printed one.
 
     Raises UserError with the place when it isn't a mapping in YAML.
     """
+    if printed := printed_in(str(path)):
+        return ConfigFile(config=printed.config, source=str(path), lines=printed.lines)
     try:
-        return _parsed_text(named_content(path, limits.SCRIPT).decode(), str(path))
+        return _without_wandbs(_parsed_text(named_content(path, limits.SCRIPT).decode(), str(path)))
     except UnicodeDecodeError as error:
         raise _not_a_config(str(path), error) from None
+
+
+def _without_wandbs(file: ConfigFile) -> ConfigFile:
+    """Take away W&B's level of ``desc`` and ``value`` below each key of a run's ``files/config.yaml``."""
+    own = {key: each for key, each in file.config.items() if key not in _WANDBS}
+    if len(own) == len(file.config) or not own or not all(map(_is_wandbs, own.values())):
+        return file
+    config = {key: each["value"] for key, each in own.items() if isinstance(each, Mapping)}
+    lines = {_VALUE.sub(r"\1", key): line for key, line in file.lines.items()}
+    return replace(file, config=config, lines=lines)
+
+
+def _is_wandbs(each: object) -> bool:
+    return isinstance(each, Mapping) and "value" in each and each.keys() <= {"desc", "value"}
 
 
 def _not_a_config(shown: str, error: Exception) -> UserError:

@@ -3,7 +3,13 @@
 Each is read as text (``ast``, JSON, YAML), nothing of it is executed. What it starts is a list of `Command`s.
 """
 
-from trinity_compat.launch.job_files.pick import contents_of, is_configuration, is_job
+from trinity_compat.launch.job_files.pick import (
+    contents_of,
+    is_configuration,
+    is_hydras_record,
+    is_job,
+    printed_in,
+)
 from trinity_compat.launch.source_contents import Contents, SourceCommand
 
 __all__ = [
@@ -11,5 +17,7 @@ __all__ = [
     "SourceCommand",
     "contents_of",
     "is_configuration",
+    "is_hydras_record",
     "is_job",
+    "printed_in",
 ]
