@@ -113,6 +113,16 @@ def test_a_setting_that_defeats_itself_is_a_note_with_its_place(said, words, mes
     assert found["rank"] == "note" and words[line - len(BASICS) - 2].split("=")[0] in found["message"]
 
 
+def test_arguments_of_vllm_that_verl_sets_itself_are_one_note(said):
+    section = f"+{ROLLOUT}.engine_kwargs.vllm"
+    words = (f"{section}.enable_expert_parallel=1", f"{section}.max_loras=4", f"{section}.max_num_seqs=8")
+    lora = "actor_rollout_ref.model.lora_rank=8"
+    (found,) = said(*GRPO, *words, lora)
+    assert found["source"].endswith(":9") and "max_num_seqs" not in found["message"]
+    assert f"{words[0]} by {ROLLOUT}.expert_parallel_size=1; {words[1]} by {lora} " in found["message"]
+    assert not said(*GRPO, *words, f"{ROLLOUT}.name=sglang")
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -7,6 +7,7 @@ from trinity_compat.common.nested import leaves
 from trinity_compat.launch import read_argv
 from trinity_compat.translate import TranslateOptions, translate_launch
 from trinity_compat.translate.booleans import with_booleans
+from trinity_compat.translate.model import Status
 from trinity_compat.verl_config import effective_config
 from trinity_compat.verl_config.pinned import pinned_release
 
@@ -51,11 +52,34 @@ def test_a_switch_of_vllm_s_takes_no_value(section, value):
     assert told.value.where.line == len(BASICS) + 1
 
 
-def test_experts_are_spread_or_not():
-    key = "+actor_rollout_ref.rollout.engine_kwargs.vllm.enable_expert_parallel"
-    with pytest.raises(UserError, match="should be true or false: a switch of vLLM's") as told:
-        translated(f"{key}=no")
-    assert told.value.message.startswith(f"{key}=no ")
+MODEL = "actor_rollout_ref.model"
+
+
+@pytest.mark.parametrize(
+    ("argument", "switch"),
+    [
+        ("enable_expert_parallel", ()),
+        ("enable_lora", (f"{MODEL}.lora_rank=8",)),
+        ("fully_sharded_loras", (f"{MODEL}.lora_rank=8", f"+{MODEL}.lora.fully_sharded_loras=True")),
+        ("enable_return_routed_experts", ("actor_rollout_ref.rollout.enable_rollout_routing_replay=True",)),
+    ],
+)
+@pytest.mark.parametrize("value", ["1", "no", '"False"'])
+def test_a_switch_that_verl_sets_itself_may_be_anything(argument, switch, value):
+    key = f"actor_rollout_ref.rollout.engine_kwargs.vllm.{argument}"
+    translation, _ = translated(f"+{key}={value}", *switch)
+    (found,) = (each for each in translation.findings if each.key == key)
+    assert found.status is Status.NO_EFFECT
+    if switch:
+        with pytest.raises(UserError, match="should be true or false"):
+            translated(f"+{key}={value}")
+
+
+def test_engines_of_other_models_have_no_adapters_but_spread_experts():
+    section = "reward.reward_model.rollout.engine_kwargs.vllm"
+    translated(f"+{section}.enable_expert_parallel=1")
+    with pytest.raises(UserError, match="should be true or false"):
+        translated(f"+{section}.enable_lora=1", f"{MODEL}.lora_rank=8")
 
 
 @pytest.mark.parametrize("engine", ["sglang", "trtllm", "hf"])

@@ -3,6 +3,7 @@
 import pytest
 
 from trinity_compat.translate.model import Status
+from trinity_compat.translate.run_refusals import why_refused
 
 from .helpers import translated
 
@@ -61,3 +62,11 @@ def test_an_argument_that_verl_sets_over_the_launch_s_has_no_effect(argument, gi
     (found,) = [each for each in translation.findings if each.key.startswith(key)]
     assert (found.status is Status.NO_EFFECT) == bool(decides)
     assert not decides or f"over it, by {decides}" in found.reason
+
+
+def test_adapters_of_vllm_s_are_refused_where_the_trainer_trains_none():
+    key = f"{SECTION}.enable_lora"
+    given = {key: True}
+    assert why_refused(given.get, key)
+    given[f"{MODEL}.lora_rank"] = 8  # then veRL sets it itself
+    assert not why_refused(given.get, key)

@@ -70,13 +70,14 @@ def given_in(verl: Mapping[str, Any]) -> Mapping[str, object]:
     return found
 
 
-def set_by_verl(value: Callable[[str], object]) -> dict[str, str]:
+def set_by_verl(value: Callable[[str], object], rollout: str = "actor_rollout_ref.rollout") -> dict[str, str]:
     """Return the arguments that veRL sets over the launch's own, each with the key that it follows.
 
-    ``value``: of a key of veRL's. Source: ``launch_server`` in veRL 0.9.1's vllm_async_server.py, where
-    ``args`` change after ``engine_kwargs``. Those of data-parallel ranks are refused (``run_refusals``).
+    ``value``: of a key of veRL's. ``rollout``: the engine's section; adapters have only the policy's. Source:
+    ``launch_server`` in veRL 0.9.1's vllm_async_server.py, where ``args`` change after ``engine_kwargs``.
+    Those of data-parallel ranks are refused (``run_refusals``).
     """
-    rollout, model = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+    model = f"{rollout.rpartition('.')[0]}.model"
     experts, images = f"{rollout}.expert_parallel_size", f"{rollout}.limit_images"
     replay, split = f"{rollout}.enable_rollout_routing_replay", f"{rollout}.disaggregation.enabled"
     found = {"enable_expert_parallel": experts}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 
 from trinity_compat.common.nested import value_at
-from trinity_compat.job.vllm_arguments import is_switch
+from trinity_compat.job.vllm_arguments import is_switch, set_by_verl
 from trinity_compat.translate.launch_view import KeyRefused, not_a_truth, truth_of, unknown_sources
 from trinity_compat.translate.run_refusals import OTHER_ENGINES
 from trinity_compat.verl_config.compose import composed_as
@@ -39,7 +39,7 @@ def with_booleans(config: EffectiveConfig) -> EffectiveConfig:
             continue
         if config.get(f"{section}.name") in OTHER_ENGINES:  # which read a block of their own
             given[setting.key] = replace(setting, value=None)
-        else:
+        elif name not in set_by_verl(config.get, section):
             _refuse_engine_value(setting, name)
     return replace(config, settings={**config.settings, **given}) if given else config
 
@@ -48,12 +48,10 @@ def _refuse_engine_value(setting: Setting, name: str) -> None:
     """Raise KeyRefused for a value of vLLM's switch ``name`` that its parser refuses.
 
     veRL makes ``--NAME VALUE`` of all but true, false and null (``build_cli_args_from_config``,
-    vllm_rollout/utils.py), and vLLM takes no value there. ``enable_expert_parallel`` it sets itself.
+    vllm_rollout/utils.py), and vLLM takes no value there.
     """
     if setting.value is not None:
         told = f"veRL starts vLLM with --{name} {setting.value}, and vLLM takes no value there"
-        if name == "enable_expert_parallel":
-            told = "a switch of vLLM's, which veRL sets by expert_parallel_size"
         raise KeyRefused(
             setting.spelling,
             f"{_written(setting)} should be true or false: {told}",

@@ -14,7 +14,7 @@ from trinity_compat.common.plugin_packages import Kind
 from trinity_compat.common.releases import VERL
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.common.training_engines import engine_of
-from trinity_compat.job.vllm_arguments import SECTION
+from trinity_compat.job.vllm_arguments import SECTION, set_by_verl
 from trinity_compat.translate.launch_view import LaunchView
 from trinity_compat.translate.micro_batch_sizes import Value, has_critic
 from trinity_compat.translate.model import Status
@@ -84,11 +84,6 @@ _ENGINE_OWN = (
         ("worker_cls", "worker_extension_cls", "distributed_executor_backend"),
         "a worker class of the explorer's receives the weights",
         STOCK,
-    ),
-    (
-        ("enable_lora",),
-        "the explorer's engines take adapters where the trainer trains one",
-        "write actor_rollout_ref.model.lora_rank",
     ),
     (("quantization",), "the explorer receives its weights in the trainer's precision", STOCK),
 )
@@ -199,6 +194,9 @@ def _of_routes(value: Value) -> Iterator[Refusal]:
 def _conditional(value: Value) -> Iterator[Refusal]:
     yield from _of_the_engine(value)
     yield from _of_routes(value)
+    if "enable_lora" not in set_by_verl(value):
+        why = "the explorer's engines take adapters where the trainer trains one"
+        yield Refusal(f"{SECTION}.enable_lora", why, f"write {MODEL}.lora_rank")
     if value(ESTIMATOR) == "remax" and value("algorithm.filter_groups.enable"):
         why = "a group that holds a greedy answer cannot be filtered by the spread of its rewards"
         yield Refusal(ESTIMATOR, why, "leave out algorithm.filter_groups, or use another estimator")

@@ -12,14 +12,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trinity_compat.common.releases import VERL_RELEASES
+from trinity_compat.common.releases import VERL, VERL_RELEASES
 from trinity_compat.common.resources import data_json
+from trinity_compat.job.vllm_arguments import set_by_verl
 from trinity_compat.translate.launch_view import is_finite, unknown_sources, written
 from trinity_compat.translate.model import Caution, notice
+from trinity_compat.translate.run_refusals import OTHER_ENGINES
 from trinity_compat.verl_config.interpolate import is_interpolated
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.reads import unchecked
 
+_SETS = "workers/rollout/vllm_rollout/vllm_async_server.py"
 _KEY = re.compile(r"\{([\w.]+)\}")
 
 
@@ -36,6 +39,7 @@ def self_defeating(config: EffectiveConfig) -> Iterator[Caution]:
     if unchecked(config):
         return
     release = VERL_RELEASES.index(config.version.value)
+    yield from _overwritten(config)
     for kind, about in table().items():
         rows = (row for row in about["rows"] if VERL_RELEASES.index(row["since"]) <= release)
         found = [row for row in rows if _holds(config, row)]
@@ -43,6 +47,20 @@ def self_defeating(config: EffectiveConfig) -> Iterator[Caution]:
             told = "; ".join(f"{_said(config, row['says'])} (verl/{row['source']})" for row in found)
             where = config.settings[found[0]["set"][0]].where
             yield notice("TW031", f"{kind}: {told}", where, about["hint"])
+
+
+def _overwritten(config: EffectiveConfig) -> Iterator[Caution]:
+    """Yield a note on the launch's arguments of vLLM over which veRL sets its own."""
+    told = {}
+    for setting in config.settings.values():
+        section, engine, name = setting.key.partition(".engine_kwargs.vllm.")
+        if not engine or setting.where is None or config.get(f"{section}.name") in OTHER_ENGINES:
+            continue
+        if decides := set_by_verl(config.get, section).get(name.partition(".")[0]):
+            told[f"{written(config, setting.key)} by {written(config, decides)}"] = setting.where
+    if told:
+        where, hint = next(iter(told.values())), "leave them out"
+        yield notice("TW031", f"veRL {VERL} sets its own over {'; '.join(told)} (verl/{_SETS})", where, hint)
 
 
 def _holds(config: EffectiveConfig, row: Mapping[str, Any]) -> bool:
