@@ -197,6 +197,8 @@ class Launch:
     # variables of the script's surroundings that its environment lacks: the script, or `env -u`, unset them;
     # with "*" among them (`env -i`) all that `env` hasn't
     unset: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    # variables that the script sets and doesn't export: in its environment where the surroundings have them
+    assigned: Mapping[str, Word] = field(default_factory=dict, repr=False, compare=False)
     file: str = field(default="", repr=False)  # of a main that is started by its path: where it is here
     # below which its files may be read (`common.readable_files`); empty: it is not read from a script
     roots: tuple[str, ...] = field(default=(), repr=False, compare=False)
@@ -207,7 +209,7 @@ class Launch:
 
     def lacks(self, name: str) -> bool:
         """Return whether its environment is known to be without a variable."""
-        return name not in self.env and not self.unset.isdisjoint((name, "*"))
+        return name not in self.env and not {*self.unset, *self.assigned}.isdisjoint((name, "*"))
 
     @property
     def taken_for(self) -> str:

@@ -158,11 +158,12 @@ def resolved_launch(launch: Launch, env: Mapping[str, str]) -> Launch:
     for name, value in env.items():
         remember(name, value)
     arguments = tuple(_resolved(word, env) for word in launch.arguments)
+    own = {**launch.env, **{name: word for name, word in launch.assigned.items() if name in env}}
     return replace(
         launch,
         arguments=arguments,
         environ=env,
-        env={name: word if is_secret(name) else _resolved(word, env) for name, word in launch.env.items()},
+        env={name: word if is_secret(name) else _resolved(word, env) for name, word in own.items()},
     )
 
 

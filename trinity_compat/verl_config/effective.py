@@ -465,7 +465,7 @@ def settings_of(
     origins: Mapping[str, GivenOverride] | None = None,
 ) -> dict[str, Setting]:
     """The leaves of ``tree`` resolved, each with its place: an override's, else its line in a file."""
-    resolver = Resolver(tree, launch.environ, launch.env, launch.lacks)
+    resolver = Resolver(tree, launch.environ, launch.env, launch.lacks, launch.assigned)
     origins = origins or {}
     try:
         resolved = resolver.resolve()
@@ -486,6 +486,12 @@ def settings_of(
             spelling = given.spelling if given.override.key == key else key
             out[key] = Setting(key, value, given.where, given.value_word, spelling, shown)
     notes += _unresolved(resolver.errors, out, launch)
+    for name, word in launch.assigned.items() if launch.assigned else ():
+        read = (key for key, one in out.items() if f"oc.env:{name}" in (one.interpolation or ""))
+        if name not in launch.env and (key := next(read, "")):
+            said = f"{key} reads {name}, which the script sets without export"
+            message = f"{said}: the launch has it only where the environment has it; write export {name}"
+            notes.append(Diagnostic("TP119", message, word.where))
     return out
 
 

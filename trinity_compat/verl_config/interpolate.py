@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from math import inf
+from types import MappingProxyType
 from typing import Any
 
 from trinity_compat.common.errors import UserError, Where
@@ -71,7 +72,8 @@ class Resolver:
     """Resolves the interpolations of one tree.
 
     ``env`` holds the variables that the user gave, ``exported`` those that the launch sets; ``lacks`` says
-    of which it is known that it hasn't them.
+    of which it is known that it hasn't them. Those of ``assigned`` (see `Launch`) are taken to be there where
+    nothing stands for them: stock veRL refuses the launch otherwise.
     """
 
     def __init__(
@@ -80,11 +82,13 @@ class Resolver:
         env: Mapping[str, str] | None = None,
         exported: Mapping[str, Word] | None = None,
         lacks: Callable[[str], bool] = lambda name: False,
+        assigned: Mapping[str, Word] = MappingProxyType({}),
     ) -> None:
         self._tree = tree
         self._env = env or {}
         self._exported = exported or {}
         self._lacks = lacks
+        self._assigned = assigned
         self._done: dict[Path, object] = {}
         self._busy: set[Path] = set()
         self._budget = Budget(seconds=inf, steps=10 * KEYS)
@@ -271,6 +275,8 @@ class Resolver:
         """oc.env: a variable that the launch sets, else the default, else it stays symbolic."""
         name = str(self._argument(arguments[0], parent))
         word = self._exported.get(name)
+        if word is None and len(arguments) < 2:
+            word = self._assigned.get(name)
         is_unset = word is None and self._lacks(name)
         if is_unset and len(arguments) < 2:
             raise InterpolationError(f"${name} is unset by the script: give the key's value with --set")

@@ -124,7 +124,8 @@ class EffectiveConfig:
             name: (own[name].text if name in own else default, where or self.launch.where)
             for text, where in texts
             for name, default in defaults_of(text)
-            if name not in given and not is_named_apart(name) and not self.launch.lacks(name)
+            if not (name in given or is_named_apart(name))
+            and (name in self.launch.assigned or not self.launch.lacks(name))
         }
 
     def get(self, key: str, default: object = None) -> object:

@@ -75,12 +75,13 @@ class Variable:
     """One shell variable. A scalar has ``value``; arrays have ``array`` (int or str keys).
 
     ``value`` is None for one that is declared but unset. ``given`` says that it came through the
-    known environment and the script hasn't touched it.
+    known environment and the script hasn't touched it. ``exported`` is None for one that bash exports only
+    where the script's environment has it (``X=5`` alone).
     """
 
     value: Value | None = None
     array: dict[Any, Value] | None = None  # keys: int, or str in an associative array
-    exported: bool = False
+    exported: bool | None = False
     given: bool = False
     readonly: bool = False
     attributes: frozenset[str] = frozenset()  # of "i l u A a"
@@ -232,6 +233,8 @@ class Shell:
     capturing: str = ""  # the text of the $(…) around, the expression of what it can't know
     substitution_status: int | None = None
     touched: set[str] = field(default_factory=set)  # set or unset by the script; "*": all unset (`env -i`)
+    # what a shell around has assigned without export: this one has it only where the environment has the name
+    unexported: dict[str, Value] = field(default_factory=dict)
     # of the functions that run: what stood in place of each local name, and whether it was touched
     scopes: list[dict[str, tuple[Variable | None, bool]]] = field(default_factory=list)
     scripts: list[Value] = field(default_factory=list)  # BASH_SOURCE, innermost last
@@ -260,6 +263,11 @@ class Shell:
         """Return the value of a variable for a program that starts now; empty where it is not exported."""
         found = self.variables.get(name)
         return found.value or EMPTY if found is not None and found.exported else EMPTY
+
+    def variable(self, name: str) -> Variable:
+        """Return a variable as it is before an assignment."""
+        inherits = self.from_surroundings(name) or name in self.unexported
+        return self.variables.get(name) or Variable(exported=None if inherits else False)
 
     def from_surroundings(self, name: str) -> bool:
         """Return whether an unset name could still come from the environment of the script."""
@@ -313,7 +321,7 @@ class Shell:
 
     def set_scalar(self, name: str, value: Value, *, append: bool = False) -> None:
         """``name=value`` or ``name+=value``."""
-        old = self.variables.get(name) or Variable()
+        old = self.variable(name)
         if old.readonly:
             self.warn("TP107", f"{name} is readonly; bash refuses to change it")
             return
@@ -325,7 +333,7 @@ class Shell:
         else:
             value = self.user_value(name, value)
         value = self._shaped(old, old.value or EMPTY, value, append)
-        exported = old.exported or "a" in self.options
+        exported = "a" in self.options or old.exported
         self.put(name, replace(old, value=value, exported=exported, given=False))
 
     def user_value(self, name: str, value: Value) -> Value:
@@ -381,7 +389,7 @@ class Shell:
         if doubt is not None:
             array = dict.fromkeys(array, uncounted(f"{name}[{named(doubt)}]", self.where))
         self.budget.fields(len(array))
-        exported = old.exported or "a" in self.options
+        exported = "a" in self.options or old.exported
         self.put(name, replace(old, value=None, array=array, exported=exported, given=False))
 
     def unset_element(self, name: str, key: str | int, doubt: UnknownPiece | EnvRef | None) -> None:
@@ -428,13 +436,15 @@ class Shell:
                 value = (TextPiece(text_of(value), self.where, UnknownPiece(named(why), self.where, name)),)
             if array is not None:
                 array = {"" if variable.is_table else 0: uncounted(named(why), self.where)}
-            self.variables[name] = replace(variable, value=value, array=array)
+            exported = variable.exported or None
+            self.variables[name] = replace(variable, value=value, array=array, exported=exported)
         self.touched.intersection_update(self.variables)
 
     def unset(self, name: str) -> None:
         """``unset name``."""
         self._note_replaced(name)
         self.variables.pop(name, None)
+        self.unexported.pop(name, None)
         self.touched.add(name)
 
     def make_local(self, name: str) -> None:
@@ -442,10 +452,10 @@ class Shell:
         scope = self.scopes[-1] if self.scopes else None
         if scope is not None and name not in scope:
             self._note_replaced(name)  # for the function, and all that it calls
-            old = self.variables.get(name)
-            scope[name] = old, name in self.touched
+            scope[name] = self.variables.get(name), name in self.touched
             # unset until it is assigned, but a variable that was exported stays so
-            self.variables[name] = Variable(exported=bool(old and old.exported))
+            self.variables[name] = Variable(exported=self.variable(name).exported)
+            self.touched.add(name)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -457,8 +467,8 @@ class Shell:
             for name, (variable, touched) in self.scopes.pop().items():
                 if variable is not None:
                     self.variables[name] = variable
-                    continue
-                self.variables.pop(name, None)
+                else:
+                    self.variables.pop(name, None)
                 if not touched:
                     self.touched.discard(name)
 
@@ -490,6 +500,7 @@ class Shell:
             positional=list(self.positional),
             options=set(self.options),
             touched=set(self.touched),
+            unexported=dict(self.unexported),
             scopes=[dict(scope) for scope in self.scopes],
             scripts=list(self.scripts),
             frames=list(self.frames),
@@ -514,17 +525,23 @@ class Shell:
         """Return the state of a new bash process, which gets exported variables only."""
         shell = self.copy()
         shell.variables = {name: var for name, var in shell.variables.items() if var.exported}
+        shell.unexported = self.assigned_alone()
+        # what the script unset, or doesn't export, can't come from the surroundings
+        shell.touched |= self.variables.keys() - shell.variables.keys()
         for name, value in prefix.items():
             shell.variables[name] = Variable(value=value, exported=True)
             shell.touched.add(name)
-        # what the script unset stays unset in the child: it can't come from the surroundings
-        shell.touched &= shell.variables.keys() | {n for n in self.touched if n not in self.variables}
         shell.functions, shell.aliases, shell.options, shell.scopes, shell.traps = {}, {}, set(), [], {}
         shell.loops = shell.overdue = shell.calls = shell.guarded = 0
         shell.waits = False
         shell.frames = []
         shell.reach = replace(self.reach, hooked=False, through=False)
         return shell
+
+    def assigned_alone(self) -> dict[str, Value]:
+        """Variables that a program gets only where the script's environment has them, with their values."""
+        own = {name: var.value for name, var in self.variables.items() if var.exported is None and var.value}
+        return {k: v for k, v in self.unexported.items() if k not in self.variables} | own
 
     @contextmanager
     def reaching(self, **changes: Any) -> Iterator[None]:

@@ -216,11 +216,12 @@ def prepare(sh: Shell, kind: str, flags: list[str], name: str, *, sets: bool) ->
     letters = _letters(flags)
     if kind == "local" or (kind in ("declare", "typeset") and sh.scopes and "g" not in letters):
         sh.make_local(name)
-    variable = sh.variables.get(name) or Variable()
+    variable = sh.variable(name)
     known = name in sh.variables
     attributes = (variable.attributes | (letters & set("iluAa"))) - _letters(flags, "+")
-    if not known and kind == "export" and not sets and name not in sh.touched:
-        sh.variables[name] = Variable(exported=True)  # whatever the surroundings give it
+    if not (known or sets or letters & {"A", "a"}) and sh.from_surroundings(name):
+        # whatever the surroundings give it
+        sh.variables[name] = replace(variable, attributes=frozenset(attributes))
         return
     array = variable.array
     if letters & {"A", "a"} and array is None:
@@ -238,7 +239,7 @@ def finish(sh: Shell, kind: str, flags: list[str], name: str) -> None:
     exported = variable.exported
     if kind == "export":
         exported = "n" not in letters
-    elif "x" in letters or "x" in off:
+    elif "x" in letters | off:
         exported = "x" in letters
     readonly = variable.readonly or kind == "readonly" or "r" in letters
     given = variable.given and kind != "export"

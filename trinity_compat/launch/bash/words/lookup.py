@@ -57,8 +57,7 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
         return value
     if name.isdigit():
         return None
-    declared = sh.variables.get(name)
-    if (declared is not None and not declared.exported) or not sh.from_surroundings(name):
+    if not (sh.from_surroundings(name) or name in sh.unexported):
         return None
     if name in DYNAMIC:  # another value each time that it is read
         return (TextPiece("", where, UnknownPiece(f"${name}", where)),)
@@ -67,7 +66,7 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
     sh.log.surroundings.setdefault(name, where)
     if sh.assigned_unread is not None and not is_always_set(name):
         return (TextPiece("", where, UnknownPiece(named(sh.assigned_unread), where, name)),)
-    return (TextPiece("", where, EnvRef(name)),)
+    return None if name in sh.unexported else (TextPiece("", where, EnvRef(name)),)
 
 
 def _special(sh: Shell, name: str, where: Where) -> Value | None:

@@ -61,6 +61,7 @@ class CommandEnvironment:
     mounts: tuple[tuple[str, str], ...] = ()
     cwd: str = ""
     unread: UnknownPiece | EnvRef | None = None
+    unexported: Prefix = field(default_factory=dict)  # handed on, see `Shell.unexported`
 
     @property
     def prefix(self) -> Prefix:
@@ -239,6 +240,8 @@ def _hand_on(sh: Shell, name: str, found: CommandEnvironment) -> None:
         found.variables[name] = found.given[name]
     elif variable is not None and variable.exported and variable.value is not None:
         found.variables[name] = variable.value
+    elif name in (assigned := sh.assigned_alone()):
+        found.unexported[name] = assigned[name]
 
 
 def _read_list(sh: Shell, value: Value, environment: CommandEnvironment, *, only: bool) -> None:

@@ -120,6 +120,8 @@ def _wrapped(sh: Shell, fields: list[Value], wrapped: unwrap.Wrapped, wrapper: t
     environment = wrapped.environment
     if not environment.inherits:
         sh = remote(sh)
+        sh.unexported = environment.unexported
+        sh.touched |= environment.unexported.keys()
     if environment.mounts:
         cwd = literal(environment.cwd, sh.where) if environment.cwd else sh.cwd
         sh = replace(sh.copy(), mounts=environment.mounts, cwd=cwd)
@@ -183,6 +185,7 @@ def _without(sh: Shell, names: tuple[str, ...] | None) -> Shell:
     kept = {} if names is None else {k: v for k, v in shell.variables.items() if k not in names}
     shell.variables = kept
     shell.touched |= {"*"} if names is None else {*names}
+    shell.unexported = {k: v for k, v in shell.unexported.items() if names is not None and k not in names}
     return shell
 
 
@@ -195,7 +198,7 @@ def remote(sh: Shell) -> Shell:
     """A machine or container of its own: the script's variables don't go along."""
     shell = sh.copy()
     shell.variables = {name: var for name, var in shell.variables.items() if var.given}
-    shell.touched = set()
+    shell.touched, shell.unexported = set(), {}
     return shell
 
 
@@ -216,6 +219,12 @@ def _launch(
     # what came through the environment is the user's, not the launch's
     values = {name: var.value or () for name, var in exported.items() if not var.given} | prefix
     env = {name: to_word(value, place_of(value, sh.where)) for name, value in values.items()}
+    assigned = {
+        name: to_word(value, place_of(value, sh.where))
+        for name, value in sh.assigned_alone().items()
+        if name not in prefix
+    }
+    lacking = sh.touched | {name for name, var in sh.variables.items() if var.exported is False}
     where = place_of(fields[0], sh.where)
     file = own_mains.file_of(sh, found, [word.text for word in arguments]) if found.file else ""
     cwd = text_of(sh.cwd) or "."
@@ -234,7 +243,8 @@ def _launch(
             wrote=sh.files.wrote(YAML),
             created=created,
             torchrun=options,
-            unset=frozenset(name for name in sh.touched if name not in sh.variables),
+            unset=frozenset(lacking - exported.keys() - assigned.keys()),
+            assigned=assigned,
             environ={name: text_of(exported[name].value or ()) for name in exported.keys() & sh.log.given},
             file=file,
             roots=sh.files.roots,
