@@ -252,3 +252,31 @@ def test_a_critic_that_loses_gpus_for_a_row_gets_room_in_the_key_of_its_trainer(
     launch = VerlView.of(compose_pinned(GIVEN | given | {"data.max_prompt_length": 1000, critic: 2}))
     verl, _ = micro_batches.with_room(launch.changed({critic: 1}), launch)
     assert value_at(verl.tree, "critic.ppo_infer_max_token_len_per_gpu") == 41000
+
+
+@pytest.mark.parametrize(
+    ("batch", "mini", "given", "even"),
+    [
+        (32, 8, {}, 8),
+        (32, 24, {}, 32),
+        (32, 64, {"critic.use_dynamic_bsz": True}, 32),  # one update, as of the actor
+        (32, 64, {"algorithm.adv_estimator": "grpo"}, 64),  # no critic is trained
+        (32, 24, {"trainer.use_v1": True}, 24),  # which fills updates up
+    ],
+)
+def test_updates_of_the_critic_divide_a_step_where_nothing_fills_them_up(batch, mini, given, even):
+    key = "critic.ppo_mini_batch_size"
+    sizes = {"data.train_batch_size": batch, key: mini}
+    launch = {"algorithm.adv_estimator": "gae", "trainer.use_v1": False, **sizes, **given}
+    verl, notes = micro_batches.whole_updates(VerlView.of(compose_pinned(GIVEN | launch)))
+    assert value_at(verl.tree, key) == even
+    said = f"{key}={mini}: {even}, which divides data.train_batch_size={batch} (1 update(s) a step)"
+    assert notes == ([] if even == mini else [said])
+
+
+def test_a_step_that_no_near_update_of_the_critic_divides_is_refused(tmp_path):
+    critic = ("algorithm.adv_estimator=gae", "critic.use_dynamic_bsz=True", f"{REF_SIZE}=1")
+    sizes = ("data.train_batch_size=127", f"{ACTOR}.ppo_mini_batch_size=127", "critic.ppo_mini_batch_size=32")
+    with pytest.raises(UserError, match=r"127 is not divisible by critic\.ppo_mini_batch_size=32") as told:
+        dry_run(tmp_path, *critic, *sizes)
+    assert told.value.hint == "critic.ppo_mini_batch_size may be 1, 127"

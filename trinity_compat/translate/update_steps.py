@@ -51,16 +51,16 @@ def uneven(batch: int, mini: int) -> UpdatesPerStep | None:
     return UpdatesPerStep(batch // near, near, why)
 
 
-def mini_batches(batch: int, mini: int, where: Where | None = None) -> int:
-    """Return r of veRL's two batch sizes, both counted in prompts and positive.
+def mini_batches(batch: int, mini: int, where: Where | None = None, key: str = MINI) -> int:
+    """Return r of veRL's two batch sizes, both counted in prompts and positive. ``key``: the second one's.
 
     Raises UserError when it doesn't divide: no Trinity configuration means the same.
     """
     if batch % mini:
         raise UserError(
-            f"{BATCH}={batch} is not divisible by {MINI}={mini}",
+            f"{BATCH}={batch} is not divisible by {key}={mini}",
             where=where,
-            hint=f"{MINI} may be {_listed(_divisors(batch))}",
+            hint=f"{key} may be {_listed(_divisors(batch))}",
         )
     return batch // mini
 

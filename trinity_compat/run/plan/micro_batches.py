@@ -15,7 +15,8 @@ from trinity_compat.run.plan.refusals import place
 from trinity_compat.run.plan.source import LaunchRecord
 from trinity_compat.run.plan.verl_view import ACTOR, REF, ROLLOUT, Step, VerlView
 from trinity_compat.translate import micro_batch_sizes
-from trinity_compat.translate.micro_batch_sizes import critic_tokens, missing, sizes
+from trinity_compat.translate.micro_batch_sizes import USE_V1, critic_tokens, missing, sizes
+from trinity_compat.translate.update_steps import BATCH, mini_batches, uneven
 from trinity_compat.verl_config import PINNED
 
 
@@ -37,6 +38,24 @@ def divided(verl: VerlView) -> Step:
         values |= {size.all_gpus: None, size.per_gpu: each}
         lines.append(f"{size.all_gpus}={given} over all GPUs: veRL {PINNED} gets {size.per_gpu}={each}")
     return verl.changed(values), lines
+
+
+def whole_updates(verl: VerlView) -> Step:
+    """Updates of the critic that divide a step, as `translate` gives the actor: v0's trainer fills up none.
+
+    See make_iterator in utils/tensordict_utils.py. Raises UserError where no even cut is near.
+    """
+    key, batch = "critic.ppo_mini_batch_size", verl.batches.train
+    if not batch or not has_critic(verl.tree) or value_at(verl.tree, USE_V1):
+        return verl, []
+    mini = verl.size(key)
+    if batch % mini == 0:
+        return verl, []
+    if (even := uneven(batch, mini)) is None:
+        mini_batches(batch, mini, key=key)
+        return verl, []
+    words = f"{key}={mini}: {even.prompts}, which divides {BATCH}={batch}"
+    return verl.changed({key: even.prompts}), [f"{words} ({even.count} update(s) a step)"]
 
 
 LOG_PROBS = (

@@ -167,6 +167,11 @@ def place_in_job(draft: DraftPlan) -> DraftPlan:
     return draft.adapted(verl_checkout.without_checkout(verl, draft.request.cwd))
 
 
+def cut_updates(draft: DraftPlan) -> DraftPlan:
+    """Cut a step into whole updates of the critic; those of the actor are the YAML's."""
+    return draft.adapted(micro_batches.whole_updates(draft.verl))
+
+
 def add_workflows(draft: DraftPlan) -> DraftPlan:
     """Carry workflows, operators of pipelines and prepared tasks to where both sides find them."""
     request = draft.request
@@ -211,6 +216,7 @@ STEPS: Sequence[Callable[[DraftPlan], DraftPlan]] = (
     divide_micro_batches,
     generate_by_vllm,
     place_in_job,
+    cut_updates,
     add_workflows,
     choose_mode,
     assign_gpus,
