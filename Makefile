@@ -1,5 +1,5 @@
 .NOTPARALLEL:
-.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs web-parser nightly bench parity chaos starts mutate clean docs-version web
+.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs web-parser nightly bench parity chaos starts weekly mutate clean docs-version web
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -142,6 +142,12 @@ nightly: test-setup
 	-scripts/judge/try_releases.sh newest
 	$(PY) scripts/judge/try_python.py 3.10 3.14
 	$(PY) scripts/judge/mutate.py --changed "$$(cat .ci/landed)" --rest --at-least 0.9
+
+# Other people's scripts, from reading to starting (docs/measurements/starts.md): one table.
+weekly: test-setup
+	PYTHONPATH=$(CURDIR)/tests/vision_site:$$(scripts/ci/unpack_vision.sh) \
+	  $(PY) scripts/judge/weekly_proof.py tests/facts/unseen.txt tests/facts/unseen2.txt --fetch -v \
+	  --mirror .scratch/mirror --vllm $$(scripts/ci/unpack_vllm.sh) --json .scratch/weekly.json
 
 bench: install
 	@for b in benchmarks/*.py; do echo "== $$b"; $(PY) $$b || exit 1; done

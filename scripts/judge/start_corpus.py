@@ -446,15 +446,20 @@ def main() -> int:
     options = cli.parse_args()
     if not (options.corpus or options.clone):
         cli.error("name a corpus, or --clone DIR")
-    os.environ |= QUIET
-    if options.device == "cuda":
-        os.environ |= {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
-    if options.vllm:
-        sys.path.insert(0, str(options.vllm))
-        # vLLM looks at a model's class in a process of its own and keeps what it saw; releases overwrite it.
-        os.environ |= {"VLLM_CACHE_ROOT": f"{options.vllm}/.cache", "PYTHONPATH": _first(options.vllm)}
+    prepare(options.device, options.vllm)
     with tempfile.TemporaryDirectory() as folder:
         return counted(options, Path(folder))
+
+
+def prepare(device: str, vllm: Path | None) -> None:
+    """Set up this process for ``outcomes``, before verl or vllm is imported."""
+    os.environ |= QUIET
+    if device == "cuda":
+        os.environ |= {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
+    if vllm:
+        sys.path.insert(0, str(vllm))
+        # vLLM looks at a model's class in a process of its own and keeps what it saw; releases overwrite it.
+        os.environ |= {"VLLM_CACHE_ROOT": f"{vllm}/.cache", "PYTHONPATH": _first(vllm)}
 
 
 def counted(options: argparse.Namespace, tree: Path) -> int:

@@ -151,8 +151,11 @@ def write_stubs(folder: Path) -> Path:
     return folder
 
 
-def run_bash(script: str, given: Wanted, tree: Path, stubs: Path) -> list[dict[str, Any]]:
-    """The training launches that bash makes of ``script``, in a sandbox that is gone afterwards."""
+def run_bash(script: str, given: Wanted, tree: Path, stubs: Path, folder: str = ".") -> list[dict[str, Any]]:
+    """The training launches that bash makes of ``script``, in a sandbox that is gone afterwards.
+
+    It starts in ``folder`` of the tree, from where the script's path counts.
+    """
     record = tree / ".record"
     record.write_bytes(b"")
     binds = [
@@ -163,7 +166,7 @@ def run_bash(script: str, given: Wanted, tree: Path, stubs: Path) -> list[dict[s
     for name in ("/bin", "/lib", "/lib64", "/etc"):
         binds += ["--ro-bind-try", name, name]
     sandbox = ["bwrap", "--unshare-all", "--die-with-parent", *binds, "--tmpfs", "/tmp", "--tmpfs", "/home"]
-    sandbox += ["--proc", "/proc", "--dev", "/dev", "--chdir", "/repo", "--clearenv"]
+    sandbox += ["--proc", "/proc", "--dev", "/dev", "--chdir", f"/repo/{folder}", "--clearenv"]
     variables = {"PATH": "/stubs:/usr/bin:/bin", "HOME": "/home/user", "LC_ALL": "C.UTF-8"}
     variables["BASH_FUNC_ulimit%%"] = "() { :; }"  # a sandbox may not raise limits
     for name, value in {**variables, "TC_RECORD": "/repo/.record", **given.variables}.items():

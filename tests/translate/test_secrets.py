@@ -35,6 +35,7 @@ from .test_symbols import SCRIPT
         "prompt_key",
         "reward_fn_key",
         "solution_key",
+        "tool_name_key",
         "forward_pass",
         "PWD",
     ],

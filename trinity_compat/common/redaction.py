@@ -27,9 +27,9 @@ _MAY_FOLLOW = re.compile(r"id|value|str|string|b64|base64|\d+")  # AWS_ACCESS_KE
 _OF_COLUMN = _set(
     "answer answers audio audios cache category chosen column context data dict extra feature field fn"
     " foreign group id image images index info input json label labels level message messages metric"
-    " metrics monitor number output partition primary problem prompt prompts public query question reference"
-    " rejected repeat response responses reward rewards routing row score scores solution sort source split"
-    " state string system target task text tool tools truth turns uid value video videos workflow"
+    " metrics monitor name number output partition primary problem prompt prompts public query question"
+    " reference rejected repeat response responses reward rewards routing row score scores solution sort"
+    " source split state string system target task text tool tools truth turns uid value video videos workflow"
 )
 # Next to these a token is a piece of text.
 _OF_TEXT = _set(
