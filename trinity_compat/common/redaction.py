@@ -29,7 +29,8 @@ _OF_COLUMN = _set(
     " foreign group id image images index info input json label labels level message messages metric"
     " metrics monitor name number output partition primary problem prompt prompts public query question"
     " reference rejected repeat response responses reward rewards routing row score scores solution sort"
-    " source split state string system target task text tool tools truth turns uid value video videos workflow"
+    " source split state string system target task text tool tools truth turns uid value video videos"
+    " workflow"
 )
 # Next to these a token is a piece of text.
 _OF_TEXT = _set(
