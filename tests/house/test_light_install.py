@@ -122,7 +122,7 @@ def words():
     for source in sources:
         for device in ("cpu", "cuda"):
             yield ["run", source, "--dry-run", "--device", device]
-        yield ["run", source]
+        yield from (["run", source], ["trial", source])
         yield from (["audit", source], ["parse", source], ["translate", source])
     yield from (["run", each, "--dry-run", "--plugin-dir", "plugins"] for each in (SCRIPTS[0], *yaml_files))
     few = [SCRIPTS[0], yaml_files[0], *FILES, "job", "half", "nowhere", "tb"]

@@ -271,6 +271,7 @@ ENDS = [
     ("translate run.sh", 0),
     ("translate run.sh --fail-on mapped", 1),
     ("translate empty.sh", 2),
+    ("trial run.sh --seeds 0", 2),
     ("upgrade run.sh --check", 0),
     ("upgrade old.sh --check", 1),
     ("upgrade empty.sh", 2),

@@ -49,6 +49,7 @@ CASES = {
     ("studio",): (".", 2, "hint: pip install 'trinity-compat[studio]'"),
     ("to-verl",): ("x.yaml", 0, "python3 -m verl.trainer.main_ppo"),
     ("toy",): ("toy", *NEEDS_RUN),
+    ("trial",): ("run.sh", *NEEDS_RUN),
     ("translate",): ("run.sh", 0, "checkpoint_root_dir:"),
     ("upgrade",): ("run.sh", 0, "verl.trainer.main_ppo"),
 }

@@ -87,7 +87,7 @@ def command(
         raise UserError("compare needs two sides", hint="trinity-compat compare A B, or A --plan 0.02")
     if configs:
         return _compare_configs(sides, form, output)
-    given = _margins(margins, margin_file)
+    given = given_margins(margins, margin_file)
     options = CompareOptions(
         axis, updates_per_step, samples_per_step, paired, metrics, _pairs(pairs, rules), given
     )
@@ -175,7 +175,7 @@ def _plan(sides: tuple[str, ...], plan: str, options: CompareOptions, form: str,
     return 0
 
 
-def _margins(margins: tuple[str, ...], file: Path | None) -> Margins:
+def given_margins(margins: tuple[str, ...], file: Path | None) -> Margins:
     """Return the margins of the file, replaced by those of the command line."""
     from trinity_compat.compare.margins import amount, read
 

@@ -37,11 +37,11 @@ class OutOfReach(OSError):
 
 
 @contextmanager
-def also_reading(folders: Sequence[str]) -> Iterator[None]:
-    """Take these folders, too, for roots of every reading in the block."""
+def also_reading(folders: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Take these folders, which it yields, too, for roots of every reading in the block."""
     before = _ALSO.set((*_ALSO.get(), *map(os.path.abspath, folders)))
     try:
-        yield
+        yield folders
     finally:
         _ALSO.reset(before)
 

@@ -29,13 +29,13 @@ def divergence(metric: MetricVerdict, axis: Axis) -> str:
     """Return where and on which side a metric is NaN or infinite; at least one side must have such points."""
     a, b = metric.a.broken, metric.b.broken
     if a and b:
-        return f"{metric.name} is {_non_finite_place(a, axis)} in A and {_non_finite_place(b, axis)} in B"
+        return f"{metric.name} is {non_finite_place(a, axis)} in A and {non_finite_place(b, axis)} in B"
     broken, letter, other = (a, "A", "B") if a else (b, "B", "A")
     assert broken is not None
-    return f"{metric.name} is {_non_finite_place(broken, axis)} in {letter}, finite in {other}"
+    return f"{metric.name} is {non_finite_place(broken, axis)} in {letter}, finite in {other}"
 
 
-def _non_finite_place(broken: NonFinitePoints, axis: Axis) -> str:
+def non_finite_place(broken: NonFinitePoints, axis: Axis) -> str:
     """Return ``NaN from step 51 on``, ``infinite at step 7`` or ``NaN at 3 points, first at step 7``."""
     at = f"{UNITS[axis]} {number(broken.first)}"
     if broken.to_the_end:
@@ -269,9 +269,14 @@ def _points(count: int) -> str:
 def _shift(metric: MetricVerdict) -> str:
     """Return ``critic/score/mean is higher in B by 54 % of A's level``."""
     value, level = metric.difference.value, metric.a.summary.level
-    percent = 100 * abs(value / level) if level else 0.0
-    share = f" by {f'{percent:.0f}' if percent >= 10 else f'{percent:.2g}'} % of A's level" if level else ""
+    share = f" by {percent(value / level)} of A's level" if level else ""
     return f"{metric.name} is {'higher' if value > 0 else 'lower'} in B{share}"
+
+
+def percent(share: float) -> str:
+    """Format the size of a share: ``12 %``, ``1.5 %``."""
+    size = 100 * abs(share)
+    return f"{size:.0f} %" if size >= 10 else f"{size:.2g} %"
 
 
 def _joined(names: Sequence[str], most: int = 5) -> str:
