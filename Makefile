@@ -1,5 +1,5 @@
 .NOTPARALLEL:
-.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release-check docs web-parser nightly bench parity chaos starts weekly mutate clean docs-version web
+.PHONY: install install-system install-tests demo screenshots check test-setup test test-light test-heavy test-whole test-changed proof starts-sample release release-check docs web-parser nightly bench parity chaos starts weekly mutate clean docs-version web
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # Two processes that compute side by side take turns at a core: a thread that waits must not spin on it.
@@ -94,6 +94,10 @@ starts-sample: test-setup
 # Before a tag: wheel and sdist, each alone in a fresh venv, the README's commands, the pages' links, one version.
 release-check: install
 	$(PY) scripts/ci/release_check.py $(RELEASE_ARGS)
+
+# All of a release in .scratch/release/VERSION, from a clean tree: wheel, sdist, site, web page, notes; checked.
+release: test-setup
+	scripts/ci/make_release.sh
 
 # The site, in .scratch/site: mkdocs-material in an environment of its own; a link that leads nowhere is an error.
 docs: .venv-docs/requirements.txt

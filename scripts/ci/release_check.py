@@ -1,7 +1,9 @@
-"""Check that a release can be made: ``release_check.py [--tag vX.Y.Z] [--out DIR]``.
+"""Check that a release can be made: ``release_check.py [--tag vX.Y.Z] [--out DIR] [--pythons 3.10 3.13 …]``.
 
 The version stands in one place, with a tag also in CHANGELOG.md; the wheel and the sdist are built, and each
-works alone in a fresh venv; the commands that the README shows are its commands; links of the pages resolve.
+works alone in a fresh venv, the wheel in one of each other Python that is asked for and installed, too; the
+commands that the README shows are its commands; links of the pages resolve. ``--out`` gets notes.md, too: the
+part of CHANGELOG.md.
 pip's own variables (PIP_NO_INDEX, PIP_FIND_LINKS) say where the light side's dependencies come from. Needs
 only `build` and `hatchling`. Exit code 1 names everything that is wrong.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -139,9 +142,9 @@ def build(out: Path) -> tuple[Path, Path]:
     return wheel, sdist
 
 
-def installed(archive: Path, folder: Path) -> Path:
+def installed(archive: Path, folder: Path, python: str = sys.executable) -> Path:
     """Install ``archive`` alone into a venv of its own; returns the command."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([python, "-m", "venv", folder], check=True)
     subprocess.run(
         [folder / "bin" / "pip", "install", "-q", "--disable-pip-version-check", archive], check=True
     )
@@ -162,10 +165,28 @@ def trial_problems(command: Path, folder: Path) -> Iterator[str]:
             yield f"trinity-compat {words}: exit code {done.returncode}, not {code}\n{done.stderr[-2000:]}"
 
 
+def other_python(version: str) -> str | None:
+    """Return the program of a Python that works here, None where there is none (a shim of pyenv may not)."""
+    for program in (f"python{version}", *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")):
+        if shutil.which(program) and not subprocess.run([program, "-c", ""], capture_output=True).returncode:
+            return str(program)
+    return None
+
+
+def notes() -> str:
+    """Return what CHANGELOG.md says of this version."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    found = re.search(rf"(?ms)^## \[?{re.escape(version())}\b.*?(?=^## |\Z)", text)
+    return found[0] if found else ""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--tag", help="the tag of the release, vX.Y.Z")
-    parser.add_argument("--out", type=Path, help="where wheel and sdist go")
+    parser.add_argument("--out", type=Path, help="where wheel, sdist and notes go")
+    parser.add_argument(
+        "--pythons", nargs="*", default=(), metavar="X.Y", help="others to try the wheel under"
+    )
     asked = parser.parse_args()
     wrong = [*version_problems(asked.tag), *(problem for page in pages() for problem in broken_links(page))]
     with tempfile.TemporaryDirectory(prefix="tc-release-") as name:
@@ -175,8 +196,22 @@ def main() -> int:
             place.mkdir()
             command = installed(archive, place / "venv")
             wrong += [f"{archive.name}: {problem}" for problem in trial_problems(command, place)]
-            if archive.suffix == ".whl":
-                wrong += command_problems(command)
+            if archive.suffix != ".whl":
+                continue
+            wrong += command_problems(command)
+            for other in asked.pythons:
+                if (python := other_python(other)) is None:
+                    print(
+                        f"Python {other} is not installed here: scripts/judge/try_python.py {other} tries it"
+                    )
+                    continue
+                place = folder / other
+                place.mkdir()
+                command = installed(archive, place / "venv", python)
+                wrong += [f"Python {other}: {problem}" for problem in trial_problems(command, place)]
+                print(f"Python {other}: tried")
+    if asked.out:
+        (asked.out / "notes.md").write_text(notes(), encoding="utf-8")
     print(*wrong, sep="\n", end="\n" if wrong else "")
     print(f"release {version()}: {f'{len(wrong)} problems' if wrong else 'ok'}")
     return int(bool(wrong))

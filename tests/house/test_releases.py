@@ -89,6 +89,7 @@ def test_a_tag_is_the_version_and_the_changelog_has_its_section(tmp_path, monkey
     log = tmp_path / "CHANGELOG.md"
     log.write_text("## Unreleased\n## 1.2.0 - 2026-12-01\n")
     assert list(release_check.version_problems("v1.2.0")) == []
+    assert release_check.notes() == "## 1.2.0 - 2026-12-01\n"
     (told,) = release_check.version_problems("v1.2.1")
     assert "v1.2.1 is not v1.2.0" in told
     log.write_text("## Unreleased\n## 1.1.0 - 2026-12-01\n")
