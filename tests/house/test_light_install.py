@@ -132,7 +132,13 @@ def words():
         yield from (["compare", source, "a.jsonl", "--format", form] for form in ("json", "md", "html"))
         yield from (["buffer", name, source] for name in ("export", "show", "stats"))
         yield ["buffer", "prune", source, "--keep-steps", "1"]
-        yield from (["checkpoint", "to-hf", source], ["status", source], ["studio", source], ["toy", source])
+        yield from (
+            ["checkpoint", "to-hf", source],
+            ["status", source],
+            ["report", source],
+            ["studio", source],
+            ["toy", source],
+        )
         yield from (["rules", "init", source], ["profile", source], ["explain", source])
         yield from (["ignored", source], ["sizes", source], ["upgrade", source, "--diff"])
         yield ["audit", source, "--format", "html"]

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from command_paths import commands
 from jsonschema import Draft202012Validator
 
 from trinity_compat.buffer import open_buffer
+from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.cli import cli, main
 from trinity_compat.cli.schema import load, names
 from trinity_compat.common.releases import TARGETS
@@ -63,7 +65,21 @@ def folder(tmp_path, monkeypatch):
     figures = {"critic/score/mean": float("nan"), "val-core/toy/acc/mean@1": 0.125}
     buffer.log_metrics("trainer", 1, figures)
     buffer.close()
+    lossy(tmp_path / "lossy")
     return tmp_path
+
+
+def lossy(root):
+    """A finished job whose only step is its second."""
+    spec = RunSpec(str(root), f"sqlite:///{root}/experiences.db", {}, 4, 10, SyncSpec())
+    (root / "config").mkdir(parents=True)
+    spec.save(root / "config" / "run.json")
+    ids = np.arange(2, dtype=np.int32)
+    answer = Experience(0, ids, ids, np.ones(2, np.uint8), np.zeros(2, np.float32), 1.0, 0, 0)
+    buffer = open_buffer(spec.database_url)
+    buffer.put_groups([Group("key", 0, {}, 2, (answer,))])
+    buffer.mark_trained(buffer.claim_groups(1, owner="trainer", step=2), step=2)
+    buffer.close()
 
 
 def printed(*words):
@@ -94,6 +110,7 @@ REPORTS = [
     ("buffer-stats", "buffer stats job --json"),
     ("explain", "explain TC020 rollout.n --format json"),
     ("status", "status job --format json"),
+    ("report", "report job --json"),
     ("advise", "advise run.sh --gpus 2 --json"),
 ]
 
@@ -254,6 +271,9 @@ ENDS = [
     ("plugin-dir", 0),
     ("profile cpu", 0),
     ("profile nothing", 2),
+    ("report job", 0),
+    ("report lossy", 1),
+    ("report nowhere", 2),
     ("rules families", 0),
     ("rules init run.sh", 0),
     ("rules init nowhere", 2),

@@ -40,6 +40,7 @@ CASES = {
     ("parse",): ("run.sh", 0, "verl.trainer.main_ppo"),
     ("plugin-dir",): ("", 0, "upstream"),
     ("profile",): ("cpu", 0, "attn_implementation"),
+    ("report",): ("job", *NEEDS_RUN),
     ("rules", "families"): ("", 0, "verl-agent"),
     ("rules", "init"): ("run.sh", 0, "has its place already"),
     ("run",): ("run.sh", *NEEDS_RUN),

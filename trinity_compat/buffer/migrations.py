@@ -227,6 +227,21 @@ _TEACHERS = (
     "{loose_teachers}",
 )
 
+# For the report of a run: what a restart threw away, and what each engine's worker holds after a load.
+_PROOF = (
+    "ALTER TABLE histories ADD COLUMN voided_groups {long}",
+    """CREATE TABLE loaded_weights (
+        id {serial},
+        version {long} NOT NULL,
+        history_id {long} NOT NULL REFERENCES histories(id),
+        worker TEXT NOT NULL,
+        received TEXT NOT NULL,
+        held TEXT NOT NULL,
+        proof TEXT NOT NULL,
+        loaded_at {double} NOT NULL)""",
+    "CREATE INDEX holders ON loaded_weights (received)",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "first schema", (*_TABLES, *_INDEXES, _LEDGER, *_FIRST_ROWS)),
     Migration(2, "pruned groups", ("ALTER TABLE task_groups ADD COLUMN pruned_at {double}",)),
@@ -237,5 +252,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(7, "no batches of steps", ("DROP TABLE train_batches",)),
     Migration(8, "arrays of teachers", _TEACHERS),
     Migration(9, "dropped arrays", ("ALTER TABLE task_groups ADD COLUMN teachers_pruned_at {double}",)),
+    Migration(10, "proof of weights", _PROOF),
 )
 LATEST = MIGRATIONS[-1].number

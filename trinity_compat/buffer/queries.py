@@ -268,6 +268,7 @@ TRAINED_BEYOND = """SELECT task_no FROM task_groups WHERE kind = 'train' AND tas
 ANY_USE_AT = "SELECT 1 FROM ledger_entries WHERE trainer_step = :step AND voided_in IS NULL LIMIT 1"
 LEFT_BEFORE = "SELECT 1 FROM histories WHERE id > :history AND from_step < :step LIMIT 1"
 VOID_ALL_METRICS = "UPDATE metrics SET voided_in = :history WHERE voided_in IS NULL"
+NOTE_VOIDED = "UPDATE histories SET voided_groups = :count WHERE id = :history"
 COUNT_READY = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'ready'"
 COUNT_TRAINED = "SELECT count(*) FROM task_groups WHERE kind = 'train' AND state = 'trained'"
 
@@ -288,6 +289,38 @@ RECENT = """SELECT id, key, task_no, state, explorer_step, min_model_version, ma
 WHERE kind = :kind AND (:state = '' OR state = :state) ORDER BY id DESC LIMIT :limit"""
 ONE_GROUP = f"""SELECT {_EXPERIENCE}, e.response_tokens FROM experiences e
 WHERE e.group_id = :group_id ORDER BY e.run"""
+
+
+# -- the report of a run --------------------------------------------------------------------------
+_TOKENS = "COALESCE(e.response_tokens, LENGTH(e.response_ids) / 4)"
+_PROMPT_TOKENS = "COALESCE(e.prompt_tokens, LENGTH(e.prompt_ids) / 4)"
+_TRAINED = "g.use_count > 0 AND g.state NOT IN ('void', 'stale')"
+TRAINED_STEPS = f"""SELECT l.trainer_step, count(DISTINCT l.group_id), count(*), sum({_TOKENS}),
+    avg(e.reward), min(l.trainer_step - 1 - e.max_model_version),
+    max(l.trainer_step - 1 - e.min_model_version), avg(1.0 * (l.trainer_step - 1 - e.min_model_version))
+FROM ledger_entries l JOIN task_groups g ON g.id = l.group_id JOIN experiences e ON e.group_id = g.id
+WHERE l.voided_in IS NULL AND g.kind = 'train' GROUP BY l.trainer_step ORDER BY l.trainer_step"""
+PROMPTS_TRAINED = """SELECT count(DISTINCT g.task_no), count(*), count(DISTINCT g.id),
+    count(DISTINCT CAST(g.task AS TEXT)), max(g.task_no)
+FROM ledger_entries l JOIN task_groups g ON g.id = l.group_id
+WHERE l.voided_in IS NULL AND g.kind = 'train'"""
+TASKS_TWICE = """SELECT count(*) FROM (
+    SELECT 1 FROM ledger_entries l JOIN task_groups g ON g.id = l.group_id
+    WHERE l.voided_in IS NULL AND g.kind = 'train' GROUP BY g.task_no HAVING count(DISTINCT g.id) > 1) t"""
+NOT_WHOLE = """SELECT count(*) FROM task_groups g WHERE g.use_count > 0
+    AND g.size <> (SELECT count(*) FROM experiences e WHERE e.group_id = g.id)"""
+LENGTHS = f"""SELECT {{tokens}}, CASE WHEN {_TRAINED} THEN 1 ELSE 0 END, count(*), sum(e.reward)
+FROM experiences e JOIN task_groups g ON g.id = e.group_id
+WHERE g.kind IN ('train', 'dropped') OR (g.kind >= 'draw:' AND g.kind < 'draw;') GROUP BY 1, 2 ORDER BY 1"""
+ANSWER_LENGTHS, PROMPT_LENGTHS = LENGTHS.format(tokens=_TOKENS), LENGTHS.format(tokens=_PROMPT_TOKENS)
+ANSWERS_DROPPED = f"""SELECT count(*) FROM experiences e JOIN task_groups g ON g.id = e.group_id
+WHERE g.kind = 'train' AND {_TRAINED} AND CAST(e.metrics AS TEXT) LIKE '%"experience_pipeline/dropped"%'"""
+HISTORIES = "SELECT id, from_step, started_at, voided_groups FROM histories ORDER BY id"
+ENTRIES = """SELECT history_id, trainer_step, voided_in, max(entered_at) FROM ledger_entries
+GROUP BY history_id, trainer_step, voided_in ORDER BY max(entered_at)"""
+VERSIONS = """SELECT version, history_id, digest, nbytes, method FROM weight_versions
+WHERE voided_in IS NULL ORDER BY version"""
+LOADED = "SELECT version, history_id, worker, received, held, proof FROM loaded_weights ORDER BY id"
 
 
 # -- the studio's pages -------------------------------------------------------------------------

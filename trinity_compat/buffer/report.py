@@ -74,23 +74,23 @@ class BufferReport:
 
         def work(conn: sa.Connection) -> Stats:
             states: dict[str, dict[str, int]] = {}
-            for kind, state, count in _rows(conn, queries.STATES):
+            for kind, state, count in rows(conn, queries.STATES):
                 states.setdefault(kind, {})[state] = count
-            uses, steps, last = _rows(conn, queries.LEDGER_TOTALS)[0]
+            uses, steps, last = rows(conn, queries.LEDGER_TOTALS)[0]
             return Stats(
                 url=self._db.name,
-                schema=_one(conn, queries.SCHEMA),
-                history=_one(conn, queries.HISTORY),
-                nbytes=_one(conn, queries.size_of(self._db.dialect)),
-                experiences=_one(conn, queries.COUNT_EXPERIENCES),
+                schema=one(conn, queries.SCHEMA),
+                history=one(conn, queries.HISTORY),
+                nbytes=one(conn, queries.size_of(self._db.dialect)),
+                experiences=one(conn, queries.COUNT_EXPERIENCES),
                 states=states,
-                mean_reward=_one(conn, queries.MEAN_REWARD),
-                latest_version=_one(conn, queries.LATEST_VERSION),
+                mean_reward=one(conn, queries.MEAN_REWARD),
+                latest_version=one(conn, queries.LATEST_VERSION),
                 ledger_uses=uses,
                 ledger_steps=steps,
                 last_step=last,
-                lag={row[0]: row[1] for row in _rows(conn, queries.LAG)},
-                used_twice=_one(conn, queries.USED_TWICE),
+                lag={row[0]: row[1] for row in rows(conn, queries.LAG)},
+                used_twice=one(conn, queries.USED_TWICE),
             )
 
         return self._db.run(work, write=False)
@@ -103,10 +103,10 @@ class BufferReport:
         bind = {"kind": kind, "state": state, "limit": limit}
 
         def work(conn: sa.Connection) -> list[dict[str, Any]]:
-            found = _rows(conn, queries.RECENT, bind)
+            found = rows(conn, queries.RECENT, bind)
             if not found:
                 _check_kind(conn, kind)
-            return [_shown(row, _rows(conn, queries.ONE_GROUP, {"group_id": row[0]})) for row in found]
+            return [_shown(row, rows(conn, queries.ONE_GROUP, {"group_id": row[0]})) for row in found]
 
         return self._db.run(work, write=False)
 
@@ -117,12 +117,12 @@ class BufferReport:
         """
 
         def work(conn: sa.Connection) -> Group | None:
-            rows = _rows(conn, queries.NEWEST_OF_TASK, {"task_no": task_no, "kind": kind})
-            if not rows:
+            found = rows(conn, queries.NEWEST_OF_TASK, {"task_no": task_no, "kind": kind})
+            if not found:
                 return None
-            bind = {"group_id": rows[0][0]}
-            (group,) = groups.assemble(rows, _rows(conn, queries.ONE_GROUP, bind))
-            data = {digest: bytes(content) for digest, content in _rows(conn, queries.MEDIA_OF_GROUP, bind)}
+            bind = {"group_id": found[0][0]}
+            (group,) = groups.assemble(found, rows(conn, queries.ONE_GROUP, bind))
+            data = {digest: bytes(content) for digest, content in rows(conn, queries.MEDIA_OF_GROUP, bind)}
             return replace(group, task=media.filled(group.task, data)) if data else group
 
         return self._db.run(work, write=False)
@@ -142,8 +142,8 @@ class BufferReport:
         bind = {"after_id": after_id, "limit": limit}
 
         def work(conn: sa.Connection) -> Sequence[tuple[int, int, Experience]]:
-            rows = _rows(conn, queries.EXPERIENCES, bind)
-            return [(row[0], row[1], groups.experience(row, readable)) for row in rows]
+            found = rows(conn, queries.EXPERIENCES, bind)
+            return [(row[0], row[1], groups.experience(row, readable)) for row in found]
 
         return self._db.run(work, write=False)
 
@@ -168,18 +168,20 @@ class BufferReport:
 
 def _check_kind(conn: sa.Connection, kind: str) -> None:
     """Raise UserError where there are groups, and none of that kind."""
-    kinds = dict.fromkeys(row[0] for row in _rows(conn, queries.STATES))
+    kinds = dict.fromkeys(row[0] for row in rows(conn, queries.STATES))
     if kinds and kind not in kinds:
         raise UserError(f"no groups of kind {kind!r}", hint=f"there are {', '.join(kinds)}")
 
 
-def _rows(conn: sa.Connection, statement: str, bind: Mapping[str, object] | None = None) -> Sequence[Row]:
+def rows(conn: sa.Connection, statement: str, bind: Mapping[str, object] | None = None) -> Sequence[Row]:
+    """Return the rows of a statement of ``queries``."""
     return conn.execute(query(statement), dict(bind or {})).all()
 
 
-def _one(conn: sa.Connection, statement: str) -> Any:
-    rows = _rows(conn, statement)
-    return rows[0][0] if rows else None
+def one(conn: sa.Connection, statement: str) -> Any:
+    """Return the first value of a statement of ``queries``; None without a row."""
+    found = rows(conn, statement)
+    return found[0][0] if found else None
 
 
 def _shown(row: Row, members: Sequence[Row]) -> dict[str, Any]:

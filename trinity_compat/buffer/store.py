@@ -551,6 +551,7 @@ def _reconcile(
     conn.execute(query(queries.VOID_METRICS if ours else queries.VOID_ALL_METRICS), lost)
     if position is not None and not ours:
         positions.adopt(conn, step=step, history=history, position=position)
+    conn.execute(query(queries.NOTE_VOIDED), {"count": len(voided), "history": history})
     lease_watermark.forget(conn)  # last: all transactions that drop groups lock these before the counters
     point("inside resume")
     return ResumeResult(

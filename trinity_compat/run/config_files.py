@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from trinity_compat.common import optional_packages
 from trinity_compat.common.redaction import hidden, shown, shown_message, without_passwords
 from trinity_compat.run.checks import start_check
 from trinity_compat.run.checks.report import StartReport
@@ -17,6 +18,9 @@ from trinity_compat.run.job_dir.environment import RecordedEnvironment
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions, Source
 
+# Packages whose releases a report of the run names.
+RECORDED = ("verl", "vllm", "torch", "transformers", "trinity-compat")
+
 
 def write(plan: RunPlan, source: Source, options: RunOptions, report: StartReport) -> None:
     """Write the files, each atomically.
@@ -24,7 +28,9 @@ def write(plan: RunPlan, source: Source, options: RunOptions, report: StartRepor
     Both sides read ``run.json``; ``engine.json`` holds vLLM's arguments; the others are for people and for
     the next start.
     """
-    record = {**source.record, **as_record(plan, options)}
+    found = {name: optional_packages.version(name) for name in RECORDED}
+    releases = {name: of for name, of in found.items() if of}
+    record = {**source.record, **as_record(plan, options), "releases": releases}
     texts = {
         "launch.json": json.dumps(record, indent=1, default=str) + "\n",
         "trinity.yaml": source.yaml_text,
