@@ -12,16 +12,14 @@ from trinity_compat.launch import read_script
 LONG = "a" * 100_000
 START = 'import subprocess\nsubprocess.run(["python3", "-m", "verl.trainer.main_ppo", f"trainer.project_name={x}"])\n'
 STOPS = {
-    "replace": f'x = "{LONG}"\nx = x.replace("a", x)\n',
-    "replace of nothing": f'x = "{LONG}"\nx = x.replace("", x)\n',
-    "doubled": 'x = "aaaaaaaa"\n' + "x = x + x\n" * 60,
-    "doubled in a format": 'x = "aaaaaaaa"\n' + 'x = f"{x}{x}"\n' * 60,
+    "doubled": 'x0 = "aaaaaaaa"\n' + "".join(f"x{i} = x{i - 1} + x{i - 1}\n" for i in range(1, 60)),
+    "doubled in a format": 'x0 = "aaaaaaaa"\n'
+    + "".join(f'x{i} = f"{{x{i - 1}}}{{x{i - 1}}}"\n' for i in range(1, 60)),
     "grown": 'x = "aaaaaaaa"\n' + "x += x\n" * 60,
     "join": f'y = ["{LONG}", "b"]\nx = "{LONG}".join([*y, *y, *y, *y, *y, *y, *y, *y, *y, *y, *y])\n',
-    "many lines": f'y = "{"n" * 5}{chr(92)}n"\n' + "y = y + y\n" * 30 + "x = y\n",
-    "lines in a format": f'y = "{(chr(92) + "n") * 100_000}"\nx = f"{"{y}" * 500}"\n',
-    "a list that doubles": "x = [1, 2]\n" + "x = x + x\n" * 40,
-    "copies of a list": "y = [1]\n" + "y = y + y\n" * 13 + "x = []\n" + "for i in y:\n    x.append([*y])\n",
+    "lines in a format": f'z = 1\ny = "{(chr(92) + "n") * 100_000}"\nx = f"{"{y}" * 500}"\n',
+    "a list that doubles": "x = [1, 2]\n" + "x += x\n" * 40,
+    "copies of a list": "y = [1]\n" + "y += y\n" * 14 + "x = []\n" + "x += [*y]\n" * 400,
 }
 OPEN = {
     "the text of a list": f'y = "{LONG}"\nx = str([{", ".join(["y"] * 200)}])\n',
@@ -108,14 +106,6 @@ def test_deep_files_are_refused(tmp_path, name, text):
 def test_a_shell_line_of_many_names_is_read_once(tmp_path):
     source = "x = 'y'\n!echo $x" + "b" * 300_000 + "'$x'" + " $x" * 2_000
     read(tmp_path, "x.ipynb", json.dumps({"cells": [{"cell_type": "code", "source": source}]}))
-
-
-@pytest.mark.parametrize(
-    "option", ['""', '"-"', '"a", "--b"', "1", "*[]", '"--a", nargs="x"', '"--a", type=len']
-)
-def test_an_option_that_argparse_does_not_take_stays_open(tmp_path, option):
-    code = f"import argparse, subprocess\np = argparse.ArgumentParser()\np.add_argument({option})\nx = p.parse_args()\n"
-    assert len(read(tmp_path, "x.py", code + START).launches) == 1
 
 
 @pytest.mark.parametrize(
