@@ -144,6 +144,8 @@ WORDS = st.recursive(
 @given(st.lists(WORDS, min_size=1, max_size=4))
 @example(["${V:-$((1024 + U*512))}"])
 @example(["${V:-${W:-${X:-$(probe)}}}"])
+@example(["${E[@]:-${#S[@]}}", "${E[@]:+x}", "${E[*]+x}", "${S[@]:+x}", "${S[@]+x}"])
+@example(["${4+x}", "${L[3]+x}", "${T[$U]+x}", "${U+x}", "${1+x}", "${L[0]+x}"])
 @example(["${fresh:=$U}", "$fresh"])
 @example(["${a:U:1}", "${a%$U}", "${a/$U/y}", "${U:+yes}"])
 def test_what_is_called_known_is_the_same_in_every_run(folder, words):
@@ -159,6 +161,8 @@ STEPS = st.sampled_from(
         "for i in ${!E[@]}; do n=$i; done", "export n=$U", "printf -v n '%s' \"$U\"", "export $(probe)",
         "local_of() { local n=$1; a=$n; }; local_of $U x", 'eval "$(probe)"', "declare $(probe)",
         'unset "L[$(probe)]"', 'export "$U=5"', 'declare "n$U=5"',
+        "eval set -- x $U y", 'O=$(probe); eval "F=(1 $O)"', "shopt -s lastpipe; probe | read -r n",
+        'mapfile -t -O 1 L < <(probe)', 'read -r "L[$U]" <<< new',
         'eval "n$U=5"', 'printf -v "$U" 5', 'for kv in $(probe); do export "$kv"; done',
         'while IFS== read -r key value; do export "$key=$value"; done < <(probe)',
     ]
@@ -215,6 +219,10 @@ def test_the_status_of_a_program_that_is_not_read_is_open(folder, script):
         "unread; if (($? == 0)); then n=2; fi",
         "n=$([[ $(unread) == 3 ]] && echo 4 || echo 5)",
         "unread | while read -r line; do n=2; done",
+        "f() { return $(($(unread) > 1)); }; f && n=2",
+        "(exit $(unread)) || n=2",
+        "U=$(unread); (($U > 1)) && n=2",
+        "U=$(unread); if (($U > 1)); then n=2; fi",
     ],
 )
 def test_a_step_that_depends_on_it_is_said(folder, script):

@@ -395,6 +395,8 @@ class Shell:
     def unset_element(self, name: str, key: str | int, doubt: UnknownPiece | EnvRef | None) -> None:
         """``unset name[key]``; ``doubt``: why the key is not known."""
         old = self.variables[name]
+        if isinstance(key, int) and key < 0:
+            key += max(self.as_array(old), default=-1) + 1
         array = {k: v for k, v in self.as_array(old).items() if k != key or doubt is not None}
         if doubt is not None:
             array = dict.fromkeys(array, uncounted(f"{name}[{named(doubt)}]", self.where))

@@ -27,6 +27,7 @@ from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
 from trinity_compat.launch.model import UnknownPiece
 
 NAME = re.compile(r"[A-Za-z_]\w*")
+_ELEMENT = re.compile(r"(\[[^]]+\])=")
 DECLARED = re.compile(r"[A-Za-z_]\w*(?=\+?=|\[|\Z)", re.ASCII)
 
 
@@ -173,6 +174,11 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> int:
         sh.warn("TP107", f"{kind} {shown}: not a name; bash refuses it with status 1 and sets nothing")
         return 1
     name, rest = match[0], text[match.end() :]
+    if element := _ELEMENT.match(rest):
+        prepare(sh, kind, [*flags, "-a"], name, sets=True)
+        target = slice_value(value, 0, match.end() + len(element[1]))
+        lookup.set_named(sh, target, from_character(value, match.end() + element.end()))
+        return 0
     if _refuse_reference(sh, kind, flags, name):
         return 0
     prepare(sh, kind, flags, name, sets="=" in rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.bash.files import absolute
@@ -51,6 +52,7 @@ def _exit(sh: Shell, args: Args) -> int:
 
 def _status(sh: Shell, args: Args) -> int:
     text = text_of(args[0]) if args else ""
+    sh.doubt = doubt_in(args) if args else sh.doubt_before
     return int(text) & 255 if text.lstrip("-").isdigit() and len(text) < 20 else (2 if text else sh.status)
 
 
@@ -145,7 +147,12 @@ def _eval(sh: Shell, args: Args) -> int:
             else:
                 sh.may_set_any("eval", why)
         return 0
-    status = code.run_unit(sh, code.unit_of(value, sh.where))
+    # what isn't known is split into words once more
+    words = [
+        replace(bit, source=replace(bit.source, words=True)) if isinstance(bit.source, UnknownPiece) else bit
+        for bit in value
+    ]
+    status = code.run_unit(sh, code.unit_of(tuple(words), sh.where))
     first = re.match(r"\s*[^\s=]*", text_of(value))
     if (why := doubt_in([slice_value(value, 0, first.end() if first else 0)])) is not None:
         sh.may_set_any("eval", why)  # `eval "$name=5"`

@@ -8,8 +8,8 @@ from trinity_compat.launch.bash.programs import clock
 from trinity_compat.launch.bash.shell.assignments import NAME
 from trinity_compat.launch.bash.state import Shell
 from trinity_compat.launch.bash.traced_text import TextPiece, Value, derived, doubt_in, literal, text_of
+from trinity_compat.launch.bash.words import lookup
 from trinity_compat.launch.bash.words.quoting import echo_escapes, format_escapes, quoted_for_eval
-from trinity_compat.launch.model import UnknownPiece
 
 DIRECTIVE = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d*)(?:\.(?P<precision>\*|\d*))?(?:[hlLjzt]*)"
@@ -56,14 +56,10 @@ def printf(sh: Shell, args: list[Value]) -> int:
     if not args:
         return 2
     out = _Format(sh, args[1:]).run(text_of(args[0]))
-    name = text_of(of_name)
-    if isinstance(why := doubt_in([of_name]), UnknownPiece):
-        sh.may_set_any("printf -v", why)
-        return 0
-    if name and not NAME.fullmatch(name):
+    if doubt_in([of_name]) is None and of_name and not NAME.fullmatch(text_of(of_name).partition("[")[0]):
         return 2
-    if name:
-        sh.set_scalar(name, out)
+    if of_name:
+        lookup.set_named(sh, of_name, out, "printf -v")
     else:
         sh.write(out)
     return 0

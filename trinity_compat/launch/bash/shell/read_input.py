@@ -41,9 +41,9 @@ def _take(sh: Shell, end: str) -> tuple[Value, bool]:
 
 def read(sh: Shell, given: ParsedOptions) -> int:
     """``read [-r] [-a array] names``."""
-    names, end = given.texts(), _line_end(given)
+    end = _line_end(given)
     if sh.stdin is None:
-        line: Value = (sh.unknown("read " + " ".join(names), sh.where),)
+        line: Value = (sh.unknown("read " + " ".join(given.texts()), sh.where),)
         found = True
         sh.doubt = UnknownPiece("read", sh.where)
     else:
@@ -54,11 +54,11 @@ def read(sh: Shell, given: ParsedOptions) -> int:
         line = (*slice_value(line, 0, len(text_of(line)) - 1), *more)
     if given.has("nN"):
         line = slice_value(line, 0, _count(given.text("n") or given.text("N")))
-    _store(sh, line, given, names)
+    _store(sh, line, given, given.operands)
     return 0 if found else 1
 
 
-def _store(sh: Shell, line: Value, given: ParsedOptions, names: list[str]) -> None:
+def _store(sh: Shell, line: Value, given: ParsedOptions, names: list[Value]) -> None:
     raw, ifs = given.has("r"), "" if given.has("N") else lookup.ifs_of(sh)
     opened = next((bit.source for bit in line if isinstance(bit.source, UnknownPiece)), None)
     if given.has("a"):
@@ -71,13 +71,12 @@ def _store(sh: Shell, line: Value, given: ParsedOptions, names: list[str]) -> No
         sh.set_scalar("REPLY", line)
         return
     if opened is not None and len(names) == 1:  # all of the line, but for blanks at its ends
-        sh.set_scalar(names[0].partition("[")[0], _unescaped(line, raw))
+        lookup.set_named(sh, names[0], _unescaped(line, raw), "read")
         return
     pieces = _split(line, ifs, len(names), raw)
     rest: Value = () if opened is None else (TextPiece("", sh.where, opened),)
     for index, name in enumerate(names):
-        if name.partition("[")[0].isidentifier():
-            sh.set_scalar(name.partition("[")[0], pieces[index] if index < len(pieces) else rest)
+        lookup.set_named(sh, name, pieces[index] if index < len(pieces) else rest, "read")
 
 
 def _split(line: Value, ifs: str, limit: int, raw: bool) -> list[Value]:
@@ -150,8 +149,11 @@ def mapfile(sh: Shell, given: ParsedOptions) -> int:
     lines: list[Value] = []
     name = text_of(given.operands[0]) if given.operands else "MAPFILE"
     opened = UnknownPiece("stdin", sh.where) if sh.stdin is None else doubt_in([sh.stdin])
+    array = dict(Shell.as_array(sh.variable(name))) if given.has("O") else {}
+    origin = _count(given.text("O"))
     if opened is not None:
-        sh.put(name, Variable(array={0: uncounted(named(opened), sh.where)}))
+        kept = {key: value for key, value in array.items() if key < origin}
+        sh.put(name, Variable(array={**kept, origin: uncounted(named(opened), sh.where)}))
         sh.stdin = ()
         return 0
     while sh.stdin:
@@ -161,5 +163,5 @@ def mapfile(sh: Shell, given: ParsedOptions) -> int:
         lines.append((*line, TextPiece(end, sh.where)) if keep else line)
         sh.budget.fields(len(lines))
     lines = lines[skip : skip + limit if limit else None]
-    sh.put(name, Variable(array=dict(enumerate(lines))))
+    sh.put(name, Variable(array={**array, **dict(enumerate(lines, start=origin))}))
     return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from trinity_compat.common import limits
 from trinity_compat.launch import entrypoints
@@ -307,12 +308,13 @@ def _pipe(sh: Shell, node: Node) -> int:
     failed = status = 0
     before = len(sh.log.launches)
     for index, stage in enumerate(stages):
-        shell = sh.copy()
+        last = index == len(stages) - 1
+        here = last and "lastpipe" in sh.options
+        shell = replace(sh) if here else sh.copy()
         shell.stdin = data
         shell.fed_by_launch = len(sh.log.launches) > before
-        last = index == len(stages) - 1
         shell.stdout = sh.stdout if last else []
-        status = run_isolated(shell, [stage])
+        status = run_list(shell, [stage]) if here else run_isolated(shell, [stage])
         failed = status or failed
         statuses.append(sh.status_value(status, shell.doubt, sh.where))
         sh.doubt = shell.doubt or (sh.doubt if index else None)
@@ -519,12 +521,7 @@ def _function(sh: Shell, node: Node) -> int:
 
 
 def _arithmetic(sh: Shell, node: Node) -> int:
-    sh.doubt = None
-    try:
-        number, used = expansion.evaluate(sh, sh.unit, node["X"])
-    except BadArithmetic as error:
-        sh.warn("TP108", f"(({sh.unit.text(node['X'])})): {error}", severity="error")
-        return 1
+    number, used = expansion.evaluate_or_open(sh, sh.unit, node["X"])
     sh.doubt = conditions.doubt_in(used)
     return int(number == 0)
 

@@ -329,6 +329,9 @@ def command_output(sh: Shell, unit: ParsedText, part: Node) -> Value:
 def arithmetic_text(sh: Shell, unit: ParsedText, node: Node) -> tuple[str, list[Value]]:
     """An expression as bash sees it: its text with every ``$…`` and quote expanded, and their values."""
     pieces: list[tuple[int, int, Value]] = []
+    if node.get("Type") == "Word":  # of `let`, which takes the quotes off
+        value = expand_single(sh, unit, node)
+        return text_of(value), [value]
     _find_expansions(sh, unit, node, pieces)
     start, end = node["Pos"]["Offset"], node["End"]["Offset"]
     text = ""

@@ -17,6 +17,7 @@ from trinity_compat.launch.bash.traced_text import (
     is_uncounted,
     literal,
     named,
+    slice_value,
     text_of,
 )
 from trinity_compat.launch.bash.words import arithmetic
@@ -172,6 +173,19 @@ def element_at(found: dict[Any, Value], at: Key, expression: str, where: Where) 
     return None if value is None else as_one_word(value)
 
 
+def set_named(sh: Shell, target: Value, value: Value, what: str = "") -> None:
+    """Set ``name`` or ``name[index]``, as the builtin ``what`` is given it; any variable where it is open."""
+    name, bracket, index = text_of(target).partition("[")
+    of_name = doubt_in([slice_value(target, 0, len(name))])
+    if isinstance(of_name, UnknownPiece):
+        sh.may_set_any(what, of_name)
+    elif bracket:
+        key, of_key = key_of(sh, name, index.removesuffix("]"), sh.where)
+        sh.set_element(name, key, value, doubt=doubt_in([target, *of_key]))
+    elif name.isidentifier():
+        sh.set_scalar(name, value)
+
+
 def evaluate_text(sh: Shell, text: str, used: list[Value], where: Where) -> tuple[int, list[Value]]:
     """The number of an arithmetic text; ``used`` collects the values of the names in it."""
 
@@ -181,12 +195,8 @@ def evaluate_text(sh: Shell, text: str, used: list[Value], where: Where) -> tupl
         return text_of(value)
 
     def write(place: AssignmentTarget, number: int) -> None:
-        value = derived(str(number), used, text, where)
-        if place.index is None:
-            sh.set_scalar(place.name, value)
-        else:
-            key, of_key = key_of(sh, place.name, place.index, where)
-            sh.set_element(place.name, key, value, doubt=doubt_in(of_key))
+        target = place.name if place.index is None else f"{place.name}[{place.index}]"
+        set_named(sh, literal(target, where), derived(str(number), used, text, where))
 
     if any(0xE000 <= ord(char) <= 0xF8FF for char in text):
         for char, bit in sh.unit.holes.items():

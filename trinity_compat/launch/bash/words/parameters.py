@@ -146,7 +146,7 @@ def _expand_list(
     if part.get("Exp"):
         operator = part["Exp"]["Op"]
         if operator in DEFAULTS:
-            unset = not values or (operator.startswith(":") and not any(text_of(v) for v in values))
+            unset = not values or (operator.startswith(":") and all(map(_is_null, values)))
             return _default(sh, unit, part, quoted, None if unset else values, mark)
     values = [operators.apply(sh, unit, part, value) for value in values]
     return joined(sh, values, quoted, mark, where)
@@ -163,6 +163,10 @@ def _default(
     if not alternative and values is not None:
         return joined(sh, values, quoted, mark, where)
     segs = _default_word(sh, unit, word, quoted)
+    has_some = _is_certain_text if operator.startswith(":") else _is_counted
+    if alternative and not any(map(has_some, values or [])):
+        found = derived(text_of(value_of(segs)), values or [], unit.text(part), where)
+        return segs_of(found, quoted=quoted, where=where)
     return segs or ([Segment("", where, None, True)] if quoted else [])
 
 
@@ -216,7 +220,9 @@ def _scalar_default(
     missing = _is_null(value) if operator[0] == ":" else _is_missing(sh, name, value)
     if operator in (":+", "+"):
         segs = [] if missing else _default_word(sh, unit, word, quoted)
-        if operator == "+" or missing or _is_certain_text(value):
+        # one of a list may be missing, a variable that was set to something open is set
+        is_set = operator == "+" and not (name.isdigit() or part.get("Index"))
+        if is_set or missing or _is_certain_text(value):
             return segs
         found = derived(text_of(value_of(segs)), [value or EMPTY], unit.text(part), where)
         return segs_of(found, quoted=quoted, where=where)
@@ -269,6 +275,11 @@ def _is_null(value: Value | None) -> bool:
 def _is_certain_text(value: Value | None) -> bool:
     """Return whether the value is not empty, whatever its open pieces are."""
     return any(bit.text and open_source(bit) is None for bit in value or EMPTY)
+
+
+def _is_counted(value: Value) -> bool:
+    """Return whether an element is there for certain."""
+    return not is_uncounted(value)
 
 
 def _is_missing(sh: Shell, name: str, value: Value | None) -> bool:
