@@ -224,6 +224,13 @@ def judged(a, b, **kw):
     return compare(with_metrics("a", {SCORE: a}), with_metrics("b", {SCORE: b}), CompareOptions(**kw))
 
 
+def test_a_seed_without_a_finite_point_makes_its_side_differ():
+    a, b = seeds_at("a", [0.5, 0.6]), seeds_at("b", [0.5, NAN])
+    metric = compare(a, b, CompareOptions()).metric(SCORE)
+    assert (metric.verdict, metric.better_side) == ("differs", "A")
+    assert metric.b.broken.to_the_end
+
+
 @pytest.mark.parametrize(
     ("b", "said"),
     [

@@ -88,8 +88,8 @@ class SideCurves:
 
     @property
     def levels(self) -> list[float]:
-        """Each seed's mean over the common x."""
-        return [statistics.fmean(seed) for seed in self.seeds]
+        """Each seed's mean over the common x, [] where there is none."""
+        return [statistics.fmean(seed) for seed in self.seeds if seed]
 
 
 def both_sides(
