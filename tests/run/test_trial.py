@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from trinity_compat.cli import cli
 from trinity_compat.cli.schema import load
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.compare.margins import MarginAmount, Margins
 from trinity_compat.compare.sources import read_side
 from trinity_compat.compare.verdict import CompareOptions, compare
 from trinity_compat.run import trial
@@ -65,7 +66,7 @@ class FakeJob:
 
 
 class Fakes:
-    """Starts fake jobs. ``levels``: offset → (reward, seconds a step)."""
+    """Starts fake jobs. ``levels``: offset, or (offset, seed) → (reward, seconds a step)."""
 
     def __init__(self, levels):
         self.levels, self.started, self.commands, self.at_work = levels, [], [], None
@@ -77,7 +78,7 @@ class Fakes:
         offset, seed = (int(name[-1]) for name in (job.parent.name, job.name))
         self.started.append((offset, seed))
         log.write_text("+ python3 -m verl\nerror: no such model: /m\n  hint: name another\n")
-        reward, seconds = self.levels[offset]
+        reward, seconds = self.levels.get((offset, seed), self.levels[offset])
         rewards = reward if isinstance(reward, list) else wave(reward, seed)
         curves = {"critic/score/mean": rewards, "timing_s/step": wave(seconds, seed)}
         self.at_work = FakeJob(self, job, curves, self.ends.get((offset, seed)))
@@ -183,8 +184,21 @@ def test_a_mode_whose_reward_is_not_a_number_stops_in_its_first_seed(asked, fake
 
 def test_the_lowest_offset_never_stops(asked, fakes):
     made = fakes({0: (0.3, 3.2), 1: (0.6, 2.0), 2: (0.6, 1.6)})
+    made.levels[0, 2] = ([math.nan] * STEPS, 3.2)
     assert finish(asked) == {}
     assert len(made.started) == 9
+
+
+def test_a_reward_within_the_given_margin_stops_nothing(asked, fakes):
+    made = fakes({**SAME, 1: (0.595, 2.0)})
+    wide = Margins({"critic/score/mean": MarginAmount(0.02, is_share=True)})
+    assert finish(replace(asked, margins=wide)) == {}
+    assert len(made.started) == 9
+
+
+def test_without_a_margin_a_significant_difference_stops_a_mode(asked, fakes):
+    fakes({**SAME, 1: (0.595, 2.0)})
+    assert finish(asked).keys() == {1}
 
 
 def test_a_rerun_takes_finished_jobs_and_resumes_the_one_that_was_cut(asked, fakes):
@@ -210,6 +224,15 @@ def test_a_rerun_remembers_what_it_has_stopped(asked, fakes):
     again = fakes(SAME)
     assert finish(asked) == stopped
     assert again.started == []
+
+
+def test_a_mode_that_was_stopped_stays_so_whatever_its_jobs_say_now(asked, fakes):
+    made = fakes(SAME)
+    trial.begin(asked)
+    record = json.loads((asked.root / "trial.json").read_text())
+    (asked.root / "trial.json").write_text(json.dumps({**record, "stopped": {"1": "before seed 2: x"}}))
+    assert finish(asked) == {1: "before seed 2: x"}
+    assert {offset for offset, _ in made.started} == {0, 2}
 
 
 @pytest.mark.parametrize(("code", "kind"), [(1, RunError), (2, UserError)])

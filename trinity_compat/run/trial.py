@@ -128,7 +128,7 @@ def updates_per_step(trial: Trial, options: RunOptions) -> int:
     if spec.sync.style != "fixed":
         raise UserError(
             f"{trial.source}: under its sync_style {spec.sync.style} no offset acts",
-            hint="with --set synchronizer.sync_style=fixed the offset says how far the explorer is ahead",
+            hint="a trial is for a launch of main_ppo, or a YAML with synchronizer.sync_style: fixed",
         )
     for offset in trial.offsets:
         sets = (*rest.sets, f"{_OFFSET}={offset * spec.updates_per_step}")
