@@ -26,7 +26,6 @@ memory = {"name": "memory", "state": "ok", "found": "9.0 GiB free", "fix": ""}
 disk = {"name": "disk", "state": "problem", "found": "1.0 GiB free", "fix": "free some space"}
 print(json.dumps({"version": 1, "checks": [memory, disk]}))
 """
-MADE = "import sys; print('warm start: 300 steps', file=sys.stderr, flush=True)"
 
 
 def python(code, *words):
@@ -55,16 +54,3 @@ class Commands:
         self.asked.append(record)
         code = self.dry_run if record["options"].get("dry_run") else self.run
         return python(code, root, HERE)
-
-
-class Toys(Commands):
-    """Also in place of `trinity-compat toy`. ``make`` is Python code."""
-
-    def __init__(self, patch):
-        super().__init__(patch)
-        self.make, self.made = MADE, []
-        patch.setattr("trinity_compat.studio.toy_tour.of_module", self._toy)
-
-    def _toy(self, *words):
-        self.made.append(words)
-        return python(self.make)

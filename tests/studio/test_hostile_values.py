@@ -53,8 +53,6 @@ PARAMETERS = {
     ],
     "/start/expert/{kind}": ["target", "csrf"],
     "/start/{draft}": ["csrf"],
-    "/tour": ["csrf"],
-    "/tour/start": ["csrf"],
     "/stop/{job:path}": ["csrf"],
     "/resume/{job:path}": ["csrf"],
 }
@@ -137,8 +135,7 @@ def test_a_hostile_value_gets_a_page(studio, path):
 @pytest.mark.parametrize("path", [path for path, names in PARAMETERS.items() if "csrf" in names])
 def test_a_hostile_form_gets_a_page(studio, path, monkeypatch):
     monkeypatch.setattr("trinity_compat.studio.control._start", lambda *_: None)
-    for module in ("start_drafts", "toy_tour"):
-        monkeypatch.setattr(f"trinity_compat.studio.{module}.BoundedProcess", no_process)
+    monkeypatch.setattr("trinity_compat.studio.start_drafts.BoundedProcess", no_process)
     address = address_of(path)
     csrf = studio.app.state.studio.listener.csrf
     plain = {"content-type": "application/x-www-form-urlencoded"}

@@ -340,15 +340,6 @@ def test_a_command_s_output_and_code_are_its_result():
     assert (found.code, found.out, found.err, found.limit) == (3, "out\n", "err\n", "")
 
 
-def test_a_command_s_last_lines_are_read_while_it_ends():
-    code = "import sys; [print(n, file=sys.stderr) for n in range(9)]"
-    process = BoundedProcess([sys.executable, "-c", code], Path("/"), os.environ, ProcessLimits(300))
-    seen = set()
-    while process.lives:
-        seen.add(process.last_lines(2))
-    assert all(re.fullmatch(r"(\d\n)?\d?", each) for each in seen) and process.last_lines() == ""
-
-
 def test_a_command_is_ended_at_its_limits():
     assert bounded("import time; time.sleep(600)", wall_s=0.1).limit == "it took more than 0 s"
     assert "MemoryError" in bounded("import time; time.sleep(1); b'x' * (3 << 30)", memory=1 << 30).err

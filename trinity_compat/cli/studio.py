@@ -41,12 +41,6 @@ def _base(context: click.Context, parameter: click.Parameter, value: str) -> str
     help="Path at which a proxy shows the studio, such as /user/me/studio.",
 )
 @click.option(
-    "--notify",
-    metavar="COMMAND|URL",
-    default="",
-    help="Tell new alerts of running jobs: COMMAND gets the text as last argument, URL a POST of JSON.",
-)
-@click.option(
     "--baseline",
     "baselines",
     multiple=True,
@@ -56,14 +50,13 @@ def _base(context: click.Context, parameter: click.Parameter, value: str) -> str
 @click.option(
     "--read-only",
     is_flag=True,
-    help="Refuse every change: start, stop, resume, pins, notes, panels.",
+    help="Refuse every change: start, stop, resume, pins, panels.",
 )
 def command(
     folder: Path,
     port: int,
     host: str,
     root_path: str,
-    notify: str,
     baselines: tuple[str, ...],
     read_only: bool,
 ) -> None:
@@ -79,4 +72,4 @@ def command(
 
     named = dict(name_and_value("--baseline", text) for text in baselines)
     given = {name: Path(path) for name, path in named.items()}
-    serve(folder, host, port, root_path, notify, given, read_only)
+    serve(folder, host, port, root_path, given, read_only)

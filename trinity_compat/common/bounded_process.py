@@ -48,7 +48,6 @@ class BoundedProcess:
         self._limits = limits
         self._then = then
         self._asked_to_end = threading.Event()
-        self._reading = threading.Lock()  # a page reads stderr until it is closed
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 _watch closes both
         self._err = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -75,13 +74,6 @@ class BoundedProcess:
         """Seconds since its start."""
         return time.monotonic() - self._began
 
-    def last_lines(self, count: int = 3) -> str:
-        """Return the last lines that it has written to stderr while it lives."""
-        with self._reading:
-            if self._err.closed:
-                return ""
-            return "\n".join(_tail(self._err).strip().splitlines()[-count:])
-
     def wait(self) -> None:
         """Wait until its result is there."""
         self._thread.join()
@@ -104,10 +96,9 @@ class BoundedProcess:
         # Python ignores SIGXFSZ: its output then ends at the limit.
         full = self._limits.file and max(map(_size, (self._out, self._err))) >= self._limits.file
         limit = self._limits.broken_by(signal.SIGXFSZ if full else signal.SIGALRM if late else -code)
-        with self._reading:
-            out, err = _text(self._out), _text(self._err)
-            self._out.close()
-            self._err.close()
+        out, err = _text(self._out), _text(self._err)
+        self._out.close()
+        self._err.close()
         self._then()
         self.result = ProcessResult(code, out, err, limit)
 
@@ -136,9 +127,3 @@ def _size(file: BinaryIO) -> int:
 def _text(file: BinaryIO) -> str:
     file.seek(0)
     return file.read(LARGEST).decode(errors="replace")
-
-
-def _tail(file: BinaryIO, size: int = 4096) -> str:
-    handle = file.fileno()
-    # pread leaves the place at which the process writes as it is.
-    return os.pread(handle, size, max(0, _size(file) - size)).decode(errors="replace")

@@ -32,7 +32,6 @@ from trinity_compat.studio import (
     run_pages,
     runs_page,
     start_page,
-    toy_tour,
     translate_page,
 )
 from trinity_compat.studio.assets import mounts
@@ -84,8 +83,6 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/start", start_page.start, methods=["GET", "POST"]),
             Route("/start/expert/{kind}", start_page.expert, methods=["POST"]),
             Route("/start/{draft}", start_page.draft, methods=["GET", "POST"]),
-            Route("/tour", toy_tour.tour, methods=["GET", "POST"]),
-            Route("/tour/start", toy_tour.start, methods=["POST"]),
             Route("/keys", translate_page.keys),
             Route("/alive", _alive),
             *mounts(),
@@ -103,7 +100,6 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
     app.state.studio = Studio.over(root, listener, Comparisons(Baselines(root, baselines or {})))
     app.state.panels = Panels(root)
     app.state.drafts = StartDrafts(root.absolute())
-    app.state.toy = toy_tour.Toy(root.absolute())
     return app
 
 
@@ -112,7 +108,6 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     yield
     app.state.studio.text_server.close()
     app.state.drafts.close()
-    app.state.toy.close()
 
 
 async def _alive(request: Request) -> Response:

@@ -18,7 +18,6 @@ from trinity_compat.studio import address
 from trinity_compat.studio.app import create_app
 from trinity_compat.studio.baselines import FORMATS
 from trinity_compat.studio.guard import Listener
-from trinity_compat.studio.notify import Notifier
 
 _GOODBYE_S = 1  # for requests that are being answered
 
@@ -32,14 +31,13 @@ def serve(
     host: str,
     port: int,
     base: str = "",
-    notify: str = "",
     baselines: Mapping[str, Path] | None = None,
     read_only: bool = False,
 ) -> None:
     """Until Ctrl-C or SIGTERM. ``base`` is the path at which a proxy shows the studio.
 
-    Raises UserError where the folder or a baseline is not there, the port is taken, the command to notify is
-    not there, or the environment's token is too short.
+    Raises UserError where the folder or a baseline is not there, the port is taken, or the environment's
+    token is too short.
     """
     token = _given_token()
     if not folder.is_dir():
@@ -57,8 +55,6 @@ def serve(
         if token:
             listener = replace(listener, token=token)
         app = create_app(folder, listener, given)
-        if notify:
-            Notifier(app.state.studio.jobs, app.state.studio.summaries, notify).start()
         config = uvicorn.Config(
             app,
             log_level="warning",

@@ -122,14 +122,14 @@ class StartDraft:
 
     id: str
     plan: StartPlan
-    check: StartCheck | None
+    check: StartCheck
     run: StartedRun | None = None
     log: Path = field(default_factory=Path)
 
     @property
     def lives(self) -> bool:
         """True while something of it runs."""
-        return bool(self.run and self.run.lives) or bool(self.check and self.check.lives)
+        return bool(self.run and self.run.lives) or self.check.lives
 
     def output(self) -> str:
         """Return the launcher's last lines."""
@@ -158,14 +158,14 @@ class StartDrafts:
         """Return the draft of that id."""
         return self._drafts.get(name)
 
-    def add(self, plan: StartPlan, *, checked: bool = True) -> StartDraft:
+    def add(self, plan: StartPlan) -> StartDraft:
         """Make a draft and begin its checks. Raises UserError where too many are at work, or none starts."""
         with self._lock:
-            at_work = sum(bool(one.check and one.check.lives) for one in self._drafts.values())
-            if checked and at_work >= _MOST_CHECKS:
+            at_work = sum(one.check.lives for one in self._drafts.values())
+            if at_work >= _MOST_CHECKS:
                 raise UserError(f"{at_work} checks are at work: wait for one of them, and try again")
             try:
-                check = StartCheck(plan, self._folder) if checked else None
+                check = StartCheck(plan, self._folder)
             except OSError as error:
                 raise UserError(f"The checks cannot start: {error}") from error
             draft = StartDraft(secrets.token_urlsafe(9), plan, check)
@@ -182,7 +182,7 @@ class StartDrafts:
             others = [one for one in self._drafts.values() if one is not draft and one.run and one.run.lives]
             if any(one.plan.root == draft.plan.root for one in others):
                 return f"A run named {draft.plan.name} is starting: give this one another name."
-            if draft.check is not None and not draft.check.passed:
+            if not draft.check.passed:
                 return "The launch is still being checked." if draft.check.lives else draft.check.problem
             if problem := draft.plan.refusal():
                 return problem
@@ -203,7 +203,7 @@ class StartDrafts:
 
     def _forget(self, draft: StartDraft) -> None:
         self._drafts.pop(draft.id, None)
-        if draft.check is not None and draft.check.lives:
+        if draft.check.lives:
             draft.check.end()
         if draft.run is not None:
             with contextlib.suppress(OSError):

@@ -145,14 +145,11 @@ class StartPlan:
         return "" if digest_of(content) == self.digest else f"{self.source} has changed: check it again."
 
 
-def plan_of(fields: StartFields, jobs: Jobs, source: Path | None = None) -> StartPlan:
-    """Return the plan of the fields, or of another ``source`` with them.
-
-    Raises UserError with what is wrong with which of them.
-    """
+def plan_of(fields: StartFields, jobs: Jobs) -> StartPlan:
+    """Return the plan of the fields. Raises UserError with what is wrong with which of them."""
     if is_job(jobs.root):
         raise UserError("This studio shows one job: start a studio for the folder above it to start another")
-    source = source or _source(fields, jobs)
+    source = _source(fields, jobs)
     content = launch_files.text_of(source)
     name = fields.name.strip() or free_name(jobs.root, source.stem)
     if not _RUN_NAME.fullmatch(name):
