@@ -15,7 +15,6 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,24 +107,20 @@ def releases() -> dict[str, SourceTree]:
     return found
 
 
-def rows() -> dict[str, dict[str, object]]:
-    """Return the table: symbol → its users and its signatures."""
+def rows() -> dict[str, dict[str, str]]:
+    """Return the table: symbol → its signatures."""
     trees = releases()
     upstream = {
         package: [tree for name, tree in trees.items() if name.startswith(package)] for package in PACKAGES
     }
-    users = defaultdict(set)
-    for file in sorted(OURS.rglob("*.py")):
-        for symbol in used_symbols(ast.parse(file.read_bytes()), upstream):
-            users[symbol].add(file.relative_to(OURS).as_posix())
+    modules = [ast.parse(file.read_bytes()) for file in OURS.rglob("*.py")]
     return {
-        symbol: {"used_by": sorted(files)}
-        | {
+        symbol: {
             release: signature
             for release, tree in sorted(trees.items())
             if (signature := tree.signature(symbol)) is not None
         }
-        for symbol, files in sorted(users.items())
+        for symbol in sorted({symbol for module in modules for symbol in used_symbols(module, upstream)})
     }
 
 

@@ -139,7 +139,9 @@ def test_a_teacher_of_other_weights_is_the_reference(name, toy_dir, tmp_path):
 OTHERS = [
     each.name
     for each in ALGORITHMS.values()
-    if not (each.of_files or each.lacks or each.sample_strategy == "mix" or each.name in SECTIONS)
+    if not (
+        each.schema != "experience" or each.lacks or each.sample_strategy == "mix" or each.name in SECTIONS
+    )
     and each.name not in ("on_policy_distill", "jsd")
 ]
 

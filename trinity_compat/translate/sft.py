@@ -146,12 +146,6 @@ def _processes(effective: EffectiveConfig) -> dict[str, tuple[str, str, Word | N
     }
 
 
-def _is_assigned(effective: EffectiveConfig, key: str) -> bool:
-    """Return True if ``--set`` gives the key; releases before the key have torchrun's counts alone."""
-    setting = effective.settings.get(key)
-    return setting is not None and setting.where is not None and setting.where.file == "--set"
-
-
 @dataclass(slots=True)
 class _Draft:
     """A configuration in progress. ``settings``: the launch's, with marks."""

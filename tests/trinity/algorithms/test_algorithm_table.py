@@ -25,7 +25,7 @@ def row_of(name):
 
 
 def _runs(algorithm, told):
-    if algorithm.of_files:
+    if algorithm.schema != "experience":
         return "on rows"
     if algorithm.sample_strategy == "mix":
         return "on both"

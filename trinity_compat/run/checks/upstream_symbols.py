@@ -1,8 +1,8 @@
 """Symbols of veRL and vLLM that this package uses, and those that an installed release lacks or changed.
 
-``translators/upstream_symbols.json`` has one row a symbol: its signature in each tested release, and our
-files that use it (``scripts/generate/make_upstream_symbols.py`` writes it). An installation is read as
-source and not imported: a comparison takes a second, and works where an import would fail.
+``translators/upstream_symbols.json`` has one row a symbol: its signature in each tested release
+(``scripts/generate/make_upstream_symbols.py`` writes it). An installation is read as source and not imported:
+a comparison takes a second, and works where an import would fail.
 """
 
 from __future__ import annotations
@@ -180,23 +180,21 @@ def dotted_name(node: ast.expr) -> str:
 class ChangedSymbol:
     """A symbol that the installed release lacks (``now`` is "") or has with another signature.
 
-    ``tested``: "verl 0.9.1" → signature. ``used_by``: our files, relative to the package.
+    ``tested``: "verl 0.9.1" → signature.
     """
 
     symbol: str
     installed: str
     now: str
     tested: Mapping[str, str]
-    used_by: Sequence[str]
 
     def __str__(self) -> str:
-        """Say what changed and which of our files it breaks."""
-        users = ", ".join(self.used_by)
+        """Say what changed."""
         if not self.now:
-            return f"{self.symbol} is missing in {self.installed}; needed by {users}"
+            return f"{self.symbol} is missing in {self.installed}"
         release, before = list(self.tested.items())[-1]
         change = _difference(before, self.now) or f"is {self.now} in place of {before}"
-        return f"{self.symbol} {change} ({self.installed} against {release}); used by {users}"
+        return f"{self.symbol} {change} ({self.installed} against {release})"
 
 
 def _difference(before: str, now: str) -> str:
@@ -214,9 +212,9 @@ def _difference(before: str, now: str) -> str:
 
 
 @cache
-def table() -> Mapping[str, Mapping[str, object]]:
-    """Return symbol → {"used_by": files, "verl 0.9.1": signature, …}, from the data file."""
-    rows: dict[str, dict[str, object]] = json.loads((data_path("translators") / TABLE).read_text())
+def table() -> Mapping[str, Mapping[str, str]]:
+    """Return symbol → {"verl 0.9.1": signature, …}, from the data file."""
+    rows: dict[str, dict[str, str]] = json.loads((data_path("translators") / TABLE).read_text())
     return rows
 
 
@@ -282,13 +280,10 @@ def changed_in(tree: SourceTree, package: str, release: str) -> list[ChangedSymb
     for symbol, row in table().items():
         if not symbol.startswith(f"{package}."):
             continue
-        tested = {name: str(text) for name, text in row.items() if name.startswith(f"{package} ")}
         now = tree.signature(symbol) or ""
-        if now in [tested.get(name, "") for name in known]:
+        if now in [row.get(name, "") for name in known]:
             continue
         if not now and any(not each.now and symbol.startswith(f"{each.symbol}.") for each in out):
             continue  # a member of what is missing
-        used_by = row["used_by"]
-        users = [str(user) for user in used_by] if isinstance(used_by, list) else []
-        out.append(ChangedSymbol(symbol, f"{package} {release}", now, tested, users))
+        out.append(ChangedSymbol(symbol, f"{package} {release}", now, row))
     return out

@@ -84,11 +84,6 @@ class RecordedStart:
         record = {"began": self.began, "phases": phases, "end": self.end and asdict(self.end)}
         return json.dumps(record, indent=1) + "\n"
 
-    @property
-    def is_complete(self) -> bool:
-        """Return whether every phase has ended."""
-        return all(phase.ended is not None for phase in self.phases)
-
 
 def line(start: RecordedStart, now: float, *, live: bool) -> str:
     """Return the phases with their times: ``checks 9 s, Ray 4 s, engine for 12 s``."""

@@ -162,11 +162,6 @@ class Algorithm:
     sample_strategy: str = "default"
     lacks: str = ""
 
-    @property
-    def of_files(self) -> bool:
-        """True if it trains on rows of files, without an explorer."""
-        return self.schema != "experience"
-
 
 ALGORITHMS: dict[str, Algorithm] = {}
 FUNCTIONS: dict[Kind, dict[str, RegisteredFunction]] = {kind: {} for kind in KINDS}
