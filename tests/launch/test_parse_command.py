@@ -159,7 +159,7 @@ def test_a_script_that_launches_nothing_ends_with_2(capsys, tmp_path):
     path = tmp_path / "run.sh"
     path.write_text("echo hi\n")
     code, out, _ = run(capsys, str(path))
-    assert code == 2 and "no training main is launched" in out
+    assert code == 2 and "no veRL training is started" in out
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def test_secrets_are_not_shown(script: Path) -> None:
         (["{script}", "--write", "--check"], "give one"),
         (["{folder}/none.sh"], "no such script"),
         (["{folder}/empty"], "no script below"),
-        (["{folder}/idle.sh"], "launches no training main"),
+        (["{folder}/idle.sh"], "starts no veRL training"),
         (["{folder}/main.py"], "shell scripts and YAML configurations only"),
         ([""], "a SOURCE is empty"),
     ],

@@ -153,7 +153,7 @@ def test_a_script_s_translation_says_what_came_from_where_and_imports_nothing(in
     assert f"# rules example_fork: {SOURCE}\n" in told.stdout
     assert yaml.safe_load(told.stdout)["algorithm"]["repeat_times"] == 8
     for name in ("median_baseline", "capped_ratio"):
-        assert f"our runtime runs the plugin '{name}' of {SOURCE}" in told.stderr
+        assert f"trinity-compat runs the plugin '{name}' of {SOURCE}" in told.stderr
     assert PACKAGE not in sys.modules
 
 

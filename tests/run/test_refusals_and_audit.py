@@ -47,7 +47,7 @@ def test_what_a_run_refuses_the_audit_does_not_promise(tmp_path, word):
     key = word.lstrip("+").partition("=")[0]
     (found,) = [f for f in audit_launch(launch, AuditOptions()).findings if f.key == key]
     assert found.status is not Status.UNSUPPORTED_UPSTREAM
-    assert "our runtime refuses it" in found.reason or "our own runtime refuses it" in found.reason
+    assert "trinity-compat refuses it" in found.reason
 
 
 def test_the_page_has_three_keys_that_verl_carries_out_and_names_every_other():

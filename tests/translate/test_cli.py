@@ -304,7 +304,9 @@ def test_notes_of_one_kind_are_one_line(run):
     turns = [f"actor_rollout_ref.rollout.multi_turn.max_{side}_turns=3" for side in ("user", "assistant")]
     err = run(more=" \\\n ".join(turns))[2]
     user, assistant = (turn.partition("=")[0] for turn in turns)
-    assert f"run.sh:4: TC052 unsupported_upstream 2 keys: {user}, {assistant} (run.sh:5): our runtime" in err
+    assert (
+        f"run.sh:4: TC052 unsupported_upstream 2 keys: {user}, {assistant} (run.sh:5): trinity-compat" in err
+    )
     assert re.search(r"^\d notes on the YAML: TW001, [TW0-9, ]+ \(audit --all prints them\)$", err, re.M)
     assert "TW001" not in err.replace("notes on the YAML: TW001", "")
 

@@ -136,7 +136,7 @@ def test_an_engine_that_trinity_lacks_is_carried_for_our_run(engine):
     assert actor[engine]["use_torch_compile"] is True and actor["optim"]["lr"] == 2e-5
     for key in ("engine", "optim", "engine.use_torch_compile"):
         found = finding(key, *given)
-        assert found.status is Status.UNSUPPORTED_UPSTREAM and "our runtime" in found.reason
+        assert found.status is Status.UNSUPPORTED_UPSTREAM and "trinity-compat" in found.reason
 
 
 def test_fsdp_turbo_s_section_is_read_by_fsdp_turbo_alone():

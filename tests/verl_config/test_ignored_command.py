@@ -71,7 +71,7 @@ def test_the_script_s_own_arguments_count(script: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("echo nothing\n", "launches no training main"),
+        ("echo nothing\n", "starts no veRL training"),
         (f"python3 -m {ASYNC} data.train_batch_size=0\n", "is not verl.trainer.main_ppo"),
         ("python3 -m verl.trainer.main_ppo no.such.key=1\n", "no.such.key"),
     ],
@@ -116,7 +116,7 @@ def test_the_scripts_of_a_folder_are_checked_and_the_others_named(folder: Path) 
     last = text.splitlines()[-2:]
     assert last[0].startswith(f"{folder}/more/async.sh: not checked: ")
     assert last[1].startswith(f"{folder}/more/helper.sh: not checked: ")
-    assert "launches no training main" in last[1]
+    assert "starts no veRL training" in last[1]
 
 
 def test_json_of_a_folder_has_the_problems(folder: Path) -> None:

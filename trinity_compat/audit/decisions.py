@@ -22,7 +22,7 @@ _REFUSED = re.compile(r"Hydra would refuse ([\w.]+):")
 _HEAD = """\
 # Rules for {source}, for --rules of translate, audit, run. As it stands, this file changes nothing.
 # Uncomment a rule and choose: as (a key of veRL's that means the same), or
-# how: copy (to: a path of the Trinity YAML), pass (to trainer_config), keep (carried for our runtime),
+# how: copy (to: a path of the Trinity YAML), pass (to trainer_config), keep (kept for trinity-compat),
 #      drop (it changes nothing), unsupported (named as such in every audit). why: what a reader should know.
 description: rules for {source}
 """

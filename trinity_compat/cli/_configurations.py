@@ -64,7 +64,7 @@ def composed(source: str, how: ComposeOptions) -> list[EffectiveConfig]:
     refuse_lost_arguments(script)
     if not script.launches:
         notes = "; ".join(f"{note.where}: {note.message}" for note in script.diagnostics)
-        raise UserError(f"{source} launches no training main" + (f": {notes}" if notes else ""))
+        raise UserError(f"{source} starts no veRL training" + (f": {notes}" if notes else ""))
     return [_composed(launch, how) for launch in script.launches]
 
 

@@ -70,7 +70,7 @@ def command(
     scripts' own arguments. Nothing of a script is run.
 
     Exit code: 0; 1 when a launch cannot be translated, or a finding reaches --fail-on; 2 when a
-    SOURCE cannot be read, launches no training main, is a folder without scripts, or has a syntax
+    SOURCE cannot be read, starts no veRL training, is a folder without scripts, or has a syntax
     error and no launch before it.
     """
     known = dict(name_and_value("--env", text) for text in env)

@@ -147,7 +147,7 @@ def as_text(reading: Reading) -> str:
         for word in launch.arguments:
             lines.append(f"  {word.where.line:>5}  {_on_one_line(shown(word.text))}{_still_open(word)}")
     if not reading.launches:
-        lines.append(f"{reading.source}: no training main is launched")
+        lines.append(f"{reading.source}: no veRL training is started")
     lines += map(str, merged(reading.diagnostics))
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import click
 
 
-@click.command(help="Print the folder for upstream's `trinity run --plugin-dir`.")
+@click.command(help="Print the folder for Trinity-RFT's `trinity run --plugin-dir`.")
 def command() -> None:
     """Print the folder of the plugin for the real Trinity-RFT."""
     found = find_spec("trinity_compat.plugins.upstream")

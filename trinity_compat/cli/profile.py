@@ -49,6 +49,6 @@ def _lost_by_stock(script: str) -> list[str]:
     reading = read_script(script)
     if not reading.launches:
         refuse_broken_script(reading)
-        raise UserError(f"{script}: no training main is launched")
+        raise UserError(f"{script}: no veRL training is started")
     lost = lost_keys(effective_config(reading.launches[0]))
     return [f"++{key}={profiles.hydra_value(value)}" for key, value in lost.items()]

@@ -254,7 +254,7 @@ def _chosen(reading: Reading, which: str, *, quiet: bool) -> list[Launch]:
     count = len(reading.launches)
     if not count:
         refuse_broken_script(reading)
-        raise UserError(f"{reading.source}: no training main is launched")
+        raise UserError(f"{reading.source}: no veRL training is started")
     if which == "all":
         return list(reading.launches)
     if not which.isdigit() or not 1 <= int(which) <= count:

@@ -97,7 +97,7 @@ def command(
             else:
                 result = upgrade_script(path, options)
             if named and not result.launches:
-                raise UserError(f"{path} launches no training main" + (result.notes and f": {result.notes}"))
+                raise UserError(f"{path} starts no veRL training" + (result.notes and f": {result.notes}"))
         except UserError as error:
             if named:
                 raise

@@ -123,7 +123,7 @@ def _pass(view: LaunchView, draft: Draft, key: str) -> None:
     name = spelled(view.options.trinity, key)
     if not takes.takes(name):
         if view.is_set(key):
-            reason = f"trinity-rft {view.options.trinity}'s veRL has no such key: carried for our runtime"
+            reason = f"trinity-rft {view.options.trinity}'s veRL has no such key: kept for trinity-compat"
             draft.verdicts.setdefault(key, Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason, "TC082"))
         return
     value = view.text(key)

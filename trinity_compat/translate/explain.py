@@ -24,7 +24,7 @@ HOW_READS: Mapping[str, str] = {
     "scale": "× r (steps)",
     "derive": "derived",
     "pass": "passed to trainer_config",
-    "keep": "carried for our runtime; Trinity has no place",
+    "keep": "kept for trinity-compat; Trinity has no place",
     "drop": "dropped",
     "unsupported": "not supported",
 }

@@ -118,9 +118,9 @@ class FindingBuilder:
         if why is None or status in (Status.NO_EFFECT, Status.UNSUPPORTED, Status.UNKNOWN):
             return status, reason, code, target
         if status is Status.UNSUPPORTED_UPSTREAM:
-            told = f"Trinity has no place for it, and our runtime refuses it: {why}"
+            told = f"Trinity has no place for it, and trinity-compat refuses it: {why}"
             return Status.UNSUPPORTED, told, code, target
-        return status, f"{reason}; our own runtime refuses it: {why}", code, target
+        return status, f"{reason}; trinity-compat refuses it: {why}", code, target
 
     def _refused_by_us(self, key: str) -> str | None:
         """Return the reason why a run refuses the value of ``key``, or of the section above it."""
@@ -145,14 +145,14 @@ class FindingBuilder:
             return verdict.status, verdict.reason, verdict.code or row.code, at
         passes = row.passes(self.view.options.trinity)
         if row.how in ("keep", "unsupported") and not passes and self._like_upstream(row, key):
-            return Status.NO_EFFECT, f"as upstream has it anyway: {row.why}", row.code, None
+            return Status.NO_EFFECT, f"as Trinity-RFT has it anyway: {row.why}", row.code, None
         if passes and target is None:
             value = self.view.value(key)
             if value is None or value == {}:
                 return Status.NO_EFFECT, "null: veRL's own default", row.code, None
             if key.startswith("critic.") and not self.view.critic:
                 return Status.NO_EFFECT, "there is no critic", "TC022", None
-            return Status.PASSED_THROUGH, f"the same as upstream's own value: {row.why}", row.code, None
+            return Status.PASSED_THROUGH, f"the same as Trinity-RFT's own value: {row.why}", row.code, None
         if row.how == "drop" and not passes:
             target = None
         return row.outcome(self.view.options.trinity), row.why, row.code, target

@@ -157,7 +157,7 @@ def _check_storage(place: str, section: TrinityReader) -> None:
     if kind not in ("file", "sql"):
         raise UserError(
             f"{place}.storage_type={kind}: tasks are read from files or a table, and again in each epoch;"
-            " upstream's queue holds experiences, not tasks",
+            " Trinity-RFT's queue holds experiences, not tasks",
             hint="write file or sql",
         )
 

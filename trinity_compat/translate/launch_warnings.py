@@ -91,8 +91,8 @@ def _ignored(view: LaunchView) -> Iterator[Caution]:
         shown = ", ".join(keys[:6]) + (f" and {len(keys) - 6} more" if len(keys) > 6 else "")
         yield notice(
             "TW005",
-            f"upstream accepts these under trainer.trainer_config and ignores them: {shown}; "
-            "they are written where it reads them, or carried for our runtime",
+            f"Trinity-RFT accepts these under trainer.trainer_config and ignores them: {shown}; "
+            "they are written where it reads them, or kept for trinity-compat",
             view.where(keys[0]),
         )
 

@@ -267,14 +267,14 @@ def runs_here(
     """
     plugin = plugin_packages.find(kind, name) if kind and name not in known else None
     if plugin:
-        return Status.UNSUPPORTED_UPSTREAM, f"our runtime runs the plugin {name!r} of {plugin.source}"
+        return Status.UNSUPPORTED_UPSTREAM, f"trinity-compat runs the plugin {name!r} of {plugin.source}"
     if name not in known and (typo := misspelt(name, known)):
         written = view.spelling(key)
         raise view.refused(key, f"{view.written(key)}: veRL has no {name!r}", f"write {written}={typo}")
     if (why := why_refused(view.value, key)) is not None:
-        return Status.UNSUPPORTED, f"our runtime refuses it: {why}"
+        return Status.UNSUPPORTED, f"trinity-compat refuses it: {why}"
     if name in known:
-        return Status.UNSUPPORTED_UPSTREAM, f"our runtime runs {name!r}"
+        return Status.UNSUPPORTED_UPSTREAM, f"trinity-compat runs {name!r}"
     near = did_you_mean(name.lower(), known)
     hint = f"; did you mean {near}?" if near else ""
     return Status.UNSUPPORTED, f"veRL has none either unless code of yours registers it{hint}"

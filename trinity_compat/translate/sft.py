@@ -206,7 +206,7 @@ class _Draft:
                     status, path, why = table[name]
                     path = path and path.format(self.engine.section) + key[len(name) :]
                     return status, self._kept(path), why
-        return "unsupported", "", "our runtime does not read it"
+        return "unsupported", "", "trinity-compat does not read it"
 
     def _kept(self, path: str) -> str:
         """Return where upstream's trainer leaves ``path``: its classes drop keys that they don't have."""
@@ -387,7 +387,7 @@ class _Draft:
             return "no_effect", "about Hydra itself"
         if self.strategy in STRATEGIES:
             return "mapped", f"which file of veRL's the section comes from: {self.strategy} trains"
-        return "unsupported_upstream", f"upstream has no strategy {self.strategy!r}; our runtime has"
+        return "unsupported_upstream", f"Trinity-RFT has no strategy {self.strategy!r}; trinity-compat has"
 
     def _finding(self, key: str, setting: Setting) -> Finding:
         status, path, why = self.row(key)
@@ -396,7 +396,10 @@ class _Draft:
             return Finding(UNKNOWN, Status.UNKNOWN, key, setting.value, setting.where, reason=reason)
         found, why = self._fate(key, setting, Status(status), why)
         if found is Status.PASSED_THROUGH and path.startswith(_CARRIED) and setting.where is not None:
-            found, why = Status.UNSUPPORTED_UPSTREAM, "upstream's trainer drops it; carried for our runtime"
+            found, why = (
+                Status.UNSUPPORTED_UPSTREAM,
+                "Trinity-RFT's trainer drops it; kept for trinity-compat",
+            )
         target = path if path and found in _WITH_TARGET else None
         return Finding(CODE, found, key, setting.value, setting.where, target, reason=why)
 
@@ -413,9 +416,9 @@ class _Draft:
             return Status.NO_EFFECT, "asks for nothing"
         if self.megatron:
             if key == _DECAY and setting.value not in _SCHEDULES:
-                return Status.UNSUPPORTED_UPSTREAM, f"upstream's scheduler has no {setting.value!r}"
+                return Status.UNSUPPORTED_UPSTREAM, f"Trinity-RFT's scheduler has no {setting.value!r}"
             if key == "optim.optimizer" and setting.value not in _MEGATRONS:
-                reason = f"upstream knows adam and sgd; {setting.value} is handed on as it is"
+                reason = f"Trinity-RFT knows adam and sgd; {setting.value} is handed on as it is"
                 return Status.APPROXIMATED, reason
             return status, why
         if self.flavour and key.startswith(_SECTIONS):
@@ -430,7 +433,10 @@ class _Draft:
             return Status.APPROXIMATED, f"no optimizer of that name: {setting.value!r}; adamw"
         if key == _ENGINE_STRATEGY and setting.value not in STRATEGIES:
             if self.engine.is_known:
-                return Status.UNSUPPORTED_UPSTREAM, f"upstream has no {setting.value!r}; our runtime has"
+                return (
+                    Status.UNSUPPORTED_UPSTREAM,
+                    f"Trinity-RFT has no {setting.value!r}; trinity-compat has",
+                )
             return Status.UNSUPPORTED, f"veRL's section takes no strategy {setting.value!r}"
         return status, why
 

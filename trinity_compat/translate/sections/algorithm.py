@@ -117,15 +117,15 @@ def advantage(view: LaunchView) -> Derived:
         status, ours = runs_here(view, ESTIMATOR, name, ESTIMATORS, "advantage")
         if name == "gdpo" and not view.value(_GDPO_REWARDS):
             status, ours = Status.UNSUPPORTED, f"veRL stops at its first step without {_GDPO_REWARDS}"
-        reason = f"Trinity has no advantage {name!r}; the YAML says grpo for upstream, {ours}"
+        reason = f"Trinity has no advantage {name!r}; the YAML says grpo for Trinity-RFT, {ours}"
         yield Verdict(ESTIMATOR, status, reason, "TC023")
         yield Caution("TW017", reason, view.where(ESTIMATOR))
     if function in ("ppo", "reinforceplusplus") and view.r > 1:
         yield notice(
             "TW009",
-            f"upstream whitens advantages over each mini-batch, "
+            f"Trinity-RFT whitens advantages over each mini-batch, "
             f"veRL over the train batch (r={view.r} mini-batches); "
-            "our runtime follows veRL",
+            "trinity-compat follows veRL",
             view.where(ESTIMATOR),
         )
 
@@ -195,7 +195,7 @@ def _kl_verdict(view: LaunchView, term: KlTerm) -> Iterator[Verdict]:
         runs = name.removesuffix("+") in KL
         reason = (
             f"{'Trinity has no' if runs else 'neither Trinity nor veRL has a'} KL estimate {name!r}; "
-            f"the YAML says {_kl_name(view, term)} for upstream"
+            f"the YAML says {_kl_name(view, term)} for Trinity-RFT"
         )
         yield Verdict(term.estimate, Status.UNSUPPORTED_UPSTREAM if runs else Status.UNSUPPORTED, reason)
 
@@ -213,7 +213,7 @@ def policy_loss(view: LaunchView) -> Derived:
     yield AGGREGATION.put(mode_of_sum)
     if mode not in known:
         status, ours = runs_here(view, LOSS_MODE, mode, POLICY_LOSSES, "policy_loss")
-        reason = f"Trinity has no policy loss {_named(mode)}; the YAML says ppo for upstream, {ours}"
+        reason = f"Trinity has no policy loss {_named(mode)}; the YAML says ppo for Trinity-RFT, {ours}"
         yield Verdict(LOSS_MODE, status, reason)
         yield Caution("TW017", reason, view.where(LOSS_MODE))
 
@@ -305,9 +305,9 @@ def distillation(view: LaunchView) -> Derived:
         return
     for name in dict.fromkeys(key.partition(".")[0] for key in view.below(MODELS)):
         for key, _, why, _ in refused_of_teacher(view.value, f"{MODELS}.{name}"):
-            yield Verdict(key, Status.UNSUPPORTED, f"our runtime refuses it: {why}")
+            yield Verdict(key, Status.UNSUPPORTED, f"trinity-compat refuses it: {why}")
     yield Caution(
         "TW017",
-        "on-policy distillation: upstream trains this YAML without its teachers; our runtime serves them",
+        "on-policy distillation: Trinity-RFT trains this YAML without teachers; trinity-compat serves them",
         view.where(ENABLED),
     )

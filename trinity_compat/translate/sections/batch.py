@@ -161,7 +161,7 @@ def intervals(view: LaunchView) -> Derived:
         yield notice(
             "TW006",
             "Trinity evaluates before it takes new weights: its evaluation at a step measures the weights "
-            "of the sync before, veRL's those just trained; our runtime follows veRL",
+            "of the sync before, veRL's those just trained; trinity-compat follows veRL",
             view.where(TEST),
         )
 
@@ -279,8 +279,8 @@ def _unknown_length(view: LaunchView) -> Caution:
     if ratio or critic:
         return Caution(
             "TW003",
-            "lr_warmup_steps_ratio without a known number of steps: upstream takes the share of an endless "
-            "run, so the learning rate stays near 0",
+            "lr_warmup_steps_ratio without a known number of steps: Trinity-RFT takes the share of an "
+            "endless run, so the learning rate stays near 0",
             view.where(f"{ARR}.actor.optim.lr_warmup_steps_ratio"),
             "translate where the parquet files are, or give trainer.total_training_steps",
         )
@@ -322,7 +322,7 @@ def _derived(view: LaunchView, size: MicroBatchSize) -> Iterator[PathValue | Ver
             continue
         ranks = 1 if key.endswith("_per_gpu") else ranks_of(view, size.role)
         share = f" ÷ {ranks} ranks of the launch" if ranks > 1 else ""
-        note = f"{key.removeprefix(ARR + '.')}={value}{share}: upstream demands it without dynamic batches"
+        note = f"{key.removeprefix(ARR + '.')}={value}{share}: Trinity-RFT demands it without dynamic batches"
         yield PathValue(f"{TC}.{size.per_gpu}", max(1, view.integer(key) // ranks), (size.all_gpus,), note)
         return
     yield PathValue(f"{TC}.{size.per_gpu}", 1, (size.all_gpus,), "not given: one sequence at a time")

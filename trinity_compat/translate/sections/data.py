@@ -33,7 +33,7 @@ TEMPERATURE = FieldPair("rollout_args.temperature", f"{VAL_KWARGS}.temperature")
 TOP_P, TOP_K = (FieldPair(f"rollout_args.{name}", f"{VAL_KWARGS}.{name}") for name in ("top_p", "top_k"))
 MEDIA = {f"data.{kind}_key": f"{kind}s" for kind in ("image", "video", "audio")}
 _SEES = re.compile(r"(?<![a-z])(vl|vlm|omni|vision)(?![a-z])", re.IGNORECASE)  # in a model's name
-_TEXT_ONLY = "takes text: it ends at a row that holds images, videos or audio; our runtime has them"
+_TEXT_ONLY = "takes text: it ends at a row that holds images, videos or audio; trinity-compat has them"
 WORKFLOW, REWARD = "verl_workflow", "verl_reward"  # trinity_compat/plugins/upstream
 SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation", "dev": "dev"}
 
@@ -205,7 +205,9 @@ def _order(view: LaunchView) -> Iterator[Verdict]:
 def _remarks(view: LaunchView, train: list[str], val: list[str]) -> Iterator[Verdict | Caution]:
     for key, files in ((TRAIN, train), (VAL, val)):
         if any("hdfs://" in str(view.symbols.plain(file)) for file in files):
-            reason = "kept as written; upstream has no HDFS for data, our runtime copies it as veRL does"
+            reason = (
+                "kept as written; Trinity-RFT has no HDFS for data, trinity-compat copies it as veRL does"
+            )
             yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, reason, "TC047")
     yield from _media(view)
     if view.published:
@@ -216,7 +218,7 @@ def _remarks(view: LaunchView, train: list[str], val: list[str]) -> Iterator[Ver
             f"the YAML names the workflow {WORKFLOW} and the reward {REWARD}, which read veRL's columns "
             "(prompt, data_source, reward_model.ground_truth, extra_info)"
         )
-        hint = 'upstream: trinity run --plugin-dir "$(trinity-compat plugin-dir)"'
+        hint = 'with Trinity-RFT: trinity run --plugin-dir "$(trinity-compat plugin-dir)"'
     yield notice("TW010", text, view.where(TRAIN), hint)
 
 
@@ -227,11 +229,13 @@ def _media(view: LaunchView) -> Iterator[Verdict | Caution]:
     """
     given = [key for key in MEDIA if view.is_set(key) and view.value(key)]
     for key in given:
-        yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, f"upstream {WORKFLOW} {_TEXT_ONLY}")
+        yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, f"Trinity-RFT {WORKFLOW} {_TEXT_ONLY}")
     model = f"{ARR}.model.path"
     if given:
         named = " and ".join(MEDIA[key] for key in given)
-        yield Caution("TW026", f"rows with {named}: upstream {WORKFLOW} {_TEXT_ONLY}", view.where(given[0]))
+        yield Caution(
+            "TW026", f"rows with {named}: Trinity-RFT {WORKFLOW} {_TEXT_ONLY}", view.where(given[0])
+        )
     elif _SEES.search(posixpath.basename(str(view.value(model, "")))):
-        text = f"{view.written(model)} may be for rows with images: upstream {WORKFLOW} {_TEXT_ONLY}"
+        text = f"{view.written(model)} may be for rows with images: Trinity-RFT {WORKFLOW} {_TEXT_ONLY}"
         yield notice("TW026", text, view.where(model))

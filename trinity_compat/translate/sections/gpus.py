@@ -374,7 +374,7 @@ def _cautions(view: LaunchView, machine: GpuBudget, rollout: int, tp: int) -> It
     if fault := machine.fault(rollout):
         able = ", ".join(map(str, machine.choices()))
         hint = f"--rollout-gpus may be {able}" if able else _without_a_split(machine)
-        yield Caution("TW004", f"this GPU split cannot run upstream: {fault}", place, hint)
+        yield Caution("TW004", f"this GPU split cannot run in Trinity-RFT: {fault}", place, hint)
     elif not own_gpus(view):
         message = f"the GPUs are split: {_explained(view, machine, rollout)}"
         if takes_turns(view):
@@ -407,7 +407,7 @@ def _colocated(view: LaunchView) -> Derived:
     if view.size(TP) > 1:
         yield Verdict(TP, Status.APPROXIMATED, "one GPU holds no tensor-parallel engine: 1")
     if view.flag(REWARD_MODEL):
-        yield Caution("TW004", "upstream's colocate mode takes no auxiliary models", view.where(PER_NODE))
+        yield Caution("TW004", "Trinity-RFT's colocate mode takes no auxiliary models", view.where(PER_NODE))
     if view.old_trinity:
         message = f"trinity-rft {TRINITY_OLD} cannot run on one GPU; later releases colocate"
         yield Caution("TW004", message, view.where(PER_NODE))

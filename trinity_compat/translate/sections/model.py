@@ -65,7 +65,7 @@ def _engine_length(view: LaunchView, needed: int) -> Derived:
         return
     if view.integer(key) < needed:
         yield Verdict(
-            key, Status.APPROXIMATED, f"raised to prompt + response = {needed}, which upstream demands"
+            key, Status.APPROXIMATED, f"raised to prompt + response = {needed}, which Trinity-RFT demands"
         )
     elif given != needed:
         yield MAX_LENGTH.put(given)
@@ -93,7 +93,7 @@ def _overlong(view: LaunchView) -> Derived:
         reason = "no prompt is left to truncate: filter_overlong_prompts is on"
         yield Verdict(TRUNCATION, Status.NO_EFFECT, reason, "TC041")
     elif truncation in ("left", "middle"):
-        reason = f"upstream cannot truncate on the {truncation}; truncation is off there, our runtime does it"
+        reason = f"Trinity-RFT cannot truncate on the {truncation}: it is off there, trinity-compat does it"
         yield Verdict(TRUNCATION, Status.UNSUPPORTED_UPSTREAM, reason)
         yield Caution(
             "TW007", reason, view.where(TRUNCATION), f"set {FILTER}=True to drop long prompts instead"
@@ -101,7 +101,7 @@ def _overlong(view: LaunchView) -> Derived:
     elif truncates:
         yield Caution(
             "TW007",
-            "upstream keeps a truncated prompt as a masked experience with reward 0; veRL trains on it",
+            "Trinity-RFT keeps a truncated prompt as a masked experience with reward 0; veRL trains on it",
             view.where(TRUNCATION),
             f"set {FILTER}=True to drop long prompts instead",
         )
@@ -132,7 +132,7 @@ def engine(view: LaunchView) -> Derived:
         yield notice(
             "TW027",
             f"rollout.name is not set: veRL {view.origin.version.value} ends without it ({_MANDATORY}). The"
-            " YAML names vLLM, which our runtime runs",
+            " YAML names vLLM, which trinity-compat runs",
             view.launch.where,
             f"write {ENGINE_TYPE.key}=vllm",
         )

@@ -36,7 +36,7 @@ ENGINE_SETTINGS = {
 }
 SAME_IN_VERL = ("max_num_batched_tokens", "max_num_seqs")  # of extra_engine_args
 _UPSTREAM = (
-    "upstream serves auxiliary models as chat models, and no workflow there asks this one for scores; our"
+    "Trinity-RFT serves auxiliary models as chat models, and no workflow there asks this one for scores; our"
     " runtime serves it with vLLM and scores as veRL does"
 )
 
@@ -97,10 +97,10 @@ def reward(view: LaunchView) -> Derived:
     """Yield verdicts on the reward's keys; their values travel with the tasksets."""
     name = str(view.value(MANAGER, "naive"))
     if name not in MANAGERS:
-        status, ours = Status.UNSUPPORTED_UPSTREAM, "code of yours registers it for our runtime"
+        status, ours = Status.UNSUPPORTED_UPSTREAM, "code of yours registers it for trinity-compat"
         if name in REWARD_MANAGERS or unknown_manager(view.value):
             status, ours = runs_here(view, MANAGER, name, REWARD_MANAGERS)
-        yield Verdict(MANAGER, status, f"upstream the plugin runs {', '.join(MANAGERS)}; {ours}")
+        yield Verdict(MANAGER, status, f"in Trinity-RFT the plugin runs {', '.join(MANAGERS)}; {ours}")
     if not view.value(f"{FUNCTION}.path"):
         yield Verdict(f"{FUNCTION}.name", Status.NO_EFFECT, "no custom reward function is given", "TC060")
     if not view.value("reward.sandbox_fusion.url"):

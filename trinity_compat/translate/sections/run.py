@@ -36,8 +36,8 @@ def directories(view: LaunchView) -> Derived:
     if not whole:
         return
     reason = (
-        "upstream's checkpoints land in <checkpoint_root_dir>/<project>/<name>; our runtime also shows them "
-        "exactly where the launch says"
+        "Trinity-RFT's checkpoints land in <checkpoint_root_dir>/<project>/<name>; trinity-compat also shows "
+        "them exactly where the launch says"
     )
     yield Verdict(DIRECTORY, Status.APPROXIMATED, reason)
 
@@ -69,7 +69,7 @@ def logger(view: LaunchView) -> Derived:
     yield PathValue(MONITOR, known[0] if known else "tensorboard", (LOGGER,), note)
     lost = [name for name in loggers if name not in ("console", *known[:1])]
     if lost:
-        reason = f"upstream takes one; {', '.join(lost)} on our runtime only"
+        reason = f"Trinity-RFT takes one; {', '.join(lost)} under trinity-compat only"
         yield Verdict(LOGGER, Status.UNSUPPORTED_UPSTREAM, reason)
 
 
@@ -82,7 +82,7 @@ def resume(view: LaunchView) -> Derived:
         yield Verdict(RESUME_PATH, Status.NO_EFFECT, f"resume_mode is {mode}", "TC075")
         return
     reason = (
-        "our runtime resumes from it; for upstream copy or link the checkpoint to "
+        "trinity-compat resumes from it; for Trinity-RFT copy or link the checkpoint to "
         "<checkpoint_root_dir>/<project>/<name>/global_step_N and write N into "
         "latest_checkpointed_iteration.txt there"
     )

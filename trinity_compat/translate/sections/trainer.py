@@ -61,12 +61,12 @@ def optimizer(view: LaunchView) -> Derived:
     kind, source = _first(view, *SCHEDULES, default="constant")
     yield PathValue(f"{TARGET}.lr_scheduler_type", kind, (source,))
     if kind not in ("constant", "cosine"):
-        yield Verdict(source, Status.UNSUPPORTED_UPSTREAM, f"upstream's scheduler has no {kind!r}")
+        yield Verdict(source, Status.UNSUPPORTED_UPSTREAM, f"Trinity-RFT's scheduler has no {kind!r}")
     yield from _floor(view)
     name = str(view.value(f"{OPTIM}.optimizer", "AdamW"))
     yield PathValue(f"{TARGET}.optimizer_type", OPTIMIZERS.forth.get(name, name), (f"{OPTIM}.optimizer",))
     if name not in OPTIMIZERS.forth:
-        reason = f"upstream knows adam, adamw and sgd; {name} is handed on as it is"
+        reason = f"Trinity-RFT knows adam, adamw and sgd; {name} is handed on as it is"
         yield Verdict(f"{OPTIM}.optimizer", Status.APPROXIMATED, reason)
 
 
@@ -154,10 +154,10 @@ def strategy(view: LaunchView) -> Derived:
     if name in STRATEGIES:
         yield STRATEGY.put(name)
         return
-    reason = f"Trinity has no strategy {name!r}; the YAML says fsdp2 for upstream"
+    reason = f"Trinity has no strategy {name!r}; the YAML says fsdp2 for Trinity-RFT"
     yield STRATEGY.put("fsdp2", reason)
     for key in (STRATEGY.key, "model_engine"):
-        yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, f"{reason}; carried for our runtime")
+        yield Verdict(key, Status.UNSUPPORTED_UPSTREAM, f"{reason}; kept for trinity-compat")
 
 
 @way_back
@@ -270,7 +270,7 @@ def lora(view: LaunchView) -> Derived:
     }
     if not isinstance(entry["target_modules"], str):
         entry["target_modules"] = ",".join(view.texts(f"{MODEL}.target_modules"))
-        reason = "upstream takes one text; the list is joined with commas"
+        reason = "Trinity-RFT takes one text; the list is joined with commas"
         yield Verdict(f"{MODEL}.target_modules", Status.APPROXIMATED, reason)
     if view.value(f"{MODEL}.exclude_modules") is not None:
         entry["exclude_modules"] = str(view.value(f"{MODEL}.exclude_modules"))

@@ -179,7 +179,7 @@ def _refuse(config: dict[str, object], lines: dict[str, int], name: str, target:
     trainer = config.get("trainer")
     if isinstance(trainer, dict) and trainer.get("trainer_config_path"):
         raise UserError(
-            "trainer.trainer_config_path is deprecated upstream and not read here",
+            "trainer.trainer_config_path is deprecated in Trinity-RFT and not read here",
             where=Where(name, _line("trainer.trainer_config_path", lines)),
             hint="put the content of that file under trainer.trainer_config",
         )
