@@ -6,6 +6,7 @@ from advise_launch import ARR, LAUNCH
 
 from trinity_compat.run import dry_run
 from trinity_compat.run.advice import advise
+from trinity_compat.run.plan import devices
 from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 
@@ -26,7 +27,7 @@ def lines(tmp_path, *sets, **options):
 
 
 def test_a_plan_that_waits_is_told_what_is_faster(tmp_path):
-    _, (uses, faster, predicted) = lines(tmp_path, mode="both")
+    _, (uses, _, faster, predicted) = lines(tmp_path, mode="both")
     assert uses.startswith("uses      about 4") and uses.endswith("on 4 + 4 GPUs")  # half, less the handover
     assert "fully_async" in faster and "`--set synchronizer.sync_style=fully_async " in faster
     assert "assumed from data.max_response_length=2048" in predicted
@@ -34,20 +35,20 @@ def test_a_plan_that_waits_is_told_what_is_faster(tmp_path):
 
 def test_turns_that_have_not_run_on_so_many_gpus_say_so(tmp_path):
     long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}  # training takes most of a step
-    _, (_, faster, _) = lines(tmp_path, mode="both", **long)
+    _, (_, _, faster, _) = lines(tmp_path, mode="both", **long)
     assert "`--mode colocate " in faster and faster.endswith("` (not run on 8 GPUs yet: docs/gpu.md)")
 
 
 def test_a_plan_that_is_the_fastest_is_told_so(tmp_path):
     long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}
-    _, (uses, faster, _) = lines(tmp_path, "synchronizer.sync_style=fully_async", **long)
+    _, (uses, _, faster, _) = lines(tmp_path, "synchronizer.sync_style=fully_async", **long)
     assert uses.endswith("steps stale, on 8 GPUs in turns")
     assert "no other mode of `run` on these GPUs" in faster
 
 
 def test_a_plan_in_lockstep_is_told_of_answers_that_outlast_turns_and_how_stale_they_are(tmp_path):
     long = {"data.train_batch_size": 1024, f"{ARR}.rollout.n": 8}
-    _, (uses, faster, _) = lines(tmp_path, **long)
+    _, (uses, _, faster, _) = lines(tmp_path, **long)
     assert uses.endswith(" a step, on 8 GPUs in turns")
     assert re.match(r"faster +fully_async in turns, staleness \d: .* steps stale: `--set ", faster)
 
@@ -68,3 +69,23 @@ def test_a_model_that_cannot_be_read_does_not_end_a_dry_run(tmp_path, monkeypatc
     (tmp_path / "model" / "config.json").write_text("{")
     _, (line,) = lines(tmp_path, **{f"{ARR}.model.path": str(tmp_path / "model")})
     assert line.startswith("uses      not predicted: ") and "config.json cannot be read" in line
+
+
+def of_memory(tmp_path, monkeypatch, card_gib, **changed):
+    monkeypatch.setattr(devices, "card_here", lambda: card_gib)
+    _, found = lines(tmp_path, **changed)
+    return [line for line in found if line.startswith("memory ")]
+
+
+def test_a_known_card_holds_both_sides_or_the_first_setting_to_change_is_named(tmp_path, monkeypatch):
+    trainer, engine = of_memory(tmp_path, monkeypatch, 80.0)
+    assert re.match(r"memory +trainer: about \d+ GiB of a GPU; fits; −[\d.]+ GiB: \S+=", trainer)
+    assert re.match(r"memory +engine: about \d+ GiB of a GPU; fits", engine)
+    trainer, _ = of_memory(tmp_path, monkeypatch, 24.0)
+    assert f"; does not fit in 24 GiB; −3.6 GiB: {ARR}.actor.ppo_micro_batch_size_per_gpu=2" in trainer
+
+
+def test_an_unknown_card_has_no_verdict_and_an_unknown_model_no_line(tmp_path, monkeypatch):
+    (trainer,) = of_memory(tmp_path, monkeypatch, None)
+    assert "trainer: about" in trainer and "fit" not in trainer
+    assert not of_memory(tmp_path, monkeypatch, 80.0, **{f"{ARR}.model.path": "/models/ours"})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree
@@ -18,7 +18,9 @@ class ModelShape:
 
     ``weights``: parameters in all; ``active``: those that one token uses (fewer with experts). ``kv_values``:
     keys and values that a token leaves in the cache, over all layers. ``kv_heads``: heads over which an
-    engine's ranks split them.
+    engine's ranks split them. ``experts``: parameters of all routed experts; ``embeddings``: of the
+    embedding and the head, which are one where they are ``tied``. ``layer_bytes``: that a token leaves in a
+    layer for its backward pass. ``adapted``: parameters of an adapter of rank 1 on every linear layer.
     """
 
     weights: float
@@ -28,6 +30,16 @@ class ModelShape:
     vocabulary: int
     kv_values: int
     kv_heads: int
+    experts: float = 0
+    embeddings: float = 0
+    tied: bool = True
+    layer_bytes: float = 0
+    adapted: float = 0
+
+    @property
+    def embedding(self) -> float:
+        """Parameters of the embedding alone."""
+        return self.embeddings if self.tied else self.embeddings / 2
 
     @property
     def kv_bytes(self) -> int:
@@ -45,10 +57,11 @@ def of_config(config: Tree) -> ModelShape:
     language = {**config, **text} if isinstance(text, Mapping) else config
     hidden, layers = _size(language, "hidden_size"), _size(language, "num_hidden_layers")
     vocabulary = _size(language, "vocab_size")
-    attention, kv_values, kv_heads = _attention(language, hidden)
-    dense, active = _feed_forward(language, hidden, layers)
+    attention, kv_values, kv_heads, made = _attention(language, hidden)
+    dense, active, experts = _feed_forward(language, hidden, layers)
     tied = bool(language.get("tie_word_embeddings"))
     embeddings = hidden * vocabulary * (1 if tied else 2)
+    inner = active / layers / (3 * hidden)
     return ModelShape(
         weights=embeddings + layers * attention + dense,
         active=hidden * vocabulary + layers * attention + active,
@@ -57,29 +70,40 @@ def of_config(config: Tree) -> ModelShape:
         vocabulary=vocabulary,
         kv_values=kv_values * layers,
         kv_heads=kv_heads,
+        experts=experts,
+        embeddings=embeddings,
+        tied=tied,
+        # Both norms' inputs and outputs, what attention makes, and of a gated block four values.
+        layer_bytes=BYTES * (4 * hidden + made + 4 * inner),
+        adapted=layers * (4 * hidden + made + 3 * (hidden + inner)),
     )
 
 
-def _attention(config: Tree, hidden: int) -> tuple[int, int, int]:
-    """Return a layer's weights, its cached values for each token, and the heads that split these."""
+def _attention(config: Tree, hidden: int) -> tuple[int, int, int, int]:
+    """Return a layer's weights, its cached values for each token, the heads that split these.
+
+    And the values that it makes of a token: queries, keys, values, and what goes into its output.
+    """
     heads = _size(config, "num_attention_heads")
     if latent := _size(config, "kv_lora_rank", 0):  # DeepSeek's latent attention caches the latent alone
         rope, nope = _size(config, "qk_rope_head_dim"), _size(config, "qk_nope_head_dim")
         value, query = _size(config, "v_head_dim"), _size(config, "q_lora_rank", 0)
         asked = query * (hidden + heads * (nope + rope)) if query else hidden * heads * (nope + rope)
         kept = hidden * (latent + rope) + latent * heads * (nope + value)
-        return asked + kept + heads * value * hidden, latent + rope, 1
+        made = 2 * heads * (nope + rope + value)
+        return asked + kept + heads * value * hidden, latent + rope, 1, made
     kv_heads = _size(config, "num_key_value_heads", heads)
     each = _size(config, "head_dim", hidden // heads)
-    return hidden * each * (2 * heads + 2 * kv_heads), 2 * kv_heads * each, kv_heads
+    cached = 2 * kv_heads * each
+    return hidden * (2 * heads * each + cached), cached, kv_heads, 2 * heads * each + cached
 
 
-def _feed_forward(config: Tree, hidden: int, layers: int) -> tuple[int, int]:
-    """Return the weights of all feed-forward blocks, and those that one token uses."""
+def _feed_forward(config: Tree, hidden: int, layers: int) -> tuple[int, int, int]:
+    """Return the weights of all feed-forward blocks, those that one token uses, and the routed experts'."""
     inner = _size(config, "intermediate_size", 4 * hidden)
     experts = next((_size(config, name) for name in _EXPERTS if config.get(name)), 0)
     if not experts:
-        return layers * 3 * hidden * inner, layers * 3 * hidden * inner
+        return layers * 3 * hidden * inner, layers * 3 * hidden * inner, 0
     one = 3 * hidden * _size(config, "moe_intermediate_size", inner)
     shared = _size(config, "n_shared_experts", 0) * one
     shared += 3 * hidden * _size(config, "shared_expert_intermediate_size", 0)
@@ -87,7 +111,8 @@ def _feed_forward(config: Tree, hidden: int, layers: int) -> tuple[int, int]:
     plain = first * 3 * hidden * inner
     mixed = layers - first
     used = _size(config, "num_experts_per_tok", 1)
-    return plain + mixed * (experts * one + shared), plain + mixed * (used * one + shared)
+    routed = mixed * experts * one
+    return plain + mixed * shared + routed, plain + mixed * (used * one + shared), routed
 
 
 def scaled(shape: ModelShape, weights: float) -> ModelShape:
@@ -96,14 +121,18 @@ def scaled(shape: ModelShape, weights: float) -> ModelShape:
     Depth and width grow alike: parameters by their third power, cached values by their square.
     """
     factor = weights / shape.weights
-    return ModelShape(
+    wide, deep = factor ** (1 / 3), factor ** (2 / 3)
+    return replace(
+        shape,
         weights=weights,
         active=shape.active * factor,
-        layers=max(1, round(shape.layers * factor ** (1 / 3))),
-        hidden=max(1, round(shape.hidden * factor ** (1 / 3))),
-        vocabulary=shape.vocabulary,
-        kv_values=max(1, round(shape.kv_values * factor ** (2 / 3))),
-        kv_heads=shape.kv_heads,
+        layers=max(1, round(shape.layers * wide)),
+        hidden=max(1, round(shape.hidden * wide)),
+        kv_values=max(1, round(shape.kv_values * deep)),
+        experts=shape.experts * factor,
+        embeddings=min(weights, shape.embeddings * wide),
+        layer_bytes=shape.layer_bytes * wide,
+        adapted=shape.adapted * deep,
     )
 
 

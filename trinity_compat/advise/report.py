@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 
@@ -18,6 +18,7 @@ from trinity_compat.common.output_text import styled
 
 _WIDTH_OF_A_FILE = 140
 _EQUAL = 1.01  # of the shortest step
+_NAMED = 4  # settings that need less memory
 
 
 def as_json(advice: Advice) -> str:
@@ -99,6 +100,8 @@ def _memory_data(found: ModeMemory | None) -> dict[str, object] | None:
         "trainer": {**asdict(found.trainer), "total": found.trainer.total} if found.trainer else None,
         "engine": asdict(found.engine),
         "resident_gib": found.resident,
+        "awake_gib": found.awake,
+        "savings": [asdict(each) for each in found.savings],
         "problems": list(found.problems),
     }
 
@@ -137,6 +140,9 @@ def _print(advice: Advice, console: Console) -> None:
     problems = ((problem, name) for memory, name in measured for problem in memory.problems)
     for problem, names in _grouped(problems).items():
         console.print(f"  {escape(names)}: does not fit, as estimated: {escape(problem)}", soft_wrap=True)
+    less = ((text, name) for memory, name in measured for text in _less(memory))
+    for text, names in _grouped(less).items():
+        console.print(f"  {escape(names)}: {escape(text)}", soft_wrap=True)
     if advice.splits:
         console.print()
         console.print(_splits(advice))
@@ -223,6 +229,14 @@ def _memory(advice: Advice) -> Table:
             f"{found.engine.kv_tokens / found.longest:.1f}",
         )
     return table
+
+
+def _less(memory: ModeMemory) -> Iterator[str]:
+    """Yield the settings that need less on each side that does not fit, else beside the trainer's state."""
+    over = [side for side, need in memory.needs.items() if need > memory.card_gib]
+    for side in over or ["engine" if memory.resident else "trainer"]:
+        if found := [str(each) for each in memory.savings if each.side == side][:_NAMED]:
+            yield f"less while the {side} works: {', '.join(found)}"
 
 
 def gpus(schedule: Schedule) -> str:

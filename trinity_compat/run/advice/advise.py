@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trinity_compat.advise import report
-from trinity_compat.advise.model import Advice, Prediction, Schedule
+from trinity_compat.advise.memory import ModeMemory
+from trinity_compat.advise.model import Advice, ModeAdvice, Prediction, Schedule
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.advice.facts import Facts, Question, facts_of, gpus_of, predictable
 from trinity_compat.run.advice.modes import COLOCATE, SHORTER, Modes, all_in_turns, split_modes
+from trinity_compat.run.advice.savings import saving
+from trinity_compat.run.plan import devices
+from trinity_compat.run.plan.error_locations import spelling
 from trinity_compat.run.plan.plan_run import plan_source
 from trinity_compat.run.plan.source import RunOptions, Source
 
@@ -44,16 +49,18 @@ def advise(source: Source, options: RunOptions, question: Question, *, name: str
 
 
 def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> Iterator[str]:
-    """Yield three lines for a dry run: the plan's use of its GPUs, the fastest mode, and the assumptions.
+    """Yield lines for a dry run: the plan's use of its GPUs and memory, the fastest mode, the assumptions.
 
     Every mode is taken at the plan's own split. A plan that is not `predictable` has no such lines.
     """
     if (own := predictable(spec)) is None:
         return
-    question = Question()
+    card_gib = devices.card_here()
+    question = Question(card_gb=card_gib)
     modes = Modes(source, options, spec, gpus_of(spec))
     try:
         facts = facts_of(spec, question)
+        taken = saving(facts, own, spec.verl, keeps=own.in_turns and not spec.offloads)
         advised = _side_by_side(modes, facts, name, question.seed, own=own)
     except UserError as error:
         yield f"uses      not predicted: {error.message}"
@@ -61,6 +68,7 @@ def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> It
     turn_s = facts.turn_s(spec) if own.in_turns else 0.0
     now = facts.simulated(own, question.seed, turn_s=turn_s)
     yield f"uses      about {_use(now)}, on {place(own)}"
+    yield from _of_memory(taken, card_gib) if taken else ()
     best = report.fastest(advised)
     if best and best.prediction and best.prediction.step_s < SHORTER * now.step_s:
         given = " ".join(best.settings or ())
@@ -82,19 +90,41 @@ def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> It
 
 def _side_by_side(modes: Modes, facts: Facts, name: str, seed: int, *, own: Schedule | None = None) -> Advice:
     """Return every mode at its fastest split, or at the split of ``own``."""
-    stock, turns, *following = all_in_turns(modes, facts, seed)
+    in_turns = all_in_turns(modes, facts, seed)
     rows, splits = split_modes(modes, facts, seed, own)
+    found = tuple(_spelled(each, modes.source) for each in (*in_turns, *rows))
+    turns = in_turns[1]
     untried = [f"{COLOCATE}: {modes.unproven}"] if turns.schedule and modes.gpus > 1 else []
     return Advice(
         name,
         modes.gpus,
         facts.work,
         facts.speeds,
-        (stock, turns, *following, *rows),
+        found,
         splits,
         (*facts.assumptions, *untried),
         seed,
     )
+
+
+def _spelled(mode: ModeAdvice, source: Source) -> ModeAdvice:
+    """Return the advice with the keys of its savings as the user's file and release spell them."""
+    if mode.memory is None:
+        return mode
+    savings = tuple(replace(each, key=spelling(each.key, source)) for each in mode.memory.savings)
+    return replace(mode, memory=replace(mode.memory, savings=savings))
+
+
+def _of_memory(found: ModeMemory, card_gib: float | None) -> Iterator[str]:
+    """Yield what a GPU needs while each side works; engines' need, and what fits, on a known card alone."""
+    for side, need in found.needs.items():
+        if not card_gib and (side == "engine" or found.awake):
+            continue
+        best = next((f"; {each}" for each in found.savings if each.side == side), "")
+        fit = (
+            "" if not card_gib else "; fits" if need <= card_gib else f"; does not fit in {card_gib:.0f} GiB"
+        )
+        yield f"memory    {side}: about {need:.0f} GiB of a GPU{fit}{best}"
 
 
 def _refuse_without_answers(spec: RunSpec) -> None:

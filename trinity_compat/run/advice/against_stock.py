@@ -80,7 +80,8 @@ class StockComparison:
         stock = self.stock.memory
         if self.own.in_turns or not self.has_turns or stock is None or stock.problems:
             return ()
-        return self.facts.memory(self.own).problems
+        found = self.facts.memory(self.own, self.modes.base.verl)
+        return found.problems if found else ()
 
 
 def compare_with_stock(
@@ -158,7 +159,8 @@ def fastest_split(found: StockComparison) -> int | None:
     """
     able = [split for split in found.modes.splits(found.own.width) if not split[3]]
     chosen = [replace(found.own, engines=engines, trainer=left) for engines, _, left, _ in tried(able)]
-    fitting = [each for each in chosen if not found.facts.memory(each).problems]
+    verl = found.modes.base.verl
+    fitting = [each for each in chosen if (memory := found.facts.memory(each, verl)) and not memory.problems]
     steps = [
         (found.facts.simulated(each, SEED, steps=SEARCH_STEPS).step_s, each.engines)
         for each in fitting or chosen

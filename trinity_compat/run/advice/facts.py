@@ -11,11 +11,11 @@ from pathlib import Path
 from trinity_compat.advise import cards, lengths, memory, speeds
 from trinity_compat.advise.cards import Card
 from trinity_compat.advise.lengths import AnswerLengths
-from trinity_compat.advise.memory import EngineMemory, ModeMemory, Training
+from trinity_compat.advise.memory import EngineMemory, ModeMemory
 from trinity_compat.advise.model import Prediction, Schedule, Speeds, Workload
 from trinity_compat.advise.model_shape import ModelShape
 from trinity_compat.advise.simulate import SEED, simulate
-from trinity_compat.common.nested import Tree, section_at
+from trinity_compat.common.nested import Tree, section_at, value_at
 from trinity_compat.job.gpus import engine_count, engine_width, shares, trainer_gpus
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.advice import measured
@@ -63,7 +63,7 @@ class Facts:
     speeds: Speeds  # of an engine of one GPU
     shape: ModelShape
     card: Card
-    training: Training | None  # None: memory of the launch's training engine is not estimated
+    known: bool  # the model's sizes, by its config.json, its name or the user
     utilization: float
     longest: int
     assumptions: tuple[str, ...]
@@ -85,14 +85,22 @@ class Facts:
             card_gib=self.card.memory_gib,
         )
 
-    def memory(self, schedule: Schedule, verl: Tree | None = None) -> ModeMemory:
-        """Return the memory of both sides. ``verl``: of a trainer that keeps its state beside the engines."""
-        sizes = self.training
+    def memory(self, schedule: Schedule, verl: Tree, *, keeps: bool = False) -> ModeMemory | None:
+        """Return the memory of both sides under ``verl``; None where the model's sizes are not known.
+
+        ``keeps``: the trainer's state stays beside the engines between its steps, as its flags say.
+        """
+        if not self.known:
+            return None
+        sizes, _ = estimates.training_of(verl)
         trainer = memory.of_trainer(self.shape, sizes, schedule.trainer) if sizes else None
         stays = 0.0
-        if sizes and verl:
-            stays = memory.resident(self.shape, estimates.resident_parts(verl, sizes), schedule.trainer)
-        return ModeMemory(trainer, self.engine(schedule), self.card.memory_gib, stays, self.longest)
+        if sizes and keeps:
+            stays = memory.resident(self.shape, sizes, sizes.stays, schedule.trainer)
+        of_engine = replace(self, utilization=estimates.utilization(verl)).engine(schedule)
+        is_awake = schedule.in_turns and value_at(verl, f"{ROLLOUT}.free_cache_engine") is False
+        awake = of_engine.requested if is_awake else 0.0
+        return ModeMemory(trainer, of_engine, self.card.memory_gib, stays, self.longest, awake)
 
     def simulated(
         self, schedule: Schedule, seed: int, *, steps: int | None = None, turn_s: float = 0.0
@@ -168,13 +176,16 @@ def facts_of(spec: RunSpec, question: Question) -> Facts:
     made, of_speeds = _speeds(made, question, found, card)
     beside = gpus_beside(spec)
     served = [f"{beside} GPU(s) of served models are beside these and not counted"] if beside else []
-    training, of_memory = estimates.training_of(verl)
+    known = bool(question.model_size) or estimates.is_known(verl, Path.cwd())
+    _, of_memory = estimates.training_of(verl)
+    if not known:
+        of_memory = "memory is open: the model's sizes are not known; --model-size gives them"
     return Facts(
         work,
         made,
         shape,
         card,
-        training,
+        known,
         estimates.utilization(verl),
         size(verl, "data.max_prompt_length") + answer.limit,
         (of_answers, of_prompts, of_model, *of_speeds, of_memory, *served, *_ALWAYS),

@@ -15,6 +15,7 @@ from trinity_compat.common.nested import section_at, value_at
 from trinity_compat.job.gpus import ENGINES, check_gpus, engine_count, engine_width, trainer_gpus
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.advice.facts import Facts, gpus_beside, gpus_of
+from trinity_compat.run.advice.savings import saving
 from trinity_compat.run.plan import estimates, gpu_split, single_side
 from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions, Source
@@ -127,7 +128,7 @@ def all_in_turns(
     """
     turns = modes.in_turns() or modes.base
     facts = replace(facts, utilization=estimates.utilization(turns.verl))
-    return [_stock(modes, facts, seed, _width(turns)), *_turn_modes(modes, facts, seed, limits)]
+    return [_stock(modes, facts, seed, turns), *_turn_modes(modes, facts, seed, limits)]
 
 
 def _turn_modes(modes: Modes, facts: Facts, seed: int, limits: Sequence[int]) -> Iterator[ModeAdvice]:
@@ -145,15 +146,17 @@ def _turn_modes(modes: Modes, facts: Facts, seed: int, limits: Sequence[int]) ->
             continue
         placed = replace(schedule, engines=_engines(spec), width=_width(spec), trainer=gpus_of(spec))
         found = facts.simulated(placed, seed, turn_s=facts.turn_s(spec))
-        memory = facts.memory(placed, None if spec.offloads else spec.verl)
+        memory = saving(facts, placed, spec.verl, keeps=not spec.offloads)
         yield ModeAdvice(title, words, placed, found, memory=memory)
 
 
-def _stock(modes: Modes, facts: Facts, seed: int, width: int) -> ModeAdvice:
-    """Return stock veRL's turns on the launch's GPUs, with engines of ``width`` GPUs."""
+def _stock(modes: Modes, facts: Facts, seed: int, turns: RunSpec) -> ModeAdvice:
+    """Return stock veRL's turns on the launch's GPUs, with the engines of ``turns``."""
+    width = _width(turns)
     schedule = Schedule(STOCK, max(1, modes.gpus // width), width, modes.gpus, in_turns=True)
     found = facts.simulated(schedule, seed, turn_s=facts.turn_s(replace(modes.base, offloads=False)))
-    return ModeAdvice(STOCK, None, schedule, found, memory=facts.memory(schedule, modes.base.verl))
+    memory = saving(facts, schedule, turns.verl, keeps=True)
+    return ModeAdvice(STOCK, None, schedule, found, memory=memory)
 
 
 def as_words(sets: Sequence[str]) -> list[str]:
@@ -210,15 +213,15 @@ def _at_best(
     schedule: Schedule,
 ) -> ModeAdvice:
     """Return a mode at its fastest split, or `run`'s refusal of the mode."""
-    engines = f"{ENGINES}={schedule.engines}"
+    engines, verl = f"{ENGINES}={schedule.engines}", modes.split().verl
     if words is not None:
         words = (*words, f"--set {engines}")
         try:
             planned = modes.plan("both", [*sets, engines])
-            facts = replace(facts, utilization=estimates.utilization(planned.verl))
+            facts, verl = replace(facts, utilization=estimates.utilization(planned.verl)), planned.verl
         except UserError as error:
             return ModeAdvice(title, words, why=error.message)
-    found = facts.memory(schedule)
+    found = saving(facts, schedule, verl)
     return ModeAdvice(title, words, schedule, facts.simulated(schedule, seed), memory=found)
 
 

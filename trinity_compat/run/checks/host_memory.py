@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from trinity_compat.advise import memory
 from trinity_compat.advise.memory import MOMENT_BYTES, WEIGHT_BYTES, ResidentParts
 from trinity_compat.advise.model_shape import BYTES
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import section_at, value_at
-from trinity_compat.job.gpus import engine_count
+from trinity_compat.job.gpus import engine_count, trainer_gpus
 from trinity_compat.job.lora import is_handed_over
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.checks.disk_space import VERSIONS, in_gb
@@ -50,21 +51,22 @@ def _parts(spec: RunSpec, cwd: Path) -> dict[str, float]:
     shape, _ = estimates.shape_of(spec.verl, cwd)
     training, _ = estimates.training_of(spec.verl)
     nodes = int(value_at(spec.verl, "trainer.nnodes"))
-    offloaded = 0
+    offloaded = 0.0
     if training:
-        nothing = ResidentParts(weights=0, optimizers=0, references=0)
-        stay = nothing if spec.offloads else estimates.resident_parts(spec.verl, training)
-        offloaded = (
-            WEIGHT_BYTES * (training.models - stay.weights)
-            + MOMENT_BYTES * (training.models - stay.optimizers)
-            + BYTES * (training.references - stay.references)
+        gpus = trainer_gpus(spec.verl)
+        stay = ResidentParts() if spec.offloads else training.stays
+        moved = ResidentParts(
+            training.models - stay.weights,
+            training.models - stay.optimizers,
+            training.references - stay.references,
         )
+        offloaded = memory.resident(shape, training, moved, gpus) * memory.GIB * gpus
     drafts = all(value_at(spec.verl, f"{ROLLOUT}.mtp.{name}") for name in ("enable", "enable_rollout"))
     keeps = drafts or is_handed_over(spec.verl)
     asleep = engine_count(section_at(spec.verl, ROLLOUT), spec.device) / nodes * BYTES if keeps else 0.0
     versions = VERSIONS * BYTES if spec.sync.method == "memory" and not is_handed_over(spec.verl) else 0
     return {
-        "of the trainer's, offloaded": offloaded * shape.weights / nodes,
+        "of the trainer's, offloaded": offloaded / nodes,
         "of sleeping engines": asleep * shape.weights,
         f"of {VERSIONS} versions in shared memory": versions * shape.weights,
     }

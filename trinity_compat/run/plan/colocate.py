@@ -70,7 +70,7 @@ def offload(spec: RunSpec, cwd: Path) -> tuple[RunSpec, list[str]]:
         here = card_here()
         card = here or cards.named(cards.DEFAULT).memory_gib
         shape, _ = estimates.shape_of(spec.verl, cwd)
-        stays = memory.resident(shape, estimates.resident_parts(spec.verl, training), trainer_gpus(spec.verl))
+        stays = memory.resident(shape, training, training.stays, trainer_gpus(spec.verl))
         taken = estimates.utilization(spec.verl) * card
     except UserError:  # the launch has no such sizes
         return spec, []

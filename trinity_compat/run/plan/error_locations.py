@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.nested import sections_above
-from trinity_compat.common.releases import TRINITY
+from trinity_compat.common.releases import TRINITY, VERL, VERL_RELEASES
 from trinity_compat.job.vllm_arguments import SECTION
 from trinity_compat.run.plan.refusals import place
 from trinity_compat.run.plan.source import LaunchRecord, Source
@@ -21,6 +21,7 @@ from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.verl_from_trinity import COMPAT, compat_path, completed_config
 from trinity_compat.trinity.config.read import lines_of
 from trinity_compat.trinity.config.stages import Stage
+from trinity_compat.verl_config.infer import keys_of
 from trinity_compat.verl_config.upgrade import row_for
 
 _PATH = re.compile(r"[a-z]\w*(?:\.\w+)+")
@@ -66,6 +67,20 @@ def words_about(record: LaunchRecord, key: str) -> list[str]:
     """The names in a launch's words that are ``key`` of the pinned veRL, in whichever release's spelling."""
     words = [word["text"].partition("=")[0].lstrip("+~") for word in record.get("arguments", ())]
     return [name for name in words if key in pinned_names(name)]
+
+
+def spelling(key: str, source: Source) -> str:
+    """Return a key of the pinned veRL as the user's file has it, else as its release or a YAML spells it."""
+    if said := words_about(source.record, key):
+        return said[-1]
+    if "yaml" in source.record:
+        row, lines = load_rows().find(key), lines_in(source)
+        fields = (*_in_trinity(key), *(row.paths(TRINITY) if row else ()))
+        return next((field for field in fields if field in lines), (*fields[-1:], key)[0])
+    bit = 1 << VERL_RELEASES.index(source.record.get("verl_version", VERL))
+    known = keys_of("ppo_trainer")
+    theirs = [name for name, (has, _) in known.items() if has & bit and key in pinned_names(name)]
+    return key if key in theirs or not theirs else theirs[0]
 
 
 def _keys_of_setting(name: str) -> Iterator[str]:

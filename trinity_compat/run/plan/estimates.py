@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from trinity_compat.advise import model_shape
-from trinity_compat.advise.memory import ResidentParts, Training
-from trinity_compat.advise.model_shape import ModelShape
+from trinity_compat.advise.memory import WEIGHT_BYTES, ResidentParts, Spread, Training
+from trinity_compat.advise.model_shape import BYTES, ModelShape
 from trinity_compat.advise.speeds import Passes
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, section_at, value_at
@@ -15,11 +16,16 @@ from trinity_compat.common.paths import from_home
 from trinity_compat.job.gpus import trainer_gpus
 from trinity_compat.job.known_models import stand_in
 from trinity_compat.job.lora import lora_rank
-from trinity_compat.run.plan.verl_view import ACTOR, REF, VerlView
+from trinity_compat.run.plan.verl_view import ACTOR, REF, ROLLOUT, VerlView
 from trinity_compat.translate.sections.gpus import ENGINE_MEMORY
 
 OFFLOADS = PARAMETERS, OPTIMIZER = "param_offload", "optimizer_offload"
 _LARGEST_CONFIG = 1_000_000  # bytes of a config.json
+_MODEL = "actor_rollout_ref.model"
+_DTYPES: dict[object, int] = {
+    **dict.fromkeys(("fp32", "float32", None), WEIGHT_BYTES),
+    **dict.fromkeys(("bf16", "bfloat16", "fp16", "float16"), BYTES),
+}
 
 
 def utilization(verl: Tree) -> float:
@@ -32,45 +38,117 @@ def utilization(verl: Tree) -> float:
 
 def training_of(verl: Tree) -> tuple[Training | None, str]:
     """Return the sizes of an update with a sentence; None where the trainer's memory is not estimated."""
-    if setting := "LoRA" if lora_rank(verl) else _unlike_adam_over_all(verl):
+    if setting := _not_estimated(verl):
         return None, f"memory of the trainer is not estimated for {setting}"
-    passes = passes_of(verl)
-    shared = VerlView.of(verl).sharing(ACTOR)
-    if value_at(verl, f"{ACTOR}.use_dynamic_bsz"):
-        tokens, origin = size(verl, f"{ACTOR}.ppo_max_token_len_per_gpu"), "ppo_max_token_len_per_gpu"
-    else:
-        longest = size(verl, "data.max_prompt_length") + size(verl, "data.max_response_length")
-        rows = size(verl, f"{ACTOR}.ppo_micro_batch_size_per_gpu", 1)
-        tokens, origin = rows * longest // shared, "the longest rows of ppo_micro_batch_size_per_gpu"
+    passes, view = passes_of(verl), VerlView.of(verl)
+    engine = view.engine.strategy
+    section = section_at(verl, view.engine.key(ACTOR, "{}"))
+    longest = size(verl, "data.max_prompt_length") + size(verl, "data.max_response_length")
+    answers = size(verl, f"{ROLLOUT}.n", 1) * longest
+    batch = size(verl, "data.train_batch_size", 1) * answers
+    spread = view.spread(ACTOR)
+    tokens, origin = _micro_batch(verl, f"{ACTOR}.ppo", f"{ACTOR}.use_dynamic_bsz", longest // spread)
+    scored, _ = _micro_batch(
+        verl, f"{ROLLOUT}.log_prob", f"{ROLLOUT}.log_prob_use_dynamic_bsz", longest // spread
+    )
+    rank = lora_rank(verl)
     critics = passes.forward - 1 - asks_reference(verl)
-    fused = bool(value_at(verl, "actor_rollout_ref.model.use_fused_kernels"))
-    sizes = Training(tokens, 1 + critics, int(asks_reference(verl)), passes.checkpointed, fused)
-    return sizes, f"memory of the trainer: a micro-batch of {tokens} tokens a GPU, by {origin}; FSDP over all"
+    references = int(asks_reference(verl) and not rank)
+    sizes = Training(
+        tokens,
+        1 + critics,
+        references,
+        passes.checkpointed,
+        bool(value_at(verl, f"{_MODEL}.use_fused_kernels")),
+        engine=engine,
+        spread=_spread(view, section, trainer_gpus(verl)),
+        update=size(verl, f"{ACTOR}.ppo_mini_batch_size", size(verl, "data.train_batch_size", 1)) * answers,
+        scored=scored,
+        batch=batch,
+        lora=rank,
+        weight_bytes=_DTYPES.get(section.get("model_dtype"), BYTES) if engine != "megatron" else BYTES,
+        kept_on_gpu=not value_at(verl, f"{_MODEL}.enable_activation_offload"),
+        entropy=bool(value_at(verl, f"{ACTOR}.entropy_coeff")),
+        chunked=any(section.get(name) for name in ("entropy_from_logits_with_chunking", "use_torch_compile")),
+        on_cpu=_on_cpu(verl),
+        all_on_cpu=engine == "fsdp2" and bool(section.get("offload_policy")),
+    )
+    trained = (ACTOR, "critic")[: sizes.models]
+    sizes = replace(
+        sizes,
+        stays=_resident_parts(verl, trained, sizes),
+        beside=_resident_parts(verl, trained[1:], sizes),
+    )
+    how = "FSDP" if engine != "megatron" else "Megatron"
+    adapter = f", an adapter of rank {rank}" if rank else ""
+    return (
+        sizes,
+        f"memory of the trainer: a micro-batch of {tokens} tokens a GPU, by {origin}; {how}{adapter}",
+    )
 
 
-def _unlike_adam_over_all(verl: Tree) -> str:
-    """Return the setting of a trainer that has not Adam in float32 over all of its GPUs; else ""."""
+def _micro_batch(verl: Tree, prefix: str, dynamic: str, row: int) -> tuple[int, str]:
+    """Return the tokens of a micro-batch on one GPU, and the key that says so. ``row``: the longest one's."""
+    if value_at(verl, dynamic):
+        key = f"{prefix}_max_token_len_per_gpu"
+        return size(verl, key), key.rpartition(".")[2]
+    key = f"{prefix}_micro_batch_size_per_gpu"
+    return size(verl, key, 1) * row, f"the longest rows of {key.rpartition('.')[2]}"
+
+
+def _spread(view: VerlView, section: Tree, gpus: int) -> Spread:
+    """Return how the actor's weights are spread over ``gpus``."""
+    if not view.engine.is_megatron:
+        shards = section.get("fsdp_size")
+        return Spread(shards=shards if type(shards) is int and 0 < shards < gpus else 0)
+    tensor, pipeline, expert, of_experts = (
+        view.size(view.engine.key(ACTOR, f"{{}}.{name}_parallel_size"))
+        for name in ("tensor_model", "pipeline_model", "expert_model", "expert_tensor")
+    )
+    if section.get("expert_tensor_parallel_size") is None:
+        of_experts = tensor  # Megatron's own default
+    return Spread(
+        tensor=tensor,
+        pipeline=pipeline,
+        expert=expert,
+        expert_tensor=of_experts,
+        distributed=section.get("use_distributed_optimizer") is not False,
+    )
+
+
+def _on_cpu(verl: Tree) -> float:
+    """Return the share of the optimizer's state that Megatron keeps and steps on the CPU."""
+    chosen = section_at(verl, f"{ACTOR}.optim.override_optimizer_config")
+    share = chosen.get("optimizer_offload_fraction", 1.0)
+    return float(share) if chosen.get("optimizer_cpu_offload") and isinstance(share, int | float) else 0.0
+
+
+def _not_estimated(verl: Tree) -> str:
+    """Return the setting of a trainer whose state is another than Adam's; else ""."""
+    strategy = value_at(verl, f"{ACTOR}.strategy")
     usual: dict[str, tuple[object, ...]] = {
-        "strategy": ("fsdp", "fsdp2"),
-        "optim.optimizer": (None, "AdamW"),
-        "fsdp_config.model_dtype": (None, "fp32", "float32"),
-        "fsdp_config.offload_policy": (None, False),
+        "strategy": ("fsdp", "fsdp2", "megatron"),
+        "optim.optimizer": (None, "AdamW", "adam"),
     }
+    if strategy in ("fsdp", "fsdp2"):
+        usual["fsdp_config.model_dtype"] = (None, *_DTYPES)
     for name, values in usual.items():
         if (value := value_at(verl, f"{ACTOR}.{name}")) not in values:
             return f"{ACTOR}.{name}={value}"
-    shards = value_at(verl, f"{ACTOR}.fsdp_config.fsdp_size")
-    is_part = type(shards) is int and 0 < shards < trainer_gpus(verl)
-    return f"{ACTOR}.fsdp_config.fsdp_size={shards}" if is_part else ""
+    return ""
 
 
-def resident_parts(verl: Tree, training: Training) -> ResidentParts:
-    """Return what stays on the trainer's devices between its steps, by the roles' offload flags."""
-    trained = (ACTOR, "critic")[: training.models]
+def _resident_parts(verl: Tree, trained: tuple[str, ...], training: Training) -> ResidentParts:
+    """Return what of ``trained`` and of a reference stays on the trainer's devices, by their offload flags.
+
+    FSDP always has a reference's weights in host memory (verl/workers/engine/fsdp/transformer_impl.py:
+    ``CPUOffload`` where the engine is ``forward_only``).
+    """
+    held = training.is_megatron and not _offloads(verl, REF, PARAMETERS)
     return ResidentParts(
         weights=sum(not _offloads(verl, role, PARAMETERS) for role in trained),
         optimizers=sum(not _offloads(verl, role, OPTIMIZER) for role in trained),
-        references=0 if _offloads(verl, REF, PARAMETERS) else training.references,
+        references=training.references if held else 0,
     )
 
 
@@ -155,5 +233,13 @@ def passes_of(verl: Tree) -> Passes:
     return Passes(
         forward=1 + asks_reference(verl) + bool(critic),
         backward=epochs * (1 + bool(critic)),
-        checkpointed=bool(value_at(verl, "actor_rollout_ref.model.enable_gradient_checkpointing")),
+        checkpointed=_is_checkpointed(verl),
     )
+
+
+def _is_checkpointed(verl: Tree) -> bool:
+    """Return whether layers are computed again in the backward pass; Megatron has a setting of its own."""
+    if value_at(verl, f"{ACTOR}.strategy") == "megatron":
+        key = f"{ACTOR}.megatron.override_transformer_config.recompute_granularity"
+        return value_at(verl, key) == "full"
+    return bool(value_at(verl, f"{_MODEL}.enable_gradient_checkpointing"))
