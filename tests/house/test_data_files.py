@@ -1,6 +1,7 @@
 """Data under translators/ are files that a diff can show: sorted, a key or an entry a line."""
 
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -26,6 +27,20 @@ def is_one_text(line: str) -> bool:
 def test_no_line_is_longer_than_an_entry(path):
     long = [line for line in path.read_text(encoding="utf-8").splitlines() if len(line) > LONGEST]
     assert [line[:80] for line in long if not is_one_text(line)] == []
+
+
+def test_the_readme_says_once_of_each_file_who_writes_it():
+    by_script, by_hand = (DATA / "README.md").read_text().split("## Written by hand")
+    rows = [line.split("|")[1:3] for line in by_script.splitlines() if line.startswith("| `")]
+    scripts = {script.strip(" `") for _, script in rows}
+    assert [name for name in scripts if not (ROOT / "scripts" / "generate" / name).is_file()] == []
+    cells = [cell for cell, _ in rows] + [
+        line.split("|")[1] for line in by_hand.splitlines() if line.startswith("| `")
+    ]
+    named = [path for cell in cells for glob in re.findall(r"`([^`]+)`", cell) for path in DATA.glob(glob)]
+    assert sorted(named) == sorted(
+        path for path in DATA.rglob("*") if path.is_file() and path.suffix != ".md"
+    )
 
 
 @pytest.mark.parametrize("path", sorted(WRITTEN), ids=lambda path: str(path.relative_to(DATA)))
