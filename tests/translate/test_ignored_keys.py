@@ -120,6 +120,24 @@ def test_an_edit_of_a_translated_yaml_that_has_no_effect_anywhere_is_named():
     assert "explorer.runner_per_model=3: how upstream spreads" in told
 
 
+def test_an_edited_label_is_named_where_translate_made_it_of_a_path():
+    _, config = translated("actor_rollout_ref.model.lora_rank=8", "data.val_files=$HOME/v.parquet")
+    put(config, "buffer.explorer_input.tasksets.0.name", "other")
+    put(config, "buffer.trainer_input.experience_buffer.name", "other")
+    told = [line.split(": ")[1] for line in notes(config)]
+    assert told == [
+        "buffer.explorer_input.tasksets.0.name=other",
+        "buffer.trainer_input.experience_buffer.name=other",
+    ]
+
+
+def test_a_name_below_a_taskset_is_no_label():
+    _, config = translated("reward.custom_reward_function.path=r.py", "reward.custom_reward_function.name=f")
+    put(config, "buffer.explorer_input.eval_tasksets.0.reward_fn_args.custom_reward_function.name", "g")
+    with pytest.raises(UserError, match=r"custom_reward_function\.name=g: without effect here; .*make it f"):
+        notes(config)
+
+
 def test_an_edit_that_a_run_does_not_read_is_refused_with_what_runs():
     _, config = translated("algorithm.adv_estimator=grpo")
     config["algorithm"]["advantage_fn"] = "opmd"

@@ -29,7 +29,7 @@ from trinity_compat.translate.verl_from_trinity import from_launch
 from trinity_compat.trinity.config import TARGETS, schema
 from trinity_compat.trinity.config.read_tracking import values_of
 from trinity_compat.trinity.workflows.tasksets import has_chats
-from trinity_compat.verl_config.interpolate import resolved_alone
+from trinity_compat.verl_config.interpolate import is_interpolated, resolved_alone
 
 Planner = Callable[[Tree, Sequence[str]], RunPlan]
 
@@ -94,7 +94,7 @@ def with_ignored_keys(plan: RunPlan, source: Source, sets: Sequence[str] = ()) -
     if by_hand or written is None:
         _refuse(given)
     else:
-        asked = {path: value for path, value in given.items() if not _has_no_effect(path)}
+        asked = {p: value for p, value in given.items() if not _has_no_effect(p) and not _listed(p)}
         _refuse_idle_lines(asked, source, sets, written)
     return _with_notes(plan, given, source, sets)
 
@@ -122,9 +122,11 @@ def _is_idle(path: str, value: object, written: Tree) -> bool:
     It does not where it is what translate writes for the run, upstream's default where translate writes none,
     or that of a listed key.
     """
-    # An empty value asks for nothing, whoever reads it.
-    if value in _UNSAID or any(fnmatchcase(path, pattern) for pattern in known()):
+    if value in _UNSAID:  # it asks for nothing, whoever reads it
         return True
+    if _listed(path):  # a name that translate makes of a path is compared with it
+        files = str(written.get(f"{path.rpartition('.')[0]}.path"))
+        return not path.endswith(".name") or is_interpolated(files) or value == written.get(path, value)
     # Values that translate itself writes for upstream are no choice of the user's.
     if path in written:
         return resolved_alone(value) == resolved_alone(written[path])
@@ -179,7 +181,20 @@ def _why(path: str) -> str:
         return fate.why
     if path.startswith(_TRAINER):
         return "trinity-rft's own trainer does not read it there either"
-    return "no part of this run reads it"
+    return _listed(path) or "no part of this run reads it"
+
+
+def _listed(path: str) -> str:
+    """Return why a run may leave the field unread without a word, "" for other fields."""
+    return next(
+        (
+            why
+            for pattern, why in known().items()
+            if fnmatchcase(path, pattern)
+            and ("*" in (pattern[0], pattern[-1]) or path.count(".") == pattern.count("."))
+        ),
+        "",
+    )
 
 
 def known() -> Mapping[str, str]:
