@@ -254,3 +254,11 @@ def test_a_limit_above_the_other_is_refused(file, path):
 def test_more_epochs_are_refused_where_the_count_of_their_steps_stays(file):
     told = file.error(changed(file.config, "buffer.total_epochs", 3))
     assert "trainer.total_steps=16: without effect here; the other keys make it 24" in told
+
+
+@pytest.mark.parametrize("pair", [[8], 8, [8, 8, 8]])
+@pytest.mark.parametrize("file", ["steps"], indirect=True)
+def test_what_a_line_stands_for_has_two_values(file, pair):
+    place = f"{TC}.trinity_compat.stands_for"
+    config = changed(file.config, place, {"trainer.total_training_steps": pair})
+    assert "write two values, the YAML's and the launch's" in file.error(config)

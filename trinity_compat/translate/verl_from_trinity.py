@@ -56,14 +56,14 @@ def to_verl(config: Mapping[str, object]) -> dict[str, Any]:
     if (flavour := flavour_of(config)) in OTHER_FLAVOURS:
         # Trinity's fields name settings of FSDP, which the classes of another engine's sections do not take.
         keys = {key: value for key, value in keys.items() if pinned_release(flavour).takes(key) is not False}
-    for key, (yaml_says, launch_says) in _stand_ins(compat):
+    for key, (yaml_says, launch_says) in stand_ins(compat):
         # Where the YAML says something else by now it was edited, and the edit wins.
         if keys.get(key) == yaml_says:
             keys[key] = launch_says
     return keys | carried
 
 
-def _stand_ins(compat: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Any]]]:
+def stand_ins(compat: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Any]]]:
     """Return veRL key → (the YAML's value, the launch's value). Raises UserError for any other form."""
     for key, pair in (compat.get("stands_for") or {}).items():
         if not isinstance(pair, list) or len(pair) != 2:

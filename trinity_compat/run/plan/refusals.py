@@ -87,34 +87,11 @@ def _where(text: str) -> Where:
     return Where(file, int(line)) if line.isdigit() else Where(text)
 
 
-_OTHER_INSTALLATION = ("pip", "uv", "conda", "container", "image_uri")
-
-
 def _check_runtime_env(verl: Tree, record: LaunchRecord, cwd: Path) -> None:
     """Check what a launch adds to Ray's runtime environment: explorer and trainer do not get it from Ray."""
-    for name, value in runtime_env.of_launch(verl).items():
-        key, why, hint = f"{runtime_env.KEY}.{name}", "", ""
-        if name in _OTHER_INSTALLATION:
-            why = "all processes of a run share this Python and its packages"
-            hint = "install the packages here and leave it out, or run on stock veRL"
-        elif name in ("working_dir", "py_modules") and _leads_elsewhere(name, value, cwd):
-            why = f"a run's processes work in the launch's folder, {cwd}"
-            hint = "put the folder into PYTHONPATH and leave it out, or start the launch in it"
-        elif name == "env_vars":
-            odd = next((one for one, text in value.items() if not isinstance(text, str | None)), None)
-            if odd is not None:
-                key, value = f"{key}.{odd}", value[odd]
-                why, hint = "Ray takes texts only", f"write '{key}=\"{value}\"'"
-        if why:
-            where = place(record, _words_below(record, key))
-            raise UserError(f"{key}={value} cannot be run decoupled: {why}", where=where, hint=hint)
-
-
-def _leads_elsewhere(name: str, value: object, cwd: Path) -> bool:
-    """Return whether Ray would give its workers another folder than the launch's for modules and files."""
-    paths = [cwd / str(path) for path in (value if isinstance(value, list | tuple) else [value])]
-    folders = paths if name == "working_dir" else [path.parent for path in paths]  # a module is found there
-    return any(folder.resolve() != cwd.resolve() for folder in folders)
+    for key, value, why, hint in runtime_env.faults(runtime_env.of_launch(verl), cwd):
+        where = place(record, _words_below(record, key))
+        raise UserError(f"{key}={value} cannot be run decoupled: {why}", where=where, hint=hint)
 
 
 def _words_below(record: LaunchRecord, key: str) -> list[str]:

@@ -47,7 +47,7 @@ def check_limits(config: Tree, sets: Sequence[str]) -> None:
 
 def _as_translated(config: Tree) -> dict[str, int]:
     """Return the two limits that translate wrote into ``config``; nothing where it wrote none, or by hand."""
-    found = verl_from_trinity.compat_of(config).get("stands_for", {}).get(STEPS)
+    found = dict(verl_from_trinity.stand_ins(verl_from_trinity.compat_of(config))).get(STEPS)
     if not found:
         return {}
     unit = 1 if verl_from_trinity.is_published(config) else verl_from_trinity.updates_per_step(config)[0]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
+from pathlib import Path
 
+from trinity_compat.common.nested import nested
 from trinity_compat.common.redaction import is_secret
 from trinity_compat.common.releases import TRINITY, TRINITY_OLD
+from trinity_compat.job import runtime_env
 from trinity_compat.translate.env_references import marked_text
 from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
@@ -93,6 +96,7 @@ def resume(view: LaunchView) -> Derived:
 @derivation
 def environment(view: LaunchView) -> Derived:
     """explorer.env_vars: what the script exports, secrets left out."""
+    yield from _of_ray(view)
     secrets = []
     for name, word in view.launch.env.items():
         if is_secret(name):
@@ -107,6 +111,17 @@ def environment(view: LaunchView) -> Derived:
             view.launch.where,
             "set them in the environment of the Ray cluster",
         )
+
+
+def _of_ray(view: LaunchView) -> Iterator[Verdict]:
+    """Yield verdicts on what Ray's runtime environment has and the processes of a run would not get."""
+    texts, symbols = view.below(runtime_env.KEY), view.symbols
+    keys = {name: symbols.plain(text) for name, text in texts.items() if symbols.is_known(text)}
+    for key, _, why, _ in runtime_env.faults(nested(keys), Path(view.launch.cwd).absolute()):
+        reason = f"Trinity has no place for it, and our runtime refuses it: {why}"
+        for name in (f"{runtime_env.KEY}.{each}" for each in keys):
+            if f"{name}.".startswith(f"{key}."):
+                yield Verdict(name, Status.UNSUPPORTED, reason)
 
 
 @way_back
