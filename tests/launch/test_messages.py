@@ -19,7 +19,7 @@ SAID = [
     ('MAIN a=1 \\\n\nactor.lr=1', 1, [('TP004', 'warning', 3, "bash takes 'actor.lr' for a command, the override is lost: an empty line ends the command above")]),
     ('MAIN a=1\nactor.lr=1', 1, [('TP004', 'warning', 2, "bash takes 'actor.lr' for a command, the override is lost: the line above doesn't end in a backslash")]),
     ('select x in a b; do :; done', 0, [('TP101', 'warning', 1, 'select asks its user; its body is not read')]),
-    (': $((1/0))', 0, [('TP108', 'error', 1, '$1/0: division by 0')]),
+    (': $((1/0))', 0, [('TP108', 'error', 1, '$((1/0)): division by 0')]),
     ('r=$((1 % 0))', 0, [('TP108', 'error', 1, '$((1 % 0)): division by 0')]),
     ('((1/0))', 0, [('TP108', 'error', 1, '1/0: division by 0')]),
     ('for ((i=0; i<1/0; i++)); do :; done', 0, [('TP108', 'error', 1, 'i<1/0: division by 0')]),

@@ -230,6 +230,29 @@ def test_a_step_that_depends_on_it_is_said(folder, script):
     assert [note.code for note in reading.diagnostics if note.code == "TP101"] == ["TP101"]
 
 
+ROUNDS = [
+    "for w in $(probe); do n=$((n + 1)); Q=z; done",
+    "probe | while read -r l; do n=9; done",
+    'while read -r l; do a+=x; done <<< "$U"',
+    "for ((i = 0; i < ${#U}; i++)); do L+=(x); done; n=$i",
+    "until [ $n -ge ${#U} ]; do n=$((n * 2)); done",
+    "while [ $# -gt 1 ]; do case $1 in p1) n=$2;; 1) a=$2;; *) Q=q;; esac; shift; done",
+    "set -- $(probe); while getopts nP: o; do case $o in n) n=9;; P) P=$OPTARG;; esac; done",
+    "for w in $(probe); do [[ $w == n=* ]] && n=${w#n=}; if [[ $w == k ]]; then a=4; else Q=4; fi; done",
+]
+
+
+@pytest.mark.parametrize("script", ROUNDS)
+def test_what_a_loop_changes_in_rounds_that_are_not_counted_is_open(folder, script):
+    words = '"k0=$n" "k1=$a" "k2=$P" "k3=$Q" "k4=${#L[@]}" "k5=$gone" "k6=$#"'
+    holds_in_each_run(f"{SETUP}{script}\n{MAIN} {words}\n", folder)
+
+
+def test_what_such_a_loop_leaves_alone_stays_known(folder):
+    script = f"n=2 a=3\nfor w in $(probe); do n=$((n + 1)); {MAIN} k=$n; done\n{MAIN} n=$n a=$a\n"
+    assert known(script, folder) == [{"k": "3"}, {"a": "3"}]
+
+
 def test_a_loop_over_lines_that_are_not_known_is_one_round(folder):
     [launch] = read_text(f"unread | while read -r lr; do {MAIN} lr=$lr; done\n", cwd=folder).launches
     assert launch.arguments[0].open

@@ -225,6 +225,7 @@ class Shell:
     where: Where = field(default_factory=lambda: Where(""))
     depth: int = 0
     loops: int = 0
+    tries: bool = False  # every branch of what is not known, to see what it changes
     waits: bool = False  # the innermost loop ends by what is in it only: ``while true``
     overdue: int = 0  # of the loops in each other that of which so many rounds were read that it must end now
     calls: int = 0  # functions and sourced files in each other
@@ -441,6 +442,12 @@ class Shell:
             exported = variable.exported or None
             self.variables[name] = replace(variable, value=value, array=array, exported=exported)
         self.touched.intersection_update(self.variables)
+
+    def open_alone(self, why: UnknownPiece | EnvRef, names: Collection[str]) -> None:
+        """Open these variables, and no other that may be set."""
+        before = self.assigned_unread, set(self.touched)
+        self.open_variables(why, names)
+        self.assigned_unread, self.touched = before
 
     def unset(self, name: str) -> None:
         """``unset name``."""

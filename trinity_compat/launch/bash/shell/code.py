@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import copy
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from trinity_compat.common.errors import Where
@@ -130,29 +131,42 @@ def open_by_trap(sh: Shell, event: str, why: UnknownPiece | EnvRef) -> None:
     """Open the variables and files that a trap changes if its event takes place, which is not known."""
     if event not in sh.traps or event in sh.trapping:
         return
-    launched = len(sh.log.launches)
+    open_changes(sh, lambda other: run_trap(other, event), why, dict(sh.variables), f"the trap for {event}")
+
+
+def open_changes(
+    sh: Shell,
+    run: Callable[[Shell], object],
+    why: UnknownPiece | EnvRef,
+    before: Mapping[str, Variable],
+    what: str = "",
+) -> None:
+    """Open what code changes in the variables of ``before`` and in files: how often it runs is not known.
+
+    ``what`` is its name for a message.
+    """
+    launched, said = len(sh.log.launches), dict(sh.log.diagnostics)
     other = replace(sh.copy(), files=copy.deepcopy(sh.files), stdout=None, traps=dict(sh.traps))
     try:
-        run_trap(other, event)
+        run(other)
     except (Exit, Return):
         return  # a script that goes on has not run it
     finally:
         del sh.log.launches[launched:]
+        sh.log.diagnostics = said
     for path in other.files.written.keys() | other.files.removed.keys():
         if other.files.written.get(path) != sh.files.written.get(path):
             sh.files.hand(path, UnknownPiece(named(why), sh.where))
     changed = [
         name
-        for name in sorted(sh.variables.keys() | other.variables.keys())
-        if sh.variables.get(name) != other.variables.get(name) and not name.startswith("BASH_")
+        for name in sorted(before.keys() | other.variables.keys())
+        if before.get(name) != other.variables.get(name) and not name.startswith("BASH_")
     ]
     if changed:
-        if not all(doubt_in([sh.variables.get(name, Variable()).value or ()]) for name in changed):
-            sh.warn("TP101", f"the trap for {event} may set {', '.join(changed)} here: open from now on")
+        if what and not all(doubt_in([sh.variables.get(name, Variable()).value or ()]) for name in changed):
+            sh.warn("TP101", f"{what} may set {', '.join(changed)} here: open from now on")
         sh.variables = {name: other.variables.get(name, Variable()) for name in changed} | sh.variables
-        before = sh.assigned_unread
-        sh.open_variables(why, changed)
-        sh.assigned_unread = before
+        sh.open_alone(why, changed)
 
 
 def source_file(sh: Shell, content: Value, name: Value, args: list[Value]) -> int:

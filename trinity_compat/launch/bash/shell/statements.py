@@ -7,15 +7,16 @@ is taken and noted (TP101); the rules are in docs/parse.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from trinity_compat.common import limits
 from trinity_compat.launch import entrypoints
 from trinity_compat.launch.bash import machines
 from trinity_compat.launch.bash.shell import assignments, code, conditions, redirections, simple_command
-from trinity_compat.launch.bash.state import Discard, Exit, Jump, Return, Shell, ShellFunction
-from trinity_compat.launch.bash.traced_text import Value, text_of
+from trinity_compat.launch.bash.state import Discard, Exit, Jump, Return, Shell, ShellFunction, Variable
+from trinity_compat.launch.bash.traced_text import Value, text_of, uncounted
 from trinity_compat.launch.bash.tree import Node
 from trinity_compat.launch.bash.words import expansion
 from trinity_compat.launch.bash.words.arithmetic import BadArithmetic
@@ -133,6 +134,8 @@ def _binary(sh: Shell, node: Node) -> int:
     if sh.doubt is None and wanted and _turned_for_a_file(sh, node, [node["Y"]]):
         return int(node["Op"] == "&&")
     if sh.doubt is not None:
+        if sh.tries:
+            _try(sh, [node["Y"]])
         ends_wait = sh.waits and _ends_loop([node["Y"]])  # `while true; do check && break; …`
         goes_on = not ends_wait and leaves(sh, [node["Y"]])  # `check || exit 1`: the check is taken to hold
         if ends_wait:
@@ -339,6 +342,8 @@ def _if(sh: Shell, node: Node) -> int:
     if doubt is not None:
         body, rest = node.get("Then") or [], other.get("Then") or []
         away, stays = (body, rest) if taken else (rest, body)
+        if sh.tries:
+            _try(sh, stays)
         # a script is written to reach its launch: the way that ends it is taken to be the exception
         waited = sh.waits and _ends_loop(body) != _ends_loop(rest)
         if waited:
@@ -374,14 +379,15 @@ def _while(sh: Shell, node: Node) -> int:
     until = bool(node.get("Until"))
 
     reads = [_name_of(each.get("Cmd") or {}) for each in node.get("Cond") or []] == ["read"]
-    rounds = 0
+    rounds, before = 0, dict(sh.variables)
+    unknown: UnknownPiece | EnvRef | None = None
 
     def more() -> bool:
-        nonlocal rounds
+        nonlocal rounds, unknown
         going = _condition(sh, node.get("Cond") or []) != until
         rounds += 1
         if sh.doubt is not None:
-            going = reads and rounds == 1  # as `for` over an open list
+            going, unknown = reads and rounds == 1, sh.doubt  # as `for` over an open list
             _note_guess(sh, "the loop is read as one round" if reads else "the loop is taken to end")
             sh.doubt = None
         return going
@@ -390,7 +396,36 @@ def _while(sh: Shell, node: Node) -> int:
     condition = node.get("Cond") or []
     text = sh.unit.text(condition[0]).strip(" ;\n") if len(condition) == 1 else ""
     waits = text == "false" if until else bool(ALWAYS.fullmatch(text))
-    return _loop(sh, more, node.get("Do") or [], endless=True, waits=waits)
+    status = _loop(sh, more, node.get("Do") or [], endless=True, waits=waits)
+    _open_rounds(sh, [*condition, *(node.get("Do") or [])], unknown, before)
+    return status
+
+
+def _open_rounds(
+    sh: Shell, body: list[Node], why: UnknownPiece | EnvRef | None, before: Mapping[str, Variable]
+) -> None:
+    """Open what the rounds of a loop change since ``before`` where their number is not known."""
+    if why is None or sh.tries:
+        return
+
+    def run(other: Shell) -> None:
+        other.tries, other.loops = True, other.loops + 1
+        _try(other, body)
+        changed = [name for name, now in other.variables.items() if before.get(name) is not now]
+        other.open_alone(why, changed)  # a later round begins with what one before it has left
+        if other.positional != sh.positional:
+            sh.positional = other.positional = [uncounted('"$@"', sh.where)]
+        _try(other, body)
+
+    code.open_changes(sh, run, why, before)
+
+
+def _try(sh: Shell, statements: list[Node]) -> None:
+    doubt = sh.doubt
+    for statement in statements:
+        with suppress(Exit, Return, Jump, Discard):
+            run_statement(sh, statement)
+    sh.doubt = doubt
 
 
 def _loop(
@@ -444,9 +479,9 @@ def _for(sh: Shell, node: Node) -> int:
     # an item may stand for any number of rounds: `for i in $(seq 3)`
     sh.doubt = conditions.doubt_in(item for item in items if not text_of(item))
     _note_guess(sh, "the loop is read as one round")
-    sh.doubt = None
+    unknown, sh.doubt = sh.doubt, None
     name = loop["Name"]["Value"]
-    remaining = iter(items)
+    remaining, before = iter(items), dict(sh.variables)
 
     def more() -> bool:
         item = next(remaining, None)
@@ -454,18 +489,21 @@ def _for(sh: Shell, node: Node) -> int:
             sh.set_scalar(name, item)
         return item is not None
 
-    return _loop(sh, more, node.get("Do") or [], endless=False)
+    status = _loop(sh, more, node.get("Do") or [], endless=False)
+    _open_rounds(sh, node.get("Do") or [], unknown, before)
+    return status
 
 
 def _c_style(sh: Shell, node: Node, loop: Node) -> int:
-    rounds = 0
+    rounds, before = 0, dict(sh.variables)
+    unknown: UnknownPiece | EnvRef | None = None
 
     def step(key: str) -> None:
         if loop.get(key):
             expansion.evaluate(sh, sh.unit, loop[key])
 
     def more() -> bool:
-        nonlocal rounds
+        nonlocal rounds, unknown
         try:
             step("Init" if rounds == 0 else "Post")
             rounds += 1
@@ -476,13 +514,15 @@ def _c_style(sh: Shell, node: Node, loop: Node) -> int:
             if sh.doubt is None:
                 return number != 0
             _note_guess(sh, "the loop is read as one round")
-            sh.doubt = None
+            unknown, sh.doubt = sh.doubt, None
             return rounds == 1
         except BadArithmetic as error:
             sh.warn("TP108", f"for ((…)): {error}", severity="error")
             return False
 
-    return _loop(sh, more, node.get("Do") or [], endless=True, waits=not loop.get("Cond"))
+    status = _loop(sh, more, node.get("Do") or [], endless=True, waits=not loop.get("Cond"))
+    _open_rounds(sh, node.get("Do") or [], unknown, before)
+    return status
 
 
 def _case(sh: Shell, node: Node) -> int:
@@ -491,6 +531,8 @@ def _case(sh: Shell, node: Node) -> int:
     if sh.doubt is not None:
         _note_guess(sh, f"read as {text_of(subject)!r}")
     known, sh.doubt = sh.doubt is None, None
+    for item in (node.get("Items") or []) if sh.tries and not known else ():
+        _try(sh, item.get("Stmts") or [])
     status, falls = 0, False
     for item in node.get("Items") or []:
         matches = falls or any(
