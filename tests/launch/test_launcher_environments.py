@@ -13,6 +13,7 @@ SETS = [
     "sudo -u me -E LR=5 bash train.sh",
     "mpirun -np 8 -x LR=5 bash train.sh",
     "mpiexec -genv LR 5 -n 2 bash train.sh",
+    "export LR=5; mpiexec -genvlist X,LR -n 2 bash train.sh",
     "apptainer exec --env LR=5,X=1 image.sif bash train.sh",
     "singularity exec --cleanenv --env-file my.env image.sif bash train.sh",
     "docker run --env-file my.env image bash train.sh",
@@ -85,6 +86,7 @@ CLEARS = [
     "LR=5 env -u LR bash train.sh",
     "su - me -c 'bash train.sh'",
     "mpiexec -genvnone -n 2 bash train.sh",
+    "mpiexec -genvlist X -n 2 bash train.sh",
     "export SBATCH_EXPORT=NONE; sbatch train.sh",
     "export SLURM_EXPORT_ENV=NIL; srun bash train.sh",
     "sbatch --export=NONE rate.slurm",
@@ -227,6 +229,63 @@ def test_a_manifest_gives_its_variables(text, arguments, tmp_path):
     (tmp_path / "job.yaml").write_text(text)
     (launch,) = read_script(str(tmp_path / "job.yaml"), cwd=tmp_path).launches
     assert [word.text for word in launch.arguments] == arguments
+
+
+MAPS = """apiVersion: v1
+kind: ConfigMap
+metadata: {name: rates}
+data: {LR: "5", N: "2"}
+---
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+    - image: verl
+      envFrom: [{prefix: A_, configMapRef: {name: rates}}%s]
+      env:
+        - {name: BASE, value: /data}
+        - {name: MODEL, value: $(BASE)/$(A_LR)}
+        - {name: EARLY, value: $(LATE)}
+        - {name: LATE, value: late}
+        - {name: TOKEN, valueFrom: {secretKeyRef: {name: s, key: k}}}
+        - {name: RATE, valueFrom: {configMapKeyRef: {name: rates, key: LR}}}
+      command: [bash, -c]
+      args:
+        - python3 -m verl.trainer.main_ppo m=$(MODEL) b=$MODEL e=$EARLY t=$TOKEN r=$RATE n=$A_N x=${X:-q}
+"""
+HEAD = (
+    RAY_JOB
+    + """  rayClusterSpec:
+    headGroupSpec:
+      template: {spec: {containers: [{env: [{name: N, value: "7"}, {name: X, value: "8"}]}]}}
+"""
+)
+
+
+def test_a_manifest_gives_the_variables_of_its_maps_and_those_that_others_name(tmp_path):
+    (tmp_path / "job.yaml").write_text(MAPS % "")
+    (launch,) = read_script(str(tmp_path / "job.yaml"), cwd=tmp_path).launches
+    assert [word.text for word in launch.arguments] == [
+        "m=/data/5", "b=/data/5", "e=$(LATE)", "t=", "r=5", "n=2", "x=q",
+    ]  # fmt: skip
+    assert [word.open[0].expression for word in launch.arguments if word.open] == ["valueFrom of TOKEN"]
+    assert launch.arguments[3].open[0].where.line == 17
+    (launch,) = read_script(str(tmp_path / "job.yaml"), cwd=tmp_path, env={"TOKEN": "6"}).launches
+    assert launch.arguments[3].text == "t=6"
+
+
+def test_a_map_of_another_file_may_set_any_variable(tmp_path):
+    (tmp_path / "job.yaml").write_text(MAPS % ", {configMapRef: {name: elsewhere}}")
+    (launch,) = read_script(str(tmp_path / "job.yaml"), cwd=tmp_path).launches
+    assert [word.open[0].expression for word in launch.arguments if word.open] == [
+        "valueFrom of TOKEN", "envFrom",
+    ]  # fmt: skip
+
+
+def test_a_ray_job_has_the_variables_of_its_heads_container(tmp_path):
+    (tmp_path / "job.yaml").write_text(HEAD.replace("n=$N", "n=$N x=$X"))
+    (launch,) = read_script(str(tmp_path / "job.yaml"), cwd=tmp_path).launches
+    assert [word.text for word in launch.arguments] == ["lr=5", "n=2", "x=8"]
 
 
 BOTH = "ray job submit --runtime-env rt.yaml --runtime-env-json '{}'"

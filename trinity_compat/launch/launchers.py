@@ -109,7 +109,10 @@ _SLURM = replace(
     code=True, lists=("--export",), only=True, listed="SBATCH_EXPORT", opens=("--export-file",),
     directives=("#SBATCH",),
 )  # fmt: skip
-_MPI = Launcher(sets=("-x",), pairs=("-env", "-genv"), clears=("-genvnone", "-envnone"))
+_MPI = Launcher(
+    sets=("-x",), pairs=("-env", "-genv"), lists=("-genvlist", "-envlist"), only=True,
+    clears=("-genvnone", "-envnone"),
+)  # fmt: skip
 _SESSION = Launcher(elsewhere="in a session with an environment of its own")
 _OTHER_USER = Launcher(elsewhere="as another user, with an environment of its own")
 _OTHER_PATH = Launcher(switches=True)

@@ -109,7 +109,8 @@ def _read_contents(start: Callable[[], Shell], contents: job_files.Contents) -> 
             for path, value in command.files.items():
                 child.files.write(path, value, append=False)
             for name, value in command.env.items():
-                child.put(name, Variable(value=value, exported=True))
+                child.put(name, Variable(value=child.user_value(name, value), exported=True))
+            child.assigned_unread = command.unread
             before = len(shell.log.launches)
             if (first := command.words[0] if command.words else command.code) and isinstance(
                 first[0].source, UnknownPiece

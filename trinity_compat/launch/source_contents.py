@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.bash.traced_text import Value
+from trinity_compat.launch.model import UnknownPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class SourceCommand:
 
     ``env`` are variables that it gets, ``stdin`` is its input, ``files`` are mounted for it, by their paths.
     ``cwd``: the folder that it starts in, as written, empty for the source's own. ``condition`` is an
-    undecided condition that it depends on, or empty.
+    undecided condition that it depends on, or empty. ``unread`` may set any other variable.
     """
 
     where: Where
@@ -26,6 +27,7 @@ class SourceCommand:
     condition: str = ""
     stdin: Value = ()
     files: Mapping[str, Value] = field(default_factory=dict)
+    unread: UnknownPiece | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,44 @@ def _commands(node: Node, name: str, maps: Mapping[str, Mapping[str, Value]]) ->
                 held = volumes.get(plain_text(mount.get("name")), {})
                 path, one = plain_text(mount.get("mountPath")).rstrip("/"), plain_text(mount.get("subPath"))
                 files |= {path if one else f"{path}/{name}": held[name] for name in held if one in ("", name)}
-            for command in _container(container, name):
-                yield replace(command, files=files)
+            env, unread = _environment(container, maps, name)
+            for command in _container(container, name, env):
+                yield replace(command, files=files, unread=unread)
+
+
+def _environment(
+    container: Mapping[str, Node], maps: Mapping[str, Mapping[str, Value]], name: str
+) -> tuple[dict[str, Value], UnknownPiece | None]:
+    """Return the variables of a container, and what may set others: a map or a secret of another file.
+
+    ``env`` wins over ``envFrom``, and may name what stands before it. The command of a RayJob is one of its
+    head's container.
+    """
+    head = mapping(mapping(container.get("rayClusterSpec")).get("headGroupSpec"))
+    for first in elements(mapping(mapping(head.get("template")).get("spec")).get("containers"))[:1]:
+        return _environment(mapping(first), maps, name)
+    found: dict[str, Value] = {}
+    unread = None
+    for source in map(mapping, elements(container.get("envFrom"))):
+        held = maps.get(plain_text(mapping(source.get("configMapRef")).get("name")))
+        if held is None:
+            unread = UnknownPiece("envFrom", _place(source, name))
+        found |= {f"{plain_text(source.get('prefix'))}{key}": value for key, value in (held or {}).items()}
+    for item in map(mapping, elements(container.get("env"))):
+        variable = plain_text(item.get("name"))
+        if "value" in item:
+            found[variable] = _with_variables(placed(item["value"], name), found)
+        elif variable:
+            of_map = mapping(mapping(item.get("valueFrom")).get("configMapKeyRef"))
+            held = maps.get(plain_text(of_map.get("name")), {})
+            place = _place(item, name)
+            opened = (TextPiece("", place, UnknownPiece(f"valueFrom of {variable}", place)),)
+            found[variable] = held.get(plain_text(of_map.get("key")), opened)
+    return found, unread
+
+
+def _place(items: Mapping[str, Node], name: str) -> Where:
+    return Where(name, min((node.start_mark.line + 1 for node in items.values()), default=0))
 
 
 def _config_maps(nodes: Sequence[Node], name: str) -> dict[str, dict[str, Value]]:
@@ -200,16 +236,21 @@ def _of_skypilot(items: dict[str, Node]) -> dict[str, str]:
     return {"SKYPILOT_NODE_RANK": "0", **known}
 
 
-def _with_variables(value: Value, env: dict[str, str]) -> Value:
+def _with_variables(value: Value, env: Mapping[str, Value]) -> Value:
     """The text of ``command`` or ``args`` as Kubernetes fills it in: ``$(NAME)``, where it has the variable.
 
     ``$$(NAME)`` is ``$(NAME)`` (Kubernetes' documentation, "Define a Command and Arguments for a Container").
     """
-
-    def filled(found: re.Match[str]) -> str:
-        return "$" if found[0] == "$$" else env.get(found[1], found[0])
-
-    return tuple(replace(bit, text=_REFERENCE.sub(filled, bit.text)) for bit in value)
+    out: list[TextPiece] = []
+    for bit in value:
+        end = 0
+        for found in _REFERENCE.finditer(bit.text):
+            out.append(replace(bit, text=bit.text[end : found.start()]))
+            as_it_is = literal("$" if found[0] == "$$" else found[0], bit.where)
+            out += env.get(found[1] or "", as_it_is)
+            end = found.end()
+        out.append(replace(bit, text=bit.text[end:]))
+    return tuple(out)
 
 
 def _code(node: Node | None, name: str, env: Mapping[str, Value]) -> Iterator[SourceCommand]:
@@ -240,28 +281,24 @@ def _split_at_templates(bit: TextPiece) -> Iterator[TextPiece]:
     yield replace(bit, text=bit.text[end:])
 
 
-def _container(items: dict[str, Node], name: str) -> Iterator[SourceCommand]:
+def _container(items: dict[str, Node], name: str, env: Mapping[str, Value]) -> Iterator[SourceCommand]:
     """One that has an image: its ``command`` and ``args`` are words; of a shell's the last is code.
 
     Ray's own manifests hold a job as text (``entrypoint``), and its runtime environment as YAML in a text.
     """
     if "entrypoint" in items:
         given = env_vars(plain_text(items.get("runtimeEnvYAML")))
-        yield from _code(items["entrypoint"], name, _literals(given, name))
+        yield from _code(items["entrypoint"], name, {**env, **_literals(given, name)})
     if "image" not in items:
         return
     nodes = [*elements(items.get("command")), *elements(items.get("args"))]
-    pairs = [mapping(item) for item in elements(items.get("env"))]
-    named = (pair for pair in pairs if {"name", "value"} <= pair.keys())
-    env = {plain_text(pair["name"]): plain_text(pair["value"]) for pair in named}
     texts = [plain_text(item) for item in nodes]
     if texts[:1] and texts[0] in _SHELLS and any(text.startswith("-") and "c" in text for text in texts[1:]):
-        yield from _code(nodes[-1], name, _literals(env, name))
+        for found in _code(nodes[-1], name, env):
+            yield replace(found, code=_with_variables(found.code, env))
     elif nodes:
         words = tuple(_with_variables(placed(item, name), env) for item in nodes)
-        where = Where(name, nodes[0].start_mark.line + 1)
-        variables = {key: literal(value, where) for key, value in env.items()}
-        yield SourceCommand(where, words=words, env=variables)
+        yield SourceCommand(Where(name, nodes[0].start_mark.line + 1), words=words, env=env)
 
 
 def _below(node: Node) -> Iterator[Node]:
