@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +54,6 @@ def _ratio(distance: float, error: float) -> float:
     if error:
         return distance / error
     return math.copysign(math.inf, distance) if distance else 0.0
-
-
-def ratio_interval(of: Callable[[float], Estimate], ratio: float) -> tuple[float, float]:
-    """Return the 95 % interval of A / B: every r at which the test of A − r · B finds no difference.
-
-    ``of`` makes that test's estimate (Fieller 1954), so that the interval excludes 1 exactly if p of A − B is
-    below 0.05. 0 and infinity: the data set no limit.
-    """
-    far = 1e6 * ratio
-    low = optimize.brentq(lambda r: of(r).interval()[0], 0.0, ratio) if of(0.0).interval()[0] > 0 else 0.0
-    high = (
-        optimize.brentq(lambda r: of(r).interval()[1], ratio, far) if of(far).interval()[1] < 0 else math.inf
-    )
-    return float(low), float(high)
 
 
 POWER = 0.8
