@@ -236,6 +236,17 @@ def test_memory_of_an_unknown_model_is_open_until_its_size_is_given(script):
     assert by_name(advised(name, "--model-size", "3B"))[MODES[0]]["memory"]["trainer"]["total"] > 10
 
 
+def test_given_lengths_count_where_padding_is_left_out(script):
+    def peak(*words, **changed):
+        found = by_name(advised(script(**changed), *words))[MODES[0]]["memory"]["trainer"]
+        return found["total"]
+
+    padded = {f"{ARR}.model.use_remove_padding": False}
+    short = "--answer-length", "200,600"
+    assert peak() == peak(*short, **padded)  # assumed lengths, or padded rows: the longest
+    assert peak(*short) < peak() - 2
+
+
 def savings(name, *words, mode=MODES[1]):
     found = by_name(advised(name, *words))[mode]["memory"]
     return found, {each["key"]: each for each in found["savings"]}
@@ -296,3 +307,25 @@ def test_a_key_is_spelled_as_the_launch_s_release_has_it(script):
     _, found = savings(script(**critic), "--verl-version", "0.4.1")
     assert "critic.model.fsdp_config.optimizer_offload" in found
     assert "critic.fsdp.optimizer_offload" not in found
+
+
+def test_a_key_that_the_release_lacks_is_not_named(script):
+    name = script(**{f"{ARR}.ref.log_prob_micro_batch_size_per_gpu": 4})
+    assert f"{ARR}.model.use_fused_kernels" in savings(name, "--verl-version", "0.4.1")[1]
+    assert f"{ARR}.model.use_fused_kernels" not in savings(name, "--verl-version", "0.3.0")[1]
+
+
+@pytest.mark.parametrize(("tensor", "named"), [(1, {2}), (2, {4}), (4, set())])
+def test_megatron_s_sizes_are_doubled_where_gpus_and_heads_divide_by_them(script, tensor, named):
+    mega = f"{ARR}.actor.megatron"
+    changed = {
+        "model_engine": "megatron",
+        f"{mega}.tensor_model_parallel_size": tensor,
+        f"{ARR}.ref.megatron.tensor_model_parallel_size": tensor,
+    }
+    _, found = savings(script(**changed), mode=MODES[0])  # the model has four heads of keys
+    key = f"{mega}.tensor_model_parallel_size"
+    assert {each["value"] for name, each in found.items() if name == key} == named
+    assert found[f"{mega}.override_transformer_config.recompute_granularity"]["value"].startswith(
+        "full, with"
+    )

@@ -111,7 +111,8 @@ def _spelled(mode: ModeAdvice, source: Source) -> ModeAdvice:
     """Return the advice with the keys of its savings as the user's file and release spell them."""
     if mode.memory is None:
         return mode
-    savings = tuple(replace(each, key=spelling(each.key, source)) for each in mode.memory.savings)
+    named = ((each, spelling(each.key, source)) for each in mode.memory.savings)
+    savings = tuple(replace(each, key=name) for each, name in named if name)
     return replace(mode, memory=replace(mode.memory, savings=savings))
 
 

@@ -5,7 +5,10 @@ Of the question, else of a job, else assumed.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from trinity_compat.advise import cards, lengths, memory, speeds
@@ -64,6 +67,7 @@ class Facts:
     shape: ModelShape
     card: Card
     known: bool  # the model's sizes, by its config.json, its name or the user
+    tokens_of: Callable[[int], float] | None  # of so many rows; None where their lengths are assumed
     utilization: float
     longest: int
     assumptions: tuple[str, ...]
@@ -92,7 +96,7 @@ class Facts:
         """
         if not self.known:
             return None
-        sizes, _ = estimates.training_of(verl)
+        sizes, _ = estimates.training_of(verl, self.tokens_of)
         trainer = memory.of_trainer(self.shape, sizes, schedule.trainer) if sizes else None
         stays = 0.0
         if sizes and keeps:
@@ -176,8 +180,11 @@ def facts_of(spec: RunSpec, question: Question) -> Facts:
     made, of_speeds = _speeds(made, question, found, card)
     beside = gpus_beside(spec)
     served = [f"{beside} GPU(s) of served models are beside these and not counted"] if beside else []
+    longest = size(verl, "data.max_prompt_length") + answer.limit
+    is_measured = bool(question.answer_length or found)
+    tokens_of = partial(_tokens_of_rows, work, longest) if is_measured else None
     known = bool(question.model_size) or estimates.is_known(verl, Path.cwd())
-    _, of_memory = estimates.training_of(verl)
+    _, of_memory = estimates.training_of(verl, tokens_of)
     if not known:
         of_memory = "memory is open: the model's sizes are not known; --model-size gives them"
     return Facts(
@@ -186,12 +193,19 @@ def facts_of(spec: RunSpec, question: Question) -> Facts:
         shape,
         card,
         known,
+        tokens_of,
         estimates.utilization(verl),
-        size(verl, "data.max_prompt_length") + answer.limit,
+        longest,
         (of_answers, of_prompts, of_model, *of_speeds, of_memory, *served, *_ALWAYS),
         size(verl, f"{ACTOR}.ppo_mini_batch_size", work.groups) * work.answers,
         VerlView.of(verl).sharing(ACTOR),
     )
+
+
+def _tokens_of_rows(work: Workload, longest: int, rows: int) -> float:
+    """Return the tokens of so many rows, more than which about 1 in 100 sets of them has."""
+    wide = (work.lengths.p99 - work.lengths.mean) * math.sqrt(rows)
+    return min(rows * longest, rows * (work.prompt + work.lengths.mean) + wide)
 
 
 def _answers(verl: Tree, question: Question, found: measured.Measured | None) -> tuple[AnswerLengths, str]:

@@ -8,14 +8,15 @@ from typing import TypeAlias
 
 from trinity_compat.advise.memory import ModeMemory, Saving
 from trinity_compat.advise.model import Schedule
-from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
 from trinity_compat.run.advice.facts import Facts
+from trinity_compat.run.plan import estimates
 from trinity_compat.run.plan.verl_view import ACTOR, REF, ROLLOUT, VerlView
 from trinity_compat.translate.sections.gpus import ENGINE_MEMORY
 
 _MODEL = "actor_rollout_ref.model"
 _LEAST_GIB = 0.1  # of an effect that is named
+_BESIDE = ", with recompute_method=uniform and recompute_num_layers=1"  # Megatron asks for these
 _RECOMPUTE = f"{ACTOR}.megatron.override_transformer_config.recompute_granularity"
 
 _Change: TypeAlias = tuple[str, object]
@@ -78,13 +79,21 @@ def _savings(
         value = value_at(verl, key)
         if (new := changed(value)) == value or not _is_taken(key, view):
             continue
-        try:
-            then = facts.memory(schedule, view.changed({key: new}).tree, keeps=keeps)
-        except UserError:  # a size that the model or the GPUs do not divide by
-            continue
+        other = view.changed({key: new}).tree
+        then = facts.memory(schedule, other, keeps=keeps) if _divides(facts, schedule, other) else None
         for side, need in now.needs.items():
             if then and (less := need - then.needs.get(side, need)) > _LEAST_GIB:
-                yield Saving(side, key, new, less)
+                yield Saving(side, key, f"{new}{_BESIDE}" if key == _RECOMPUTE else new, less)
+
+
+def _divides(facts: Facts, schedule: Schedule, verl: Tree) -> bool:
+    """Return whether Megatron's sizes divide the trainer's GPUs, and its ranks share the heads evenly."""
+    training, _ = estimates.training_of(verl)
+    if training is None or not training.is_megatron:
+        return True
+    of, context = training.spread, VerlView.of(verl).spread(ACTOR)
+    ranks = of.tensor * of.pipeline * context, of.expert * of.expert_tensor * of.pipeline
+    return not (facts.shape.kv_heads % of.tensor or any(schedule.trainer % size for size in ranks))
 
 
 def _is_taken(key: str, view: VerlView) -> bool:
@@ -95,6 +104,6 @@ def _is_taken(key: str, view: VerlView) -> bool:
         return (value_at(view.tree, key) or 0) >= 2 * longest
     if key.endswith("offload_policy"):
         return view.engine.strategy == "fsdp2"
-    if key == f"{_MODEL}.enable_gradient_checkpointing":
+    if key in (f"{_MODEL}.enable_gradient_checkpointing", f"{_MODEL}.enable_activation_offload"):
         return not view.engine.is_megatron
     return key == _RECOMPUTE or value_at(view.tree, key) is not None

@@ -22,6 +22,7 @@ from trinity_compat.translate.verl_from_trinity import COMPAT, compat_path, comp
 from trinity_compat.trinity.config.read import lines_of
 from trinity_compat.trinity.config.stages import Stage
 from trinity_compat.verl_config.infer import keys_of
+from trinity_compat.verl_config.releases import FLAVOURS
 from trinity_compat.verl_config.upgrade import row_for
 
 _PATH = re.compile(r"[a-z]\w*(?:\.\w+)+")
@@ -70,7 +71,10 @@ def words_about(record: LaunchRecord, key: str) -> list[str]:
 
 
 def spelling(key: str, source: Source) -> str:
-    """Return a key of the pinned veRL as the user's file has it, else as its release or a YAML spells it."""
+    """Return a key of the pinned veRL as the user's file has it, else as its release or a YAML spells it.
+
+    "" for a key that the release lacks.
+    """
     if said := words_about(source.record, key):
         return said[-1]
     if "yaml" in source.record:
@@ -78,9 +82,11 @@ def spelling(key: str, source: Source) -> str:
         fields = (*_in_trinity(key), *(row.paths(TRINITY) if row else ()))
         return next((field for field in fields if field in lines), (*fields[-1:], key)[0])
     bit = 1 << VERL_RELEASES.index(source.record.get("verl_version", VERL))
-    known = keys_of("ppo_trainer")
-    theirs = [name for name, (has, _) in known.items() if has & bit and key in pinned_names(name)]
-    return key if key in theirs or not theirs else theirs[0]
+    for flavour in FLAVOURS:
+        theirs = [name for name, (has, _) in keys_of(flavour).items() if has & bit]
+        if found := [name for name in theirs if key in pinned_names(name)]:
+            return key if key in found else found[0]
+    return ""
 
 
 def _keys_of_setting(name: str) -> Iterator[str]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import mul
 from pathlib import Path
 
 from trinity_compat.advise import model_shape
@@ -36,21 +40,24 @@ def utilization(verl: Tree) -> float:
     return float(found)
 
 
-def training_of(verl: Tree) -> tuple[Training | None, str]:
-    """Return the sizes of an update with a sentence; None where the trainer's memory is not estimated."""
+def training_of(verl: Tree, tokens_of: Callable[[int], float] | None = None) -> tuple[Training | None, str]:
+    """Return the sizes of an update with a sentence; None where the trainer's memory is not estimated.
+
+    ``tokens_of``: tokens of so many rows, which count where padding is left out; else each is the longest.
+    """
     if setting := _not_estimated(verl):
         return None, f"memory of the trainer is not estimated for {setting}"
     passes, view = passes_of(verl), VerlView.of(verl)
     engine = view.engine.strategy
     section = section_at(verl, view.engine.key(ACTOR, "{}"))
     longest = size(verl, "data.max_prompt_length") + size(verl, "data.max_response_length")
-    answers = size(verl, f"{ROLLOUT}.n", 1) * longest
-    batch = size(verl, "data.train_batch_size", 1) * answers
-    spread = view.spread(ACTOR)
-    tokens, origin = _micro_batch(verl, f"{ACTOR}.ppo", f"{ACTOR}.use_dynamic_bsz", longest // spread)
-    scored, _ = _micro_batch(
-        verl, f"{ROLLOUT}.log_prob", f"{ROLLOUT}.log_prob_use_dynamic_bsz", longest // spread
-    )
+    if tokens_of is None or not value_at(verl, f"{_MODEL}.use_remove_padding"):
+        tokens_of = partial(mul, longest)
+    answers, rows = size(verl, f"{ROLLOUT}.n", 1), size(verl, "data.train_batch_size", 1)
+    update = size(verl, f"{ACTOR}.ppo_mini_batch_size", rows)
+    of_rank = _Rows(verl, tokens_of, view.spread(ACTOR))
+    tokens, origin = of_rank.micro_batch(f"{ACTOR}.ppo", f"{ACTOR}.use_dynamic_bsz")
+    scored, _ = of_rank.micro_batch(f"{ROLLOUT}.log_prob", f"{ROLLOUT}.log_prob_use_dynamic_bsz")
     rank = lora_rank(verl)
     critics = passes.forward - 1 - asks_reference(verl)
     references = int(asks_reference(verl) and not rank)
@@ -62,12 +69,12 @@ def training_of(verl: Tree) -> tuple[Training | None, str]:
         bool(value_at(verl, f"{_MODEL}.use_fused_kernels")),
         engine=engine,
         spread=_spread(view, section, trainer_gpus(verl)),
-        update=size(verl, f"{ACTOR}.ppo_mini_batch_size", size(verl, "data.train_batch_size", 1)) * answers,
+        update=tokens_of(update * answers),
         scored=scored,
-        batch=batch,
+        batch=tokens_of(rows * answers),
         lora=rank,
         weight_bytes=_DTYPES.get(section.get("model_dtype"), BYTES) if engine != "megatron" else BYTES,
-        kept_on_gpu=not value_at(verl, f"{_MODEL}.enable_activation_offload"),
+        kept_on_gpu=view.engine.is_megatron or not value_at(verl, f"{_MODEL}.enable_activation_offload"),
         entropy=bool(value_at(verl, f"{ACTOR}.entropy_coeff")),
         chunked=any(section.get(name) for name in ("entropy_from_logits_with_chunking", "use_torch_compile")),
         on_cpu=_on_cpu(verl),
@@ -87,13 +94,22 @@ def training_of(verl: Tree) -> tuple[Training | None, str]:
     )
 
 
-def _micro_batch(verl: Tree, prefix: str, dynamic: str, row: int) -> tuple[int, str]:
-    """Return the tokens of a micro-batch on one GPU, and the key that says so. ``row``: the longest one's."""
-    if value_at(verl, dynamic):
-        key = f"{prefix}_max_token_len_per_gpu"
-        return size(verl, key), key.rpartition(".")[2]
-    key = f"{prefix}_micro_batch_size_per_gpu"
-    return size(verl, key, 1) * row, f"the longest rows of {key.rpartition('.')[2]}"
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of a launch: the tokens of so many, each spread over ``spread`` GPUs."""
+
+    verl: Tree
+    tokens_of: Callable[[int], float]
+    spread: int
+
+    def micro_batch(self, prefix: str, dynamic: str) -> tuple[int, str]:
+        """Return the tokens of a micro-batch on one GPU, and the key that says so."""
+        if value_at(self.verl, dynamic):
+            key = f"{prefix}_max_token_len_per_gpu"
+            return size(self.verl, key), key.rpartition(".")[2]
+        key = f"{prefix}_micro_batch_size_per_gpu"
+        tokens = self.tokens_of(size(self.verl, key, 1)) / self.spread
+        return math.ceil(tokens), f"the rows of {key.rpartition('.')[2]}"
 
 
 def _spread(view: VerlView, section: Tree, gpus: int) -> Spread:
