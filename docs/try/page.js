@@ -74,7 +74,7 @@ addEventListener("DOMContentLoaded", () => {
   const filled = async () => {
     try {
       const fields = await Share.fields(location.hash);
-      if (!fields) return;
+      if (!fields) return false;
       alone();
       const given = new Map(fields);
       form.reset();
@@ -85,8 +85,21 @@ addEventListener("DOMContentLoaded", () => {
       }
       T.load(given.get("name") || "run.sh", given.get("text") || "");
     } catch (error) { T.told(error.message); }
+    return true;
   };
   addEventListener("hashchange", filled);
-  filled();
-  document.body.dataset.page = "1";
+
+  // -- the page as it opens -----------------------------------------------------------------------
+
+  // An example that is translated already; not in place of a text that the visitor has given in the meantime.
+  const opened = async () => {
+    if (await filled()) return;
+    try {
+      const first = await (await fetch("first.json")).json();
+      if (T.text() || T.opened().name) return;
+      translator.prepare(first);
+      T.load(first.name, first.text);
+    } catch { /* the page is as good without it */ }
+  };
+  opened().finally(() => { document.body.dataset.page = "1"; });
 });

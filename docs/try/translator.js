@@ -56,7 +56,16 @@ const translator = (() => {
     worker.postMessage({ number: asked.number, asked: asked.request });
     if (ready) limit();
   };
-  const send = request => new Promise((take, fail) => { queue.push({ number: ++number, request, take, fail }); next(); });
+  // The first example's answers, which are there before Python is: those of its text without options.
+  let prepared = null;
+  const known = ({ kind, name, text, options = {}, files = {} }) =>
+    prepared && name === prepared.name && text === prepared.text && !Object.keys({ ...options, ...files }).length && prepared.answers[kind];
+  const send = request => new Promise((take, fail) => {
+    const answer = known(request);
+    if (answer) return take(structuredClone(answer));
+    queue.push({ number: ++number, request, take, fail });
+    next();
+  });
 
   // -- from the page's fields to the package's requests ---------------------------------------------
 
@@ -129,6 +138,8 @@ const translator = (() => {
   return {
     ask, keys, start,
     onState: listener => listeners.add(listener),
+    /** Take answers of one text: {name, text, answers: kind → answer}. */
+    prepare: found => { prepared = found; },
     /** Take the folder that the text lies in: name → text. */
     setFolder: texts => { folder = texts; },
   };

@@ -25,6 +25,7 @@ import jinja2
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 from trinity_compat import __version__  # noqa: E402
+from trinity_compat.cli._browser import answer  # noqa: E402
 from trinity_compat.common.releases import VERL_RELEASES  # noqa: E402
 from trinity_compat.studio.translate_page import MODES, keys_by_release  # noqa: E402
 from trinity_compat.trinity.config import TARGETS  # noqa: E402
@@ -82,6 +83,7 @@ def build(out: Path, parser: Path) -> None:
         shutil.copytree(SOURCES / "examples", folder / "examples")
         (folder / "index.html").write_text(_page(), encoding="utf-8")
         (folder / "keys.json").write_text(json.dumps(keys_by_release()))
+        (folder / "first.json").write_text(json.dumps(_first_example()))
         _add_python(_made(folder / "pyodide"))
         for each in SHELL_PARSER:
             _add(parser / each, _made(folder / "parser"))
@@ -110,6 +112,17 @@ def _page() -> str:
     examples = json.loads((SOURCES / "examples.json").read_text(encoding="utf-8"))
     values = {"releases": VERL_RELEASES, "targets": TARGETS, "modes": MODES, "version": __version__}
     return environment.get_template("index.html").render(examples=examples, **values) + "\n"
+
+
+def _first_example() -> dict[str, object]:
+    """Return the first example with the answers that the page asks for when it opens."""
+    name = json.loads((SOURCES / "examples.json").read_text(encoding="utf-8"))[0]["name"]
+    text = (SOURCES / "examples" / name).read_text(encoding="utf-8")
+    answers = {
+        kind: json.loads(answer(json.dumps({"kind": kind, "name": name, "text": text})))
+        for kind in ("translate", "audit", "parse")
+    }
+    return {"name": name, "text": text, "answers": answers}
 
 
 def _add(path: Path, folder: Path) -> None:

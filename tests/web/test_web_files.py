@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import make_web
 import pytest
@@ -46,6 +47,16 @@ def test_the_policy_allows_this_origin_alone(files):
     assert allowed["default-src"] == "'none'" and allowed["connect-src"] == "'self'"
     assert allowed["script-src"] == "'self' 'wasm-unsafe-eval'" and allowed["style-src"] == "'self'"
     assert not re.search(r"https?:|unsafe-inline|'unsafe-eval'|\*", policy)
+
+
+def test_the_example_that_opens_the_page_has_the_command_line_s_answers(files, tmp_path):
+    first = json.loads(files["first.json"])
+    (tmp_path / first["name"]).write_text(first["text"])
+    assert first["text"].encode() == files[f"examples/{first['name']}"]
+    command = [Path(sys.executable).with_name("trinity-compat"), "translate", first["name"]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert first["answers"]["translate"]["text"] == done.stdout
+    assert all(each["code"] == 0 for each in first["answers"].values())
 
 
 def test_our_scripts_make_no_html_of_text():

@@ -115,6 +115,29 @@ def test_recorded_launches_are_the_command_line_s_byte_for_byte(page, folder, mo
     assert sum(1 for code, out, _ in ran if code == 0 and out) > len(texts) / 2
 
 
+def test_the_page_opens_with_an_example_that_is_translated_before_python_is_there(opened):
+    page = opened()
+    page.route("**/pyodide/**", lambda _: None)  # no answer, as from a slow network
+    page.reload()
+    expect(page.locator("#left-name")).to_have_text("grpo.sh")
+    settled(page)
+    expect(translation(page)).to_contain_text("project: grpo_gsm8k")
+    assert page.evaluate("document.documentElement.dataset.worker") == "starts"
+    page.close()
+
+
+def test_a_link_s_text_stands_in_the_example_s_place(opened):
+    page = opened()
+    give(page, "mine.sh", "python3 -m verl.trainer.main_ppo trainer.project_name=mine\n")
+    page.get_by_role("button", name="Copy a link").click()
+    expect(page.locator("#share-note")).not_to_have_text("")
+    page.reload()
+    expect(page.locator("#left-name")).to_have_text("mine.sh")
+    settled(page)
+    expect(page.locator("#left-name")).to_have_text("mine.sh")
+    page.close()
+
+
 def test_ten_examples_are_one_click_away(page):
     buttons = page.locator("#examples button")
     expect(buttons).to_have_count(10)
