@@ -18,6 +18,7 @@ LOST = [
     (f"{MAIN} a.b=1 && echo done | tee log trainer.x=1\n", 1, "tee"),
     (f"{MAIN} a.b=1 & wait \\\n  trainer.x=1\n", 2, "wait"),
     (f"{MAIN} a.b=1 | grep -v x \\\n  data.x=1\n", 2, "grep"),
+    (f"{MAIN} a.b=1 | awk '{{print}}' data.x=1\n", 1, "awk"),
     (f"if true; then\n  {MAIN} a.b=1 | tee log \\\n    data.x=1\nfi\n", 3, "tee"),
 ]
 
@@ -35,6 +36,7 @@ def test_an_override_behind_the_pipe_of_a_launch_is_named(script, line, program)
     [
         f"{MAIN} a.b=1 2>&1 | tee a/b.log | grep -v 'x.y='\n",
         f"{MAIN} a.b=1 | sed 's/a.b=1/a.b=2/'\n",
+        f"{MAIN} a.b=1 | grep -v a.b=1\n",
         f"echo x | {MAIN} a.b=1\n",
         "python3 other.py | tee log trainer.x=1\n",
         f"{MAIN} a.b=1 > log 2>&1 trainer.x=1\n",
@@ -65,6 +67,10 @@ JOINED = [
     (f"{MAIN} a.b=1 trainer.x=1\\\n${{MORE}}\n", 1, "trainer.x=1${MORE}"),
     (f"A=(a.b=1\\\n  c.d=2 e.f=3\\\ng.h=4)\n{MAIN} ${{A[@]}}\n", 2, "e.f=3g.h=4"),
     (f"{MAIN}\\\ntrainer.y=10\n", 1, "verl.trainer.main_ppotrainer.y=10"),
+    (f"{MAIN} a.b=1 trainer.x=1\\\n$MORE\n", 1, "trainer.x=1$MORE"),
+    (f"{MAIN} a.b=1 trainer.x=1\\\n~trainer.y\n", 1, "trainer.x=1~trainer.y"),
+    (f"{MAIN} a.b=1 trainer.x=1\\\n# trainer.y=2\n", 1, "trainer.x=1#"),
+    ("python3\\\n-m verl.trainer.main_ppo a.b=1\n", 1, "python3-m"),
 ]
 
 

@@ -35,6 +35,8 @@ def told(words):
         ("data.train_files=['/a', '/b']", "the list goes on in the next word"),
         ("trainer.default_local_dir=/cktrainer.save_freq=10", "a blank is missing before trainer.save_freq="),
         ("trainer.project_name=x+my.key=10", "a blank is missing before +my.key="),
+        ("trainer.nnodes=1~trainer.y", "a blank is missing before ~trainer.y"),
+        ("trainer.nnodes=1#", "a blank is missing before #"),
         ("~trainer.default_hdfs_dir", "is null, and Hydra deletes no key that is null"),
         ("actor_rollout_ref.actor.optim.learning_rate=1e-6", f"did you mean {LR}?"),
         ("optim.learning_rate=1e-6", f"did you mean {LR}?"),

@@ -54,6 +54,7 @@ _SECTIONS = "actor_rollout_ref|algorithm|critic|custom_reward_function|data|rewa
 _SECOND_KEY = (
     re.compile(rf"(\+\+|\+)?({_SECTIONS})(\.\w+)+="),
     re.compile(r"(\+\+|\+)?[A-Za-z_]\w*(\.\w+)+="),
+    re.compile(r"(?<=[\w.])(~[A-Za-z][\w.]*|#)$"),  # a deletion, or a comment
 )
 _KEY = re.compile(r"(\+\+|\+)?[A-Za-z_][\w.@/-]*")
 _OPTIONAL = {"--info": "info", "-i": "info"}

@@ -152,9 +152,10 @@ def _note_lost_words(sh: Shell, fields: list[Value], unread: list[Value]) -> Non
     """Overrides that another program gets, most often behind a pipe; ``unread``: the script's, before it."""
     name, at = text_of(fields[0]), place_of(fields[0], sh.where)
     lines: dict[Where, list[str]] = {}
+    pattern = next((word for word in fields[1:] if not text_of(word).startswith("-")), None)
     for word in filter(_is_override, fields[1:]):
         where = place_of(word, at) if place_of(word, at).line else at  # an argument of the script has no line
-        if name not in _OF_PATTERNS or where.line > at.line:
+        if name not in _OF_PATTERNS or word is not pattern or where.line > at.line:
             lines.setdefault(where, []).append(text_of(word))
     for where, words in lines.items():
         message = f"{', '.join(words)}: {name} gets this, and the training does not; write it before the pipe"

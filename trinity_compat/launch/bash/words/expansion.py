@@ -52,7 +52,8 @@ def expand_words(sh: Shell, unit: ParsedText, nodes: Iterable[Node]) -> list[Val
 
 
 _JOINED = re.compile(
-    rb"(?<=[^\s\\])\\\n(?=\d+[<>]|\"?\$[@*]|(?<![/=,:.\[({_-]\\\n)\"?\$\{|(?:%s))" % OVERRIDE.pattern.encode()
+    rb"(?<=[^\s\\])\\\n(?=\d+[<>]|\"?\$[@*]"
+    rb"|(?<![/=,:.\[({_-]\\\n)(?:\"?\$[\{A-Za-z_]|~\w|--?[A-Za-z]|#)|(?:%s))" % OVERRIDE.pattern.encode()
 )
 
 
