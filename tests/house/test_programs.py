@@ -16,7 +16,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.cli import cli, main
 from trinity_compat.cli.schema import load, names
-from trinity_compat.common.releases import TARGETS
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.job.run_spec import RunSpec, SyncSpec
 from trinity_compat.run.checks import doctor
 from trinity_compat.run.job_dir import stages
@@ -171,7 +171,7 @@ def test_every_command_that_prints_json_has_a_schema_in_the_table():
                 printing.add(path)
     assert printing | {("buffer", "export")} == listed
     named = {name for _, cell in rows for name in re.findall(r"`([a-z][a-z-]+)`", cell)}
-    of_files = {"rules", "margins", *(f"trinity-{target}" for target in TARGETS)}
+    of_files = {"rules", "margins", f"trinity-{TRINITY}"}
     assert named == set(names()) - of_files
 
 
@@ -180,13 +180,11 @@ YAMLS = sorted([*EXAMPLES.glob("trinity/*.yaml"), *EXAMPLES.glob("workflows/*.ya
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
 def test_a_yaml_of_the_examples_fits_the_editor_s_schema(path):
-    assert errors(f"trinity-{TARGETS[0]}", yaml.safe_load(path.read_text())) == []
+    assert errors(f"trinity-{TRINITY}", yaml.safe_load(path.read_text())) == []
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_translation_fits_the_editor_s_schema(folder, target):
-    told = printed("translate", "run.sh", "--target", target)
-    assert errors(f"trinity-{target}", yaml.safe_load(told)) == []
+def test_a_translation_fits_the_editor_s_schema(folder):
+    assert errors(f"trinity-{TRINITY}", yaml.safe_load(printed("translate", "run.sh"))) == []
 
 
 @pytest.mark.parametrize(
@@ -198,12 +196,12 @@ def test_a_translation_fits_the_editor_s_schema(folder, target):
     ],
 )
 def test_an_editor_marks_a_misspelt_field_and_a_value_of_another_type(config, place):
-    (told,) = errors(f"trinity-{TARGETS[0]}", config)
+    (told,) = errors(f"trinity-{TRINITY}", config)
     assert place in told
 
 
 def test_an_editor_says_why_a_field_has_no_effect():
-    section = load(f"trinity-{TARGETS[0]}")["properties"]["checkpoint_job_dir"]
+    section = load(f"trinity-{TRINITY}")["properties"]["checkpoint_job_dir"]
     assert section["description"] == "No effect in `trinity-compat run`: trinity-rft sets it itself."
 
 

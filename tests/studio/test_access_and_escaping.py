@@ -28,7 +28,7 @@ PAGES = [
     "/translate",
     "/start?file=</script><img src=x>",
     "/start?configured=yaml&model=</script><img src=x>",
-    "/configure/expert?target=0.4.1",
+    "/configure/expert",
     "/configure/expert?epochs=2&model=</script><img src=x>",
 ]
 

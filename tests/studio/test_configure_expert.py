@@ -10,7 +10,6 @@ from studio_jobs import stranger_of
 
 from trinity_compat.translate.form import made_from
 from trinity_compat.translate.form.expert import by_path, made_of_fields
-from trinity_compat.trinity.config import TARGETS
 
 RUNS = {
     "v:model.model_path": "m",
@@ -38,16 +37,15 @@ def texts_in(page):
     return {name: text for name, text in found.items() if text}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_new_page_has_every_field_and_none_is_set(studio, target):
-    page = studio.get(f"/configure/expert?target={target}").text
-    for path in by_path(target):
+def test_a_new_page_has_every_field_and_none_is_set(studio):
+    page = studio.get("/configure/expert").text
+    for path in by_path():
         assert f'id="f-{path}" name="v:{path}"' in page
     assert texts_in(page) == {}
 
 
 def test_the_files_are_those_of_the_fields(studio):
-    made = made_of_fields({name.removeprefix("v:"): text for name, text in RUNS.items()}, TARGETS[0])
+    made = made_of_fields({name.removeprefix("v:"): text for name, text in RUNS.items()})
     page = post(studio, "/configure/expert", **RUNS).text
     assert made.yaml in html.unescape(page) and "mode:" not in made.yaml
     answer = post(studio, "/configure/expert/file/yaml", **RUNS)
@@ -67,7 +65,7 @@ def test_the_beginner_s_form_goes_on_with_every_field(studio):
 
 def test_a_loaded_script_is_shown_and_a_change_is_told(studio):
     script = made_from({}).script
-    page = post(studio, "/configure/load", text=script, target=TARGETS[0]).text
+    page = post(studio, "/configure/load", text=script).text
     texts = texts_in(page)
     assert texts["explorer.rollout_model.gpu_memory_utilization"] == "0.6"
     fields = {f"v:{path}": text for path, text in texts.items()} | {"v:algorithm.optimizer.lr": "3e-6"}
@@ -148,8 +146,7 @@ def test_only_a_form_of_this_studio_is_read(studio, folder):
     assert studio.get("/configure/load").status_code == 405
 
 
-def test_another_release_or_file_is_refused(studio):
-    assert studio.get("/configure/expert?target=9").status_code == 400
+def test_another_file_is_refused(studio):
     assert post(studio, "/configure/expert/file/passwd", **RUNS).status_code == 400
 
 

@@ -13,7 +13,6 @@ from translate_texts import HOSTILE, ROOT, command_line, scripts
 from trinity_compat.cli import _text_server
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.python_command import of_code
-from trinity_compat.common.releases import TARGETS
 from trinity_compat.studio.text_server import TextServer
 
 GRPO = (ROOT / "examples/verl_scripts/run_toy_grpo.sh").read_text()
@@ -298,9 +297,9 @@ def test_a_function_answers_and_says_what_is_wrong():
     server = TextServer()
     assert "actor_rollout_ref" in server.call("files_of_form", {})["script"]
     with pytest.raises(UserError, match=r"^pasted\.yaml:2: model.modle_path: .*\n  hint: did you mean"):
-        server.call("fields_of_text", "model:\n  modle_path: m\n", TARGETS[0])
+        server.call("fields_of_text", "model:\n  modle_path: m\n")
     with pytest.raises(UserError, match="TypeError"):
-        server.call("fields_of_text", 3, TARGETS[0])
+        server.call("fields_of_text", 3)
     server.close()
 
 

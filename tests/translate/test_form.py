@@ -9,7 +9,7 @@ import yaml
 from published_forms import FORMS
 
 from trinity_compat.common.nested import value_at
-from trinity_compat.common.releases import TRINITY_OLD
+from trinity_compat.common.releases import TRINITY, TRINITY_OLD
 from trinity_compat.compare.configs import compared
 from trinity_compat.compare.effective_settings import read_sides
 from trinity_compat.launch import read_text
@@ -17,7 +17,7 @@ from trinity_compat.translate import TranslateOptions, translate_launch
 from trinity_compat.translate.defaults import trainer_config
 from trinity_compat.translate.form import FIELDS, defaults, made_from
 from trinity_compat.translate.form.fields import ALGORITHMS
-from trinity_compat.trinity.config import TARGETS, validate
+from trinity_compat.trinity.config import validate
 
 from .helpers import flat
 from .test_published import number
@@ -37,11 +37,9 @@ def words(script):
     return dict(word.text.split("=", 1) for word in launch.arguments)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_files_are_those_of_the_command_line(tmp_path, target):
-    made = made_from({"target": target, "algorithm": "gae", "epochs": "3"})
+def test_the_files_are_those_of_the_command_line(tmp_path):
+    made = made_from({"algorithm": "gae", "epochs": "3"})
     (tmp_path / "run.sh").write_text(made.script)
-    options = [] if target == TARGETS[0] else ["--target", target]
 
     def told(*command):
         done = subprocess.run(
@@ -50,24 +48,21 @@ def test_the_files_are_those_of_the_command_line(tmp_path, target):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert told("translate", "run.sh", *options) == made.yaml
+    assert told("translate", "run.sh") == made.yaml
     (tmp_path / "made.yaml").write_text(made.yaml)
-    if target == TARGETS[0]:
-        back = told("to-verl", "made.yaml")
-        assert back.replace("made.yaml", "run.sh") == made.script
+    assert told("to-verl", "made.yaml").replace("made.yaml", "run.sh") == made.script
 
 
 def test_a_new_form_runs():
     made = made_from(defaults())
     assert made == made_from({}) and made.works
     assert {remark.rank for remark in made.remarks} == {"note"}
-    assert validate(made.config, TARGETS[0]) == []
+    assert validate(made.config, TRINITY) == []
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("target", TARGETS)
-def test_every_algorithm_is_one_that_trinity_has(algorithm, target):
-    made = made_from({"algorithm": algorithm, "target": target})
+def test_every_algorithm_is_one_that_trinity_has(algorithm):
+    made = made_from({"algorithm": algorithm})
     assert made.works and {remark.rank for remark in made.remarks} == {"note"}
 
 

@@ -5,11 +5,9 @@ from published_forms import FORMS
 
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import value_at
-from trinity_compat.common.releases import TRINITY
 from trinity_compat.translate.form import FIELDS, defaults, made_from
 from trinity_compat.translate.form.answers import form_of_text, loaded
 from trinity_compat.translate.form.inverse import form_of
-from trinity_compat.trinity.config import TARGETS
 
 ARR = "actor_rollout_ref"
 LAUNCH = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=$HOME/t.parquet
@@ -17,9 +15,8 @@ LAUNCH = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.t
  actor_rollout_ref.actor.use_dynamic_bsz=True trainer.n_gpus_per_node=8""".replace("\n", " ")
 
 
-def form(text, target=TRINITY):
-    found = loaded(text, target)
-    return form_of(found.config, found.target)
+def form(text):
+    return form_of(loaded(text).config)
 
 
 def further(found):
@@ -36,7 +33,7 @@ CHANGES = [
     {"gpus": "16", "tensor_parallel": "2", "engine_memory": "0.75"},
     {"gpus": "3", "batch_size": "240", "save_every": "0", "test_every": "7", "test_first": ""},
     {"train_files": "/a b.parquet\n$HOME/${NAME}x/b.parquet", "model": "${BASE}_m", "logger": "none"},
-    {"mini_batch": "64", "learning_rate": "0.003", "offload_reference": "on", "target": TARGETS[-1]},
+    {"mini_batch": "64", "learning_rate": "0.003", "offload_reference": "on"},
     {"settings": "actor_rollout_ref.actor.entropy_coeff=0.01"},
 ]
 
@@ -47,7 +44,7 @@ def test_the_files_of_a_form_give_the_form_again(kind, changes):
     texts = {**defaults(), **changes}
     made = made_from(texts)
     assert made.works, made.remarks
-    found = form(getattr(made, kind), texts["target"])
+    found = form(getattr(made, kind))
     again = {**found.texts, "settings": texts["settings"]}
     assert again == texts | {
         "mini_batch": "" if texts["mini_batch"] == texts["batch_size"] else texts["mini_batch"]
@@ -68,7 +65,7 @@ def test_a_setting_without_a_field_is_kept_and_its_effect_too():
     } <= set(further(found))
     assert found.lost == () and found.texts["algorithm"] == FIELDS["algorithm"].default
     made = made_from(found.texts)
-    config = loaded(given, TRINITY).config
+    config = loaded(given).config
     for path in ("algorithm.repeat_times", "algorithm.entropy_loss_fn_args.entropy_coef"):
         assert value_at(made.config, path) == value_at(config, path) is not None
 
@@ -112,11 +109,11 @@ def test_what_only_trinity_has_is_named():
 )
 def test_a_text_without_a_form_says_why(text, said):
     with pytest.raises((UserError, RunError)) as found:
-        form_of_text(text, TRINITY)
+        form_of_text(text)
     assert said in str(found.value)
 
 
 def test_an_answer_is_text():
-    answer = form_of_text(f"export RUN=1\n{LAUNCH}", TRINITY)
+    answer = form_of_text(f"export RUN=1\n{LAUNCH}")
     assert answer["lost"] == [["explorer.env_vars", "{'RUN': '1'}", None]]
     assert all(isinstance(text, str) for text in answer["texts"].values())

@@ -26,7 +26,6 @@ from typing import NoReturn
 from trinity_compat.cli import main
 from trinity_compat.common.process_limits import ProcessLimits, limit_memory, signal_group
 from trinity_compat.common.python_command import working_directory
-from trinity_compat.common.releases import TARGETS
 from trinity_compat.translate.form import defaults
 from trinity_compat.translate.form.answers import ARGUMENTS, FUNCTIONS, answered
 
@@ -108,8 +107,7 @@ def _warm() -> None:
                 with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
                     _code_of(words)
     answered("files_of_form", [defaults()])
-    for target in TARGETS:
-        answered("files_of_fields", [answered("fields_of_text", [_WARM, target])["texts"], target, _WARM])
+    answered("files_of_fields", [answered("fields_of_text", [_WARM])["texts"], _WARM])
     gc.freeze()
 
 

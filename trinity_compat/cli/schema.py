@@ -7,7 +7,7 @@ import json
 import click
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.releases import TARGETS
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.common.resources import data_path
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.translate.editor_schema import editor_schema
@@ -31,9 +31,9 @@ def command(name: str | None) -> None:
 
 
 def names() -> list[str]:
-    """Return the names of all schemas: files under ``translators/schemas``, and one a trinity-rft release."""
+    """Return the names of all schemas: files under ``translators/schemas``, and that of the YAML."""
     files = sorted(path.stem for path in data_path("translators/schemas").glob("*.json"))
-    return [*files, *(f"trinity-{target}" for target in TARGETS)]
+    return [*files, f"trinity-{TRINITY}"]
 
 
 def load(name: str) -> dict[str, object]:

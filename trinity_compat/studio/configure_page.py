@@ -51,10 +51,10 @@ def configure(request: Request) -> Response:
     return page(request, template, _values(request, texts))
 
 
-def loaded(request: Request, text: str, target: str) -> Response:
+def loaded(request: Request, text: str) -> Response:
     """Show the form of a pasted script or YAML, with what it does not hold; or why there is none."""
     try:
-        found = studio_of(request).text_server.call("form_of_text", text, target)
+        found = studio_of(request).text_server.call("form_of_text", text)
     except UserError as error:
         values = _values(request, defaults()) | {"pasted": text, "problem": str(error)}
     else:

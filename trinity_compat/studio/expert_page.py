@@ -6,7 +6,6 @@ Its texts come as a POST, which has room for a script. Nothing is written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -14,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.releases import TARGETS
+from trinity_compat.common.releases import TRINITY
 from trinity_compat.studio.configure_page import FILES, download, loaded, made, refused, texts_of
 from trinity_compat.studio.pages import form_of, page, studio_of, texts_in
 from trinity_compat.translate.form import FormRemark, FormResult
@@ -30,22 +29,22 @@ async def expert(request: Request) -> Response:
     if request.method != "POST":
         return await run_in_threadpool(_new, request)
     given = await _given(request)
-    given_of = (_fields(given), _target(given), given.get("origin", ""), "part" in given)
+    given_of = (_fields(given), given.get("origin", ""), "part" in given)
     return await run_in_threadpool(_shown, request, *given_of)
 
 
 async def load(request: Request) -> Response:
     """Show the fields of a pasted script or YAML, or the beginner's form of it."""
     given = await _given(request)
-    text, target = given.get("text", ""), _target(given)
+    text = given.get("text", "")
     if given.get("form") == "beginner":
-        return await run_in_threadpool(loaded, request, text, target)
+        return await run_in_threadpool(loaded, request, text)
     try:
-        found = await run_in_threadpool(studio_of(request).text_server.call, "fields_of_text", text, target)
+        found = await run_in_threadpool(studio_of(request).text_server.call, "fields_of_text", text)
     except UserError as error:
         remark = FormRemark("error", str(error))
-        return _page(request, FormResult(remarks=(remark,)), {}, target, origin=text, pasted=text)
-    return await run_in_threadpool(_shown, request, found["texts"], found["target"], text, False)
+        return _page(request, FormResult(remarks=(remark,)), {}, origin=text, pasted=text)
+    return await run_in_threadpool(_shown, request, found["texts"], text, False)
 
 
 async def file(request: Request) -> Response:
@@ -57,7 +56,7 @@ async def text_of_fields(request: Request) -> tuple[str, str]:
     """Return the YAML or the script of the fields, and its name. Raises HTTPException 400 without one."""
     kind = request.path_params["kind"]
     given = await _given(request)
-    result, _ = await run_in_threadpool(_made, request, _fields(given), _target(given))
+    result, _ = await run_in_threadpool(_made, request, _fields(given))
     text = {"yaml": result.yaml, "script": result.script}.get(kind)
     if not text:
         raise HTTPException(400, "These fields make no such file: check them first.")
@@ -65,44 +64,42 @@ async def text_of_fields(request: Request) -> tuple[str, str]:
 
 
 def _new(request: Request) -> Response:
-    target = _target(request.query_params)
-    if not set(request.query_params) - {"target"}:
-        return _shown(request, {}, target, "", False)
+    if not request.query_params:
+        return _shown(request, {}, "", False)
     form = made(request, texts_of(request.query_params))
     if not form.works:
-        return _page(request, form, {}, target)
-    short = studio_of(request).text_server.call("fields_of_text", form.script, target)
-    return _shown(request, short["texts"], target, form.script, False)
+        return _page(request, form, {})
+    short = studio_of(request).text_server.call("fields_of_text", form.script)
+    return _shown(request, short["texts"], form.script, False)
 
 
 def _made(
-    request: Request, texts: Mapping[str, str], target: str, origin: str = ""
+    request: Request, texts: Mapping[str, str], origin: str = ""
 ) -> tuple[FormResult, list[FieldChange]]:
     """Return the files of the fields, and the changes since ``origin`` was loaded."""
     try:
-        answer = studio_of(request).text_server.call("files_of_fields", dict(texts), target, origin)
+        answer = studio_of(request).text_server.call("files_of_fields", dict(texts), origin)
     except UserError as error:
         return refused(error), []
     return result_in(answer), answer["changes"]
 
 
-def _shown(request: Request, texts: Mapping[str, str], target: str, origin: str, part: bool) -> Response:
-    result, changes = _made(request, texts, target, origin)
-    return _page(request, result, texts, target, origin=origin, changes=changes, part=part)
+def _shown(request: Request, texts: Mapping[str, str], origin: str, part: bool) -> Response:
+    result, changes = _made(request, texts, origin)
+    return _page(request, result, texts, origin=origin, changes=changes, part=part)
 
 
 def _page(
     request: Request,
     result: FormResult,
     texts: Mapping[str, str],
-    target: str,
     *,
     origin: str = "",
     pasted: str = "",
     changes: list[FieldChange] | tuple[()] = (),
     part: bool = False,
 ) -> Response:
-    known = by_path(target)
+    known = by_path()
     # A place inside a field is marked at the field.
     wrong = {
         path
@@ -112,32 +109,23 @@ def _page(
         if remark.name == path or remark.name.startswith(f"{path}.")
     }
     values = {
-        "sections": expert_fields(target),
+        "sections": expert_fields(),
         "texts": texts,
-        "target": target,
-        "targets": TARGETS,
         "made": result,
         "wrong": wrong,
         "origin": origin,
         "pasted": pasted,
         "changes": changes,
         "post": True,
-        "address": urlencode({"target": target}),
+        "address": "",
+        "trinity": TRINITY,
         "open": {
             title
-            for title, fields in expert_fields(target).items()
+            for title, fields in expert_fields().items()
             if any(texts.get(field.path) or field.path in wrong for field in fields)
         },
     }
     return page(request, "configure_result.html" if part else "expert.html", values)
-
-
-def _target(given: Mapping[str, str]) -> str:
-    """Return the release that a request names. Raises HTTPException 400 for an unknown one."""
-    target = given.get("target", TARGETS[0])
-    if target not in TARGETS:
-        raise HTTPException(400, f"target must be one of {', '.join(TARGETS)}.")
-    return target
 
 
 def _fields(given: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trinity_compat.common.errors import RunError, UserError, Where
 from trinity_compat.common.nested import leaves
-from trinity_compat.common.releases import TARGETS, VERL
+from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_text, refuse_lost_arguments
 from trinity_compat.translate.form.expert import made_of_fields, texts_of
 from trinity_compat.translate.form.inverse import form_of
@@ -16,7 +16,6 @@ from trinity_compat.translate.form.made import SCRIPT, FormRemark, FormResult, m
 from trinity_compat.translate.model import TranslateOptions
 from trinity_compat.translate.pipeline import translate_config, translate_launch
 from trinity_compat.trinity.config.read import load_value, parse
-from trinity_compat.trinity.config.validate import validate
 from trinity_compat.verl_config.from_yaml import config_from_tree
 
 _VERL = "actor_rollout_ref"
@@ -25,27 +24,20 @@ _TRINITY = ("algorithm", "buffer", "explorer", "model", "cluster", "trainer")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration and its release; ``source`` says what the text was."""
+    """A configuration; ``source`` says what the text was."""
 
     config: Mapping[str, object]
-    target: str
     source: str
 
 
-def loaded(text: str, target: str) -> Loaded:
-    """Return the configuration that a text means: a Trinity YAML, a YAML of veRL, or a script.
-
-    ``target`` is the release that a script is translated for; a Trinity YAML keeps its own. Raises UserError.
-    """
+def loaded(text: str) -> Loaded:
+    """Return the configuration of a Trinity YAML, a YAML of veRL or a script. Raises UserError."""
     tree = _tree(text)
     if tree is not None and _VERL in tree:
-        options = TranslateOptions(target=target, minimal=True)
-        return Loaded(
-            translate_config(config_from_tree(dict(tree), VERL), options)[0].config, target, "veRL YAML"
-        )
+        options = TranslateOptions(minimal=True)
+        return Loaded(translate_config(config_from_tree(dict(tree), VERL), options)[0].config, "veRL YAML")
     if tree is not None:
-        release = next((each for each in TARGETS if not validate(tree, each)), target)
-        return Loaded(parse(text, "pasted.yaml", release), release, "Trinity YAML")
+        return Loaded(parse(text, "pasted.yaml"), "Trinity YAML")
     reading = read_text(text, name=SCRIPT)
     refuse_lost_arguments(reading)
     if not reading.launches:
@@ -53,8 +45,8 @@ def loaded(text: str, target: str) -> Loaded:
         raise UserError(
             "neither a launch of veRL nor a YAML of Trinity or veRL", where=Where("pasted"), hint=hint
         )
-    options = TranslateOptions(target=target, minimal=True)
-    return Loaded(translate_launch(reading.launches[0], options)[0].config, target, "script")
+    options = TranslateOptions(minimal=True)
+    return Loaded(translate_launch(reading.launches[0], options)[0].config, "script")
 
 
 def _tree(text: str) -> Mapping[str, object] | None:
@@ -78,9 +70,9 @@ def changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[Fie
     return [(path, old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)]
 
 
-def changes_since(text: str, target: str, now: Mapping[str, object]) -> list[FieldChange]:
+def changes_since(text: str, now: Mapping[str, object]) -> list[FieldChange]:
     """Return the differences of a configuration from the text that was loaded. Raises UserError."""
-    return changed(loaded(text, target).config, now)
+    return changed(loaded(text).config, now)
 
 
 Answer = dict[str, Any]
@@ -92,34 +84,32 @@ def files_of_form(texts: Mapping[str, str]) -> Answer:
     return _plain(made_from(texts))
 
 
-def files_of_fields(texts: Mapping[str, str], target: str, origin: str) -> Answer:
+def files_of_fields(texts: Mapping[str, str], origin: str) -> Answer:
     """Return the files of the fields, and ``changes`` since the text ``origin`` was loaded, '' for none.
 
     A change is (path, value before, value now), a value its text or None where there is none.
     """
-    result, changes = made_of_fields(texts, target), []
+    result, changes = made_of_fields(texts), []
     if origin and result.works:
         try:
-            changes = changes_since(origin, target, result.config)
+            changes = changes_since(origin, result.config)
         except UserError as error:
             result = FormResult(remarks=(FormRemark("error", f"the text that was loaded: {error}"),))
     shown = [[path, *(None if each is None else str(each) for each in pair)] for path, *pair in changes]
     return {**_plain(result), "changes": shown}
 
 
-def fields_of_text(text: str, target: str) -> Answer:
-    """Return the texts of the fields that a pasted script or YAML sets, and its release. Raises UserError."""
-    found = loaded(text, target)
-    return {"texts": texts_of(found.config, found.target), "target": found.target}
+def fields_of_text(text: str) -> Answer:
+    """Return the texts of the fields that a pasted script or YAML sets. Raises UserError."""
+    return {"texts": texts_of(loaded(text).config)}
 
 
-def form_of_text(text: str, target: str) -> Answer:
+def form_of_text(text: str) -> Answer:
     """Return the beginner's form of a pasted script or YAML, field → text, and what it does not hold.
 
     The latter as (path, value loaded, value of the form), a value its text or None. Raises UserError.
     """
-    found = loaded(text, target)
-    form = form_of(found.config, found.target)
+    form = form_of(loaded(text).config)
     lost = [[path, *(None if each is None else str(each) for each in pair)] for path, *pair in form.lost]
     return {"texts": dict(form.texts), "lost": lost}
 

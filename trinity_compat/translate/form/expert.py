@@ -1,4 +1,4 @@
-"""Every field of a Trinity YAML as one of a form, from the schema of the chosen release.
+"""Every field of a Trinity YAML as one of a form, from the schema of the newest release.
 
 An empty text is the release's default, and is not written.
 """
@@ -60,23 +60,22 @@ class ExpertField:
 
 
 @functools.cache
-def expert_fields(target: str) -> Mapping[str, tuple[ExpertField, ...]]:
-    """Return section → the fields of trinity-rft ``target``, our own settings behind the trainer's."""
-    rules, found = schema(target), defaultdict[str, list[ExpertField]](list)
+def expert_fields() -> Mapping[str, tuple[ExpertField, ...]]:
+    """Return section → the fields of trinity-rft, our own settings behind the trainer's."""
+    rules, found = schema(TRINITY), defaultdict[str, list[ExpertField]](list)
     titles = {root: title for title, roots in SECTIONS.items() for root in roots}
-    helps = _helps(target)
+    helps = _helps()
     for path, field in _fields(rules, FieldType("class", class_name=rules.root), "", ()):
         title = titles.get(path.partition(".")[0], "Run and stages")
         found[title].append(_expert_field(path, field, helps.get(path, "")))
-    if target == TRINITY:  # in 0.4.1 they stand in a taskset
-        found["Trainer"] += _own_settings()
+    found["Trainer"] += _own_settings()
     return {title: tuple(found[title]) for title in SECTIONS}
 
 
 @functools.cache
-def by_path(target: str) -> Mapping[str, ExpertField]:
+def by_path() -> Mapping[str, ExpertField]:
     """Return path → field."""
-    return {field.path: field for fields in expert_fields(target).values() for field in fields}
+    return {field.path: field for fields in expert_fields().values() for field in fields}
 
 
 def _fields(
@@ -102,11 +101,11 @@ def _expert_field(path: str, field: SchemaField, rows: str) -> ExpertField:
     return ExpertField(path, kind, default, ". ".join(filter(None, parts)), choices, field.type.optional)
 
 
-def _helps(target: str) -> dict[str, str]:
+def _helps() -> dict[str, str]:
     """Return path → the veRL keys behind it, with the reason of the mapping."""
     found = defaultdict[str, list[str]](list)
     for key, row in load_rows().exact.items():
-        for path in row.paths(target):
+        for path in row.paths(TRINITY):
             found[path].append(f"veRL's {key} ({row.why})")
     return {path: "; ".join(texts[:3]) for path, texts in found.items()}
 
@@ -132,10 +131,10 @@ def text_of(value: object, kind: str) -> str:
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n") if value else str(value)
 
 
-def texts_of(config: Mapping[str, object], target: str) -> dict[str, str]:
+def texts_of(config: Mapping[str, object]) -> dict[str, str]:
     """Return path → text of every field that a configuration sets."""
     tree, texts = copied(config), {}
-    for path, field in reversed(list(by_path(target).items())):  # our settings before what holds them
+    for path, field in reversed(list(by_path().items())):  # our settings before what holds them
         value = value_at(tree, path, tree)
         if value is not tree:
             texts[path] = text_of(value, field.kind)
@@ -144,32 +143,32 @@ def texts_of(config: Mapping[str, object], target: str) -> dict[str, str]:
     return texts
 
 
-def config_of(texts: Mapping[str, str], target: str) -> tuple[dict[str, object], list[FormRemark]]:
+def config_of(texts: Mapping[str, str]) -> tuple[dict[str, object], list[FormRemark]]:
     """Return the configuration that the fields' texts mean, and a remark for each that has no meaning.
 
     A default is left out, unless ``translate`` wrote the file: there a field that is missing has veRL's.
     """
-    known, remarks = by_path(target), []
+    known, remarks = by_path(), []
     config: dict[str, object] = {}
     for path, text in texts.items():
         if path not in known:
-            remarks.append(FormRemark("error", f"trinity-rft {target} has no such field", name=path))
+            remarks.append(FormRemark("error", f"trinity-rft {TRINITY} has no such field", name=path))
         elif text.strip():
             try:
                 put(config, path, _value(text, known[path]))
             except UserError as error:
                 line = f"line {error.where.line}: " if error.where and error.where.line else ""
                 remarks.append(FormRemark("error", f"{line}{error.message}", error.hint or "", path))
-    shorter = config if from_launch(config) else _without_defaults(config, target)
+    shorter = config if from_launch(config) else _without_defaults(config)
     # Some rules of trinity-rft's ask whether a field is given, so that it may complete the two otherwise.
-    if shorter is not config and _in_full(shorter, target) != _in_full(config, target):
+    if shorter is not config and _in_full(shorter) != _in_full(config):
         shorter = config
     return shorter, remarks
 
 
-def _in_full(config: Mapping[str, object], target: str) -> object:
+def _in_full(config: Mapping[str, object]) -> object:
     try:
-        return completed(config, target).config
+        return completed(config, TRINITY).config
     except UserError as error:
         return str(error)
 
@@ -190,9 +189,9 @@ def _value(text: str, field: ExpertField) -> object:
     return text  # validate says what is expected
 
 
-def _without_defaults(config: Mapping[str, object], target: str) -> dict[str, object]:
+def _without_defaults(config: Mapping[str, object]) -> dict[str, object]:
     kept: dict[str, object] = {}
-    for path, field in by_path(target).items():
+    for path, field in by_path().items():
         value = value_at(config, path, kept)
         default = _value(field.default, field) if field.default else None
         if value is not kept and not same(default, value):
@@ -200,19 +199,19 @@ def _without_defaults(config: Mapping[str, object], target: str) -> dict[str, ob
     return kept
 
 
-def made_of_fields(texts: Mapping[str, str], target: str) -> FormResult:
+def made_of_fields(texts: Mapping[str, str]) -> FormResult:
     """Return the YAML of the fields' texts, its script if it has one, and the remarks."""
-    config, remarks = config_of(texts, target)
+    config, remarks = config_of(texts)
     problems = [
-        FormRemark("error", each.message, each.hint or "", each.path) for each in validate(config, target)
+        FormRemark("error", each.message, each.hint or "", each.path) for each in validate(config, TRINITY)
     ]
     problems += _of_own_settings(config)
     if remarks or problems:
         return FormResult(config=config, remarks=(*remarks, *problems))
-    text = dump(config, header=["Written by the studio's page Configure", f"trinity-rft {target}"])
+    text = dump(config, header=["Written by the studio's page Configure", f"trinity-rft {TRINITY}"])
     script, said = _script(config)
     try:
-        verl_settings(completed_config(config, target))
+        verl_settings(completed_config(config, TRINITY))
     except UserError as error:
         said = [FormRemark("decide", f"a run here refuses it: {error.message}", error.hint or "")]
     return FormResult(text, script, config, (*said, *_fates(config)))

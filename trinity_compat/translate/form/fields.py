@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from trinity_compat.common.releases import TARGETS
-
 Kind = Literal["text", "whole", "number", "choice", "flag", "lines"]
 
 
@@ -197,14 +195,6 @@ MORE = (
         "",
         "any key of veRL as a launch writes it, key=value, one a line; they win over the fields above",
         optional=True,
-    ),
-    FormField(
-        "target",
-        "For trinity-rft",
-        "choice",
-        TARGETS[0],
-        "the release that reads the YAML",
-        choices={target: target for target in TARGETS},
     ),
 )
 FIELDS: Mapping[str, FormField] = {field.name: field for field in (*BASIC, *MORE)}

@@ -54,9 +54,9 @@ class _Settings:
     config: Mapping[str, object]
 
     @classmethod
-    def of(cls, config: Mapping[str, object], target: str = TRINITY) -> _Settings:
+    def of(cls, config: Mapping[str, object]) -> _Settings:
         """Raises UserError and RunError for a configuration that no launch of veRL means."""
-        full = completed_config(config, target)
+        full = completed_config(config, TRINITY)
         own, flavour = verl_settings(full), flavour_of(full.config)
         # An engine beside the trainer may have more than veRL's default: what it has is the form's.
         memory = value_at(full.config, "explorer.rollout_model.gpu_memory_utilization")
@@ -67,19 +67,19 @@ class _Settings:
         return self.own[key] if key in self.own else self.whole.get(key)
 
 
-def form_of(config: Mapping[str, object], target: str) -> LoadedForm:
+def form_of(config: Mapping[str, object]) -> LoadedForm:
     """Return the form of a Trinity configuration that a launch of veRL means.
 
     Raises UserError for another one, and for one whose settings the form has no room for.
     """
     try:
         verl_script(config, "the text")  # refuses what main_ppo does not train
-        wanted = _Settings.of(config, target)
+        wanted = _Settings.of(config)
     except RunError as error:
         raise UserError(
             f"{error.message}: the form is for launches of veRL", hint="Expert has every field of it"
         ) from None
-    texts = {**defaults(), **_without_problems(_fields(wanted)), "target": target}
+    texts = {**defaults(), **_without_problems(_fields(wanted))}
     texts["settings"] = "\n".join(_further(wanted, _made(texts)))
     if len(texts["settings"]) > LONGEST:
         raise UserError("its settings are too many for this form", hint="Expert has room for them")
@@ -93,7 +93,7 @@ def form_of(config: Mapping[str, object], target: str) -> LoadedForm:
 def _made(texts: Mapping[str, str]) -> _Settings:
     """Return the settings of a form whose fields are valid."""
     values, _ = values_of(texts)
-    translation, _ = translate_launch(launch_of(values), TranslateOptions(target=values["target"]))
+    translation, _ = translate_launch(launch_of(values), TranslateOptions())
     return _Settings.of(translation.config)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trinity_compat.common.errors import RunError, UserError, Where
-from trinity_compat.common.releases import TRINITY
 from trinity_compat.launch import read_text
 from trinity_compat.translate.form.fields import FIELDS
 from trinity_compat.translate.form.values import launch_of, values_of
@@ -60,23 +59,21 @@ def made_from(texts: Mapping[str, str]) -> FormResult:
     values, problems = values_of(texts)
     if problems:
         return FormResult(remarks=tuple(map(_of_error, problems)))
-    options = TranslateOptions(target=values["target"])
     try:
-        translation, _ = translate_launch(launch_of(values), options)
+        translation, _ = translate_launch(launch_of(values), TranslateOptions())
         refuse_unstartable(translation)
         script = verl_script(translation.config, SCRIPT)
         lost = [FormRemark("decide", f"not in the script: {line}") for line in script.unsaid]
-        yaml, config = translated(script.text, values["target"])
+        yaml, config = translated(script.text)
     except (UserError, RunError) as error:
         return FormResult(remarks=(_of_error(error),))
     return FormResult(yaml, script.text, config, (*_remarks(translation), *lost))
 
 
-def translated(script: str, target: str) -> tuple[str, Mapping[str, object]]:
+def translated(script: str) -> tuple[str, Mapping[str, object]]:
     """Return the YAML that ``translate`` writes of a script with one launch, and its configuration."""
     (launch,) = read_text(script, name=SCRIPT).launches
-    option = "" if target == TRINITY else f" --target {target}"
-    options = TranslateOptions(target=target, command=f"trinity-compat translate {SCRIPT}{option}")
+    options = TranslateOptions(command=f"trinity-compat translate {SCRIPT}")
     translation, text = translate_launch(launch, options)
     return text, translation.config
 
