@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from trinity_compat.synchronizer.held_weights import digest
 from trinity_compat.synchronizer.transports.files import Reader, WeightFile, prune, write_file
 from trinity_compat.synchronizer.transports.nccl import Rendezvous, WeightGroup, checksum
 from trinity_compat.synchronizer.transports.safetensors_io import PartWriter
@@ -67,7 +68,7 @@ def receiver(rank: int, mib: int, orders, answers) -> None:
 
     while (order := orders.get()) is not None:
         used = time.process_time()
-        if "handover" in order:
+        if "transfer" in order:
             meeting = Rendezvous(**order)
             group = group or WeightGroup(meeting, rank, torch.device("cpu"))
             group.receive(meeting, load)
@@ -138,6 +139,7 @@ def rows(mib: int, counts: list[int], rounds: int):
     )
     yield "sha256 alone", "", timed(quietly(lambda: hashlib.sha256(flat.numpy()).digest()), rounds)
     yield "checksum alone", "", timed(quietly(lambda: checksum(flat)), rounds)
+    yield "digest after loading", "", timed(quietly(lambda: digest(given.items(), "")), rounds)
     for count in counts:
         sender = Sender(mib, count)
         shared = "/dev/shm" if Path("/dev/shm").is_dir() else None

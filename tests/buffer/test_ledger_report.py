@@ -4,7 +4,7 @@ from contextlib import closing
 
 from buffer_samples import groups
 
-from trinity_compat.buffer.model import WeightVersion
+from trinity_compat.buffer.model import LoadedVersion, WeightVersion
 from trinity_compat.buffer.reading import open_for_reading
 from trinity_compat.job.run_spec import RunSpec, SyncSpec
 from trinity_compat.report.coverage import coverage
@@ -24,7 +24,7 @@ def test_coverage_weights_drift_and_restarts_are_read(buffer, url, clock):
     buffer.reconcile(step=1)
     with closing(open_for_reading(url)) as database:
         read = database.run(
-            lambda conn: [coverage(conn, spec), weights(conn, spec), drift(conn), restarts(conn)], write=False
+            lambda conn: [coverage(conn, spec), weights(conn), drift(conn), restarts(conn)], write=False
         )
     covered, published, drifted, started = (section.data for section in read)
     assert (covered["lost"], covered["twice"], covered["skipped"]["waiting"]) == (0, 0, 2)
@@ -32,3 +32,13 @@ def test_coverage_weights_drift_and_restarts_are_read(buffer, url, clock):
     assert [each["version"] for each in published["versions"]] == [1]
     assert [(each["lag"], each["tokens"]) for each in drifted["by_lag"]] == [(0, 16)]
     assert [(each["steps_again"], each["idle_s"]) for each in started["restarts"]] == [(1, 10.0)]
+
+
+def test_workers_that_hold_something_else_of_the_same_layout_are_returned(buffer):
+    def note(worker, held, received="r"):
+        return buffer.note_loaded(LoadedVersion(1, worker, received, held, ""))
+
+    assert note("a", "x" * 16 + "1") == []
+    assert note("b", "x" * 16 + "1") == note("c", "y" * 16 + "2") == note("d", "") == []
+    assert note("e", "x" * 16 + "2") == ["a", "b"]
+    assert note("f", "x" * 16 + "3", received="s") == []

@@ -193,9 +193,12 @@ def test_weights_that_no_version_brings_are_kept_in_the_host_s_memory_and_others
     async def sleep(level, mode):
         slept.append((level, mode))
 
-    made._engine = SimpleNamespace(sleep=sleep)
+    async def collective_rpc(method):
+        slept.append(method)
+
+    made._engine = SimpleNamespace(sleep=sleep, collective_rpc=collective_rpc)
     asyncio.run(made.sleep())
-    assert slept == [(level, "keep")]
+    assert slept == ["forget_held", (level, "keep")]
 
 
 def test_every_request_names_the_adapter_where_there_is_one():
@@ -266,7 +269,8 @@ def quantizing(monkeypatch):
 
 def test_what_is_quantized_lies_on_the_device_that_quantizes_it(quantizing, good):
     worker, seen = quantizing
-    assert worker.receive_file(good.path, good.digest, good.nbytes) == {"tensors": 1}
+    answer = worker.receive_file(good.path, good.digest, good.nbytes)
+    assert (answer["tensors"], answer["digest"], answer["proof"]) == (1, good.digest, "recorded")
     assert seen == ["prepare", ("w", "meta"), "process"]
 
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from test_engine import ask, check_change_in_mid_answer, distance, engine_of, prompts_of
 
 from trinity_compat.common.errors import RunError
+from trinity_compat.plugins.vllm_weights import WeightReceiver
 from trinity_compat.synchronizer.adapters import as_version
 from trinity_compat.synchronizer.transports.files import write_file
 from trinity_compat.synchronizer.transports.nccl import Rendezvous, WeightGroup
@@ -98,3 +99,47 @@ def test_what_the_engine_would_leave_out_is_refused_by_name(toy, loop, engine, t
 def test_a_whole_model_is_refused(loop, engine, base, tmp_path):
     with pytest.raises(RunError, match="whole model, and this engine was started for LoRA adapters"):
         loop.run(engine.load(write_file(tmp_path, 6, base.items())))
+
+
+def test_an_engine_that_makes_another_adapter_of_what_arrived_is_refused(
+    toy, loop, engine, tmp_path, monkeypatch
+):
+    """As a fault of the way of loading would: one tensor of one layer is not the one that arrived."""
+    good, wrong = (write_file(tmp_path, number, adapted(toy, number)[0]) for number in (7, 8))
+    load = WeightReceiver._update_weights
+
+    def planted(self, weights, **how):
+        name, tensor = weights[3]
+        return load(self, [*weights[:3], (name, tensor + 1e-3), *weights[4:]], **how)
+
+    (answer,) = loop.run(engine.load(good))
+    assert (answer["digest"], answer["proof"]) == (good.digest, "equals what arrived")
+    monkeypatch.setattr(WeightReceiver, "_update_weights", planted)
+    with pytest.raises(RunError, match="vLLM holds another adapter than the one that arrived"):
+        loop.run(engine.load(wrong))
+    monkeypatch.undo()
+    (again,) = loop.run(engine.load(good))
+    assert again["held"] == answer["held"], "a fresh load is the same"
+
+
+def test_an_engine_whose_adapter_is_changed_after_its_load_is_refused_at_the_next(
+    toy, loop, engine, tmp_path
+):
+    good, later = (write_file(tmp_path, number, adapted(toy, number)[0]) for number in (9, 10))
+    loop.run(engine.load(good))
+
+    def plant(worker):
+        layers = worker.model_runner.lora_manager._adapter_manager.modules
+        next(iter(layers.values())).lora_b_stacked[0][0, 0, 0, 0] += 1
+
+    engine._engine.collective_rpc(plant)
+    with pytest.raises(RunError, match="weights were changed since they were loaded"):
+        loop.run(engine.load(later))
+    (answer,) = loop.run(engine.load(later))
+    assert answer["digest"] == later.digest
+
+
+def test_digests_after_loading_can_be_left_out(toy, loop, engine, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRINITY_COMPAT_HELD_DIGESTS", "0")
+    (answer,) = loop.run(engine.load(write_file(tmp_path, 11, adapted(toy, 11)[0])))
+    assert set(answer) == {"tensors", "digest"}

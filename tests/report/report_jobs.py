@@ -9,7 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.buffer.model import Experience, Group, WeightVersion
+from trinity_compat.buffer.model import Experience, Group, LoadedVersion, WeightVersion
 from trinity_compat.job.run_spec import RunSpec, SyncSpec
 
 BATCH, ANSWERS = 4, 2
@@ -70,6 +70,12 @@ class Job:
         digest = f"{step:032x}"
         self.buffer.publish_version(WeightVersion(step, "/dev/shm/x", digest, 10))
         return digest
+
+    def loaded(self, version: int, engine: int, *, received: str = "", held: str = "a" * 48) -> None:
+        """Note that an engine has loaded a version."""
+        worker = f"explorer 0 engine {engine} rank 0"
+        digest = received or f"{version:032x}"
+        self.buffer.note_loaded(LoadedVersion(version, worker, digest, held, "same in all engines"))
 
     def killed(self, *, checkpoint: int) -> None:
         """The trainer is killed, and continues from a checkpoint half a minute later."""

@@ -146,6 +146,21 @@ class WeightVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedVersion:
+    """A version as an engine's ``worker`` has loaded it.
+
+    ``received``: the version's digest as computed there; ``held``: digest of the worker's own tensors after
+    loading, "" where none was taken, and comparable where its first 16 digits are; ``proof``: what it proves.
+    """
+
+    version: int
+    worker: str
+    received: str
+    held: str
+    proof: str
+
+
+@dataclass(frozen=True, slots=True)
 class Participant:
     """A process that takes part in the job.
 

@@ -198,6 +198,11 @@ VALUES (:version, :path, :digest, :nbytes, :method, :history, :now)
 ON CONFLICT (version) WHERE voided_in IS NULL DO UPDATE SET path = excluded.path, digest = excluded.digest,
     nbytes = excluded.nbytes, method = excluded.method, history_id = excluded.history_id,
     published_at = excluded.published_at"""
+NOTE_LOADED = """INSERT INTO loaded_weights (version, history_id, worker, received, held, proof, loaded_at)
+VALUES (:version, :history, :worker, :received, :held, :proof, :now)"""
+HELD_OTHERWISE = """SELECT worker FROM loaded_weights
+WHERE received = :received AND held <> '' AND :held <> '' AND held <> :held
+    AND substr(held, 1, 16) = substr(:held, 1, 16) AND version = :version ORDER BY id"""
 LATEST_VERSION = f"""SELECT {_VERSION} FROM weight_versions WHERE voided_in IS NULL
 ORDER BY version DESC LIMIT 1"""
 ONE_VERSION = f"SELECT {_VERSION} FROM weight_versions WHERE voided_in IS NULL AND version = :version"

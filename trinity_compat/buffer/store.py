@@ -39,6 +39,7 @@ from trinity_compat.buffer.model import (
     Experience,
     Group,
     LeaseHolder,
+    LoadedVersion,
     Participant,
     PendingTasks,
     ResumeResult,
@@ -313,6 +314,17 @@ class Buffer:
 
         self._db.run(work)
         point("after publish")
+
+    def note_loaded(self, loaded: LoadedVersion) -> list[str]:
+        """Record a load; return workers that received the same and hold something else in the same layout."""
+
+        def work(conn: sa.Connection) -> list[str]:
+            values = {name: getattr(loaded, name) for name in LoadedVersion.__slots__}
+            values |= {"history": self._history(conn), "now": self._now(conn)}
+            conn.execute(query(queries.NOTE_LOADED), values)
+            return list(conn.execute(query(queries.HELD_OTHERWISE), values).scalars())
+
+        return self._db.run(work)
 
     def latest_version(self) -> WeightVersion | None:
         """The newest version that no resume has voided."""

@@ -19,6 +19,7 @@ _REQUIREMENT = re.compile(
 # The message offers the first extra that contains all missing packages.
 _OFFERED = ("data", "run", "postgres", "gpu", "studio", "workflows", "mcp", "images", "juicer")
 EVERY_RUN = ("verl", "ray", "torch", "transformers", "SQLAlchemy", "numpy", "pyarrow", "psutil")
+RECORDED = ("verl", "vllm", "torch", "transformers", "trinity-compat")  # whose releases a job records
 _MODULES = {"transferqueue": "transfer_queue"}  # where it isn't called like the package
 _ON_A_CPU = ", or `make install` in a checkout, which takes torch and vLLM for a CPU"
 

@@ -204,7 +204,8 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         buffer = closed_at_end.enter_context(closing(open_buffer(spec.database_url)))
         sign(buffer, fingerprint_of(spec))
         report = closed_at_end.enter_context(closing(StepReporter(buffer, name, Trackers(spec.verl, name))))
-        workers = closed_at_end.enter_context(closing(_workers(spec, index, heart)))
+        loaded = weight_sync_check.LoadedWeights(buffer, index)
+        workers = closed_at_end.enter_context(closing(_workers(spec, index, heart, loaded)))
         device = SharedDevice(DeviceTurn(buffer, "explorer"), workers) if spec.mode == "colocate" else None
         scheduler = Scheduler(spec, buffer, train, evaluation, index=index, ended=finished)
         heart.holder = lambda: scheduler.holder
@@ -230,7 +231,9 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
             await explorer.explore()
 
 
-def _workers(spec: RunSpec, index: int, heart: Heartbeat) -> RolloutWorkers:
+def _workers(
+    spec: RunSpec, index: int, heart: Heartbeat, loaded: weight_sync_check.LoadedWeights
+) -> RolloutWorkers:
     return RolloutWorkers(
         spec.verl,
         spec.device,
@@ -244,6 +247,7 @@ def _workers(spec: RunSpec, index: int, heart: Heartbeat) -> RolloutWorkers:
         watchdog=heart.engines,
         restarts=promised().get("restarts", 0),
         note=heart.note,
+        arrived=loaded.arrived,
     )
 
 

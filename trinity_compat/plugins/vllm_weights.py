@@ -22,7 +22,7 @@ from vllm.lora.request import LoRARequest
 
 from trinity_compat.common.crash_points import point
 from trinity_compat.plugins.vllm_dtypes import ObservedCopies, observe
-from trinity_compat.synchronizer import adapters
+from trinity_compat.synchronizer import adapters, held_weights
 from trinity_compat.synchronizer.engine_dtypes import add, pattern
 from trinity_compat.synchronizer.transports.files import Reader, WeightFile, WeightsDamaged
 from trinity_compat.synchronizer.transports.nccl import LoadFailed, Rendezvous, TransferFailed, WeightGroup
@@ -71,6 +71,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
     _reader: Reader | None = None
     _dtypes: dict[str, str]
     _observed = False  # a whole version, whose names may differ from those of the model's files
+    _held = ""  # digest after the latest load; "" where none was taken
 
     def __new__(cls, **kwargs: object) -> Self:
         """Create it by veRL's method, which patches vLLM for LoRA, FP8 and QAT.
@@ -91,7 +92,8 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
     def receive_file(self, path: str, digest: str, nbytes: int) -> Answer:
         """Load a published version.
 
-        Returns the number of ``tensors``, or the reason of a failure as ``damaged`` or ``failed``.
+        Returns the number of ``tensors``, the ``digest`` of what was read, and ``_proof``; or the reason of a
+        failure as ``damaged`` or ``failed``.
 
         An exception here would end vLLM's wait at rank 0's answer and leave the other ranks' answers in their
         queues, where the next call would read them.
@@ -99,7 +101,8 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         try:
             with self._files().opened(WeightFile(path, digest, nbytes)) as parts:
                 point("inside load")
-                return {"tensors": self._load(parts)}
+                count = self._load(parts)
+            return {"tensors": count, "digest": digest, **self._proof()}
         except WeightsDamaged as error:
             return {"damaged": str(error)}
         except Exception as error:
@@ -154,7 +157,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         except Exception as error:
             self._leave_weight_group()
             return {"unloadable": str(error) if isinstance(error, LoadFailed) else _reason(error)}
-        return {"digest": file.digest, "nbytes": file.nbytes}
+        return {"digest": file.digest, "nbytes": file.nbytes, **self._proof()}
 
     def _receive(self, rendezvous: Rendezvous, rank: int) -> WeightFile:
         group, received = self._join(rendezvous, rank), list[WeightFile]()
@@ -188,7 +191,13 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
             manager.add_dummy_lora(adapter_request(), 1)
 
     def _update(self, feed: Callable[[Load], object]) -> None:
-        """Load what ``feed`` passes to its argument, by veRL's steps. Raises what ``feed`` raises."""
+        """Load what ``feed`` passes to its argument, by veRL's steps. Raises what ``feed`` raises.
+
+        Raises ValueError where the engine no longer holds what the load before has left.
+        """
+        before, self._held = self._held, ""
+        if before and before != self._own_digest():
+            raise ValueError("the engine's weights were changed since they were loaded")
         if self.model_runner.vllm_config.lora_config:
             self._update_adapter(feed)
         else:
@@ -209,6 +218,46 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         manager = self.model_runner.lora_manager._adapter_manager
         loaded = manager.get_adapter(verl_rollout.VLLM_LORA_INT_ID).loras
         adapters.refuse_left_out(loaded, manager.modules)
+        if held_weights.is_on() and not self._stacks_experts(manager):
+            adapters.refuse_other_values(tensors, peft, lora_dtype, loaded)
+
+    def _stacks_experts(self, manager: Any) -> bool:
+        """Return whether vLLM leaves out, slices or pads the adapter's experts."""
+        return bool(getattr(manager, "_is_moe", False))
+
+    def forget_held(self) -> None:
+        """Forget the digest of the weights: they are about to leave the device."""
+        self._held = ""
+
+    def _proof(self) -> Answer:
+        """Return the digest of what this worker holds, and what it proves; empty where it is off."""
+        config = self.model_runner.vllm_config
+        moves = getattr(getattr(config, "parallel_config", None), "enable_eplb", False)
+        if moves or not held_weights.is_on():  # EPLB moves experts between two loads
+            return {}
+        self._held = self._own_digest()
+        if config.lora_config:
+            experts = self._stacks_experts(self.model_runner.lora_manager._adapter_manager)
+            proof = "same in all engines" if experts else "equals what arrived"
+        else:
+            proof = "recorded" if self._quantisation_device() else "same in all engines"
+        return {"held": self._held, "proof": proof}
+
+    def _own_digest(self) -> str:
+        """Return the digest of the parameters; of an adapted model, the adapter's as its layers read it."""
+        config = self.model_runner.vllm_config
+        named: Iterable[Named] = self.model_runner.get_model().named_parameters()
+        if config.lora_config:
+            layers = self.model_runner.lora_manager._adapter_manager.modules.items()
+            named = [
+                (f"{name}.{attribute}.{place}", tensor)
+                for name, layer in layers
+                for attribute, stacked in sorted(vars(layer).items())
+                if attribute.endswith("_stacked")
+                for place, tensor in enumerate(stacked)
+            ]
+        width = getattr(getattr(config, "parallel_config", None), "world_size", 1)
+        return held_weights.digest(named, f"{self.rank} of {width} on {self.device.type}")
 
     def _update_model(self, feed: Callable[[Load], object]) -> None:
         """Update a whole model as veRL does.

@@ -18,9 +18,6 @@ from trinity_compat.run.job_dir.environment import RecordedEnvironment
 from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions, Source
 
-# Packages whose releases a report of the run names.
-RECORDED = ("verl", "vllm", "torch", "transformers", "trinity-compat")
-
 
 def write(plan: RunPlan, source: Source, options: RunOptions, report: StartReport) -> None:
     """Write the files, each atomically.
@@ -28,9 +25,8 @@ def write(plan: RunPlan, source: Source, options: RunOptions, report: StartRepor
     Both sides read ``run.json``; ``engine.json`` holds vLLM's arguments; the others are for people and for
     the next start.
     """
-    found = {name: optional_packages.version(name) for name in RECORDED}
-    releases = {name: of for name, of in found.items() if of}
-    record = {**source.record, **as_record(plan, options), "releases": releases}
+    found = {name: optional_packages.version(name) for name in optional_packages.RECORDED}
+    record = {**source.record, **as_record(plan, options), "releases": found}
     texts = {
         "launch.json": json.dumps(record, indent=1, default=str) + "\n",
         "trinity.yaml": source.yaml_text,

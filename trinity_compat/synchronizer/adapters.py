@@ -14,6 +14,7 @@ import torch
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.lora import MERGE
+from trinity_compat.synchronizer.held_weights import elements
 from trinity_compat.synchronizer.transports.safetensors_io import Named
 
 if TYPE_CHECKING:
@@ -57,6 +58,32 @@ def refuse_left_out(adapted: Iterable[str], layers: Iterable[str]) -> None:
     """
     if missing := sorted({name.removesuffix(".base_layer") for name in adapted} - set(layers)):
         raise ValueError(f"vLLM has no place for the adapter's {missing[0]} ({len(missing)} in all); {_HINT}")
+
+
+class LayerWeights(Protocol):
+    """The fields that are read of vLLM's LoRALayerWeights; a packed layer's are lists."""
+
+    lora_a: Any
+    lora_b: Any
+
+
+def refuse_other_values(
+    sent: Mapping[str, torch.Tensor], peft: Mapping[str, Any], dtype: str, held: Mapping[str, LayerWeights]
+) -> None:
+    """Raise ValueError where the adapter that vLLM holds has other values than those that arrived.
+
+    vLLM merges the scaling into B (0.28, lora/lora_weights.py: ``optimize``).
+    """
+    kind = getattr(torch, dtype)
+    scaling = peft["lora_alpha"] / (peft["r"] ** 0.5 if peft.get("use_rslora") else peft["r"])
+    expected = elements(
+        tensor.to("cpu", kind) * (1 if "lora_A" in name or "lora_embedding_A" in name else scaling)
+        for name, tensor in sent.items()
+    )
+    parts = [part for layer in held.values() for part in (layer.lora_a, layer.lora_b)]
+    flat = [t for part in parts for t in (part if isinstance(part, list | tuple) else [part])]
+    if elements(tensor.to("cpu") for tensor in flat if tensor is not None) != expected:
+        raise ValueError("vLLM holds another adapter than the one that arrived")
 
 
 class ModelConfigView(Protocol):

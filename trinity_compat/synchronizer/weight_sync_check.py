@@ -1,17 +1,22 @@
-"""Weight-sync check: the trainer's and the engine's log-probabilities of one answer are compared.
+"""Weight-sync check: each engine's weights are compared with those that the trainer sent.
+
+With every version: the digests of what the engines' workers have received and of what they hold
+(``LoadedWeights``). With the first update: the log-probabilities of one answer.
 
 With a run's first update the trainer stores an answer that it has just trained on, and the updated policy's
 log-probabilities of its tokens. An explorer that loads that version has each of its engines score the same
 answer. A wrong layout costs several nats a token; rounding (bfloat16, FP8, another kernel) a few hundredths.
-One value in the buffer's state, written by the trainer alone.
+It is one value in the buffer's state, written by the trainer alone.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from trinity_compat.buffer.model import LoadedVersion, WeightVersion
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import RunError, UserError
 
@@ -66,6 +71,33 @@ def load_answer(buffer: Buffer, version: int) -> ScoredAnswer | None:
     """Return the trainer's answer for ``version``."""
     stored = buffer.get_state(_KEY)
     return ScoredAnswer(**stored) if stored and stored["version"] == version else None
+
+
+class LoadedWeights:
+    """Records what the workers of an explorer's engines have loaded. ``explorer``: its index."""
+
+    def __init__(self, buffer: Buffer, explorer: int) -> None:
+        self._buffer, self._explorer = buffer, explorer
+
+    def arrived(self, version: WeightVersion, engine: int, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Record the workers' answers to a load.
+
+        Raises RunError where a worker has received something else than was published, or holds something
+        else than another one that received the same.
+        """
+        for rank, answer in enumerate(answers):
+            worker = f"explorer {self._explorer} engine {engine} rank {rank}"
+            received, proof = str(answer.get("digest", "")), str(answer.get("proof", ""))
+            loaded = LoadedVersion(version.version, worker, received, str(answer.get("held", "")), proof)
+            others = self._buffer.note_loaded(loaded)
+            what = f"version {version.version} of the weights at {worker}"
+            if version.digest and received and received != version.digest:
+                raise RunError(f"{what} is not the trainer's: digest {received}, sent {version.digest}")
+            if others and proof != "recorded":
+                raise RunError(
+                    f"{what} is held otherwise than at {others[0]}, which received the same",
+                    hint="one of them was changed, or not loaded whole; please report the model",
+                )
 
 
 def bound() -> float:

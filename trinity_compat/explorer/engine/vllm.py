@@ -177,8 +177,8 @@ class Engine(Protocol):
         request: its slots are free at the next step.
         """
 
-    async def load(self, file: WeightFile) -> None:
-        """Load a version's weights.
+    async def load(self, file: WeightFile) -> Sequence[Mapping[str, Any]] | None:
+        """Load a version's weights; return each worker's answer, that of ``WeightReceiver.receive_file``.
 
         Requests in flight continue with them: their caches are recomputed, their tokens stay. Raises
         WeightsDamaged for a file that differs from what was published, RunError when vLLM can't load it.
@@ -307,14 +307,15 @@ class InProcessEngine:
                 future.set_exception(EngineDied(f"vLLM: {error!r}"))
             self._waiting.clear()
 
-    async def load(self, file: WeightFile) -> None:
+    async def load(self, file: WeightFile) -> Sequence[Mapping[str, Any]]:
         """Load a file between two steps; see Engine."""
-        await self._call(self._load, file)
+        return await self._call(self._load, file)
 
-    def _load(self, file: WeightFile) -> None:
+    def _load(self, file: WeightFile) -> Sequence[Mapping[str, Any]]:
         answers = self._engine.collective_rpc("receive_file", args=(file.path, file.digest, file.nbytes))
         self._reset_caches()
         check_loaded(answers)
+        return list(answers)
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         """Receive weights between two steps; see LocalEngine."""
@@ -411,9 +412,11 @@ class AsyncEngine:
             self.owed -= 1
         return completions(final, request.prompt_rows)
 
-    async def load(self, file: WeightFile) -> None:
+    async def load(self, file: WeightFile) -> Sequence[Mapping[str, Any]]:
         """Load a file with generation paused; see Engine."""
-        check_loaded(await self._exchange("receive_file", file.path, file.digest, file.nbytes))
+        answers = await self._exchange("receive_file", file.path, file.digest, file.nbytes)
+        check_loaded(answers)
+        return list(answers)
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
         """Receive weights with generation paused; see LocalEngine."""
@@ -447,6 +450,7 @@ class AsyncEngine:
         """Free the device's memory (vLLM's level 2; level 1 where more is held); see LocalEngine."""
         self._has_cache = False
         with self._death_is_told():
+            await self._engine.collective_rpc("forget_held")
             await self._engine.sleep(level=1 if self._config.holds_more else 2, mode="keep")
 
     async def wake(self) -> None:

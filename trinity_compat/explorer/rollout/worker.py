@@ -159,11 +159,12 @@ class RolloutWorker:
         """Set the auxiliary models' addresses (host:port), for workflows. Call before the first job."""
         self._auxiliary = auxiliary
 
-    async def load(self, file: WeightFile, version: int) -> None:
-        """Load published weights."""
+    async def load(self, file: WeightFile, version: int) -> Sequence[Mapping[str, Any]]:
+        """Load published weights; see ``Engine.load``."""
         async with self._requests_in_flight.changing():
-            await self._engine.load(file)
+            answers = await self._engine.load(file)
             self._version = version
+        return answers or ()
 
     async def dtypes(self) -> Dtypes:
         """Return the dtypes in which the engine's workers hold what they have loaded."""

@@ -87,6 +87,7 @@ class RolloutWorkers:
         watchdog: Watchdog | None = None,
         restarts: int = 0,
         note: Callable[[str], None] = lambda _: None,
+        arrived: Callable[[WeightVersion, int, Sequence[Mapping[str, Any]]], None] = lambda *_: None,
     ) -> None:
         """Configure the workers.
 
@@ -94,7 +95,7 @@ class RolloutWorkers:
         ``by_load``: a job goes to the engine with the fewest outstanding tokens, else to each in turn.
         ``partial``, ``agent_timeout_s``, ``fingerprint``: as ``RolloutWorker``'s. ``watchdog`` observes the
         requests to the engines. ``restarts``: number of dead engines that are started again; ``note`` is told
-        of each.
+        of each. ``arrived`` gets what each engine says of a version that it has loaded, and may raise.
         """
         self._watchdog = watchdog or Watchdog()
         self._processes: dict[int, HungProcess] = {}  # by engine
@@ -114,7 +115,7 @@ class RolloutWorkers:
         self._width = engine_width(rollout, device)
         self._loads = EngineLoads(engine_count(rollout, device), slots_of(rollout), by_load=by_load)
         self._watches: list[asyncio.Task[None]] = []
-        self._restarts, self._note = restarts, note
+        self._restarts, self._note, self._arrived = restarts, note, arrived
         self._restarting: dict[int, asyncio.Task[None]] = {}  # by engine; one that failed stays
         self._actor_options: list[dict[str, Any]] = []
         self._limit_s = START_S
@@ -196,7 +197,7 @@ class RolloutWorkers:
                 await actor.set_auxiliary_models.remote(self._auxiliary)
                 while (version := self._version) and version is not loaded:
                     activity.now(what, extra_s=version.nbytes / SLOWEST_LOAD)
-                    await actor.load.remote(_file_of(version), version.version)
+                    self._arrived(version, index, await actor.load.remote(_file_of(version), version.version))
                     loaded = version
         except BaseException:
             ray.kill(actor)
@@ -319,9 +320,10 @@ class RolloutWorkers:
         what, extra_s = f"loading version {version.version} of the weights", version.nbytes / SLOWEST_LOAD
         before, self._version = self._version, version
         try:
-            await self._all(
+            parts = await self._all(
                 "load", what, _file_of(version), version.version, await_restarts=False, extra_s=extra_s
             )
+            self._tell_arrived(version, parts)
         except BaseException:
             self._version = before
             raise
@@ -346,7 +348,15 @@ class RolloutWorkers:
         arguments = [(asdict(meeting), rank) for rank in ranks]
         self._version = WeightVersion(meeting.version, "", "", 0, "nccl")
         parts = await self._each("receive", what, arguments, times=None)  # the rendezvous sets the limits
-        return _received_version(meeting.version, [answer for part in parts for answer in part])
+        version = _received_version(meeting.version, [answer for part in parts for answer in part])
+        self._tell_arrived(version, parts)
+        return version
+
+    def _tell_arrived(
+        self, version: WeightVersion, parts: Sequence[Sequence[Mapping[str, Any]] | None]
+    ) -> None:
+        for index, answers in enumerate(parts):
+            self._arrived(version, index, answers or ())
 
     async def write(self, prompt_ids: Sequence[int], sampling: Mapping[str, Any]) -> list[GeneratedAnswer]:
         """Answer a prompt by the engine with the fewest such requests.
