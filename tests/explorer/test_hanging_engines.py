@@ -406,7 +406,7 @@ def test_the_run_s_limit_is_that_of_its_watchdogs(tmp_path):
     given = replace(spec(tmp_path), stall_timeout_s=45.0, verl=verl)
     heart = main._heartbeat(given, "explorer", "explorer")
     assert (heart.watchdog.limit_s, heart.engines.limit_s) == (45.0, 45.0)
-    assert main._workers(given, 0, heart)._watchdog is heart.engines
+    assert main._workers(given, 0, heart, SimpleNamespace(arrived=print))._watchdog is heart.engines
 
 
 def test_an_explorer_starts_dead_engines_as_often_as_it_would_be_started_and_tells_of_it(
@@ -416,9 +416,9 @@ def test_an_explorer_starts_dead_engines_as_often_as_it_would_be_started_and_tel
     verl = {"actor_rollout_ref": {"rollout": rollout}, "trainer": {"nnodes": 1, "n_gpus_per_node": 1}}
     given = replace(spec(tmp_path), verl=verl)
     heart = main._heartbeat(given, "explorer", "explorer")
-    assert main._workers(given, 0, heart)._restarts == 0
+    assert main._workers(given, 0, heart, SimpleNamespace(arrived=print))._restarts == 0
     monkeypatch.setenv("TRINITY_COMPAT_RESTARTS", "2")
-    made = main._workers(given, 0, heart)
+    made = main._workers(given, 0, heart, SimpleNamespace(arrived=print))
     made._note("engine 0 died")
     assert (made._restarts, heart.detail["note"]) == (2, "engine 0 died")
 

@@ -1,6 +1,7 @@
 """The report of a job: coverage, restarts and their cost, drift, and the faults that it must find."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -176,8 +177,9 @@ def test_the_text_names_what_ran(job):
 
 def test_a_job_without_steps_is_open_and_a_folder_that_is_no_job_is_refused(job, tmp_path):
     assert data_of(job)["coverage"]["verdict"] == "open"
-    done = CliRunner().invoke(cli, ["report", str(tmp_path), "--json"])
-    assert done.exception is not None and "is not a job directory" in str(done.exception)
+    (tmp_path / "empty").mkdir()
+    done = CliRunner().invoke(cli, ["report", str(tmp_path / "empty"), "--json"])
+    assert "nothing to compare here" in str(done.exception)
 
 
 def test_the_json_has_the_fields_of_its_schema(job):
@@ -185,3 +187,43 @@ def test_the_json_has_the_fields_of_its_schema(job):
     done = CliRunner().invoke(cli, ["report", str(job.root), "--json"])
     found = Draft202012Validator(load("report")).iter_errors(json.loads(done.output))
     assert [each.message for each in found] == []
+
+
+def test_each_load_is_compared_with_the_trainer_s_digest(job):
+    job.train(1, 2)
+    for engine in (0, 1):
+        job.loaded(2, engine)
+    found = data_of(job)["weights"]
+    assert (found["verdict"], found["versions"][2]["loads"]) == ("proven", 2)
+    assert found["summary"] == (
+        "3 versions published; 2 loads into workers of engines, each with the trainer's digest"
+    )
+    assert found["unknown"] == ["2 versions at the engines: not loaded, or by an engine without a record"]
+    job.loaded(1, 1, received="f" * 32)
+    found = data_of(job)
+    assert found["broken"] == ["weights"]
+    assert found["weights"]["versions"][1]["differ"] == ["explorer 0 engine 1 rank 0"]
+
+
+def test_engines_that_hold_other_tensors_are_named(job):
+    job.train(1)
+    job.loaded(1, 0)
+    job.loaded(1, 1, held="a" * 16 + "1" * 32)
+    assert data_of(job)["weights"]["versions"][1]["differ"] == [
+        "explorer 0 engine 0 rank 0",
+        "explorer 0 engine 1 rank 0",
+    ]
+
+
+def test_the_html_is_one_file_with_every_row_and_text_stays_text(job, tmp_path):
+    job.train(*range(1, 12))
+    record = json.loads((job.root / "config" / "launch.json").read_text())
+    (job.root / "config" / "launch.json").write_text(json.dumps(record | {"script": "<b>run.sh"}))
+    page = tmp_path / "report.html"
+    done = CliRunner().invoke(cli, ["report", str(job.root), "--html", str(page)])
+    assert (done.exit_code, done.stdout) == (0, ""), done.output
+    text = page.read_text()
+    assert text.startswith("<!doctype html>") and "44 prompts trained in 11 steps" in text
+    assert all(f'<td class="n">{step}</td>' in text for step in range(1, 12))
+    assert "&lt;b&gt;run.sh" in text and "<b>" not in text
+    assert not re.search(r"<script|<link|src=|url\((?!#|data:)|https?://", text)

@@ -17,6 +17,7 @@ PAGES = [
     "/overlay?run=toy/grpo&run=plain",
     "/run/toy/grpo",
     "/configuration/toy/grpo",
+    "/proof/toy/grpo",
     "/groups/toy/grpo",
     "/stop/toy/grpo",
     "/resume/toy/grpo",

@@ -21,6 +21,7 @@ PARAMETERS = {
     "/alive": [],
     "/look/{job:path}": ["history", "last", "log", "rows"],
     "/configuration/{job:path}": ["status"],
+    "/proof/{job:path}": [],
     "/experiences/{job:path}": [
         *("kind", "text", "task", "sort", "after", "up", "pinned"),
         *(f"{name}_{end}" for name in ("step", "reward", "version", "length") for end in ("min", "max")),

@@ -325,6 +325,7 @@ ENTRIES = """SELECT history_id, trainer_step, voided_in, max(entered_at) FROM le
 GROUP BY history_id, trainer_step, voided_in ORDER BY max(entered_at)"""
 VERSIONS = """SELECT version, history_id, digest, nbytes, method FROM weight_versions
 WHERE voided_in IS NULL ORDER BY version"""
+LOADED = "SELECT version, history_id, worker, received, held, proof FROM loaded_weights ORDER BY id"
 
 
 # -- the studio's pages -------------------------------------------------------------------------

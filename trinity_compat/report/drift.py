@@ -20,7 +20,7 @@ from trinity_compat.report.model import Section
 
 # Means over the tokens of a step, as veRL's trainers log them: log π_rollout − log π_trainer, and the
 # absolute difference of the probabilities.
-_KL, _DIFFERENCE = "rollout_corr/kl", "training/rollout_probs_diff_mean"
+KL, DIFFERENCE = "rollout_corr/kl", "training/rollout_probs_diff_mean"
 _Step = tuple[Mapping[str, Any], Mapping[str, float]]  # of the ledger, and what the trainer logged
 
 
@@ -53,13 +53,13 @@ def by_lag(
     for step in sorted(steps, key=lambda step: (step["least_lag"] != step["most_lag"], step["lag"])):
         lag = step["least_lag"] if step["least_lag"] == step["most_lag"] else "several"
         found.setdefault(lag, []).append((step, metrics.get(step["step"], {})))
-    mismatch = _mean(found.get(0, ()), _KL)
+    mismatch = _mean(found.get(0, ()), KL)
     made = []
     for lag, of in found.items():
-        kl = _mean(of, _KL)
+        kl = _mean(of, KL)
         row = {"lag": lag, "steps": len(of), "tokens": sum(step["tokens"] for step, _ in of), "kl": kl}
         row["staleness"] = None if kl is None or mismatch is None else kl - mismatch
-        made.append(row | {"probability_difference": _mean(of, _DIFFERENCE)})
+        made.append(row | {"probability_difference": _mean(of, DIFFERENCE)})
     return made
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trinity_compat.common import redaction
+
 Verdict = Literal["proven", "broken", "open"]
 
 
@@ -87,7 +89,7 @@ def shown(value: object) -> str:
         return f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return "?" if value is None else str(value)
+    return "?" if value is None else redaction.shown(str(value))
 
 
 def counted(number: int, noun: str) -> str:

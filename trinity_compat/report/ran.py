@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from trinity_compat.common.nested import read_section, section_at, value_at
+from collections.abc import Mapping
+from typing import Any
+
+from trinity_compat.common.nested import section_at, value_at
+from trinity_compat.common.optional_packages import RECORDED
 from trinity_compat.common.redaction import hidden
 from trinity_compat.job.gpus import shares
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.report.model import Section
-from trinity_compat.run.config_files import RECORDED
-from trinity_compat.run.job_dir.job_dir import JobDir
 
 _ROLLOUT, _MODEL = "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 # Field of the report → veRL key.
@@ -27,16 +29,18 @@ _KEYS = {
 }
 
 
-def ran(job: JobDir, spec: RunSpec) -> Section:
-    """Return the section. What an earlier release did not record is said to be unknown."""
-    record = read_section(job.root / "config" / "launch.json")
-    judged = section_at(read_section(job.root / "config" / "start.json"), "versions")
-    releases = {**judged, **section_at(record, "releases")}
+def ran(spec: RunSpec, record: Mapping[str, Any], start: Mapping[str, Any]) -> Section:
+    """Return the section. ``record``: of config/launch.json, ``start``: of config/start.json.
+
+    What an earlier release did not record is said to be unknown.
+    """
+    installed = {name: of for name, of in section_at(record, "releases").items() if of}
+    releases = {**section_at(start, "versions"), **installed}
     has_gpus = value_at(spec.verl, "trainer.n_gpus_per_node") and value_at(spec.verl, _ROLLOUT)
     found = (
         shares(spec.verl, device=spec.device, mode=spec.mode, explorers=spec.explorers) if has_gpus else {}
     )
-    verl = {name: hidden(key, value_at(spec.verl, key)) for name, key in _KEYS.items()}
+    verl = of_verl(spec.verl)
     if spec.rows:
         verl["algorithm"] = spec.rows.schema
     data = {
@@ -60,3 +64,8 @@ def ran(job: JobDir, spec: RunSpec) -> Section:
         data,
         [f"the release of {missing}: the start did not record it"] if missing else [],
     )
+
+
+def of_verl(verl: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that a veRL configuration has of the report."""
+    return {name: hidden(key, value_at(verl, key)) for name, key in _KEYS.items()}

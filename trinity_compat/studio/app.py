@@ -56,6 +56,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/seconds/{job:path}", run_pages.seconds),
             Route("/look/{job:path}", live.look),
             Route("/configuration/{job:path}", run_pages.configuration),
+            Route("/proof/{job:path}", run_pages.proof),
             Route("/experiences/{job:path}", experiences.experiences),
             Route("/groups/{job:path}", groups_page.groups),
             Route("/group/{job:path}", group_page.group),

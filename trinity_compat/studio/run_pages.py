@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from trinity_compat.audit.phrases import STATUS_MEANS
 from trinity_compat.common.redaction import hidden, shown
+from trinity_compat.report.build import sections
+from trinity_compat.report.model import RunReport
+from trinity_compat.report.page import as_part
 from trinity_compat.studio import control, job_files, live, run_state
 from trinity_compat.studio.pages import as_json, job_of, page, reading, studio_of
 
@@ -106,6 +110,16 @@ def configuration(request: Request) -> HTMLResponse:
         "launch": _section(folder / "launch.json"),
     }
     return page(request, "configuration.html", values)
+
+
+@reading
+def proof(request: Request) -> HTMLResponse:
+    """Show the report of what the run trained."""
+    job = job_of(request)
+    record, start = (_section(job.dir.root / "config" / f"{name}.json") for name in ("launch", "start"))
+    found = job.database().run(lambda conn: sections(conn, job.spec, record, start), write=False)
+    values = {"job": job, "report": Markup(as_part(RunReport(job.name, found)))}
+    return page(request, "proof.html", values)
 
 
 def _counts(findings: Sequence[dict[str, object]]) -> list[tuple[str, int, str]]:
