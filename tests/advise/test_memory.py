@@ -140,7 +140,7 @@ def test_tensor_parallelism_splits_activations_and_logits_and_a_first_stage_wait
     tensor = moments(replace(sizes, spread=Spread(tensor=2)))["loss"][1]
     assert tensor == alone / 2
     piped = moments(replace(sizes, spread=Spread(pipeline=2)))["backward pass"][1]
-    assert piped == moments(sizes)["backward pass"][1] + 0  # half of the layers, two micro-batches
+    assert piped == moments(sizes)["backward pass"][1]  # half of the layers, two micro-batches
 
 
 def test_log_probabilities_may_need_more_than_the_update():

@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 from advise_launch import LAUNCH
 
-from trinity_compat.advise import memory
+from trinity_compat.advise import memory, model_shape
+from trinity_compat.job.known_models import stand_in
 from trinity_compat.run import dry_run
 from trinity_compat.run.plan import estimates
 from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.source import RunOptions
 
-REPORTS = json.loads(Path(__file__).with_name("published_memory.json").read_text())["reports"]
+PUBLISHED = json.loads(Path(__file__).with_name("published_memory.json").read_text())
+REPORTS = PUBLISHED["reports"]
 
 
 def ours(report, tmp_path, monkeypatch):
@@ -36,6 +38,14 @@ def ours(report, tmp_path, monkeypatch):
 @pytest.mark.parametrize("report", [each for each in REPORTS if each["held"]], ids=lambda each: each["name"])
 def test_a_published_figure_is_met_within_15_percent(report, tmp_path, monkeypatch):
     assert ours(report, tmp_path, monkeypatch) == pytest.approx(report["seen_gib"], rel=0.15)
+
+
+@pytest.mark.parametrize("report", PUBLISHED["engines"], ids=lambda each: each["name"])
+def test_a_published_cache_of_an_engine_is_met_within_15_percent(report):
+    shape = model_shape.of_config(stand_in(report["model"]).config)
+    sizes = {name: report[name] for name in ("width", "slots", "utilization", "card_gib")}
+    found = memory.of_engine(shape, **sizes)
+    assert found.kv_tokens == pytest.approx(report["seen_tokens"], rel=0.15)
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda each: each["name"])
