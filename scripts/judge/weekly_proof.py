@@ -121,7 +121,7 @@ def read_and_audit(script: Script, stubs: Path) -> Script:
 
 
 def _json_of(script: Script, command: str) -> dict[str, Any]:
-    """What a command prints as JSON, with the tree at the place where bash has it; empty for an error."""
+    """Return the JSON of a command, with the tree at the place where bash has it; empty for an error."""
     words = [sys.executable, "-m", "trinity_compat", command, script.name, "--format", "json", "--cwd", "."]
     for name, value in HOME.items():
         words += ["--env", f"{name}={value}"]

@@ -28,7 +28,7 @@ _OUTSIDE_GIB = 1.5  # CUDA's context, NCCL's buffers and CUDA graphs
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a model's state is spread over GPUs.
+    """Shares of a model's state on each GPU.
 
     ``shards``: GPUs over which FSDP splits it, 0 for all. The others are Megatron's sizes; ``distributed``:
     its optimizer's state is split over the data-parallel ranks.
