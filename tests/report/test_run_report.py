@@ -11,6 +11,7 @@ from report_jobs import BATCH, Job
 from trinity_compat.cli import cli
 from trinity_compat.cli.schema import load
 from trinity_compat.report.build import report_of
+from trinity_compat.report.drift import by_lag
 
 
 @pytest.fixture
@@ -227,3 +228,13 @@ def test_the_html_is_one_file_with_every_row_and_text_stays_text(job, tmp_path):
     assert all(f'<td class="n">{step}</td>' in text for step in range(1, 12))
     assert "&lt;b&gt;run.sh" in text and "<b>" not in text
     assert not re.search(r"<script|<link|src=|url\((?!#|data:)|https?://", text)
+
+
+def test_a_step_of_several_lags_is_split_by_what_the_trainer_logged_of_each():
+    step = {"step": 3, "tokens": 40, "least_lag": 0, "most_lag": 1, "lag": 0.5}
+    parts = {0: (0.01, 30.0), 1: (0.05, 10.0)}
+    logged = {f"rollout_drift/lag_{lag}/kl": kl for lag, (kl, _) in parts.items()}
+    logged |= {f"rollout_drift/lag_{lag}/tokens": tokens for lag, (_, tokens) in parts.items()}
+    rows = [(each["lag"], each["tokens"], each["staleness"]) for each in by_lag([step], {3: logged})]
+    assert rows == [(0, 30, 0.0), (1, 10, pytest.approx(0.04))]
+    assert [each["lag"] for each in by_lag([step], {3: {"rollout_corr/kl": 0.02}})] == ["several"]

@@ -205,3 +205,26 @@ def test_task_columns_repeat_each_task_for_its_answers():
     columns = task_columns([group(0, 0), group(0, 0), second, second])
     assert list(columns) == ["data_source"]
     assert list(columns["data_source"]) == ["toy", "toy", "other", "other"]
+
+
+def test_drift_of_a_batch_of_several_lags_is_measured_for_each():
+    from types import SimpleNamespace
+
+    from trinity_compat.trainer.batch import drift_by_lag
+
+    batch = {
+        "response_mask": torch.tensor([[1, 1], [1, 0], [0, 0]]),
+        "rollout_log_probs": torch.tensor([[-1.0, -2.0], [-1.0, 9.0], [9.0, 9.0]]),
+        "old_log_probs": torch.tensor([[-1.5, -2.5], [-1.25, 0.0], [0.0, 0.0]]),
+    }
+    data = SimpleNamespace(batch=batch, non_tensor_batch={"min_global_steps": np.array([3, 4, 2], object)})
+    measure = drift_by_lag(lambda given: {"training/rollout_probs_diff_mean": 0.5}, lambda: 5)
+    assert measure(data) == {
+        "training/rollout_probs_diff_mean": 0.5,
+        "rollout_drift/lag_0/kl": 0.25,
+        "rollout_drift/lag_0/tokens": 1,
+        "rollout_drift/lag_1/kl": 0.5,
+        "rollout_drift/lag_1/tokens": 2,
+    }
+    data.non_tensor_batch = {}
+    assert measure(data) == {"training/rollout_probs_diff_mean": 0.5}

@@ -8,6 +8,7 @@ staleness.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from trinity_compat.report.model import Section
 # Means over the tokens of a step, as veRL's trainers log them: log π_rollout − log π_trainer, and the
 # absolute difference of the probabilities.
 KL, DIFFERENCE = "rollout_corr/kl", "training/rollout_probs_diff_mean"
+# Of a step whose answers have several lags, those of each (trainer/batch.py: drift_by_lag).
+_PART = re.compile(r"rollout_drift/lag_(-?\d+)/kl")
 _Step = tuple[Mapping[str, Any], Mapping[str, float]]  # of the ledger, and what the trainer logged
 
 
@@ -48,14 +51,22 @@ def drift(conn: sa.Connection) -> Section:
 def by_lag(
     steps: Sequence[Mapping[str, Any]], metrics: Mapping[int, Mapping[str, float]]
 ) -> list[dict[str, Any]]:
-    """Return the drift of the steps of each lag; ``staleness`` is what the KL has beyond that of lag 0."""
+    """Return the drift of each lag; ``staleness`` is what its KL has beyond that of lag 0."""
     found: dict[int | str, list[_Step]] = {}
     for step in sorted(steps, key=lambda step: (step["least_lag"] != step["most_lag"], step["lag"])):
-        lag = step["least_lag"] if step["least_lag"] == step["most_lag"] else "several"
-        found.setdefault(lag, []).append((step, metrics.get(step["step"], {})))
+        logged = metrics.get(step["step"], {})
+        parts = {int(match[1]): name for name in logged if (match := _PART.fullmatch(name))}
+        if step["least_lag"] == step["most_lag"]:
+            found.setdefault(step["least_lag"], []).append((step, logged))
+        elif not parts:
+            found.setdefault("several", []).append((step, logged))
+        else:
+            for number, name in parts.items():
+                part = {"tokens": int(logged[f"rollout_drift/lag_{number}/tokens"])}
+                found.setdefault(number, []).append((part, {KL: logged[name]}))
     mismatch = _mean(found.get(0, ()), KL)
     made = []
-    for lag, of in found.items():
+    for lag, of in sorted(found.items(), key=lambda item: (isinstance(item[0], str), item[0])):
         kl = _mean(of, KL)
         row = {"lag": lag, "steps": len(of), "tokens": sum(step["tokens"] for step, _ in of), "kl": kl}
         row["staleness"] = None if kl is None or mismatch is None else kl - mismatch

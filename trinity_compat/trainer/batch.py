@@ -6,7 +6,7 @@ same padding, same metrics under ``meta_info["timing"]``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -207,6 +207,31 @@ def lag_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
         **_spread("training/off_policy/trajectory_staleness_worst", lags),
         **_spread("training/num_turns", np.array([e.num_turns for e in experiences])),
     }
+
+
+def drift_by_lag(
+    measure: Callable[[DataProto], dict[str, float]], step: Callable[[], int]
+) -> Callable[[DataProto], dict[str, float]]:
+    """Wrap veRL's ``calculate_debug_metrics``: also log π_rollout − log π_trainer of the answers of each lag.
+
+    ``step`` returns the step that is trained. The metrics are means over tokens, with the tokens' number.
+    """
+
+    def measured(data: DataProto) -> dict[str, float]:
+        found, oldest = measure(data), data.non_tensor_batch.get("min_global_steps")
+        if oldest is None:
+            return found
+        lags, mask = step() - 1 - oldest.astype(np.int64), data.batch["response_mask"].bool()
+        drift = data.batch["rollout_log_probs"] - data.batch["old_log_probs"]
+        for lag in np.unique(lags):
+            rows = torch.from_numpy(lags == lag)
+            values = drift[rows][mask[rows]]
+            if len(values):
+                found[f"rollout_drift/lag_{lag}/kl"] = values.mean().item()
+                found[f"rollout_drift/lag_{lag}/tokens"] = len(values)
+        return found
+
+    return measured
 
 
 def reuse_metrics(groups: Sequence[Group]) -> dict[str, float]:

@@ -21,12 +21,13 @@ from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.utils import Role
 from verl.utils import tracking
 from verl.utils.dataset.rl_dataset import collate_fn
+from verl.utils.debug import metrics as debug_metrics
 
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
 from trinity_compat.trainer.adapter import Claimed, Exchange
 from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy, with_advantages
-from trinity_compat.trainer.batch import BatchShape, task_columns, to_dataproto
+from trinity_compat.trainer.batch import BatchShape, drift_by_lag, task_columns, to_dataproto
 from trinity_compat.trainer.config import send_whole_where_needed
 from trinity_compat.trainer.datasets import TASK_NO, TrainerData
 from trinity_compat.trainer.multi_modal import MultiModal
@@ -238,13 +239,15 @@ class TrinityRayPPOTrainer(StoredRun, ray_trainer.RayPPOTrainer):
         return RankRows(rows, of_update)
 
     def fit(self) -> None:
-        """Run veRL's ``fit``, with its logger and two of its functions wrapped."""
+        """Run veRL's ``fit``, with its logger and three of its functions wrapped."""
         compute_advantage = without_dropped_rows(ray_trainer.compute_advantage)
         compute_data_metrics = without_fillers(ray_trainer.compute_data_metrics)
+        measured = drift_by_lag(debug_metrics.calculate_debug_metrics, lambda: self.global_steps)
         with (
             logged_through(self._log, tracking),
             patch.object(ray_trainer, "compute_advantage", compute_advantage),
             patch.object(ray_trainer, "compute_data_metrics", compute_data_metrics),
+            patch.object(debug_metrics, "calculate_debug_metrics", measured),
         ):
             super().fit()
 
