@@ -148,10 +148,10 @@ def test_fail_on_sets_the_exit_code_of_audit(tmp_path, script, status, code):
 
 
 def test_an_indivisible_batch_is_told_and_does_not_stop_the_others(folder):
-    (folder / "bad.sh").write_text(GRPO.replace("1024", "1000"))
+    (folder / "bad.sh").write_text(GRPO.replace("1024", "1031"))
     outcomes = {x["source"].rpartition("/")[2]: x for x in launches(folder)["launches"]}
     assert outcomes["bad.sh"]["outcome"] == "refused"
-    assert "1000" in outcomes["bad.sh"]["refused"]
+    assert "1031" in outcomes["bad.sh"]["refused"]
     assert outcomes["bad.sh"]["counts"] == {"unsupported": outcomes["bad.sh"]["keys"]}
     assert outcomes["grpo.sh"]["refused"] is None
 
@@ -227,7 +227,7 @@ def test_bytes_that_are_no_utf8_can_be_written(folder, form):
 
 @pytest.mark.parametrize("form", ["text", "md"])
 def test_the_cause_of_a_refusal_is_told_once_and_not_for_every_key(folder, form):
-    (folder / "grpo.sh").write_text(GRPO.replace("${BATCH:-1024}", "1000"))
+    (folder / "grpo.sh").write_text(GRPO.replace("${BATCH:-1024}", "1031"))
     _, text = audit(folder / "grpo.sh", "--format", form)
     assert "is not divisible" in " ".join(text.split()) and "TC004" not in text
     (launch,) = launches(folder / "grpo.sh")["launches"]
@@ -383,9 +383,9 @@ def test_a_variable_of_the_calling_shell_that_was_not_used_is_named(folder, monk
 @pytest.mark.parametrize("words", [(), ("--fail-on", "unknown"), ("--format", "sarif"), ("-q",)])
 def test_a_launch_that_cannot_be_translated_fails_the_audit_whatever_fail_on_says(tmp_path, words):
     path = tmp_path / "run.sh"
-    path.write_text(GRPO.replace("1024", "1000"))
+    path.write_text(GRPO.replace("1024", "1031"))
     assert audit(path, *words)[0] == 1
-    path.write_text(f"# trinity-compat: ignore=TC004\n{GRPO.replace('1024', '1000')}")
+    path.write_text(f"# trinity-compat: ignore=TC004\n{GRPO.replace('1024', '1031')}")
     assert audit(path, *words)[0] == 0, "its source does not want to hear of it"
 
 

@@ -81,7 +81,7 @@ def test_fail_on_sets_the_exit_code_of_translate(run):
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("data.train_batch_size=10 actor_rollout_ref.actor.ppo_mini_batch_size=4", "not divisible"),
+        ("data.train_batch_size=17 actor_rollout_ref.actor.ppo_mini_batch_size=4", "not divisible"),
         ("trainer.nnodes=$NODES", "--env NODES="),
         ("data.train_batch_size=null", "run.sh:4: data.train_batch_size=null should be a whole number"),
         ("trainer.critic_warmup=True", "run.sh:4: trainer.critic_warmup=True should be a"),

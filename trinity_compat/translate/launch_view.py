@@ -14,6 +14,7 @@ from trinity_compat.common.releases import TRINITY_OLD, VERL, VERL_RELEASES
 from trinity_compat.common.training_engines import TrainingEngine, engine_of
 from trinity_compat.launch.model import EnvRef, Launch, UnknownPiece
 from trinity_compat.translate.env_references import EnvReferences
+from trinity_compat.translate.micro_batch_sizes import USE_V1
 from trinity_compat.translate.model import Status, TranslateOptions
 from trinity_compat.translate.update_steps import BATCH, MINI, UpdatesPerStep, mini_batches, uneven
 from trinity_compat.verl_config.interpolate import is_interpolated
@@ -322,9 +323,11 @@ class LaunchView:
 
         Up to 0.7 no release checks that they divide (Megatron's workers do); from 0.3 on a mini-batch larger
         than the train batch is refused without use_dynamic_bsz (``_validate_config`` in ray_trainer.py, later
-        ``ActorConfig.validate``). The trainer of a fork is unknown: it may multiply its samples.
+        ``ActorConfig.validate``). The trainer v1, of 0.9, fills the last one up (``_balance_batch`` in
+        v1/trainer_base.py). The trainer of a fork is unknown: it may multiply its samples.
         """
-        if self.forked:
+        fills_up = bool(self.origin.get(USE_V1)) and mini < batch
+        if self.forked or fills_up:
             return True
         if self.megatron:
             return False
