@@ -117,7 +117,7 @@ def test_an_edit_of_a_translated_yaml_that_has_no_effect_anywhere_is_named():
     _, config = translated()
     config["explorer"]["runner_per_model"] = 3
     (told,) = notes(config)
-    assert "explorer.runner_per_model=3: how upstream spreads" in told
+    assert "explorer.runner_per_model=3: how Trinity-RFT spreads" in told
 
 
 def test_an_edited_label_is_named_where_translate_made_it_of_a_path():
