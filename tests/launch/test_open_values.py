@@ -161,6 +161,8 @@ STEPS = st.sampled_from(
         "for i in ${!E[@]}; do n=$i; done", "export n=$U", "printf -v n '%s' \"$U\"", "export $(probe)",
         "local_of() { local n=$1; a=$n; }; local_of $U x", 'eval "$(probe)"', "declare $(probe)",
         'unset "L[$(probe)]"', 'export "$U=5"', 'declare "n$U=5"',
+        "declare -n r=n; r=$U", "declare -n r=L; r[$U]=w", 'declare -n r="$U"; r=5',
+        "declare -n r; for r in n a; do r=$U; done",
         "eval set -- x $U y", 'O=$(probe); eval "F=(1 $O)"', "shopt -s lastpipe; probe | read -r n",
         'mapfile -t -O 1 L < <(probe)', 'read -r "L[$U]" <<< new',
         'eval "n$U=5"', 'printf -v "$U" 5', 'for kv in $(probe); do export "$kv"; done',

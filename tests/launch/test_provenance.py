@@ -48,8 +48,8 @@ def test_a_transformed_value_is_open(word, tmp_path):
     assert [one.expression for one in launch.arguments[0].open] == [word]
 
 
-@pytest.mark.parametrize("declare", ["local -n r=$1", "declare -n r=Q", "typeset -n r"])
-def test_a_reference_to_another_variable_is_named(declare, tmp_path):
+@pytest.mark.parametrize("declare", ["local -n r=$1[1]", "declare -n r=Q[0]"])
+def test_a_reference_to_an_element_is_named(declare, tmp_path):
     reading = reading_of(f"f() {{\n{declare}\n{MAIN} a=$r\n}}\nf Q\n", tmp_path)
     assert [one.expression for one in reading.launches[0].arguments[0].open] == ["$r"]
     assert [(one.code, one.where.line) for one in reading.diagnostics if one.code == "TP109"] == [

@@ -37,6 +37,7 @@ OPTION_LETTERS = {
     "errtrace": "E",
     "functrace": "T",
 }
+_REFERENCES = 8  # to each other, as many as bash follows
 # The option that hands the trap of an event on to functions and subshells; EXIT's has none.
 INHERITED = {"ERR": "E", "DEBUG": "T", "RETURN": "T"}
 
@@ -90,6 +91,61 @@ class Variable:
     def is_table(self) -> bool:
         """An associative array."""
         return "A" in self.attributes
+
+
+class Variables(dict[str, Variable]):
+    """Variables by name; that of a reference (``declare -n``) is the one that it refers to.
+
+    What walks through them meets the references themselves.
+    """
+
+    def target(self, name: str) -> str:
+        """Return the name that a name stands for; empty for a reference that refers to nothing yet."""
+        for _ in range(_REFERENCES):
+            found = super().get(name)
+            if found is None or "n" not in found.attributes:
+                break
+            name = text_of(found.value or EMPTY)
+        return name
+
+    def own(self, name: str) -> Variable | None:
+        """Return what stands under the name itself."""
+        return super().get(name)
+
+    def set_own(self, name: str, variable: Variable | None) -> None:
+        """Put this under the name itself; None takes it away."""
+        if variable is None:
+            super().pop(name, None)
+        else:
+            super().__setitem__(name, variable)
+
+    def refers(self, name: str) -> bool:
+        """Return whether a name is a reference."""
+        return (found := self.own(name)) is not None and "n" in found.attributes
+
+    def refer(self, name: str, target: Value) -> None:
+        """``declare -n name=target``."""
+        self.set_own(name, Variable(value=target, attributes=frozenset("n")))
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(self.target(str(name)))
+
+    def __getitem__(self, name: str) -> Variable:
+        return super().__getitem__(self.target(name))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the variable of a name."""
+        return super().get(self.target(name), default)
+
+    def __setitem__(self, name: str, variable: Variable) -> None:
+        if target := self.target(name):
+            super().__setitem__(target, variable)
+        else:
+            self.refer(name, variable.value or EMPTY)
+
+    def pop(self, name: str, default: Any = None) -> Any:
+        """Take the variable of a name away."""
+        return super().pop(self.target(name), default)
 
 
 def _bucket(key: str) -> int:
@@ -203,7 +259,7 @@ class Shell:
     run: Callable[[Shell, list[Node]], int]  # statements in a shell of their own
     run_statement: Callable[[Shell, Node], int]
     expand_parameter: Callable[[Shell, ParsedText, Node, bool], Segs]
-    variables: dict[str, Variable] = field(default_factory=dict)
+    variables: Variables = field(default_factory=Variables)
     functions: dict[str, ShellFunction] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     positional: list[Value] = field(default_factory=list)
@@ -267,6 +323,7 @@ class Shell:
 
     def variable(self, name: str) -> Variable:
         """Return a variable as it is before an assignment."""
+        name = self.variables.target(name)
         inherits = self.from_surroundings(name) or name in self.unexported
         return self.variables.get(name) or Variable(exported=None if inherits else False)
 
@@ -316,7 +373,7 @@ class Shell:
         """Set a variable as a whole."""
         self._note_replaced(name, variable.value)
         self.variables[name] = variable
-        self.touched.add(name)
+        self.touched.add(self.variables.target(name))
         if len(self.variables) > limits.FIELDS:
             raise BudgetExceeded("too many variables")
 
@@ -452,6 +509,7 @@ class Shell:
     def unset(self, name: str) -> None:
         """``unset name``."""
         self._note_replaced(name)
+        name = self.variables.target(name)
         self.variables.pop(name, None)
         self.unexported.pop(name, None)
         self.touched.add(name)
@@ -461,9 +519,9 @@ class Shell:
         scope = self.scopes[-1] if self.scopes else None
         if scope is not None and name not in scope:
             self._note_replaced(name)  # for the function, and all that it calls
-            scope[name] = self.variables.get(name), name in self.touched
+            scope[name] = self.variables.own(name), name in self.touched
             # unset until it is assigned, but a variable that was exported stays so
-            self.variables[name] = Variable(exported=self.variable(name).exported)
+            self.variables.set_own(name, Variable(exported=self.variable(name).exported))
             self.touched.add(name)
 
     @contextmanager
@@ -474,10 +532,7 @@ class Shell:
             yield
         finally:
             for name, (variable, touched) in self.scopes.pop().items():
-                if variable is not None:
-                    self.variables[name] = variable
-                else:
-                    self.variables.pop(name, None)
+                self.variables.set_own(name, variable)
                 if not touched:
                     self.touched.discard(name)
 
@@ -497,10 +552,10 @@ class Shell:
     def copy(self) -> Shell:
         """Return a subshell: it begins with the same state, and its changes do not come back."""
         self.budget.step(1 + len(self.variables) // 50)
-        variables = {
-            name: replace(var, array=dict(var.array)) if var.array is not None else var
+        variables = Variables(
+            (name, replace(var, array=dict(var.array)) if var.array is not None else var)
             for name, var in self.variables.items()
-        }
+        )
         return replace(
             self,
             variables=variables,
@@ -533,7 +588,7 @@ class Shell:
     def child(self, prefix: Mapping[str, Value]) -> Shell:
         """Return the state of a new bash process, which gets exported variables only."""
         shell = self.copy()
-        shell.variables = {name: var for name, var in shell.variables.items() if var.exported}
+        shell.variables = Variables((name, var) for name, var in shell.variables.items() if var.exported)
         shell.unexported = self.assigned_alone()
         # what the script unset, or doesn't export, can't come from the surroundings
         shell.touched |= self.variables.keys() - shell.variables.keys()

@@ -179,7 +179,7 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> int:
         target = slice_value(value, 0, match.end() + len(element[1]))
         lookup.set_named(sh, target, from_character(value, match.end() + element.end()))
         return 0
-    if _refuse_reference(sh, kind, flags, name):
+    if _refer(sh, kind, flags, name, from_character(value, match.end() + 1) if "=" in rest else EMPTY):
         return 0
     prepare(sh, kind, flags, name, sets="=" in rest)
     for mark, append in (("+=", True), ("=", False)):
@@ -193,7 +193,7 @@ def declare_text(sh: Shell, kind: str, flags: list[str], value: Value) -> int:
 
 def _declare_one(sh: Shell, kind: str, flags: list[str], arg: Node, values: list[Value]) -> None:
     name = arg["Name"]["Value"]
-    if _refuse_reference(sh, kind, flags, name):
+    if _refer(sh, kind, flags, name, values[0] if values else EMPTY):
         return
     prepare(sh, kind, flags, name, sets=not arg.get("Naked"))
     for value in values:
@@ -207,13 +207,20 @@ def _letters(flags: Iterable[str], sign: str = "-") -> set[str]:
     return {letter for flag in flags if flag[0] == sign for letter in flag[1:]}
 
 
-def _refuse_reference(sh: Shell, kind: str, flags: list[str], name: str) -> bool:
-    """``declare -n``, which no known script uses: what stands for another variable is open."""
+def _refer(sh: Shell, kind: str, flags: list[str], name: str, target: Value) -> bool:
+    """``declare -n name=target``: False without the flag. What stands for an element is open."""
     if (kind != "nameref" and "n" not in _letters(flags)) or kind == "export":
         return False
+    if kind == "local" or (sh.scopes and "g" not in _letters(flags)):
+        sh.make_local(name)
+    sh.touched.add(name)
+    if isinstance(why := doubt_in([target]), UnknownPiece):
+        sh.may_set_any(f"{kind} -n", why)
+    if why is None and (not target or text_of(target).isidentifier()):
+        sh.variables.refer(name, target)
+        return True
     sh.warn("TP109", f"a reference ({kind} -n {name}) is not read; what is done through it is missing here")
-    sh.make_local(name)
-    sh.put(name, Variable(value=(sh.unknown(f"${name}", sh.where),)))
+    sh.variables.set_own(name, Variable(value=(sh.unknown(f"${name}", sh.where),)))
     return True
 
 

@@ -124,7 +124,9 @@ def _unset(sh: Shell, given: ParsedOptions) -> int:
     for operand in given.operands:
         name, bracket, index = text_of(operand).partition("[")
         variable = sh.variables.get(name)
-        if given.has("f") or (variable is None and name in sh.functions):
+        if given.has("n"):
+            sh.variables.set_own(name, None)
+        elif given.has("f") or (variable is None and name in sh.functions):
             sh.functions.pop(name, None)
         elif variable is not None and variable.readonly:
             sh.warn("TP107", f"{name} is readonly; bash refuses to unset it")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from trinity_compat.common.errors import Where
 from trinity_compat.launch.bash import tree
-from trinity_compat.launch.bash.state import Discard, Exit, Return, Shell, Variable
+from trinity_compat.launch.bash.state import Discard, Exit, Return, Shell, Variable, Variables
 from trinity_compat.launch.bash.traced_text import TextPiece, Value, doubt_in, named, open_source, text_of
 from trinity_compat.launch.bash.tree import ParsedText
 from trinity_compat.launch.model import EnvRef, UnknownPiece
@@ -165,7 +165,8 @@ def open_changes(
     if changed:
         if what and not all(doubt_in([sh.variables.get(name, Variable()).value or ()]) for name in changed):
             sh.warn("TP101", f"{what} may set {', '.join(changed)} here: open from now on")
-        sh.variables = {name: other.variables.get(name, Variable()) for name in changed} | sh.variables
+        new = {name: other.variables.get(name, Variable()) for name in changed}
+        sh.variables = Variables(new | sh.variables)
         sh.open_alone(why, changed)
 
 

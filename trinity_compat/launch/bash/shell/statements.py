@@ -485,7 +485,9 @@ def _for(sh: Shell, node: Node) -> int:
 
     def more() -> bool:
         item = next(remaining, None)
-        if item is not None:
+        if item is not None and sh.variables.refers(name):
+            sh.variables.refer(name, item)
+        elif item is not None:
             sh.set_scalar(name, item)
         return item is not None
 

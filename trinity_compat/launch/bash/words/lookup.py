@@ -53,6 +53,7 @@ def lookup(sh: Shell, name: str, where: Where) -> Value | None:
     special = _special(sh, name, where)
     if special is not None:
         return special
+    name = sh.variables.target(name) or name
     value = sh.scalar(name)
     if value is not None:
         return value

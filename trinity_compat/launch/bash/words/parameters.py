@@ -97,6 +97,8 @@ def _one(sh: Shell, unit: ParsedText, part: Node, name: str, where: Where) -> Va
 
 def _indirect(sh: Shell, unit: ParsedText, part: Node, quoted: bool, mark: str) -> Segs:
     where, name = unit.where(part), part["Param"]["Value"]
+    if sh.variables.refers(name):
+        return segs_of(literal(sh.variables.target(name), where), quoted=quoted, where=where)
     if part.get("Names"):
         names = sorted(n for n, v in sh.variables.items() if n.startswith(name))
         return joined(sh, [literal(n, where) for n in names], quoted, mark, where)

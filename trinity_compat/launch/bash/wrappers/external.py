@@ -10,7 +10,7 @@ from trinity_compat.launch.bash import machines
 from trinity_compat.launch.bash.files import absolute
 from trinity_compat.launch.bash.programs import table, transfers
 from trinity_compat.launch.bash.shell import code, printing
-from trinity_compat.launch.bash.state import BackgroundCommand, Shell
+from trinity_compat.launch.bash.state import BackgroundCommand, Shell, Variables
 from trinity_compat.launch.bash.traced_text import (
     Prefix,
     Value,
@@ -183,7 +183,7 @@ def _without(sh: Shell, names: tuple[str, ...] | None) -> Shell:
     """The shell for a command that gets none (or not these) of its variables: ``env -i``, ``env -u``."""
     shell = sh.copy()
     kept = {} if names is None else {k: v for k, v in shell.variables.items() if k not in names}
-    shell.variables = kept
+    shell.variables = Variables(kept)
     shell.touched |= {"*"} if names is None else {*names}
     shell.unexported = {k: v for k, v in shell.unexported.items() if names is not None and k not in names}
     return shell
@@ -197,7 +197,7 @@ def _within(sh: Shell, wrapper: tuple[str, ...]) -> Shell:
 def remote(sh: Shell) -> Shell:
     """A machine or container of its own: the script's variables don't go along."""
     shell = sh.copy()
-    shell.variables = {name: var for name, var in shell.variables.items() if var.given}
+    shell.variables = Variables((name, var) for name, var in shell.variables.items() if var.given)
     shell.touched, shell.unexported = set(), {}
     return shell
 
