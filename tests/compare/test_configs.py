@@ -127,6 +127,17 @@ def test_an_unset_variable_is_the_same_in_script_and_translation(tmp_path):
     assert read_in_effect(str(path)).values["data.custom_cls.path"] == "${oc.env:HERE}/d.py"
 
 
+def test_a_guess_at_a_value_is_shown_as_what_it_depends_on(tmp_path):
+    script = "N=0\nfor g in $(nvidia-smi -L); do N=$((N + 1)); done\n"
+    main = (
+        "python3 -m verl.trainer.main_ppo data.train_files=/a data.val_files=/b trainer.experiment_name=x$N"
+    )
+    (tmp_path / "run.sh").write_text(f"{script}{main} trainer.n_gpus_per_node=$(nvidia-smi -L | wc -l)\n")
+    values = read_in_effect(str(tmp_path / "run.sh")).values
+    assert values["trainer.experiment_name"] == "x$(nvidia-smi -L)"
+    assert values["trainer.n_gpus_per_node"] == "$(nvidia-smi -L | wc -l)"
+
+
 def test_where_a_value_comes_from(tmp_path):
     path = script(tmp_path, "a.sh")
     Path(path).write_text(BASE.format(more="") * 2)

@@ -76,14 +76,21 @@ class EnvReferences:
         return _replaced(value, lambda number: self.pieces[number][0].text)
 
     def in_effect(self, value: object) -> object:
-        """Return ``value`` with each mark as its text; an unset variable stays as its name."""
-        return _replaced(
-            value, lambda number: self.pieces[number][0].text or named(_spell(self.pieces[number][0]))
-        )
+        """Return ``value`` with each mark as its text; an unset variable, or a guess, stays as its name."""
+
+        def text_of(number: int) -> str:
+            part = self.pieces[number][0]
+            return part.text if _has_text(part) else named(_spell(part))
+
+        return _replaced(value, text_of)
 
     def is_known(self, value: object) -> bool:
-        """Return True if every mark in ``value`` has a text."""
-        return all(part.text for part, _ in self.within(value))
+        """Return True if every mark in ``value`` has a text that is not a guess."""
+        return all(_has_text(part) for part, _ in self.within(value))
+
+
+def _has_text(part: WordPart) -> bool:
+    return bool(part.text) and not isinstance(part.source, UnknownPiece)
 
 
 def named(value: object) -> Any:
