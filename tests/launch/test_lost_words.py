@@ -10,6 +10,7 @@ MAIN = "python3 -m verl.trainer.main_ppo"
 LOST = [
     (f"{MAIN} a.b=1 2>&1 | tee train.log \\\n  trainer.x=disable trainer.y=3\n", 2, "tee"),
     (f"{MAIN} a.b=1 | tee -a log +trainer.x=1\n", 1, "tee"),
+    (f"{MAIN} a.b=1 | tee log ~critic.optim\n", 1, "tee"),
     (f"{MAIN} a.b=1 |& tee log \\\n  --config-name=x\n", 2, "tee"),
     (f"nohup {MAIN} a.b=1 | ts | tee log data.x=1 &\n", 1, "tee"),
     (f"ray job submit -- {MAIN} a.b=1 | tee log data.x=1\n", 1, "tee"),
@@ -37,6 +38,7 @@ def test_an_override_behind_the_pipe_of_a_launch_is_named(script, line, program)
         f"{MAIN} a.b=1 2>&1 | tee a/b.log | grep -v 'x.y='\n",
         f"{MAIN} a.b=1 | sed 's/a.b=1/a.b=2/'\n",
         f"{MAIN} a.b=1 | grep -v a.b=1\n",
+        f"{MAIN} a.b=1 | tee ~nobody/train.log\n",
         f"echo x | {MAIN} a.b=1\n",
         "python3 other.py | tee log trainer.x=1\n",
         f"{MAIN} a.b=1 > log 2>&1 trainer.x=1\n",

@@ -145,6 +145,7 @@ def _lost_override(sh: Shell, name: str) -> int:
 
 
 _TAKES_NO_OVERRIDES = {"cat", "date", "sleep", "tee", "true", "wait"}
+_DELETION = re.compile(r"~[A-Za-z_]\w*(?:\.\w+)+(?:=.*)?")  # ~critic.optim, and not ~user/a.txt
 _OF_PATTERNS = {"grep", "egrep", "fgrep", "rg", "sed", "awk", "perl"}
 
 
@@ -166,7 +167,8 @@ def _note_lost_words(sh: Shell, fields: list[Value], unread: list[Value]) -> Non
 
 
 def _is_override(word: Value) -> bool:
-    return bool(entrypoints.OVERRIDE.match(text_of(word)))
+    text = text_of(word)
+    return bool(entrypoints.OVERRIDE.match(text) or _DELETION.fullmatch(text))
 
 
 def _command(sh: Shell, given: ParsedOptions) -> int:
