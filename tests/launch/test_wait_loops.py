@@ -102,6 +102,16 @@ def test_code_for_another_terminal_is_read_with_one_piece_open():
     assert [note.code for note in reading.diagnostics if "hostname" in note.message][:1] == ["TP101"]
 
 
+def test_lines_typed_into_one_terminal_keep_their_places():
+    text = """tmux send-keys -t w "export N=2" C-m
+
+tmux send-keys -t w "cd /d" C-m "python3 -m verl.trainer.main_ppo a.b=\\$N" C-m
+"""
+    (launch,) = read_text(text).launches
+    assert (str(launch.where).rpartition(":")[2], launch.cwd) == ("3", "/d")
+    assert [(word.text, word.where.line) for word in launch.arguments] == [("a.b=2", 3)]
+
+
 SERVER = "vllm serve org/judge --port 8000"
 
 

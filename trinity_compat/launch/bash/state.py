@@ -223,6 +223,7 @@ class ReadingLog:
     lacking: set[int] = field(default_factory=set)  # numbers of those that a line reads and nobody gave
     # what `tmux setenv` and the like set for later: launcher → name → (of which session or pod, value)
     kept: dict[str, dict[str, tuple[str, Value]]] = field(default_factory=dict)
+    typed: dict[str, list[Value]] = field(default_factory=dict)  # lines for a terminal's shell, by session
     guesses: Guesses = field(default_factory=Guesses)
     background: dict[Where, BackgroundCommand] = field(default_factory=dict)
     mains: Mapping[str, str] = field(default_factory=dict)  # the main that each module of --main is taken for

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from trinity_compat.common.errors import UserError
+from trinity_compat.common.errors import UserError, Where
 from trinity_compat.launch import entrypoints, ray_submit
 from trinity_compat.launch.bash import slurm
 from trinity_compat.launch.bash.shell.assignments import NAME
@@ -25,6 +26,7 @@ from trinity_compat.launch.bash.traced_text import (
     text_of,
 )
 from trinity_compat.launch.bash.words import lookup
+from trinity_compat.launch.bash.words.segments import place_of
 from trinity_compat.launch.bash.wrappers import compose, environments, shells
 from trinity_compat.launch.bash.wrappers.environments import ASSIGNMENT, CommandEnvironment
 from trinity_compat.launch.launchers import LAUNCHERS, OTHER, before_command, name_of
@@ -58,6 +60,8 @@ FLAGS = {
     "--detach", "--init", "--interactive", "--no-healthcheck", "--oom-kill-disable", "--privileged",
     "--publish-all", "--quiet", "--read-only", "--rm", "--sig-proxy", "--tty",
 }  # fmt: skip
+_RUNS = re.compile(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s")  # in the text of a line for a shell
+_TYPES = frozenset({"send-keys", "send", "stuff"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +225,47 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> W
     if row.job and (job := _job(sh, fields, texts, name, prefix)) is not None:
         return job
     if row.code:
+        typed = _typed_before(sh, fields, texts)
         for index, (value, text) in enumerate(zip(fields, texts, strict=True)):
-            if index and re.search(r"\b(python\d?|torchrun|accelerate|ray|bash|sh)\s", text):
+            if index and _RUNS.search(text):
                 doubts = (doubt for bit in value if isinstance(doubt := open_source(bit), UnknownPiece))
                 if doubt := next(doubts, None):  # `tmux send-keys "… $(hostname)"`
                     message = f"{name} is given code that depends on {doubt.expression}"
                     note = "which cannot be known here; the rest of it is read"
                     sh.warn("TP101", f"{message}, {note}", sh.where)
                 body = from_character(value, len("--wrap=")) if text.startswith("--wrap=") else value
+                body = _as_lines([*typed, body], sh.where)
                 return replace(_with_environment(sh, name, fields, index, prefix, shown), code=body)
     return None
+
+
+def _typed_before(sh: Shell, fields: list[Value], texts: list[str]) -> list[Value]:
+    """Return the lines typed before into the shell of ``tmux send-keys`` and ``screen -X stuff``.
+
+    Those of this command before the one that starts a program are among them, and stay for the next command.
+    """
+    if _TYPES.isdisjoint(texts):
+        return []
+    target = next((at for flag, at in pairwise(texts) if flag in ("-t", "-S")), "").partition(":")[0]
+    lines = sh.log.typed.setdefault(target, [])
+    for value, text in zip(fields[1:], texts[1:], strict=True):
+        if _RUNS.search(text):
+            break
+        if re.search(r"[\s=]", text.strip()) and not text.startswith("-"):
+            lines.append(value)
+    return lines if not target else [*sh.log.typed.get("", ()), *lines]
+
+
+def _as_lines(typed: list[Value], where: Where) -> Value:
+    """Return lines as one text in which each has the number of its place in the script."""
+    out = typed[0]
+    for value in typed[1:]:
+        text, start = text_of(out), place_of(out, where)
+        at = replace(start, line=start.line + text.count("\n"))
+        after = place_of(value, where).line - at.line
+        separator = "\n" * after if after > 0 else "" if text.endswith("\n") else "; "
+        out = (*out, *literal(separator, at), *value)
+    return out
 
 
 def _entrypoint(texts: list[str]) -> tuple[int, int] | None:
