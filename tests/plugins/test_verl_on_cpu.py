@@ -317,7 +317,8 @@ def test_a_broadcast_version_is_loaded_by_the_engine_s_worker():
     rank_zero.meet(meeting)
     sent = asyncio.run(rank_zero.send_weights(iter(weights.items()), global_steps=4))
     thread.join(300)
-    assert answers == [{"digest": sent["digest"], "nbytes": sent["nbytes"]}]
+    assert (answers[0]["digest"], answers[0]["nbytes"]) == (sent["digest"], sent["nbytes"])
+    assert answers[0]["proof"] == "same in all engines"
     assert torch.equal(model.weight.data, weights["weight"].to(torch.bfloat16).float())
     assert torch.equal(model.bias.data, weights["bias"].to(torch.bfloat16).float())
     worker.model_runner.vllm_config = None  # veRL's own steps fail: the sender must hear of it

@@ -50,6 +50,12 @@ def listed(*names):
     return [(name, [float(ord(name))] * 2) for name in names]
 
 
+def proven(answer, proof="same in all engines"):
+    """The answer to a load without what it says of the tensors that the worker holds."""
+    assert (len(answer["held"]), answer["proof"]) == (48, proof)
+    return {name: value for name, value in answer.items() if name not in ("held", "proof")}
+
+
 class Group:
     """In the place of a WeightGroup: hands two buckets on, or raises ``error`` after the first."""
 
@@ -91,7 +97,7 @@ def groups(monkeypatch):
 def test_a_group_serves_version_after_version_until_another_is_named(receiver, groups):
     for group in ("g", "g", "other"):
         meeting = Rendezvous("h", group, "127.0.0.1", 1, 4, version=1, timeout_s=1.0)
-        assert receiver.receive_broadcast(asdict(meeting), 2) == {"digest": "digest", "nbytes": 24}
+        assert proven(receiver.receive_broadcast(asdict(meeting), 2)) == {"digest": "digest", "nbytes": 24}
     assert [(each.name, each.rank, each.closed) for each in groups.made] == [
         ("g", 3, True),
         ("other", 3, False),
@@ -144,7 +150,7 @@ class Files:
 
 def test_a_file_is_loaded_part_by_part_and_its_tensors_counted(receiver):
     receiver._reader = Files([named("a", "b"), named("c")])
-    assert receiver.receive_file("v1", "d", 24) == {"tensors": 3}
+    assert proven(receiver.receive_file("v1", "d", 24)) == {"tensors": 3, "digest": "d"}
     assert receiver._reader.asked == [WeightFile("v1", "d", 24)]
     assert receiver.loaded == [listed("a", "b"), listed("c")]
 
@@ -271,7 +277,9 @@ class Manager:
 def adapting(receiver):
     """The receiver, started for LoRA; ``given`` is what veRL's update was called with."""
     receiver.model_runner.vllm_config.lora_config = SimpleNamespace(lora_dtype=torch.float16)
-    receiver.model_runner.lora_manager = Manager({"q_proj": 1}, {"q_proj": 1, "k_proj": 1})
+    a, b = (tensor.to(torch.float16) * 2 for _, tensor in named("a", "b"))  # scaled by alpha ÷ r
+    held = SimpleNamespace(lora_a=a, lora_b=b)
+    receiver.model_runner.lora_manager = Manager({"q_proj": held}, {"q_proj": 1, "k_proj": 1})
     receiver.given = []
     receiver._update_weights = lambda weights, **how: receiver.given.append((dict(weights), how))
     return receiver
@@ -293,6 +301,14 @@ def test_an_adapter_takes_the_place_of_the_one_before(adapting):
         "a": "float16",
         "b": "float16",
     }  # vLLM's for adapters
+
+
+def test_an_adapter_with_other_values_than_those_that_arrived_is_refused(adapting):
+    from trinity_compat.synchronizer.adapters import as_version
+
+    adapting.model_runner.lora_manager.adapted["q_proj"].lora_b[0] += 1
+    adapting._reader = Files([list(as_version(named("a", "b"), {"r": 4, "lora_alpha": 8}))])
+    assert "another adapter than the one that arrived" in adapting.receive_file("v", "d", 1)["failed"]
 
 
 def test_a_whole_model_or_half_an_adapter_is_refused_by_an_engine_for_adapters(adapting):
