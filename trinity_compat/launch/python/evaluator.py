@@ -226,7 +226,7 @@ class Evaluator:
                 case ast.With(items=items, body=inner) | ast.AsyncWith(items=items, body=inner):
                     self._starts(*(item.context_expr for item in items))
                     self._block(inner)
-                case ast.Try() | ast.TryStar():  # its body is assumed to succeed
+                case ast.Try():  # its body is assumed to succeed
                     self._block([*statement.body, *statement.orelse])
                     self._branches(statement, [each.body for each in statement.handlers], "an exception")
                     self._block(statement.finalbody)
