@@ -38,6 +38,7 @@ def loaded(worker, folder, version, tensors):
     """The model after a version, from parameters of zeros; and the version's number of bytes."""
     for parameter in worker.model_runner.get_model().parameters():
         parameter.data.zero_()
+    worker.forget_held()  # else the worker finds out that its weights were changed
     file = write_file(folder, version, tensors)
     answer = worker.receive_file(file.path, file.digest, file.nbytes)
     assert "tensors" in answer, answer
