@@ -133,6 +133,7 @@ def by_runner(worker, config, folder):
     both runners ask ``self.model`` for logits."""
     for kind in (RunnerV1, RunnerV2):
         worker.model_runner = run_by(kind, config)
+        worker.forget_held()  # another model, which the worker takes for a changed one
         updates = list(layouts(worker, folder))
         worker.mask_vocabulary(4, (1,))
         logits = worker.model_runner.model.compute_logits(torch.zeros(2, 3))
