@@ -1,4 +1,4 @@
-"""What `report` says of whole runs: one that was killed twice, and one with a wrong adapter in an engine."""
+"""`report` on two whole runs: one was killed twice, the other had a wrong adapter in an engine."""
 
 import json
 import subprocess

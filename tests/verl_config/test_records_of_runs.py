@@ -118,11 +118,28 @@ def test_the_command_of_an_old_record_has_the_new_spelling(tmp_path):
 def test_a_record_is_neither_rewritten_nor_run(kind, tmp_path):
     path = record(kind, tmp_path)
     before = path.read_bytes()
-    for words in (["upgrade", "--write"], ["run", "--dry-run"]):
+    planned = (["run", "--dry-run"], ["advise"], ["to-verl"], ["debug", "--module", "workflow"])
+    for words in (["upgrade", "--write"], *planned):
         result = CliRunner().invoke(cli, [*words, str(path)])
         assert isinstance(result.exception, UserError)
         assert "is the record of a run" in str(result.exception)
     assert path.read_bytes() == before
+
+
+def test_a_log_in_the_place_of_a_script_is_named(tmp_path):
+    text = record("under Ray", tmp_path).read_text()
+    for result in (
+        CliRunner().invoke(cli, ["parse", str(tmp_path / "run.log")]),
+        CliRunner().invoke(cli, ["translate", "-"], input=text),
+    ):
+        assert isinstance(result.exception, UserError)
+        assert "a log with the configuration that veRL printed" in str(result.exception)
+
+
+def test_a_yaml_of_trinitys_is_judged_as_one(tmp_path):
+    (tmp_path / "x.yaml").write_text("mode: both\nmode: both\nbuffer: {}\nexplorer: {}\n")
+    result = CliRunner().invoke(cli, ["run", "--dry-run", str(tmp_path / "x.yaml")])
+    assert "the key 'mode' stands twice in one section" in str(result.exception)
 
 
 def test_the_beginning_of_a_long_log_is_enough(tmp_path):

@@ -108,8 +108,18 @@ def _known_release(_: click.Context, __: click.Parameter, version: str | None) -
     return version
 
 
-def refuse_release_of_yaml(source: str | None, version: str | None) -> None:
-    """Raise UserError for ``--verl-version`` beside a Trinity YAML, which has no defaults of veRL's."""
+def check_planned_source(source: str | None, version: str | None) -> None:
+    """Raise UserError for a source that no run can be planned from.
+
+    It is the record of a run, or a Trinity YAML, which has no defaults of veRL's, with ``--verl-version``.
+    """
+    from trinity_compat.rewrite.record import is_record  # here: light commands need none of it
+
+    if source is not None and is_record(source):
+        raise UserError(
+            f"{source} is the record of a run, not a shell script or a Trinity YAML",
+            hint=f"trinity-compat upgrade {source} > run.sh writes its command",
+        )
     if version is not None and source is not None and is_configuration(source):
         raise UserError(
             f"--verl-version {version}: {source} is a Trinity YAML, whose values are no release's",

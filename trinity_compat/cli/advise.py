@@ -12,8 +12,8 @@ import click
 from trinity_compat.cli._shared import (
     NAMED_FILE,
     also_read_option,
+    check_planned_source,
     main_option,
-    refuse_release_of_yaml,
     rules_option,
     user_entrypoints,
     verl_version_option,
@@ -110,7 +110,7 @@ def command(
     from trinity_compat.run.advice.facts import Question
     from trinity_compat.run.plan.source import RunOptions
 
-    refuse_release_of_yaml(source, verl_version)
+    check_planned_source(source, verl_version)
     question = Question(
         answer_length=_answer_length(answer_length),
         model_size=_model_size(model_size),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from trinity_compat.cli._shared import NAMED_FILE, refuse_release_of_yaml, verl_version_option, write
+from trinity_compat.cli._shared import NAMED_FILE, check_planned_source, verl_version_option, write
 from trinity_compat.common import python_command
 from trinity_compat.common.errors import UserError
 from trinity_compat.run.plan.source import RunOptions
@@ -94,7 +94,7 @@ def _go(source: object, arguments: tuple[str, ...], given: dict[str, object]) ->
         return
     folders = (str(given["plugin_dir"]),) if given["plugin_dir"] else ()
     release: str | None = given["verl_version"]  # type: ignore[assignment]
-    refuse_release_of_yaml(str(source), release)
+    check_planned_source(str(source), release)
     options = RunOptions(
         profiles=given["profiles"],  # type: ignore[arg-type]
         sets=given["sets"],  # type: ignore[arg-type]

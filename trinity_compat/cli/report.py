@@ -35,7 +35,7 @@ def command(source: str, as_json: bool, html: Path | None, baseline: Path | None
     log allows.
 
     Exit code: 0; 1 where something was lost, trained twice, or loaded otherwise than it was sent; 2 when JOB
-    is no run.
+    is not a run.
     """
     from trinity_compat.report.build import report_of
     from trinity_compat.report.page import as_html

@@ -13,9 +13,9 @@ import click
 from trinity_compat.cli._shared import (
     NAMED_FILE,
     also_read_option,
+    check_planned_source,
     format_option,
     main_option,
-    refuse_release_of_yaml,
     rules_option,
     user_entrypoints,
     verl_version_option,
@@ -24,7 +24,6 @@ from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_script, refuse_lost_arguments
 from trinity_compat.launch.job_files import is_configuration
-from trinity_compat.rewrite.record import is_record
 from trinity_compat.run.plan.source import RunOptions
 
 if TYPE_CHECKING:
@@ -138,12 +137,7 @@ def command(
 
     Words after -- go to the script as its arguments.
     """
-    refuse_release_of_yaml(source, given["verl_version"])  # type: ignore[arg-type]
-    if Path(source).is_file() and is_record(source):
-        raise UserError(
-            f"{source} is the record of a run, not a shell script or a Trinity YAML",
-            hint=f"trinity-compat upgrade {source} > run.sh writes its command",
-        )
+    check_planned_source(source, given["verl_version"])  # type: ignore[arg-type]
     # The script may start its launches in another folder.
     named = str(Path(rules).absolute()) if rules and Path(rules).exists() else rules
     options = RunOptions(mains=user_entrypoints(mains, rules), rules=named, **given)  # type: ignore[arg-type]

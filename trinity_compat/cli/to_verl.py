@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trinity_compat.cli._shared import NAMED_FILE, write
+from trinity_compat.cli._shared import NAMED_FILE, check_planned_source, write
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import referred
 from trinity_compat.compare.configs import compared
@@ -38,6 +38,7 @@ def command(source: str, output: Path | None) -> int:
 
     Exit code: 0; 1 when the YAML says more than the script can; 2 when the YAML cannot be read or run.
     """
+    check_planned_source(source, None)
     config, _ = referred(load(source))
     script = verl_script(config, source)
     write(script.text, output, sources=[source])

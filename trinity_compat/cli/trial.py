@@ -13,7 +13,7 @@ from trinity_compat.cli import run
 from trinity_compat.cli._shared import (
     NAMED_FILE,
     WithScriptArguments,
-    refuse_release_of_yaml,
+    check_planned_source,
     user_entrypoints,
 )
 from trinity_compat.cli.compare import given_margins
@@ -91,7 +91,7 @@ def command(
 
     if missing := inference.missing():
         raise UserError(f"trial: {missing}")
-    refuse_release_of_yaml(source, given["verl_version"])  # type: ignore[arg-type]
+    check_planned_source(source, given["verl_version"])  # type: ignore[arg-type]
     words = _words(context)
     given.pop("also_read")
     mains = user_entrypoints(given.pop("mains"), given["rules"])  # type: ignore[arg-type]

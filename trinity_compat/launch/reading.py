@@ -31,6 +31,7 @@ from trinity_compat.launch.bash.words import parameters
 from trinity_compat.launch.bash.wrappers import external
 from trinity_compat.launch.entrypoints import NO_USER_MAINS
 from trinity_compat.launch.job_files import hydra_records
+from trinity_compat.launch.job_files.printed_configuration import BEGINS, printed_configuration
 from trinity_compat.launch.model import Reading, UnknownPiece
 
 SYNTAX_ERROR = "TP001"
@@ -167,6 +168,12 @@ def _read(start: Callable[[], Shell], text: str) -> Reading:
         return shell
 
     shell = search(attempt, lambda shell: bool(shell.log.launches))
+    if not shell.log.launches and BEGINS in text and printed_configuration(text.splitlines()):
+        raise UserError(
+            "a log with the configuration that veRL printed, and no script",
+            where=Where(shell.unit.name),
+            hint="as a file it is a source of translate, audit, sizes, diff and upgrade",
+        )
     wants = bool(_POSITIONAL.search(text)) and not start().positional
     return _reading(shell.unit.name, shell, _ARGUMENTS if wants else "")
 

@@ -39,7 +39,6 @@ def report_of(source: Path, against: Path | None = None) -> RunReport:
 def _of_job(source: Path, job: JobDir) -> RunReport:
     optional_packages.need_for_a_run()
     spec = job.load_started_spec()
-
     record, start = (read_section(job.root / "config" / f"{name}.json") for name in ("launch", "start"))
     with closing(open_for_reading(spec.database_url)) as database:
         found = database.run(lambda conn: sections(conn, spec, record, start), write=False)

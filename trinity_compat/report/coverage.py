@@ -26,9 +26,9 @@ def trained_steps(conn: sa.Connection) -> list[dict[str, Any]]:
 
 
 def coverage(conn: sa.Connection, spec: RunSpec) -> Section:
-    """Return the section."""
+    """Return the section on prompts; broken where the ledger lacks something or has it twice."""
     if spec.rows is not None:
-        why = "the run trained rows of files, of which there is no ledger"
+        why = "the run trained rows of files, which no ledger records"
         return Section("Coverage", "open", why, {"steps": []}, [why])
     steps = trained_steps(conn)
     tasks, uses, groups, texts, last = rows(conn, queries.PROMPTS_TRAINED)[0]

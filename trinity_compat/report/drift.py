@@ -28,7 +28,7 @@ _Step = tuple[Mapping[str, Any], Mapping[str, float]]  # of the ledger, and what
 
 
 def drift(conn: sa.Connection) -> Section:
-    """Return the section."""
+    """Return the section on drift, open unless some answers are of the newest weights alone."""
     logged = rows(conn, queries.READ_METRICS, {"role": "trainer", "after_step": 0})
     metrics = {int(step): codec.numbers(text) for step, text in logged}
     found = by_lag(trained_steps(conn), metrics)

@@ -14,7 +14,7 @@ from trinity_compat.report.model import Section, counted
 
 
 def restarts(conn: sa.Connection) -> Section:
-    """Return the section."""
+    """Return the section on restarts of the trainer."""
     found = list(restarts_of(rows(conn, queries.HISTORIES), rows(conn, queries.ENTRIES)))
     again, thrown = sum(each["steps_again"] for each in found), [each["groups_thrown_away"] for each in found]
     seconds = sum(each["idle_s"] + each["again_s"] for each in found)

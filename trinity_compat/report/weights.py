@@ -21,7 +21,7 @@ _PROOFS = {
 
 
 def weights(conn: sa.Connection) -> Section:
-    """Return the section."""
+    """Return the section on weights; broken where a worker got or holds other ones than it should."""
     loaded = rows(conn, queries.LOADED)
     versions = [_version(row, loaded) for row in rows(conn, queries.VERSIONS)]
     differ = [each for each in versions if each["differ"]]

@@ -9,14 +9,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_script
-from trinity_compat.launch.job_files import is_configuration, is_hydras_record, printed_in
+from trinity_compat.launch.job_files import is_configuration_of_a_run, is_hydras_record
 from trinity_compat.rewrite.script import Upgraded, UpgradeOptions, upgrade_command
 from trinity_compat.verl_config import config_from_yaml
-from trinity_compat.verl_config.config_folders import read_config
 from trinity_compat.verl_config.grammar import hydra_text
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, MODEL_ENGINE
@@ -24,11 +22,7 @@ from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, MODEL
 
 def is_record(path: str) -> bool:
     """Return whether a source is the record of a run."""
-    return is_hydras_record(path) or (is_configuration(path) and _is_of_a_run(path))
-
-
-def _is_of_a_run(path: str) -> bool:
-    return bool(printed_in(path)) or "wandb_version" in read_config(Path(path)).text
+    return is_hydras_record(path) or is_configuration_of_a_run(path)
 
 
 def upgrade_record(path: str, options: UpgradeOptions) -> Upgraded:

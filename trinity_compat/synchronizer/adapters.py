@@ -14,7 +14,7 @@ import torch
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.lora import MERGE
-from trinity_compat.synchronizer.held_weights import elements
+from trinity_compat.synchronizer.held_weights import checksum_in_any_order
 from trinity_compat.synchronizer.transports.safetensors_io import Named
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ def refuse_other_values(
     """
     kind = getattr(torch, dtype)
     scaling = peft["lora_alpha"] / (peft["r"] ** 0.5 if peft.get("use_rslora") else peft["r"])
-    expected = elements(
+    expected = checksum_in_any_order(
         tensor.to("cpu", kind) * (1 if "lora_A" in name or "lora_embedding_A" in name else scaling)
         for name, tensor in sent.items()
     )
     parts = [part for layer in held.values() for part in (layer.lora_a, layer.lora_b)]
     flat = [t for part in parts for t in (part if isinstance(part, list | tuple) else [part])]
-    if elements(tensor.to("cpu") for tensor in flat if tensor is not None) != expected:
+    if checksum_in_any_order(tensor.to("cpu") for tensor in flat if tensor is not None) != expected:
         raise ValueError("vLLM holds another adapter than the one that arrived")
 
 

@@ -35,7 +35,7 @@ def digest(named: Iterable[Named], place: str) -> str:
     return layout.hexdigest()[:LAYOUT] + content.hexdigest()[:32]
 
 
-def elements(tensors: Iterable[torch.Tensor]) -> int:
+def checksum_in_any_order(tensors: Iterable[torch.Tensor]) -> int:
     """Return a sum over all elements' bits, the same however they are ordered, joined or padded with zeros.
 
     So what vLLM has fused or stacked can be compared with what arrived.

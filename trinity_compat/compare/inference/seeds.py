@@ -26,7 +26,8 @@ def between_seeds(a: Sequence[float], b: Sequence[float], *, paired: bool) -> Es
 def ratio_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % interval of A / B > 0: every r at which Welch's t finds A − r · B to be no difference.
 
-    It excludes 1 exactly if p of B − A is below 0.05 (Fieller 1954). 0 and infinity: there is no limit.
+    It excludes 1 exactly if p of B − A is below 0.05 (Fieller 1954). A limit of 0 or infinity means that
+    the data set none.
     """
     first, second = np.asarray(a), np.asarray(b)
     ratio = float(first.mean() / second.mean())

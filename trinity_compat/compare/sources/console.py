@@ -9,9 +9,13 @@ from pathlib import Path
 from trinity_compat.common.errors import UserError, Where
 from trinity_compat.compare.model import RunMetrics, Series
 from trinity_compat.compare.sources.tables import PrintedDecimals, number_of
-from trinity_compat.launch.job_files.printed_configuration import BEGINS, LONGEST, printed_configuration
+from trinity_compat.launch.job_files.printed_configuration import (
+    BEGINS,
+    COLOUR,
+    LONGEST,
+    printed_configuration,
+)
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STEP_LINE = re.compile(r"(?:^|[\s)\]>])step:(\d+) - (\S+:.*)$")
 _MOST_BEFORE = 8 << 20  # characters in which the configuration is looked for, from where it may begin
 _MOST_METRICS = 100_000
@@ -24,7 +28,7 @@ def read(path: Path) -> RunMetrics:
     held = 0
     printed = PrintedDecimals()
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in (_ANSI.sub("", raw.rstrip("\n")) for raw in file):
+        for line in (COLOUR.sub("", raw.rstrip("\n")) for raw in file):
             match = _STEP_LINE.search(line.rstrip())
             if match:
                 for name, value, text in _pairs(match[2]):

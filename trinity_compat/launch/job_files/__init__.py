@@ -6,6 +6,7 @@ Each is read as text (``ast``, JSON, YAML), nothing of it is executed. What it s
 from trinity_compat.launch.job_files.pick import (
     contents_of,
     is_configuration,
+    is_configuration_of_a_run,
     is_hydras_record,
     is_job,
     printed_in,
@@ -17,6 +18,7 @@ __all__ = [
     "SourceCommand",
     "contents_of",
     "is_configuration",
+    "is_configuration_of_a_run",
     "is_hydras_record",
     "is_job",
     "printed_in",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from trinity_compat.common.errors import UserError
@@ -17,6 +18,7 @@ from trinity_compat.launch.source_contents import Contents
 
 _YAML = (".yaml", ".yml")
 _LARGEST = 1 << 20  # bytes
+_OF_WANDB = re.compile(r"(?m)^(wandb_version|_wandb):")
 
 
 def contents_of(
@@ -52,6 +54,11 @@ def _text(path: str) -> str:
 def is_hydras_record(path: str) -> bool:
     """Return whether a source is what Hydra leaves of a run: ``overrides.yaml``, or a log with its error."""
     return is_job(path) and (not path.endswith(_YAML) or job_spec.kind_of(_text(path)) == job_spec.OVERRIDES)
+
+
+def is_configuration_of_a_run(path: str) -> bool:
+    """Return whether a source is a log with the configuration that veRL printed, or W&B's config.yaml."""
+    return bool(_OF_WANDB.search(_text(path))) if path.endswith(_YAML) else is_configuration(path)
 
 
 def is_configuration(path: str) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 BEGINS = "{'actor_rollout_ref':"  # pprint sorts the keys; no other key of veRL's stands before it
 LONGEST = 512 << 10  # characters of a configuration: Python's parser takes some 300 times their size
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^\(\w+ pid=[^)]*\) ?")
 _MOST_TRIED = 8 * LONGEST  # characters that are parsed, since several lines may end it
 
@@ -33,7 +33,7 @@ def printed_configuration(log: Iterable[str]) -> PrintedConfiguration:
     """
     prefix, text, tried = "", "", 0
     numbers: list[int] = []  # of the log's line, for each line of the text
-    for number, line in enumerate((_COLOUR.sub("", raw.rstrip("\n")) for raw in log), start=1):
+    for number, line in enumerate((COLOUR.sub("", raw.rstrip("\n")) for raw in log), start=1):
         head = match[0] if (match := _PREFIX.match(line)) else ""
         rest = line[len(head) :]
         if rest.startswith(BEGINS):

@@ -36,8 +36,8 @@ from trinity_compat.launch.python.names import (
 from trinity_compat.launch.source_contents import SourceCommand
 
 _EXIT = ("sys.exit", "exit", "quit", "os._exit", *EXEC)
-_A_PIECE = 16  # characters that a piece of a text costs
-_A_COPY = 20  # names or members that are copied in one step
+_PIECE_COST = 16  # characters that a piece of a text costs
+_COPIES_A_STEP = 20  # names or members that are copied in one step
 _SHOWN = 200  # characters of an open expression
 _CONDITION = 100  # characters of a condition
 
@@ -96,9 +96,9 @@ class Evaluator:
             return open_text(node, self.where(node))
         if isinstance(item, list):
             self.budget.fields(len(item))
-            self.budget.step(len(item) // _A_COPY)
+            self.budget.step(len(item) // _COPIES_A_STEP)
         elif isinstance(item, tuple) and not isinstance(node, ast.Name):
-            self.budget.make(sum(len(bit.text) + _A_PIECE for bit in item))
+            self.budget.make(sum(len(bit.text) + _PIECE_COST for bit in item))
         return item
 
     def text(self, node: ast.expr) -> Value:
@@ -147,7 +147,7 @@ class Evaluator:
             case ast.Call(func=ast.Attribute(value=owner, attr="join"), args=[ast.expr() as value]):
                 between, words = self.item(owner), self.item(value)
                 if isinstance(between, tuple) and isinstance(words, list):
-                    self.budget.make(len(words) * sum(len(bit.text) + _A_PIECE for bit in between))
+                    self.budget.make(len(words) * sum(len(bit.text) + _PIECE_COST for bit in between))
                     return tuple(
                         bit for i, word in enumerate(words) for bit in (*(between if i else ()), *word)
                     )
@@ -205,7 +205,7 @@ class Evaluator:
         while self.defined:
             function, self.environ, self.name = self.defined.pop(0)
             self.function = function
-            self.budget.step(len(outer) // _A_COPY)
+            self.budget.step(len(outer) // _COPIES_A_STEP)
             hidden = self.names.hidden_in(function)
             self.values = {name: item for name, item in outer.items() if name not in hidden}
             self._block(function.body)
@@ -267,7 +267,7 @@ class Evaluator:
         self.condition = condition[:_CONDITION]
         after: dict[str, Item] = {}
         for branch in branches:
-            self.budget.step(1 + len(before) // _A_COPY)
+            self.budget.step(1 + len(before) // _COPIES_A_STEP)
             self.values = before | opened if again else dict(before)
             self._block(branch)
             after |= self.values
@@ -298,7 +298,7 @@ class Evaluator:
             ):
                 added = self.words(value) if method == "extend" else [self.text(value)]
                 self.budget.fields(len(old))
-                self.budget.step(len(old) // _A_COPY)
+                self.budget.step(len(old) // _COPIES_A_STEP)
                 self.values[name] = [*old, *added]
             case ast.Assign(
                 targets=[ast.Subscript(value=owner, slice=ast.Constant(value=str(key)))], value=value
@@ -315,7 +315,7 @@ class Evaluator:
     def _starts(self, *nodes: ast.AST) -> None:
         """Record the commands that expressions start."""
         for number, node in enumerate(each for top in nodes for each in ast.walk(top)):
-            if number % _A_COPY == 0:
+            if number % _COPIES_A_STEP == 0:
                 self.budget.step()
             if isinstance(node, ast.Call):
                 self._start(node, self.names.dotted(node.func))

@@ -17,19 +17,10 @@ ENVIRON, FOLDER = "os.environ", "os.chdir"
 SUBPROCESS = tuple(f"subprocess.{name}" for name in ("run", "call", "check_call", "check_output", "Popen"))
 SHELL = ("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput")
 EXEC = ("os.execv", "os.execve", "os.execvp", "os.execvpe")
-_KEEPING = (
-    "print",
-    "len",
-    "str",
-    "join",
-    "extend",
-    "debug",
-    "info",
-    "warning",
-    "error",
-)  # change no argument
+# Calls that change no argument.
+_KEEPING = ("print", "len", "str", "join", "extend", "debug", "info", "warning", "error")
 _HIDDEN = ("exec", "globals", "locals", "vars")  # with these any name may be bound
-_A_STEP = 20  # nodes that are looked at in one step
+_NODES_A_STEP = 20  # nodes that are looked at in one step
 Function = ast.FunctionDef | ast.AsyncFunctionDef | None
 
 
@@ -55,7 +46,7 @@ class Names:
         """Note what a module, or a cell of a notebook, binds and changes."""
         marked: set[int] = set()  # names that are bound plainly, or read in a place that changes no list
         for number, (node, function) in enumerate(_with_functions(code)):
-            if number % _A_STEP == 0:
+            if number % _NODES_A_STEP == 0:
                 budget.step()
             match node:
                 case ast.Import(names=names) | ast.ImportFrom(names=names):

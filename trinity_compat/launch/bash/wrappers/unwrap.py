@@ -225,7 +225,7 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> W
     if row.job and (job := _job(sh, fields, texts, name, prefix)) is not None:
         return job
     if row.code:
-        typed = _typed_before(sh, fields, texts)
+        typed = _typed_lines(sh, fields, texts)
         for index, (value, text) in enumerate(zip(fields, texts, strict=True)):
             if index and _RUNS.search(text):
                 doubts = (doubt for bit in value if isinstance(doubt := open_source(bit), UnknownPiece))
@@ -239,7 +239,7 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> W
     return None
 
 
-def _typed_before(sh: Shell, fields: list[Value], texts: list[str]) -> list[Value]:
+def _typed_lines(sh: Shell, fields: list[Value], texts: list[str]) -> list[Value]:
     """Return the lines typed before into the shell of ``tmux send-keys`` and ``screen -X stuff``.
 
     Those of this command before the one that starts a program are among them, and stay for the next command.
