@@ -156,6 +156,12 @@ BROKEN = [
         "16, 32;",
     ),
     (
+        {f"{ACTOR}.ppo_mini_batch_size": 24, f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu": 16},
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=16",
+        "filled up to 288 for whole updates, on 8 ranks",
+        "9, 12, 18;",
+    ),
+    (
         {f"{REF}.log_prob_micro_batch_size_per_gpu": 12, f"{ACTOR}.use_kl_loss": True},
         f"{REF}.log_prob_micro_batch_size_per_gpu=12",
         "does not divide the answers of each GPU, 32",

@@ -265,16 +265,17 @@ def _whole_micro_batches(all_gpus: str) -> Callable[[SizesOfLaunch], Broken]:
             return
         micro = of.size(size.per_gpu)
         prompts = BATCH if size.is_of_step else f"{size.role}.ppo_mini_batch_size"
-        share, rest = divmod(
-            _padded(of, size.role) if size.is_of_step else of.size(prompts) * of.size(_N, 1),
-            of.ranks(size.role),
-        )
+        given = of.size(prompts) * of.size(_N, 1)
+        rows = _padded(of, size.role) if size.is_of_step else given
+        filled = f", filled up to {rows} for whole updates" if rows != given else ""
+        share, rest = divmod(rows, of.ranks(size.role))
         if rest or share % micro == 0:
             return
         yield BrokenRule(
             (size.per_gpu, prompts, _N),
             f"{of.written(size.per_gpu)} does not divide the answers of each GPU, {share}"
-            f" ({of.product(prompts, _N)}, on {of.ranks(size.role)} ranks), and veRL stops at its first step",
+            f" ({of.product(prompts, _N)}{filled}, on {of.ranks(size.role)} ranks),"
+            " and veRL stops at its first step",
             f"{size.per_gpu} may be {_listed(share, micro)}; or write {needed.dynamic[-1]}=True",
         )
 
