@@ -89,7 +89,7 @@ def shown(value: object) -> str:
         return f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return "?" if value is None else redaction.shown(str(value))
+    return "–" if value is None else redaction.shown(str(value))
 
 
 def counted(number: int, noun: str) -> str:
