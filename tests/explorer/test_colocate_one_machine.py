@@ -25,7 +25,9 @@ def trainer():
     import ray
     from ray.util import placement_group
 
-    ray.init(num_cpus=4 * GPUS, num_gpus=GPUS, include_dashboard=False, logging_level="ERROR")
+    ray.init(
+        address="local", num_cpus=4 * GPUS, num_gpus=GPUS, include_dashboard=False, logging_level="ERROR"
+    )
     try:
         bundles = [{"CPU": placement.CPUS_PER_GPU, "GPU": 1}] * GPUS
         group = placement_group(bundles, strategy="STRICT_PACK", name=f"{placement.TRAINER}_4:0")

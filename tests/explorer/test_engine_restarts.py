@@ -111,7 +111,7 @@ def engines_of(folder):
 def cluster():
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="ERROR")
     yield
     ray.shutdown()
 

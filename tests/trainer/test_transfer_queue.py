@@ -19,7 +19,7 @@ STORE = {"backend": {"storage_backend": "SimpleStorage", "SimpleStorage": {"num_
 def opened(monkeypatch):
     """The context manager of one queue, on a Ray of the test's own."""
     monkeypatch.setattr(queue, "_LEAVES_S", 0.0)
-    ray.init(num_cpus=4, include_dashboard=False, logging_level="ERROR")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level="ERROR")
     yield lambda died=None: queue.opened(OmegaConf.create({"transfer_queue": STORE}), died)
     ray.shutdown()
 

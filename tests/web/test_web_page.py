@@ -305,15 +305,17 @@ def test_the_page_is_whole_and_accessible_with_and_without_a_text(opened):
 
 
 def test_a_worker_that_does_not_answer_is_ended_and_another_started(browser, site, tmp_path):
-    with serving(with_limit(site, tmp_path / "impatient", 1)) as server:
+    with serving(with_limit(site, tmp_path / "impatient", 3)) as server:
         context = browser.new_context()
         context.set_default_timeout(WAIT_MS)
         page = context.new_page()
         page.goto(server.address)
         page.wait_for_selector("html[data-worker=ready]")
+        page.wait_for_selector("body[data-page='1']")
+        settled(page)  # the opening example, whose end would make the page ask once more
         page.workers[0].evaluate("() => { setTimeout(() => { for (;;); }); }")
         give(page, "run.sh", GRPO)
-        expect(page.locator("#problem")).to_contain_text("This was ended: more than 6 s.")
+        expect(page.locator("#problem")).to_contain_text("This was ended: more than 3 s.")
         page.wait_for_selector("html[data-worker=ready]")
         assert (
             page.workers[0].evaluate("typeof answer") == "undefined"
