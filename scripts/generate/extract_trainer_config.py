@@ -121,7 +121,7 @@ def extract() -> dict[str, dict[str, Any]]:
 
 
 def content(tables: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return a file of translators/trainer_config: defaults per strategy, ignored keys.
+    """Return a file of translators/generated/trainer_config: defaults per strategy, ignored keys.
 
     A section that takes any key has the name ``PATH.*``.
     """

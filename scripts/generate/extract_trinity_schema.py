@@ -2,7 +2,8 @@
 
 Run it with the interpreter that has the release in question:
 
-    .venv-upstream-0.6.0/bin/python scripts/generate/extract_trinity_schema.py translators/trinity/0.6.0.json
+    .venv-upstream-0.6.0/bin/python scripts/generate/extract_trinity_schema.py \
+        translators/generated/trinity/0.6.0.json
 
 The result is the only thing that the light side knows of upstream's dataclasses: every field with its
 type, default and, where upstream's own comment says so, that it is deprecated.

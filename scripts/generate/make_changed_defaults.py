@@ -1,4 +1,4 @@
-"""Write translators/verl/changed_defaults.json: defaults that mean something else in another veRL release.
+"""Write changed_defaults.json of veRL: defaults that mean something else in another veRL release.
 
     python scripts/generate/make_changed_defaults.py
 
@@ -17,7 +17,7 @@ from trinity_compat.launch import read_argv
 from trinity_compat.translate.rows import means_nothing
 from trinity_compat.verl_config import FLAVOURS, VERSIONS, effective_config, upgrade
 
-OUT = Path(__file__).resolve().parents[2] / "translators" / "verl" / "changed_defaults.json"
+OUT = Path(__file__).resolve().parents[2] / "translators" / "generated" / "verl" / "changed_defaults.json"
 # How the same thing is computed, stored or split, and paths of veRL's own example model.
 MECHANICS = (
     "load_contents",

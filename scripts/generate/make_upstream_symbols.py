@@ -1,4 +1,4 @@
-"""Write translators/upstream_symbols.json: the symbols of veRL and vLLM in use, and their signatures.
+"""Write upstream_symbols.json: the symbols of veRL and vLLM in use, and their signatures.
 
     .venv/bin/python scripts/generate/make_upstream_symbols.py [verl=FOLDER …] [vllm:0.24.0=FOLDER …]
 
@@ -125,7 +125,7 @@ def rows() -> dict[str, dict[str, str]]:
 
 
 def main() -> None:
-    (ROOT / "translators" / TABLE).write_text(dump(rows()), encoding="utf-8")
+    (ROOT / TABLE).write_text(dump(rows()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Write translators/verl/names.json: what the installed veRL looks up by name.
+"""Write translators/generated/verl/names.json: what the installed veRL looks up by name.
 
-    python scripts/generate/make_verl_names.py > translators/verl/names.json
+    python scripts/generate/make_verl_names.py > translators/generated/verl/names.json
 
 Advantage estimators, policy losses and the reward managers of its reward loop, each in veRL's own order.
 Code of a user's may register more.

@@ -1,18 +1,18 @@
-"""Write translators/verl/reads/: what stock veRL's main_ppo does with each key of its configuration.
+"""Write generated/verl/reads/: what stock veRL's main_ppo does with each key of its configuration.
 
     python scripts/generate/make_verl_reads.py --tree 0.9.1=DIR [--tree …]
     python scripts/generate/make_verl_reads.py --tree 0.9.1=DIR --recall tests/facts/verl_reads.txt
     python scripts/generate/make_verl_reads.py --tree 0.9.1=DIR --trainers
 
 DIR holds a release's unpacked wheel or a checkout (a folder with ``verl/trainer``). Its code is parsed, never
-imported. The configuration is our own composition of that release (translators/verl/releases).
+imported. The configuration is our own composition of that release (translators/generated/verl/releases).
 
 The pass follows the configuration through the code: ``main(config)`` gets its root, and each expression has
 the set of things that it may be: a place in the configuration, a class, an instance, a function, a module.
 These flow through assignments, calls, attributes of instances and return values until nothing is added. One
 set holds for all calls of a function and for all instances of a class: so the pass says "read" too often,
 and "not read" only where no access can mean the key. An access whose object is unknown counts for every key
-of that name. What a person finds about a key goes into ``by_hand.json`` (verl_config/reads.py).
+of that name. What a person finds about a key goes into ``by_hand/verl/reads.json`` (verl_config/reads.py).
 
 --recall writes nothing: it prints how many of the reads that a run noted the pass has found. --trainers lists
 the keys that the pass finds with only one of 0.9's two trainers.
@@ -34,7 +34,7 @@ from data_files import dump
 from trinity_compat.verl_config.compose import composed_as
 from trinity_compat.verl_config.releases import FLAVOURS, release_tree
 
-OUT = Path(__file__).resolve().parents[2] / "translators" / "verl" / "reads"
+OUT = Path(__file__).resolve().parents[2] / "translators" / "generated" / "verl" / "reads"
 MAIN = "verl.trainer.main_ppo"
 SITES = 3  # of a key
 NEAR = 3  # lines between a noted access and the statement in which the pass has it

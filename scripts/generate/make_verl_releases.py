@@ -1,4 +1,4 @@
-"""Write translators/verl/releases/: the config trees of veRL's releases as JSON, one key a line.
+"""Write translators/generated/verl/releases/: the config trees of veRL's releases as JSON, one key a line.
 
     python scripts/generate/make_verl_releases.py --tree 0.7.0=DIR:"git tag v0.7.0" [--tree …] [--fields]
 
@@ -30,7 +30,7 @@ from trinity_compat.verl_config.compose import Choices, compose, composed_as
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, Tree, release_tree
 from trinity_compat.verl_config.yaml_files import ConfigFile, parse_config_file
 
-OUT = Path(__file__).resolve().parents[2] / "translators" / "verl" / "releases"
+OUT = Path(__file__).resolve().parents[2] / "translators" / "generated" / "verl" / "releases"
 CONFIG = "verl/trainer/config"
 FLAVOURS = ("ppo_trainer", "ppo_megatron_trainer")
 HYDRA_MAIN = re.compile(r"@hydra\.main\(\s*config_path=['\"](\w+)['\"],\s*config_name=['\"](\w+)['\"]")

@@ -1,4 +1,4 @@
-"""Write translators/vllm/arguments.json: which release of vLLM takes which engine argument.
+"""Write translators/generated/vllm/arguments.json: which release of vLLM takes which engine argument.
 
     python scripts/generate/make_vllm_arguments.py 0.9.2=DIR 0.24.0=DIR 0.28.0=DIR …
 
@@ -15,7 +15,7 @@ import ast
 import json
 from pathlib import Path
 
-OUT = Path(__file__).resolve().parents[2] / "translators" / "vllm" / "arguments.json"
+OUT = Path(__file__).resolve().parents[2] / "translators" / "generated" / "vllm" / "arguments.json"
 BOOLEAN = ("bool", "bool | None", "Optional[bool]")
 CLASSES = ("EngineArgs", "AsyncEngineArgs")
 

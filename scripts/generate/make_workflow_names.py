@@ -1,4 +1,4 @@
-"""Write translators/workflows/names.json: what trinity-rft registers, and the packages of each environment.
+"""Write names.json of workflows: what trinity-rft registers, and the packages of each environment.
 
     <venv of trinity-rft 0.6.0>/bin/python scripts/generate/make_workflow_names.py > …/names.json
 

@@ -1,4 +1,4 @@
-"""Write translators/workflows/texts.json: what trinity-rft's workflows say to a model, and its units.
+"""Write texts.json of workflows: what trinity-rft's workflows say to a model, and its units.
 
     <venv of trinity-rft 0.6.0>/bin/python scripts/generate/make_workflow_texts.py > …/texts.json
 

@@ -25,7 +25,7 @@ _SECTIONS = {
 }
 _HEAD = """# Mapping reference
 
-Generated from `translators/rows/` by `scripts/site/make_reference.py`.
+Generated from `translators/by_hand/rows/` by `scripts/site/make_reference.py`.
 
 How each veRL key becomes Trinity's. A name that ends in `.*` is a rule for everything below it, one
 that begins with `*.` for a last part. r = data.train_batch_size ÷ actor.ppo_mini_batch_size. Keys of
@@ -69,7 +69,7 @@ def _line(row: MappingRow) -> str:
 
 _IGNORED_HEAD = """# Keys that veRL accepts and ignores
 
-Generated from `translators/verl/reads/` by `scripts/site/make_reference.py`.
+Generated from `translators/generated/verl/reads/` by `scripts/site/make_reference.py`.
 
 For each release the keys of `main_ppo`'s configuration that none of its code reads, that are only stored, or
 that are only checked, so that another value changes nothing. `trinity-compat ignored run.sh` lists those that
@@ -106,7 +106,7 @@ def _meaningless() -> str:
 
 _READING_HEAD = """# Codes of reading
 
-Generated from `translators/reading_codes.json` by `scripts/site/make_reference.py`.
+Generated from `translators/by_hand/reading_codes.json` by `scripts/site/make_reference.py`.
 
 TP0… and TP1… come from [reading a script](../parse.md), TP2… from [composing a launch](../versions.md).
 Of TP2… 205, 210, 213 and 214 are warnings, the others errors.
@@ -123,7 +123,7 @@ def reading_page() -> str:
 
 _FINDINGS_HEAD = """# Findings and cautions
 
-Generated from `translators/codes.json` by `scripts/site/make_reference.py`.
+Generated from `translators/by_hand/codes.json` by `scripts/site/make_reference.py`.
 
 The keys of each code are in the [mapping reference](reference/mapping.md); `trinity-compat explain TC021`
 says the same."""
@@ -148,7 +148,7 @@ def fields_page() -> str:
     lines = [
         "# Fields of a Trinity YAML",
         "",
-        "Generated from `translators/trinity_fields.json` by `scripts/site/make_reference.py`.",
+        "Generated from `translators/by_hand/trinity_fields.json` by `scripts/site/make_reference.py`.",
         "",
         "What [a run](../trinity.md) makes of each field of trinity-rft 0.6.0 in a file by hand.",
         "`*` is a position in a list, or any name. Refused is a value that is not upstream's default. In a",

@@ -205,7 +205,7 @@ def test_an_editor_says_why_a_field_has_no_effect():
     assert section["description"] == "No effect in `trinity-compat run`: trinity-rft sets it itself."
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "translators/forks").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "translators").glob("*/forks/*.yaml")), ids=lambda p: p.stem)
 def test_the_shipped_rules_fit_the_schema_of_rules(path):
     assert errors("rules", yaml.safe_load(path.read_text())) == []
 

@@ -26,8 +26,9 @@ from trinity_compat.job.vllm_arguments import (
 from trinity_compat.run.checks import error_keys
 
 ROOT = Path(__file__).parents[2]
-TAKEN = json.loads(data_path("translators/vllm/arguments.json").read_text())
-ROWS = [json.loads(line) for line in data_path("translators/vllm/upgrade.jsonl").read_text().splitlines()]
+TAKEN = json.loads(data_path("translators/generated/vllm/arguments.json").read_text())
+UPGRADES = data_path("translators/by_hand/vllm/upgrade.jsonl")
+ROWS = [json.loads(line) for line in UPGRADES.read_text().splitlines()]
 RELEASES = (GPU, CPU)
 
 

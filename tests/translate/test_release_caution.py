@@ -76,5 +76,5 @@ def test_kl_in_the_reward_differs_only_where_early_releases_had_it(setting, expe
 
 def test_the_table_is_current():
     changed = runpy.run_path(str(ROOT / "scripts/generate/make_changed_defaults.py"))["changed"]
-    stored = json.loads((ROOT / "translators/verl/changed_defaults.json").read_text())
+    stored = json.loads((ROOT / "translators/generated/verl/changed_defaults.json").read_text())
     assert stored == {flavour: changed(flavour) for flavour in FLAVOURS}

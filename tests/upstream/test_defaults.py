@@ -59,7 +59,7 @@ def test_the_data_of_defaults_is_what_the_package_says(upstream, target, tmp_pat
     out = tmp_path / "defaults.json"
     script = ROOT / "scripts" / "generate" / "extract_trinity_defaults.py"
     subprocess.run([upstream(target), script, out], check=True, capture_output=True, timeout=600)
-    kept = ROOT / "translators" / "trinity_defaults" / f"{target}.json"
+    kept = ROOT / "translators" / "generated" / "trinity_defaults" / f"{target}.json"
     assert out.read_text() == kept.read_text()
 
 

@@ -70,7 +70,7 @@ def test_the_schema_data_is_what_the_package_says(upstream, target, tmp_path):
     out = tmp_path / "schema.json"
     script = ROOT / "scripts" / "generate" / "extract_trinity_schema.py"
     subprocess.run([upstream(target), script, out], check=True, capture_output=True, timeout=600)
-    assert out.read_text() == (ROOT / "translators" / "trinity" / f"{target}.json").read_text()
+    assert out.read_text() == (ROOT / "translators" / "generated" / "trinity" / f"{target}.json").read_text()
 
 
 @pytest.mark.parametrize("target", TARGETS)

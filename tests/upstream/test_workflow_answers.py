@@ -16,8 +16,8 @@ pytestmark = pytest.mark.upstream
     [
         ("tests/trinity/workflows/upstream_answers.py", "tests/trinity/workflows/answers.json"),
         ("tests/trinity/pipelines/upstream_operators.py", "tests/trinity/pipelines/operators.json"),
-        ("scripts/generate/make_workflow_texts.py", "translators/workflows/texts.json"),
-        ("scripts/generate/make_workflow_names.py", "translators/workflows/names.json"),
+        ("scripts/generate/make_workflow_texts.py", "translators/generated/workflows/texts.json"),
+        ("scripts/generate/make_workflow_names.py", "translators/generated/workflows/names.json"),
     ],
 )
 def test_the_recorded_answers_are_what_trinity_gives(upstream, script, recorded):

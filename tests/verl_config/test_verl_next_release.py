@@ -39,7 +39,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of translators/ with one release more: the newest with a key that no other has."""
     root = tmp_path_factory.mktemp("data")
     shutil.copytree(data_path("translators"), root / "translators")
-    verl = root / "translators" / "verl"
+    verl = root / "translators" / "generated" / "verl"
     newest, bit = VERL_RELEASES[-1], 1 << len(VERL_RELEASES)
 
     tree = json.loads((verl / "releases" / f"{newest}.json").read_text())

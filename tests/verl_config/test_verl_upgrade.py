@@ -63,7 +63,7 @@ def test_nothing_but_keys_of_the_pinned_release_comes_out(version: str, flavour:
 
 
 def rows() -> list[dict]:
-    lines = data_path("translators/verl/upgrade.jsonl").read_text().splitlines()
+    lines = data_path("translators/by_hand/verl/upgrade.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
 
 

@@ -31,8 +31,8 @@ def command(name: str | None) -> None:
 
 
 def names() -> list[str]:
-    """Return the names of all schemas: files under ``translators/schemas``, and that of the YAML."""
-    files = sorted(path.stem for path in data_path("translators/schemas").glob("*.json"))
+    """Return the names of all schemas: files under ``translators/by_hand/schemas``, and that of the YAML."""
+    files = sorted(path.stem for path in data_path("translators/by_hand/schemas").glob("*.json"))
     return [*files, f"trinity-{TRINITY}"]
 
 
@@ -44,6 +44,6 @@ def load(name: str) -> dict[str, object]:
         raise UserError(f"no schema is named {name!r}", hint=hint)
     if name.startswith("trinity-"):
         return editor_schema(name.removeprefix("trinity-"))
-    text = (data_path("translators/schemas") / f"{name}.json").read_text(encoding="utf-8")
+    text = (data_path("translators/by_hand/schemas") / f"{name}.json").read_text(encoding="utf-8")
     found: dict[str, object] = json.loads(text)
     return found

@@ -6,7 +6,8 @@ file of veRL's, Trinity's or vLLM's as its source means the release that is run 
 
 from __future__ import annotations
 
-# veRL: the releases whose launches are read, oldest first, each with its data in translators/verl/releases.
+# veRL: the releases whose launches are read, oldest first, each with its data in
+# translators/generated/verl/releases.
 VERL_RELEASES = ("0.2.0", "0.3.0", "0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.0", "0.9.1")
 VERL = "0.9.1"  # the pinned release; launches of every other one are carried to its keys
 VERL_RUNNABLE = ("0.9.0", VERL)  # the releases that a run takes (pyproject.toml, docs/versions.md)

@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def data_path(name: str) -> Path:
-    """Return the path of a shipped data file or directory, e.g. ``translators/rows``.
+    """Return the path of a shipped data file or directory, e.g. ``translators/by_hand/rows``.
 
     A wheel holds them under ``trinity_compat/_data/``; an editable install beside the package.
     Raises FileNotFoundError when neither has it: the installation is broken.

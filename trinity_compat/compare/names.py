@@ -1,4 +1,4 @@
-"""Canonical metric names, which are veRL's. The table is data (``translators/metrics/names.yaml``)."""
+"""Canonical metric names, which are veRL's. The table is data: ``translators/by_hand/metrics/names.yaml``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MetricNames:
 @cache
 def table() -> MetricNames:
     """Return the shipped table."""
-    data = yaml.safe_load(data_path("translators/metrics/names.yaml").read_text())
+    data = yaml.safe_load(data_path("translators/by_hand/metrics/names.yaml").read_text())
     names = tuple((row["verl"], row["trinity"], row.get("differs", "")) for row in data["names"])
     groups = {group: tuple(prefixes) for group, prefixes in data["groups"].items()}
     return MetricNames(names, groups, dict(data["better"]))

@@ -1,8 +1,8 @@
 """vLLM's engine arguments by release, and what a release makes of the arguments of an older one.
 
-Data: ``translators/vllm/arguments.json`` says from which release to which vLLM takes an argument, and which
-are switches (scripts/generate/make_vllm_arguments.py); ``upgrade.jsonl`` has a row for each that is gone:
-its ``new`` name (dotted for a field of a section), null where it says nothing any more. With ``values``
+Data: ``translators/generated/vllm/arguments.json`` says from which release to which vLLM takes an argument,
+and which are switches (scripts/generate/make_vllm_arguments.py); ``upgrade.jsonl`` has a row for each that is
+gone: its ``new`` name (dotted for a field of a section), null where it says nothing any more. With ``values``
 only the values listed there (as JSON text) are carried, null being nothing; others, and rows without a new
 name and without values to drop, are refused with what to ``write``.
 """
@@ -204,11 +204,11 @@ def _unknown(name: str, release: str) -> str:
 
 
 def _arguments() -> _Arguments:
-    return data_json("translators/vllm/arguments.json")
+    return data_json("translators/generated/vllm/arguments.json")
 
 
 @cache
 def _rows() -> Mapping[str, _Row]:
-    text = data_path("translators/vllm/upgrade.jsonl").read_text(encoding="utf-8")
+    text = data_path("translators/by_hand/vllm/upgrade.jsonl").read_text(encoding="utf-8")
     rows = [json.loads(line) for line in text.splitlines()]
     return {row["old"]: row for row in rows}

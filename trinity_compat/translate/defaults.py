@@ -49,7 +49,7 @@ class TrainerConfig:
 @functools.cache
 def trainer_config(target: str, strategy: str) -> TrainerConfig:
     """Return what trinity-rft ``target`` reads for ``strategy`` (fsdp or megatron)."""
-    data = data_json(f"translators/trainer_config/{target}.json")
+    data = data_json(f"translators/generated/trainer_config/{target}.json")
     return TrainerConfig(data[strategy], frozenset(data["ignored"]))
 
 

@@ -1,7 +1,7 @@
 """JSON Schema of the Trinity YAML, for editors: upstream's fields, with what becomes of each here.
 
-Made from ``translators/trinity/RELEASE.json`` and ``translators/trinity_fields.json``. An editor then
-completes fields, shows where one has no effect, and marks misspelt ones. Interpolations pass.
+Made from ``translators/generated/trinity/RELEASE.json`` and ``translators/by_hand/trinity_fields.json``. An
+editor then completes fields, shows where one has no effect, and marks misspelt ones. Interpolations pass.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _HANDED_ON = re.compile(r"kwargs\b|\boverride_config\b")
 
 def codes() -> Mapping[str, Mapping[str, str]]:
     """Return every code of a finding or a warning: title, text, hint."""
-    return data_json("translators/codes.json")
+    return data_json("translators/by_hand/codes.json")
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def releases_with(key: str) -> list[str]:
 
 def reading_codes() -> Mapping[str, str]:
     """Return every code of reading and composing a launch (TP…), with its text."""
-    return data_json("translators/reading_codes.json")
+    return data_json("translators/by_hand/reading_codes.json")
 
 
 def explain(name: str, rows: MappingTable) -> str:
@@ -150,7 +150,7 @@ def _unread(key: str, row: MappingRow | None, rows: MappingTable) -> str | None:
 
 def derived() -> Mapping[str, Mapping[str, Any]]:
     """Return the paths that a derivation writes although no single key stands for them: by, why, from."""
-    return data_json("translators/derived.json")
+    return data_json("translators/by_hand/derived.json")
 
 
 def _derived_text(name: str) -> str | None:

@@ -1,9 +1,9 @@
 """Keys that only the script's fork of veRL has, and the differences of that fork from veRL.
 
 A section whose switch is off asks for nothing. Other switches that veRL's own tree had between two releases,
-and that no release has, are data: translators/verl/between_releases.json, each with the values that leave it
-off. The file holds all such keys of veRL's history until 2026-08 whose default is off, but for those that are
-carried forward (upgrade.jsonl).
+and that no release has, are data: translators/by_hand/verl/between_releases.json, each with the values that
+leave it off. The file holds all such keys of veRL's history until 2026-08 whose default is off, but for those
+that are carried forward (upgrade.jsonl).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _is_off(key: str, config: EffectiveConfig) -> bool:
 def _between_releases() -> Mapping[str, Sequence[object]]:
     """Return a switch → its values that leave it off."""
     stored: Mapping[str, Sequence[object]] = json.loads(
-        data_path("translators/verl/between_releases.json").read_text(encoding="utf-8")
+        data_path("translators/by_hand/verl/between_releases.json").read_text(encoding="utf-8")
     )
     return stored
 

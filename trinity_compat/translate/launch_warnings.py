@@ -157,7 +157,7 @@ def _release_caution(view: LaunchView) -> Iterator[Caution]:
 # Defaults whose meaning differs between releases, so that nothing is composed a second time.
 @functools.cache
 def _table() -> Mapping[str, Mapping[str, list[object]]]:
-    text = data_path("translators/verl/changed_defaults.json").read_text(encoding="utf-8")
+    text = data_path("translators/generated/verl/changed_defaults.json").read_text(encoding="utf-8")
     tables: Mapping[str, Mapping[str, list[object]]] = json.loads(text)
     return tables
 

@@ -1,6 +1,6 @@
 """The mapping as data: one row per veRL key, or per family of keys that share a fate.
 
-``translators/rows/*.json`` hold the rows. A name that ends in ``.*`` is a rule for everything below
+``translators/by_hand/rows/*.json`` hold the rows. A name that ends in ``.*`` is a rule for everything below
 it; one that begins with ``*.`` is a rule for a last part. An exact name wins over a rule, a longer
 rule over a shorter one, a last part over what stands above it.
 """
@@ -131,7 +131,7 @@ def rules_of(name: str | None) -> Rules:
 @functools.cache
 def _shipped() -> MappingTable:
     rows: list[MappingRow] = []
-    for file in sorted(data_path("translators/rows").glob("*.json")):
+    for file in sorted(data_path("translators/by_hand/rows").glob("*.json")):
         rows += [_row(key, form) for key, form in json.loads(file.read_text(encoding="utf-8")).items()]
     return MappingTable.of(rows)
 
@@ -155,7 +155,7 @@ def _row(key: str, form: Mapping[str, Any]) -> MappingRow:
 
 def no_effect_when_decoupled() -> Mapping[str, str]:
     """Return ``key`` or ``prefix.*`` → the reason why it is not carried to the trainer."""
-    return data_json("translators/no_effect_when_decoupled.json")
+    return data_json("translators/by_hand/no_effect_when_decoupled.json")
 
 
 @functools.cache

@@ -1,9 +1,9 @@
 """Settings of a launch that defeat themselves under stock veRL: one table, beside veRL's other data.
 
-A row of ``translators/verl/self_defeating.json`` holds from release ``since`` on for a launch that gives the
-keys of ``set`` itself and whose values meet each condition of ``when``: (key, comparison, value, or the key
-that has it). ``says`` names keys in braces. ``source`` is the place in the pinned release, and ``line`` its
-text there.
+A row of ``translators/by_hand/verl/self_defeating.json`` holds from release ``since`` on for a launch that
+gives the keys of ``set`` itself and whose values meet each condition of ``when``: (key, comparison, value, or
+the key that has it). ``says`` names keys in braces. ``source`` is the place in the pinned release, and
+``line`` its text there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEY = re.compile(r"\{([\w.]+)\}")
 
 def table() -> Mapping[str, Mapping[str, Any]]:
     """Return kind → its hint and its rows. The findings of one kind are one message."""
-    return data_json("translators/verl/self_defeating.json")
+    return data_json("translators/by_hand/verl/self_defeating.json")
 
 
 def self_defeating(config: EffectiveConfig) -> Iterator[Caution]:

@@ -1,7 +1,7 @@
 """Launches of veRL's supervised trainers: fsdp_sft_trainer, sft_trainer, sft_trainer_ray.
 
 Their keys are a tree of their own, in every release (``sft_trainer.yaml``, ``sft_trainer_engine.yaml``). Each
-key has a row in ``translators/sft.json``: status, path in the YAML ("" for none), reason. The keys of
+key has a row in ``translators/by_hand/sft.json``: status, path in the YAML ("" for none), reason. The keys of
 Megatron's sections have theirs in ``sft_megatron.json``, those of engines that trinity-rft lacks in
 ``sft_engines.json``. Settings that its YAML lacks are written under ``trinity_compat.rows``, for our runtime.
 
@@ -58,7 +58,7 @@ Row = tuple[str, str, str]
 
 def rows(name: str = "sft") -> Mapping[str, Row]:
     """Return a table: a key, or a section of keys → status, path, reason."""
-    return data_json(f"translators/{name}.json")
+    return data_json(f"translators/by_hand/{name}.json")
 
 
 def translate_sft(effective: EffectiveConfig, options: TranslateOptions) -> Translation:

@@ -136,7 +136,7 @@ class SizesOfLaunch:
 
 def units() -> Mapping[str, str]:
     """Return the unit of each key that is a size: prompts or answers, of all GPUs or of one."""
-    return data_json("translators/verl/size_units.json")
+    return data_json("translators/by_hand/verl/size_units.json")
 
 
 Broken = Iterator[BrokenRule]

@@ -1,6 +1,6 @@
 """Keys that stock veRL accepts and ignores, or uses otherwise than documented.
 
-``translators/verl/stock.json`` maps a key, or ``x.*`` for all below x, to a description of the pinned
+``translators/by_hand/verl/stock.json`` maps a key, or ``x.*`` for all below x, to a description of the pinned
 release's ``main_ppo``: ``says`` what it does; ``but``: the value with which it does what the key says;
 ``moved``: a section that the release has under another name; ``here``: a run here does what the key says.
 Found by tracing the key's reads in whole runs and by reading the source.
@@ -22,7 +22,7 @@ from trinity_compat.verl_config.upgrade import row_for
 
 
 def _table() -> Mapping[str, Mapping[str, Any]]:
-    return data_json("translators/verl/stock.json")
+    return data_json("translators/by_hand/verl/stock.json")
 
 
 def _entry(key: str) -> Mapping[str, Any] | None:

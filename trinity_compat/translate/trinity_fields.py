@@ -1,8 +1,8 @@
 """Treatment of each field of a hand-written Trinity YAML: read, without effect, or refused.
 
-The table is data, ``translators/trinity_fields.json``. ``read`` lists the fields that are read, ``no_effect``
-those without effect, each with the reason. A field in ``refused`` is refused unless it has upstream's
-default; its entry has the reason and what to write instead. In a name, ``*`` stands for any part.
+The table is data, ``translators/by_hand/trinity_fields.json``. ``read`` lists the fields that are read,
+``no_effect`` those without effect, each with the reason. A field in ``refused`` is refused unless it has
+upstream's default; its entry has the reason and what to write instead. In a name, ``*`` stands for any part.
 docs/reference/trinity.md is generated from this table.
 """
 
@@ -32,7 +32,7 @@ class FieldTreatment:
 @functools.cache
 def table() -> Mapping[str, FieldTreatment]:
     """Return pattern of a path → its treatment."""
-    data = data_json("translators/trinity_fields.json")
+    data = data_json("translators/by_hand/trinity_fields.json")
     read = {path: FieldTreatment("read") for path in data["read"]}
     unread = {path: FieldTreatment("no effect", why) for path, why in data["no_effect"].items()}
     return read | unread | {path: FieldTreatment("refused", **row) for path, row in data["refused"].items()}

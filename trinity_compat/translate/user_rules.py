@@ -2,8 +2,8 @@
 
 A YAML mapping of keys to rows. Five names are not keys: ``mains`` (module: the translated main that it stands
 for), ``sections`` (a fork's section: veRL's), ``metrics`` (a fork's metric: veRL's), ``include`` (families of
-forks whose rules are shipped under ``translators/forks/`` or with a plugin, or files beside this one),
-``description``.
+forks whose rules are shipped under ``translators/by_hand/forks/`` or with a plugin, or files beside this
+one), ``description``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trinity_compat.translate.model import Status
 from trinity_compat.verl_config.yaml_files import key_lines
 
 CODE = "TC002"
-FAMILIES = "translators/forks"
+FAMILIES = "translators/by_hand/forks"
 _INCLUDED = 8  # files in each other
 _TABLES = ("mains", "sections", "metrics")
 _RESERVED = (*_TABLES, "include", "description")

@@ -1,7 +1,7 @@
 """Names under which the pinned veRL registers estimators, policy losses and reward managers.
 
-``translators/verl/names.json``, written by ``scripts/generate/make_verl_names.py``. Code of the user's may
-register more, so a name that is not here is refused only where it is one of these misspelt.
+``translators/generated/verl/names.json``, written by ``scripts/generate/make_verl_names.py``. Code of the
+user's may register more, so a name that is not here is refused only where it is one of these misspelt.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from trinity_compat.common.resources import data_json
 
-_NAMES: dict[str, list[str]] = data_json("translators/verl/names.json")
+_NAMES: dict[str, list[str]] = data_json("translators/generated/verl/names.json")
 ESTIMATORS, POLICY_LOSSES = tuple(_NAMES["estimators"]), tuple(_NAMES["policy_losses"])
 # The reward loop's, and what explorer/rewards/reward_managers.py adds.
 REWARD_MANAGERS = (*_NAMES["reward_managers"], "prime", "batch")

@@ -14,7 +14,8 @@ from trinity_compat.verl_config.grammar import ADD, DELETE, SET, Override
 from trinity_compat.verl_config.model import VersionChoice
 from trinity_compat.verl_config.releases import ENGINE_FLAVOURS, FLAVOURS, key_index, release_tree
 
-# The release since which a key has no default ("???") but has to be given (translators/verl/releases).
+# The release since which a key has no default ("???") but has to be given
+# (translators/generated/verl/releases).
 MANDATORY = {"actor_rollout_ref.rollout.name": "0.6.1"}
 
 

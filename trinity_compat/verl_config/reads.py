@@ -1,8 +1,8 @@
 """Data on what stock veRL does with each key, which scripts/generate/make_verl_reads.py writes.
 
-``translators/verl/reads/RELEASE.json`` has each key's label and up to three places in veRL's code;
-``by_hand.json`` beside it corrects and confirms. A key is ignored if no code reads it, if its value is only
-stored where nothing loads it, or if a person has confirmed that it is only checked.
+``translators/generated/verl/reads/RELEASE.json`` has each key's label and up to three places in veRL's code;
+``translators/by_hand/verl/reads.json`` corrects and confirms. A key is ignored if no code reads it, if its
+value is only stored where nothing loads it, or if a person has confirmed that it is only checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from trinity_compat.verl_config.releases import FLAVOURS, release_tree
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,.*)?\}")
 _USE_V1 = "trainer.use_v1"  # which of veRL's two trainers runs
 _TRAINERS = (f"{_USE_V1}=True", f"{_USE_V1}=False")
-_FOLDER = "translators/verl/reads"
 NOT_READ, STORED, CHECKED = "NOT READ", "STORED ONLY", "CHECKED ONLY"
 _WORDS: Mapping[str, str] = {
     "READ": "reads it",
@@ -70,7 +69,7 @@ class VerlRead:
 
 
 def _tables(version: str) -> Mapping[str, Mapping[str, list[Any]]]:
-    return data_json(f"{_FOLDER}/{version}.json")
+    return data_json(f"translators/generated/verl/reads/{version}.json")
 
 
 def table_of(version: str, flavour: str) -> Mapping[str, list[Any]]:
@@ -80,7 +79,7 @@ def table_of(version: str, flavour: str) -> Mapping[str, list[Any]]:
 
 def by_hand() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     """Return release → key → ``label``, ``place`` (file:line) and ``why``, written by a person."""
-    return data_json(f"{_FOLDER}/by_hand.json")
+    return data_json("translators/by_hand/verl/reads.json")
 
 
 def read_of(key: str, version: str, flavour: str = FLAVOURS[0]) -> VerlRead | None:

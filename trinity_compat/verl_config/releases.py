@@ -76,7 +76,7 @@ def engine_flavour(engine: str) -> str:
 
 
 def _load(name: str) -> Any:
-    return data_json(f"translators/verl/releases/{name}")
+    return data_json(f"translators/generated/verl/releases/{name}")
 
 
 @cache

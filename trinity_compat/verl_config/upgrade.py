@@ -1,6 +1,6 @@
 """A configuration of an older veRL, carried forward to the pinned release with its meaning kept.
 
-The rows are data: translators/verl/upgrade.jsonl. ``old`` and ``new`` are dotted keys, ``x.*`` stands
+The rows are data: translators/by_hand/verl/upgrade.jsonl. ``old`` and ``new`` are dotted keys, ``x.*`` stands
 for everything below x; ``new`` null drops the key. ``values`` maps old values (as JSON text) to new
 ones; ``default: pinned`` takes the pinned default where the launch sets nothing; ``null: skip`` means
 that null said nothing; ``only`` restricts a row to one flavour; ``forks`` marks a key that no release has
@@ -167,7 +167,7 @@ def is_well_known(key: str) -> bool:
 def _rows() -> tuple[dict[str, list[KeyChange]], dict[str, list[KeyChange]]]:
     exact: dict[str, list[KeyChange]] = {}
     prefixes: dict[str, list[KeyChange]] = {}
-    text = data_path("translators/verl/upgrade.jsonl").read_text(encoding="utf-8")
+    text = data_path("translators/by_hand/verl/upgrade.jsonl").read_text(encoding="utf-8")
     for line in text.splitlines():
         row = _row(json.loads(line))
         (prefixes if row.old.endswith(".*") else exact).setdefault(row.old, []).append(row)

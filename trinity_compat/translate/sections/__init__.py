@@ -23,7 +23,7 @@ WAYS_BACK: list[WayBack] = []
 def derivation(function: Derivation) -> Derivation:
     """Register a function that reads the launch and yields values, verdicts and warnings.
 
-    A row of ``translators/rows`` names it in ``by``.
+    A row of ``translators/by_hand/rows`` names it in ``by``.
     """
     DERIVATIONS[function.__name__] = function
     return function

@@ -1,7 +1,7 @@
 """The Trinity-RFT configuration: its schema per release, checking, writing with provenance, reading.
 
-The schema is data (``translators/trinity/<release>.json``), extracted from the real package; nothing
-here imports it. What this package writes is read back to the same values by ``yaml.safe_load`` and by
+The schema is data (``translators/generated/trinity/<release>.json``), extracted from the real package;
+nothing here imports it. What this package writes is read back to the same values by ``yaml.safe_load`` and by
 OmegaConf, which is what upstream uses.
 """
 

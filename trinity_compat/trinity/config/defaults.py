@@ -31,7 +31,7 @@ class AlgorithmDefaults:
 def algorithm_defaults(target: str) -> AlgorithmDefaults:
     """Return the defaults of trinity-rft ``target``. Raises UserError for a release without data."""
     schema(target)
-    data = data_json(f"translators/trinity_defaults/{target}.json")
+    data = data_json(f"translators/generated/trinity_defaults/{target}.json")
     return AlgorithmDefaults(data["algorithms"], data["functions"])
 
 

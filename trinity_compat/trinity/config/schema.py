@@ -1,4 +1,4 @@
-"""The fields that a release of trinity-rft accepts, loaded from ``translators/trinity/``."""
+"""The fields that a release of trinity-rft accepts, loaded from ``translators/generated/trinity/``."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def schema(target: str) -> Schema:
     """
     if target not in TARGETS:
         raise UserError(f"no schema of trinity-rft {target!r}", hint=f"the targets are {', '.join(TARGETS)}")
-    data = data_json(f"translators/trinity/{target}.json")
+    data = data_json(f"translators/generated/trinity/{target}.json")
     classes = {
         name: {
             key: SchemaField(

@@ -79,7 +79,7 @@ def _base_prompt(system: str | None, question: str) -> str:
 
 @functools.cache
 def _texts() -> dict[str, object]:
-    found = data_json("translators/workflows/texts.json")
+    found = data_json("translators/generated/workflows/texts.json")
     return dict(found)
 
 

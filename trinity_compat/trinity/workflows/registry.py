@@ -115,7 +115,7 @@ class UpstreamNames:
 def upstream_names() -> UpstreamNames:
     """Return trinity-rft's names; scripts/generate/make_workflow_names.py writes them."""
     return UpstreamNames(
-        **json.loads(data_path("translators/workflows/names.json").read_text(encoding="utf-8"))
+        **json.loads(data_path("translators/generated/workflows/names.json").read_text(encoding="utf-8"))
     )
 
 
