@@ -10,7 +10,7 @@ from trinity_compat.translate.rows import MappingRow, MappingTable, no_effect_wh
 from trinity_compat.translate.trinity_fields import FieldTreatment, Kind, fate_of, fields
 from trinity_compat.trinity.config.schema import schema
 from trinity_compat.verl_config import FLAVOURS
-from trinity_compat.verl_config.reads import read_of, read_until, table_of
+from trinity_compat.verl_config.reads import FOLLOWED, read_of, read_until, table_of
 
 _SECTIONS = {
     "data": "data",
@@ -79,7 +79,7 @@ a script sets. How this was found, and how precise it is: [stock-reads.md](../st
 def ignored_page() -> str:
     """reference/ignored.md."""
     parts = [_IGNORED_HEAD]
-    for version in reversed(VERL_RELEASES):
+    for version in reversed(FOLLOWED):
         head = "| key | stock veRL | read until | with |"
         rows = [f"## veRL {version}", "", head, "|---|---|---|---|", *_ignored_rows(version)]
         parts.append("\n".join(rows))

@@ -57,9 +57,17 @@ def test_json_has_the_same(script: Path) -> None:
 
 
 def test_a_release_that_uses_them_all(script: Path) -> None:
-    code, text = ignored(script, "--verl-version", "0.5.0", "--env", "SIZE=4")
+    uses_it = script.with_name("uses_it.sh")
+    uses_it.write_text("python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.grad_clip=0.3\n")
+    code, text = ignored(uses_it, "--verl-version", "0.7.0")
     assert code == 0
     assert "no setting without effect is known" in text
+
+
+def test_of_a_release_whose_code_was_not_followed_nothing_is_known(script: Path) -> None:
+    with pytest.raises(UserError, match=r"what veRL 0\.6\.1 does with its keys is not known") as raised:
+        ignored(script, "--verl-version", "0.6.1", "--env", "SIZE=4")
+    assert "--verl-version 0.9.1" in raised.value.hint
 
 
 def test_the_script_s_own_arguments_count(script: Path) -> None:

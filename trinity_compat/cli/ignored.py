@@ -16,9 +16,10 @@ from trinity_compat.cli._shared import (
 )
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.reading_process import reading
+from trinity_compat.common.releases import VERL
 from trinity_compat.launch.script_files import files_of
 from trinity_compat.verl_config.model import EffectiveConfig
-from trinity_compat.verl_config.reads import ignored_keys, unchecked
+from trinity_compat.verl_config.reads import ignored_keys, not_followed, unchecked
 
 
 @click.command(name="ignored", cls=WithScriptArguments)
@@ -70,8 +71,9 @@ _Found = tuple[EffectiveConfig, dict[str, str]]  # a launch, and its keys withou
 def _checked(source: str, how: ComposeOptions) -> list[EffectiveConfig]:
     configs = composed(source, how)
     for config in configs:
-        if why := unchecked(config):
-            raise UserError(why, where=config.launch.where)
+        if why := not_followed(config):
+            hint = f"--verl-version {VERL} says what that release does with this launch"
+            raise UserError(why, where=config.launch.where, hint=None if unchecked(config) else hint)
     return configs
 
 

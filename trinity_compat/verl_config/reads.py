@@ -21,6 +21,8 @@ from trinity_compat.verl_config.compose import composed_as
 from trinity_compat.verl_config.model import EffectiveConfig
 from trinity_compat.verl_config.releases import FLAVOURS, release_tree
 
+# The releases whose code has been followed; what older ones did with a key is not known.
+FOLLOWED = VERL_RELEASES[VERL_RELEASES.index("0.7.0") :]
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,.*)?\}")
 _USE_V1 = "trainer.use_v1"  # which of veRL's two trainers runs
 _TRAINERS = (f"{_USE_V1}=True", f"{_USE_V1}=False")
@@ -83,8 +85,11 @@ def by_hand() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 
 def read_of(key: str, version: str, flavour: str = FLAVOURS[0]) -> VerlRead | None:
-    """Return what the release does with ``key``; None for keys it lacks and other engines' flavours."""
-    if version not in VERL_RELEASES or flavour not in FLAVOURS:
+    """Return what the release does with ``key``; None for keys it lacks and other engines' flavours.
+
+    None also for a release that is not in ``FOLLOWED``.
+    """
+    if version not in FOLLOWED or flavour not in FLAVOURS:
         return None
     tables = _tables(version)
     found = tables[flavour].get(key) or (
@@ -113,7 +118,7 @@ _MISSING = object()
 
 def read_until(key: str, version: str, flavour: str = FLAVOURS[0]) -> str:
     """Return the last release before ``version`` that is known to read ``key``; "" where there is none."""
-    before = VERL_RELEASES[: VERL_RELEASES.index(version)]
+    before = FOLLOWED[: FOLLOWED.index(version)]
     for release in reversed(before):
         found = read_of(key, release, flavour)
         if found is not None and found.label.startswith("READ"):
@@ -142,13 +147,21 @@ def unchecked(config: EffectiveConfig) -> str:
     return ""
 
 
+def not_followed(config: EffectiveConfig) -> str:
+    """Say why it is not known which keys the launch's code ignores; "" where it is known."""
+    version = config.version.value
+    if version not in FOLLOWED:
+        return f"what veRL {version} does with its keys is not known: the data begin with {FOLLOWED[0]}"
+    return unchecked(config)
+
+
 def ignored_keys(config: EffectiveConfig) -> dict[str, str]:
     """Return the keys that the launch sets to another value than the default and that veRL ignores, with why.
 
     A key that only one of veRL's two trainers reads is ignored if the launch has the other. Empty for other
-    mains than main_ppo and for forks: their code is another.
+    mains than main_ppo, for forks and for older releases: their code is another.
     """
-    if unchecked(config):
+    if not_followed(config):
         return {}
     version, flavour = config.version.value, config.flavour
     found = {}
