@@ -8,7 +8,6 @@ import pytest
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch import ray_submit
-from trinity_compat.run.script import intercept
 from trinity_compat.run.script.invocation import find_main, read_submission
 
 MAIN = "verl.trainer.main_ppo"
@@ -103,29 +102,29 @@ def test_which_clusters_are_this_machine(address, local):
     assert ray_submit.is_local(read.address) is local
 
 
-def test_a_remote_submission_says_what_must_be_installed_there():
-    with pytest.raises(UserError, match=r"(?s)http://far:8265.*install trinity-compat\[run\]") as caught:
-        intercept.main(["", "ray", *SUBMIT, "--address=http://far:8265", "--", "python3", "-m", MAIN])
-    assert "ray job submit" in str(caught.value)
-
-
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("environ", "address"),
     [
-        (["", "nowhere\x1b[2J\n::error::m"], 127, "nowhere\\u001b[2J\n\\::error::m: command not found\n"),
-        (
-            ["", "ray", *SUBMIT, "--address=http://far/\x1b]0;T\x07", "--", "python3", "-m", MAIN],
-            2,
-            "http://far/\\u001b]0;T\\u0007",
-        ),
+        ({"RAY_ADDRESS": "http://far:1"}, "http://far:1"),
+        ({"RAY_ADDRESS": "http://far:1", "RAY_API_SERVER_ADDRESS": "http://far:2"}, "http://far:2"),
     ],
 )
-def test_what_a_script_says_is_only_read_where_the_interceptor_repeats_it(words, code, said):
-    done = subprocess.run(
-        [sys.executable, "-m", "trinity_compat.run.script.intercept", *words], capture_output=True, text=True
-    )
-    assert done.returncode == code
-    assert said in done.stderr and not re.search(r"[\x00-\x08\x0b-\x1f]|^::", done.stderr, re.M)
+def test_a_submission_without_an_address_goes_where_ray_sends_it(environ, address):
+    assert read_submission([*SUBMIT, "--", "python3"], environ).address == address
+
+
+def test_what_a_script_says_is_only_read_where_the_interceptor_repeats_it():
+    command = [sys.executable, "-m", "trinity_compat.run.script.intercept"]
+    done = subprocess.run([*command, "", "nowhere\x1b[2J\n::error::m"], capture_output=True, text=True)
+    assert done.returncode == 127
+    assert "nowhere\\u001b[2J\n\\::error::m: command not found\n" in done.stderr
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]|^::", done.stderr, re.M)
+
+
+@pytest.mark.parametrize("text", ["{oops", "[1]"])
+def test_a_runtime_environment_that_is_none_is_one_message(text):
+    with pytest.raises(UserError, match=r"the runtime environment (cannot be read|is not a mapping)"):
+        read_submission([*SUBMIT, "--runtime-env-json", text, "--", "python3", "-m", MAIN], {})
 
 
 def test_a_submission_with_two_runtime_environments_is_refused_as_by_ray():

@@ -275,10 +275,11 @@ def test_what_starts_it_elsewhere_is_refused_whether_it_is_installed_or_not(stoc
     assert f"write `{said.partition(' would')[0]} … trinity-compat run SCRIPT`" in str(error.value)
 
 
-def test_a_job_for_another_cluster_is_refused_before_anything_is_executed(stock):
-    stock.script.write_text(f"true\nRAY_ADDRESS=http://far:8265 ray job submit -- python3 {MAIN}\n")
-    with pytest.raises(UserError, match=r"run\.sh:2: ray job submit --address http://far:8265"):
-        intercept_check.check(str(stock.script), (), stock.environ)
+@pytest.mark.parametrize("name", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
+def test_a_job_for_another_cluster_is_sent_there(stock, name):
+    stock.script.write_text(f"true\n{name}=http://far:8265 ray job submit -- python3 {MAIN}\n")
+    (launch,) = intercept_check.check(str(stock.script), (), stock.environ)
+    assert intercept_check.submitted_to(launch) == "http://far:8265"
 
 
 def test_a_main_of_the_users_is_to_be_taken_for_the_one_that_is_translated(tmp_path):

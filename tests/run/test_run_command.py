@@ -116,7 +116,7 @@ def test_a_local_ray_job_submission_is_caught(run):
         ("python3 -m recipe.prime.main_prime a=1", "trains its reward model as it goes"),
         ("python3 main_ppo.py a=1", "by its place it is not veRL's own"),
         ("env -i /usr/bin/python3 -m verl.trainer.main_ppo a=1", "would train stock veRL"),
-        (f"ray job submit --address=http://192.0.2.1:8265 -- {LAUNCH}", "install trinity-compat[run]"),
+        (f"exec /opt/ray job submit --address=http://h:1 -- {LAUNCH}", "would train stock veRL"),
     ],
 )
 def test_what_a_run_would_not_catch_is_refused_before_anything_is_executed(run, tmp_path, dry, line, said):
@@ -132,12 +132,6 @@ def test_a_main_that_only_shows_up_at_run_time_is_refused_there(run, tmp_path):
     done = run("echo before\nmain=$(python3 which.py)\npython3 -m $main a=1\n", "run.sh")
     assert (done.returncode, done.stdout) == (2, "before\n")
     assert "this recipe trains its reward model" in done.stderr
-
-
-def test_a_remote_ray_job_submission_says_what_to_install_there(run):
-    done = run(f"ray job submit --address=http://192.0.2.1:8265 -- {LAUNCH}", "run.sh")
-    assert done.returncode == 2
-    assert "install trinity-compat[run]" in done.stderr
 
 
 def test_a_key_that_verl_does_not_have_is_named_with_its_line(run):

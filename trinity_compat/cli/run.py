@@ -187,9 +187,9 @@ def _refuse_lost(source: str, arguments: tuple[str, ...], options: RunOptions) -
 
 
 def _run(source: str, arguments: tuple[str, ...], options: RunOptions) -> tuple[int, list[LaunchEnd]]:
-    optional_packages.need_for_a_run()  # before the script's own downloads
     _refuse_lost(source, arguments, options)
     if is_configuration(source):
+        optional_packages.need_for_a_run()
         from trinity_compat.run.staged_run import run_yaml
 
         ended = [run_yaml(Path(source), options)]

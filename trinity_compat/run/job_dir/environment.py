@@ -21,6 +21,8 @@ _FAMILIES = re.compile(
     r"|SGLANG|SWANLAB|TENSORBOARD|TOKENIZERS|TORCH|TORCHINDUCTOR|TRANSFORMERS|TRITON|UCX|UV|VERL|VIRTUAL|VLLM"
     r"|WANDB|XDG|XLA)_?[A-Z0-9_]*|PATH|TMPDIR|(HTTPS?|NO|ALL)_PROXY|(https?|no|all)_proxy",
 )
+# What `ray job submit` tells the job that it starts, with the values of its runtime environment's variables.
+_OF_ONE_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _NAMED = re.compile(r"\$\{oc\.env:(\w+)|\$(?:\{[!#]?)?([A-Za-z_]\w*)")
 _SHELL_S = frozenset(
     [
@@ -101,7 +103,7 @@ def named_in(text: str) -> frozenset[str]:
 
 def is_a_library_s(name: str) -> bool:
     """Return whether a library of a run may read the variable of that name."""
-    return _FAMILIES.fullmatch(name) is not None
+    return _FAMILIES.fullmatch(name) is not None and name != _OF_ONE_JOB
 
 
 def _names(value: object) -> frozenset[str]:

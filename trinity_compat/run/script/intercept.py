@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trinity_compat.common import python_command
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.output_text import plain_streams
 from trinity_compat.launch import entrypoints, ray_submit
 from trinity_compat.run.script import shim
 from trinity_compat.run.script.invocation import Invocation, RaySubmission, find_main, read_submission
 from trinity_compat.run.supervise.children import die_of_ctrl_c
+
+_RAY = "ray.scripts.scripts"  # the program ``ray``, where PATH has none
 
 
 def _submitted(words: Sequence[str]) -> Invocation | RaySubmission | None:
@@ -28,18 +31,19 @@ def _submitted(words: Sequence[str]) -> Invocation | RaySubmission | None:
     entry = submission.entrypoint
     found = find_main(entry) if entry else None
     # No training main, and no script that could start one: this is Ray's.
-    if not found and not any(map(entrypoints.names_training_main, (*_script_texts(entry), *entry))):
+    texts = _script_texts(entry, submission.cwd)
+    if not found and not any(map(entrypoints.names_training_main, (*texts, *entry))):
         return None
-    if not ray_submit.is_local(submission.address):
-        raise ray_submit.remote(submission.address)
-    if found is None:
+    if found is None or not ray_submit.is_local(submission.address):
         return submission
     where = submission.cwd if submission.cwd and Path(submission.cwd).is_dir() else None
     return replace(found, wrapper=("ray job submit", *found.wrapper), env=submission.env, cwd=where)
 
 
-def _script_texts(words: Sequence[str]) -> list[str]:
-    files = [Path(word) for word in words if word.endswith((".sh", ".bash"))]
+def _script_texts(words: Sequence[str], folder: str | None) -> list[str]:
+    """Return the scripts among the words; ``folder``: the job's, which may be a URL."""
+    named = [word for word in words if word.endswith((".sh", ".bash"))]
+    files = [Path(place, word) for word in named for place in dict.fromkeys((folder or ".", "."))]
     return [path.read_text(errors="replace") for path in files if path.is_file()]
 
 
@@ -60,6 +64,11 @@ def main(argv: Sequence[str], run: Callable[[Invocation], int] = _run_captured) 
     """Run the launch that the words make, or execute the real program."""
     real, name, *words = argv
     found = _recognized(name, words)
+    if isinstance(found, RaySubmission) and not ray_submit.is_local(found.address):
+        from trinity_compat.run.script import remote_job
+
+        ray = [real, *words[: words.index("job")]] if real else python_command.of_module(_RAY)
+        return remote_job.submit(ray, found)
     if isinstance(found, RaySubmission):
         os.environ.update(found.env)
         os.execvp(found.entrypoint[0], list(found.entrypoint))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.launch import Launch, Start, entrypoints, ray_submit, read_script
+from trinity_compat.launch import Launch, Start, entrypoints, read_script
 from trinity_compat.launch.launchers import LAUNCHERS
 from trinity_compat.run.script import shim
 from trinity_compat.verl_config import settled
@@ -24,8 +24,8 @@ def check(
     arguments: Sequence[str],
     environ: Mapping[str, str],
     mains: Mapping[str, str] = entrypoints.NO_USER_MAINS,
-) -> frozenset[str]:
-    """Return the programs that start the script's launches, as the script spells them.
+) -> Sequence[Launch]:
+    """Return the script's launches.
 
     ``environ`` is the script's environment, ``mains`` the user's own mains. Raises UserError with the line of
     a launch that cannot be caught, or whose main is not translated.
@@ -34,7 +34,7 @@ def check(
     for launch in launches:
         _refuse_untranslated(settled(launch), mains)
         _refuse_unreachable(launch)
-    return programs_of(launches)
+    return launches
 
 
 def launches_of(
@@ -57,6 +57,12 @@ def programs_of(launches: Sequence[Launch]) -> frozenset[str]:
     return frozenset(launch.start.program for launch in launches if launch.start and launch.start.program)
 
 
+def submitted_to(launch: Launch) -> str:
+    """Return the address of the cluster that ``ray job submit`` sends a launch to, "" for a run here."""
+    wrapper, _, rest = launch.start.elsewhere.partition(" ") if launch.start else ("", "", "")
+    return rest.rpartition(" ")[2] if wrapper == "ray" else ""
+
+
 def _refuse_untranslated(launch: Launch, mains: Mapping[str, str]) -> None:
     if launch.main and launch.module not in mains:
         raise UserError(
@@ -75,12 +81,10 @@ def _refuse_untranslated(launch: Launch, mains: Mapping[str, str]) -> None:
 
 def _refuse_unreachable(launch: Launch) -> None:
     start = launch.start
-    if start is None or _is_caught(start):
+    if start is None or _is_caught(start, elsewhere=not submitted_to(launch)):
         return
     wrapper = start.elsewhere.partition(" ")[0]
-    if wrapper == "ray":
-        raise ray_submit.remote(start.elsewhere.rpartition(" ")[2], where=launch.where)
-    if not wrapper:
+    if submitted_to(launch) or not wrapper:
         raise UserError(
             f"{start.program} … {launch.module} would train stock veRL, past this run: {_why(start)}",
             where=launch.where,
@@ -96,9 +100,12 @@ def _refuse_unreachable(launch: Launch) -> None:
     )
 
 
-def _is_caught(start: Start) -> bool:
-    """Return whether a bash function, a program in front of PATH, or ``sitecustomize`` catches the launch."""
-    if start.elsewhere:
+def _is_caught(start: Start, *, elsewhere: bool) -> bool:
+    """Return whether a bash function, a program in front of PATH, or ``sitecustomize`` catches the launch.
+
+    ``elsewhere``: another program than the caught one would start it on another machine.
+    """
+    if start.elsewhere and elsewhere:
         return False
     by_function = start.hooked and shim.can_be_function(start.program)
     return by_function or _is_first(start) or (_asks(start) and not start.isolated)

@@ -32,8 +32,11 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class RaySubmission:
-    """A ``ray job submit``: the words of its entry point, and its options."""
+    """A ``ray job submit``: its options, and its entry point as given and as a command's words."""
 
+    options: Mapping[str, str]
+    runtime: Mapping[str, object]
+    entry_words: tuple[str, ...]
     entrypoint: tuple[str, ...]
     address: str
     env: Mapping[str, str]
@@ -66,28 +69,32 @@ def read_submission(words: Sequence[str], env: Mapping[str, str]) -> RaySubmissi
     job = ray_submit.read(words)
     entry = words[job.entry :]
     runtime = _runtime_env(job.options)
+    address = next((env[name] for name in ray_submit.ADDRESSES if env.get(name)), "")
     return RaySubmission(
+        options=job.options,
+        runtime=runtime,
+        entry_words=tuple(entry),
         entrypoint=tuple(shlex.split(entry[0]) if len(entry) == 1 else entry),
-        address=job.options.get("--address", env.get("RAY_ADDRESS", "")),
+        address=job.options.get("--address", address),
         env={str(k): str(v) for k, v in section_at(runtime, "env_vars").items()},
         cwd=job.options.get("--working-dir", str(folder) if (folder := runtime.get("working_dir")) else None),
     )
 
 
 def _runtime_env(options: Mapping[str, str]) -> dict[str, object]:
-    if text := options.get("--runtime-env-json"):
-        loaded: object = json.loads(text)
-    elif name := options.get("--runtime-env"):
-        from yaml import YAMLError
+    from yaml import YAMLError
 
-        from trinity_compat.common.bounded_yaml import safe_load
+    from trinity_compat.common.bounded_yaml import safe_load
 
-        try:
+    try:
+        if text := options.get("--runtime-env-json"):
+            loaded: object = json.loads(text)
+        elif name := options.get("--runtime-env"):
             loaded = safe_load(Path(name).read_text()) if Path(name).is_file() else {}
-        except (YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"ray job submit: the runtime environment cannot be read: {error}") from None
-    else:
-        return {}
+        else:
+            return {}
+    except (YAMLError, ValueError) as error:
+        raise UserError(f"ray job submit: the runtime environment cannot be read: {error}") from None
     if not isinstance(loaded, dict):
         raise UserError(f"ray job submit: the runtime environment is not a mapping: {loaded!r}")
     return loaded

@@ -225,6 +225,9 @@ def _empty(launch: Launch, environ: Mapping[str, str]) -> list[str]:
 
 def _left_out(found: Invocation) -> list[str]:
     """Return the words before the launch that have no part in its run."""
+    sent = [name for name in found.wrapper if name.startswith("ray job submit --address")]
+    if sent:
+        return [f"note: {sent[0]} runs this on that cluster; this plan is for the machine here"]
     dropped = [name for name in found.wrapper if name not in ("ray job submit", "uv run")]
     return [f"note: {', '.join(dropped)} is left out: the run starts processes of its own"] if dropped else []
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trinity_compat.common import optional_packages
 from trinity_compat.common.errors import UserError
 from trinity_compat.launch.job_files import is_job
 from trinity_compat.run.job_dir.launch_end import LaunchEnd
@@ -34,11 +35,11 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
     if bash is None:
         raise UserError("bash is not on PATH: a script needs it")
     check_script(Path(script))
-    from trinity_compat.run.script import background_jobs  # psutil, which a dry run does without
-
     # A script that runs `trinity-compat run` itself must not find the outer one's programs.
     environ = shim.without(os.environ)
-    programs = intercept_check.check(script, arguments, environ, options.mains)
+    launches = intercept_check.check(script, arguments, environ, options.mains)
+    if not launches or not all(map(intercept_check.submitted_to, launches)):
+        optional_packages.need_for_a_run()  # before the script's own downloads
     with shared_folder.folder_of(
         ScriptCall(script, tuple(arguments), options, str(Path.cwd()), environ)
     ) as folder:
@@ -48,15 +49,18 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
             script_text=text,
             env=environ,
             script=script,
-            programs=programs,
+            programs=intercept_check.programs_of(launches),
             mains=options.mains,
         )
         env[shim.SESSION] = str(folder)
         # The script ends with this process, however that ends: nothing else watches the run.
         running = subprocess.Popen([bash, script, *arguments], env=env, preexec_fn=children.die_with_parent)
         status = _wait(running, folder)
-        if note := background_jobs.running_note(folder, script):
-            print(f"note: {note}", file=sys.stderr)
+        if optional_packages.version("psutil"):
+            from trinity_compat.run.script import background_jobs
+
+            if note := background_jobs.running_note(folder, script):
+                print(f"note: {note}", file=sys.stderr)
         ended = [*shared_folder.ends_of(folder), *shared_folder.killed_launches(folder)]
     # The first failure may have caused the later ones.
     failed = [launch.code for launch in ended if launch.code]

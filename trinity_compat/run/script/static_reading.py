@@ -41,7 +41,8 @@ def invocations(call: ScriptCall) -> Iterator[Invocation]:
     for launch in reading.launches:
         words = tuple(_settled(word, instead) for word in launch.arguments)
         options = tuple(word.text for word in launch.torchrun)
-        yield Invocation(launch.module, words, cwd=launch.cwd, main=launch.main, torchrun=options)
+        sent = (launch.start.elsewhere,) if launch.start and launch.start.elsewhere else ()
+        yield Invocation(launch.module, words, sent, cwd=launch.cwd, main=launch.main, torchrun=options)
 
 
 def _is_before_the_last(found: Diagnostic, launches: Sequence[Launch], text: Sequence[str]) -> bool:

@@ -160,7 +160,8 @@ def _ray(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> Wr
         return None
     variables, unread = _runtime_env(sh, fields[1:at])
     environment = CommandEnvironment(inherits=True, given=prefix, variables=variables, unread=unread)
-    address = job.options.get("--address") or text_of(prefix.get("RAY_ADDRESS") or sh.exported("RAY_ADDRESS"))
+    named = (text_of(prefix.get(name) or sh.exported(name)) for name in ray_submit.ADDRESSES)
+    address = job.options.get("--address") or next(filter(None, named), "")
     elsewhere = "" if ray_submit.is_local(address) else f"ray job submit --address {address}"
     shown = "ray job submit"
     # ray hands the words to a shell: a single one with blanks is code
