@@ -21,7 +21,7 @@ from namespaced import Machine, take_away_what_killed_tests_left
 from trinity_compat.common.parent_watch import die_with_parent
 
 ROOT = Path(__file__).parents[2]
-STEPS = 4
+STEPS = 16  # Ray takes as long as some of them to stop a job
 
 
 class Head:

@@ -658,6 +658,13 @@ def test_a_folder_for_temporary_files_that_cannot_be_used_is_not_passed_on(monke
     assert Path(tempfile.gettempdir()) != Path("/proc")
 
 
+def test_a_job_folder_in_ray_s_copy_of_the_working_directory_is_named(tmp_path):
+    copy = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_1" / "ck"
+    for job, lines in ((tmp_path / "ck", 0), (copy, 1)):
+        told = [line for line in preflight.remarks(planned(job=str(job))) if "--job DIR" in line]
+        assert len(told) == lines
+
+
 def test_an_unknown_log_level_is_refused():
     with pytest.raises(UserError, match=r"log\.level=loud"):
         planned(sets=("log.level=loud",))

@@ -37,6 +37,13 @@ def test_a_secret_is_recorded_by_its_name(recorded):
     assert not any(word in recorded.as_text() for word in ("sk-1", "hf-1", "pw@"))
 
 
+def test_what_ray_tells_a_submitted_job_is_not_recorded():
+    told = {"RAY_JOB_CONFIG_JSON_ENV_VAR": '{"runtime_env": {"env_vars": {"WANDB_API_KEY": "k3y"}}}'}
+    recorded = RecordedEnvironment.of({**told, "RAY_ADDRESS": "10.0.0.2:6379"}, SCRIPT)
+    assert recorded.values == {"RAY_ADDRESS": "10.0.0.2:6379"} and not recorded.secrets
+    assert recorded.applied(told) == {**told, **recorded.values}  # it is this start's
+
+
 def test_another_start_gets_the_same_variables(recorded):
     now = {
         "DATA": "/other",

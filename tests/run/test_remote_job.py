@@ -24,6 +24,7 @@ RAY = """#!/bin/sh
 printf '%s\\n' "$@" > ray.words
 for word; do case $word in --runtime-env=*) cp "${word#*=}" runtime.json ;; esac; done
 env > ray.env
+${RAY_DOES:-:}
 exit $RAY_ENDS
 """
 
@@ -71,12 +72,13 @@ def run(tmp_path, dashboard):
     (bin_ / "ray").write_text(RAY)
     (bin_ / "ray").chmod(0o755)
 
-    def call(options, entry=LAUNCH, *words, ray_ends=0, address=None):
+    def call(options, entry=LAUNCH, *words, ray_ends=0, address=None, new_session=False):
         address = f"--address={address or dashboard.address}"
         (tmp_path / "run.sh").write_text(f"true\nray job submit {address} {options} -- {entry}\n")
         env = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "RAY_ENDS": str(ray_ends)}
         command = [sys.executable, "-m", "trinity_compat", "run", *words, "run.sh"]
-        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+        more = {"capture_output": True, "text": True, "start_new_session": new_session}
+        done = subprocess.run(command, cwd=tmp_path, env=env, **more)
         given = tmp_path / "ray.words"
         return done, given.read_text().splitlines() if given.exists() else []
 
@@ -137,7 +139,7 @@ def test_the_package_that_travels_is_whole_and_travels_once(run, dashboard, tmp_
         "import importlib.metadata as m, trinity_compat\n"
         "from trinity_compat.common.resources import data_json\n"
         "print(trinity_compat.__file__, m.version('trinity-compat'))\n"
-        "print(len(data_json('translators/codes.json')))\n"
+        "print(len(data_json('translators/by_hand/codes.json')))\n"
         "print(*[e.value for e in m.entry_points(group='vllm.general_plugins', name='trinity_compat')])"
     )
     done = subprocess.run(
@@ -149,8 +151,16 @@ def test_the_package_that_travels_is_whole_and_travels_once(run, dashboard, tmp_
     )
     file, version, codes, plugin = done.stdout.split() or [done.stderr] * 4
     assert (file, version) == (f"{there}/trinity_compat/__init__.py", trinity_compat.__version__)
-    assert int(codes) == len(data_json("translators/codes.json"))
+    assert int(codes) == len(data_json("translators/by_hand/codes.json"))
     assert plugin == "trinity_compat.plugins.vllm_entry:register"
+
+
+def test_a_job_that_nobody_waits_for_any_more_is_named(run, dashboard, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_DOES", "kill -TERM 0")  # as a terminal's Ctrl-C, the whole group gets it
+    done, _ = run("--submission-id=mine", new_session=True)
+    assert done.returncode != 0
+    note = f"note: the job mine runs on; `ray job stop --address {dashboard.address} mine` ends it\n"
+    assert note in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -191,6 +201,29 @@ def test_an_address_without_a_dashboard_is_one_message(run):
     assert (done.returncode, words) == (2, [])
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "ray job submit --address http://127.0.0.2:9: Failed to connect to Ray" in said
+
+
+BLOCKED = """
+import importlib.metadata as metadata, sys
+PACKAGES = {"verl", "vllm", "torch", "transformers", "sqlalchemy", "pyarrow", "tensordict", "safetensors"}
+version = metadata.version
+def known(name):
+    if name.lower() in PACKAGES | {"psutil"}:  # Ray brings one without metadata
+        raise metadata.PackageNotFoundError(name)
+    return version(name)
+metadata.version = known
+sys.modules.update(dict.fromkeys(PACKAGES))
+"""
+
+
+def test_the_machine_that_submits_needs_no_verl(run, tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(BLOCKED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    done, words = run("--no-wait")
+    assert done.returncode == 0 and words, done.stderr
+    here, _ = run("", address="http://127.0.0.1:1")
+    assert here.returncode == 2 and "packages verl, torch" in here.stderr
 
 
 def test_another_job_is_ray_s_alone(run, dashboard):

@@ -116,7 +116,7 @@ def test_a_local_ray_job_submission_is_caught(run):
         ("python3 -m recipe.prime.main_prime a=1", "trains its reward model as it goes"),
         ("python3 main_ppo.py a=1", "by its place it is not veRL's own"),
         ("env -i /usr/bin/python3 -m verl.trainer.main_ppo a=1", "would train stock veRL"),
-        (f"exec /opt/ray job submit --address=http://h:1 -- {LAUNCH}", "would train stock veRL"),
+        (f"env -i /opt/ray job submit --address=http://h:1 -- {LAUNCH}", "would train stock veRL"),
     ],
 )
 def test_what_a_run_would_not_catch_is_refused_before_anything_is_executed(run, tmp_path, dry, line, said):
