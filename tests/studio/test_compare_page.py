@@ -3,10 +3,12 @@
 import html
 import json
 import re
+import shutil
 
 import pytest
-from studio_jobs import SECRET, client_of, make_job, write_events
+from studio_jobs import SECRET, client_of, make_job, train_step, write_events
 
+from trinity_compat.buffer import open_buffer
 from trinity_compat.studio import compare_page
 from trinity_compat.studio.compare_page import AXES
 
@@ -123,7 +125,7 @@ def test_a_side_without_metrics_yet_is_a_problem_until_it_has_some(tmp_path):
     make_job(tmp_path / "b", steps=0, state="running")
     studio = client_of(tmp_path)
     told = studio.get("/verdict?a=a&b=b").json()
-    assert "nothing to compare here" in told["problem"] and told["wait_s"] == 5 and "html" not in told
+    assert "nothing to compare here" in told["problem"] and told["wait_s"] >= 5 and "html" not in told
     write_events(tmp_path / "b" / "monitor" / "tensorboard" / "trainer", {1: {"critic/score/mean": 0.1}})
     assert studio.get("/verdict?a=a&b=b").json()["first"].startswith("Not enough data to say")
 
@@ -156,15 +158,32 @@ def test_the_report_is_a_download(studio):
     assert "<!doctype html>" in answer.text and "toy/grpo" in answer.text
 
 
-def test_a_side_that_cannot_be_compared_says_why(tmp_path):
+def test_a_refusal_stays_on_the_page_that_has_it(tmp_path):
     make_job(tmp_path / "a")
-    make_job(tmp_path / "b")
-    for path in (tmp_path / "b" / "monitor").rglob("events*"):
-        path.unlink()
+    make_job(tmp_path / "b", steps=0)
     studio = client_of(tmp_path)
     page = studio.get("/compare?a=a&b=b")
     assert page.status_code == 200 and "nothing to compare here" in page.text
+    told = studio.get(f"/verdict?a=a&b=b&state={state_of(page.text)}").json()
+    assert "nothing to compare here" in told["problem"]
     assert studio.get("/report?a=a&b=b").status_code == 503
+
+
+def test_a_job_without_event_files_is_compared_from_its_database(tmp_path):
+    for name in "ab":
+        make_job(tmp_path / name, evil=False, wobble=0.1 * (name == "b"))
+    studio = client_of(tmp_path)
+    rows = studio.get("/curves?a=a&b=b&name=critic/score/mean").json()
+    shutil.rmtree(tmp_path / "b" / "monitor")
+    page = studio.get("/compare?a=a&b=b").text
+    assert "nothing to compare here" not in page
+    told = studio.get("/curves?a=a&b=b&name=critic/score/mean").json()
+    assert told["critic/score/mean"]["b_seeds"][0] == pytest.approx(rows["critic/score/mean"]["b_seeds"][0])
+    assert "read from its database" in studio.get("/report?a=a&b=b").text
+    buffer = open_buffer(f"sqlite:///{tmp_path}/b/buffer/experiences.db")
+    train_step(buffer, 7)
+    buffer.close()
+    assert state_of(studio.get("/compare?a=a&b=b").text) != state_of(page)
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,9 @@ def verdict(request: Request) -> Response:
     studio, query = studio_of(request), _asked(request)
     told: dict[str, object] = {"state": request.query_params.get("state", "")}
     try:
-        state = _state(request, query)
+        state, result = _state(request, query), studio.comparisons.of(query)
         if state != told["state"]:
-            found = _found(request, studio.comparisons.of(query), query)
+            found = _found(request, result, query)
             html = studio.templates.get_template("verdict.html").render(found=found)
             told = {"state": state, "first": found["first"], "html": html, "names": found["names"]}
     except UserError as error:
