@@ -60,7 +60,7 @@ def drawn(page, chart, step):
 
 
 def head(chart):
-    return chart.evaluate("chart => chart.box.querySelector('h3').innerText").strip()
+    return " ".join(chart.evaluate("chart => chart.box.querySelector('h3').innerText").split())
 
 
 @pytest.mark.parametrize(("value", "name"), [(NAN, "NaN"), (INF, "∞"), (-INF, "−∞")])
@@ -178,8 +178,8 @@ def test_all_charts_show_the_part_that_is_zoomed(page, chart):
 
 def test_a_chart_has_its_values_as_a_table_the_newest_first_and_bounded(page, chart):
     found = chart({step: float(step) for step in range(1, 251)}, {250: NAN}, smooth=0.9)
-    assert page.locator(".data table").count() == 0  # made when it is asked for
-    page.locator(".data summary").click()
+    assert page.locator(".data").count() == 0  # made when it is asked for
+    page.get_by_role("button", name="Full screen: metric").click()
     page.wait_for_selector(".data tbody tr")
     assert page.locator(".data tbody tr").count() == 100
     assert page.locator(".data caption").inner_text() == "The newest 100 of 250"
@@ -189,6 +189,38 @@ def test_a_chart_has_its_values_as_a_table_the_newest_first_and_bounded(page, ch
     assert first.locator("th").get_attribute("scope") == "row"
     found.evaluate("chart => { chart.series[0].points.set(251, 0.5); chart.update(); }")
     assert first.inner_text().split() == ["251", "0.5", "–"]
+    for name in ("CSV", "PNG"):
+        with page.expect_download() as got:
+            page.get_by_role("button", name=name).click()
+        assert got.value.suggested_filename == f"metric.{name.lower()}"
+        content = got.value.path().read_bytes()
+        if name == "CSV":
+            assert content.decode().splitlines()[::250] == ["step,metric,other 0", "250,250,NaN"]
+        else:
+            assert content.startswith(b"\x89PNG")
+    page.keyboard.press("Escape")
+    assert page.locator("dialog").count() == page.locator(".data").count() == 0
+    assert page.locator("main > .chart").count() == 1
+
+
+def test_the_cursor_s_box_names_the_values_and_moves_nothing(page, chart):
+    series = [{step: step * k for step in range(1, 12)} for k in (1.0, 3.0, 2.0)]
+    found = chart(*series, {1: 0.5})
+    height = found.evaluate("chart => chart.box.getBoundingClientRect().height")
+    assert head(found) == "metric 0.5 … 33"
+    box = page.locator(".u-over").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50)
+    lines = page.locator(".tip:not([hidden]) .line").all_inner_texts()
+    assert [" ".join(line.split()) for line in lines] == [
+        "other 0 18",
+        "other 1 12",
+        "metric 6",
+        "other 2 0.5 at 1",
+    ]
+    assert "at step 6" in head(found)
+    assert found.evaluate("chart => chart.box.getBoundingClientRect().height") == height
+    page.mouse.move(0, 0)
+    assert page.locator(".tip:visible").count() == 0
 
 
 SEEDS = """([choice, runs]) => {

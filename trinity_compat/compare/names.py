@@ -18,11 +18,12 @@ LEARNING = (*OUTCOME, "length", "policy", "critic")
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
-    """``names`` rows (verl, trinity, differs), ``groups`` name → prefixes, ``better`` pattern → sign."""
+    """``names`` rows (verl, trinity, differs), ``groups`` name → prefixes; by pattern, signs and titles."""
 
     names: tuple[tuple[str, str, str], ...]
     groups: Mapping[str, tuple[str, ...]]
     better: Mapping[str, str]
+    titles: Mapping[str, tuple[str, str]]  # for readers: a name and a meaning
 
 
 @cache
@@ -31,7 +32,7 @@ def table() -> MetricNames:
     data = yaml.safe_load(data_path("translators/by_hand/metrics/names.yaml").read_text())
     names = tuple((row["verl"], row["trinity"], row.get("differs", "")) for row in data["names"])
     groups = {group: tuple(prefixes) for group, prefixes in data["groups"].items()}
-    return MetricNames(names, groups, dict(data["better"]))
+    return MetricNames(names, groups, dict(data["better"]), dict(data["titles"]))
 
 
 def canonical(name: str) -> tuple[str, str]:

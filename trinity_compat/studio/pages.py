@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from trinity_compat import __version__
+from trinity_compat.compare import names
 from trinity_compat.studio.assets import assets_digest
 from trinity_compat.studio.guard import Listener, is_secret
 from trinity_compat.studio.jobs import Job, Jobs
@@ -73,8 +75,15 @@ def _templates(listener: Listener) -> jinja2.Environment:
     )
     environment.filters |= {"figure": figure, "path": lambda name: quote(str(name)), "spark": spark_points}
     environment.globals |= {"version": __version__, "means": MEANS}
+    environment.globals |= {"about": about, "group_of_metric": names.group_of}
     environment.globals |= {"base": listener.base, "assets": assets_digest(), "read_only": listener.read_only}
     return environment
+
+
+def about(metric: str) -> tuple[str, str]:
+    """Return a metric's name for readers and its meaning; two empty texts for an unknown one."""
+    titles = names.table().titles.items()
+    return next((told for pattern, told in titles if fnmatchcase(metric, pattern)), ("", ""))
 
 
 def group_of(request: Request) -> int:

@@ -117,10 +117,18 @@ const Charts = (() => {
     return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
   };
 
+  // What a page tells of a metric: its readable name and what it means, on the option that offers it.
+  const about = name => [...document.getElementById("names")?.options || []].find(option => option.value === name);
+  const download = (blob, name) => {
+    const link = Object.assign(el("a"), { href: URL.createObjectURL(blob), download: name.replace(/[^\w.@-]+/g, "-") });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+
   const all = new Set();
   // place: a step's x on the chosen axis, undefined where it has none. zoom: [from, to] on that axis.
   const settings = { smooth: 0, log: false, axis: "step", unit: "step", place: step => step, zoom: null, seeds: "band" };
-  const HEIGHT = 170, LEFT = 46;
+  const HEIGHT = 170, LEFT = 46; // the height where the style sheet gives none
   const AXIS = { ticks: { show: false }, font: "11px system-ui" };
   const XS = [1, 2, 5].flatMap(k => [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9].map(unit => k * unit)).sort((a, b) => a - b);
   const SECONDS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, ...XS.map(k => k * 86400)];
@@ -137,35 +145,83 @@ const Charts = (() => {
   // marks: x of dashed lines. between: {windows, title} of what is drawn below.
   class Curve {
     constructor(box, title, series, { group = "curves", onClose, between, tag, marks = [] } = {}) {
-      Object.assign(this, { series, group, between, marks });
+      Object.assign(this, { title, series, group, between, marks });
       this.box = el("figure", undefined, "chart");
       this.box.setAttribute("role", "group");
       this.box.setAttribute("aria-label", title);
-      const head = el("h3", title + " ");
+      const head = el("h3"), name = el("span", undefined, "name"), told = about(title);
+      name.append(told?.label && told.label !== title ? `${told.label} ` : "", el("small", title));
+      name.title = told?.title || title;
       this.value = el("span", "", "value");
       this.warning = el("span", "", "pill broken");
-      head.append(this.value, " ", this.warning);
+      head.append(name, " ", this.value, " ", this.warning);
       if (tag) head.append(" ", el("span", tag, `pill ${tag}`));
       this.place = el("div", undefined, "plot");
-      this.box.append(head, this.place);
-      this.table = values(() => [
-        [settings.unit, ...series.map(one => one.label)],
-        this.steps.map(step => [figure(step), ...series.map(one => figure(one.points.get(step)))]),
-      ]);
-      this.box.append(this.table);
+      this.tip = el("div", undefined, "tip");
+      this.tip.hidden = true;
+      this.place.append(this.tip);
+      const acts = el("span", undefined, "acts");
+      this.large = Curve.button("", () => this.alone(), `Full screen: ${title}`);
+      this.large.append(svg("svg", { viewBox: "0 0 16 16", width: 13, height: 13, "aria-hidden": "true" }));
+      this.large.firstChild.append(svg("path", { d: "M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4", fill: "none", stroke: "currentColor", "stroke-width": 1.8 }));
+      acts.append(this.large);
+      if (onClose) acts.append(Curve.button("×", () => { this.end(); onClose(); }, `Remove ${title}`));
+      this.box.append(head, this.place, acts);
       if (between) this.place.after(this.below = svg("svg", { class: "between", role: "img", "aria-label": between.title }));
-      if (onClose) {
-        const close = el("button", "×", "quiet close");
-        close.type = "button";
-        close.setAttribute("aria-label", `Remove ${title}`);
-        close.addEventListener("click", () => { this.end(); onClose(); });
-        this.box.append(close);
-      }
       box.append(this.box);
       all.add(this);
-      this.sizes = new ResizeObserver(() => this.plot?.setSize({ width: this.place.clientWidth, height: HEIGHT }));
+      this.sizes = new ResizeObserver(() => this.plot?.setSize(this.size()));
       this.sizes.observe(this.place);
       this.make();
+    }
+    static button(text, act, label) {
+      const made = el("button", text, label ? "quiet" : undefined);
+      made.type = "button";
+      if (label) made.setAttribute("aria-label", label);
+      made.addEventListener("click", act);
+      return made;
+    }
+    size() { return { width: this.place.clientWidth || 300, height: this.place.clientHeight || HEIGHT }; }
+    // The chart as large as the window, with what it means, its numbers as a table, and its files.
+    alone() {
+      const dialog = el("dialog", undefined, "alone"), place = el("span"), bar = el("p", undefined, "tools");
+      dialog.setAttribute("aria-label", this.title);
+      bar.append(
+        Curve.button("CSV", () => download(new Blob([this.csv()], { type: "text/csv" }), `${this.title}.csv`)),
+        Curve.button("PNG", () => this.picture().toBlob(blob => download(blob, `${this.title}.png`))),
+        Curve.button("Close", () => dialog.close()), about(this.title)?.title || "");
+      this.table = values(() => [
+        [settings.unit, ...this.series.map(one => one.label)],
+        this.steps.map(step => [figure(step), ...this.series.map(one => figure(one.points.get(step)))]),
+      ]);
+      this.table.open = true;
+      this.box.before(place);
+      dialog.append(bar, this.box, this.table);
+      document.body.append(dialog);
+      dialog.addEventListener("close", () => {
+        place.replaceWith(dialog.querySelector(".chart") || "");
+        dialog.remove();
+        this.table = null;
+        this.large.focus({ preventScroll: true });
+      });
+      dialog.showModal();
+    }
+    csv() {
+      const cell = text => /[",\n]/.test(text) ? `"${String(text).replaceAll('"', '""')}"` : text;
+      const rows = this.steps.map(step => [settings.place(step), ...this.series.map(one => one.points.get(step) ?? "")]);
+      return [[settings.unit, ...this.series.map(one => one.label)], ...rows].map(cells => `${cells.map(cell).join()}\r\n`).join("");
+    }
+    // The plot under its title and the names of its lines.
+    picture() {
+      const from = this.plot.ctx.canvas, made = el("canvas"), ctx = made.getContext("2d"), line = 18 * devicePixelRatio;
+      const names = [[this.title, "--ink"], ...(this.series.length > 1 ? this.series.map(one => [one.label, one.colour]) : [])];
+      Object.assign(made, { width: from.width, height: from.height + names.length * line });
+      ctx.fillStyle = css("--card");
+      ctx.fillRect(0, 0, made.width, made.height);
+      ctx.font = `${line * .7}px system-ui`;
+      names.forEach(([text, colour], k) => { ctx.fillStyle = css(colour); ctx.fillText(text, line / 2, (k + .75) * line); });
+      ctx.drawImage(from, 0, names.length * line);
+      return made;
     }
     // The series of runs that differ in their seed: a line each, or their mean with a band: from the lowest to the
     // highest, or between the quartiles. runs: [{label, points, dash}]
@@ -222,7 +278,7 @@ const Charts = (() => {
       const axis = { ...AXIS, stroke: css("--dim"), grid: { stroke: css("--grid"), width: 1 } };
       const values = (plot, ticks, _, __, apart) => ticks.map(value => value === null ? "" : tick(value, settings.log ? 0 : apart));
       this.plot = new uPlot({
-        width: this.place.clientWidth || 300, height: HEIGHT,
+        ...this.size(),
         padding: [6, time ? 18 : 8, 0, 0],
         legend: { show: false },
         cursor: {
@@ -232,7 +288,7 @@ const Charts = (() => {
         scales: { x: { time: false, range: across }, y: scale },
         axes: [{ ...axis, size: 24, space: 46, incrs: time ? SECONDS : XS, values: (_, ticks, __, ___, apart) => ticks.map(x => (time ? clock : tick)(x, apart)) }, { ...axis, size: (_, ticks) => Math.max(LEFT, 10 + 6.5 * Math.max(0, ...(ticks || []).map(text => text.length))), space: 32, values }],
         series: drawn, bands,
-        hooks: { setCursor: [plot => this.say(plot.cursor.idx)], setSelect: [plot => this.select(plot)], drawAxes: [plot => this.mark(plot)],
+        hooks: { setCursor: [plot => { this.say(plot.cursor.idx); this.tell(plot); }], setSelect: [plot => this.select(plot)], drawAxes: [plot => this.mark(plot)],
                  draw: [plot => this.below && drawBetween(this.below, this.between, plot)] },
       }, data, this.place);
       this.say(null);
@@ -261,21 +317,20 @@ const Charts = (() => {
       }
       ctx.restore();
     }
-    // The values under the cursor, else the newest ones, as they were logged; and where there is none.
+    // On one line, of the same height whatever the cursor does: the values under it, else the newest ones, as they
+    // were logged; of many series from the lowest to the highest, since the cursor's box names them.
     say(at) {
       const many = this.series.length > 1;
-      this.value.replaceChildren(...this.series.flatMap((one, k) => {
+      const known = this.series.flatMap(one => {
         const step = this.steps[at ?? this.steps.findLastIndex(each => one.points.has(each))];
-        if (step === undefined) return [];
-        const value = figure(one.points.get(step)), [low, high] = [one.low, one.high].map(points => points?.get(step));
-        const range = low === undefined || figure(low) === figure(high) ? "" : ` (${figure(low)} … ${figure(high)})`;
-        const part = el("span", many && this.series.length < 4 ? `${one.label} ${value}${range}` : value + range);
-        part.title = one.label;
-        if (many) {
-          const swatch = el("i");
-          swatch.style.background = `var(${one.colour})`;
-          part.prepend(swatch);
-        }
+        return step === undefined ? [] : [[one, step]];
+      });
+      if (known.length > 3) {
+        const found = known.map(([one, step]) => one.points.get(step)).filter(Number.isFinite);
+        this.value.textContent = found.length ? `${figure(Math.min(...found))} … ${figure(Math.max(...found))}` : "–";
+      } else this.value.replaceChildren(...known.flatMap(([one, step], k) => {
+        const part = el("span", (many ? `${one.label} ` : "") + Curve.said(one, step));
+        if (many) part.prepend(Curve.swatch(one));
         return k && many ? [" · ", part] : [part];
       }));
       if (at !== null && at !== undefined) this.value.append(` at ${settings.unit} ${figure(this.steps[at])}`);
@@ -290,10 +345,38 @@ const Charts = (() => {
       this.warning.textContent = found.join("; ");
       this.warning.hidden = !found.length;
     }
+    static swatch(one) {
+      const made = el("i");
+      made.style.background = `var(${one.colour})`;
+      return made;
+    }
+    static said(one, step) {
+      const [low, high] = [one.low, one.high].map(points => points?.get(step));
+      return figure(one.points.get(step)) + (low === undefined || figure(low) === figure(high) ? "" : ` (${figure(low)} … ${figure(high)})`);
+    }
+    // Beside the cursor: each series' name and its newest value up to there, the highest first.
+    tell(plot) {
+      const { idx, left } = plot.cursor;
+      this.tip.hidden = this.series.length < 2 || idx === null || idx === undefined || !plot.over.matches(":hover");
+      if (this.tip.hidden) return;
+      const rows = this.series.flatMap(one => {
+        let k = idx;
+        while (k >= 0 && !one.points.has(this.steps[k])) k -= 1;
+        if (k < 0) return [];
+        const row = el("div", undefined, "line"), step = this.steps[k];
+        row.append(Curve.swatch(one), el("span", one.label), el("b", Curve.said(one, step) + (k < idx ? ` at ${figure(step)}` : "")));
+        return [[one.points.get(step), row]];
+      });
+      const order = value => Number.isFinite(value) ? value : -Infinity;
+      rows.sort((a, b) => order(b[0]) - order(a[0]) || 0);
+      this.tip.replaceChildren(el("small", `${settings.unit} ${figure(this.steps[idx])}`), ...rows.map(([, row]) => row));
+      const at = left + plot.over.offsetLeft, room = this.place.clientWidth;
+      Object.assign(this.tip.style, at < room / 2 ? { left: `${at + 12}px`, right: "auto" } : { right: `${room - at + 12}px`, left: "auto" });
+    }
     // The points, the axis or the zoom have changed.
     update() {
       this.change();
-      this.table.fill();
+      this.table?.fill();
     }
     change() {
       const data = this.data();
