@@ -87,7 +87,7 @@ def opened(browser, listener):
         def go(path, size="wide"):
             page = new_page(size)
             page.goto(path if path.startswith("file:") else listener.url.rstrip("/") + path)
-            if page.locator("#charts[data-address]").count():
+            if page.locator("#charts[data-runs]").count():
                 page.wait_for_selector("#charts[data-ready]")
             if page.locator("#live").count():
                 page.wait_for_selector("#live[data-ready]")
@@ -174,7 +174,8 @@ def test_the_address_gives_another_reader_the_same_view(opened, listener):
         Charts.settings.zoom, Charts.settings.smooth, Charts.settings.log, Charts.settings.axis,
         Charts.settings.place(3)]"""
     said = page.evaluate(seen)
-    assert said[2:] == [0.98, True, "time", 12] and "timing_s/step 4" in said[0]
+    assert said[2:] == [0.98, True, "time", 12]
+    assert any(" ".join(head.split()) == "Seconds per step timing_s/step 4" for head in said[0])
     other = opened(page.url.removeprefix(listener.url.rstrip("/")))
     assert other.evaluate(seen) == [said[0], pytest.approx(said[1], rel=1e-4), *said[2:]]
     other.get_by_role("button", name="Show all").click()
@@ -196,9 +197,12 @@ def test_a_comparison_keeps_its_view_on_another_axis(opened):
     page.keyboard.press("Enter")
     expect(page.locator("#charts h3", has_text="timing_s/step")).to_have_count(1)
     page.check("#log")
-    page.get_by_role("link", name="update", exact=True).click()
+    page.select_option("[name=x]", "update")
+    expect(page.locator("#verdict")).to_contain_text("At the last update that both sides have")
+    assert "x=update" in page.url
+    page.reload()
     page.wait_for_selector("#charts[data-ready]")
-    assert "axis=update" in page.url and page.is_checked("#log")
+    assert "x=update" in page.url and page.is_checked("#log")
     expect(page.locator("#charts h3", has_text="timing_s/step")).to_have_count(1)
 
 
@@ -218,6 +222,9 @@ def test_a_verdict_is_made_again_as_a_run_goes_on(browser, tmp_path):
         charts = page.locator("#charts .chart").count()
         for name, score in (("ours", 0.5), ("theirs", float("nan"))):
             write_events(Path(str(monitor).format(name)), {7: {"critic/score/mean": score}})
+            buffer = open_buffer(f"sqlite:///{tmp_path}/{name}/buffer/experiences.db")
+            buffer.log_metrics("trainer", 7, {"critic/score/mean": score})
+            buffer.close()
         expect(page.locator(".first")).to_contain_text(
             "Different: critic/score/mean is NaN from step 7 on in B"
         )
@@ -339,7 +346,7 @@ def test_chosen_runs_are_overlaid_live_by_any_axis(opened, jobs):
     for name in ("done", "toy/grpo"):
         page.get_by_label(f"Choose {name}", exact=True).check()
     assert "run=done" in page.url and "run=toy%2Fgrpo" in page.url
-    page.get_by_role("button", name="Overlay the chosen runs").click()
+    page.get_by_role("button", name="Compare the chosen runs").click()
     page.wait_for_selector("#charts[data-ready]")
     first = page.locator("#charts .chart").count()
     for number, name in enumerate(("timing_s/gen", "timing_s/step"), start=1):
@@ -359,9 +366,9 @@ def test_chosen_runs_are_overlaid_live_by_any_axis(opened, jobs):
     page.reload()
     page.wait_for_selector("#charts[data-ready]")
     expect(page.locator("#charts .chart")).to_have_count(first + 2)
-    page.get_by_label("Without toy/grpo").click()
-    page.wait_for_selector("#charts[data-ready]")
-    expect(page.locator("h1 + .key a")).to_have_count(2)
+    page.get_by_label("Show toy/grpo", exact=True).uncheck()
+    expect(score).not_to_contain_text("toy/grpo")
+    assert "run=done" in page.url and "toy" not in page.url
 
 
 def test_seeds_are_drawn_as_lines_or_as_a_band_and_the_address_says_which(opened):
@@ -377,16 +384,37 @@ def test_seeds_are_drawn_as_lines_or_as_a_band_and_the_address_says_which(opened
     expect(score).to_contain_text("other and 1 more")
     page.goto(page.url.partition("/overlay")[0] + "/compare?a=done&b=other&b=more&seeds=lines")
     page.wait_for_selector("#charts[data-ready]")
-    expect(score).to_contain_text("A 0.6 · B1 0.7 · B2 0.75")
+    expect(score).to_contain_text("done 0.6 · other 0.7 · more 0.75")
     page.select_option("[name=seeds]", "quartiles")
     expect(score).to_contain_text("B 0.725 (0.7125 … 0.7375)")
+
+
+def test_a_refusal_stays_in_sight(opened):
+    page = opened("/compare?a=done&b=begins&x=tokens")
+    with page.expect_response("**/verdict?**"):
+        page.reload()
+    page.wait_for_timeout(200)
+    expect(page.locator("#problem")).to_contain_text("axis 'tokens' needs the metric")
+
+
+def test_a_section_that_is_opened_draws_its_metrics(opened):
+    page = opened("/compare?run=done&metric=critic/score/mean")
+    section = page.locator(".section", has_text="throughput")
+    expect(section.locator("figure")).to_have_count(0)
+    section.locator("summary").first.click()
+    expect(section.locator("figure")).not_to_have_count(0)
+    expect(section).to_contain_text("Seconds per step")
+    assert "metric=timing_s" in page.url and accessible(page)
+    page.get_by_role("button", name="Full screen: timing_s/step").click()
+    expect(page.get_by_role("dialog")).to_contain_text("The whole step on the trainer's clock.")
+    is_whole(page, "alone")
 
 
 def test_a_baseline_is_added_to_an_overlay(opened):
     page = opened("/overlay?run=done")
     page.wait_for_selector("#charts[data-ready]")
-    page.get_by_label("Add a baseline").select_option("baseline:verl.log")
-    page.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_label("Show baseline:verl.log").check()
+    page.wait_for_url("**verl.log**")
     page.wait_for_selector("#charts[data-ready]")
     expect(page.locator("#charts h3").first).to_contain_text("baseline:verl.log 0.6667")
 
@@ -411,16 +439,18 @@ def test_a_panel_is_saved_for_the_folder_used_and_removed(opened, jobs):
     page.wait_for_selector("#charts[data-ready]")
     for name in ("critic/score/mean", "actor/entropy"):
         page.get_by_role("button", name=f"Remove {name}", exact=True).click()
-    kept = [head.partition(" ")[0] for head in page.locator("#charts h3").all_inner_texts()]
-    page.get_by_label("Save these metrics as").fill("lag <b>only</b>")
-    page.get_by_role("button", name="Save panel").click()
+    page.check("#log")
+    names = "all => all.map(one => one.ariaLabel)"
+    kept = page.locator("#charts figure").evaluate_all(names)
+    page.get_by_label("Save these charts as").fill("lag <b>only</b>")
+    page.get_by_role("button", name="Save layout").click()
     page = opened("/overlay?run=toy/grpo", "narrow")
     page.get_by_role("link", name="lag <b>only</b>").click()
     page.wait_for_selector("#charts[data-ready]")
-    drawn = [head.partition(" ")[0] for head in page.locator("#charts h3").all_inner_texts()]
-    assert drawn == kept and "run=toy" in page.url
+    assert page.locator("#charts figure").evaluate_all(names) == kept and "run=toy" in page.url
+    assert page.is_checked("#log")
     is_whole(page, "panels")
-    page.get_by_role("button", name="Remove panel").click()
+    page.get_by_role("button", name="Remove layout").click()
     expect(page.locator(".panels li")).to_have_count(0)
 
 

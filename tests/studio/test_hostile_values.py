@@ -12,9 +12,9 @@ from trinity_compat.studio.pages import as_json
 # Address → the parameters that its handler reads; "" for none.
 PARAMETERS = {
     "/": ["table", "words", "state", "sort", "up", "group", "column", "after", "run"],
-    "/overlay": ["run"],
+    "/overlay": ["run", "a", "b"],
     "/baseline": ["of", "seed", "name", "state"],
-    "/panels": ["name", "metric", "run", "remove", "csrf"],
+    "/panels": ["name", "metric", "run", "a", "b", "view", "remove", "csrf"],
     "/run/{job:path}": ["evaluations"],
     "/metrics/{job:path}": ["name"],
     "/seconds/{job:path}": [],
@@ -35,7 +35,7 @@ PARAMETERS = {
     "/image/{job:path}": ["id", "digest"],
     "/selection/{job:path}": ["kind", "text", "task", "sort", "after", "step_min", "reward_max", "format"],
     "/note/{job:path}": ["id", "group", "note", "pinned", "csrf"],
-    "/compare": ["a", "b", "axis"],
+    "/compare": ["a", "b", "run", "x", "axis", "words", "state", "sort", "after"],
     "/verdict": ["a", "b", "axis", "state"],
     "/curves": ["a", "b", "axis", "name"],
     "/report": ["a", "b", "axis"],

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from studio_jobs import client_of, make_job, write_events
 
-from trinity_compat.studio.overlay_page import configuration_but_seeds
+from trinity_compat.studio.workspace_page import configuration_but_seeds
 
 SCORE = "critic/score/mean"
 
@@ -77,7 +77,7 @@ def test_a_baseline_that_takes_long_to_read_is_asked_for_less_often(tmp_path, mo
     (tmp_path / "verl.log").write_text("step:1 - critic/score/mean:0.1\n")
     studio, clock = client_of(tmp_path), itertools.count(0, 3)
     monkeypatch.setattr(
-        "trinity_compat.studio.overlay_page.time", SimpleNamespace(monotonic=lambda: next(clock))
+        "trinity_compat.studio.workspace_page.time", SimpleNamespace(monotonic=lambda: next(clock))
     )
     assert studio.get(f"/baseline?of=baseline:verl.log&seed=0&name={SCORE}").json()["wait_s"] == 60
 

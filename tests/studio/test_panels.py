@@ -24,14 +24,16 @@ def post(studio, **form):
 
 
 def test_a_saved_panel_is_a_link_for_any_runs_of_the_folder(root):
-    answer = post(client_of(root), name=" lengths ", metric=["a/b", "c&d"])
+    answer = post(client_of(root), name=" lengths ", metric=["a/b", "c&d"], view="x=time")
     assert answer.status_code == 303
-    assert answer.headers["location"] == "/overlay?run=ours&metric=a%2Fb&metric=c%26d"
+    assert answer.headers["location"] == "/compare?run=ours&metric=a%2Fb&metric=c%26d&x=time"
     page = client_of(root).get(RUNS).text
-    assert 'href="/overlay?run=ours&amp;metric=a/b&amp;metric=c%26d">lengths</a>' in page.replace("%2F", "/")
+    assert 'href="/compare?run=ours&amp;metric=a/b&amp;metric=c%26d&amp;x=time">lengths</a>' in page.replace(
+        "%2F", "/"
+    )
     path = root / FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Panels(root).read() == ([Panel("lengths", ("a/b", "c&d"))], "")
+    assert Panels(root).read() == ([Panel("lengths", ("a/b", "c&d"), "x=time")], "")
     assert [one.name for one in root.iterdir() if one.name.endswith(".part")] == []
 
 
@@ -63,7 +65,7 @@ def test_a_studio_that_is_read_only_changes_nothing_and_offers_no_form(root):
     for path in ("/translate", "/configure/expert"):  # a text is sent, nothing is written
         assert "--read-only" not in studio.post(path, data={"csrf": csrf, "text": "x"}).text
     page = studio.get(RUNS).text
-    assert ">kept</a>" in page and "<form method" not in page and "Save panel" not in page
+    assert ">kept</a>" in page and "<form method" not in page and "Save layout" not in page
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,7 @@ def panel(**changes):
         ),
         *(panel(name=1), panel(name=""), panel(name="x" * 61), panel(metrics="abc"), panel(metrics=[])),
         *(
+            *(panel(view=1), panel(view="run=x"), panel(view="x=" + "y" * 300)),
             panel(metrics=[1]),
             panel(metrics=["x" * 201]),
             panel(metrics=["a"] * 49),

@@ -28,11 +28,11 @@ from trinity_compat.studio import (
     group_page,
     groups_page,
     live,
-    overlay_page,
     run_pages,
     runs_page,
     start_page,
     translate_page,
+    workspace_page,
 )
 from trinity_compat.studio.assets import mounts
 from trinity_compat.studio.baselines import Baselines
@@ -64,10 +64,10 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/image/{job:path}", experiences.image),
             Route("/selection/{job:path}", experiences.selection),
             Route("/note/{job:path}", experiences.note, methods=["POST"]),
-            Route("/overlay", overlay_page.overlay),
-            Route("/panels", overlay_page.panels, methods=["POST"]),
-            Route("/baseline", overlay_page.baseline),
-            Route("/compare", compare_page.comparison),
+            Route("/compare", workspace_page.workspace),
+            Route("/overlay", workspace_page.workspace),  # its address before the two pages were one
+            Route("/panels", workspace_page.panels, methods=["POST"]),
+            Route("/baseline", workspace_page.baseline),
             Route("/verdict", compare_page.verdict),
             Route("/curves", compare_page.curves),
             Route("/report", compare_page.report),

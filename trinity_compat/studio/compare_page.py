@@ -1,10 +1,8 @@
-"""The pages that compare runs: verdict, curves, configurations, answers to the same task."""
+"""The comparison of two sides: verdict, configurations, last values, answers to the same task."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,24 +12,26 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import hidden, shown
 from trinity_compat.compare import inference
 from trinity_compat.compare.axes import AXES
-from trinity_compat.compare.conclusion import group_rows, headline, key_metrics
+from trinity_compat.compare.conclusion import UNITS, group_rows, headline, key_metrics
 from trinity_compat.compare.configs import of_runs
 from trinity_compat.compare.decide import DIFFERS
 from trinity_compat.compare.html import as_html, drawn
 from trinity_compat.compare.names import is_of_learning
 from trinity_compat.compare.report import COLUMNS, row_of
-from trinity_compat.compare.verdict import Comparison
-from trinity_compat.studio.baselines import FORMATS, PREFIX, Baseline
+from trinity_compat.compare.verdict import Comparison, MetricVerdict
+from trinity_compat.studio.baselines import PREFIX
 from trinity_compat.studio.comparisons import ComparisonQuery, Selection
 from trinity_compat.studio.experiences import index_of, read_answers
 from trinity_compat.studio.group_page import MOST_ANSWERS
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, job_named, page, studio_of
-from trinity_compat.studio.runs_page import PAGE, SORTS, ChosenRuns, RunsQuery
 
 _TASKS = 12
-# How the runs of a side are drawn, and its name on the page.
-SEEDS = (("band", "mean, lowest to highest"), ("quartiles", "mean, quartiles"), ("lines", "a line each"))
+# Last parts of keys that name a run, its place or where it reports; "seed" is a part of seeds' names.
+OF_THE_RUN = (
+    *("experiment_name", "project_name", "run_name", "default_local_dir", "default_hdfs_dir"),
+    *("rollout_data_dir", "validation_data_dir", "resume_from_path", "resume_mode", "logger"),
+)
 _SOON_S, _LATER_S = 5.0, 30.0  # until the next look at sides of which a run goes on, at others
 _SHARE = 10  # a page waits at least so many times as long as the comparison took
 Newest = tuple[int, float]  # step, mean reward
@@ -42,10 +42,10 @@ def query_of(request: Request) -> ComparisonQuery | None:
     given = request.query_params
     names = (dict.fromkeys(given.getlist(side)) for side in "ab")
     a, b = (tuple(selected(request, name) for name in side) for side in names)
-    axis = given.get("axis") or "step"
+    axis = given.get("x") or given.get("axis") or "step"
     known = next((one for one in AXES if one == axis), None)
     if known is None:
-        raise HTTPException(400, f"axis must be one of {', '.join(AXES)}.")
+        raise HTTPException(400, f"x must be one of {', '.join(AXES)}.")
     return ComparisonQuery(a, b, known) if a and b else None
 
 
@@ -56,74 +56,16 @@ def selected(request: Request, name: str) -> Selection:
     return job_named(request, name)
 
 
-def comparison(request: Request) -> Response:
-    """Show a form to choose two sides, and their comparison."""
-    studio, query = studio_of(request), query_of(request)
-    chosen = {side: request.query_params.getlist(side) for side in "ab"}
-    values: dict[str, object] = {
-        "choice": _choice(request, {name for names in chosen.values() for name in names}),
-        "are_more": studio.comparisons.baselines.are_more,
-        "formats": FORMATS,
-        "chosen": chosen,
-        "axes": AXES,
-        "axis": query.axis if query else "step",
-        "query": query,
-        "state": "",
-        "found": None,
-        "problem": "",
-    }
-    if query:
-        try:
-            values |= {"state": _state(request, query)}
-            values |= {"found": _found(request, studio.comparisons.of(query), query)}
-        except UserError as error:
-            values |= {"problem": str(error)}
-    return page(request, "compare.html", values)
-
-
-def _choice(request: Request, chosen: Collection[str]) -> dict[str, object]:
-    """Return a page of the runs that the form offers, filtered as the list of runs.
-
-    A run or baseline whose name is in ``chosen`` is on each page. Raises HTTPException 400 for a value that
-    is not valid.
-    """
-    studio = studio_of(request)
-    query = replace(RunsQuery.of(request), group="", columns=())
-    everything = list(studio.jobs.all().values())
-    found = ChosenRuns.of(everything, query, studio.summaries)
-    first = found.first_after(query.after)
-    jobs = found.jobs[first : first + PAGE]
-    before = [job for job in everything if job.name in chosen]
-    named = {job.name: job for job in (*before, *jobs)}
-    read, _ = studio.summaries.of_all(
-        [job for job in named.values() if job.name not in found.known], math.inf
-    )
-    rows = {name: found.known.get(name) or read[name] for name in named}
-    baselines, more = _baselines_of(request, query, chosen)
-    return {
-        "query": query,
-        "chosen": [rows[job.name] for job in before],
-        "rows": [rows[job.name] for job in jobs if job.name not in chosen],
-        "first": first,
-        "shown": len(jobs),
-        "count": len(found.jobs),
-        "next": found.place(jobs[-1]) if first + PAGE < len(found.jobs) else "",
-        "unread": found.unread,
-        "baselines": baselines,
-        "more_baselines": more,
-        "sorts": SORTS,
-    }
-
-
-def _baselines_of(
-    request: Request, query: RunsQuery, chosen: Collection[str]
-) -> tuple[Sequence[Baseline], int]:
-    """Return the chosen baselines and the first ones whose name has the query's words; how many are left."""
-    words = query.words.casefold().split()
-    everything = studio_of(request).comparisons.baselines.all().values()
-    others = [one for one in everything if all(word in one.label.casefold() for word in words)]
-    others = [one for one in others if one.name not in chosen]
-    return [*(one for one in everything if one.name in chosen), *others[:PAGE]], max(0, len(others) - PAGE)
+def told(request: Request, query: ComparisonQuery | None) -> dict[str, object]:
+    """Return what a page shows of a comparison, or why there is none."""
+    values: dict[str, object] = {"query": query, "state": "", "found": None, "problem": ""}
+    try:
+        if query:
+            values["state"] = _state(request, query)
+            values["found"] = _found(request, studio_of(request).comparisons.of(query), query)
+    except UserError as error:
+        values["problem"] = str(error)
+    return values
 
 
 def verdict(request: Request) -> Response:
@@ -134,8 +76,11 @@ def verdict(request: Request) -> Response:
         state, result = _state(request, query), studio.comparisons.of(query)
         if state != told["state"]:
             found = _found(request, result, query)
-            html = studio.templates.get_template("verdict.html").render(found=found)
-            told = {"state": state, "first": found["first"], "html": html, "names": found["names"]}
+            parts = {
+                part: studio.templates.get_template(f"{part}.html").render(found=found)
+                for part in ("verdict", "statistics")
+            }
+            told = {"state": state, "first": found["first"], "html": parts}
     except UserError as error:
         told["problem"] = str(error)
     going = any(_run_state(request, one) in ("running", "starting") for one in (*query.a, *query.b))
@@ -173,19 +118,25 @@ def _found(request: Request, result: Comparison, query: ComparisonQuery) -> dict
             for name, (side, chosen) in sides.items()
         },
         "first": first,
+        "lost": [str(keys) for keys in (*result.lost_by_stock, *result.ignored_by_stock)],
         "rest": rest,
         "columns": COLUMNS,
         "tables": _tables(result),
         "groups": group_rows(result),
         "curves": key_metrics(result),
-        "seeds": SEEDS,
-        "names": [metric.name for metric in result.metrics],
+        "unit": UNITS[query.axis],
+        "last": [_last(metric) for name in key_metrics(result) for metric in (result.metric(name),)],
         "configuration": _differences(result),
         "tasks": _tasks(query.a[0], query.b[0]),
         "address": query.address,
-        "query": query.sides,
         "incomplete": inference.missing() or "",
     }
+
+
+def _last(metric: MetricVerdict) -> tuple[str, float | None, float | None, float | None, str]:
+    """Return a metric's name, its means over A's and B's runs at the last common x, B − A, its verdict."""
+    a, b = (side.mean[-1] if side.mean else None for side in (metric.a, metric.b))
+    return metric.name, a, b, None if a is None or b is None else b - a, metric.verdict
 
 
 def _tables(result: Comparison) -> list[tuple[str, list[list[str]]]]:
@@ -195,7 +146,7 @@ def _tables(result: Comparison) -> list[tuple[str, list[list[str]]]]:
     named = {metric.name: metric for metric in result.metrics}
     first = [row_of(named[name]) for name in dict.fromkeys((*key, *differ))]
     return [
-        ("", first),
+        ("key metrics", first),
         *((group, [row_of(metric) for metric in metrics]) for group, metrics in result.groups.items()),
     ]
 
@@ -205,8 +156,18 @@ def _differences(result: Comparison) -> list[dict[str, object]] | None:
     found = of_runs(*(side.runs[0].meta for side in (result.a, result.b)))
     if found is None:
         return None
-    masked = ({side: hidden(str(row["key"]), row[side]) for side in "ab"} for row in found)
-    return [row | values | {"why": shown(str(row["why"]))} for row, values in zip(found, masked, strict=True)]
+    return [
+        {side: hidden(str(row["key"]), row[side]) for side in "ab"}
+        | {"key": row["key"], "why": shown(str(row["why"])), "kind": _kind_of(row)}
+        for row in found
+    ]
+
+
+def _kind_of(row: Mapping[str, object]) -> str:
+    """Return whether a row's values differ, name the run, or are equal where an effect is not as in veRL."""
+    if row["a"] == row["b"]:
+        return "equal"
+    return "naming" if str(row["key"]).rpartition(".")[2] in OF_THE_RUN else "differs"
 
 
 def _tasks(a: Selection, b: Selection) -> list[tuple[str, Newest, Newest]]:

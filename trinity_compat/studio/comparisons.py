@@ -42,7 +42,7 @@ class ComparisonQuery:
     @property
     def address(self) -> str:
         """The query that asks for it again."""
-        return f"{self.sides}&axis={self.axis}"
+        return f"{self.sides}&x={self.axis}"
 
     def state(self) -> str:
         """Return a digest of the query and of the times and sizes of the files that it reads.

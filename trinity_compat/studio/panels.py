@@ -1,4 +1,4 @@
-"""Panels: named choices of metrics that readers of one folder share, in a small file of that folder."""
+"""Panels: layouts of charts that readers of one folder share, in a small file of that folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 from trinity_compat.common.atomic_write import write_text
 from trinity_compat.common.errors import UserError
@@ -17,14 +18,21 @@ FILE = "studio-panels.json"
 _MOST_BYTES = 256 << 10
 _MOST_PANELS, _MOST_METRICS = 50, 48
 _LONGEST_NAME, _LONGEST_METRIC = 60, 200
+VIEW = frozenset(("x", "smooth", "log", "seeds"))
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A name and its metrics, in order."""
+    """A name, its metrics in order, and how they are drawn: a query of the fields ``VIEW``."""
 
     name: str
     metrics: tuple[str, ...]
+    view: str = ""
+
+    @property
+    def query(self) -> list[tuple[str, str]]:
+        """Its part of an address."""
+        return [("metric", name) for name in self.metrics] + parse_qsl(self.view)
 
 
 class Panels:
@@ -52,10 +60,10 @@ class Panels:
         except ValueError as error:
             return [], f"{FILE} is ignored: {error}."
 
-    def save(self, name: str, metrics: Sequence[str]) -> None:
+    def save(self, name: str, metrics: Sequence[str], view: str = "") -> None:
         """Save a panel under a name, in place of the one of that name. Raises UserError."""
         try:
-            panel = _panel({"name": name, "metrics": list(metrics)})
+            panel = _panel({"name": name, "metrics": list(metrics), "view": view})
         except ValueError as error:
             raise UserError(f"The panel is not saved: {error}.") from error
         with self._lock:
@@ -106,4 +114,7 @@ def _panel(data: object) -> Panel:
         raise ValueError(f"a panel has 1 to {_MOST_METRICS} metrics, not {len(metrics)}")
     if not all(isinstance(one, str) and 0 < len(one) <= _LONGEST_METRIC for one in metrics):
         raise ValueError(f"a metric is a name of 1 to {_LONGEST_METRIC} characters")
-    return Panel(name.strip(), tuple(metrics))
+    view = data.get("view", "") if isinstance(data, dict) else ""
+    if not isinstance(view, str) or len(view) > _LONGEST_METRIC or dict(parse_qsl(view)).keys() - VIEW:
+        raise ValueError(f"a panel's view has {', '.join(sorted(VIEW))} and nothing else")
+    return Panel(name.strip(), tuple(metrics), view)

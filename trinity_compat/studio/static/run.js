@@ -37,7 +37,7 @@ addEventListener("DOMContentLoaded", async () => {
   const choices = Charts.choices(at("tools"), `view:${job}`, () => placing());
   const placing = () => {
     for (const option of at("tools").elements.x.options) option.disabled = option.value in Charts.amounts && !of(Charts.amounts[option.value]).size;
-    Charts.settings.place = Charts.placing(Charts.settings.axis, +live.dataset.updates, of);
+    Charts.settings.place = Charts.placing(Charts.settings.axis, { updates: +live.dataset.updates }, of);
   };
 
   // ---- curves ----

@@ -150,7 +150,7 @@ const Charts = (() => {
       this.box.setAttribute("role", "group");
       this.box.setAttribute("aria-label", title);
       const head = el("h3"), name = el("span", undefined, "name"), told = about(title);
-      name.append(told?.label && told.label !== title ? `${told.label} ` : "", el("small", title));
+      name.append(...(told?.label && told.label !== title ? [`${told.label} `, el("small", title)] : [title]));
       name.title = told?.title || title;
       this.value = el("span", "", "value");
       this.warning = el("span", "", "pill broken");
@@ -342,7 +342,7 @@ const Charts = (() => {
         const where = told.count > 1 ? `at ${told.count} points, first at ${settings.unit} ${figure(told.first)}` : `at ${settings.unit} ${figure(told.first)}`;
         return [`${many ? `${one.label}: ` : ""}${told.kind} ${where}`];
       });
-      this.warning.textContent = found.join("; ");
+      this.warning.textContent = found.length > 2 ? `${found[0]}; so in ${found.length - 1} more` : found.join("; ");
       this.warning.hidden = !found.length;
     }
     static swatch(one) {
@@ -407,7 +407,8 @@ const Charts = (() => {
 
   // The function from a run's step to its x. Times and tokens add up over the trainer's steps, and end with its last.
   const amounts = { time: "timing_s/step", tokens: "perf/total_num_tokens" };
-  const placing = (axis, updates, of) => {
+  const placing = (axis, { updates, samples }, of) => {
+    if (axis === "samples") return step => samples === null ? undefined : step * samples;
     if (!(axis in amounts)) return step => axis === "update" ? step * updates : step;
     const totals = new Map([[0, 0]]);
     let total = 0;
@@ -477,6 +478,14 @@ const Charts = (() => {
       pic.append(svg("text", { x, y, "text-anchor": "end" }, text));
   };
 
+  // The options of a chart of two sides: the verdict, B − A over windows of steps, and a mark where they part.
+  const extras = ({ verdict, parts }) => {
+    const windows = verdict === "identical" ? null : parts?.from.map((from, i) => {
+      const [low, high] = [parts.low[i], parts.high[i]];
+      return [from, parts.from[i + 1] ?? parts.to[i], low, high, Boolean(parts.at) && (low > 0 || high < 0)];
+    });
+    return { tag: verdict, between: windows && { windows, title: "B − A" }, marks: windows && parts.at ? [parts.at[0]] : [] };
+  };
   // A metric of two sides, as compare/html.py's ``drawn`` gives it: each side's mean, a band over its seeds, and
   // B − A over windows of steps, where that is known.
   const pair = (box, metric, options) => {
@@ -487,13 +496,7 @@ const Charts = (() => {
       return Curve.seeds(label, colour, lines, { width, broken });
     };
     const series = [...side("A", "--a", metric.a_seeds, metric.a_lost, 2.6), ...side("B", "--b", metric.b_seeds, metric.b_lost, 1.4)];
-    const parts = metric.verdict === "identical" ? null : metric.parts;
-    const windows = parts?.from.map((from, i) => {
-      const [low, high] = [parts.low[i], parts.high[i]];
-      return [from, parts.from[i + 1] ?? parts.to[i], low, high, Boolean(parts.at) && (low > 0 || high < 0)];
-    });
-    const told = { between: windows && { windows, title: "B − A" }, marks: parts?.at ? [parts.at[0]] : [] };
-    return new Curve(box, metric.name, series, { tag: metric.verdict, ...told, ...options });
+    return new Curve(box, metric.name, series, { ...extras(metric), ...options });
   };
 
   const sum = parts => Object.values(parts).reduce((a, b) => a + b, 0);
@@ -548,5 +551,5 @@ const Charts = (() => {
     entry.prepend(el("i", undefined, colours(part)));
     return entry;
   });
-  return { Curve, set, settings, choices, named, amounts, placing, number, pair, stack, bar, palette, key, sum, el, svg, figure, parsed, values };
+  return { Curve, set, settings, choices, named, amounts, placing, number, extras, pair, stack, bar, palette, key, sum, el, svg, figure, parsed, values };
 })();
