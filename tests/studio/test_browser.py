@@ -390,7 +390,7 @@ def test_seeds_are_drawn_as_lines_or_as_a_band_and_the_address_says_which(opened
 
 
 def test_a_refusal_stays_in_sight(opened):
-    page = opened("/compare?a=done&b=begins&x=tokens")
+    page = opened("/compare?a=done&b=other&x=tokens")
     with page.expect_response("**/verdict?**"):
         page.reload()
     page.wait_for_timeout(200)
