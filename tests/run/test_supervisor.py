@@ -97,6 +97,14 @@ def test_an_explorer_that_is_done_early_does_not_end_the_trainer(side, tmp_path)
     assert outcome.code == 0 and mark.exists()
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_trainer_that_ends_as_the_user_asked_is_no_failure_and_is_not_started_again(side, asked):
+    stopped = side("trainer", "raise SystemExit(143)")
+    outcome = run(side("explorer", FOREVER), stopped, asked=lambda: asked, restarts=1)
+    assert (outcome.code, outcome.failure is None) == ((143, True) if asked else (1, False))
+    assert stopped.log.exists()
+
+
 def test_a_death_ends_the_other_side_at_once_and_says_why(side):
     began = time.monotonic()
     outcome = run(side("explorer", "raise ValueError('no such token')"), side("trainer", FOREVER))

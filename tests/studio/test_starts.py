@@ -163,3 +163,23 @@ RUNS, GONE = [side("trainer", "running"), side("explorer", "waiting")], [side("t
 )
 def test_the_state_of_a_run(participants, starts, state):
     assert state_of(participants, starts) == state
+
+
+ENDING = [side("trainer", "stopped"), side("explorer", "stopped")]
+
+
+@pytest.mark.parametrize(
+    ("participants", "starts", "state"),
+    [
+        (RUNS, [start()], "stopping"),
+        (RUNS, [start(end=ended(143, "")), start()], "stopping"),
+        (ENDING, [start()], "stopping"),  # its launcher is at work
+        (ENDING, [start(end=ended(143, ""))], "stopped"),
+        (ENDING, [], "stopped"),
+        (GONE, [start()], "stopped"),  # the launcher was killed, too
+        ([side("trainer", "done"), side("explorer", "done")], [start(end=ended(0, ""))], "done"),
+        ([side("trainer", "failed")], [start(end=ended())], "failed"),
+    ],
+)
+def test_the_state_of_a_run_that_was_asked_to_stop(participants, starts, state):
+    assert state_of(participants, starts, "step") == state

@@ -14,6 +14,7 @@ import pytest
 from checkpoint_files import saved, shard
 from studio_jobs import client_of, make_job
 
+from trinity_compat.job import stop_request
 from trinity_compat.run.job_dir.job_dir import JobDir, identity_of, inner_lock_path, lock_path, locked
 from trinity_compat.studio import control
 from trinity_compat.studio.jobs import Jobs
@@ -46,11 +47,27 @@ def holding():
         process.wait()
 
 
-def post(studio, path):
-    return studio.post(path, data={"csrf": studio.app.state.studio.listener.csrf})
+def post(studio, path, **given):
+    return studio.post(path, data={"csrf": studio.app.state.studio.listener.csrf, **given})
 
 
 # -- stopping
+
+
+def test_a_stop_after_the_step_is_the_form_s_default_and_shows_at_once(tmp_path, holding):
+    root = make_job(tmp_path / "job", state="running")
+    studio, process = client_of(tmp_path), holding(root)
+    page = studio.get("/stop/job").text
+    assert "6 steps after the start would be lost" in page
+    assert page.index("Stop after this step") < page.index("Stop now")
+    assert post(studio, "/stop/job").headers["location"] == "/run/job"
+    assert stop_request.read(root) == "step" and process.poll() is None
+    page = studio.get("/run/job").text
+    assert '<span class="pill stopping"' in page and "ends after the step that is being trained" in page
+    assert '<span class="pill stopping"' in studio.get("/").text
+    assert "It was asked to end after this step." in studio.get("/stop/job").text
+    post(studio, "/stop/job", moment="now")
+    assert process.wait(60) == -signal.SIGTERM and stop_request.read(root) == "now"
 
 
 def test_a_stop_is_asked_names_the_process_and_ends_it(tmp_path, holding):
@@ -59,7 +76,7 @@ def test_a_stop_is_asked_names_the_process_and_ends_it(tmp_path, holding):
     assert "the studio cannot stop it" in studio.get("/stop/job").text
     process = holding(root)
     assert f"process {process.pid}" in studio.get("/stop/job").text and process.poll() is None
-    assert post(studio, "/stop/job").headers["location"] == "/run/job"
+    assert post(studio, "/stop/job", moment="now").headers["location"] == "/run/job"
     assert process.wait(60) == -signal.SIGTERM
 
 
@@ -126,7 +143,7 @@ def test_a_process_other_than_the_lock_s_is_not_signalled(tmp_path, holding, no_
     studio = client_of(tmp_path)
     page = studio.get("/stop/job").text
     assert said in page and "Stop the run" not in page
-    assert post(studio, "/stop/job").status_code == 409 and process.poll() is None
+    assert post(studio, "/stop/job", moment="now").status_code == 409 and process.poll() is None
 
 
 def test_a_process_that_takes_the_pid_meanwhile_is_not_signalled(tmp_path, holding, no_signal, monkeypatch):
@@ -138,7 +155,7 @@ def test_a_process_that_takes_the_pid_meanwhile_is_not_signalled(tmp_path, holdi
     monkeypatch.setattr(
         "trinity_compat.studio.control.identity_of", lambda pid: after if opened else identity_of(pid)
     )
-    assert post(studio, "/stop/job").status_code == 409 and opened == [process.pid]
+    assert post(studio, "/stop/job", moment="now").status_code == 409 and opened == [process.pid]
 
 
 def test_a_process_that_ends_meanwhile_is_no_error(tmp_path, holding, no_signal):
@@ -148,7 +165,7 @@ def test_a_process_that_ends_meanwhile_is_no_error(tmp_path, holding, no_signal)
     studio.get("/stop/job")
     process.kill()
     process.wait()
-    assert post(studio, "/stop/job").status_code in (303, 409)
+    assert post(studio, "/stop/job", moment="now").status_code in (303, 409)
 
 
 LOCKED_PID_FILE = """
@@ -170,7 +187,7 @@ def test_a_lock_that_is_a_link_names_nobody(tmp_path, holding, no_signal):
         lock.symlink_to(tmp_path / "other.pid")
     studio = client_of(tmp_path / "jobs")
     assert str(victim.pid) not in studio.get("/stop/job").text
-    post(studio, "/stop/job")
+    post(studio, "/stop/job", moment="now")
     assert victim.poll() is None
 
 
@@ -316,7 +333,7 @@ def test_a_job_that_others_could_have_changed_is_not_stopped(tmp_path, holding, 
     page = studio.get("/run/job").text
     assert f"{root / 'config'} can be written by other users" in page and "Stop…" not in page
     assert "Stop the run" not in studio.get("/stop/job").text
-    assert post(studio, "/stop/job").status_code == 409 and process.poll() is None
+    assert post(studio, "/stop/job", moment="now").status_code == 409 and process.poll() is None
 
 
 def test_no_module_of_a_resume_comes_from_its_working_directory(tmp_path):

@@ -1,5 +1,6 @@
 """What veRL's fit asks of the trainer's parts, without its workers: data, answers, entropies, evaluations."""
 
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,8 @@ from omegaconf import OmegaConf
 from verl import DataProto
 
 from trinity_compat.buffer.model import Experience, Group
-from trinity_compat.trainer import datasets
+from trinity_compat.job import stop_request
+from trinity_compat.trainer import datasets, main
 from trinity_compat.trainer.algorithms import ENTROPY
 from trinity_compat.trainer.batch import BatchShape
 from trinity_compat.trainer.verl_v0 import adapter
@@ -107,3 +109,47 @@ def test_verl_starts_no_teachers_and_gets_no_client_of_any(monkeypatch):
     trainer.exchange = SimpleNamespace(before_leaving=lambda leave: None)
     trainer.init_workers()
     assert [each.get_client() for each in started] == [None]
+
+
+@pytest.mark.parametrize(
+    ("words", "step", "newest", "saved"),
+    [
+        ("", 3, 0, None),
+        ("now", 3, 0, None),
+        ("step", 3, 0, [3]),
+        ("now step", 3, 3, []),  # its checkpoint is there already
+        ("step", 0, 0, []),  # before the first step there is nothing to keep
+        ("step", 9, 0, None),  # veRL ends by itself
+    ],
+)
+def test_a_step_s_end_is_the_run_s_where_the_user_asked_with_its_checkpoint(
+    tmp_path, words, step, newest, saved
+):
+    (tmp_path / "log").mkdir()
+    stop_request.path_of(tmp_path).write_text(words)
+    found = []
+    trainer = object.__new__(adapter.TrinityRayPPOTrainer)
+    trainer._directory, trainer.global_steps, trainer._newest = tmp_path, step, newest
+    trainer.total_training_steps, trainer.actor_rollout_wg = 9, None
+    trainer._save_checkpoint = lambda: found.append(step)
+    trainer._publish_marker = trainer._shutdown_dump_executor = lambda: None
+    if saved is None:
+        trainer._stop_if_asked()
+        assert found == []
+    else:
+        with pytest.raises(SystemExit) as ended:
+            trainer._stop_if_asked()
+        assert (ended.value.code, found) == (143, saved)
+
+
+@pytest.mark.parametrize("turned", [SystemExit(1), RuntimeError("a worker is gone")])
+def test_what_a_signal_became_in_other_code_is_still_a_stop(turned):
+    with pytest.raises(SystemExit) as ended, main._on_sigterm():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:
+            raise turned from None
+    assert ended.value.code == 143
+    with pytest.raises(type(turned)) as alone, main._on_sigterm():
+        raise turned
+    assert alone.value is turned

@@ -51,7 +51,7 @@ from trinity_compat.explorer.teachers.address import ROLE as TEACHERS
 from trinity_compat.explorer.teachers.client import TeacherClient, connected
 from trinity_compat.explorer.teachers.media import PromptReader
 from trinity_compat.explorer.trackers import Trackers
-from trinity_compat.job import disk_full, dynamic_dataset, fingerprint, placement, runtime_env
+from trinity_compat.job import disk_full, dynamic_dataset, fingerprint, placement, runtime_env, stop_request
 from trinity_compat.job.fingerprint import SCORING, fingerprint_of, sign
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.liveness import promised
@@ -106,7 +106,7 @@ def _option_value(option: str, argv: list[str]) -> str | None:
 def run(spec: RunSpec, index: int = 0) -> int:
     """Explore until the run is finished.
 
-    Returns 0 done, 1 failed, 2 bad input, 3 the trainer died, 143 stopped.
+    Returns 0 done, 1 failed, 2 bad input, 3 the trainer died, 143 stopped, as is a trainer that was asked.
     """
     other_mode = {ROLE: _bench, SERVE: _answer_clients}.get(spec.mode)
     role = spec.mode if other_mode else "explorer"
@@ -162,7 +162,7 @@ def _outcome(spec: RunSpec, work: Callable[[], Coroutine[Any, Any, None]]) -> tu
     try:
         asyncio.run(_until_stopped(work()))
     except TrainerGone as error:
-        return PEER_DIED, str(error)
+        return STOPPED if stop_request.read(spec.job_dir) else PEER_DIED, str(error)
     except UserError as error:
         return BAD_INPUT, str(error)
     except RunError as error:

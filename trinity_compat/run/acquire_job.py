@@ -18,7 +18,7 @@ from trinity_compat.buffer import open_buffer
 from trinity_compat.common import file_modes
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import Tree, section_at
-from trinity_compat.job import fingerprint
+from trinity_compat.job import fingerprint, stop_request
 from trinity_compat.job.fingerprint import differences
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run import config_files
@@ -114,6 +114,7 @@ def _prepare(
             + (f"from step {step}" if step else "from the start: it has no checkpoint")
         )
     job.create()
+    stop_request.path_of(job.root).unlink(missing_ok=True)  # of an earlier start
     with file_modes.umask(job.umask):
         config_files.write(plan, source, options, report)
         _announce_voided_groups(spec)

@@ -25,6 +25,7 @@ from trinity_compat.studio.experiences import index_of, read_answers
 from trinity_compat.studio.group_page import MOST_ANSWERS
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, job_named, page, studio_of
+from trinity_compat.studio.run_state import GOES_ON
 
 _TASKS = 12
 # Last parts of keys that name a run, its place or where it reports; "seed" is a part of seeds' names.
@@ -83,7 +84,7 @@ def verdict(request: Request) -> Response:
             told = {"state": state, "first": found["first"], "html": parts}
     except UserError as error:
         told["problem"] = str(error)
-    going = any(_run_state(request, one) in ("running", "starting") for one in (*query.a, *query.b))
+    going = any(_run_state(request, one) in GOES_ON for one in (*query.a, *query.b))
     wait_s = max(_SOON_S if going else _LATER_S, _SHARE * studio.comparisons.took_s)
     return as_json(told | {"wait_s": wait_s})
 

@@ -27,9 +27,12 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
 from trinity_compat.common.path_ownership import not_own, not_own_tree
 from trinity_compat.common.redaction import masked, shown
+from trinity_compat.job import stop_request
 from trinity_compat.job.checkpoints import MARKER
+from trinity_compat.job.stop_request import AFTER_STEP, NOW, StopMoment
 from trinity_compat.run.job_dir import resume_point
 from trinity_compat.run.job_dir.job_dir import identity_of, lock_path, side_locks
+from trinity_compat.run.job_dir.snapshot import StepFigures, age, training_rows
 from trinity_compat.studio import job_files
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import form_of, job_of, page, page_of
@@ -41,7 +44,7 @@ from trinity_compat.studio.resume_changes import (
     recorded_environment,
 )
 from trinity_compat.studio.started_runs import StartedRun
-from trinity_compat.studio.starts import starts_of, state_of
+from trinity_compat.studio.starts import asked_to_stop, starts_of, state_of
 
 _DONE = "The run has trained all its steps, so there is nothing to resume."
 _OPTION_NAMES = {"profiles": "profile", "sets": "set", "mains": "main"}  # repeatable options
@@ -73,16 +76,19 @@ class LockHolder:
 
 
 async def stop(request: Request) -> Response:
-    """Show the confirmation page; on its form, send SIGTERM to the processes that hold the job."""
-    if request.method == "POST":
-        await form_of(request)
+    """Show the confirmation page; on its form, ask for the end of the run after its step, or at once."""
+    moment = AFTER_STEP
+    if request.method == "POST" and (await form_of(request)).get("moment") == NOW:
+        moment = NOW
     job = await run_in_threadpool(job_of, request)
     found = await run_in_threadpool(holders, job)
     why_not = await run_in_threadpool(_stop_refusal, job, found)
     if request.method != "POST" or why_not:
-        values = {"job": job, "holders": [holder.pid for holder in found], "why_not": why_not}
+        point = await run_in_threadpool(_stop_point, job)
+        values = {"job": job, "holders": [holder.pid for holder in found], "why_not": why_not} | point
         return page(request, "stop.html", values, status=409 if request.method == "POST" else 200)
-    for holder in found:
+    await run_in_threadpool(_ask, job, moment)
+    for holder in found if moment == NOW else ():
         if problem := await run_in_threadpool(_end, holder):
             raise HTTPException(409, problem)
     return RedirectResponse(page_of(request, "run", job), 303)
@@ -147,6 +153,33 @@ def _stop_refusal(job: Job, found: Sequence[LockHolder]) -> str:
     problems = (job.not_own(), *(holder.ownership_problem() for holder in found))
     problem = next((problem for problem in problems if problem), "")
     return f"The studio does not stop this run: {problem}" if problem else ""
+
+
+def _stop_point(job: Job) -> dict[str, object]:
+    """Return what a stop would keep and lose, for the page that asks."""
+    try:
+        rows = training_rows(job.buffer().read_metrics("trainer", newest=1))
+    except (UserError, BufferError):
+        rows = []
+    last = rows[-1] if rows else StepFigures(0)
+    kept = job.latest_checkpoint or 0
+    return {
+        "step": last.step,
+        "step_s": "" if last.step_s is None else age(last.step_s),
+        "kept": kept,
+        "lost": max(0, last.step - kept),
+        "asked": asked_to_stop(job),
+    }
+
+
+def _ask(job: Job, moment: StopMoment) -> None:
+    """Write the request into the job, where the trainer and the pages read it."""
+    try:
+        with job_files.appended(stop_request.path_of(job.dir.root)) as file:
+            file.write(f"{moment}\n".encode())
+    except OSError as error:
+        if moment == AFTER_STEP:  # a signal ends a run whose disk is full
+            raise HTTPException(409, f"The request cannot be written into the job: {error}") from error
 
 
 def _end(holder: LockHolder) -> str:
@@ -220,7 +253,7 @@ def _recorded(job: Job) -> tuple[list[str], Path, str]:
 def _is_done(job: Job) -> bool:
     try:
         participants = job.buffer().participants()
-        return state_of(participants, starts_of(job)) == "done" or any(
+        return state_of(participants, starts_of(job), asked_to_stop(job)) == "done" or any(
             one.role == "trainer" and one.state == "done" for one in participants
         )
     except (UserError, BufferError):

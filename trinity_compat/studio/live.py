@@ -47,7 +47,7 @@ class PageState:
                 metrics = self.store.of(self.job)
                 now = run_state.now(self.job, metrics)
                 found = [("now", now), *self._rows(metrics)]
-            running = now["state"] in ("running", "starting")
+            running = now["state"] in run_state.GOES_ON
             if self.job.resumed:
                 found.append(("resumed", self.job.resumed.message(running=running)))
             if not running and not (self.job.resumed and self.job.resumed.lives):

@@ -24,7 +24,7 @@ from trinity_compat.studio.assets import assets_digest
 from trinity_compat.studio.guard import Listener, is_secret
 from trinity_compat.studio.jobs import Job, Jobs
 from trinity_compat.studio.run_index import RunIndex
-from trinity_compat.studio.run_state import MEANS, spark_points
+from trinity_compat.studio.run_state import GOES_ON, MEANS, spark_points
 from trinity_compat.studio.series import SeriesCache
 from trinity_compat.studio.summaries import Summaries
 from trinity_compat.studio.text_server import TextServer
@@ -74,7 +74,7 @@ def _templates(listener: Listener) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"figure": figure, "path": lambda name: quote(str(name)), "spark": spark_points}
-    environment.globals |= {"version": __version__, "means": MEANS}
+    environment.globals |= {"version": __version__, "means": MEANS, "goes_on": GOES_ON}
     environment.globals |= {"about": about, "group_of_metric": names.group_of}
     environment.globals |= {"base": listener.base, "assets": assets_digest(), "read_only": listener.read_only}
     return environment

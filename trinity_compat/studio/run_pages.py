@@ -65,7 +65,7 @@ def _live(request: Request) -> Response:
         "job": job,
         "now": now,
         "why_not": control.action_refusals(job, read_only=read_only),
-        "resumed": job.resumed.message(running=now["state"] == "running") if job.resumed else "",
+        "resumed": job.resumed.message(running=now["state"] in run_state.GOES_ON) if job.resumed else "",
         "names": metrics.names(),
         "curves": CURVES,
         "axes": AXES,

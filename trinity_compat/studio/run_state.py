@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from trinity_compat.buffer.model import Participant
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
+from trinity_compat.job import stop_request
 from trinity_compat.run.job_dir import alerts
 from trinity_compat.run.job_dir.alerts import Alert
 from trinity_compat.run.job_dir.snapshot import StepFigures, age, label, snapshot_of, training_rows
@@ -16,10 +17,13 @@ from trinity_compat.studio import job_files, starts
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.series import Metrics
 
+GOES_ON = ("running", "stopping", "starting")  # states
 _SPARK = 120  # steps
+_AT_WORK = ("running", "stopping")
 _PACE = 60  # newest rows from which the live figures are computed
 MEANS = {
     "running": "sends heartbeats",
+    "stopping": "was asked to stop, and is at work until then",
     "done": "has trained all its steps",
     "failed": "explorer or trainer failed",
     "stopped": "was stopped; resuming continues from the last checkpoint",
@@ -27,6 +31,10 @@ MEANS = {
     "starting": "its launcher is at work, and no process has sent a heartbeat yet",
     "new": "has not started yet",
     "unreadable": "its files cannot be read",
+}
+_STOPPING = {
+    stop_request.AFTER_STEP: "It ends after the step that is being trained, with a checkpoint of that step.",
+    stop_request.NOW: "It was told to end at once; its processes have ten seconds.",
 }
 
 
@@ -66,7 +74,7 @@ def summary_of(job: Job) -> RunSummary:
     with job.database().at_once():
         snapshot = snapshot_of(buffer, spec, buffer.read_metrics("trainer", newest=_SPARK))
     participants, rows, begun = snapshot.participants, snapshot.rows, starts.starts_of(job)
-    state = starts.state_of(participants, begun)
+    state = starts.state_of(participants, begun, starts.asked_to_stop(job))
     last = rows[-1] if rows else StepFigures(0)
     rewards = tuple((row.step, row.reward) for row in rows if row.reward is not None)
     return RunSummary(
@@ -79,7 +87,7 @@ def summary_of(job: Job) -> RunSummary:
         last.staleness,
         last.tokens_per_s,
         last.step_s,
-        tuple(alerts.of_run(snapshot, rows, spec, running=state == "running")),
+        tuple(alerts.of_run(snapshot, rows, spec, running=state in _AT_WORK)),
         failure=starts.reason_of(state, participants, begun),
     )
 
@@ -108,10 +116,12 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
     last = snapshot.rows[-1] if snapshot.rows else StepFigures(0)
     remaining_s = snapshot.left_s
     begun = starts.starts_of(job)
-    state = starts.state_of(snapshot.participants, begun)
+    asked = starts.asked_to_stop(job)
+    state = starts.state_of(snapshot.participants, begun, asked)
     return {
         "state": state,
         "means": MEANS[state],
+        "stopping": _STOPPING[asked] if asked and state == "stopping" else "",
         "step": snapshot.step,
         "total": snapshot.total,
         "updates": snapshot.step * snapshot.updates_per_step,
@@ -126,7 +136,7 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
         "history": snapshot.history,
         "alerts": [
             shown(alert.text)
-            for alert in alerts.of_run(snapshot, training_rows(newest), job.spec, running=state == "running")
+            for alert in alerts.of_run(snapshot, training_rows(newest), job.spec, running=state in _AT_WORK)
         ],
         "sides": [_participant(one) for one in snapshot.participants],
         "starts": starts.as_page(begun),

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, page, studio_of
-from trinity_compat.studio.run_state import MEANS, RunSummary
+from trinity_compat.studio.run_state import GOES_ON, MEANS, RunSummary
 from trinity_compat.studio.summaries import Summaries
 
 PAGE = 50
@@ -114,7 +114,7 @@ def runs(request: Request) -> Response:
         "states": MEANS,
         "sorts": dict.fromkeys((*SORTS, query.sort)),
         "csrf": studio.listener.csrf,
-        "warned": sum(bool(row.alerts) and row.state == "running" for row in summaries.values()),
+        "warned": sum(bool(row.alerts) and row.state in GOES_ON for row in summaries.values()),
     }
     marks = [(heading, [row.mark for row in part]) for heading, part in parts]
     values["mark"] = _digest(repr((_rendered(request, "runs_foot.html", values), marks)))

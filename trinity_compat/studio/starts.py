@@ -12,6 +12,8 @@ from pathlib import Path
 
 from trinity_compat.buffer.model import Participant
 from trinity_compat.common.redaction import shown
+from trinity_compat.job import stop_request
+from trinity_compat.job.stop_request import StopMoment
 from trinity_compat.run.job_dir import start_record
 from trinity_compat.run.job_dir.snapshot import age, label
 from trinity_compat.run.job_dir.start_record import RecordedStart
@@ -20,6 +22,7 @@ from trinity_compat.studio import job_files, logs
 from trinity_compat.studio.jobs import Job
 
 _STARTING_S = 120.0  # without a heartbeat since the last phase began
+_ENDING_S = 60.0  # of the launcher, after its sides
 _MOST = 16  # records
 _NOBODY = (
     "The run's processes are gone, and none of them said why: often the machine ran out of memory, or was"
@@ -42,13 +45,28 @@ def starts_of(job: Job) -> list[RecordedStart]:
     return found
 
 
-def state_of(participants: Sequence[Participant], starts: Sequence[RecordedStart]) -> str:
+def asked_to_stop(job: Job) -> StopMoment | None:
+    """Return when the user asked the run to end, None if nobody has since its last start."""
+    try:
+        with job_files.opened(stop_request.path_of(job.dir.root)) as file:
+            return stop_request.of_file(file)
+    except OSError:
+        return None
+
+
+def state_of(
+    participants: Sequence[Participant],
+    starts: Sequence[RecordedStart],
+    asked: StopMoment | None = None,
+) -> str:
     """Return the job's state, a key of MEANS."""
     ends = [start.end for start in starts if start.end]
     ended = bool(starts) and len(ends) == len(starts)
     if is_live(participants) and not ended:
-        return "running"
+        return "stopping" if asked else "running"
     states = {one.state for one in participants}
+    if asked and starts and not ended and min((one.age_s for one in participants), default=0.0) < _ENDING_S:
+        return "stopping"  # the sides have ended, their launcher has not
     if ended and any(end.code for end in ends) and not any(end.failure for end in ends):
         return "stopped"  # by a signal, of which a side in its first steps may say that it failed
     if "failed" in states or any(end.failure for end in ends):
@@ -61,7 +79,7 @@ def state_of(participants: Sequence[Participant], starts: Sequence[RecordedStart
     if ended:
         return "stopped" if any(end.code for end in ends) else "done"
     if states:
-        return "lost"
+        return "stopped" if asked else "lost"
     began = max((phase.began or 0.0 for start in starts for phase in start.phases), default=None)
     if began is None:
         return "new"

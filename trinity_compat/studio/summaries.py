@@ -19,9 +19,8 @@ from trinity_compat.run.job_dir.alerts import Alert
 from trinity_compat.studio import run_state
 from trinity_compat.studio.jobs import Job, Signature
 from trinity_compat.studio.run_index import IndexedRun, RunIndex
-from trinity_compat.studio.run_state import RunSummary
+from trinity_compat.studio.run_state import GOES_ON, RunSummary
 
-_GOES_ON = ("running", "starting")
 _SETTLED_S = 2.0  # files that changed later than that may change again within one tick of their clock
 _COSTLY_S, _SHARE = 0.5, 20  # a run that takes more CPU time to read has a twentieth of a core at most
 _AT_ONCE = 50  # entries that are written together
@@ -119,12 +118,12 @@ class Summaries:
             if summary:
                 kept = self._kept[job.dir.root] = _Kept(signature, summary)
         holds = kept and kept.signature == signature and not kept.summary.problem
-        return kept.summary if kept and holds and kept.summary.state not in _GOES_ON else None
+        return kept.summary if kept and holds and kept.summary.state not in GOES_ON else None
 
     def _read(self, job: Job) -> RunSummary:
         kept = self._kept.get(job.dir.root)
         # A run that goes on keeps its database open for the next look; of the others nothing is held.
-        reader = job if kept and kept.summary.state in _GOES_ON else Job(job.name, job.dir.root)
+        reader = job if kept and kept.summary.state in GOES_ON else Job(job.name, job.dir.root)
         signature = job.signature()
         began = time.thread_time()
         try:
@@ -134,7 +133,7 @@ class Summaries:
         cost = time.thread_time() - began
         until = time.monotonic() + _SHARE * cost if cost > _COSTLY_S else 0.0
         self._kept[job.dir.root] = _Kept(signature, found, until)
-        if self._index and signature is not None and not found.problem and found.state not in _GOES_ON:
+        if self._index and signature is not None and not found.problem and found.state not in GOES_ON:
             changed = max(times[2] for times in signature if times) / 1e9
             if abs(time.time() - changed) > _SETTLED_S:
                 entry = IndexedRun(job.dir.root, _stamp(signature), asdict(found), _configuration(reader))

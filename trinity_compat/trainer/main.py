@@ -24,7 +24,7 @@ from trinity_compat.common import file_modes, python_command
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.network import LOOPBACK, keep_ray_here
 from trinity_compat.common.watchdog import WatchdogThread
-from trinity_compat.job import disk_full, dynamic_dataset, placement, runtime_env
+from trinity_compat.job import disk_full, dynamic_dataset, placement, runtime_env, stop_request
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.run_spec import RunSpec, has_baseline
 from trinity_compat.plugins.verl_entry import assert_platform
@@ -59,10 +59,12 @@ def run(spec: RunSpec) -> None:
             _train(spec, buffer, heart)
         except BaseException as error:
             stopped = _is_stop(error)
+            asked = stop_request.read(spec.job_dir) == stop_request.AFTER_STEP
             known: RunError | None = None if stopped else disk_full.explained(error, spec)
             if guard.reason:  # the watchdog ended a process; its reason is the cause
                 known = RunError(guard.reason)
-            reason = "by a signal" if stopped else _reason(known or error)
+            how = "after its step, with a checkpoint" if asked else "by a signal"
+            reason = how if stopped else _reason(known or error)
             with suppress(BufferError):  # the disk may be full there too
                 heart.say("stopped" if stopped else "failed", reason=reason)
             if known:
@@ -199,12 +201,20 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
 
 @contextmanager
 def _on_sigterm() -> Iterator[None]:
+    caught: list[int] = []
+
     def end(signum: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
+        caught.append(128 + signum)
+        raise SystemExit(caught[0])
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except BaseException as error:
+        # A call that waits in Ray's own code ends with SystemExit(1) instead.
+        if caught and not _is_stop(error):
+            raise SystemExit(caught[0]) from error
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -13,6 +13,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
 from trinity_compat.common.nested import Tree
+from trinity_compat.common.parent_watch import STOPPED
+from trinity_compat.job import stop_request
 from trinity_compat.job.checkpoints import CheckpointState, check_named, loaded_roles, newest, read_state
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.batch import BatchShape
@@ -37,6 +39,10 @@ class StoredRun:
     exchange: Exchange
     global_steps: int
     use_critic: bool
+    total_training_steps: int
+    actor_rollout_wg: Any
+    _save_checkpoint: Callable[[], None]
+    _shutdown_dump_executor: Callable[[], None]
     checkpoint_manager: VersionPublisher
     shape: BatchShape
     longer = False  # whether a row may join several answers, and be longer than one
@@ -47,6 +53,7 @@ class StoredRun:
         self._directory = Path(self.config.trainer.default_local_dir)
         self._retention = CheckpointRetention.take_over(self.config.trainer)
         self._marker, self._saved = HeldMarker(self._directory), 0
+        self._newest = 0  # step of the newest checkpoint, of this start or loaded
 
     def set_rows_per_task(self, rows: int) -> None:
         """Write the number of rows of each task in this step to the configuration, where veRL reads it."""
@@ -78,6 +85,23 @@ class StoredRun:
         self._publish_marker()
         return logged
 
+    def _stop_if_asked(self) -> None:
+        """End the process after a step where the user asked for it, with a checkpoint of that step.
+
+        After the last step veRL ends by itself.
+        """
+        asked = stop_request.read(self._directory) == stop_request.AFTER_STEP
+        if not asked or self.global_steps >= self.total_training_steps:
+            return
+        if self._newest != self.global_steps:
+            self._save_checkpoint()
+            self._publish_marker()
+        # As veRL does after its last step, for checkpoints and answers that are still being written.
+        if hasattr(self.actor_rollout_wg, "async_calls_finalize_fn_exec"):
+            self.actor_rollout_wg.async_calls_finalize_fn_exec(blocking=True)
+        self._shutdown_dump_executor()
+        raise SystemExit(STOPPED)
+
     def _save(self, verls: Callable[[], Any]) -> None:
         """Enter the step in the ledger, then let ``verls`` write its checkpoint."""
         self.exchange.commit(self.global_steps)
@@ -86,7 +110,7 @@ class StoredRun:
         point("before checkpoint")
         with patch.object(self.defined_in, "open", self._marker.open, create=True):
             verls()
-        self._saved = self.global_steps
+        self._saved = self._newest = self.global_steps
 
     def _publish_marker(self) -> None:
         """Publish the marker of a checkpoint whose step was logged now, and delete older checkpoints."""
@@ -105,6 +129,7 @@ class StoredRun:
         self._check_checkpoint()
         with patch.object(self.defined_in.torch, "load", _no_state):
             verls()
+        self._newest = self.global_steps
         own = self._load_own_state() if self.global_steps else {}
         afresh = self.config.trainer.resume_mode == "disable"
         self.exchange.resumed(self.global_steps, own.get("position"), afresh=afresh)

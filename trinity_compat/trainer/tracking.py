@@ -15,20 +15,21 @@ Log = Callable[[int, Tree], dict[str, object]]
 
 
 @contextmanager
-def logged_through(log: Log, module: ModuleType, suffix: str = "_trainer") -> Iterator[None]:
-    """Let every ``Tracking.log(data, step)`` log what ``log(step, data)`` returns.
+def logged_through(log: Log, module: ModuleType, logged: Callable[[], None]) -> Iterator[None]:
+    """Let every ``Tracking.log(data, step)`` log what ``log(step, data)`` returns, then call ``logged``.
 
-    ``module``: where veRL looks up ``Tracking``. The run's name gets ``suffix``, since the explorer logs a
-    run of its own.
+    ``module``: where veRL looks up ``Tracking``. The run's name gets a suffix, since the explorer logs a run
+    of its own.
     """
 
     class Recorded(PluginTracking):
         def __init__(self, project_name: str, experiment_name: str, *args: object, **kwargs: object) -> None:
             kwargs["config"] = hidden("", kwargs.get("config"))  # the loggers keep it
-            super().__init__(project_name, experiment_name + suffix, *args, **kwargs)
+            super().__init__(project_name, experiment_name + "_trainer", *args, **kwargs)
 
         def log(self, data: Tree, step: int, backend: object = None) -> None:
             super().log(data=log(step, data), step=step, backend=backend)
+            logged()
 
     with patch.object(module, "Tracking", Recorded):
         yield

@@ -13,6 +13,7 @@ from typing import TextIO
 from trinity_compat.buffer.model import Participant
 from trinity_compat.buffer.reading import open_for_reading
 from trinity_compat.buffer.store import Buffer
+from trinity_compat.job import stop_request
 from trinity_compat.job.liveness import ENDED, LOST_S
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.run.job_dir import alerts, resume_point, start_record
@@ -21,6 +22,7 @@ from trinity_compat.run.job_dir.progress import Progress
 from trinity_compat.run.job_dir.snapshot import Snapshot, age, label, now_line, read_snapshot
 
 _LOOK_S = 0.5
+_STOPPING = {"step": "after this step, with a checkpoint", "now": "at once"}
 
 
 def read_job(root: Path) -> tuple[JobDir, Snapshot]:
@@ -77,6 +79,8 @@ def lines(job: JobDir, snapshot: Snapshot) -> Iterator[str]:
         yield f"problem    {checkpoint.problem}"
         yield f"  hint: {checkpoint.hint}"
     running = is_live(snapshot.participants)
+    if running and (asked := stop_request.read(job.root)):
+        yield f"stopping   {_STOPPING[asked]}"
     for start in start_record.read(job):
         phases = start_record.line(start, time.time(), live=start.end is None)
         yield "start      " + (f"{start.side}: {phases}" if start.side else phases)

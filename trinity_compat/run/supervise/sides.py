@@ -15,7 +15,7 @@ from trinity_compat.common import python_command
 from trinity_compat.common.parent_watch import SUPERVISOR
 from trinity_compat.explorer.rewards.reward_model import address as reward_model
 from trinity_compat.explorer.teachers import address as teachers
-from trinity_compat.job import placement
+from trinity_compat.job import placement, stop_request
 from trinity_compat.job.distillation import is_distilled
 from trinity_compat.job.liveness import OWN_CHECKPOINT
 from trinity_compat.run.job_dir.checkpoint_links import CheckpointLinks
@@ -160,6 +160,7 @@ def supervise_sides(
                 stop,
                 also_dead=cluster.dead,
                 no_job=moved_job(plan.job),
+                asked=lambda: stop_request.read(plan.job.root) is not None,
                 each_poll=poll,
                 say=progress.aside,
                 restarts=restarts,

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Protocol
 
 from trinity_compat.common.error_text import last_error
+from trinity_compat.common.parent_watch import STOPPED
 from trinity_compat.common.watchdog import LONG
 from trinity_compat.job.liveness import PEER_SILENT_S, RESTARTS, SIDE_SILENT_S
 from trinity_compat.run.job_dir.heartbeats import LastHeartbeat
@@ -79,8 +80,8 @@ def catch_signals() -> Iterator[StopSignal]:
 class Supervision:
     """Arguments of ``supervise`` besides the commands.
 
-    ``also_dead`` returns the reason why Ray is gone, ``no_job`` why the job's folder is. ``each_poll`` is
-    called at every poll and at the end.
+    ``also_dead`` returns the reason why Ray is gone, ``no_job`` why the job's folder is. ``asked``: whether
+    the user asked the sides to end. ``each_poll`` is called at every poll and at the end.
     ``restarts``: the number of restarts that are left, each with the environment of ``again`` added.
     ``all_needed``: the run can't continue without one of its explorers; else the others take the tasks of a
     dead one. ``stall_s``: limit for the end of a process after its last report, and LONG times that for its
@@ -91,6 +92,7 @@ class Supervision:
     stop: StopSignal
     also_dead: Callable[[], str | None] = lambda: None
     no_job: Callable[[], str | None] = lambda: None
+    asked: Callable[[], bool] = lambda: False
     each_poll: Callable[[], None] = lambda: None
     say: Callable[[str], None] = print
     restarts: int = 0
@@ -136,6 +138,8 @@ def _judge(children: list[Child], by: Supervision) -> RunOutcome | None:
         return RunOutcome(128 + by.stop.number)
     if reason := by.no_job():  # before a restart, which would make the folder again
         return RunOutcome(1, reason)
+    if any(child.returncode == STOPPED for child in children) and by.asked():
+        return RunOutcome(STOPPED)
     for child in children:
         if child.returncode is None and (why := _hangs(child, by)):
             kill_hung(child, why)

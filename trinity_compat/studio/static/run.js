@@ -115,7 +115,8 @@ addEventListener("DOMContentLoaded", async () => {
     const pill = el("span", now.state, `pill ${now.state}`);
     pill.title = now.means;
     at("state").replaceChildren(pill);
-    const going = ["running", "starting"].includes(now.state);
+    const going = ["running", "stopping", "starting"].includes(now.state);
+    at("stopping").textContent = now.stopping; at("stopping").hidden = !now.stopping;
     at("stop").hidden = !going; at("resume").hidden = going || now.state === "done";
     // Only what has changed is read out.
     if (JSON.stringify(now.alerts) !== JSON.stringify([...at("alerts").children].map(line => line.textContent)))

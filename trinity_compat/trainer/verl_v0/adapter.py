@@ -244,7 +244,7 @@ class TrinityRayPPOTrainer(StoredRun, ray_trainer.RayPPOTrainer):
         compute_data_metrics = without_fillers(ray_trainer.compute_data_metrics)
         measured = drift_by_lag(debug_metrics.calculate_debug_metrics, lambda: self.global_steps)
         with (
-            logged_through(self._log, tracking),
+            logged_through(self._log, tracking, self._stop_if_asked),
             patch.object(ray_trainer, "compute_advantage", compute_advantage),
             patch.object(ray_trainer, "compute_data_metrics", compute_data_metrics),
             patch.object(debug_metrics, "calculate_debug_metrics", measured),

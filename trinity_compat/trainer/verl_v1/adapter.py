@@ -265,7 +265,7 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
 
     def train(self) -> None:
         """Run veRL's ``fit`` with its logger wrapped."""
-        with logged_through(self._log, trainer_base):
+        with logged_through(self._log, trainer_base, self._stop_if_asked):
             self.fit(AskedTasks())
         self.logger.finish()
 

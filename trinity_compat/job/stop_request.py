@@ -1,0 +1,39 @@
+"""A user's request to end a run: words in ``log/stop`` of the job, of which the last one counts.
+
+``step`` ends it after the step that is being trained, with a checkpoint: the trainer does that itself, and
+``echo step > JOB/log/stop`` asks for it too. ``now`` is noted beside a signal, so that nobody takes the end
+for a failure. The next start removes the file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from trinity_compat.common import regular_files
+
+StopMoment = Literal["step", "now"]
+AFTER_STEP: StopMoment = "step"
+NOW: StopMoment = "now"
+_TAIL = 64  # bytes
+
+
+def path_of(job: str | Path) -> Path:
+    """Return the file of a job's request."""
+    return Path(job) / "log" / "stop"
+
+
+def of_file(file: BinaryIO) -> StopMoment | None:
+    """Return the request in an open file, None where there is none."""
+    file.seek(max(0, file.seek(0, 2) - _TAIL))
+    last = file.read(_TAIL).split()[-1:]
+    return {b"step": AFTER_STEP, b"now": NOW}.get(b"".join(last))
+
+
+def read(job: str | Path) -> StopMoment | None:
+    """Return the request in the user's own job, None where there is none."""
+    try:
+        with regular_files.followed(path_of(job)) as file:
+            return of_file(file)
+    except OSError:
+        return None
