@@ -24,16 +24,21 @@ def folder(tmp_path):
 def test_the_pages_name_the_alert_and_count_it_in_the_title(folder):
     studio = client_of(folder)
     page = studio.get("/run/bad").text
-    assert f"<li>{TEXT}</li>" in page and "<title>(1) bad" in page
+    assert f"<li>{TEXT}" in page and "<title>(1) bad" in page
+    assert (
+        "One thing is wrong, since step 6" in page and "Healthy after step 6" in studio.get("/run/well").text
+    )
+    links = ("/run/bad?show=actor/grad_norm&amp;at=6", "/groups/bad?step=6")
+    assert all(f'href="{link}"' in text for link in links for text in (page, studio.get("/").text))
     assert "<title>(1) Runs" in studio.get("/").text  # of the two with an alert, one is running
-    assert studio.get("/").text.count(f"<li>{TEXT}</li>") == 2
+    assert studio.get("/").text.count(f"<li>{TEXT}") == 2
     well = studio.get("/run/well").text
     assert "<title>well" in well and "NaN" not in well
 
 
 def test_a_look_brings_the_alert_to_an_open_page(folder):
     events = dict(client_of(folder).get("/look/bad").json()["events"][:1])
-    assert events["now"]["alerts"] == [TEXT]
+    assert events["now"]["alerts"] == [{"text": TEXT, "metric": "actor/grad_norm", "since": 6}]
 
 
 def test_status_prints_the_alert(folder):

@@ -20,6 +20,7 @@ PARAMETERS = {
     "/seconds/{job:path}": [],
     "/alive": [],
     "/look/{job:path}": ["history", "last", "log", "rows"],
+    "/log/{job:path}": ["name"],
     "/configuration/{job:path}": ["status"],
     "/proof/{job:path}": [],
     "/experiences/{job:path}": [
@@ -54,7 +55,7 @@ PARAMETERS = {
     ],
     "/start/expert/{kind}": ["v:buffer.batch_size", "csrf"],
     "/start/{draft}": ["csrf"],
-    "/stop/{job:path}": ["csrf"],
+    "/stop/{job:path}": ["moment", "csrf"],
     "/resume/{job:path}": ["csrf"],
 }
 # What makes the rest of an address right, so that the hostile value is reached.

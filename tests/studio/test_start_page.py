@@ -144,6 +144,9 @@ def test_a_second_click_does_not_start_a_second_run(studio, commands):
     commands.run = "import time; print('once', flush=True); time.sleep(600)"
     post(studio, address)
     pid = draft_of(studio, address).run.pid
+    runs = studio.get("/").text  # which has it before there is a job
+    assert f'<a href="{address}">grpo</a>' in runs and "is being launched" in runs
+    assert f'href=\\"{address}\\"' in studio.get("/?table=1&has=x").text
     assert post(studio, address).status_code == 303 and draft_of(studio, address).run.pid == pid
     # Neither does another form of the same name while the first has no job yet.
     other = checked(studio, name="grpo")

@@ -55,6 +55,7 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/metrics/{job:path}", run_pages.metrics),
             Route("/seconds/{job:path}", run_pages.seconds),
             Route("/look/{job:path}", live.look),
+            Route("/log/{job:path}", run_pages.log),
             Route("/configuration/{job:path}", run_pages.configuration),
             Route("/proof/{job:path}", run_pages.proof),
             Route("/experiences/{job:path}", experiences.experiences),

@@ -6,9 +6,7 @@ Each look is a few short reads; the page, not the studio, keeps how far it has g
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
@@ -17,15 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trinity_compat.common.redaction import shown
-from trinity_compat.compare.breakdown import step_parts
-from trinity_compat.studio import logs, run_state
+from trinity_compat.studio import logs, run_state, step_time
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, job_of, studio_of, whole_number
-from trinity_compat.studio.series import Metrics, Row, Seen, SeriesCache, public
+from trinity_compat.studio.series import Metrics, Seen, SeriesCache, public
 
 _SOON_S, _LATER_S = 1, 5  # until the next look at a run that goes on, at another
 _SHARE = 20  # a page waits at least so many times as long as a look took of a core
-Rows = Mapping[str, Sequence[tuple[int, Row]]]
 
 
 @dataclass
@@ -77,18 +73,7 @@ class PageState:
             for role, found in new.items()
             for step, row in found
         ]
-        return [("rows", {"rows": rows, "seconds": seconds(new)})] if new else []
-
-
-def seconds(rows: Rows, *, most: int | None = None) -> dict[str, object]:
-    """Side → [(step, part → seconds)] of rows that have a clock, the last ``most`` of them."""
-    found = {}
-    for role, of_role in rows.items():
-        read: Callable[[Mapping[str, float]], dict[str, float]]
-        read = trainer_seconds if role == "trainer" else explorer_seconds
-        clocks = [(step, parts) for step, row in of_role if (parts := read(row))]
-        found[role] = clocks[-most:] if most else clocks
-    return {"sides": found}
+        return [("rows", {"rows": rows, "seconds": step_time.seconds(new)})] if new else []
 
 
 def look(request: Request) -> Response:
@@ -110,27 +95,3 @@ def look(request: Request) -> Response:
     if "rows" in given:  # for a page of several runs
         events = [event for event in events if event[0] in ("rows", "again")]
     return as_json({"events": events, "next": page.query, "wait_s": page.wait_s})
-
-
-WAITING = ("waiting for the buffer", "waiting")
-_EXPLORER_PARTS = {"rollout": "rollout", "write": "write", "sync_weight": "weights", "wait": "waiting"}
-
-
-def trainer_seconds(row: Mapping[str, float]) -> dict[str, float]:
-    """Part → seconds of one veRL step, in order; {} for a row without a step's clock."""
-    clock = _clocks(row, "timing_s/")
-    return {part: s for part, s in step_parts(clock).items() if s > 0} if "step" in clock else {}
-
-
-def explorer_seconds(row: Mapping[str, float]) -> dict[str, float]:
-    """Part → seconds of one explorer step."""
-    clock = _clocks(row, "time/")
-    return {part: clock[name] for name, part in _EXPLORER_PARTS.items() if clock.get(name, 0) > 0}
-
-
-def _clocks(row: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in row.items()
-        if name.startswith(prefix) and math.isfinite(value)
-    }

@@ -6,8 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from markupsafe import Markup
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -16,7 +18,7 @@ from trinity_compat.common.redaction import hidden, shown
 from trinity_compat.report.build import sections
 from trinity_compat.report.model import RunReport
 from trinity_compat.report.page import as_part
-from trinity_compat.studio import control, job_files, live, run_state
+from trinity_compat.studio import control, health, job_files, logs, run_state, step_time
 from trinity_compat.studio.pages import as_json, job_of, page, reading, studio_of
 
 # Shown first, those that the run has, before its evaluations' scores.
@@ -66,6 +68,7 @@ def _live(request: Request) -> Response:
         "now": now,
         "why_not": control.action_refusals(job, read_only=read_only),
         "resumed": job.resumed.message(running=now["state"] in run_state.GOES_ON) if job.resumed else "",
+        "facts": health.facts(job.spec, job.dir.root),
         "names": metrics.names(),
         "curves": CURVES,
         "axes": AXES,
@@ -85,7 +88,7 @@ def metrics(request: Request) -> Response:
 def seconds(request: Request) -> Response:
     """The latest steps' seconds by part: {side: [[step, {part: seconds}], …]}."""
     found = studio_of(request).store.of(job_of(request))
-    return as_json(live.seconds(found.after({}), most=_LANE_STEPS) | {"waiting": live.WAITING})
+    return as_json(step_time.seconds(found.after({}), most=_LANE_STEPS) | {"waiting": step_time.WAITING})
 
 
 def configuration(request: Request) -> HTMLResponse:
@@ -120,6 +123,19 @@ def proof(request: Request) -> HTMLResponse:
     found = job.database().run(lambda conn: sections(conn, job.spec, record, start), write=False)
     values = {"job": job, "report": Markup(as_part(RunReport(job.name, found)))}
     return page(request, "proof.html", values)
+
+
+def log(request: Request) -> Response:
+    """A process's whole log as a file, secrets masked. Raises HTTPException 404 where it has none."""
+    job, name = job_of(request), request.query_params.get("name", "")
+    if name not in logs.names(job.dir):
+        raise HTTPException(404, "The run has no such log.")
+    try:
+        text = logs.clean(job_files.text(job.dir.log(name)))
+    except OSError as error:
+        raise HTTPException(409, f"The log cannot be read: it {error.strerror}.") from error
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}.log"}
+    return Response(text, media_type="text/plain; charset=utf-8", headers=headers)
 
 
 def _counts(findings: Sequence[dict[str, object]]) -> list[tuple[str, int, str]]:

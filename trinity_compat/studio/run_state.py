@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from trinity_compat.buffer.model import Participant
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.redaction import shown
 from trinity_compat.job import stop_request
+from trinity_compat.job.liveness import ENDED
 from trinity_compat.run.job_dir import alerts
 from trinity_compat.run.job_dir.alerts import Alert
-from trinity_compat.run.job_dir.snapshot import StepFigures, age, label, snapshot_of, training_rows
-from trinity_compat.studio import job_files, starts
+from trinity_compat.run.job_dir.snapshot import Snapshot, StepFigures, age, label, snapshot_of, training_rows
+from trinity_compat.studio import health, job_files, starts, step_time
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.series import Metrics
 
@@ -54,6 +55,14 @@ class RunSummary:
     alerts: tuple[Alert, ...] = ()
     problem: str = ""
     failure: str = ""
+    what: str = ""  # it trains, in a line
+    elapsed: str = ""
+    left: str = ""
+
+    @property
+    def verdict(self) -> health.Verdict:
+        """The verdict on the run, whose failure has a place of its own."""
+        return health.verdict(self.state, self.step, self.alerts, "")
 
 
 def without_figures(job: Job) -> str:
@@ -89,6 +98,9 @@ def summary_of(job: Job) -> RunSummary:
         last.step_s,
         tuple(alerts.of_run(snapshot, rows, spec, running=state in _AT_WORK)),
         failure=starts.reason_of(state, participants, begun),
+        what=" · ".join(text for _, text in health.facts(spec, job.dir.root)),
+        elapsed=health.elapsed(begun),
+        left=_left(snapshot, state),
     )
 
 
@@ -114,10 +126,11 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
     newest = metrics.newest("trainer", alerts.ROWS)
     snapshot = snapshot_of(job.buffer(), job.spec, newest[-_PACE:])
     last = snapshot.rows[-1] if snapshot.rows else StepFigures(0)
-    remaining_s = snapshot.left_s
     begun = starts.starts_of(job)
     asked = starts.asked_to_stop(job)
-    state = starts.state_of(snapshot.participants, begun, asked)
+    participants = snapshot.participants
+    state = starts.state_of(participants, begun, asked)
+    found = alerts.of_run(snapshot, training_rows(newest), job.spec, running=state in _AT_WORK)
     return {
         "state": state,
         "means": MEANS[state],
@@ -125,7 +138,7 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
         "step": snapshot.step,
         "total": snapshot.total,
         "updates": snapshot.step * snapshot.updates_per_step,
-        "left": age(remaining_s) if remaining_s is not None and state == "running" else "",
+        "left": _left(snapshot, state),
         "reward": last.reward,
         "lag": last.staleness,
         "tokens": last.tokens_per_s,
@@ -134,25 +147,34 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
         "version": snapshot.version,
         "checkpoint": job.latest_checkpoint,
         "history": snapshot.history,
+        "elapsed": health.elapsed(begun),
+        "verdict": health.verdict(state, snapshot.step, found, starts.reason_of(state, participants, begun)),
+        "waits": " ".join(
+            filter(None, (step_time.bottleneck(metrics, job.spec.mode), step_time.device_use(metrics)))
+        ),
         "alerts": [
-            shown(alert.text)
-            for alert in alerts.of_run(snapshot, training_rows(newest), job.spec, running=state in _AT_WORK)
+            {"text": shown(alert.text), "metric": alert.metric, "since": alert.since} for alert in found
         ],
-        "sides": [_participant(one) for one in snapshot.participants],
+        "sides": [_participant(one) for one in participants],
         "starts": starts.as_page(begun),
-        "failure": starts.failure_of(job, state, snapshot.participants, begun),
+        "failure": starts.failure_of(job, state, participants, begun),
     }
 
 
+def _left(snapshot: Snapshot, state: str) -> str:
+    return age(snapshot.left_s) if snapshot.left_s is not None and state == "running" else ""
+
+
 def _participant(one: Participant) -> dict[str, object]:
-    detail = {key: value for key, value in asdict(one)["detail"].items() if key != "reason"}
     return {
         "name": label(one),
         "state": one.state,
         "seen": age(one.age_s),
         "where": f"pid {one.pid} on {one.host}",
         "reason": shown(str(one.detail.get("reason") or "")),
-        "detail": shown(" ".join(f"{key}={value}" for key, value in list(detail.items())[:4])),
+        "detail": ""
+        if one.state in ENDED
+        else shown(str(one.detail.get("note") or one.detail.get("doing") or "")),
     }
 
 

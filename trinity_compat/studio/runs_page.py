@@ -18,6 +18,7 @@ from starlette.responses import Response
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, page, studio_of
 from trinity_compat.studio.run_state import GOES_ON, MEANS, RunSummary
+from trinity_compat.studio.start_page import drafts_of, job_of_draft
 from trinity_compat.studio.summaries import Summaries
 
 PAGE = 50
@@ -114,10 +115,12 @@ def runs(request: Request) -> Response:
         "states": MEANS,
         "sorts": dict.fromkeys((*SORTS, query.sort)),
         "csrf": studio.listener.csrf,
+        "pending": [each for each in drafts_of(request).launching() if job_of_draft(request, each) is None],
         "warned": sum(bool(row.alerts) and row.state in GOES_ON for row in summaries.values()),
     }
     marks = [(heading, [row.mark for row in part]) for heading, part in parts]
-    values["mark"] = _digest(repr((_rendered(request, "runs_foot.html", values), marks)))
+    pending = _rendered(request, "runs_pending.html", values)
+    values["mark"] = _digest(repr((_rendered(request, "runs_foot.html", values), pending, marks)))
     return (
         _difference(request, values, parts)
         if "table" in request.query_params
@@ -158,6 +161,7 @@ def _difference(request: Request, values: Mapping[str, object], parts: Parts) ->
     if table == values["mark"]:
         return Response(status_code=204)
     found = {name: values[name] for name in ("mark", "warned", "unread")}
+    found["pending"] = _rendered(request, "runs_pending.html", values)
     if not rows or not parts:
         return as_json(found | {"table": _rendered(request, "runs_table.html", values)})
     new = {row.mark: row.text for _, part in parts for row in part if row.mark not in rows}

@@ -196,6 +196,10 @@ class StartDrafts:
                 return f"The command could not be started: {error}"
             return ""
 
+    def launching(self) -> list[StartDraft]:
+        """Return those whose run's launcher is at work."""
+        return [one for one in list(self._drafts.values()) if one.run and one.run.lives]
+
     def close(self) -> None:
         """End all checks; the runs go on."""
         for draft in list(self._drafts.values()):

@@ -177,20 +177,30 @@ def _configuration(job: Job) -> Mapping[str, object]:
         return {}
 
 
+def _alert(found: Mapping[str, object]) -> Alert:
+    since = found["since"]
+    return Alert(
+        str(found["kind"]),
+        str(found["text"]),
+        str(found["metric"]),
+        None if since is None else int(str(since)),
+    )
+
+
 def _summary_of(name: str, found: Mapping[str, object]) -> RunSummary | None:
     """Return what ``asdict`` made of a summary; None for anything else, which is read again."""
     try:
-        alerts = tuple(Alert(str(each["kind"]), str(each["text"])) for each in found["alerts"])  # type: ignore[attr-defined]
+        alerts = tuple(_alert(each) for each in found["alerts"])  # type: ignore[attr-defined]
         spark = tuple((int(step), float(value)) for step, value in found["spark"])  # type: ignore[attr-defined]
         reward, lag, tokens_per_s, step_s = (
             None if found[key] is None else float(str(found[key])) for key in _NUMBERS
         )
         step, total = int(str(found["step"])), None if found["total"] is None else int(str(found["total"]))
         state, failure = str(found["state"]), str(found["failure"])
+        what, elapsed, left = (str(found[key]) for key in ("what", "elapsed", "left"))
         if state not in run_state.MEANS:
             return None
-        return RunSummary(
-            name, state, step, total, reward, spark, lag, tokens_per_s, step_s, alerts, failure=failure
-        )
+        figures = (reward, spark, lag, tokens_per_s, step_s)
+        return RunSummary(name, state, step, total, *figures, alerts, "", failure, what, elapsed, left)
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

@@ -13,7 +13,7 @@ from itertools import pairwise, takewhile
 from statistics import fmean, median
 
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.run.job_dir.snapshot import Snapshot, StepFigures, age
+from trinity_compat.run.job_dir.snapshot import REWARD, Snapshot, StepFigures, age
 
 ROWS = 1000  # newest rows that are enough to decide
 _WINDOW = 10  # steps that a mean reward is taken over
@@ -26,14 +26,20 @@ _ENTROPY, _ENTROPY_LEFT = "actor/entropy", 0.05
 _LAG, _LAG_STEPS = "training/model_version_lag/max", 5
 _QUIET_S, _QUIET_STEPS = 300.0, 5  # without a new group, the longer of both
 _FREE_BYTES = 5 * 2**30
+_Found = tuple[str, str, int]  # text, metric, step since which
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """``kind`` is one of KINDS; ``text`` says what has happened, since which step."""
+    """``kind`` is one of KINDS; ``text`` says what has happened, since which step.
+
+    ``metric`` is the one whose curve shows it, '' for an alert of the run's state.
+    """
 
     kind: str
     text: str
+    metric: str = ""
+    since: int | None = None
 
 
 KINDS = ("not a number", "reward", "blow-up", "entropy", "staleness", "stall", "disk")
@@ -60,7 +66,7 @@ def of_metrics(rows: Sequence[StepFigures], max_staleness: int | None) -> list[A
         ("entropy", _fallen_entropy(rows)),
         ("staleness", _stale(rows, max_staleness)),
     ]
-    return [Alert(kind, text) for kind, text in found if text]
+    return [Alert(kind, *what) for kind, what in found if what]
 
 
 def of_state(snapshot: Snapshot, free: int | None) -> list[Alert]:
@@ -76,7 +82,7 @@ def of_state(snapshot: Snapshot, free: int | None) -> list[Alert]:
     return found
 
 
-def _not_numbers(rows: Sequence[StepFigures]) -> str:
+def _not_numbers(rows: Sequence[StepFigures]) -> _Found | None:
     newest: Mapping[str, float] = rows[-1].metrics if rows else {}
     broken = [name for name, value in newest.items() if not math.isfinite(value)]
     since = {name: _since(rows, name, lambda value: not math.isfinite(value)) for name in broken}
@@ -84,52 +90,58 @@ def _not_numbers(rows: Sequence[StepFigures]) -> str:
     for name in sorted(broken, key=lambda name: (since[name], name)):
         others = f", {len(broken) - 1} more metrics too" if len(broken) > 1 else ""
         value = "NaN" if math.isnan(newest[name]) else "infinite"
-        return f"{name} is {value} since step {since[name]}{others}"
-    return ""
+        return f"{name} is {value} since step {since[name]}{others}", name, since[name]
+    return None
 
 
-def _fallen_reward(rows: Sequence[StepFigures]) -> str:
+def _fallen_reward(rows: Sequence[StepFigures]) -> _Found | None:
     points = [(row.step, row.reward) for row in rows if row.reward is not None and abs(row.reward) < _LARGEST]
     values = [value for _, value in points]
     if len(values) < 3 * _WINDOW:
-        return ""
+        return None
     means = [fmean(values[end - _WINDOW : end]) for end in range(_WINDOW, len(values) + 1)]
     best = max(range(len(means)), key=means.__getitem__)
     drop, rise = means[best] - means[-1], means[best] - min(means[: best + 1])
     # Of neighbouring values with normal noise of deviation s, the mean distance is 2 s / sqrt(pi).
     noise = fmean(abs(b - a) for a, b in pairwise(values)) * math.sqrt(math.pi) / 2 / math.sqrt(_WINDOW)
     if drop <= max(rise / 2, _NOISE * noise):
-        return ""
+        return None
     at = points[best + _WINDOW - 1][0]
-    return f"the reward fell from {means[best]:.4g} at step {at} to {means[-1]:.4g}"
+    metric = next(name for name in REWARD if name in rows[-1].metrics or name == REWARD[-1])
+    return f"the reward fell from {means[best]:.4g} at step {at} to {means[-1]:.4g}", metric, at
 
 
-def _blown_up(rows: Sequence[StepFigures], name: str, least: float) -> str:
+def _blown_up(rows: Sequence[StepFigures], name: str, least: float) -> _Found | None:
     values = [abs(value) for _, value in _finite(rows, name)]
     earlier = values[-_LATEST - _EARLIER : -_LATEST]
     if len(earlier) < _FEWEST:
-        return ""
+        return None
     usual, now = median(earlier), median(values[-_LATEST:])
     limit = max(_TIMES * usual, least)
     if now <= limit:
-        return ""
+        return None
     since = _since(rows, name, lambda value: abs(value) > limit)
-    return f"{name} is {now:.3g} since step {since}; before that it was {usual:.3g}"
+    return f"{name} is {now:.3g} since step {since}; before that it was {usual:.3g}", name, since
 
 
-def _fallen_entropy(rows: Sequence[StepFigures]) -> str:
-    values = [value for _, value in _finite(rows, _ENTROPY)]
+def _fallen_entropy(rows: Sequence[StepFigures]) -> _Found | None:
+    points = list(_finite(rows, _ENTROPY))
+    values = [value for _, value in points]
     if len(values) < 2 * _FEWEST:
-        return ""
+        return None
     first, now = median(values[:_FEWEST]), median(values[-_LATEST:])
-    return f"{_ENTROPY} fell from {first:.3g} to {now:.3g}" if 0 <= now < _ENTROPY_LEFT * first else ""
+    if not 0 <= now < _ENTROPY_LEFT * first:
+        return None
+    since = next(step for step, value in points if value < _ENTROPY_LEFT * first)
+    return f"{_ENTROPY} fell from {first:.3g} to {now:.3g}", _ENTROPY, since
 
 
-def _stale(rows: Sequence[StepFigures], limit: int | None) -> str:
-    lags = [value for _, value in _finite(rows[-_LAG_STEPS:], _LAG)]
-    if not limit or len(lags) < _LAG_STEPS or min(lags) < limit:
-        return ""
-    return f"the oldest answers have been at the limit, {limit} versions, for {_LAG_STEPS} steps"
+def _stale(rows: Sequence[StepFigures], limit: int | None) -> _Found | None:
+    points = list(_finite(rows[-_LAG_STEPS:], _LAG))
+    if not limit or len(points) < _LAG_STEPS or min(value for _, value in points) < limit:
+        return None
+    text = f"the oldest answers have been at the limit, {limit} versions, for {_LAG_STEPS} steps"
+    return text, _LAG, points[0][0]
 
 
 def _finite(rows: Sequence[StepFigures], name: str) -> Iterator[tuple[int, float]]:

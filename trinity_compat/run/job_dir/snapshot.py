@@ -12,7 +12,7 @@ from trinity_compat.job.run_spec import RunSpec
 
 Metrics = tuple[int, Mapping[str, float]]  # step, what a side logged of it
 
-_REWARD = ("critic/score/mean", "critic/rewards/mean")
+REWARD = ("critic/score/mean", "critic/rewards/mean")
 _STALENESS = ("training/model_version_lag/mean",)
 _THROUGHPUT = ("perf/tokens_per_second", "perf/throughput")  # veRL's own figure is per device
 
@@ -96,7 +96,7 @@ def _row(step: int, values: Mapping[str, float]) -> StepFigures:
     staleness = _first(values, _STALENESS)
     return StepFigures(
         step=step,
-        reward=_first(values, _REWARD),
+        reward=_first(values, REWARD),
         loss=values.get("train/loss"),
         staleness=staleness,
         step_s=values.get("timing_s/step"),

@@ -51,6 +51,7 @@
     const answer = await fetch(`${BASE}/?${query}`);
     if (answer.status !== 200) return;
     const found = await answer.json();
+    document.getElementById("pending").replaceChildren(...nodes(found.pending));
     if (found.table === undefined) show(found); else table.replaceChildren(...nodes(found.table));
     table.dataset.mark = found.mark;
     table.dataset.unread = found.unread;
