@@ -105,6 +105,12 @@ def test_a_trainer_that_ends_as_the_user_asked_is_no_failure_and_is_not_started_
     assert stopped.log.exists()
 
 
+def test_a_trainer_that_fails_after_the_user_asked_for_a_stop_is_a_failure(side):
+    failed = side("trainer", "raise ValueError('out of memory')")
+    outcome = run(side("explorer", "raise SystemExit(143)"), failed, asked=lambda: True)
+    assert outcome.code == 1 and outcome.failure is not None
+
+
 def test_a_death_ends_the_other_side_at_once_and_says_why(side):
     began = time.monotonic()
     outcome = run(side("explorer", "raise ValueError('no such token')"), side("trainer", FOREVER))

@@ -138,7 +138,8 @@ def _judge(children: list[Child], by: Supervision) -> RunOutcome | None:
         return RunOutcome(128 + by.stop.number)
     if reason := by.no_job():  # before a restart, which would make the folder again
         return RunOutcome(1, reason)
-    if any(child.returncode == STOPPED for child in children) and by.asked():
+    ended = {child.returncode for child in children} - {None}
+    if STOPPED in ended <= {0, STOPPED} and by.asked():  # a side that failed meanwhile is a failure
         return RunOutcome(STOPPED)
     for child in children:
         if child.returncode is None and (why := _hangs(child, by)):
