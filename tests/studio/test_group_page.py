@@ -60,6 +60,20 @@ def test_a_single_answer_has_no_advantage(tmp_path):
     assert "advantage" not in article
 
 
+def test_a_task_of_a_validation_is_followed_over_all_of_them(tmp_path):
+    root = make_job(tmp_path / "job", evil=False, steps=0)
+    made = [
+        replace(_group(step, 0, evil=False), kind=f"eval:{number}", key=f"v{number}", task={"index": 3})
+        for number, step in ((1, 2), (2, 10), (10, 20))
+    ]
+    open_buffer(f"sqlite:///{root}/buffer/experiences.db").put_groups(made)
+    page = client_of(tmp_path).get("/group/job?id=2").text
+    table = page.partition("The same task over training")[2]
+    assert re.findall(r'id=(\d+)">(\d+)</a>', table) == [("1", "2"), ("2", "10"), ("3", "20")]
+    kinds = client_of(tmp_path).get("/experiences/job?kind=eval:10").text
+    assert re.findall(r"<option[^>]*>(eval:\d+)", kinds) == ["eval:1", "eval:2", "eval:10"]
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     folder = tmp_path_factory.mktemp("large")

@@ -330,12 +330,13 @@ LOADED = "SELECT version, history_id, worker, received, held, proof FROM loaded_
 
 # -- the studio's pages -------------------------------------------------------------------------
 def indexed_experiences(dialect: str) -> str:
-    """Statement for what the studio's index has of experiences, in order of id."""
+    """Statement for what the studio's index has of experiences, the newest first."""
     size = "length" if dialect == "sqlite" else "octet_length"
     return f"""SELECT e.id, e.group_id, e.run, g.kind, g.explorer_step, CAST(g.task AS TEXT), g.task_no,
     e.reward, e.max_model_version, {size}(e.response_ids), e.num_turns, CAST(e.metrics AS TEXT),
     e.response_mask, e.min_model_version, e.prompt_text, e.response_text
-FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id > :after ORDER BY e.id LIMIT :limit"""
+FROM experiences e JOIN task_groups g ON g.id = e.group_id
+WHERE e.id > :below AND e.id <= :last ORDER BY e.id DESC LIMIT :limit"""
 
 
 LAST_EXPERIENCE = "SELECT coalesce(max(id), 0) FROM experiences"

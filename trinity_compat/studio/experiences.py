@@ -70,7 +70,8 @@ def experiences(request: Request) -> Response:
     wanted = wanted_of(request.query_params)
     rows = index.page(wanted)
     shown, more = rows[:PAGE], len(rows) > PAGE
-    hits = index.count(replace(wanted, after=None), most=_MOST_HITS)
+    most = _MOST_HITS if _is_filtered(wanted) else last
+    hits = index.count(replace(wanted, after=None), most=most)
     texts = _texts(job, [_number(row["id"]) for row in shown])
     column = "id" if wanted.text else SORTS[wanted.sort]
     values = {
@@ -78,7 +79,7 @@ def experiences(request: Request) -> Response:
         "rows": [row | texts.get(_number(row["id"]), _PRUNED) for row in shown],
         "wanted": wanted,
         "hits": hits,
-        "more_hits": hits == _MOST_HITS,
+        "more_hits": hits == most < last,
         "kinds": index.kinds() or ["train"],
         "sorts": list(SORTS),
         "next": _address(request.query_params, f"{shown[-1][column]},{shown[-1]['id']}") if more else "",
@@ -88,6 +89,10 @@ def experiences(request: Request) -> Response:
         "indexing": (done, last) if done < last else None,
     }
     return page(request, "experiences.html", values)
+
+
+def _is_filtered(wanted: ExperienceQuery) -> bool:
+    return bool(wanted.text or wanted.task or wanted.pinned or wanted.least or wanted.most)
 
 
 _FIELDS = ("text", "task", *(f"{name}_{end}" for name in _BOUNDS for end in ("min", "max")))

@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS groups (id INTEGER PRIMARY KEY, kind TEXT, step INTEG
     tools INTEGER, turns INTEGER, first_version INTEGER, version INTEGER, length REAL);
 CREATE INDEX IF NOT EXISTS groups_newest ON groups (kind, id);
 CREATE INDEX IF NOT EXISTS groups_step ON groups (kind, step, id);
-CREATE INDEX IF NOT EXISTS groups_task ON groups (kind, task, step, id);
+CREATE INDEX IF NOT EXISTS groups_task ON groups (task, kind, step, id);
 CREATE INDEX IF NOT EXISTS groups_outcome ON groups (kind, step, low, high);
 """
 # Sort → column. All but the newest leave out groups that lack the figure.
@@ -176,10 +176,13 @@ def distribution(db: sqlite3.Connection, kind: str, step: int) -> tuple[list[Rew
 
 
 def over_time(db: sqlite3.Connection, kind: str, task: str) -> list[dict[str, object]]:
-    """Return the newest groups of one task, oldest first."""
-    statement = """SELECT id AS group_id, step, mean, spread, high AS best, answers FROM groups
-        WHERE kind = :kind AND task = :task ORDER BY step DESC, id DESC LIMIT :limit"""
-    return _rows(db, statement, {"kind": kind, "task": task, "limit": _MOST_STEPS})[::-1]
+    """Return the newest groups of one task, oldest first: of a validation's those of all validations."""
+    statement = """SELECT id AS group_id, kind, step, mean, spread, high AS best, answers FROM groups
+        WHERE kind BETWEEN :first AND :last AND task = :task ORDER BY step DESC, id DESC LIMIT :limit"""
+    family, colon, _ = kind.partition(":")  # eval:1, eval:2, …
+    first, last = (f"{family}:", f"{family};") if colon else (kind, kind)
+    values = {"first": first, "last": last, "task": task, "limit": _MOST_STEPS}
+    return _rows(db, statement, values)[::-1]
 
 
 def _rows(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) -> list[dict[str, object]]:
