@@ -265,7 +265,7 @@ def test_an_answer_is_found_pinned_and_found_again(opened):
     page.fill("[name=text]", "answer5x2x1")
     page.keyboard.press("Enter")
     expect(page.locator(".answer")).to_have_count(1)
-    page.locator("a.reward-tag").click()
+    page.locator(".facts a:has(.reward-tag)").click()
     chosen = page.locator(".answer:target")
     chosen.get_by_label("pin").check()
     chosen.get_by_placeholder("a note").fill("look at <b>this</b>")
@@ -278,7 +278,7 @@ def test_an_answer_is_found_pinned_and_found_again(opened):
 
 def test_keys_lead_from_group_to_group_and_not_while_one_types(opened):
     page = opened("/groups/done?step=3")
-    page.locator("tbody th a[href*='/group/']").first.click()
+    page.locator("a.name").first.click()
     page.wait_for_url("**/group/done?**")
     for _ in range(3):
         here = page.url
@@ -552,7 +552,7 @@ def test_every_part_of_a_page_works_below_a_path(browser, tmp_path):
         page.wait_for_selector("#live[data-ready]")
         expect(page.locator(".log pre")).to_have_count(2)
         page.get_by_role("link", name="Experiences").click()
-        page.locator("a.reward-tag").first.click()
+        page.locator(".facts a:has(.reward-tag)").first.click()
         page.locator(".noting button").first.click()
         expect(page.locator("h1")).to_have_text("job")
         page.goto(f"{listener.url}compare?a=job&b=other")

@@ -41,6 +41,16 @@ def test_identical_answers_are_shown_once_with_their_number(tmp_path):
     assert "<b>3 times</b>: answers 0" in page and 'id="a3"' in page and "answer 1<" in page
 
 
+def test_the_worst_answer_comes_first(tmp_path):
+    one = _group(1, 0, evil=False)
+    answers = tuple(
+        replace(a, reward=r) for a, r in zip(one.experiences, (0.5, float("-inf"), 0.1), strict=True)
+    )
+    page = stored(tmp_path, replace(one, experiences=answers)).get("/group/job?id=1").text
+    assert re.findall(r'<article class="card answer" id="a(\d)"', page) == ["2", "3", "1"]
+    assert "Groups of step 1</a>" in page and "?kind=train&amp;step=1" in page
+
+
 def test_the_note_on_an_answer_is_seen_on_the_card_of_those_like_it(tmp_path):
     studio = stored(tmp_path, with_rewards(_group(1, 0, evil=False), 1.0, 1.0))
     form = {"csrf": studio.app.state.studio.listener.csrf, "id": "2", "group": "1", "note": "<b>odd</b>"}
@@ -71,7 +81,7 @@ def test_a_task_of_a_validation_is_followed_over_all_of_them(tmp_path):
     table = page.partition("The same task over training")[2]
     assert re.findall(r'id=(\d+)">(\d+)</a>', table) == [("1", "2"), ("2", "10"), ("3", "20")]
     kinds = client_of(tmp_path).get("/experiences/job?kind=eval:10").text
-    assert re.findall(r"<option[^>]*>(eval:\d+)", kinds) == ["eval:1", "eval:2", "eval:10"]
+    assert re.findall(r">validation at step (\d+) ", kinds) == ["2", "10", "20"]
 
 
 @pytest.fixture(scope="module")

@@ -349,7 +349,11 @@ FROM task_groups WHERE id = :group_id"""
 USES_OF_GROUP = """SELECT trainer_step FROM ledger_entries
 WHERE group_id = :group_id AND voided_in IS NULL ORDER BY 1"""
 FIRST_OF_GROUP = f"{ONE_GROUP} LIMIT :most"
-GROUP_STATES = "SELECT id, state FROM task_groups WHERE id IN :ids"
+GROUP_ROWS = """SELECT id, state, CASE WHEN length(CAST(task AS TEXT)) < 65536 THEN CAST(task AS TEXT) END
+FROM task_groups WHERE id IN :ids"""
+ENDS = """SELECT id, CASE WHEN length(response_text) > 300
+    THEN substr(response_text, length(response_text) - 300) ELSE response_text END
+FROM experiences WHERE id IN :ids"""
 ONE_OF_GROUPS_MEDIA = """SELECT m.data FROM media m JOIN group_media h ON h.digest = m.digest
 WHERE h.group_id = :group_id AND m.digest = :digest"""
 PART_OF_TOKENS = """SELECT substr(response_ids, :ints, :count * 4), substr(response_mask, :bytes, :count),

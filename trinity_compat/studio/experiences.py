@@ -23,7 +23,7 @@ from trinity_compat.buffer.queries import of_ids, query
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.optional_packages import need
 from trinity_compat.common.redaction import hidden
-from trinity_compat.studio import export
+from trinity_compat.studio import export, group_index
 from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row, task_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
@@ -74,13 +74,17 @@ def experiences(request: Request) -> Response:
     hits = index.count(replace(wanted, after=None), most=most)
     texts = _texts(job, [_number(row["id"]) for row in shown])
     column = "id" if wanted.text else SORTS[wanted.sort]
+    with index.connected() as db:
+        scale = group_index.scale(db, wanted.kind)
+        kinds = group_index.titles(db, index.kinds() or ["train"])
     values = {
         "job": job,
         "rows": [row | texts.get(_number(row["id"]), _PRUNED) for row in shown],
         "wanted": wanted,
         "hits": hits,
         "more_hits": hits == most < last,
-        "kinds": index.kinds() or ["train"],
+        "scale": scale,
+        "kinds": kinds,
         "sorts": list(SORTS),
         "next": _address(request.query_params, f"{shown[-1][column]},{shown[-1]['id']}") if more else "",
         "first": _address(request.query_params, "") if wanted.after else "",

@@ -9,20 +9,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-PAGE = 30
+PAGE = 64
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS groups (id INTEGER PRIMARY KEY, kind TEXT, step INTEGER, task TEXT,
     answers INTEGER, mean REAL, spread REAL, low REAL, high REAL, advantage REAL, truncated INTEGER,
-    tools INTEGER, turns INTEGER, first_version INTEGER, version INTEGER, length REAL);
+    tools INTEGER, turns INTEGER, first_version INTEGER, version INTEGER, length REAL, rank REAL);
 CREATE INDEX IF NOT EXISTS groups_newest ON groups (kind, id);
 CREATE INDEX IF NOT EXISTS groups_step ON groups (kind, step, id);
 CREATE INDEX IF NOT EXISTS groups_task ON groups (task, kind, step, id);
 CREATE INDEX IF NOT EXISTS groups_outcome ON groups (kind, step, low, high);
 """
-# Sort → column. All but the newest leave out groups that lack the figure.
+# Sort → column. Those that a group may lack leave it out; rank is the mean, and the worst without one.
 SORTS = {
     "newest": "id",
-    "mean": "mean",
+    "mean": "rank",
     "spread": "spread",
     "advantage": "advantage",
     "truncated": "truncated",
@@ -41,6 +41,8 @@ OUTCOMES = {"right": "low >= :right", "wrong": "high < :right", "mixed": "low < 
 RIGHT = 0.5  # a right answer has at least this reward, unless the reader sets another one
 MOST_REWARDS = 100_000  # of a step, that its distribution is made of
 _MOST_BARS = 24
+SHADES = 7  # of rewards, from the lowest to the highest
+_LOWEST = -1e308
 _MOST_STEPS = 200  # of a task's drift
 _OF_GROUP = """SELECT kind, step, task, reward, truncated, tools, turns, first_version, version, length
 FROM rows WHERE group_id = ?"""
@@ -71,10 +73,60 @@ class RewardBar:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class RewardScale:
+    """The lowest and the highest reward of a kind of answers, between which rewards have their colours."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def share(self, reward: float | None) -> float | None:
+        """Return the place from 0 (the lowest) to 1; None for a reward that is not finite."""
+        if reward is None or not math.isfinite(reward):
+            return None
+        if self.low >= self.high:
+            return float(reward >= RIGHT)
+        return min(1.0, max(0.0, (reward / 2 - self.low / 2) / (self.high / 2 - self.low / 2)))
+
+    def shade(self, reward: float | None) -> str:
+        """Return the colour's class: r0 … r6, or rx."""
+        share = self.share(reward)
+        return "rx" if share is None else f"r{min(SHADES - 1, int(share * SHADES))}"
+
+
+def scale(db: sqlite3.Connection, kind: str) -> RewardScale:
+    """Return the scale of all rewards of a kind."""
+    ends = [
+        db.execute(f"SELECT {end}(reward) FROM rows WHERE kind = ?", (kind,)).fetchone()[0]
+        for end in ("min", "max")
+    ]
+    return RewardScale() if None in ends else RewardScale(*ends)
+
+
+def rewards(db: sqlite3.Connection, groups: Sequence[int]) -> dict[int, list[tuple[float | None, int]]]:
+    """Return group → (reward, id) of its answers, the worst first."""
+    found: dict[int, list[tuple[float | None, int]]] = {number: [] for number in groups}
+    marks = ",".join("?" * len(groups))
+    statement = f"SELECT group_id, reward, id FROM rows WHERE group_id IN ({marks}) ORDER BY reward, id"
+    for number, reward, answer in db.execute(statement, list(groups)):
+        found[number].append((reward, answer))
+    return found
+
+
+def titles(db: sqlite3.Connection, kinds: Iterable[str]) -> dict[str, str]:
+    """Return kind → its title, which for a validation has its step."""
+    found = {}
+    for kind in kinds:
+        found[kind] = kind
+        if kind.startswith("eval:") and (step := steps(db, kind, None)[2]) is not None:
+            found[kind] = f"validation at step {step} ({kind})"
+    return found
+
+
 def keep(db: sqlite3.Connection, numbers: Iterable[int]) -> None:
     """Write the figures of these groups, from all their rows."""
     figures = [(number, *_figures(db.execute(_OF_GROUP, (number,)).fetchall())) for number in numbers]
-    db.executemany(f"INSERT OR REPLACE INTO groups VALUES ({','.join('?' * 16)})", figures)
+    db.executemany(f"INSERT OR REPLACE INTO groups VALUES ({','.join('?' * 17)})", figures)
 
 
 def _figures(rows: Sequence[Sequence[float]]) -> tuple[object, ...]:
@@ -90,7 +142,8 @@ def _figures(rows: Sequence[Sequence[float]]) -> tuple[object, ...]:
             spread = 0.0
         advantage = (high - mean) / spread if spread else 0.0
         figures = (mean, spread, low, high, advantage if len(rewards) > 1 else None)
-    counts = (sum(truncated), max(tools), max(turns), min(first), max(last), statistics.fmean(length))
+    rank = _LOWEST if figures[0] is None else figures[0]
+    counts = (sum(truncated), max(tools), max(turns), min(first), max(last), statistics.fmean(length), rank)
     return (kind, step, task, len(rows), *figures, *counts)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 import sqlalchemy as sa
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -17,9 +19,10 @@ from trinity_compat.buffer import codec, queries
 from trinity_compat.buffer.groups import Row
 from trinity_compat.buffer.model import TRUNCATED, Experience
 from trinity_compat.buffer.queries import query
+from trinity_compat.common.nested import value_at
 from trinity_compat.studio import group_index, tokens
 from trinity_compat.studio.experiences import images_of, index_of, read_about, read_answers
-from trinity_compat.studio.groups_page import group_query, selection_of
+from trinity_compat.studio.groups_page import group_query, selection_of, strip
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, group_of, job_of, page, reading, whole_number
 
@@ -66,16 +69,20 @@ class AnswerCard:
 def group(request: Request) -> Response:
     """Show the answers to one task side by side."""
     job, number = job_of(request), group_of(request)
-    wanted = group_query(request.query_params)
     about = job.database().run(lambda conn: read_about(conn, number), write=False)
     if about is None:
         raise HTTPException(404, f"The job has no group {number}.")
+    given = request.query_params
+    if not selection_of(given):
+        given = QueryParams({"kind": str(about["kind"]), "step": str(about["step"])})
+    wanted = group_query(given)
     size = int(str(about["size"]))
     prompt, cards, more = job.database().run(lambda conn: _read(conn, job, number, size), write=False)
     index, _, _ = index_of(job)
     with index.connected() as db:
         before, after = group_index.neighbours(db, wanted, number)
         figures = group_index.one(db, number)
+        scale = group_index.scale(db, str(about["kind"]))
     notes = index.notes([each for card in cards for each in card.ids])
     for card in cards:
         card.notes = [notes.get(each, (False, "")) for each in card.ids]
@@ -86,6 +93,8 @@ def group(request: Request) -> Response:
         "number": number,
         "about": about,
         "figures": figures,
+        "scale": scale,
+        "strip_of": strip([card.reward for card in cards for _ in card.ids], scale),
         "answers": cards,
         "count": sum(len(card.ids) for card in cards),
         "more": more,
@@ -95,7 +104,9 @@ def group(request: Request) -> Response:
         "over_time": index.over_time(str(about["kind"]), str(about["name"])),
         "before": before,
         "after": after,
-        "selection": selection_of(request.query_params),
+        "selection": selection_of(given),
+        "truth": value_at(about["task"], "reward_model.ground_truth"),
+        "is_step": {*given} - {"id"} <= {"kind", "step"},
         "sizes": (CHUNK, CHUNK_TEXT),
     }
     return page(request, "group.html", values)
@@ -124,7 +135,8 @@ def _read(conn: sa.Connection, job: Job, number: int, size: int) -> tuple[str, l
             known[identity] = _card(place, it, decode, max(1, min(size, MOST_ANSWERS)))
         else:
             same.others.append((place, it.run))
-    return prompt, list(known.values()), next(rows, None) is not None
+    cards = sorted(known.values(), key=lambda card: card.reward if math.isfinite(card.reward) else -math.inf)
+    return prompt, cards, next(rows, None) is not None
 
 
 def _identity(it: Experience) -> bytes:
