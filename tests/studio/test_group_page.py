@@ -1,5 +1,6 @@
 """A group's page: identical answers once, advantages, and the tokens of long answers part by part."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -8,7 +9,8 @@ import pytest
 from studio_jobs import _group, client_of, large_group, make_job, make_tokenizer
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.studio import experiences, group_page, tokens
+from trinity_compat.buffer.model import DROPPED
+from trinity_compat.studio import advantages, experiences, group_page, tokens
 
 TOKENS, ANSWERS = 16_384, 8
 PAGE_BYTES, PART_BYTES = 300_000, 64_000
@@ -19,9 +21,12 @@ def patience(monkeypatch):
     monkeypatch.setattr(experiences, "_AT_ONCE_S", 30.0)
 
 
-def stored(folder, group, **given):
-    """The id of ``group`` in a job of ``folder``."""
+def stored(folder, group, algorithm=None, **given):
+    """A studio over a job of ``folder`` with this group."""
     root = make_job(folder / "job", evil=False, steps=0, **given)
+    spec = json.loads((root / "config" / "run.json").read_text())
+    spec["verl"]["algorithm"] = algorithm or {"adv_estimator": "grpo"}
+    (root / "config" / "run.json").write_text(json.dumps(spec))
     buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
     buffer.put_groups([group])
     buffer.close()
@@ -61,13 +66,78 @@ def test_the_note_on_an_answer_is_seen_on_the_card_of_those_like_it(tmp_path):
 def test_an_answer_has_its_advantage(tmp_path):
     studio = stored(tmp_path, with_rewards(_group(1, 0, evil=False), 1.0, 0.0, 0.0))
     page = studio.get("/group/job?id=1").text
-    assert "advantage 1.155<" in page and "advantage -0.5774<" in page and "spread 0.5774" in page
+    assert "advantage 1.155<" in page and "advantage -0.5773<" in page and "spread 0.5774" in page
 
 
 def test_a_single_answer_has_no_advantage(tmp_path):
     studio = stored(tmp_path, with_rewards(_group(1, 0, evil=False), 1.0))
     article = studio.get("/group/job?id=1").text.partition("<article")[2]
-    assert "advantage" not in article
+    assert "advantage 1<" in article  # veRL's: mean 0, deviation 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "told"),
+    [
+        (
+            {"adv_estimator": "gae"},
+            "is not shown: gae: GAE needs the critic&#39;s values, which are not stored",
+        ),
+        (
+            {"adv_estimator": "reinforce_plus_plus"},
+            "is not shown: reinforce_plus_plus: it is normalized over",
+        ),
+        ({"adv_estimator": "grpo", "use_kl_in_reward": True}, "is not shown: algorithm.use_kl_in_reward"),
+        ({"adv_estimator": "my_own"}, "is not shown: my_own: it needs more than rewards"),
+        ({"adv_estimator": "rloo"}, "advantage 0.75<"),
+        ({"adv_estimator": "grpo", "norm_adv_by_std_in_grpo": False}, "advantage 0.5<"),
+        ({"adv_estimator": "trinity_asymre", "trinity_args": {"baseline_shift": -0.5}}, "advantage 1<"),
+    ],
+)
+def test_the_advantage_is_that_of_the_run_s_algorithm_or_says_why_not(tmp_path, algorithm, told):
+    group = with_rewards(_group(1, 0, evil=False), 1.0, 0.5, 0.0)
+    page = stored(tmp_path, group, algorithm=algorithm).get("/group/job?id=1").text
+    assert told in page and ("is not shown" in told) == ("is not shown" in page)
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize("rewards", [(1.0, 0.25, -3.0, 0.5), (2.0,), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    "algorithm", [("grpo", True), ("grpo", False), ("grpo_vectorized", True), ("rloo", True)]
+)
+def test_the_advantages_are_veRL_s(rewards, algorithm):
+    import torch
+    from verl.trainer.ppo import core_algos
+
+    name, by_std = algorithm
+    given = {"norm_adv_by_std_in_grpo": by_std} if name != "rloo" else {}
+    estimate = core_algos.get_adv_estimator_fn(name)
+    scores, _ = estimate(
+        token_level_rewards=torch.tensor([[reward] for reward in rewards]),
+        response_mask=torch.ones(len(rewards), 1),
+        index=np.zeros(len(rewards), dtype=int),
+        **given,
+    )
+    answers = with_rewards(_group(1, 0, evil=False), *rewards).experiences
+    verl = {"algorithm": {"adv_estimator": name, "norm_adv_by_std_in_grpo": by_std}}
+    made = advantages.of_group(verl, "train", answers)
+    assert made.values == pytest.approx(scores[:, 0].tolist(), abs=1e-5)
+
+
+def test_a_dropped_answer_has_no_advantage_and_is_in_no_baseline():
+    one, *others = with_rewards(_group(1, 0, evil=False), 9.0, 1.0, 0.0).experiences
+    verl = {"algorithm": {"adv_estimator": "rloo"}}
+    found = advantages.of_group(verl, "train", [replace(one, metrics={DROPPED: 1.0}), *others])
+    assert found.values == [None, 1.0, -1.0]
+    assert "not trained" in advantages.of_group(verl, "eval:1", others).why
+
+
+@pytest.mark.parametrize("name", advantages._OF_TRINITY)
+def test_each_formula_of_ours_takes_an_array(name):
+    answers = with_rewards(_group(1, 0, evil=False), 1.0, 0.0, 0.5).experiences
+    arguments = {"opmd_baseline": "logavgexp"} if name == "opmd" else {}
+    verl = {"algorithm": {"adv_estimator": f"trinity_{name}", "trinity_args": arguments}}
+    found = advantages.of_group(verl, "train", answers)
+    assert len(found.values) == 3 and found.values[0] > found.values[2] > found.values[1] and found.formula
 
 
 def test_a_task_of_a_validation_is_followed_over_all_of_them(tmp_path):

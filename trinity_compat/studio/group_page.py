@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import zip_longest
 
 import sqlalchemy as sa
 from starlette.datastructures import QueryParams
@@ -20,8 +20,10 @@ from trinity_compat.buffer.groups import Row
 from trinity_compat.buffer.model import TRUNCATED, Experience
 from trinity_compat.buffer.queries import query
 from trinity_compat.common.nested import value_at
-from trinity_compat.studio import group_index, tokens
+from trinity_compat.studio import advantages, group_index, tokens
+from trinity_compat.studio.advantages import GroupAdvantages
 from trinity_compat.studio.experiences import images_of, index_of, read_about, read_answers
+from trinity_compat.studio.group_index import RewardScale
 from trinity_compat.studio.groups_page import group_query, selection_of, strip
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, group_of, job_of, page, reading, whole_number
@@ -77,7 +79,9 @@ def group(request: Request) -> Response:
         given = QueryParams({"kind": str(about["kind"]), "step": str(about["step"])})
     wanted = group_query(given)
     size = int(str(about["size"]))
-    prompt, cards, more = job.database().run(lambda conn: _read(conn, job, number, size), write=False)
+    prompt, cards, more, made = job.database().run(
+        lambda conn: _read(conn, job, number, size, str(about["kind"])), write=False
+    )
     index, _, _ = index_of(job)
     with index.connected() as db:
         before, after = group_index.neighbours(db, wanted, number)
@@ -86,7 +90,7 @@ def group(request: Request) -> Response:
     notes = index.notes([each for card in cards for each in card.ids])
     for card in cards:
         card.notes = [notes.get(each, (False, "")) for each in card.ids]
-        card.advantage = None if figures is None else _advantage(card.reward, figures)
+    known = [value for value in made.values if value is not None]
     row = json.dumps(about["task"], indent=1, ensure_ascii=False, default=str)
     values = {
         "job": job,
@@ -94,6 +98,8 @@ def group(request: Request) -> Response:
         "about": about,
         "figures": figures,
         "scale": scale,
+        "advantages": made,
+        "advantage_scale": RewardScale(*(sign * max(map(abs, known), default=1.0) for sign in (-1, 1))),
         "strip_of": strip([card.reward for card in cards for _ in card.ids], scale),
         "answers": cards,
         "count": sum(len(card.ids) for card in cards),
@@ -112,31 +118,30 @@ def group(request: Request) -> Response:
     return page(request, "group.html", values)
 
 
-def _advantage(reward: float, figures: Mapping[str, object]) -> float | None:
-    mean, spread = figures["mean"], figures["spread"]
-    if not isinstance(mean, float) or not isinstance(spread, float) or figures["answers"] == 1:
-        return None
-    return (reward - mean) / spread if spread else 0.0
-
-
 def _beginning(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}\n… ({len(text) - most} more characters)"
 
 
-def _read(conn: sa.Connection, job: Job, number: int, size: int) -> tuple[str, list[AnswerCard], bool]:
-    """Return the prompt, a card for each different answer, and whether there are answers without one."""
-    decode, prompt = tokens.decoder(job.spec.verl), ""
+def _read(
+    conn: sa.Connection, job: Job, number: int, size: int, kind: str
+) -> tuple[str, list[AnswerCard], bool, GroupAdvantages]:
+    """Return the prompt, a card for each different answer, whether there are more answers, the advantages."""
+    decode = tokens.decoder(job.spec.verl)
     known: dict[bytes, AnswerCard] = {}
-    rows = read_answers(conn, number, MOST_ANSWERS + 1)
-    for place, it in islice(rows, MOST_ANSWERS):
-        prompt = prompt or it.prompt_text
+    rows = list(read_answers(conn, number, MOST_ANSWERS + 1))
+    more, rows = len(rows) > MOST_ANSWERS, rows[:MOST_ANSWERS]
+    made = GroupAdvantages(why="the group has more answers than are read")
+    if not more:
+        made = advantages.of_group(job.spec.verl, kind, [it for _, it in rows])
+    for (place, it), advantage in zip_longest(rows, made.values):
         same = known.get(identity := _identity(it))
         if same is None:
             known[identity] = _card(place, it, decode, max(1, min(size, MOST_ANSWERS)))
+            known[identity].advantage = advantage
         else:
             same.others.append((place, it.run))
     cards = sorted(known.values(), key=lambda card: card.reward if math.isfinite(card.reward) else -math.inf)
-    return prompt, cards, next(rows, None) is not None
+    return next((it.prompt_text for _, it in rows if it.prompt_text), ""), cards, more, made
 
 
 def _identity(it: Experience) -> bytes:

@@ -42,7 +42,7 @@ from trinity_compat.studio.pages import (
 _TITLES = {
     "mean": "Mean reward",
     "spread": "Spread",
-    "advantage": "Best advantage",
+    "advantage": "(best − mean) / spread",
     "truncated": "Truncated",
     "version": "Version",
     "tools": "Tool calls",
