@@ -276,6 +276,25 @@ def test_an_answer_is_found_pinned_and_found_again(opened):
     expect(page.locator(".note")).to_have_text("look at <b>this</b>")
 
 
+def test_a_click_on_a_step_of_a_chart_opens_its_groups(opened):
+    page = opened("/run/done")
+    over = page.locator("#charts .chart .u-over").first
+    wide = over.bounding_box()["width"]
+    over.dblclick(position={"x": wide / 2, "y": 40})  # shows all again
+    over.click(position={"x": wide * 0.99, "y": 40})
+    page.wait_for_url(f"**/groups/done?step={STEPS}")
+
+
+def test_tokens_are_coloured_by_choice(opened):
+    page = opened("/group/toy/grpo?id=2")
+    token = page.locator(".tokens .t.s3").first
+    colours = []
+    for choice in ("", "by-mask", "plain"):
+        page.select_option("#overlay", choice)
+        colours.append(token.evaluate("each => getComputedStyle(each).backgroundColor"))
+    assert len(set(colours)) == 3 and page.locator(".shades .t").first.is_hidden()
+
+
 def test_keys_lead_from_group_to_group_and_not_while_one_types(opened):
     page = opened("/groups/done?step=3")
     page.locator("a.name").first.click()

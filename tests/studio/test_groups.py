@@ -280,6 +280,55 @@ def test_the_order_of_groups_is_in_links_that_turn_it_around(studio):
     assert 'href="?step=3&amp;sort=mean&amp;up=on" aria-current="true"' in turned
 
 
+@pytest.fixture
+def validated(tmp_path):
+    """A studio over a job of three validations of four tasks, the last one repeated after a resume."""
+    root = make_job(tmp_path / "job", evil=False, steps=2)
+    buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
+    for number, step, rewards in ((1, 5, "0011"), (2, 10, "0110"), (9, 20, "0000"), (10, 20, "1110")):
+        made = [replace(_group(1, task, evil=False), explorer_step=step) for task in range(4)]
+        buffer.put_groups(
+            replace(
+                group,
+                kind=f"eval:{number}",
+                key=f"{number} {task}",
+                experiences=(replace(group.experiences[0], reward=float(rewards[task])),),
+            )
+            for task, group in enumerate(made)
+        )
+    buffer.close()
+    return client_of(tmp_path)
+
+
+def told(page):
+    """The lists of tasks that changed between two validations, and the one that they are compared with."""
+    section = page.partition('id="h-changes">')[2].partition("</section>")[0]
+    lists = section.split("<details")[1:]
+    return section.partition("</h2>")[0], [re.findall(r'id=\d+">(.*?)</a>', each) for each in lists]
+
+
+def test_a_validation_lists_the_tasks_that_it_newly_solves_and_fails(validated):
+    second = validated.get("/groups/job?kind=eval:2").text
+    assert told(second) == ("Since the validation at step 5 (eval:1)", [["toy/sort 1"], ["toy/sort 3"]])
+    last = validated.get("/groups/job?kind=eval:10&since=eval:1").text
+    assert told(last)[1] == [["toy/sort 0", "toy/sort 1"], ["toy/sort 3"]]
+    stricter = validated.get("/groups/job?kind=eval:2&right=1.5").text
+    assert told(stricter)[1] == [[], []]
+    assert "h-changes" not in validated.get("/groups/job?kind=train").text
+
+
+def test_a_validation_is_found_by_its_step_and_leads_to_the_next_one(validated):
+    page = validated.get("/groups/job?kind=eval&step=10").text
+    assert "<h2>Validation at step 10 (eval:2)</h2>" in page and page.count('<a class="name"') == 4
+    addresses = [re.search(rf'href="([^"]+)" data-key="{key}"', page)[1] for key in "pn"]
+    assert ["kind=eval%3A1" in addresses[0], "kind=eval%3A9" in addresses[1]] == [True, True]
+    assert "Validation at step 20 (eval:10)" in validated.get("/groups/job?kind=eval&step=20").text
+    assert "Validation at step 20 (eval:10)" in validated.get("/groups/job?kind=eval").text
+    assert "Groups of step 2" in validated.get("/groups/job?kind=eval&step=2").text
+    other = validated.get("/groups/job?kind=eval:1&step=2").text  # the kind was changed in the form
+    assert "Validation at step 5" in other and other.count('<a class="name"') == 4
+
+
 def test_a_prompt_of_parts_shows_its_texts():
     parts = [{"type": "image"}, {"type": "text", "text": "what is"}, {"type": "text", "text": "this?"}]
     assert (

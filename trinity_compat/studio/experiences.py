@@ -76,7 +76,8 @@ def experiences(request: Request) -> Response:
     column = "id" if wanted.text else SORTS[wanted.sort]
     with index.connected() as db:
         scale = group_index.scale(db, wanted.kind)
-        kinds = group_index.titles(db, index.kinds() or ["train"])
+        known = index.kinds() or ["train"]
+        kinds = group_index.titles(known, group_index.validations(db, known))
     values = {
         "job": job,
         "rows": [row | texts.get(_number(row["id"]), _PRUNED) for row in shown],

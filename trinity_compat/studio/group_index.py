@@ -113,14 +113,34 @@ def rewards(db: sqlite3.Connection, groups: Sequence[int]) -> dict[int, list[tup
     return found
 
 
-def titles(db: sqlite3.Connection, kinds: Iterable[str]) -> dict[str, str]:
+def validations(db: sqlite3.Connection, kinds: Iterable[str]) -> list[tuple[int, str]]:
+    """Return (step, kind) of each validation in their order: of one that a resume repeated the newer last."""
+    found = [(steps(db, kind, None)[2], kind) for kind in kinds if kind.startswith("eval:")]
+    return sorted(
+        ((step, kind) for step, kind in found if step is not None),
+        key=lambda each: (each[0], len(each[1]), each),
+    )
+
+
+def titles(kinds: Sequence[str], validations: Sequence[tuple[int, str]]) -> dict[str, str]:
     """Return kind → its title, which for a validation has its step."""
-    found = {}
-    for kind in kinds:
-        found[kind] = kind
-        if kind.startswith("eval:") and (step := steps(db, kind, None)[2]) is not None:
-            found[kind] = f"validation at step {step} ({kind})"
-    return found
+    known = {kind: f"validation at step {step} ({kind})" for step, kind in validations}
+    return {kind: known.get(kind, kind) for kind in kinds}
+
+
+def changes(
+    db: sqlite3.Connection, before: str, kind: str, right: float
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Return the tasks of a validation that became solved since another one, and those that no longer are.
+
+    A task is solved where its mean reward is at least ``right``.
+    """
+    statement = """SELECT n.id, n.task, o.mean AS before, n.mean AS mean FROM groups n
+        JOIN groups o ON o.task = n.task AND o.kind = :before
+        WHERE n.kind = :kind AND (n.mean >= :right) <> (o.mean >= :right) ORDER BY n.task, n.id"""
+    rows = _rows(db, statement, {"before": before, "kind": kind, "right": right})
+    solved = [row for row in rows if float(str(row["mean"])) >= right]
+    return solved, [row for row in rows if row not in solved]
 
 
 def keep(db: sqlite3.Connection, numbers: Iterable[int]) -> None:

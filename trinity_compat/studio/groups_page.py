@@ -51,6 +51,7 @@ _TITLES = {
 _PLACES = ("id", "after")  # of an address: not of the selection
 _WIDTH, _HEIGHT = 360.0, 50.0  # of the drawing
 _MOST_CELLS = 64  # of a strip of rewards
+_MOST_CHANGES = 200  # tasks of a list
 _LONGEST = 300  # characters of a text in a row
 
 
@@ -59,8 +60,16 @@ def groups(request: Request) -> Response:
     """Show the groups of one step, the newest if the address names none; or of all steps."""
     job, given = job_of(request), request.query_params
     index, done, last = index_of(job)
-    wanted = group_query(given)
     with index.connected() as db:
+        known = index.kinds() or ["train"]
+        validations = group_index.validations(db, known)
+        if given.get("kind") == "eval":  # a validation by its step
+            at = [kind for step, kind in validations if given.get("step", "") in ("", "all", str(step))]
+            given = _with(given, kind=at[-1] if at else "train")
+        own = next((str(step) for step, kind in validations if kind == given.get("kind")), "")
+        if own and given.get("step") != "all":
+            given = _with(given, step=own)
+        wanted = group_query(given)
         if not given.get("step", "").strip():
             newest = group_index.steps(db, wanted.kind, None)[2]
             given = _with(given, step="all" if newest is None else str(newest))
@@ -73,7 +82,7 @@ def groups(request: Request) -> Response:
         counts = group_index.outcomes(db, wanted)
         scale = group_index.scale(db, wanted.kind)
         shown, more = _rows(job, db, rows[:PAGE], scale), len(rows) > PAGE
-        kinds = group_index.titles(db, index.kinds() or ["train"])
+        changes = _changes(db, given, wanted, validations)
     bounds = [f"{name}_{end}" for name in BOUNDS for end in ("min", "max")]
     after = f"{shown[-1][SORTS[wanted.sort]]},{shown[-1]['id']}" if more else ""
     values = {
@@ -81,7 +90,8 @@ def groups(request: Request) -> Response:
         "rows": shown,
         "wanted": wanted,
         "scale": scale,
-        "kinds": kinds,
+        "kinds": group_index.titles(known, validations),
+        "changes": changes,
         "titles": _TITLES,
         "sorts": {name: _sorted(given, wanted, name) for name in SORTS},
         "given": {name: given.get(name, "") for name in ("task", *bounds)},
@@ -90,8 +100,7 @@ def groups(request: Request) -> Response:
         "rewards": rewards,
         "partial": rewards == group_index.MOST_REWARDS,
         "counts": counts,
-        "earlier": _address(given, step=str(around[0])) if around[0] is not None else "",
-        "later": _address(given, step=str(around[1])) if around[1] is not None else "",
+        **_beside(given, wanted, around, validations),
         "by_outcome": {name: _address(given, outcome=name) for name in ("", *OUTCOMES)},
         "all_steps": _address(given, step="all"),
         "next": _address(given, after=after) if after else "",
@@ -141,6 +150,42 @@ def _address(given: QueryParams, **changes: str) -> str:
     """Return the address of the selection with other values, from its first page unless ``after`` is one."""
     kept = QueryParams([pair for pair in given.multi_items() if pair[0] not in _PLACES])
     return "?" + urlencode([pair for pair in _with(kept, **changes).multi_items() if pair[1]])
+
+
+def _beside(
+    given: QueryParams,
+    wanted: GroupQuery,
+    around: Sequence[int | None],
+    validations: Sequence[tuple[int, str]],
+) -> Mapping[str, str]:
+    """Return the addresses of the step, or validation, before and after the selection's."""
+    place = next((place for place, each in enumerate(validations) if each[1] == wanted.kind), None)
+    if place is None:
+        ends = [{} if step is None else {"step": str(step)} for step in around[:2]]
+    else:
+        near = [validations[place - 1 : place] if place else [], validations[place + 1 : place + 2]]
+        ends = [{"step": str(each[0][0]), "kind": each[0][1]} if each else {} for each in near]
+    return {
+        name: _address(given, **end) if end else ""
+        for name, end in zip(("earlier", "later"), ends, strict=True)
+    }
+
+
+def _changes(
+    db: sqlite3.Connection, given: QueryParams, wanted: GroupQuery, validations: Sequence[tuple[int, str]]
+) -> Mapping[str, object] | None:
+    """Return the tasks of a validation that differ from those of ``since``, by default the one before it."""
+    kinds = [kind for _, kind in validations]
+    if wanted.kind not in kinds or len(kinds) < 2:
+        return None
+    others = [kind for kind in kinds if kind != wanted.kind]
+    since = given.get("since", "")
+    if since not in others:
+        since = kinds[max(0, kinds.index(wanted.kind) - 1)]
+        since = others[0] if since == wanted.kind else since
+    solved, failed = group_index.changes(db, since, wanted.kind, wanted.right)
+    lists = (("newly solved", solved), ("newly failed", failed))
+    return {"since": since, "others": others, "lists": lists, "most": _MOST_CHANGES}
 
 
 def _sorted(given: QueryParams, wanted: GroupQuery, sort: str) -> str:
