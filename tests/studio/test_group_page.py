@@ -10,7 +10,8 @@ from studio_jobs import _group, client_of, large_group, make_job, make_tokenizer
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import DROPPED
-from trinity_compat.studio import advantages, experiences, group_page, tokens
+from trinity_compat.studio import differences, experiences, group_page, tokens
+from trinity_compat.trinity import stored_advantages
 
 TOKENS, ANSWERS = 16_384, 8
 PAGE_BYTES, PART_BYTES = 300_000, 64_000
@@ -44,6 +45,27 @@ def test_identical_answers_are_shown_once_with_their_number(tmp_path):
     page = studio.get("/group/job?id=1").text
     assert page.count("<article") == 2 and "4 answers, 2 different" in page
     assert "<b>3 times</b>: answers 0" in page and 'id="a3"' in page and "answer 1<" in page
+
+
+def test_two_answers_stand_side_by_side_with_their_difference(tmp_path):
+    one = _group(1, 0, evil=False).experiences[0]
+    texts = ("so 6 times 7 is\n42 & done", "so 6 plus 7 is\n13 & done", "other")
+    answers = tuple(replace(one, run=k, reward=k / 2, response_text=text) for k, text in enumerate(texts))
+    studio = stored(tmp_path, replace(_group(1, 0, evil=False), experiences=answers))
+    page = studio.get("/group/job?id=1&a=1&b=2&mean_min=0.1").text
+    shown = page.partition('id="difference"')[2].partition("</section>")[0]
+    assert re.findall(r"<mark>(.*?)</mark>", shown, re.S) == [" times", "\n42", " plus", "\n13"]
+    assert "&amp; done" in shown and 'name="mean_min" value="0.1"' in shown
+    assert re.findall(r'value="(\d)" selected', shown) == ["1", "2"]
+    assert re.findall(r'value="(\d)" selected', studio.get("/group/job?id=1").text) == ["1", "3"]
+    for unknown in ("a=1&b=99", "a=x&b=", "b=1"):
+        assert "<mark>" not in studio.get(f"/group/job?id=1&{unknown}").text
+
+
+def test_very_long_answers_are_compared_by_their_beginnings():
+    a, b, cut = differences.differing("same " * 5000, "same " * 5000 + "end")
+    assert cut and a == b == [(False, "same" + " same" * 2999)]
+    assert differences.differing("", "x") == ([], [(True, "x")], False)
 
 
 def test_the_worst_answer_comes_first(tmp_path):
@@ -119,24 +141,24 @@ def test_the_advantages_are_veRL_s(rewards, algorithm):
     )
     answers = with_rewards(_group(1, 0, evil=False), *rewards).experiences
     verl = {"algorithm": {"adv_estimator": name, "norm_adv_by_std_in_grpo": by_std}}
-    made = advantages.of_group(verl, "train", answers)
+    made = stored_advantages.of_group(verl, "train", answers)
     assert made.values == pytest.approx(scores[:, 0].tolist(), abs=1e-5)
 
 
 def test_a_dropped_answer_has_no_advantage_and_is_in_no_baseline():
     one, *others = with_rewards(_group(1, 0, evil=False), 9.0, 1.0, 0.0).experiences
     verl = {"algorithm": {"adv_estimator": "rloo"}}
-    found = advantages.of_group(verl, "train", [replace(one, metrics={DROPPED: 1.0}), *others])
+    found = stored_advantages.of_group(verl, "train", [replace(one, metrics={DROPPED: 1.0}), *others])
     assert found.values == [None, 1.0, -1.0]
-    assert "not trained" in advantages.of_group(verl, "eval:1", others).why
+    assert "not trained" in stored_advantages.of_group(verl, "eval:1", others).why
 
 
-@pytest.mark.parametrize("name", advantages._OF_TRINITY)
+@pytest.mark.parametrize("name", stored_advantages._OF_TRINITY)
 def test_each_formula_of_ours_takes_an_array(name):
     answers = with_rewards(_group(1, 0, evil=False), 1.0, 0.0, 0.5).experiences
     arguments = {"opmd_baseline": "logavgexp"} if name == "opmd" else {}
     verl = {"algorithm": {"adv_estimator": f"trinity_{name}", "trinity_args": arguments}}
-    found = advantages.of_group(verl, "train", answers)
+    found = stored_advantages.of_group(verl, "train", answers)
     assert len(found.values) == 3 and found.values[0] > found.values[2] > found.values[1] and found.formula
 
 

@@ -20,13 +20,15 @@ from trinity_compat.buffer.groups import Row
 from trinity_compat.buffer.model import TRUNCATED, Experience
 from trinity_compat.buffer.queries import query
 from trinity_compat.common.nested import value_at
-from trinity_compat.studio import advantages, group_index, tokens
-from trinity_compat.studio.advantages import GroupAdvantages
+from trinity_compat.studio import group_index, tokens
+from trinity_compat.studio.differences import Part, differing
 from trinity_compat.studio.experiences import images_of, index_of, read_about, read_answers
 from trinity_compat.studio.group_index import RewardScale
 from trinity_compat.studio.groups_page import group_query, selection_of, strip
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, group_of, job_of, page, reading, whole_number
+from trinity_compat.trinity import stored_advantages
+from trinity_compat.trinity.stored_advantages import GroupAdvantages
 
 CHUNK = 256  # tokens that are loaded at once
 CHUNK_TEXT = 1024  # characters, for a job without a tokenizer
@@ -35,6 +37,8 @@ MOST_ANSWERS = 128  # on one page
 _TOKENS_AT_FIRST, _TEXT_AT_FIRST, _REASONS = 1024, 32_768, 16_000
 _LONGEST_PROMPT, _LONGEST_ROW = 16_000, 16_000  # characters
 _FARTHEST = 1 << 28  # a token's place that a database can still multiply
+
+Difference = tuple[list[Part], list[Part], bool]
 
 
 @dataclass(slots=True)
@@ -76,11 +80,13 @@ def group(request: Request) -> Response:
         raise HTTPException(404, f"The job has no group {number}.")
     given = request.query_params
     if not selection_of(given):
-        given = QueryParams({"kind": str(about["kind"]), "step": str(about["step"])})
+        own = {"kind": str(about["kind"]), "step": str(about["step"])}
+        given = QueryParams({**given, **own})
     wanted = group_query(given)
     size = int(str(about["size"]))
-    prompt, cards, more, made = job.database().run(
-        lambda conn: _read(conn, job, number, size, str(about["kind"])), write=False
+    pair = (given.get("a", ""), given.get("b", ""))
+    prompt, cards, more, made, difference = job.database().run(
+        lambda conn: _read(conn, job, number, size, str(about["kind"]), pair), write=False
     )
     index, _, _ = index_of(job)
     with index.connected() as db:
@@ -102,6 +108,8 @@ def group(request: Request) -> Response:
         "advantage_scale": RewardScale(*(sign * max(map(abs, known), default=1.0) for sign in (-1, 1))),
         "strip_of": strip([card.reward for card in cards for _ in card.ids], scale),
         "answers": cards,
+        "pair": pair if difference else (str(cards[0].id), str(cards[-1].id)) if cards else pair,
+        "difference": difference,
         "count": sum(len(card.ids) for card in cards),
         "more": more,
         "prompt": _beginning(prompt, _LONGEST_PROMPT),
@@ -111,8 +119,9 @@ def group(request: Request) -> Response:
         "before": before,
         "after": after,
         "selection": selection_of(given),
+        "kept": [each for each in given.multi_items() if each[0] not in ("id", "a", "b")],
         "truth": value_at(about["task"], "reward_model.ground_truth"),
-        "is_step": {*given} - {"id"} <= {"kind", "step"},
+        "is_step": {*given} - {"id", "a", "b"} <= {"kind", "step"},
         "sizes": (CHUNK, CHUNK_TEXT),
     }
     return page(request, "group.html", values)
@@ -123,16 +132,21 @@ def _beginning(text: str, most: int) -> str:
 
 
 def _read(
-    conn: sa.Connection, job: Job, number: int, size: int, kind: str
-) -> tuple[str, list[AnswerCard], bool, GroupAdvantages]:
-    """Return the prompt, a card for each different answer, whether there are more answers, the advantages."""
+    conn: sa.Connection,
+    job: Job,
+    number: int,
+    size: int,
+    kind: str,
+    pair: tuple[str, str],
+) -> tuple[str, list[AnswerCard], bool, GroupAdvantages, Difference | None]:
+    """Return the prompt, a card for each different answer, whether there are more, and what they compare."""
     decode = tokens.decoder(job.spec.verl)
     known: dict[bytes, AnswerCard] = {}
     rows = list(read_answers(conn, number, MOST_ANSWERS + 1))
     more, rows = len(rows) > MOST_ANSWERS, rows[:MOST_ANSWERS]
     made = GroupAdvantages(why="the group has more answers than are read")
     if not more:
-        made = advantages.of_group(job.spec.verl, kind, [it for _, it in rows])
+        made = stored_advantages.of_group(job.spec.verl, kind, [it for _, it in rows])
     for (place, it), advantage in zip_longest(rows, made.values):
         same = known.get(identity := _identity(it))
         if same is None:
@@ -141,7 +155,12 @@ def _read(
         else:
             same.others.append((place, it.run))
     cards = sorted(known.values(), key=lambda card: card.reward if math.isfinite(card.reward) else -math.inf)
-    return next((it.prompt_text for _, it in rows if it.prompt_text), ""), cards, more, made
+    prompt = next((it.prompt_text for _, it in rows if it.prompt_text), "")
+    chosen = [next((it for place, it in rows if str(place) == wanted), None) for wanted in pair]
+    shown = None
+    if chosen[0] and chosen[1]:
+        shown = differing(chosen[0].response_text, chosen[1].response_text)
+    return prompt, cards, more, made, shown
 
 
 def _identity(it: Experience) -> bytes:

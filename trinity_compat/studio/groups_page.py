@@ -48,7 +48,7 @@ _TITLES = {
     "tools": "Tool calls",
     "turns": "Turns",
 }
-_PLACES = ("id", "after")  # of an address: not of the selection
+_PLACES = ("id", "after", "a", "b")  # of an address: not of the selection
 _WIDTH, _HEIGHT = 360.0, 50.0  # of the drawing
 _MOST_CELLS = 64  # of a strip of rewards
 _MOST_CHANGES = 200  # tasks of a list
