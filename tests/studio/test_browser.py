@@ -265,7 +265,7 @@ def test_an_answer_is_found_pinned_and_found_again(opened):
     page.fill("[name=text]", "answer5x2x1")
     page.keyboard.press("Enter")
     expect(page.locator(".answer")).to_have_count(1)
-    page.locator("a.reward-tag").click()
+    page.locator(".facts a:has(.reward-tag)").click()
     chosen = page.locator(".answer:target")
     chosen.get_by_label("pin").check()
     chosen.get_by_placeholder("a note").fill("look at <b>this</b>")
@@ -276,9 +276,28 @@ def test_an_answer_is_found_pinned_and_found_again(opened):
     expect(page.locator(".note")).to_have_text("look at <b>this</b>")
 
 
+def test_a_click_on_a_step_of_a_chart_opens_its_groups(opened):
+    page = opened("/run/done")
+    over = page.locator("#charts .chart .u-over").first
+    wide = over.bounding_box()["width"]
+    over.dblclick(position={"x": wide / 2, "y": 40})  # shows all again
+    over.click(position={"x": wide * 0.99, "y": 40})
+    page.wait_for_url(f"**/groups/done?step={STEPS}")
+
+
+def test_tokens_are_coloured_by_choice(opened):
+    page = opened("/group/toy/grpo?id=2")
+    token = page.locator(".tokens .t.s3").first
+    colours = []
+    for choice in ("", "by-mask", "plain"):
+        page.select_option("#overlay", choice)
+        colours.append(token.evaluate("each => getComputedStyle(each).backgroundColor"))
+    assert len(set(colours)) == 3 and page.locator(".shades .t").first.is_hidden()
+
+
 def test_keys_lead_from_group_to_group_and_not_while_one_types(opened):
     page = opened("/groups/done?step=3")
-    page.locator("tbody th a[href*='/group/']").first.click()
+    page.locator("a.name").first.click()
     page.wait_for_url("**/group/done?**")
     for _ in range(3):
         here = page.url
@@ -552,7 +571,7 @@ def test_every_part_of_a_page_works_below_a_path(browser, tmp_path):
         page.wait_for_selector("#live[data-ready]")
         expect(page.locator(".log pre")).to_have_count(2)
         page.get_by_role("link", name="Experiences").click()
-        page.locator("a.reward-tag").first.click()
+        page.locator(".facts a:has(.reward-tag)").first.click()
         page.locator(".noting button").first.click()
         expect(page.locator("h1")).to_have_text("job")
         page.goto(f"{listener.url}compare?a=job&b=other")

@@ -320,4 +320,22 @@ def test_a_page_answers_before_a_large_index_is_whole(tmp_path, root, monkeypatc
     monkeypatch.setattr(experiences, "_AT_ONCE_S", 0.0)
     monkeypatch.setattr(Index, "fill_beside", lambda self: None)
     page = client_of(tmp_path).get("/experiences/job").text
-    assert f"Indexing: 0 of {ALL}" in page
+    assert f"Indexing: 0 of {ALL}" in page and "data-indexing" in page
+
+
+def test_the_newest_experiences_are_indexed_first(tmp_path, root, monkeypatch):
+    monkeypatch.setattr("trinity_compat.studio.index._BATCH", 5)
+    made = Index(Jobs(tmp_path).get("job"))
+    assert made.fill(0) == (0, ALL)
+    assert made._batch()
+    assert [row["id"] for row in made.page(ExperienceQuery())] == list(range(ALL, ALL - 5, -1))
+    buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
+    from studio_jobs import _group
+
+    buffer.put_groups([_group(STEPS + 1, 0, evil=False)])
+    assert made.fill(0) == (5, ALL + ANSWERS)
+    assert made._batch()
+    assert [row["id"] for row in made.page(ExperienceQuery())][:4] == [ALL + 3, ALL + 2, ALL + 1, ALL]
+    assert made.fill(60) == (ALL + ANSWERS, ALL + ANSWERS)
+    assert len(everything(made, ExperienceQuery())) == ALL + ANSWERS
+    assert len(everything(made, ExperienceQuery(text="sort"))) == ALL + ANSWERS

@@ -12,7 +12,7 @@ from studio_jobs import EVIL, GROUPS, STEPS, _group, client_of, make_job
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import TRUNCATED
-from trinity_compat.studio import experiences, group_index
+from trinity_compat.studio import experiences, group_index, groups_page
 from trinity_compat.studio.group_index import GroupQuery
 from trinity_compat.studio.index import Index, stretches
 from trinity_compat.studio.jobs import Jobs
@@ -185,7 +185,8 @@ def test_an_infinite_reward_is_left_out_of_the_figures(tmp_path, root):
     studio = client_of(tmp_path)
     page = studio.get("/groups/job?step=5").text
     assert "Rewards of 2 answers" in page and "0.7071" in page
-    assert page.count('<tr><th scope="row"><a href="/group/') == 2
+    assert page.count('<a class="name" href="/group/') == 2 and 'mean <b class="reward-tag rx">–' in page
+    assert page.index("id=10&amp;") < page.index("id=9&amp;")  # without a reward that counts: the worst
 
 
 def test_groups_written_while_the_index_is_filled_have_all_their_answers(tmp_path, root, monkeypatch):
@@ -210,14 +211,12 @@ def test_an_index_of_an_earlier_layout_is_made_again_and_keeps_its_notes(tmp_pat
 
 def test_the_page_shows_the_newest_step_and_leads_to_the_others(studio):
     page = studio.get("/groups/toy/grpo").text
-    assert f"Groups of step {STEPS}" in page and page.count('<th scope="row"><a href="/group/') == GROUPS
+    assert f"Groups of step {STEPS}" in page and page.count('<a class="name" href="/group/') == GROUPS
     earlier = re.search(r'href="([^"]+)" data-key="p"', page)[1].replace("&amp;", "&")
     before = studio.get(f"/groups/toy/grpo{earlier}").text
     assert f"Groups of step {STEPS - 1}" in before and 'data-key="n"' in before
-    assert (
-        studio.get("/groups/toy/grpo?step=all").text.count('<th scope="row"><a href="/group/')
-        == STEPS * GROUPS
-    )
+    whole = studio.get("/groups/toy/grpo?step=all").text
+    assert whole.count('<a class="name" href="/group/') == STEPS * GROUPS
 
 
 def test_a_filter_is_in_the_address_of_each_link(studio):
@@ -233,7 +232,109 @@ def test_the_page_counts_the_groups_that_its_filter_leaves(tmp_path, root):
     studio = client_of(tmp_path)
     for query, counts in (("step=2", [4, 1, 2, 1]), ("step=2&mean_min=0.05", [3, 1, 1, 1])):
         page = studio.get(f"/groups/job?{query}").text
-        assert re.findall(r"(?:all|right|wrong) <b>(\d+)</b>", page) == list(map(str, counts))
+        assert re.findall(r"(?:groups|right|wrong) <b>(\d+)</b>", page) == list(map(str, counts))
+
+
+def test_a_row_has_prompt_worst_and_best_answer_ground_truth_and_strip(tmp_path, root):
+    page = client_of(tmp_path).get("/groups/job?step=2").text
+    rows = page.split('<li class="card answer">')[1:]
+    assert [re.search(r'class="name" href="[^"]*id=(\d+)', row)[1] for row in rows] == ["6", "8", "7", "5"]
+    mixed = rows[2]
+    assert re.findall(r'<rect x="(\d+)" y="[\d.]+" width="5" height="([\d.]+)" class="(r.)"', mixed) == [
+        ("0", "3.0", "r0"), ("6", "3.0", "r0"), ("12", "18.0", "r6")
+    ]  # fmt: skip
+    parts = re.findall(
+        r'<dt>(\w+ ?\w*)(?:<b class="reward-tag (r\d)">.*?</b>)?</dt><dd class="text(?: end)?">(.*?)</dd>',
+        mixed,
+    )
+    assert [(name.strip(), shade, text) for name, shade, text in parts] == [
+        ("prompt", "", "sort 6 "),
+        ("worst", "r0", "answer2x2x0 is sort 6 "),
+        ("best", "r6", "answer2x2x1 is sort 6 "),
+        ("ground truth", "", "6"),
+    ]
+    assert "an answer" in rows[0] and ">best " not in rows[0]
+
+
+def test_the_colour_of_a_reward_is_its_place_among_all_of_its_kind(db):
+    scale = group_index.scale(db, "train")
+    assert (scale.low, scale.high) == (0.0, 1.0)
+    assert [scale.shade(reward) for reward in (0.0, 0.5, 1.0, None, float("nan"))] == [
+        "r0",
+        "r3",
+        "r6",
+        "rx",
+        "rx",
+    ]
+    assert [group_index.RewardScale(one, one).shade(one) for one in (0.0, 1.0)] == ["r0", "r6"]
+    assert group_index.RewardScale(-1.7e308, 1.7e308).shade(0.0) == "r3"
+
+
+def test_the_order_of_groups_is_in_links_that_turn_it_around(studio):
+    page = studio.get("/groups/toy/grpo?step=3").text
+    order = page.partition('aria-label="Order"')[2].partition("</nav>")[0]
+    assert re.findall(r'<a href="([^"]+)" aria-current="true">mean reward', order) == [
+        "?step=3&amp;sort=mean"
+    ]
+    turned = studio.get("/groups/toy/grpo?step=3&sort=mean").text
+    assert 'href="?step=3&amp;sort=mean&amp;up=on" aria-current="true"' in turned
+
+
+@pytest.fixture
+def validated(tmp_path):
+    """A studio over a job of three validations of four tasks, the last one repeated after a resume."""
+    root = make_job(tmp_path / "job", evil=False, steps=2)
+    buffer = open_buffer(f"sqlite:///{root}/buffer/experiences.db")
+    for number, step, rewards in ((1, 5, "0011"), (2, 10, "0110"), (9, 20, "0000"), (10, 20, "1110")):
+        made = [replace(_group(1, task, evil=False), explorer_step=step) for task in range(4)]
+        buffer.put_groups(
+            replace(
+                group,
+                kind=f"eval:{number}",
+                key=f"{number} {task}",
+                experiences=(replace(group.experiences[0], reward=float(rewards[task])),),
+            )
+            for task, group in enumerate(made)
+        )
+    buffer.close()
+    return client_of(tmp_path)
+
+
+def told(page):
+    """The lists of tasks that changed between two validations, and the one that they are compared with."""
+    section = page.partition('id="h-changes">')[2].partition("</section>")[0]
+    lists = section.split("<details")[1:]
+    return section.partition("</h2>")[0], [re.findall(r'id=\d+">(.*?)</a>', each) for each in lists]
+
+
+def test_a_validation_lists_the_tasks_that_it_newly_solves_and_fails(validated):
+    second = validated.get("/groups/job?kind=eval:2").text
+    assert told(second) == ("Since the validation at step 5 (eval:1)", [["toy/sort 1"], ["toy/sort 3"]])
+    last = validated.get("/groups/job?kind=eval:10&since=eval:1").text
+    assert told(last)[1] == [["toy/sort 0", "toy/sort 1"], ["toy/sort 3"]]
+    stricter = validated.get("/groups/job?kind=eval:2&right=1.5").text
+    assert told(stricter)[1] == [[], []]
+    assert "h-changes" not in validated.get("/groups/job?kind=train").text
+
+
+def test_a_validation_is_found_by_its_step_and_leads_to_the_next_one(validated):
+    page = validated.get("/groups/job?kind=eval&step=10").text
+    assert "<h2>Validation at step 10 (eval:2)</h2>" in page and page.count('<a class="name"') == 4
+    addresses = [re.search(rf'href="([^"]+)" data-key="{key}"', page)[1] for key in "pn"]
+    assert ["kind=eval%3A1" in addresses[0], "kind=eval%3A9" in addresses[1]] == [True, True]
+    assert "Validation at step 20 (eval:10)" in validated.get("/groups/job?kind=eval&step=20").text
+    assert "Validation at step 20 (eval:10)" in validated.get("/groups/job?kind=eval").text
+    assert "Groups of step 2" in validated.get("/groups/job?kind=eval&step=2").text
+    other = validated.get("/groups/job?kind=eval:1&step=2").text  # the kind was changed in the form
+    assert "Validation at step 5" in other and other.count('<a class="name"') == 4
+
+
+def test_a_prompt_of_parts_shows_its_texts():
+    parts = [{"type": "image"}, {"type": "text", "text": "what is"}, {"type": "text", "text": "this?"}]
+    assert (
+        groups_page.asked({"raw_prompt": [{"content": "be brief"}, {"content": parts}]}) == " what is this?"
+    )
+    assert groups_page.asked({"raw_prompt": "plain"}) == "plain" and groups_page.asked({}) == ""
 
 
 @pytest.mark.parametrize("bad", ["step=x", "mean_min=x", "right=nan", "sort=x", "outcome=x", "after=1"])

@@ -28,10 +28,10 @@ PARAMETERS = {
         *(f"{name}_{end}" for name in ("step", "reward", "version", "length") for end in ("min", "max")),
     ],
     "/groups/{job:path}": [
-        *("kind", "step", "task", "outcome", "right", "sort", "up", "after"),
+        *("kind", "since", "step", "task", "outcome", "right", "sort", "up", "after"),
         *(f"{name}_{end}" for name in group_index.BOUNDS for end in ("min", "max")),
     ],
-    "/group/{job:path}": ["id", "step", "sort", "mean_min"],
+    "/group/{job:path}": ["id", "a", "b", "step", "sort", "mean_min"],
     "/tokens/{job:path}": ["id", "from", "whole"],
     "/image/{job:path}": ["id", "digest"],
     "/selection/{job:path}": ["kind", "text", "task", "sort", "after", "step_min", "reward_max", "format"],

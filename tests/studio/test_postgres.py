@@ -91,10 +91,10 @@ def test_a_page_over_postgresql_says_what_it_says_over_sqlite(studio, page):
 
 
 def test_groups_and_their_tokens_are_there_over_postgresql(studio):
-    rows = re.findall(r'<th scope="row"><a href="/group/two[^>]+>', studio.get("/groups/two?step=2").text)
+    rows = re.findall(r'<a class="name" href="/group/two[^>]+>', studio.get("/groups/two?step=2").text)
     assert len(rows) == GROUPS
     odd = studio.get("/groups/two?step=all&truncated_min=1&tools_min=2").text
-    assert len(re.findall(r'<th scope="row"><a href="/group/two', odd)) == 1 and "&lt;/script&gt;" in odd
+    assert len(re.findall(r'<a class="name" href="/group/two', odd)) == 1 and "&lt;/script&gt;" in odd
     (spans,) = studio.get("/tokens/two?id=28&from=256").json()["spans"]
     assert spans[0] and [each[0] for each in spans[1]][:2] == ["word56 ", "word57 "]
     assert (

@@ -330,12 +330,13 @@ LOADED = "SELECT version, history_id, worker, received, held, proof FROM loaded_
 
 # -- the studio's pages -------------------------------------------------------------------------
 def indexed_experiences(dialect: str) -> str:
-    """Statement for what the studio's index has of experiences, in order of id."""
+    """Statement for what the studio's index has of experiences, the newest first."""
     size = "length" if dialect == "sqlite" else "octet_length"
     return f"""SELECT e.id, e.group_id, e.run, g.kind, g.explorer_step, CAST(g.task AS TEXT), g.task_no,
     e.reward, e.max_model_version, {size}(e.response_ids), e.num_turns, CAST(e.metrics AS TEXT),
     e.response_mask, e.min_model_version, e.prompt_text, e.response_text
-FROM experiences e JOIN task_groups g ON g.id = e.group_id WHERE e.id > :after ORDER BY e.id LIMIT :limit"""
+FROM experiences e JOIN task_groups g ON g.id = e.group_id
+WHERE e.id > :below AND e.id <= :last ORDER BY e.id DESC LIMIT :limit"""
 
 
 LAST_EXPERIENCE = "SELECT coalesce(max(id), 0) FROM experiences"
@@ -348,7 +349,11 @@ FROM task_groups WHERE id = :group_id"""
 USES_OF_GROUP = """SELECT trainer_step FROM ledger_entries
 WHERE group_id = :group_id AND voided_in IS NULL ORDER BY 1"""
 FIRST_OF_GROUP = f"{ONE_GROUP} LIMIT :most"
-GROUP_STATES = "SELECT id, state FROM task_groups WHERE id IN :ids"
+GROUP_ROWS = """SELECT id, state, CASE WHEN length(CAST(task AS TEXT)) < 65536 THEN CAST(task AS TEXT) END
+FROM task_groups WHERE id IN :ids"""
+ENDS = """SELECT id, CASE WHEN length(response_text) > 300
+    THEN substr(response_text, length(response_text) - 300) ELSE response_text END
+FROM experiences WHERE id IN :ids"""
 ONE_OF_GROUPS_MEDIA = """SELECT m.data FROM media m JOIN group_media h ON h.digest = m.digest
 WHERE h.group_id = :group_id AND m.digest = :digest"""
 PART_OF_TOKENS = """SELECT substr(response_ids, :ints, :count * 4), substr(response_mask, :bytes, :count),

@@ -23,7 +23,7 @@ from trinity_compat.buffer.queries import of_ids, query
 from trinity_compat.buffer.typed_json import readable
 from trinity_compat.common.optional_packages import need
 from trinity_compat.common.redaction import hidden
-from trinity_compat.studio import export
+from trinity_compat.studio import export, group_index
 from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row, task_of
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
@@ -70,16 +70,22 @@ def experiences(request: Request) -> Response:
     wanted = wanted_of(request.query_params)
     rows = index.page(wanted)
     shown, more = rows[:PAGE], len(rows) > PAGE
-    hits = index.count(replace(wanted, after=None), most=_MOST_HITS)
+    most = _MOST_HITS if _is_filtered(wanted) else last
+    hits = index.count(replace(wanted, after=None), most=most)
     texts = _texts(job, [_number(row["id"]) for row in shown])
     column = "id" if wanted.text else SORTS[wanted.sort]
+    with index.connected() as db:
+        scale = group_index.scale(db, wanted.kind)
+        known = index.kinds() or ["train"]
+        kinds = group_index.titles(known, group_index.validations(db, known))
     values = {
         "job": job,
         "rows": [row | texts.get(_number(row["id"]), _PRUNED) for row in shown],
         "wanted": wanted,
         "hits": hits,
-        "more_hits": hits == _MOST_HITS,
-        "kinds": index.kinds() or ["train"],
+        "more_hits": hits == most < last,
+        "scale": scale,
+        "kinds": kinds,
         "sorts": list(SORTS),
         "next": _address(request.query_params, f"{shown[-1][column]},{shown[-1]['id']}") if more else "",
         "first": _address(request.query_params, "") if wanted.after else "",
@@ -88,6 +94,10 @@ def experiences(request: Request) -> Response:
         "indexing": (done, last) if done < last else None,
     }
     return page(request, "experiences.html", values)
+
+
+def _is_filtered(wanted: ExperienceQuery) -> bool:
+    return bool(wanted.text or wanted.task or wanted.pinned or wanted.least or wanted.most)
 
 
 _FIELDS = ("text", "task", *(f"{name}_{end}" for name in _BOUNDS for end in ("min", "max")))

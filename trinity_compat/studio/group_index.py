@@ -9,20 +9,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-PAGE = 30
+PAGE = 64
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS groups (id INTEGER PRIMARY KEY, kind TEXT, step INTEGER, task TEXT,
     answers INTEGER, mean REAL, spread REAL, low REAL, high REAL, advantage REAL, truncated INTEGER,
-    tools INTEGER, turns INTEGER, first_version INTEGER, version INTEGER, length REAL);
+    tools INTEGER, turns INTEGER, first_version INTEGER, version INTEGER, length REAL, rank REAL);
 CREATE INDEX IF NOT EXISTS groups_newest ON groups (kind, id);
 CREATE INDEX IF NOT EXISTS groups_step ON groups (kind, step, id);
-CREATE INDEX IF NOT EXISTS groups_task ON groups (kind, task, step, id);
+CREATE INDEX IF NOT EXISTS groups_task ON groups (task, kind, step, id);
 CREATE INDEX IF NOT EXISTS groups_outcome ON groups (kind, step, low, high);
 """
-# Sort → column. All but the newest leave out groups that lack the figure.
+# Sort → column. Those that a group may lack leave it out; rank is the mean, and the worst without one.
 SORTS = {
     "newest": "id",
-    "mean": "mean",
+    "mean": "rank",
     "spread": "spread",
     "advantage": "advantage",
     "truncated": "truncated",
@@ -41,6 +41,8 @@ OUTCOMES = {"right": "low >= :right", "wrong": "high < :right", "mixed": "low < 
 RIGHT = 0.5  # a right answer has at least this reward, unless the reader sets another one
 MOST_REWARDS = 100_000  # of a step, that its distribution is made of
 _MOST_BARS = 24
+SHADES = 7  # of rewards, from the lowest to the highest
+_LOWEST = -1e308
 _MOST_STEPS = 200  # of a task's drift
 _OF_GROUP = """SELECT kind, step, task, reward, truncated, tools, turns, first_version, version, length
 FROM rows WHERE group_id = ?"""
@@ -71,10 +73,80 @@ class RewardBar:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class RewardScale:
+    """The lowest and the highest reward of a kind of answers, between which rewards have their colours."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    def share(self, reward: float | None) -> float | None:
+        """Return the place from 0 (the lowest) to 1; None for a reward that is not finite."""
+        if reward is None or not math.isfinite(reward):
+            return None
+        if self.low >= self.high:
+            return float(reward >= RIGHT)
+        return min(1.0, max(0.0, (reward / 2 - self.low / 2) / (self.high / 2 - self.low / 2)))
+
+    def shade(self, reward: float | None) -> str:
+        """Return the colour's class: r0 … r6, or rx."""
+        share = self.share(reward)
+        return "rx" if share is None else f"r{min(SHADES - 1, int(share * SHADES))}"
+
+
+def scale(db: sqlite3.Connection, kind: str) -> RewardScale:
+    """Return the scale of all rewards of a kind."""
+    ends = [
+        db.execute(f"SELECT {end}(reward) FROM rows WHERE kind = ?", (kind,)).fetchone()[0]
+        for end in ("min", "max")
+    ]
+    return RewardScale() if None in ends else RewardScale(*ends)
+
+
+def rewards(db: sqlite3.Connection, groups: Sequence[int]) -> dict[int, list[tuple[float | None, int]]]:
+    """Return group → (reward, id) of its answers, the worst first."""
+    found: dict[int, list[tuple[float | None, int]]] = {number: [] for number in groups}
+    marks = ",".join("?" * len(groups))
+    statement = f"SELECT group_id, reward, id FROM rows WHERE group_id IN ({marks}) ORDER BY reward, id"
+    for number, reward, answer in db.execute(statement, list(groups)):
+        found[number].append((reward, answer))
+    return found
+
+
+def validations(db: sqlite3.Connection, kinds: Iterable[str]) -> list[tuple[int, str]]:
+    """Return (step, kind) of each validation in their order: of one that a resume repeated the newer last."""
+    found = [(steps(db, kind, None)[2], kind) for kind in kinds if kind.startswith("eval:")]
+    return sorted(
+        ((step, kind) for step, kind in found if step is not None),
+        key=lambda each: (each[0], len(each[1]), each),
+    )
+
+
+def titles(kinds: Sequence[str], validations: Sequence[tuple[int, str]]) -> dict[str, str]:
+    """Return kind → its title, which for a validation has its step."""
+    known = {kind: f"validation at step {step} ({kind})" for step, kind in validations}
+    return {kind: known.get(kind, kind) for kind in kinds}
+
+
+def changes(
+    db: sqlite3.Connection, before: str, kind: str, right: float
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Return the tasks of a validation that became solved since another one, and those that no longer are.
+
+    A task is solved where its mean reward is at least ``right``.
+    """
+    statement = """SELECT n.id, n.task, o.mean AS before, n.mean AS mean FROM groups n
+        JOIN groups o ON o.task = n.task AND o.kind = :before
+        WHERE n.kind = :kind AND (n.mean >= :right) <> (o.mean >= :right) ORDER BY n.task, n.id"""
+    rows = _rows(db, statement, {"before": before, "kind": kind, "right": right})
+    solved = [row for row in rows if float(str(row["mean"])) >= right]
+    return solved, [row for row in rows if row not in solved]
+
+
 def keep(db: sqlite3.Connection, numbers: Iterable[int]) -> None:
     """Write the figures of these groups, from all their rows."""
     figures = [(number, *_figures(db.execute(_OF_GROUP, (number,)).fetchall())) for number in numbers]
-    db.executemany(f"INSERT OR REPLACE INTO groups VALUES ({','.join('?' * 16)})", figures)
+    db.executemany(f"INSERT OR REPLACE INTO groups VALUES ({','.join('?' * 17)})", figures)
 
 
 def _figures(rows: Sequence[Sequence[float]]) -> tuple[object, ...]:
@@ -90,7 +162,8 @@ def _figures(rows: Sequence[Sequence[float]]) -> tuple[object, ...]:
             spread = 0.0
         advantage = (high - mean) / spread if spread else 0.0
         figures = (mean, spread, low, high, advantage if len(rewards) > 1 else None)
-    counts = (sum(truncated), max(tools), max(turns), min(first), max(last), statistics.fmean(length))
+    rank = _LOWEST if figures[0] is None else figures[0]
+    counts = (sum(truncated), max(tools), max(turns), min(first), max(last), statistics.fmean(length), rank)
     return (kind, step, task, len(rows), *figures, *counts)
 
 
@@ -176,10 +249,13 @@ def distribution(db: sqlite3.Connection, kind: str, step: int) -> tuple[list[Rew
 
 
 def over_time(db: sqlite3.Connection, kind: str, task: str) -> list[dict[str, object]]:
-    """Return the newest groups of one task, oldest first."""
-    statement = """SELECT id AS group_id, step, mean, spread, high AS best, answers FROM groups
-        WHERE kind = :kind AND task = :task ORDER BY step DESC, id DESC LIMIT :limit"""
-    return _rows(db, statement, {"kind": kind, "task": task, "limit": _MOST_STEPS})[::-1]
+    """Return the newest groups of one task, oldest first: of a validation's those of all validations."""
+    statement = """SELECT id AS group_id, kind, step, mean, spread, high AS best, answers FROM groups
+        WHERE kind BETWEEN :first AND :last AND task = :task ORDER BY step DESC, id DESC LIMIT :limit"""
+    family, colon, _ = kind.partition(":")  # eval:1, eval:2, …
+    first, last = (f"{family}:", f"{family};") if colon else (kind, kind)
+    values = {"first": first, "last": last, "task": task, "limit": _MOST_STEPS}
+    return _rows(db, statement, values)[::-1]
 
 
 def _rows(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) -> list[dict[str, object]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import zip_longest
 
 import sqlalchemy as sa
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -17,11 +19,16 @@ from trinity_compat.buffer import codec, queries
 from trinity_compat.buffer.groups import Row
 from trinity_compat.buffer.model import TRUNCATED, Experience
 from trinity_compat.buffer.queries import query
+from trinity_compat.common.nested import value_at
 from trinity_compat.studio import group_index, tokens
+from trinity_compat.studio.differences import Part, differing
 from trinity_compat.studio.experiences import images_of, index_of, read_about, read_answers
-from trinity_compat.studio.groups_page import group_query, selection_of
+from trinity_compat.studio.group_index import RewardScale
+from trinity_compat.studio.groups_page import group_query, selection_of, strip
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import as_json, group_of, job_of, page, reading, whole_number
+from trinity_compat.trinity import stored_advantages
+from trinity_compat.trinity.stored_advantages import GroupAdvantages
 
 CHUNK = 256  # tokens that are loaded at once
 CHUNK_TEXT = 1024  # characters, for a job without a tokenizer
@@ -30,6 +37,8 @@ MOST_ANSWERS = 128  # on one page
 _TOKENS_AT_FIRST, _TEXT_AT_FIRST, _REASONS = 1024, 32_768, 16_000
 _LONGEST_PROMPT, _LONGEST_ROW = 16_000, 16_000  # characters
 _FARTHEST = 1 << 28  # a token's place that a database can still multiply
+
+Difference = tuple[list[Part], list[Part], bool]
 
 
 @dataclass(slots=True)
@@ -66,27 +75,41 @@ class AnswerCard:
 def group(request: Request) -> Response:
     """Show the answers to one task side by side."""
     job, number = job_of(request), group_of(request)
-    wanted = group_query(request.query_params)
     about = job.database().run(lambda conn: read_about(conn, number), write=False)
     if about is None:
         raise HTTPException(404, f"The job has no group {number}.")
+    given = request.query_params
+    if not selection_of(given):
+        own = {"kind": str(about["kind"]), "step": str(about["step"])}
+        given = QueryParams({**given, **own})
+    wanted = group_query(given)
     size = int(str(about["size"]))
-    prompt, cards, more = job.database().run(lambda conn: _read(conn, job, number, size), write=False)
+    pair = (given.get("a", ""), given.get("b", ""))
+    prompt, cards, more, made, difference = job.database().run(
+        lambda conn: _read(conn, job, number, size, str(about["kind"]), pair), write=False
+    )
     index, _, _ = index_of(job)
     with index.connected() as db:
         before, after = group_index.neighbours(db, wanted, number)
         figures = group_index.one(db, number)
+        scale = group_index.scale(db, str(about["kind"]))
     notes = index.notes([each for card in cards for each in card.ids])
     for card in cards:
         card.notes = [notes.get(each, (False, "")) for each in card.ids]
-        card.advantage = None if figures is None else _advantage(card.reward, figures)
+    known = [value for value in made.values if value is not None]
     row = json.dumps(about["task"], indent=1, ensure_ascii=False, default=str)
     values = {
         "job": job,
         "number": number,
         "about": about,
         "figures": figures,
+        "scale": scale,
+        "advantages": made,
+        "advantage_scale": RewardScale(*(sign * max(map(abs, known), default=1.0) for sign in (-1, 1))),
+        "strip_of": strip([card.reward for card in cards for _ in card.ids], scale),
         "answers": cards,
+        "pair": pair if difference else (str(cards[0].id), str(cards[-1].id)) if cards else pair,
+        "difference": difference,
         "count": sum(len(card.ids) for card in cards),
         "more": more,
         "prompt": _beginning(prompt, _LONGEST_PROMPT),
@@ -95,36 +118,49 @@ def group(request: Request) -> Response:
         "over_time": index.over_time(str(about["kind"]), str(about["name"])),
         "before": before,
         "after": after,
-        "selection": selection_of(request.query_params),
+        "selection": selection_of(given),
+        "kept": [each for each in given.multi_items() if each[0] not in ("id", "a", "b")],
+        "truth": value_at(about["task"], "reward_model.ground_truth"),
+        "is_step": {*given} - {"id", "a", "b"} <= {"kind", "step"},
         "sizes": (CHUNK, CHUNK_TEXT),
     }
     return page(request, "group.html", values)
-
-
-def _advantage(reward: float, figures: Mapping[str, object]) -> float | None:
-    mean, spread = figures["mean"], figures["spread"]
-    if not isinstance(mean, float) or not isinstance(spread, float) or figures["answers"] == 1:
-        return None
-    return (reward - mean) / spread if spread else 0.0
 
 
 def _beginning(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}\n… ({len(text) - most} more characters)"
 
 
-def _read(conn: sa.Connection, job: Job, number: int, size: int) -> tuple[str, list[AnswerCard], bool]:
-    """Return the prompt, a card for each different answer, and whether there are answers without one."""
-    decode, prompt = tokens.decoder(job.spec.verl), ""
+def _read(
+    conn: sa.Connection,
+    job: Job,
+    number: int,
+    size: int,
+    kind: str,
+    pair: tuple[str, str],
+) -> tuple[str, list[AnswerCard], bool, GroupAdvantages, Difference | None]:
+    """Return the prompt, a card for each different answer, whether there are more, and what they compare."""
+    decode = tokens.decoder(job.spec.verl)
     known: dict[bytes, AnswerCard] = {}
-    rows = read_answers(conn, number, MOST_ANSWERS + 1)
-    for place, it in islice(rows, MOST_ANSWERS):
-        prompt = prompt or it.prompt_text
+    rows = list(read_answers(conn, number, MOST_ANSWERS + 1))
+    more, rows = len(rows) > MOST_ANSWERS, rows[:MOST_ANSWERS]
+    made = GroupAdvantages(why="the group has more answers than are read")
+    if not more:
+        made = stored_advantages.of_group(job.spec.verl, kind, [it for _, it in rows])
+    for (place, it), advantage in zip_longest(rows, made.values):
         same = known.get(identity := _identity(it))
         if same is None:
             known[identity] = _card(place, it, decode, max(1, min(size, MOST_ANSWERS)))
+            known[identity].advantage = advantage
         else:
             same.others.append((place, it.run))
-    return prompt, list(known.values()), next(rows, None) is not None
+    cards = sorted(known.values(), key=lambda card: card.reward if math.isfinite(card.reward) else -math.inf)
+    prompt = next((it.prompt_text for _, it in rows if it.prompt_text), "")
+    chosen = [next((it for place, it in rows if str(place) == wanted), None) for wanted in pair]
+    shown = None
+    if chosen[0] and chosen[1]:
+        shown = differing(chosen[0].response_text, chosen[1].response_text)
+    return prompt, cards, more, made, shown
 
 
 def _identity(it: Experience) -> bytes:

@@ -2,8 +2,8 @@
 
 For a job that is not the user's own, or not writable, it lies in the user's cache.
 
-Filled in order of id, a batch at a time, each batch one short read of the job's database; what is indexed
-never changes (a resume adds, it doesn't rewrite). Texts are not copied: the full-text index holds none.
+Filled from the newest id down, a batch at a time, each batch one short read of the job's database. What is
+indexed never changes (a resume adds, it doesn't rewrite). Texts are not copied: the search index holds none.
 """
 
 from __future__ import annotations
@@ -49,17 +49,20 @@ CREATE INDEX IF NOT EXISTS by_version ON rows (kind, version, id);
 CREATE INDEX IF NOT EXISTS by_length ON rows (kind, length, id);
 CREATE INDEX IF NOT EXISTS by_group ON rows (group_id);
 CREATE VIRTUAL TABLE IF NOT EXISTS texts USING fts5(prompt, response, content='', columnsize=0);
+CREATE TABLE IF NOT EXISTS gaps (below INTEGER, last INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, pinned INTEGER NOT NULL, note TEXT NOT NULL);
 """
-_LAYOUT = "2"  # of the tables above
+_LAYOUT = "3"  # of the tables above
 # All but the notes, which the job's database does not have.
-_DROP = "DROP TABLE IF EXISTS texts; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS groups;"
+_DROP = """DROP TABLE IF EXISTS texts; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS groups;
+DROP TABLE IF EXISTS gaps; DELETE FROM meta WHERE name = 'seen';"""
 # SELECT DISTINCT would read every row: a step from one kind to the next instead.
 _KINDS = """WITH RECURSIVE next(kind) AS (SELECT min(kind) FROM rows UNION ALL
     SELECT (SELECT min(kind) FROM rows WHERE kind > next.kind) FROM next WHERE next.kind IS NOT NULL)
 SELECT kind FROM next WHERE kind IS NOT NULL"""
 _PINNED = "notes n CROSS JOIN rows r ON r.id = n.id"
-_HITS = "texts CROSS JOIN rows r ON r.id = texts.rowid LEFT JOIN notes n ON n.id = r.id"
+_NOTES = " LEFT JOIN notes n ON n.id = r.id"
+_HITS = f"texts CROSS JOIN rows r ON r.id = texts.rowid{_NOTES}"
 _FEW = 2000  # rows
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 SORTS = {"newest": "id", "step": "step", "reward": "reward", "length": "length", "version": "version"}
@@ -129,16 +132,23 @@ class Index:
     # -- filling --------------------------------------------------------------------------------
 
     def fill(self, seconds: float) -> tuple[int, int]:
-        """Index what is new, for about so long; (last id indexed, last there). One thread fills at a time."""
+        """Index what is new, for about so long; (ids that are done, last id). One thread fills at a time."""
         until = time.monotonic() + seconds
         last = self._last_there()
+        with self.connected() as db:
+            if last > _seen(db):
+                db.execute("BEGIN IMMEDIATE")
+                if last > (below := _seen(db)):  # no other studio was faster
+                    db.execute("INSERT INTO gaps VALUES (?, ?)", (below, last))
+                    db.execute("INSERT OR REPLACE INTO meta VALUES ('seen', ?)", (str(last),))
         if self._filling.acquire(blocking=False):
             try:
-                while self._done() < last and time.monotonic() < until and self._batch():
+                while time.monotonic() < until and self._batch():
                     pass
             finally:
                 self._filling.release()
-        return self._done(), last
+        with self.connected() as db:
+            return last - sum(gap[1] - gap[0] for gap in db.execute("SELECT * FROM gaps")), last
 
     def fill_beside(self) -> None:
         """The rest in a thread of its own."""
@@ -157,14 +167,14 @@ class Index:
             )
         )
 
-    def _done(self) -> int:
-        with self.connected() as db:
-            return _done(db)
-
     def _batch(self) -> bool:
-        """Index the next experiences; False where there are none, whatever the last one's id says."""
+        """Index the newest experiences of the newest gap; False where there is no gap."""
+        with self.connected() as db:
+            gap = _newest_gap(db)
+        if gap is None:
+            return False
         database = self.job.database()
-        bind = {"after": self._done(), "limit": _BATCH}
+        bind = {"below": gap[0], "last": gap[1], "limit": _BATCH}
 
         def read(conn: sa.Connection) -> list[tuple[Sequence[object], tuple[object, ...]]]:
             rows: list[tuple[Sequence[object], tuple[object, ...]]] = []
@@ -176,12 +186,16 @@ class Index:
                     break
             return rows
 
-        found = database.run(read, write=False)
+        # The full-text index takes ids in ascending order at once.
+        found = database.run(read, write=False)[::-1]
         with self.connected() as db:
             db.execute("BEGIN IMMEDIATE")
-            if _done(db) != bind["after"]:  # another studio was faster
+            if _newest_gap(db) != gap:  # another studio was faster
                 return True
+            db.execute("DELETE FROM gaps WHERE last = ?", (gap[1],))
             rows = [indexed for _, indexed in found]
+            if rows and (first := _whole(rows[0][0])) > gap[0] + 1:
+                db.execute("INSERT INTO gaps VALUES (?, ?)", (gap[0], first - 1))
             try:
                 db.executemany(f"INSERT INTO rows VALUES ({','.join('?' * 13)})", rows)
             except sqlite3.IntegrityError as error:
@@ -189,7 +203,7 @@ class Index:
             group_index.keep(db, {_whole(row[1]) for row in rows})
             texts = ((row[0], row[-2] or "", row[-1] or "") for row, _ in found)
             db.executemany("INSERT INTO texts (rowid, prompt, response) VALUES (?,?,?)", texts)
-        return bool(rows)
+        return True
 
     # -- asking ---------------------------------------------------------------------------------
 
@@ -197,6 +211,7 @@ class Index:
         """Return how many rows the selection has, counted up to ``most``."""
         with self.connected() as db:
             source, where, values = _chosen(db, wanted)
+            source = source if wanted.pinned else source.removesuffix(_NOTES)
             limited = f"SELECT 1 FROM {source} WHERE {' AND '.join(where)} LIMIT ?"
             return int(db.execute(f"SELECT count(*) FROM ({limited})", [*values, most]).fetchone()[0])
 
@@ -217,10 +232,10 @@ class Index:
             return [dict(row) for row in db.execute(statement, [*values, limit + 1])]
 
     def kinds(self) -> list[str]:
-        """``train`` first, then evaluations."""
+        """``train`` first, then evaluations in their order."""
         with self.connected() as db:
             found = [row[0] for row in db.execute(_KINDS)]
-        return sorted(found, key=lambda kind: (kind != "train", kind))
+        return sorted(found, key=lambda kind: (kind != "train", kind.partition(":")[0], len(kind), kind))
 
     def over_time(self, kind: str, task: str) -> list[Row]:
         """Return the newest groups of one task, oldest first."""
@@ -254,7 +269,7 @@ class Index:
 def _chosen(db: sqlite3.Connection, wanted: ExperienceQuery) -> tuple[str, list[str], list[object]]:
     """Return a selection as SQL: its tables, conditions and their values."""
     where, values = _conditions(wanted)
-    source = _PINNED if wanted.pinned else "rows r LEFT JOIN notes n ON n.id = r.id"
+    source = _PINNED if wanted.pinned else f"rows r{_NOTES}"
     if not wanted.text:
         return source, where, values
     where += [_among(db, source, where, values), "texts MATCH ?"]
@@ -283,8 +298,15 @@ def _among(db: sqlite3.Connection, source: str, where: Sequence[str], values: Se
     return f"texts.rowid BETWEEN {first} AND {last} AND +texts.rowid IN ({','.join(map(str, ids))})"
 
 
-def _done(db: sqlite3.Connection) -> int:
-    return int(db.execute("SELECT coalesce(max(id), 0) FROM rows").fetchone()[0])
+def _seen(db: sqlite3.Connection) -> int:
+    found = db.execute("SELECT value FROM meta WHERE name = 'seen'").fetchone()
+    return int(found[0]) if found else 0
+
+
+def _newest_gap(db: sqlite3.Connection) -> tuple[int, int] | None:
+    """Return (below, last): the ids above the one up to the other are not indexed yet."""
+    found: tuple[int, int] | None = db.execute("SELECT * FROM gaps ORDER BY last DESC LIMIT 1").fetchone()
+    return found
 
 
 def _indexed(row: Sequence[object]) -> tuple[object, ...]:

@@ -58,13 +58,12 @@ def _live(request: Request) -> Response:
     job = job_of(request)
     metrics = studio_of(request).store.of(job)
     scores, evaluations = run_state.evaluations(metrics.rows.get("trainer", {}))
-    shown = {"scores": scores, "evaluations": evaluations[:_EVALUATIONS]}
+    shown = {"job": job, "scores": scores, "evaluations": evaluations[:_EVALUATIONS]}
     if "evaluations" in request.query_params:  # for a page that is open already
         return page(request, "evaluations.html", shown)
     now = run_state.now(job, metrics)
     read_only = studio_of(request).listener.read_only
     values = {
-        "job": job,
         "now": now,
         "why_not": control.action_refusals(job, read_only=read_only),
         "resumed": job.resumed.message(running=now["state"] in run_state.GOES_ON) if job.resumed else "",

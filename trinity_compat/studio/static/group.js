@@ -85,8 +85,11 @@ addEventListener("DOMContentLoaded", () => {
     });
     box.addEventListener("click", event => { if (event.target.matches(".t")) read(box, event.target); });
   });
-  document.getElementById("plain")?.addEventListener("change", event => {
-    document.querySelectorAll(".tokens").forEach(box => box.classList.toggle("plain", event.target.checked));
+  document.getElementById("overlay").addEventListener("change", event => {
+    document.querySelectorAll(".tokens, .shades").forEach(box => {
+      box.classList.remove("plain", "by-advantage", "by-mask");
+      if (event.target.value) box.classList.add(event.target.value);
+    });
   });
 
   // ---- the task over training ----

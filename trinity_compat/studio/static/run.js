@@ -91,6 +91,11 @@ addEventListener("DOMContentLoaded", async () => {
     remember();
   });
 
+  // A step of a chart leads to its groups; of a validation's score to the tasks of that validation.
+  live.addEventListener("step", ({ detail: { step, title } }) => {
+    location.assign(`${BASE}/groups/${job}?${title.startsWith("val-") ? "kind=eval&" : ""}step=${step}`);
+  });
+
   // ---- lanes ----
   const sides = {}, MOST = 60;
   const { sides: first, waiting } = await (await fetch(`${BASE}/seconds/${job}`)).json();

@@ -291,7 +291,21 @@ const Charts = (() => {
         hooks: { setCursor: [plot => { this.say(plot.cursor.idx); this.tell(plot); }], setSelect: [plot => this.select(plot)], drawAxes: [plot => this.mark(plot)],
                  draw: [plot => this.below && drawBetween(this.below, this.between, plot)] },
       }, data, this.place);
+      this.offer(this.plot.over);
       this.say(null);
+    }
+    // A click (no drag, no double click) is the event "step": {step, title, series}, the series nearest to the cursor.
+    offer(over) {
+      let from = 0, soon;
+      over.addEventListener("mousedown", event => { from = event.clientX; clearTimeout(soon); });
+      over.addEventListener("click", event => {
+        const { idx, top } = this.plot.cursor, step = this.steps[idx], y = this.plot.posToVal(top, "y");
+        if (step === undefined || event.detail > 1 || Math.abs(event.clientX - from) > 2) return;
+        const away = one => Math.abs((one.points.get(step) ?? Infinity) - y);
+        const series = this.series.reduce((best, one) => away(one) < away(best) ? one : best);
+        const detail = { step, title: this.box.getAttribute("aria-label"), series };
+        soon = setTimeout(() => this.box.dispatchEvent(new CustomEvent("step", { bubbles: true, detail })), 300);
+      });
     }
     select(plot) {
       const { left, width } = plot.select;
