@@ -100,7 +100,12 @@ _ENGINES = {"ppo_trainer": "FSDP", "ppo_megatron_trainer": "Megatron"}
 
 
 def _meaningless() -> str:
-    lines = ["## Not carried back", "", "These mean nothing once rollout and training are apart.", ""]
+    lines = [
+        "## Without effect when decoupled",
+        "",
+        "These have no effect once explorer and trainer are separate.",
+        "",
+    ]
     return "\n".join([*lines, *(f"- `{key}`: {why}" for key, why in no_effect_when_decoupled().items())])
 
 

@@ -232,7 +232,7 @@ def test_memory_of_an_unknown_model_is_open_until_its_size_is_given(script):
     name = script(**{f"{ARR}.model.path": "/models/ours"})
     found = advised(name)
     assert all(mode.get("memory") is None for mode in found["modes"])
-    assert any(line.startswith("memory is open") for line in found["assumptions"])
+    assert any(line.startswith("memory is not estimated") for line in found["assumptions"])
     assert by_name(advised(name, "--model-size", "3B"))[MODES[0]]["memory"]["trainer"]["total"] > 10
 
 

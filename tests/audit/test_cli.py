@@ -250,7 +250,7 @@ def test_a_given_variable_that_the_script_sets_itself_is_said_not_to_count(tmp_p
 
 def test_an_empty_source_is_not_the_current_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    with pytest.raises(UserError, match="a SOURCE is empty"):
+    with pytest.raises(UserError, match="a SOURCE is an empty text"):
         audit("")
 
 

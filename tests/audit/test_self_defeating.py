@@ -44,7 +44,7 @@ def said(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((*GRPO, f"{ROLLOUT}.val_kwargs.n=4"), f"greedy answers: {ROLLOUT}.val_kwargs.n=4 answers"),
+        ((*GRPO, f"{ROLLOUT}.val_kwargs.n=4"), f"greedy answers: {ROLLOUT}.val_kwargs.n=4: all answers"),
         ((*GRPO, f"{ROLLOUT}.temperature=0"), f"greedy answers: {ROLLOUT}.temperature=0 makes"),
         (
             (*GRPO, f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True"),
@@ -56,21 +56,28 @@ def said(tmp_path):
         ),
         (
             (*GRPO, f"{ACTOR}.kl_loss_coef=0.001"),
-            f"values of what is off: {ACTOR}.kl_loss_coef=0.001 counts with use_kl_loss",
+            f"values of what is switched off: {ACTOR}.kl_loss_coef=0.001 has an effect with use_kl_loss",
         ),
-        ((*GRPO, f"{ACTOR}.clip_ratio=0.3"), f"values of what is off: {ACTOR}.clip_ratio=0.3 counts where"),
-        ((*GRPO, "algorithm.lam=0.95"), "values of what is off: algorithm.lam=0.95 counts for gae"),
+        (
+            (*GRPO, f"{ACTOR}.clip_ratio=0.3"),
+            f"values of what is switched off: {ACTOR}.clip_ratio=0.3 has an effect where",
+        ),
+        (
+            (*GRPO, "algorithm.lam=0.95"),
+            "values of what is switched off: algorithm.lam=0.95 has an effect with gae",
+        ),
         (
             (*GAE, "algorithm.norm_adv_by_std_in_grpo=False"),
-            "values of what is off: algorithm.norm_adv_by_std_in_grpo=False counts for grpo",
+            "values of what is switched off: algorithm.norm_adv_by_std_in_grpo=False has an effect with grpo",
         ),
         (
             (*GRPO, f"{ACTOR}.policy_loss.kl_cov_ratio=0.1"),
-            f"values of what is off: {ACTOR}.policy_loss.kl_cov_ratio=0.1 counts for loss_mode=kl_cov",
+            f"values of what is switched off: {ACTOR}.policy_loss.kl_cov_ratio=0.1 has an effect with"
+            " loss_mode=kl_cov",
         ),
         (
             (*GRPO, "actor_rollout_ref.model.lora_alpha=32"),
-            "values of what is off: actor_rollout_ref.model.lora_alpha=32 counts with a LoRA",
+            "values of what is switched off: actor_rollout_ref.model.lora_alpha=32 has an effect with a LoRA",
         ),
         (
             (*GRPO, "trainer.val_only=True", "trainer.val_before_train=False"),

@@ -52,7 +52,7 @@ def test_far_below_is_as_little_the_same_as_far_above():
 
 def test_near_zero_the_margin_is_a_tenth_of_the_spread_between_seeds():
     metric = judged([-0.01, 0.02, -0.015, 0.01], [0.012, -0.02, 0.01, 0.003], "actor/pg_loss")
-    assert metric.evidence.margin.origin == "a tenth of the spread between seeds"
+    assert metric.evidence.margin.origin == "a tenth of the standard deviation between seeds"
     assert 0.001 < metric.evidence.margin.size < 0.002
     assert "its level is near 0" in metric.why and "--margin" in metric.why
     assert judged(
@@ -159,4 +159,4 @@ def test_the_margin_of_a_single_run_is_a_tenth_of_its_level_too():
         with_metrics("b", {SCORE: [x - 1 for x in b]}),
         CompareOptions(),
     ).metric(SCORE)
-    assert loss.evidence.margin.origin == "a tenth of the spread of the points"
+    assert loss.evidence.margin.origin == "a tenth of the standard deviation of the points"

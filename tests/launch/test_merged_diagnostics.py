@@ -28,5 +28,5 @@ def test_other_codes_and_other_files_are_others():
 
 def test_a_missing_variable_is_reported_once_with_its_source():
     (found,) = merged(read_text('[ "$A" ] && x=1\n' + 'if [ "$A" ]; then y=1; fi\n' * 3).diagnostics)
-    assert "$A, which is not set; taken as false (--env A=… says what it is)" in found.message
+    assert "$A, which is not set; taken as false (set it with --env A=…)" in found.message
     assert "(3 times: also lines 3, 4)" in found.message

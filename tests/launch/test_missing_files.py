@@ -63,7 +63,7 @@ def test_a_file_below_an_unset_folder_may_be_there(tmp_path, path):
     check = f'if [ -f "{path}" ]; then echo found; else echo none; exit 1; fi\n'
     count, told = read(tmp_path, check + MAIN)
     assert count == 1
-    assert [note for note in told if f"this depends on -f {path}, which cannot be known here" in note]
+    assert [note for note in told if f"this depends on -f {path}, which is known only at run time" in note]
 
 
 @pytest.mark.parametrize("folder", ["/data/out", "$HOME/out", "$(hostname)/out"])

@@ -60,7 +60,7 @@ def test_text_shows_each_word_with_its_line_and_what_is_open(capsys, script):
     assert code == 0
     assert f"{script}:2: verl.trainer.main_ppo" in out
     assert "    3  a=/h/x" in out
-    assert "[open: $(nvidia-smi)]" in out
+    assert "[known only at run time: $(nvidia-smi)]" in out
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -112,9 +112,9 @@ def test_line_ends_of_another_system_are_said_and_shown(capsys, tmp_path, monkey
         "run.sh:2: verl.trainer.main_ppo, 2 arguments",
         "      2  a.a=1",
         "      2  \\r",
-        "run.sh:1: warning TP005 lines end in CR LF: bash takes the carriage return for a character of the"
+        "run.sh:1: warning TP005 lines end in CR LF: bash reads the carriage return as part of the"
         " last word (dos2unix removes it)",
-        "run.sh:3: warning TP003 bash takes 'b.b' for a command, the override is lost: a carriage return"
+        "run.sh:3: warning TP003 bash reads 'b.b' as a command, the override is lost: a carriage return"
         " follows the backslash of the line above"
         ", as of every line here that ends in CR LF",
     ]

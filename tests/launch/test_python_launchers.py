@@ -189,7 +189,7 @@ def test_what_a_launcher_sets_for_what_it_starts_is_the_launchs(tmp_path):
 )
 def test_surroundings_that_are_not_computed_are_named_with_the_launch(tmp_path, text, said):
     (note,) = [d for d in read(tmp_path, MAIN + text).diagnostics if d.code == "TP101"]
-    assert f"this launch depends on {said}, which cannot be known" in note.message
+    assert f"this launch depends on {said}, which is known only at run time" in note.message
 
 
 def test_what_an_undecided_condition_adds_is_one_open_word(tmp_path):
@@ -202,7 +202,7 @@ def test_a_launch_in_an_undecided_branch_names_the_condition(tmp_path):
     reading = read(tmp_path, MAIN + text)
     assert words(tmp_path, text) == [["big=1"], []]
     assert [str(d) for d in reading.diagnostics if d.code == "TP101"] == [
-        f"launch.py:{line}: warning TP101 this launch depends on probe() > 4, which cannot be known here"
+        f"launch.py:{line}: warning TP101 this launch depends on probe() > 4, which is known only at run time"
         for line in (4, 6)
     ]
 

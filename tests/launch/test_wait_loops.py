@@ -26,7 +26,7 @@ COUNT = "n=$(ray status | grep -c node_)"
 def test_what_an_endless_loop_waits_for_comes(wait):
     reading = read_text(f"{wait}\n{MAIN}")
     assert len(reading.launches) == 1
-    assert any("what the loop waits for is taken to come" in note.message for note in reading.diagnostics)
+    assert any("the loop is assumed to get what it waits for" in note.message for note in reading.diagnostics)
     assert "TP112" not in {note.code for note in reading.diagnostics}
 
 
@@ -49,7 +49,7 @@ def test_a_loop_that_would_never_end_has_what_it_waits_for(wait, tmp_path):
     reading = read_text(text, cwd=tmp_path)
     assert len(reading.launches) == 1
     said = " ".join(note.message for note in reading.diagnostics)
-    assert re.search("what the loop waits for (comes|is taken to come)", said)
+    assert re.search("the loop (gets|is assumed to get) what it waits for", said)
     assert "TP112" not in {note.code for note in reading.diagnostics}
 
 
@@ -140,9 +140,9 @@ def test_a_server_that_starts_beside_the_launch_is_named(start):
 
 def test_the_command_is_shown_on_one_line_without_its_secrets():
     ((_, message),) = beside(f"vllm serve m \\\n  --api-key sk-1 --port 8000 &\n{MAIN}")
-    assert message.startswith("vllm serve m --api-key *** --port 8000 & starts beside")
+    assert message.startswith("vllm serve m --api-key *** --port 8000 & starts in the background")
     ((_, message),) = beside(f"vllm serve {'m' * 99} {'n' * 99} &\n{MAIN}")
-    assert len(message.partition(" starts beside")[0]) <= 160
+    assert len(message.partition(" starts in the background")[0]) <= 160
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_the_release_that_a_script_is_taken_for_is_said_though_nothing_changes(s
     script.write_text(NEW)
     assert upgrade(script)[2].startswith(f"{script}:2: taken for veRL 0.9.1: ")
     asked = upgrade(script, "--verl-version", "0.8.0", "--diff")[1]
-    assert asked.startswith(f"{script}:2: taken for veRL 0.8.0: asked for (0.8.0)\n")
+    assert asked.startswith(f"{script}:2: taken for veRL 0.8.0: requested (0.8.0)\n")
 
 
 def test_quiet_prints_no_reasons(script: Path) -> None:
@@ -154,7 +154,7 @@ def test_what_cannot_be_carried_exits_1_with_its_line(script: Path) -> None:
     assert code == 1
     assert "reward.reward_manager.name=dapo" in out
     assert err.startswith(f"{script}:6: actor_rollout_ref.actor.optim.lr_warmup_steps: ")
-    assert err.endswith("[cannot be carried]\n")
+    assert err.endswith("[no equivalent]\n")
 
 
 def test_a_key_that_no_release_has_exits_1_though_nothing_changes(script: Path) -> None:
@@ -182,7 +182,7 @@ def test_secrets_are_not_shown(script: Path) -> None:
         (["{folder}/empty"], "no script below"),
         (["{folder}/idle.sh"], "starts no veRL training"),
         (["{folder}/main.py"], "shell scripts and YAML configurations only"),
-        ([""], "a SOURCE is empty"),
+        ([""], "a SOURCE is an empty text"),
     ],
 )
 def test_bad_input_is_an_error(script: Path, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -81,8 +81,8 @@ def test_somebody_s_own_checkpoints_stay_and_are_told_once(job, tmp_path):
         save(job, step)
         made.update()
     assert shown(folder) == ({"global_step_2": "theirs", "global_step_4": str(job.root)}, "2")
-    assert [line for line in said if "was there before" in line] == [
-        f"checkpoints: {folder}/{name} was there before and stays; this run's is {job.root}/{name}"
+    assert [line for line in said if "existed before" in line] == [
+        f"checkpoints: {folder}/{name} existed before and is kept; this run's is {job.root}/{name}"
         for name in ("global_step_2", "latest_checkpointed_iteration.txt")
     ]
 

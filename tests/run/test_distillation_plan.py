@@ -150,7 +150,7 @@ def test_what_no_teacher_can_do_is_an_error_with_a_way_out(words, options, why):
 def test_sizes_that_need_every_gpu_at_once_are_not_sent_to_the_mode_without_teachers():
     width = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=8"
     words = (f"{N}=8", "model_engine=megatron", width)
-    with pytest.raises(UserError, match="whole groups of 8 for one sequence") as caught:
+    with pytest.raises(UserError, match="groups of 8 for one sequence") as caught:
         planned(*words, *SINGLE, device="cuda")
     assert caught.value.hint and "colocate" not in caught.value.hint
     assert planned(*words, device="cuda").spec.mode == "colocate"

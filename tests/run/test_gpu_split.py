@@ -261,7 +261,7 @@ def test_a_trainer_that_fills_no_whole_nodes_has_a_part_of_each():
 
 def test_a_trainer_that_is_no_equal_part_of_each_node_either_is_refused():
     twenty = f"{ACTOR}.megatron.pipeline_model_parallel_size=5"
-    with pytest.raises(UserError, match="hold no whole groups of 20") as error:
+    with pytest.raises(UserError, match="groups of 20") as error:
         planned(*MEGATRON_OF_12, twenty, f"{TP}=4", device="cuda")
     assert "--mode colocate" not in error.value.hint  # 24 GPUs hold none either
 
@@ -423,7 +423,7 @@ def test_ranks_divide_an_update_where_fillers_would_change_it(words, why):
 
 def test_each_rank_has_a_row_that_is_no_filler():
     words = (f"{N}=8", f"{ROLLOUT}.n=4", "data.train_batch_size=32", f"{ACTOR}.ppo_mini_batch_size=1")
-    with pytest.raises(UserError, match="by 6 trainer ranks, of which some would have no row") as error:
+    with pytest.raises(UserError, match="by 6 trainer ranks, and some ranks would have no row") as error:
         planned(*words, sets=(f"{ENGINES}=2",), device="cuda")
     assert "N may be 4, 5, 6, 7" in error.value.hint
 
@@ -449,7 +449,7 @@ def test_a_megatron_model_that_fills_all_gpus_is_refused():
     }
     verl = compose_pinned(given, "ppo_megatron_trainer")
     with pytest.raises(
-        UserError, match=r"8 GPUs, 4 of them for the explorer: .* no whole groups of 8"
+        UserError, match=r"8 GPUs, 4 of them for the explorer: .* not whole groups of 8"
     ) as error:
         split_gpus(VerlView.of(verl), {}, mode="both", explorers=1, device="cuda")
     assert "more GPUs, smaller parallel sizes" in error.value.hint
@@ -474,7 +474,7 @@ def test_sizes_that_need_every_gpu_take_turns_whatever_asks_for_a_split():
     assert made.spec.mode == "colocate"
     assert shares(made.spec.verl, device="cuda", mode="colocate", explorers=1) == {"trainer": 8}
     turns = [note for note in made.notes if "turns" in note]
-    assert "of 8 GPUs no share fits (the trainer's 4 GPUs hold no whole groups of 8" in turns[0]
+    assert "no split of 8 GPUs fits (the trainer's 4 GPUs are not whole groups of 8" in turns[0]
     assert "8 GPUs in turns: 4 engine(s) of 2" in turns[1] and "not run on 8 GPUs yet" in turns[1]
 
 
@@ -485,12 +485,12 @@ def test_sizes_that_need_every_gpu_take_turns_whatever_asks_for_a_split():
         ((), {"explorers": 2}),
         ((), {"sets": ("synchronizer.sync_method=nccl",)}),
         (("reward_model.enable=True", "reward_model.model.path=/m"), {}),
-        # 16 GPUs hold no whole groups of 24 either
+        # 16 GPUs cannot be divided into groups of 24 either
         (("trainer.nnodes=2", f"{ACTOR}.megatron.context_parallel_size=3"), {}),
     ],
 )
 def test_where_turns_are_out_of_the_question_such_sizes_are_refused(words, options):
-    with pytest.raises(UserError, match=r"no whole groups of|for the explorer"):
+    with pytest.raises(UserError, match=r"whole groups of|for the explorer"):
         planned(*MEGATRON, *words, device="cuda", **options)
 
 
@@ -510,7 +510,7 @@ def test_sizes_that_need_every_gpu_of_several_machines_take_turns_there():
     rollout = made.spec.verl["actor_rollout_ref"]["rollout"]
     assert (engine_count(rollout, "cuda"), rollout["tensor_model_parallel_size"]) == (4, 4)
     turns = [note for note in made.notes if "turns" in note]
-    assert "of 16 GPUs no share fits (the trainer's 8 GPUs hold no whole groups of 16" in turns[0]
+    assert "no split of 16 GPUs fits (the trainer's 8 GPUs are not whole groups of 16" in turns[0]
     assert "16 GPUs of 2 machines in turns: 4 engine(s) of 4, then training on all of them" in turns[1]
     assert "not run on 16 GPUs of 2 machines yet" in turns[1]
 

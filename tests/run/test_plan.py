@@ -419,7 +419,7 @@ def test_a_replay_buffer_that_ours_cannot_follow_is_refused(sets, said):
 
 
 def test_a_shared_device_takes_no_replay():
-    with pytest.raises(UserError, match="never lets the explorer on the device"):
+    with pytest.raises(UserError, match="never frees the device for the explorer"):
         planned(sets=(*DRIVEN, COOLDOWN), mode="colocate")
 
 
@@ -778,7 +778,9 @@ def test_in_turns_both_sides_have_every_gpu_of_the_machine(width, used):
 def test_what_a_run_leaves_out_is_told_with_its_place():
     made, _ = source("actor_rollout_ref.rollout.prometheus.enable=True")
     (told,) = [note for note in made.notes if "is left out" in note]
-    assert "actor_rollout_ref.rollout.prometheus.enable=True is left out: neither Trinity's engines" in told
+    assert (
+        "actor_rollout_ref.rollout.prometheus.enable=True is left out: neither Trinity-RFT's engines" in told
+    )
     assert not [note for note in source()[0].notes if "is left out" in note]
 
 

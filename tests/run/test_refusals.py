@@ -46,10 +46,13 @@ def planned(tmp_path, word, *options, device=None):
         ("actor_rollout_ref.rollout.name=lmdeploy", "veRL has no rollout of that name"),
         ("+data.sampler.class_path=mine.py", "veRL's default order"),
         ("data.continuous_token.enable=True", "no longer has its builder of tokens"),
-        ("+actor_rollout_ref.rollout.quantization=torchao", "quantize weights as they arrive, to fp8 only"),
+        (
+            "+actor_rollout_ref.rollout.quantization=torchao",
+            "quantize the weights that they receive to fp8 only",
+        ),
         ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "no pipeline stages either"),
         ("actor_rollout_ref.rollout.expert_parallel_size=8", "tensor_model_parallel_size × data_parallel"),
-        ("actor_rollout_ref.rollout.enable_rollout_routing_replay=True", "keeps no expert routes"),
+        ("actor_rollout_ref.rollout.enable_rollout_routing_replay=True", "does not store expert routes"),
         ("reward.reward_manager.name=collabllm", "no reward manager of that name"),
         ("reward.reward_manager.name=mine", "no reward manager of that name"),
         ("+actor_rollout_ref.rollout.agent.agent_loop_manager_class=mine.M", "out of the buffer"),
@@ -115,7 +118,7 @@ def test_a_server_that_the_script_starts_is_named_and_started_by_nobody(tmp_path
     script.write_text(server + SCRIPT.format(word="trainer.nnodes=1"))
     list(dry_run.lines(str(script), (), RunOptions(device="cuda")))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "vllm serve" in line]
-    assert line.startswith(f"{script}:1: warning TP120 vllm serve m --port 8000 & starts beside the launch")
+    assert line.startswith(f"{script}:1: warning TP120 vllm serve m --port 8000 & starts in the background")
     assert not (tmp_path / "started").exists()
 
 
@@ -193,7 +196,7 @@ def test_what_changes_no_answer_is_left_out_by_name(tmp_path, word):
 def test_remax_runs_without_a_filter_alone(tmp_path):
     remax = "algorithm.adv_estimator=remax"
     assert planned(tmp_path, remax)
-    with pytest.raises(UserError, match="cannot be filtered by the spread"):
+    with pytest.raises(UserError, match="cannot be filtered by the standard deviation"):
         planned(tmp_path, f"{remax} algorithm.filter_groups.enable=True")
 
 

@@ -112,9 +112,9 @@ def test_a_local_ray_job_submission_is_caught(run):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("python3 -m recipe.prime.main_prime a=1", "this recipe trains its reward model as it goes"),
-        ("python3 -m recipe.prime.main_prime a=1", "trains its reward model as it goes"),
-        ("python3 main_ppo.py a=1", "by its place it is not veRL's own"),
+        ("python3 -m recipe.prime.main_prime a=1", "this recipe also trains its reward model"),
+        ("python3 -m recipe.prime.main_prime a=1", "also trains its reward model"),
+        ("python3 main_ppo.py a=1", "its path is not that of veRL's own main"),
         ("env -i /usr/bin/python3 -m verl.trainer.main_ppo a=1", "would train stock veRL"),
         (f"env -i /opt/ray job submit --address=http://h:1 -- {LAUNCH}", "would train stock veRL"),
     ],
@@ -131,7 +131,7 @@ def test_a_main_that_only_shows_up_at_run_time_is_refused_there(run, tmp_path):
     (tmp_path / "which.py").write_text("print('recipe.prime.main_prime')")
     done = run("echo before\nmain=$(python3 which.py)\npython3 -m $main a=1\n", "run.sh")
     assert (done.returncode, done.stdout) == (2, "before\n")
-    assert "this recipe trains its reward model" in done.stderr
+    assert "this recipe also trains its reward model" in done.stderr
 
 
 def test_a_key_that_verl_does_not_have_is_named_with_its_line(run):
@@ -184,7 +184,7 @@ def test_a_dry_run_for_gpus_writes_its_files_and_names_unchecked_parts(run, tmp_
     assert (engine["model"], engine["tensor_parallel_size"]) == ("Qwen/Qwen2.5-7B-Instruct", 2)
     assert json.loads((config / "run.json").read_text())["device"] == "cuda"
     assert "note: data.train_files" in done.stdout
-    assert "judged with the configuration of Qwen2.5-7B" in done.stdout
+    assert "checked with the configuration of Qwen2.5-7B" in done.stdout
     assert "only a GPU can refuse them" in done.stdout
     again = run(f"{LAUNCH} {WHOLE}", *words, "--gpus", "4")
     assert again.returncode == 2
@@ -249,7 +249,7 @@ def test_a_dry_run_reports_bash_errors_and_passes_harmless_ones(run, without_ver
         f"{LAUNCH} {WHOLE} \\\n  # a note\n  trainer.nnodes=2\nfi", "run.sh", "--dry-run", env=without_verl
     )
     assert done.returncode == 0, done.stderr
-    assert "run.sh:3: warning TP002 bash takes 'trainer.nnodes' for a command" in done.stderr
+    assert "run.sh:3: warning TP002 bash reads 'trainer.nnodes' as a command" in done.stderr
     assert "run.sh:4: error TP001" in done.stderr  # behind the launch, which bash has made by then
 
 
@@ -282,7 +282,7 @@ def test_a_variable_that_nobody_sets_is_named_and_the_words_keep_their_lines(run
     text = f"{LAUNCH} \\\n  {WHOLE} \\\n  trainer.experiment_name=a$NOPE_ trainer.project_name=p"
     done = run(text, "run.sh", "--dry-run", "--show-yaml", env=without_verl)
     assert done.returncode == 0, done.stderr
-    assert "# warning: run.sh:3: $NOPE_ is not set: bash puts nothing there" in done.stdout
+    assert "# warning: run.sh:3: $NOPE_ is not set: it is empty under bash" in done.stdout
     assert yaml.safe_load(done.stdout)["name"] == "a"
     assert done.stdout.index("# job  ") < done.stdout.index("\nmode: ") < done.stdout.rindex("run.sh:3")
     assert "argv:" not in done.stdout

@@ -106,7 +106,7 @@ def test_all_that_was_found_is_said_and_what_was_judged_by_a_stand_in(made, monk
     assert text.splitlines() == [
         "run.sh:3: data.train_batch_size=8: veRL 0.9.1 refuses to start: no",
         f"run.sh:7: {ARR}.rollout.name=vllm: vLLM refuses to start: nor",
-        f"  hint: {ARR}.model.path is not here, and was judged with the configuration of Qwen2.5-7B",
+        f"  hint: {ARR}.model.path is not here, and was checked with the configuration of Qwen2.5-7B",
     ]
 
 
@@ -207,7 +207,7 @@ def test_expert_parallelism_is_judged_by_a_model_with_experts(tmp_path, path):
     tree = verl_of(path)
     tree["actor_rollout_ref"]["rollout"] = {"expert_parallel_size": 8}
     told = dict(models.localise(tree, tmp_path, **arguments))
-    assert told == {"actor_rollout_ref.model.path": "Qwen3-30B-A3B (the name says nothing of the model)"}
+    assert told == {"actor_rollout_ref.model.path": "Qwen3-30B-A3B (the name does not say which model it is)"}
     (tree := verl_of("Hy3"))["actor_rollout_ref"]["rollout"] = {"expert_parallel_size": 8}
     assert dict(models.localise(tree, tmp_path, **arguments)) == {"actor_rollout_ref.model.path": "Hy3"}
 

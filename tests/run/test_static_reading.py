@@ -30,7 +30,7 @@ def test_set_replaces_an_open_word(text, sets, settled):
     [
         (
             'trainer.nnodes="$(count)"',
-            "run.sh:2: $(count) cannot be known without running something",
+            "run.sh:2: $(count) is known only at run time",
             "--set trainer.nnodes=… says what it will be; or run without --dry-run",
         ),
         (

@@ -233,7 +233,7 @@ def test_a_side_that_is_stopped_is_named_shown_in_its_log_and_killed(side):
     [
         (LastHeartbeat("done", 61.0), "was done, and did not end"),
         (LastHeartbeat("failed", 61.0), "was failed, and did not end"),
-        (None, "has said nothing for"),
+        (None, "has sent no heartbeat for"),
     ],
 )
 def test_so_is_one_that_does_not_end_or_never_says_a_word(side, heard, said):

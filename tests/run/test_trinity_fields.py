@@ -530,7 +530,7 @@ def test_a_field_asks_for_what_its_variables_come_to(tmp_path, monkeypatch):
 def test_a_further_buffer_that_nothing_reads_is_refused_with_its_line(needs, tmp_path):
     path = "buffer.trainer_input.auxiliary_buffers.other"
     config = changed(path, {"storage_type": "file", "path": "/d/a.jsonl"}, needs)
-    with pytest.raises(UserError, match=f"{path}.* nothing of this run reads that buffer") as error:
+    with pytest.raises(UserError, match=f"{path}.* this run does not read that buffer") as error:
         plan_of(tmp_path, config)
     assert error.value.where.line > 0
 

@@ -105,7 +105,7 @@ def test_a_resume_has_the_release_of_the_job_or_says_so(
         if is_other and release is None:
             with pytest.raises(UserError, match=r"defaults of veRL 0\.3\.0, and .* 0\.9\.1") as caught:
                 start(again, rest)
-            assert "--verl-version 0.3.0 goes on" in caught.value.hint
+            assert "--verl-version 0.3.0 continues" in caught.value.hint
         else:
             record.write_text(written)
             start(again, rest)

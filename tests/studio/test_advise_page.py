@@ -62,7 +62,7 @@ def test_a_split_or_a_mode_that_cannot_run_says_why(studio):
     assert '<th scope="row">2 + 6</th><td colspan=' in page
     assert "cannot run: buffer.train_batch_size=64 does not divide by 6 trainer ranks" in page
     page = told(asked(studio, gpus="1"))
-    assert "cannot run here: one GPU has no second side" in page
+    assert "cannot run here: one GPU cannot be split" in page
     assert page.count('class="timeline"') == page.count("in turns</td>") == 5  # stock's, and four of ours
 
 

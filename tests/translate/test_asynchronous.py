@@ -86,7 +86,7 @@ def test_saving_and_testing_count_versions_of_the_weights():
 def test_the_notes_say_what_a_value_was_made_of():
     translation, _ = fully_async("trainer.save_freq=20")
     assert translation.provenance["trainer.save_interval"] == (
-        "trainer.save_freq=20 × async_training.trigger_parameter_sync_step=3 × r=4"
+        "trainer.save_freq=20 × async_training.trigger_parameter_sync_step=3 × updates_per_step=4"
     )
 
 
@@ -389,7 +389,12 @@ OWN_BUFFER = (f"{SAMPLER}.custom_sampler.path=b.py", f"{SAMPLER}.custom_sampler.
         (AHEAD, OWN_BUFFER, "unsupported", "replay buffer of your own"),
         (SYNC, OWN_BUFFER[:1], "no_effect", "both path and name"),
         (SYNC, (f"+{SAMPLER}.sampler_kwargs.a=1",), "no_effect", "reads nothing of it"),
-        (SYNC, (f"+{V1}.sync.parameter_sync_step=2",), "unsupported", "nothing here reads"),
+        (
+            SYNC,
+            (f"+{V1}.sync.parameter_sync_step=2",),
+            "unsupported",
+            "neither Trinity-RFT nor trinity-compat reads",
+        ),
         (OFF, OWN_BUFFER, "no_effect", "use_v1 is off"),
         (OFF, (f"{LENT}.enable_switch=True",), "no_effect", "use_v1 is off"),
     ],

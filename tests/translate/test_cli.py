@@ -127,7 +127,10 @@ def test_set_of_a_field_that_trinity_lacks_is_refused(run):
 def test_set_beyond_the_end_of_a_list_is_refused(run, position):
     code, _, err = run("--set", f"buffer.explorer_input.tasksets.{position}.name=mine")
     assert code == 2
-    assert f"--set buffer.explorer_input.tasksets.{position}.name: the list on the way has no such" in err
+    assert (
+        f"--set buffer.explorer_input.tasksets.{position}.name: the path leads through a list that"
+        " has no such" in err
+    )
 
 
 def test_output_goes_to_the_file(run, tmp_path):
@@ -207,7 +210,7 @@ def test_every_key_that_hydra_refuses_is_named_at_once(run):
 
 
 def test_a_release_without_data_is_reported_with_its_substitute(run):
-    told = "veRL 0.5.0: stands in for 0.5.1, which was asked for"
+    told = "veRL 0.5.0: used instead of 0.5.1, which was requested"
     code, out, _ = run("--verl-version", "0.5.1")
     assert code == 0 and told in out
     code, _, err = run("--verl-version", "0.5.1", more="reward.num_workers=2")

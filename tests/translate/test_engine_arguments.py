@@ -16,7 +16,7 @@ SECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm"
         (
             "enable_chunked_prefill=true",
             Status.UNSUPPORTED_UPSTREAM,
-            "under the name that its vLLM has for it",
+            "under the name that this vLLM release uses",
         ),
         (
             "disable_log_requests=true",
@@ -24,8 +24,8 @@ SECTION = "actor_rollout_ref.rollout.engine_kwargs.vllm"
             "gets enable_log_requests=False: said the",
         ),
         ("disable_mm_preprocessor_cache=true", Status.UNSUPPORTED_UPSTREAM, "gets mm_processor_cache_gb=0"),
-        ("disable_mm_preprocessor_cache=false", Status.NO_EFFECT, "has no use for it: a size since 0.10.1"),
-        ("device=cuda", Status.NO_EFFECT, "has no use for it: vLLM takes the platform that it finds"),
+        ("disable_mm_preprocessor_cache=false", Status.NO_EFFECT, "does not use it: a size since 0.10.1"),
+        ("device=cuda", Status.NO_EFFECT, "does not use it: vLLM takes the platform that it finds"),
         ("no_such_argument=1", Status.UNSUPPORTED, "has no argument no_such_argument: "),
     ],
 )
@@ -61,7 +61,7 @@ def test_an_argument_that_verl_sets_over_the_launch_s_has_no_effect(argument, gi
     translation, _ = translated(f"+{SECTION}.{argument}", *given)
     (found,) = [each for each in translation.findings if each.key.startswith(key)]
     assert (found.status is Status.NO_EFFECT) == bool(decides)
-    assert not decides or f"over it, by {decides}" in found.reason
+    assert not decides or f"overrides it by {decides}" in found.reason
 
 
 def test_adapters_of_vllm_s_are_refused_where_the_trainer_trains_none():

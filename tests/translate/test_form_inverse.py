@@ -104,7 +104,7 @@ def test_what_only_trinity_has_is_named():
         ("echo", "neither a launch of veRL nor a YAML"),
         (LAUNCH.replace("main_ppo", "sft_trainer"), ""),
         (f"{LAUNCH} data.train_batch_size=0.5", "train_batch_size"),
-        (f"{LAUNCH} data.train_batch_size=$(nproc)", "depends on $(nproc), which is not known"),
+        (f"{LAUNCH} data.train_batch_size=$(nproc)", "depends on $(nproc), which is known only at run time"),
     ],
 )
 def test_a_text_without_a_form_says_why(text, said):

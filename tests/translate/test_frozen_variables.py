@@ -46,7 +46,7 @@ def written():
 def test_the_yaml_names_what_it_has_frozen(written):
     config = from_yaml(written).config
     assert compat_of(config)["frozen"] == {"LR": "2e-6", "N": None}  # NAME is there by its name
-    assert "# Set later, without effect here: LR=2e-6, N\n" in written.read_text()
+    assert "# Replaced by their values, no effect if set later: LR=2e-6, N\n" in written.read_text()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_hydra_file_gets_what_the_script_exports(hydra_script, exported):
 
 def test_what_nobody_knows_does_not_become_the_hydra_files_default(hydra_script):
     launch = read_text(f"export LR=$(cmd)\n{hydra_script.read_text()}").launches[0]
-    with pytest.raises(UserError, match=r"LR is \$\(cmd\), which cannot be known here: .* --set"):
+    with pytest.raises(UserError, match=r"LR is \$\(cmd\), which is known only at run time: .* --set"):
         translate_launch(launch, TranslateOptions())
 
 

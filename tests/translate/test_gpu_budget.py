@@ -21,14 +21,18 @@ ONE = GpuBudget(nodes=1, per_node=8, engine=2, auxiliary=1, experiences=60, sequ
         (NODES, 16, None),
         (NODES, 24, None),
         (NODES, 20, "the trainer's 12 GPUs are not whole nodes of 8"),
-        (NODES, 0, "0 rollout GPU(s) do not hold whole engines of 2"),
-        (NODES, 3, "3 rollout GPU(s) do not hold whole engines of 2"),
+        (NODES, 0, "0 rollout GPU(s) cannot be divided into engines of 2"),
+        (NODES, 3, "3 rollout GPU(s) cannot be divided into engines of 2"),
         (NODES, 32, "32 of 32 GPUs for rollout leave none for the trainer"),
         (ONE, 2, None),
         (ONE, 4, None),
         (ONE, 6, None),
         (ONE, 8, "8 of 8 GPUs for rollout leave none for the trainer"),
-        (GpuBudget(1, 8, 1, 0, 96, 4), 2, "the trainer's 6 GPUs hold no whole groups of 4 for one sequence"),
+        (
+            GpuBudget(1, 8, 1, 0, 96, 4),
+            2,
+            "the trainer's 6 GPUs are not whole groups of 4 for one sequence",
+        ),
         (GpuBudget(1, 8, 1, 0, 64, 1), 2, "buffer.train_batch_size=64 does not divide by 6 trainer ranks"),
         (GpuBudget(1, 8, 1, 0, 3, 2), 2, None),  # three groups of two share the batch
         (GpuBudget(1, 8, 1, 0, 3, 2, every_gpu=True), 2, "=3 does not divide by 6 trainer ranks"),
@@ -36,7 +40,7 @@ ONE = GpuBudget(nodes=1, per_node=8, engine=2, auxiliary=1, experiences=60, sequ
         (GpuBudget(2, 8, 3, 0, 120, 1), 12, "4 engines of 3 GPUs, each on one node, do not fit on 2 of 8"),
         (GpuBudget(2, 8, 2, 0, 96, 1), 4, "the trainer's 12 GPUs are not whole nodes of 8"),
         (GpuBudget(2, 8, 2, 0, 96, 1, spread=True), 4, None),  # six of each node
-        (GpuBudget(2, 8, 3, 0, 96, 1, spread=True), 4, "do not hold whole engines of 3"),
+        (GpuBudget(2, 8, 3, 0, 96, 1, spread=True), 4, "cannot be divided into engines of 3"),
     ],
 )
 def test_a_split_runs_or_says_what_does_not_fit(machine, rollout, said):
@@ -78,7 +82,7 @@ def test_a_split_that_cannot_run_is_refused_with_those_that_can():
         translated("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
                    rollout_gpus=2)  # fmt: skip
     assert "2048 does not divide" in str(error.value)
-    assert "numbers that can run here: 4, 6" in str(error.value)
+    assert "numbers that can run: 4, 6" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,7 @@ def test_an_engine_that_needs_every_gpu_leaves_none_to_train_and_the_comment_say
         "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
     )
     note = made.provenance["explorer.rollout_model.engine_num"]
-    assert note.startswith("an engine of 8 on 8 GPUs leaves none to train (TW004)")
+    assert note.startswith("an engine of 8 on 8 GPUs leaves no GPU for training (TW004)")
     assert ("`trinity-compat run` takes fewer for generation" in note) is run_takes_fewer
     (caution,) = [each for each in made.warnings if each.code == "TW004"]
     assert "8 of 8 GPUs for rollout leave none for the trainer" in caution.message
@@ -120,6 +124,6 @@ def test_a_size_that_only_the_split_lowers_is_the_same_in_turns(words, options, 
     told = [each for each in made.warnings if each.code == "TW004" and "lowered from 8" in each.message]
     assert len(told) == 2
     for each in told:
-        kept = "takes turns on all 8 GPUs, as veRL does, and keeps 8" in each.message
+        kept = "colocates both on all 8 GPUs, as veRL does, and keeps 8" in each.message
         assert kept == (each.rank is Severity.NOTE)
         assert kept == (status == "derived" or ("ulysses" in each.message and not options))

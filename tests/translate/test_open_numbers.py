@@ -16,7 +16,7 @@ def test_the_count_of_what_is_not_known_is_no_number():
     """bash on a machine without a GPU would say 0; the machine that the launch is for may have eight."""
     launch = read_text(SCRIPT).launches[0]
     with pytest.raises(
-        UserError, match=r"depends on \$\(nvidia-smi -L \| wc -l\), which is not known"
+        UserError, match=r"depends on \$\(nvidia-smi -L \| wc -l\), which is known only at run time"
     ) as error:
         translate_launch(launch, TranslateOptions())
     assert error.value.hint == "give it: --env NGPU=…"
@@ -60,8 +60,9 @@ def test_everything_that_stands_in_the_way_is_told_at_once():
         translate_launch(read_text(OPEN, name="run.sh").launches[0], TranslateOptions())
     told = str(error.value)
     for line in (
-        "run.sh:3: trainer.n_gpus_per_node depends on $N_GPUS, which is not known",
-        "run.sh:4: actor_rollout_ref.rollout.tensor_model_parallel_size depends on $TP, which is not known",
+        "run.sh:3: trainer.n_gpus_per_node depends on $N_GPUS, which is known only at run time",
+        "run.sh:4: actor_rollout_ref.rollout.tensor_model_parallel_size depends on $TP, which is"
+        " known only at run time",
         "run.sh:4: trainer.nnodes=two should be a whole number",
         "give them: --env N_GPUS=… --env TP=…",
     ):

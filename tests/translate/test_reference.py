@@ -59,6 +59,6 @@ def test_the_page_of_the_fields_has_each_with_its_fate():
         path: fate_of(path).kind for path in paths
     }
     assert (
-        "| `algorithm.enable_router_replay` | refused | the buffer keeps no expert routes; write false |"
-        in page
+        "| `algorithm.enable_router_replay` | refused | the buffer does not store expert routes;"
+        " write false |" in page
     )

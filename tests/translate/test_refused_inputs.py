@@ -243,7 +243,7 @@ def test_line_ends_in_cr_lf_are_told_in_one_line(call, tmp_path):
     (tmp_path / "crlf.sh").write_bytes(SCRIPT.replace("\n", "\r\n").encode())
     _, _, err = call("translate", "crlf.sh")
     assert [line for line in err.splitlines() if "TP003" in line] == [
-        "crlf.sh:2: warning TP003 bash takes 'data.train_files' for a command, the override is lost: a"
+        "crlf.sh:2: warning TP003 bash reads 'data.train_files' as a command, the override is lost: a"
         " carriage return follows the backslash of the line above, as of every line here that ends in CR LF"
     ]
 

@@ -109,7 +109,7 @@ def test_the_codes_of_reading_are_explained():
 )
 def test_the_short_names_of_our_comments_are_explained(short, full, told):
     text = explain(short, ROWS)
-    assert text.startswith(f"{short} is short for {full}\n") and told in text
+    assert text.startswith(f"{short} abbreviates {full}\n") and told in text
 
 
 def test_a_short_name_of_several_paths_names_them():

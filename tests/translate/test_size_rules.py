@@ -216,7 +216,12 @@ BROKEN = [
         "may be -1, 1, 2, 4, 8",
     ),
     (GAE | {"critic.fsdp.fsdp_size": 5}, "critic.fsdp.fsdp_size=5", "does not divide 8 GPUs", "1, 2, 4, 8"),
-    ({SP: 3, f"{MODEL}.use_remove_padding": True}, f"{SP}=3", "hold no whole groups of 3", "1, 2, 4, 8"),
+    (
+        {SP: 3, f"{MODEL}.use_remove_padding": True},
+        f"{SP}=3",
+        "cannot be divided into groups of 3",
+        "1, 2, 4, 8",
+    ),
     ({SP: 2, f"{MODEL}.use_remove_padding": False}, f"{SP}=2", "refuses to start", "use_remove_padding=True"),
     (
         DYNAMIC | {f"{ROLLOUT}.log_prob_use_dynamic_bsz": False},

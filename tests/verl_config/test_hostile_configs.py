@@ -97,7 +97,7 @@ def test_a_file_at_many_packages_ends(tmp_path):
 
 def test_a_package_of_many_parts_is_refused(tmp_path):
     found = hydra(tmp_path, x0=f"defaults: ['y@{'.'.join('a' * 3000)}']\n", y="z: 1\n")
-    assert found == "y.yaml: a file is placed at a package of more than 100 parts"
+    assert found == "y.yaml: the package of a file has more than 100 parts"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_each_setting_is_named_with_its_line_and_the_place_in_verl(script: Path)
     assert code == 1
     first, why, *lines = text.splitlines()
     assert first.endswith(": under verl 0.9.1 2 settings have no effect")
-    assert why == "  (verl 0.9.1: asked for (0.9.1))"
+    assert why == "  (verl 0.9.1: requested (0.9.1))"
     assert lines[0].startswith(f"  {script}:3: data.truncation=left: veRL 0.9.1 ")
     assert lines[1].startswith(f"  {script}:4: critic.ppo_micro_batch_size_per_gpu=4: veRL 0.9.1 ")
     assert "verl/workers/config/critic.py:108" in lines[1]

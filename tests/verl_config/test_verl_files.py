@@ -153,7 +153,7 @@ def test_a_list_at_the_top_is_refused_as_hydra_refuses_it(own: Path, tmp_path: P
     (own.parent / "two.yaml").write_text("- 1\n")
     own.write_text(OWN.replace("  - _self_\n", "  - two\n  - _self_\n"))
     launch = make_launch(f"--config-path={own.parent}", "--config-name=mine")
-    with pytest.raises(UserError, match="a list has no place at the top") as refused:
+    with pytest.raises(UserError, match="must be a mapping of keys, not a list") as refused:
         effective_config(launch, root=tmp_path, version="0.9.1")
     assert refused.value.where == Where(str(own.parent / "two.yaml"))
 

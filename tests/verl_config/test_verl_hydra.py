@@ -239,5 +239,5 @@ def test_a_reference_to_itself_is_refused_without_a_traceback(repositories: dict
     launch = make_launch("+new=${new.a}", "+new.a=1")
     assert ours(launch, "0.9.1", repositories["0.9.1"]) is None is theirs(launch, repositories["0.9.1"])
     note = effective_config(launch, version="0.9.1").diagnostics[0]
-    said = "Hydra would refuse '+new.a=1': it leads through a reference to itself"
+    said = "Hydra would refuse '+new.a=1': it leads through a reference that refers to itself"
     assert (note.code, note.where.line, note.severity, note.message) == ("TP211", 3, "error", said)

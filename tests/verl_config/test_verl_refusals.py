@@ -126,9 +126,9 @@ def test_an_open_value_stays_text_and_keeps_its_expression() -> None:
         (
             "",
             "",
-            "an argument is open: $(cat extra) cannot be known here; write out the key=value that it becomes",
+            "an argument is known only at run time: $(cat extra); write out the key=value that it becomes",
         ),
-        ("data.", "=2", "the key of 'data.=2' depends on $(cat extra), which cannot be known here"),
+        ("data.", "=2", "the key of 'data.=2' depends on $(cat extra), which is known only at run time"),
     ],
 )
 def test_an_open_key_is_refused_by_its_expression(before: str, after: str, message: str) -> None:

@@ -54,8 +54,8 @@ def test_a_version_stands_for_the_recorded_release_of_its_line(asked: str, taken
     assert check_version(asked) == taken
     choice = asked_for(asked)
     assert choice is not None and choice.stands_in == (asked != taken)
-    stands_in = f"stands in for {asked}, which was asked for"
-    assert choice.why == (f"asked for ({asked})" if asked == taken else stands_in)
+    stands_in = f"used instead of {asked}, which was requested"
+    assert choice.why == (f"requested ({asked})" if asked == taken else stands_in)
 
 
 @pytest.mark.parametrize("asked", ["0.10.0", "1.0", "", "main", "0", "../0.9.1"])

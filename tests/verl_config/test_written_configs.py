@@ -158,7 +158,7 @@ def test_a_file_that_an_unread_program_may_have_written_is_refused(command, laun
     (tmp_path / "run.sh").write_text(f"{command.replace('FILE', name)}\n{main}\n")
     (launch,) = read_script(tmp_path / "run.sh", cwd=tmp_path).launches
     with pytest.raises(
-        UserError, match=f"{name}: (.|\\n)* before the launch, so that what it holds cannot be known here"
+        UserError, match=f"{name}: (.|\\n)* before the launch, so that its content is known only at run time"
     ) as error:
         effective_config(launch, root=tmp_path)
     assert error.value.where is not None and error.value.where.line <= 2

@@ -56,7 +56,7 @@ def by_mean_and_p99(mean: float, p99: float, limit: int) -> AnswerLengths:
     """
     if not 0 < mean <= p99:
         raise UserError(
-            f"--answer-length {mean:g},{p99:g}: the mean has to be above 0 and at most the 99th percentile",
+            f"--answer-length {mean:g},{p99:g}: the mean must be above 0 and at most the 99th percentile",
             hint="write MEAN,P99 in tokens, as 900,6000",
         )
     if p99 > limit:

@@ -178,7 +178,7 @@ def _conclusion(best: ModeAdvice, advice: Advice) -> str:
     share = of_stock(best, advice) or 1.0
     than_stock = f"{share:.2f} of stock's step" if share < 1 else f"no faster than stock ({share:.2f})"
     age = best.prediction.staleness if best.prediction else 0.0
-    stale = f"; answers are {age:.1f} steps old, so that it may learn otherwise" if age else ""
+    stale = f"; at staleness {age:.1f} steps, which may change what is learned" if age else ""
     too_large = "; by the estimate below it does not fit" if best.memory and best.memory.problems else ""
     return f"fastest here: {best.name}, {than_stock}{stale}{too_large}: {command(best, advice)}"
 
@@ -187,7 +187,7 @@ def _modes(advice: Advice) -> Table:
     table = Table(title=f"{escape(advice.source)} on {advice.gpus} GPU(s)", title_justify="left", box=None)
     for name in ("mode", "GPUs"):
         table.add_column(name)
-    for name in ("GPU time used", "engines full", "s/step", "of stock", "steps stale", "at most"):
+    for name in ("GPU time used", "engines full", "s/step", "of stock", "mean staleness", "max"):
         table.add_column(name, justify="right")
     for mode in advice.modes:
         found, schedule = mode.prediction, mode.schedule

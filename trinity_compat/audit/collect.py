@@ -286,7 +286,7 @@ def _refused(
         source=source or launch.where.file,
         where=launch.where,
         module=launch.module,
-        version=version or VersionChoice("unknown", "the launch cannot be composed"),
+        version=version or VersionChoice("unknown", "Hydra would refuse the launch"),
         findings=tuple(findings),
         diagnostics=reading.diagnostics if reading else (),
         refused=why,

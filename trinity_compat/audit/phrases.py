@@ -16,8 +16,8 @@ STATUS_MEANS: Mapping[Status, str] = {
     Status.PASSED_THROUGH: "passed unchanged to veRL's trainer configuration",
     Status.NO_EFFECT: "dropped, has no effect",
     Status.APPROXIMATED: "nearly the same",
-    Status.UNSUPPORTED_UPSTREAM: "supported by trinity-compat's runtime only",
-    Status.UNSUPPORTED: "supported by neither runtime",
+    Status.UNSUPPORTED_UPSTREAM: "supported by trinity-compat only",
+    Status.UNSUPPORTED: "supported by neither Trinity-RFT nor trinity-compat",
     Status.FORK_KEY: "defined by the fork only",
     Status.UNKNOWN: "veRL has no such key",
 }

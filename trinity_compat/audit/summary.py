@@ -14,8 +14,9 @@ from trinity_compat.translate.model import Status
 OUTCOMES: Mapping[str, str] = {
     "same": "runs on Trinity-RFT; every key keeps its meaning or has no effect",
     "approximated": "runs on Trinity-RFT; the listed keys keep their meaning only approximately",
-    "ours only": "runs on trinity-compat's runtime with its meaning kept, but not on Trinity-RFT itself",
-    "open": "has keys that neither runtime supports, or that veRL does not have: they need a decision",
+    "ours only": "runs on trinity-compat with its meaning kept, but not on Trinity-RFT",
+    "open": "has keys that neither Trinity-RFT nor trinity-compat supports, or that veRL does not have:"
+    " decide what becomes of them",
     "refused": "cannot be translated, or veRL itself cannot start it, until the named cause is removed",
 }
 

@@ -232,7 +232,7 @@ def _code_of(words: list[str]) -> tuple[int, dict[str, str] | None]:
     except click.exceptions.Exit as done:
         code = done.exit_code
     except RecursionError:
-        return 2, {"where": "", "message": "the text is too deep", "hint": "shorten it"}
+        return 2, {"where": "", "message": "the text is nested too deeply", "hint": "shorten it"}
     return (code if isinstance(code, int) else 0), None
 
 

@@ -57,7 +57,7 @@ def _url(source: str) -> str:
 @_SOURCE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def stats(source: str, as_json: bool) -> None:
-    """Groups by state, the ledger's totals, the lag of model versions."""
+    """Groups by state, the ledger's totals, the staleness of answers."""
     with _opened(source) as report:
         found = report.stats()
     click.echo(json.dumps(asdict(found), indent=1) if as_json else _table(found))
@@ -76,7 +76,7 @@ def _table(found: Stats) -> str:
     for kind, states in found.states.items():
         lines.append(f"groups {kind:<12}" + ", ".join(f"{count} {state}" for state, count in states.items()))
     lags = ", ".join(f"{lag}: {count}" for lag, count in found.lag.items())
-    return "\n".join([*lines, f"version lag        {lags or '–'}"])
+    return "\n".join([*lines, f"staleness           {lags or '–'}"])
 
 
 @command.command()

@@ -18,7 +18,7 @@ from trinity_compat.compare.verdict import Comparison
 @click.command(name="compare")
 @click.argument("sides", nargs=-1, required=True, type=NAMED_FILE, metavar="A B [C…]")
 @click.option("--axis", type=click.Choice(AXES), default="step", help="Axis on which the curves are aligned.")
-@click.option("--updates-per-step", "-r", type=click.IntRange(1), help="Optimizer updates per veRL step (r).")
+@click.option("--updates-per-step", "-r", type=click.IntRange(1), help="Optimizer updates per veRL step.")
 @click.option("--samples-per-step", type=click.IntRange(1), help="Responses per veRL step (batch × n).")
 @click.option("--paired", is_flag=True, help="Pair the runs: the k-th run of each side has the same seed.")
 @click.option(

@@ -130,7 +130,7 @@ def _open_pieces(word: Word) -> list[tuple[str, str]]:
 
 def _still_open(word: Word) -> str:
     still = [expression for expression, _ in _open_pieces(word)]
-    return f"   [open: {', '.join(still)}]" if still else ""
+    return f"   [known only at run time: {', '.join(still)}]" if still else ""
 
 
 def as_text(reading: Reading) -> str:

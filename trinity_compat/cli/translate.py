@@ -78,7 +78,9 @@ from trinity_compat.verl_config import config_from_yaml
     help="Number of veRL steps that the explorer may be ahead.",
 )
 @click.option(
-    "--as-published", is_flag=True, help="Write values as the published guide does (no × r, offset 1)."
+    "--as-published",
+    is_flag=True,
+    help="Write values as the published guide does (steps not multiplied, offset 1).",
 )
 @click.option(
     "--launch",
@@ -261,7 +263,7 @@ def _chosen(reading: Reading, which: str, *, quiet: bool) -> list[Launch]:
         raise UserError(f"--launch {which}: {reading.source} has {count} launch(es)", hint="1, 2, … or all")
     if count > 1 and which == "1" and not quiet:
         click.echo(
-            f"note: {reading.source} has {count} launches, this is the first (--launch N|all)", err=True
+            f"note: {reading.source} has {count} launches; the first is translated (--launch N|all)", err=True
         )
     return [reading.launches[int(which) - 1]]
 

@@ -146,7 +146,7 @@ def _print(results: Sequence[Upgraded], in_place: bool, as_diff: bool, check: bo
                 _echo([str(remark) for remark in result.releases], err=not (as_diff or check))
             _echo([str(change) for change in result.changes], err=not (as_diff or check))
             _echo([str(remark) for remark in result.kept], err=not (as_diff or check))
-        _echo([f"{remark} [cannot be carried]" for remark in result.refused], err=True)
+        _echo([f"{remark} [no equivalent]" for remark in result.refused], err=True)
         if as_diff:
             for line in _diff(result):  # the files' own bytes, for patch
                 click.echo(line if sys.stdout.isatty() else line.encode(errors="surrogateescape"))

@@ -111,7 +111,7 @@ def _why_idle(key: str, a: EffectiveSettings, b: EffectiveSettings) -> str:
     not known.
     """
     if (a.trinity or b.trinity) and means_nothing(key):
-        return "a run here does without it"
+        return "trinity-compat runs without it"
     if any(side.config and unchecked(side.config) for side in (a, b)):
         return ""
     return "" if a.flavour != b.flavour or honoured_here(key) else sentence(key, VERL, a.flavour)

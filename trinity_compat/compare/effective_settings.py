@@ -133,7 +133,7 @@ def read_sides(
         for place, side in enumerate(read):
             if side.config and side.config.version.candidates and side.config.version.value != version:
                 side = read_in_effect(side.source, cwd=cwd, env=env, version=version)
-                why = side.why.replace(f"asked for ({version})", "the newest release that fits all sources")
+                why = side.why.replace(f"requested ({version})", "the newest release that fits all sources")
                 read[place] = replace(side, why=why)
     flavour = next((side.flavour for side in read if not _RELEASE.fullmatch(side.source)), FLAVOURS[0])
     if flavour not in FLAVOURS:
@@ -168,7 +168,7 @@ def of_trinity(source: str, config: Mapping[str, object]) -> EffectiveSettings:
         source,
         dict(leaves(compose_pinned(told, flavour))),
         dict.fromkeys(told, source),
-        "a Trinity configuration, carried back to veRL",
+        "a Trinity configuration, translated back to veRL",
         flavour,
         follows=_follows(flavour, told),
         trinity=_as_completed(full),

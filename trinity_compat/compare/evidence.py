@@ -166,8 +166,8 @@ def _margin(a: SideCurves, b: SideCurves, given: MarginAmount | None, over_seeds
         return Margin(size, f"given: {given}" if given.is_share else "given", is_given=True)
     spread = _spread(a.levels, b.levels) if over_seeds else _spread(a.mean, b.mean)
     if spread > level:
-        whose = "the spread between seeds" if over_seeds else "the spread of the points"
-        return Margin(DEFAULT.value * spread, f"a tenth of {whose}", is_of_spread=True)
+        whose = "between seeds" if over_seeds else "of the points"
+        return Margin(DEFAULT.value * spread, f"a tenth of the standard deviation {whose}", is_of_spread=True)
     return Margin(DEFAULT.value * level, "a tenth of A's level")
 
 

@@ -19,7 +19,7 @@ from trinity_compat.compare.model import Side
 _COLUMNS = (
     "metric",
     "level",
-    "spread between seeds",
+    "standard deviation between seeds",
     "difference",
     "seeds per side",
     "conservative",
@@ -137,7 +137,8 @@ def _title(plan: SeedPlan) -> str:
 def _notes(plan: SeedPlan) -> list[str]:
     runs = min(count for _, count in plan.sides if count > 1)
     return [
-        "Conservative: from the upper 80 % limit of the spread, which few seeds estimate only roughly.",
+        "Conservative: from the upper 80 % limit of the standard deviation, which few seeds estimate"
+        " only roughly.",
         f"Detectable now: the difference that {runs} seeds per side detect with 80 % power.",
     ]
 

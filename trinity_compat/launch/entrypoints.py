@@ -72,7 +72,7 @@ _OTHERS = {
     "main_sft": "supervised fine-tuning has no rollout to decouple",
     "transfer_queue": "this recipe replaces veRL's trainer by one on TransferQueue",
     "main_ppo_sync": "it is veRL 0.8's trainer on TransferQueue, which 0.9 has in main_ppo",
-    "main_prime": "this recipe trains its reward model as it goes",
+    "main_prime": "this recipe also trains its reward model",
     "main_spin": "this recipe trains on pairs of answers, by its own trainer",
     "main_sppo": "this recipe computes a loss of its own",
     "main_flowrl": "this recipe computes a loss of its own",
@@ -201,12 +201,12 @@ def refusal(module: str, main: str = "") -> str:
     """Return why a training main is not translated, or empty; ``main`` is the one that it is taken for."""
     if is_translated(main or module):
         return ""
-    reason = next((why for part, why in _OTHERS.items() if part in module), "its trainer is one of its own")
+    reason = next((why for part, why in _OTHERS.items() if part in module), "it has a trainer of its own")
     same_name = (main for main in TRANSLATED if main.rpartition(".")[2] == module.rpartition(".")[2])
     if module == _EASY_R1:
-        reason = "it is EasyR1's, whose configuration is another"
+        reason = "it is EasyR1's, whose configuration has another format"
     elif not module.startswith(_OF_VERL) and (main := next(same_name, "")):
-        reason = f"by its place it is not veRL's own (where it is, write python3 -m {main})"
+        reason = f"its path is not that of veRL's own main (if it is veRL's, write python3 -m {main})"
     return f"{module} is not translated: {reason}"
 
 
@@ -215,7 +215,7 @@ def refuse(module: str, where: Where | None = None, main: str = "") -> None:
     if why := refusal(module, main):
         hint = f"translated are {', '.join(TRANSLATED)}; audit lists this launch's keys"
         if module != _EASY_R1:  # none of its keys mean anything to veRL's
-            hint += f"; --main {module}={PPO} takes it for that one"
+            hint += f"; --main {module}={PPO} translates it as that main"
         raise UserError(why, where=where, hint=hint)
 
 

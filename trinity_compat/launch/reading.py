@@ -129,7 +129,7 @@ def _read_contents(start: Callable[[], Shell], contents: job_files.Contents) -> 
             if command.condition and len(shell.log.launches) > before:
                 shell.warn(
                     "TP101",
-                    f"this launch depends on {command.condition}, which cannot be known here",
+                    f"this launch depends on {command.condition}, which is known only at run time",
                     command.where,
                 )
     if contents.stopped:
@@ -320,9 +320,10 @@ def _warn_of_background(log: ReadingLog) -> None:
             words = masked(command.text.replace("\\\n", " ").split())
             log.warn(
                 BACKGROUND,
-                f"{shorten(' '.join(words), _SHOWN, placeholder=' …')} starts beside the launch that follows:"
-                " trinity-compat run starts it with the rest of the script; a run of the YAML alone needs it"
-                " started by you",
+                f"{shorten(' '.join(words), _SHOWN, placeholder=' …')} starts in the background"
+                " before a launch:"
+                " trinity-compat run starts it with the rest of the script; before a run of the YAML alone,"
+                " start it yourself",
                 where,
             )
 
@@ -332,7 +333,7 @@ def _warn_of_scheduler(log: ReadingLog) -> None:
     for found in log.scheduled:
         if found.read and log.launches:
             taken = f"${found.name} is {found.setting.value} ({found.setting.option}), as sbatch would set it"
-            log.warn(SCHEDULED, f"{taken}; --env {found.name}=… says otherwise", found.setting.where)
+            log.warn(SCHEDULED, f"{taken}; another value: --env {found.name}=…", found.setting.where)
 
 
 def _remember_secrets(shell: Shell) -> None:

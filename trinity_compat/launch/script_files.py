@@ -20,7 +20,8 @@ def files_of(sources: Iterable[str]) -> Iterator[tuple[str, bool]]:
     for source in sources:
         if not source:
             raise UserError(
-                "a SOURCE is empty", hint="an unset variable? name a script, a folder, or . for this one"
+                "a SOURCE is an empty text",
+                hint="an unset variable? name a script, a folder, or . for this one",
             )
         path = Path(source)
         if source != "-" and path.is_dir():

@@ -40,9 +40,11 @@ def drift(conn: sa.Connection) -> Section:
     elif not split:
         unknown.append("the mismatch: no step has answers of the newest weights alone")
     if any(each["lag"] == "several" for each in found):
-        unknown.append("the parts of steps whose answers have several lags")
-    first = [f"mismatch {each['kl']:.3g} nats a token (KL at lag 0)" for each in split if each["lag"] == 0]
-    first += [f"staleness {each['staleness']:.3g} at lag {each['lag']}" for each in split if each["lag"]]
+        unknown.append("the parts of steps whose answers differ in staleness")
+    first = [
+        f"mismatch {each['kl']:.3g} nats a token (KL at staleness 0)" for each in split if each["lag"] == 0
+    ]
+    first += [f"{each['staleness']:.3g} more at staleness {each['lag']}" for each in split if each["lag"]]
     return Section(
         "Drift", "proven" if split else "open", ", ".join(first) or "not known", {"by_lag": found}, unknown
     )

@@ -132,7 +132,8 @@ def check_release(job: JobDir, source: Source, options: RunOptions) -> None:
     if options.verl_version is None:
         raise UserError(
             f"{job.root} was started with the defaults of veRL {before}, and this start has those of {now}",
-            hint=f"--verl-version {before} goes on as the job began, --verl-version {now} with the others",
+            hint=f"--verl-version {before} continues with the job's defaults, --verl-version {now} with"
+            " the new ones",
         )
     say(f"--verl-version {now}: from here with its defaults; {job.root} was started with veRL {before}'s")
 

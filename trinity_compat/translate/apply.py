@@ -93,7 +93,8 @@ def _copy(view: LaunchView, draft: Draft, row: MappingRow, key: str) -> None:
     if row.how == "scale":
         steps = view.integer(key)
         value = steps * view.step if steps > 0 else steps
-        note = f"{_short(key)}={steps} × r={view.step}" if steps > 0 and view.step > 1 else note
+        if steps > 0 and view.step > 1:
+            note = f"{_short(key)}={steps} × updates_per_step={view.step}"
     symbol = view.variable(key) if row.how == "copy" and not row.free else None
     if not row.free and symbol is None:
         _refuse_open_numbers(view, (key,))

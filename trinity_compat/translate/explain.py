@@ -21,10 +21,10 @@ from trinity_compat.verl_config.upgrade import is_well_known, row_for
 
 HOW_READS: Mapping[str, str] = {
     "copy": "copied",
-    "scale": "× r (steps)",
+    "scale": "× updates_per_step (steps)",
     "derive": "derived",
     "pass": "passed to trainer_config",
-    "keep": "kept for trinity-compat; Trinity has no place",
+    "keep": "kept for trinity-compat; Trinity-RFT has no field",
     "drop": "dropped",
     "unsupported": "not supported",
 }
@@ -79,8 +79,8 @@ def explain(name: str, rows: MappingTable) -> str:
     if not full:
         return _explained(name, rows)
     if len(full) > 1:
-        raise UserError(f"{name} is short for several names", hint=f"name one: {', '.join(full)}")
-    parts = [f"{name} is short for {full[0]}", _explained(full[0], rows)]
+        raise UserError(f"{name} abbreviates several names", hint=f"name one: {', '.join(full)}")
+    parts = [f"{name} abbreviates {full[0]}", _explained(full[0], rows)]
     if name in rows.exact:  # a key of another section by that very name
         parts += ["", _explained(name, rows)]
     return "\n".join(parts)
@@ -156,7 +156,7 @@ def derived() -> Mapping[str, Mapping[str, Any]]:
 def _derived_text(name: str) -> str | None:
     for path, entry in derived().items():
         if _concerns(path, name):
-            keys = ", ".join(entry["from"]) or "none: it is the same for every launch"
+            keys = ", ".join(entry["from"]) or "none: the same for every launch"
             return f"{name}\n  how:     derived ({entry['by']})\n  from:    {keys}\n  why:     {entry['why']}"
     return None
 
@@ -182,7 +182,7 @@ def _key_lines(key: str, row: MappingRow) -> Iterator[str]:
         yield f"  veRL:    {spans(versions)}"
         yield from (f"  stock:   {text}" for text in _stock(key, versions[-1]))
     if key in no_effect_when_decoupled():
-        yield f"  back:    not carried to the trainer: {no_effect_when_decoupled()[key]}"
+        yield f"  back:    not passed to the trainer: {no_effect_when_decoupled()[key]}"
 
 
 def _stock(key: str, version: str) -> Iterator[str]:

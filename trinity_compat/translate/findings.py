@@ -118,7 +118,7 @@ class FindingBuilder:
         if why is None or status in (Status.NO_EFFECT, Status.UNSUPPORTED, Status.UNKNOWN):
             return status, reason, code, target
         if status is Status.UNSUPPORTED_UPSTREAM:
-            told = f"Trinity has no place for it, and trinity-compat refuses it: {why}"
+            told = f"Trinity-RFT has no field for it, and trinity-compat refuses it: {why}"
             return Status.UNSUPPORTED, told, code, target
         return status, f"{reason}; trinity-compat refuses it: {why}", code, target
 
@@ -145,11 +145,11 @@ class FindingBuilder:
             return verdict.status, verdict.reason, verdict.code or row.code, at
         passes = row.passes(self.view.options.trinity)
         if row.how in ("keep", "unsupported") and not passes and self._like_upstream(row, key):
-            return Status.NO_EFFECT, f"as Trinity-RFT has it anyway: {row.why}", row.code, None
+            return Status.NO_EFFECT, f"Trinity-RFT has this value in any case: {row.why}", row.code, None
         if passes and target is None:
             value = self.view.value(key)
             if value is None or value == {}:
-                return Status.NO_EFFECT, "null: veRL's own default", row.code, None
+                return Status.NO_EFFECT, "null: veRL's default", row.code, None
             if key.startswith("critic.") and not self.view.critic:
                 return Status.NO_EFFECT, "there is no critic", "TC022", None
             return Status.PASSED_THROUGH, f"the same as Trinity-RFT's own value: {row.why}", row.code, None
@@ -224,12 +224,12 @@ class FindingBuilder:
         return Finding(code, status, said.key, said.value, said.where, reason=reason)
 
 
-_IDLE = Status.NO_EFFECT, "TC089", "an empty dictionary, merged into a section that keeps its keys"
+_IDLE = Status.NO_EFFECT, "TC089", "an empty dictionary, which leaves its section unchanged"
 
 
 def _fate_of_other(key: str) -> tuple[Status, str, str]:
     if key.startswith("~"):
-        return Status.APPROXIMATED, "TC087", f"taken away by the launch; the default of {key[1:]} counts"
+        return Status.APPROXIMATED, "TC087", f"deleted by the launch; the default of {key[1:]} is used"
     if key.startswith("--config") or key == "hydra.searchpath":
         return Status.NO_EFFECT, "TC086", "names the configuration; its keys have findings of their own"
     if key.startswith("--"):

@@ -53,7 +53,7 @@ def with_frozen(made: Translation, effective: EffectiveConfig, options: Translat
         return made
     config, path = copied(made.config), f"{made.facts['compat']}.{FROZEN}"
     put(config, path, frozen)
-    why = "variables of the script that have no effect here: translate --env NAME=VALUE gives them one"
+    why = "variables that the YAML replaces by their values: translate --env NAME=VALUE sets them"
     return replace(made, config=config, provenance={**made.provenance, path: why})
 
 
@@ -61,7 +61,7 @@ def header(config: Mapping[str, object]) -> list[str]:
     """Return the line of a YAML's header about them."""
     frozen = section_at(compat_of(config), FROZEN)
     listed = ", ".join(name if text is None else f"{name}={text}" for name, text in frozen.items())
-    return [shown(f"Set later, without effect here: {listed}")] if frozen else []
+    return [shown(f"Replaced by their values, no effect if set later: {listed}")] if frozen else []
 
 
 def not_read_by_hydra(
@@ -85,7 +85,7 @@ def set_without_effect(
             own = "the script's own value" if text is None else f"{text}, unless it was edited,"
             way = f'translate the script again, with --env {name}="${name}", or edit the YAML'
             message = (
-                f"{name} is set in this shell, and has no effect: the YAML has {own} in its place: {way}"
+                f"{name} is set in this shell, and has no effect: the YAML has {own} instead of it: {way}"
             )
             yield Diagnostic(UNUSED, message, where)
 

@@ -86,7 +86,7 @@ def _tool_format(parser: str) -> str:
     name = _PARSERS.get(parser, parser)
     if name not in _FORMATS:
         raise UserError(
-            f"{_PARSER}={parser}: calls of tools are found by veRL's parsers, and it has none of that name",
+            f"{_PARSER}={parser}: veRL has no parser of tool calls of that name",
             hint=f"it has {', '.join(_FORMATS)}",
         )
     return name
@@ -167,8 +167,8 @@ def _check_rewarded_alike(kind: str, place: str, section: TrinityReader, first: 
     field = "reward_fn_args"
     if section.get(field) != first.get(field):
         raise UserError(
-            f"{place}.{field}={section.get(field)}: {kind}.0 has {first.get(field)}, and all have the same"
-            " here",
+            f"{place}.{field}={section.get(field)}: {kind}.0 has {first.get(field)}, and trinity-compat"
+            " needs the same in all",
             hint="write the same, or one taskset alone",
         )
 
@@ -177,7 +177,7 @@ def _check_length(place: str, section: TrinityReader, reading: TrinityReader) ->
     longest, given = reading.get("model.max_response_tokens"), section.get("rollout_args.max_tokens")
     if given not in (None, longest):
         raise UserError(
-            f"{place}.rollout_args.max_tokens={given}: an answer has model.max_response_tokens={longest}",
+            f"{place}.rollout_args.max_tokens={given}: it should equal model.max_response_tokens={longest}",
             hint="write the same",
         )
 

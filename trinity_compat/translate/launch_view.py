@@ -143,7 +143,7 @@ class LaunchView:
             shown = source.expression if isinstance(source, UnknownPiece) else ""
             raise self.refused(
                 key,
-                f"{self.spelling(key)} depends on {shown or '$' + name}, which is not known",
+                f"{self.spelling(key)} depends on {shown or '$' + name}, which is known only at run time",
                 f"give it: --env {name}=…"
                 if name
                 else f"write its value there, or give it: --set {self.spelling(key)}=VALUE",
@@ -158,7 +158,7 @@ class LaunchView:
         variable = _VARIABLE.fullmatch(value)
         raise self.refused(
             key,
-            f"{self.spelling(key)} depends on {value}, which is not known",
+            f"{self.spelling(key)} depends on {value}, which is known only at run time",
             f"give it: --env {variable[1]}=…" if variable else f"give it: --set {self.spelling(key)}=VALUE",
         )
 

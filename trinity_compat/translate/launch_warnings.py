@@ -56,8 +56,8 @@ def _unknown_main(view: LaunchView) -> Iterator[Caution]:
         why = "--main or a rule says so" if launch.module in view.options.mains else "its keys are veRL's"
         yield Caution(
             "TW020",
-            f"{launch.module} is not a main of veRL's; it is translated as {launch.main}: {why}. Differences "
-            "of its trainer are not in the YAML",
+            f"{launch.module} is not one of veRL's mains; it is translated as {launch.main}: {why}. The YAML"
+            " does not have what its trainer does differently",
             launch.where,
             hint=_misspelt(launch.module),
         )
@@ -116,7 +116,7 @@ def _open(view: LaunchView) -> Iterator[Caution]:
             if isinstance(part.source, UnknownPiece):
                 yield Caution(
                     "TW013",
-                    f"{part.source.expression} is kept as written: only a run of the script gives its value",
+                    f"{part.source.expression} is kept as written: its value is known only at run time",
                     part.source.where,
                     "edit the YAML, or use trinity-compat run, where bash computes it",
                 )

@@ -51,7 +51,7 @@ def replay_of(
         capacity = reading.get(_CAPACITY)
         if capacity is not None and capacity < steps:
             raise UserError(
-                f"{_CAPACITY}={capacity}: groups that may be trained again never leave the buffer here",
+                f"{_CAPACITY}={capacity}: groups that may be trained again are never dropped from the buffer",
                 hint=f"write at least {steps}, the run's steps, or leave it out",
             )
     limit = max(0, int(arguments.get("use_count_limit", 0)))  # 0: none, as upstream has it

@@ -24,9 +24,7 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 STOCK = "leave it out, or run on stock veRL"
 ESTIMATOR = "algorithm.adv_estimator"
 MODEL, STRATEGY = "actor_rollout_ref.model", "actor_rollout_ref.actor.strategy"
-_ORDER = (
-    f"the explorer draws the dataset's rows in veRL's default order, and veRL {VERL} no longer has such a key"
-)
+_ORDER = f"veRL {VERL} no longer has this key; the explorer draws rows in veRL's default order"
 _TURNS = f"veRL {VERL} no longer has such classes; an agent loop of your own (rollout.agent.*) replaces them"
 _TOKENS = (
     f"veRL {VERL} no longer has its builder of tokens; each turn's messages are encoded by the chat template"
@@ -96,7 +94,7 @@ _ALWAYS = (
     ),
     Refusal(
         QUANTIZATION,
-        "the explorer's engines quantize weights as they arrive, to fp8 only",
+        "the explorer's engines quantize the weights that they receive to fp8 only",
         f"write {QUANTIZATION}=fp8, or run on stock veRL",
         off=(None, "", "fp8"),
     ),
@@ -108,7 +106,7 @@ _ALWAYS = (
     *(Refusal(f"{SECTION}.{name}", why, hint) for names, why, hint in _ENGINE_OWN for name in names),
     Refusal(
         _STAGES,
-        "veRL's own rollout has no pipeline stages either, on no engine",
+        "no engine of veRL's rollout has pipeline stages either",
         f"write {_TENSOR_PARALLEL}",
         off=(None, 0, 1),
     ),
@@ -182,12 +180,12 @@ def _of_routes(value: Value) -> Iterator[Refusal]:
     """
     routes, strategy = f"{_ROLLOUT}.enable_rollout_routing_replay", value(STRATEGY)
     if strategy not in ("megatron", "veomni"):
-        yield Refusal(routes, "the buffer keeps no expert routes")
+        yield Refusal(routes, "the buffer does not store expert routes")
         return
     mode = f"actor_rollout_ref.actor.{strategy}.router_replay.mode"
     own = f"{mode}=R2, which replays the routes of the trainer's own forward pass"
-    yield Refusal(routes, "the buffer keeps no expert routes", f"leave it out, and write {own}")
-    why = "R3 replays the rollout's expert routes, and the buffer keeps none"
+    yield Refusal(routes, "the buffer does not store expert routes", f"leave it out, and write {own}")
+    why = "R3 replays the rollout's expert routes, which the buffer does not store"
     yield Refusal(mode, why, f"write {own}", off=(None, "", "disabled", "R2"))
 
 
@@ -198,7 +196,7 @@ def _conditional(value: Value) -> Iterator[Refusal]:
         why = "the explorer's engines take adapters where the trainer trains one"
         yield Refusal(f"{SECTION}.enable_lora", why, f"write {MODEL}.lora_rank")
     if value(ESTIMATOR) == "remax" and value("algorithm.filter_groups.enable"):
-        why = "a group that holds a greedy answer cannot be filtered by the spread of its rewards"
+        why = "a group that holds a greedy answer cannot be filtered by the standard deviation of its rewards"
         yield Refusal(ESTIMATOR, why, "leave out algorithm.filter_groups, or use another estimator")
     if unknown_manager(value):
         why = f"veRL {VERL}'s reward loop has no reward manager of that name"

@@ -60,7 +60,7 @@ def _overwritten(config: EffectiveConfig) -> Iterator[Caution]:
             told[f"{written(config, setting.key)} by {written(config, decides)}"] = setting.where
     if told:
         where, hint = next(iter(told.values())), "leave them out"
-        yield notice("TW031", f"veRL {VERL} sets its own over {'; '.join(told)} (verl/{_SETS})", where, hint)
+        yield notice("TW031", f"veRL {VERL} overrides {'; '.join(told)} (verl/{_SETS})", where, hint)
 
 
 def _holds(config: EffectiveConfig, row: Mapping[str, Any]) -> bool:

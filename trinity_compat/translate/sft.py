@@ -243,7 +243,7 @@ class _Draft:
         self._algorithm()
         self._rows()
         self._places()
-        self.put("synchronizer.sync_method", "checkpoint", "nobody takes weights")
+        self.put("synchronizer.sync_method", "checkpoint", "no explorer takes the weights")
         save = self.value("trainer.save_freq", -1)
         # The last step is saved in any case; trinity-rft takes this for its sync_interval and refuses 0.
         self.put("trainer.save_interval", save if not isinstance(save, int) or save > 0 else NEVER)
@@ -335,7 +335,7 @@ class _Draft:
         self.put(f"{BUFFER}.storage_type", "file")
         self.put(f"{_FORMAT}.prompt_type", "messages" if self.conversations else "plaintext")
         if self.conversations:
-            self.put(f"{_FORMAT}.enable_concatenated_multi_turn", True, "veRL: every answer counts")
+            self.put(f"{_FORMAT}.enable_concatenated_multi_turn", True, "as in veRL: every answer is trained")
         self.put(f"{BUFFER}.data_selector", {"selector_type": "shuffle", "seed": 0}, "veRL's sampler")
         said: dict[str, object] = {
             "sampler": "verl",
@@ -349,7 +349,7 @@ class _Draft:
                     said[name] = list(keys)
         if files := self.value("data.val_files"):
             said["val_paths"] = _listed(files)
-        self.put(f"{COMPAT}.rows", said, "what Trinity's fields have no place for")
+        self.put(f"{COMPAT}.rows", said, "settings for which Trinity-RFT has no field")
 
     def _places(self) -> None:
         directory = str(self.value("trainer.default_local_dir", "checkpoints"))
@@ -384,7 +384,7 @@ class _Draft:
     def _of_other(self, other: Setting) -> tuple[str, str]:
         """Return the status of a word that is no key, with the reason: a config group, or Hydra's own."""
         if f"{other.key}." not in _SECTIONS:
-            return "no_effect", "about Hydra itself"
+            return "no_effect", "Hydra's own settings"
         if self.strategy in STRATEGIES:
             return "mapped", f"which file of veRL's the section comes from: {self.strategy} trains"
         return "unsupported_upstream", f"Trinity-RFT has no strategy {self.strategy!r}; trinity-compat has"
@@ -418,7 +418,7 @@ class _Draft:
             if key == _DECAY and setting.value not in _SCHEDULES:
                 return Status.UNSUPPORTED_UPSTREAM, f"Trinity-RFT's scheduler has no {setting.value!r}"
             if key == "optim.optimizer" and setting.value not in _MEGATRONS:
-                reason = f"Trinity-RFT knows adam and sgd; {setting.value} is handed on as it is"
+                reason = f"Trinity-RFT has adam and sgd; {setting.value} is passed on unchanged"
                 return Status.APPROXIMATED, reason
             return status, why
         if self.flavour and key.startswith(_SECTIONS):

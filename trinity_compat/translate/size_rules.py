@@ -179,8 +179,8 @@ def _whole_groups(of: SizesOfLaunch) -> Broken:
             keys = [key for key in of.engine.sequence_keys(role) if of.size(key, 1) > 1]
             yield BrokenRule(
                 (*keys, PER_NODE, NODES),
-                f"{of.product(*keys)}: {of.gpus} GPUs ({of.product(NODES, PER_NODE)}) hold no whole groups of"
-                f" {sharing}, and veRL's workers fail",
+                f"{of.product(*keys)}: {of.gpus} GPUs ({of.product(NODES, PER_NODE)}) cannot be divided"
+                f" into groups of {sharing}, and veRL's workers fail",
                 f"{keys[0]} may be {_listed(of.gpus * of.size(keys[0]) // sharing, of.gpus)}"
                 if len(keys) == 1
                 else f"their product should divide {of.gpus}",

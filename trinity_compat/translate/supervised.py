@@ -80,7 +80,7 @@ def _whole_pairs(reading: TrinityReader) -> dict[str, object]:
     size = reading.get(f"trainer.trainer_config.{key}", 2)
     if isinstance(size, bool) or not isinstance(size, int) or size % 2 or size < 2:
         raise UserError(
-            f"trainer.trainer_config.{key}={size}: dpo compares two rows, which a micro-batch must not part",
+            f"trainer.trainer_config.{key}={size}: dpo compares two rows, which one micro-batch must hold",
             hint="write an even number",
         )
     return {
@@ -106,7 +106,7 @@ def rows_of(config: Mapping[str, object]) -> RowsSpec | None:
     mode = reading.get("mode", "both")
     if mode != "train":
         raise UserError(
-            f"mode: {mode}: {schema} trains on rows of a file, and nothing is generated",
+            f"mode: {mode}: {schema} trains on rows of a file and generates no answers",
             hint="write mode: train",
         )
     return rows_in(schema, reading, BUFFER)

@@ -181,7 +181,7 @@ def _assign(config: dict[str, object], provenance: dict[str, str], options: Tran
             given = safe_load(value) if isinstance(value, str) else value
             draft.put(path, given, f"--set {path}")
         except (IndexError, ValueError):
-            raise UserError(f"--set {path}: the list on the way has no such position") from None
+            raise UserError(f"--set {path}: a list on this path has no such position") from None
         except yaml.YAMLError:
             raise UserError(f"--set {path}: the value is not valid YAML") from None
     if not options.assignments:

@@ -75,7 +75,7 @@ def verl_steps(path: str, count: int, r: int, why: str, *, least: int = 1) -> in
         below = count // r * r
         near = [below, below + r] if below >= least else [below + r]
         raise UserError(
-            f"{path}={count} is not a whole number of veRL steps: one is r={r} Trinity steps ({why})",
+            f"{path}={count} is not a whole number of veRL steps: one veRL step is {r} Trinity steps ({why})",
             hint=f"write {' or '.join(map(str, near))}",
         )
     return count // r

@@ -190,7 +190,7 @@ def rounded_offset(config: Mapping[str, object]) -> str | None:
     counted = math.ceil(offset / r) * r
     return (
         f"synchronizer.sync_offset={offset}, as the published guide has it, counts as {counted} here:"
-        f" explorer and trainer exchange whole train batches of r={r} updates"
+        f" explorer and trainer exchange whole train batches of {r} updates"
     )
 
 

@@ -58,7 +58,10 @@ def apply_overrides(
             _apply(done, given, release)
         # Two keys may refer to each other; OmegaConf fails then as well.
         except RecursionError:
-            message = f"Hydra would refuse '{given.override.line}': it leads through a reference to itself"
+            message = (
+                f"Hydra would refuse '{given.override.line}': it leads through a reference that"
+                " refers to itself"
+            )
             done.refuse("TP211", given, message)
     return done
 
@@ -124,7 +127,9 @@ def _set(done: AppliedOverrides, given: GivenOverride, release: str) -> None:
         isinstance(here, list) and isinstance(value, dict)
     ):
         kinds = (
-            "a list cannot stand where keys are" if isinstance(value, list) else "keys cannot stand in a list"
+            "the key is a section, and a list cannot replace it"
+            if isinstance(value, list)
+            else "the key is a list, and a list has no keys"
         )
         done.refuse("TP206", given, f"Hydra would refuse '{given.override.line}': {kinds}")
         return
@@ -132,7 +137,7 @@ def _set(done: AppliedOverrides, given: GivenOverride, release: str) -> None:
 
 
 _OF_A_FORK = (
-    "a fork's key is read in the fork's checkout, or by a rule of yours (`trinity-compat rules init`)"
+    "a fork's key is read in the fork's checkout, or by a rule of your own (`trinity-compat rules init`)"
 )
 
 
@@ -160,7 +165,7 @@ def _added(done: AppliedOverrides, given: GivenOverride) -> str:
         return f"to add it, write {add}"
     if not is_in_no_release(key):
         return f"another release of veRL has it: name that one with --verl-version, or write {add}"
-    fork = f"no release of veRL has it, so that the script seems to be a fork's: {_OF_A_FORK}"
+    fork = f"no release of veRL has it, so the script may be for a fork: {_OF_A_FORK}"
     return fork if takes(done.tree, key) is False else f"{fork}; where your own code reads it, write {add}"
 
 
@@ -258,7 +263,7 @@ def _forget(done: AppliedOverrides, given: GivenOverride) -> None:
     for old in [old for old in done.origins if old == key or old.startswith(key + ".")]:
         before = done.origins.pop(old)
         if old != key:
-            message = f"{old} ({before.where}) is gone again: '{given.override.line}' replaces all of {key}"
+            message = f"{old} ({before.where}) has no effect: '{given.override.line}' replaces all of {key}"
             done.diagnostics.append(Diagnostic("TP205", message, given.where))
 
 
@@ -266,8 +271,10 @@ def _delete(done: AppliedOverrides, given: GivenOverride) -> None:
     key, value = given.override.key, given.override.value
     here = lookup(done.tree, key)
     if here is None:
-        message = f"Hydra would refuse {given.spelling}: {key} is null, and Hydra deletes no key that is null"
-        done.refuse("TP203", given, f"{message}; leave the word out")
+        message = (
+            f"Hydra would refuse {given.spelling}: {key} is null, and Hydra cannot delete a key that is null"
+        )
+        done.refuse("TP203", given, f"{message}; leave this argument out")
         return
     if here is _ABSENT:
         near = did_you_mean(key, nodes(done.tree))
@@ -280,7 +287,9 @@ def _delete(done: AppliedOverrides, given: GivenOverride) -> None:
     parent, _, last = key.rpartition(".")
     holder = lookup(done.tree, parent) if parent else done.tree
     if not isinstance(holder, dict):
-        done.refuse("TP206", given, f"Hydra would refuse {given.spelling}: it deletes no item of a list")
+        done.refuse(
+            "TP206", given, f"Hydra would refuse {given.spelling}: it cannot delete an item of a list"
+        )
         return
     del holder[last]
     _forget(done, given)

@@ -195,9 +195,9 @@ def _open_key(word: Word) -> UnknownPiece | None:
 
 def _unreadable(word: Word, unknown: UnknownPiece) -> Diagnostic:
     if word.text:
-        message = f"the key of '{word.text}' depends on {unknown.expression}, which cannot be known here"
+        message = f"the key of '{word.text}' depends on {unknown.expression}, which is known only at run time"
     else:
-        message = f"an argument is open: {unknown.expression} cannot be known here"
+        message = f"an argument is known only at run time: {unknown.expression}"
     return Diagnostic("TP204", f"{message}; write out the key=value that it becomes", word.where, "error")
 
 
@@ -228,7 +228,7 @@ def _cause(word: Word) -> str | None:
     if joined and value[:1] not in tuple("[{'\""):
         return f"a blank is missing before {joined[0]}: does the line above end in a backslash without one?"
     if value.startswith("[") and not value.endswith("]"):
-        return "the list goes on in the next word: quote the whole argument, and the variable that holds it"
+        return "the list continues in the next word: quote the whole argument, and the variable that holds it"
     if _NO_ELEMENT.search(value) and (names := [ref.name for ref in map(missing, word.parts) if ref]):
         given = " ".join(f"--env {name}=…" for name in names)
         listed = " and ".join(f"${name}" for name in names)
@@ -349,9 +349,9 @@ def _take_flag(word: Word, queue: list[Word], flags: HydraFlags) -> None:
     if word.open and target in _NAMING:
         unknown = word.open[0]
         raise UserError(
-            f"{word.text} depends on {unknown.expression}, which cannot be known here",
+            f"{word.text} depends on {unknown.expression}, which is known only at run time",
             where=unknown.where,
-            hint="give the script the arguments or variables that say it (-- ARGUMENTS, --env NAME=VALUE)",
+            hint="give the arguments or variables on which it depends (-- ARGUMENTS, --env NAME=VALUE)",
         )
     flags.values[target] = value
     flags.words[target] = word

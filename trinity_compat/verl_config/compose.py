@@ -107,7 +107,7 @@ def _at_package(package: str, file: ConfigFile) -> Mapping[str, object]:
     """
     if not package and file.items is not None:
         raise CompositionError(
-            "a list has no place at the top of a configuration, where the keys stand",
+            "a configuration file must be a mapping of keys, not a list",
             where=Where(file.source),
             hint="a config group can be a list: name the file by its group (group: option)",
         )
@@ -115,7 +115,7 @@ def _at_package(package: str, file: ConfigFile) -> Mapping[str, object]:
         return file.config
     if package.count(".") > LEVELS:
         raise CompositionError(
-            f"a file is placed at a package of more than {LEVELS} parts", where=Where(file.source)
+            f"the package of a file has more than {LEVELS} parts", where=Where(file.source)
         )
     nested: dict[str, object] = {}
     put(nested, package, file.config if file.items is None else list(file.items))
@@ -170,7 +170,7 @@ def _check_size(choices: Choices, file: ConfigFile) -> None:
         raise CompositionError(
             f"the defaults lists name each other more than {DEPTH} files deep",
             where=choices.place,
-            hint="a file that names itself, or one that names it, has no end",
+            hint="a file that includes itself, directly or through another, never ends",
         )
     raise CompositionError(f"the defaults lists name more than {_MOST_FILES} files", where=choices.place)
 

@@ -73,8 +73,8 @@ def refuse_changed(path: Path, unread: Mapping[str, UnknownPiece | None]) -> Non
     """Raise UserError for a file that a program wrote, or may have changed, before the launch."""
     if (why := changed_by(_normal(path), unread)) is not None:
         raise UserError(
-            f"{path.name}: {why.expression} writes or changes it before the launch, so that what it holds"
-            " cannot be known here",
+            f"{path.name}: {why.expression} writes or changes it before the launch, so that its content"
+            " is known only at run time",
             where=why.where,
             hint="run that command first, and translate without its line; trinity-compat run reads the"
             " file when the launch begins",

@@ -166,7 +166,7 @@ def search_path(
         release_tree(version).find(path.primary) for version in VERL_RELEASES
     )
     if starts_out_of_reach(launch):
-        reads = f"--also-read {shlex.quote(launch.cwd)} reads Hydra's configuration there"
+        reads = f"--also-read {shlex.quote(launch.cwd)} allows to read Hydra's configuration there"
         message = f"the launch starts in {launch.cwd}, where no file is read: {reads}"
         path.notes.append(Diagnostic("TP213", message, launch.where))
     if flags.get("config_dir") is not None:
@@ -326,7 +326,7 @@ def _add_given(
     """Add the folders that the command line gives; return notes on them."""
     declared = given.override.value
     if given.word.open:
-        unknown = f"depends on {given.word.open[0].expression}, which cannot be known here"
+        unknown = f"depends on {given.word.open[0].expression}, which is known only at run time"
         return [Diagnostic("TP213", f"{given.spelling} {unknown}: no folder of it is read", given.where)]
     if not isinstance(declared, list) or not all(isinstance(entry, str) for entry in declared):
         message = f"{given.spelling}: Hydra demands a list of texts; write hydra.searchpath='[file://FOLDER]'"

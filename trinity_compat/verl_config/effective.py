@@ -90,8 +90,8 @@ def asked_for(version: str | None) -> VersionChoice | None:
         return None
     known = check_version(version)
     if known == version:
-        return VersionChoice(known, f"asked for ({version})")
-    return VersionChoice(known, f"stands in for {version}, which was asked for", stands_in=True)
+        return VersionChoice(known, f"requested ({version})")
+    return VersionChoice(known, f"used instead of {version}, which was requested", stands_in=True)
 
 
 def compose_best(read: ReadLaunch, choice: VersionChoice | None) -> EffectiveConfig:
@@ -296,9 +296,7 @@ def _unread(applied: AppliedOverrides, flavour: str) -> list[GivenOverride]:
 
 
 def _unread_note(given: GivenOverride, release: str) -> Diagnostic:
-    message = (
-        f"{given.spelling}: {release} has no such key; Hydra adds it, veRL reads it only if its code asks"
-    )
+    message = f"{given.spelling}: {release} has no such key; Hydra adds it, veRL's code may not read it"
     return Diagnostic("TP214", message, given.where)
 
 
@@ -362,7 +360,9 @@ def _choices(groups: tuple[GivenOverride, ...]) -> Choices:
         key = f"{override.key}@{override.package}" if override.package else override.key
         if override.op == FORCE:
             raise CompositionError(
-                f"'{override.line}': config groups know no ++", where=given.where, hint=f"write +{key}=CHOICE"
+                f"'{override.line}': ++ cannot be used with a config group",
+                where=given.where,
+                hint=f"write +{key}=CHOICE",
             )
         if override.op == DELETE:
             choices.deleted[key] = override.value

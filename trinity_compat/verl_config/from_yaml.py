@@ -134,8 +134,8 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
     content = {key: value for key, value in file.config.items() if key != "hydra"}
     if isinstance(content.get("worker"), Mapping) and "actor_rollout_ref" not in content:
         raise UserError(
-            "this is a configuration of EasyR1, whose format (data, algorithm, worker, trainer) is another "
-            "than veRL's and is not translated",
+            "this is a configuration of EasyR1, whose format (data, algorithm, worker, trainer) differs from "
+            "veRL's and is not translated",
             where=Where(file.source, file.lines.get("worker", 0)),
         )
     if not {"actor_rollout_ref", "data", "trainer", "algorithm"} & set(content):

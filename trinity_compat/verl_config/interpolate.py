@@ -145,7 +145,7 @@ class Resolver:
         if path in self._busy:
             raise InterpolationError(f"'{raw}' refers to itself")
         if len(self._busy) > DEPTH:
-            raise InterpolationError(f"'{raw}' is behind more than {DEPTH} references")
+            raise InterpolationError(f"'{raw}' is reached through more than {DEPTH} references")
         self._busy.add(path)
         try:
             found = self._text(raw, path[:-1])
@@ -286,7 +286,7 @@ class Resolver:
             raise _Symbolic
         if word is not None:
             if word.open:
-                why = f"{word.open[0].expression}, which cannot be known here"
+                why = f"{word.open[0].expression}, which is known only at run time"
                 raise InterpolationError(f"${name} is {why}: give the key's value with --set")
             return word.text
         default = self._argument(arguments[1], parent)

@@ -312,7 +312,7 @@ def _result(
     order = [new for key in config.set_keys for new in given.get(key, ())]
     set_keys = tuple(dict.fromkeys(key for key in order if key in settings))
     unknown = tuple(key for key in set_keys if not pinned.takes(key))
-    why = f"carried forward from {config.version.value} ({config.version.why})"
+    why = f"converted from {config.version.value} ({config.version.why})"
     choice = VersionChoice(VERL, why)
     return replace(config, version=choice, settings=settings, set_keys=set_keys, unknown=unknown)
 
@@ -508,7 +508,7 @@ _IMPLIED: tuple[tuple[str, str, _Rule, str], ...] = (
         "0.7.0",
         "reward.reward_kwargs.max_resp_len",
         _overlong_length,
-        "main_dapo handed data.max_response_length to the reward manager",
+        "main_dapo passed data.max_response_length to the reward manager",
     ),
     (_EVERY, _CORRECTION + "rollout_is", _truncated_weights, "veRL 0.6.0 had this in other keys"),
     (

@@ -77,7 +77,7 @@ def _verdict(summary: AuditSummary) -> str:
     needs = summary.outcomes["open"] + summary.outcomes["refused"]
     runs = total - needs
     ours = summary.outcomes["ours only"]
-    more = f"{ours} more on trinity-compat's runtime only, " if ours else ""
+    more = f"{ours} more on trinity-compat only, " if ours else ""
     return (
         f"{runs - ours} of {total} can run on Trinity-RFT, {more}"
         f"{needs} need{'s' * (needs == 1)} a decision. In {same} every key keeps its exact meaning."

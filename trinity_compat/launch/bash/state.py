@@ -406,7 +406,7 @@ class Shell:
             single = len(value) == 1 and not opened.variable
             return (replace(value[0], source=replace(opened, variable=name)),) if single else value
         given.read = True
-        reason = f"{name} is set to {opened.expression}, which cannot be known"
+        reason = f"{name} is set to {opened.expression}, which is known only at run time"
         self.warn("TP117", f"{reason}; the value given for {name} stands for it")
         return given.value
 
@@ -478,7 +478,9 @@ class Shell:
 
     def may_set_any(self, what: str, why: UnknownPiece | EnvRef) -> None:
         """Say that ``what``, a command with words that aren't known, may set any variable, and open them."""
-        self.warn("TP101", f"{what} of {named(why)}, which cannot be known here: it may set any variable")
+        self.warn(
+            "TP101", f"{what} of {named(why)}, which is known only at run time: it may set any variable"
+        )
         self.open_variables(why)
 
     def open_variables(self, why: UnknownPiece | EnvRef, names: Collection[str] | None = None) -> None:

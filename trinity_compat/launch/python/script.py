@@ -21,7 +21,7 @@ from trinity_compat.launch.source_contents import Contents, SourceCommand
 
 _NOTE = "a Python file: calls of subprocess and os.system are read, nothing is executed"
 _MAIN = "a Python file that Hydra starts{}: read as `python3 {} ARGUMENTS`, whose arguments stand after --"
-_COMPOSED = "a Python file that composes its configuration itself (compose({})): the rest is in its code"
+_COMPOSED = "a Python file that composes its configuration itself (compose({})): its code is not read"
 
 
 def read(name: str, text: str, args: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Contents:

@@ -143,5 +143,5 @@ def place(own: Schedule) -> str:
 
 
 def _use(found: Prediction) -> str:
-    stale = f", {found.staleness:.1f} steps stale" if found.staleness else ""
+    stale = f", staleness {found.staleness:.1f} steps" if found.staleness else ""
     return f"{found.used:.0%} of all GPU time, {found.step_s:.3g} s a step{stale}"

@@ -53,7 +53,7 @@ class StockComparison:
         """Return the share, its reason and what to write instead, where the plan is slower; else ""."""
         if self.share <= (_LONGEST if self.own.in_turns else 1 / SHORTER):
             return ""
-        reason = f"{place(self.own)} have work {self.now.used:.0%} of their time"
+        reason = f"{place(self.own)} are in use {self.now.used:.0%} of the time"
         if self.own.in_turns:
             reason = "between turns the trainer's state moves to host memory and back, which takes long here"
         told = f"about {self.share:.2f} times the step of stock veRL's turns, as predicted: {reason}"

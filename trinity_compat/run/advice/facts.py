@@ -186,7 +186,7 @@ def facts_of(spec: RunSpec, question: Question) -> Facts:
     known = bool(question.model_size) or estimates.is_known(verl, Path.cwd())
     _, of_memory = estimates.training_of(verl, tokens_of)
     if not known:
-        of_memory = "memory is open: the model's sizes are not known; --model-size gives them"
+        of_memory = "memory is not estimated: the model's sizes are not known; give --model-size"
     return Facts(
         work,
         made,

@@ -179,7 +179,7 @@ def split_modes(
     rows, times = [], dict[int, dict[str, float]]()
     for title, sets, schedule, words in _with_split(modes):
         if not chosen:
-            why = splits[0][3] if splits else "one GPU has no second side"
+            why = splits[0][3] if splits else "one GPU cannot be split"
             rows.append(ModeAdvice(title, words, why=why))
             continue
         best = None

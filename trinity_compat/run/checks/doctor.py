@@ -289,9 +289,9 @@ def _wandb() -> Check:
     if importlib.util.find_spec("wandb") is None:
         return Check("wandb", "note", "not installed: trainer.logger must not name it", "pip install wandb")
     if loggers.wandb_may_start():
-        return Check("wandb", "ok", "a key or an offline mode is set")
+        return Check("wandb", "ok", "an API key or an offline mode is set")
     fix = "export WANDB_API_KEY=…, or WANDB_MODE=offline, or leave wandb out of trainer.logger"
-    return Check("wandb", "note", "no key: wandb would stop a run without a terminal", fix)
+    return Check("wandb", "note", "no API key: wandb would stop a run without a terminal", fix)
 
 
 def _ray_starts() -> list[Check]:

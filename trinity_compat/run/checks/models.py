@@ -21,7 +21,7 @@ from trinity_compat.explorer.rewards.reward_model.models import asks_function, s
 from trinity_compat.job.distillation import teacher_entries
 from trinity_compat.job.known_models import StandInModel, stand_in
 
-GENERIC = " (the name says nothing of the model)"
+GENERIC = " (the name does not say which model it is)"
 _TOKENIZER_FILE = Path(__file__).with_name("stand_in_tokenizer.json")
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = tuple(f"{_MODEL}.{name}" for name in ("path", "hf_config_path", "tokenizer_path"))

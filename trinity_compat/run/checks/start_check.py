@@ -83,12 +83,12 @@ def lines(report: StartReport) -> Iterator[str]:
     for symbol in report.changed:
         yield f"  untested release: {symbol}"
     for key, stand_in in report.stand_ins.items():
-        yield f"  {key}: not on this machine, judged with the configuration of {stand_in}"
+        yield f"  {key}: not on this machine, checked with the configuration of {stand_in}"
     for gap in report.unchecked:
         yield f"  not checked: {gap}"
     if not report.native and report.versions:
         if report.versions.get("vllm", "").split("+")[0] != GPU:
-            yield f"  not checked: what only vLLM {GPU} refuses (set {VLLM_ELSEWHERE} to its folder)"
+            yield f"  not checked: what vLLM {GPU} alone refuses (set {VLLM_ELSEWHERE} to its folder)"
         yield f"  not checked: {_GPU_ONLY}"
 
 
@@ -195,7 +195,7 @@ def _error(report: StartReport, plan: RunPlan, record: LaunchRecord) -> UserErro
     }.items()
     more = "".join(f"\n{at}: {text}" if at else f"\n{text}" for text, at in others)
     hint = "; ".join(
-        f"{key} is not here, and was judged with the configuration of {name}"
+        f"{key} is not here, and was checked with the configuration of {name}"
         for key, name in report.stand_ins.items()
     )
     if name := _unset(report.refused[0]):

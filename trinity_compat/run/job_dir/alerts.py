@@ -76,7 +76,7 @@ def of_state(snapshot: Snapshot, free: int | None) -> list[Alert]:
     busy = any(one.role == "explorer" and one.state == "running" for one in snapshot.participants)
     found = []
     if busy and quiet_s is not None and quiet_s > max(_QUIET_S, _QUIET_STEPS * step_s):
-        found.append(Alert("stall", f"the explorer is at work and has stored no group for {age(quiet_s)}"))
+        found.append(Alert("stall", f"the explorer is running and has stored no group for {age(quiet_s)}"))
     if free is not None and free < _FREE_BYTES:
         found.append(Alert("disk", f"{free / 2**30:.1f} GiB are free on the job's disk"))
     return found

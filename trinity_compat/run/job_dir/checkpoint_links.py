@@ -45,7 +45,7 @@ class CheckpointLinks:
                 continue
             raise UserError(
                 f"trainer.default_local_dir={self._wanted} is in use: the run in {other.root} (pid {pid})"
-                " shows its checkpoints there",
+                " links its checkpoints there",
                 hint="`--set trainer.default_local_dir=DIR` gives this one another folder",
             )
 
@@ -96,7 +96,7 @@ class CheckpointLinks:
         if link.is_symlink() and link.readlink() == path:
             return
         if link.is_symlink() or link.exists():
-            self._tell_once(link, f"checkpoints: {link} was there before and stays; this run's is {path}")
+            self._tell_once(link, f"checkpoints: {link} existed before and is kept; this run's is {path}")
             return
         link.symlink_to(path)
 

@@ -116,6 +116,6 @@ def check(spec: RunSpec) -> None:
         )
     if spec.replay and spec.replay.max_uses > 1:  # the trainer would never have to give the device away
         raise UserError(
-            "mode colocate: a trainer that finds trained groups again never lets the explorer on the device",
+            "mode colocate: a trainer that trains groups again never frees the device for the explorer",
             hint="leave out the replay buffer's reuse_cooldown_time, or give each side a device of its own",
         )

@@ -71,7 +71,7 @@ def sized(verl: VerlView, device: str) -> Step:
     if experts > 1:
         return _of_experts(verl, experts) if ranks > 1 else (verl, [])
     note = f"{DATA_PARALLEL}={ranks}: {ranks} engines of {width} GPU(s), where veRL has one of {ranks} ranks"
-    return verl.changed({DATA_PARALLEL: 1}), [f"{note}; a model with experts lies whole in each"]
+    return verl.changed({DATA_PARALLEL: 1}), [f"{note}; each engine holds all experts of a model"]
 
 
 def _of_experts(verl: VerlView, experts: int) -> Step:
@@ -87,7 +87,7 @@ def _of_experts(verl: VerlView, experts: int) -> Step:
 def of_one_machine(given: int, wide: int) -> str:
     """Explain an engine of ``wide`` GPUs on one machine in place of one of ``given`` on several."""
     return (
-        f"an engine is one machine's here; a GPU holds {given // wide} times as much of the model as with"
+        f"an engine must fit on one machine; a GPU holds {given // wide} times as much of the model as with"
         f" {given}, and vLLM does not start where that is more than its memory"
     )
 

@@ -325,7 +325,7 @@ def fits_no_share(verl: VerlView) -> str:
     machine = machines[0][1]
     if verl.trainer.gpus % machine.sequence:
         return ""
-    return f"of {machine.total} GPUs no share fits ({machine.fault(max(1, machine.total // 2))})"
+    return f"no split of {machine.total} GPUs fits ({machine.fault(max(1, machine.total // 2))})"
 
 
 def _no_split(machine: GpuBudget, wanted: int | None, *, turns: bool) -> UserError:

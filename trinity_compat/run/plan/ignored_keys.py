@@ -67,7 +67,7 @@ def _refuse(given: Tree) -> None:
     for path, value in given.items():
         if _is_of_idle_buffer(path, given):
             raise UserError(
-                f"{path}={_shown(value)}: nothing of this run reads that buffer",
+                f"{path}={_shown(value)}: this run does not read that buffer",
                 hint="leave it out, or write algorithm.sample_strategy: mix",
             )
         fate = fate_of(path)

@@ -33,7 +33,7 @@ def choose_mode(verl: VerlView, request: RunRequest, *, splits: bool) -> tuple[M
         return "colocate", []
     if is_fixed or not (why := gpu_split.fits_no_share(verl)):
         return mode, []
-    return "colocate", [f"{why}: both sides take turns on all of them, as in veRL"]
+    return "colocate", [f"{why}: explorer and trainer share all of them in turns (colocate), as in veRL"]
 
 
 def _as_stock(verl: VerlView, request: RunRequest) -> bool:

@@ -25,8 +25,8 @@ from trinity_compat.trinity.config import TARGETS, schema
 from trinity_compat.verl_config.pinned import pinned_tree
 
 # Keys of veRL without effect on a run.
-_DECIDED = {"trainer.device": "a run is where --device says"} | dict.fromkeys(
-    OFF, "a run here does without it"
+_DECIDED = {"trainer.device": "--device sets the device"} | dict.fromkeys(
+    OFF, "trinity-compat runs without it"
 )
 
 

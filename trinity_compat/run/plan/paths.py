@@ -76,7 +76,7 @@ def _root_and_names(config: Tree) -> tuple[Path, Path]:
     for path in _FIELDS:
         if "$(" in (text := str(config.get(path) or "")) or "`" in text:
             raise UserError(
-                f"{path}: {text} holds a command, whose output only the script knows",
+                f"{path}: {text} holds a command, whose output is known only when the script runs",
                 hint=f"write its value into the YAML, or give it: --set {path}=VALUE",
             )
     own = Path(str(config["project"]), str(config.get("group") or ""), str(config["name"]))

@@ -130,7 +130,7 @@ def _both(steps: int, r: int) -> str:
 def opening_notes(request: RunRequest) -> list[str]:
     """Lines about the request itself: r, filled-in fields, overlays."""
     of_r = (
-        [f"r = {request.updates_per_step} optimizer updates per veRL step ({request.updates_source})"]
+        [f"{request.updates_per_step} optimizer updates per veRL step ({request.updates_source})"]
         if request.updates_source
         else []
     )

@@ -92,7 +92,7 @@ def fault(verl: VerlView, gpus: int) -> str:
         raise UserError(f"{ACTOR}.ppo_mini_batch_size is not set: the trainer's ranks have to divide it")
     sequence = verl.sharing(ACTOR)
     if gpus % sequence:
-        return f"they hold no whole groups of {sequence} for one sequence"
+        return f"they are not whole groups of {sequence} for one sequence"
     rows, ranks = verl.batches.mini * verl.batches.group, verl.ranks(ACTOR, gpus)
     why = no_fillers(partial(value_at, verl.tree))
     if rows % ranks == 0 or (not why and rows >= ranks):

@@ -219,8 +219,8 @@ def _empty(launch: Launch, environ: Mapping[str, str]) -> list[str]:
         for name in sorted({ref.name for ref in _references(word.parts, environ)})
     ]
     if len(unset) < 2:
-        return [f"warning: {each} is not set: bash puts nothing there" for each in unset]
-    return [f"warning: {len(unset)} variables are not set ({'; '.join(unset)}): bash puts nothing there"]
+        return [f"warning: {each} is not set: it is empty under bash" for each in unset]
+    return [f"warning: {len(unset)} variables are not set ({'; '.join(unset)}): it is empty under bash"]
 
 
 def _left_out(found: Invocation) -> list[str]:

@@ -77,7 +77,7 @@ def _settled(word: Word, instead: Mapping[str, str]) -> str:
         else f"--set {key}=… says what it will be; or"
     )
     raise UserError(
-        f"{unknown.expression} cannot be known without running something",
+        f"{unknown.expression} is known only at run time",
         where=unknown.where,
         hint=f"{give} run without --dry-run",
     )

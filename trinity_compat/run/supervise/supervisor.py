@@ -162,7 +162,7 @@ def _hangs(child: Child, by: Supervision) -> str | None:
     heard = by.watch.heard(child.command.role, child.process.pid)
     if heard is None:
         waited_s = time.monotonic() - child.started
-        return f"has said nothing for {waited_s:.0f} s" if waited_s > by.stall_s * LONG else None
+        return f"has sent no heartbeat for {waited_s:.0f} s" if waited_s > by.stall_s * LONG else None
     if heard.has_ended:
         return f"was {heard.state}, and did not end" if heard.silent_s > by.stall_s else None
     return _silent(heard) if heard.silent_s > SIDE_SILENT_S else None

@@ -127,7 +127,7 @@ def answered(name: str, arguments: list[Any]) -> Answer:
         place = error.where if isinstance(error, UserError) else None
         return {"error": {"message": error.message, "hint": error.hint or "", "place": str(place or "")}}
     except RecursionError:
-        return {"error": {"message": "the text is too deep", "hint": "shorten it", "place": ""}}
+        return {"error": {"message": "the text is nested too deeply", "hint": "shorten it", "place": ""}}
 
 
 def result_in(answer: Answer) -> FormResult:

@@ -124,7 +124,7 @@ def advantage(view: LaunchView) -> Derived:
         yield notice(
             "TW009",
             f"Trinity-RFT whitens advantages over each mini-batch, "
-            f"veRL over the train batch (r={view.r} mini-batches); "
+            f"veRL over the train batch ({view.r} mini-batches); "
             "trinity-compat follows veRL",
             view.where(ESTIMATOR),
         )
@@ -230,7 +230,7 @@ def _clips(view: LaunchView, function: RegisteredFunction) -> Iterator[PathValue
         name = clip.path.rpartition(".")[2]
         given = view.value(clip.key)
         if name not in function.signature:
-            what = "dual clip" if clip is DUAL_CLIP else "common range: its sides are written"
+            what = "dual clip" if clip is DUAL_CLIP else "common range: its two bounds are written"
             yield Verdict(clip.key, Status.NO_EFFECT, f"{function.name} has no {what}", "TC026")
         elif given is not None:
             yield clip.put(view.number(clip.key))

@@ -125,14 +125,14 @@ def asynchronous(view: LaunchView) -> Derived:
     """Yield verdicts on keys that the launch's main reads otherwise than main_ppo does, or not at all."""
     yield from view.verdicts
     if view.where(USE_V1) is not None and not view.value(USE_V1):
-        yield Verdict(USE_V1, Status.NO_EFFECT, "v0 trains here where nothing asks for v1")
+        yield Verdict(USE_V1, Status.NO_EFFECT, "trinity-compat uses v0 unless the launch asks for v1")
     yield from _of_v1(view)
     if view.async_schedule is None:
         yield from _other_mode(view)
     if view.async_schedule is not None and view.async_schedule.interval > 1 and not view.flag(BYPASS.key):
         reason = (
-            "the trainer recomputes old log-probabilities with the weights at the start of each step, this "
-            f"main with those of its last version, up to {view.async_schedule.interval} steps ago"
+            "trinity-compat recomputes old log-probabilities with the weights at the start of each step; this"
+            f" main uses those of its last version, up to {view.async_schedule.interval} steps older"
         )
         yield Verdict(BYPASS.key, Status.APPROXIMATED, reason)
         yield Verdict(PROXIMAL, Status.APPROXIMATED, reason)
@@ -259,7 +259,7 @@ def _length(ppo: MainPpoSettings) -> None:
     if view.has(OWN_EPOCHS):
         epochs = min(view.integer(OWN_EPOCHS, 1), view.integer(EPOCHS, 1))
         ppo.put(EPOCHS, epochs, OWN_EPOCHS, EPOCHS, join=" and ")
-        reason = f"until 0.7 {OWN_EPOCHS} ends the run too; the smaller counts"
+        reason = f"until 0.7 {OWN_EPOCHS} ends the run too, whichever is smaller"
         ppo.verdicts.append(Verdict(EPOCHS, Status.DERIVED, reason))
     if view.value(SAMPLES) is None:
         ppo.put(TOTAL, None)

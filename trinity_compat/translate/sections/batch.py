@@ -15,7 +15,7 @@ from trinity_compat.translate.update_steps import BATCH, MINI
 
 SECTION = "synchronizer"
 _FIXED = "veRL's order: every rollout waits for its weights"
-_FULLY_ASYNC = "rollouts go on while the trainer trains, and change weights in the middle of their answers"
+_FULLY_ASYNC = "rollouts continue while the trainer trains, and take new weights in the middle of an answer"
 # The old trinity-rft's style in which the explorer waits for nothing; it has no fully_async.
 _OLD_STYLES = {"fully_async": "dynamic_by_trainer"}
 
@@ -25,7 +25,7 @@ def synchronized(view: LaunchView) -> Iterator[PathValue]:
     style = view.async_schedule.style if view.async_schedule else "fixed"
     named = _OLD_STYLES.get(style, style) if view.old_trinity else style
     yield PathValue(
-        f"{SECTION}.sync_method", _method(view), note="how weights travel; nccl, checkpoint or memory"
+        f"{SECTION}.sync_method", _method(view), note="transport of the weights: nccl, checkpoint or memory"
     )
     yield PathValue(f"{SECTION}.sync_style", named, note=_FIXED if style == "fixed" else _FULLY_ASYNC)
     yield PathValue(f"{SECTION}.sync_interval", updates_per_version(view), *_of_interval(view))
@@ -43,7 +43,7 @@ def _of_interval(view: LaunchView) -> tuple[tuple[str, ...], str | None, str]:
     """Sources, note and what stands between the sources."""
     if view.async_schedule is None or view.async_schedule.interval == 1:
         return (BATCH, MINI), None, " ÷ "
-    note = f"{view.async_schedule.sources[0]}={view.async_schedule.interval} × r={view.r}"
+    note = f"{view.async_schedule.sources[0]}={view.async_schedule.interval} × updates_per_step={view.r}"
     return (BATCH, MINI), note, " ÷ "
 
 
@@ -56,14 +56,14 @@ def _method(view: LaunchView) -> str:
 def _offset(view: LaunchView) -> tuple[int, tuple[str, ...], str]:
     ahead = view.options.sync_offset
     if ahead:
-        return ahead * view.r, (), f"{ahead} veRL step(s) ahead × r={view.r} (--sync-offset)"
+        return ahead * view.r, (), f"{ahead} veRL step(s) ahead × updates_per_step={view.r} (--sync-offset)"
     if view.async_schedule is not None and view.async_schedule.style != "fixed":
         return 0, (), f"{view.async_schedule.sources[1]} says how far rollouts run ahead"
     if view.async_schedule is not None:
-        note = f"one_step_off: a step's rollouts are made while the one before is trained; × r={view.r}"
+        note = f"one_step_off: rollouts run one step ahead; × updates_per_step={view.r}"
         return view.async_schedule.offset * view.r, (), note
     if view.published:
-        return 1, (), "as the published examples print it: the explorer is one mini-batch ahead"
+        return 1, (), "as in the published examples: the explorer is one mini-batch ahead"
     return 0, (), "on-policy, as veRL"
 
 
@@ -90,7 +90,7 @@ def batch(view: LaunchView) -> Derived:
     yield PathValue("buffer.train_batch_size", mini * n, (MINI, N), join=" × ")
     yield from synchronized(view)
     if view.updates.why:
-        more = "; a fork that multiplies its samples makes more of them" if view.forked else ""
+        more = "; a fork that multiplies its samples has more steps" if view.forked else ""
         for key in (MINI,) if view.is_set(MINI) else (MINI, BATCH):
             yield Verdict(key, Status.APPROXIMATED, f"{view.updates.why}{more}")
     if view.r > 1:
@@ -127,7 +127,7 @@ def _step_cautions(view: LaunchView) -> Iterator[Caution]:
     yield notice(
         "TW001",
         f"one veRL step is {r} Trinity steps: buffer.batch_size is veRL's ppo_mini_batch_size, and "
-        f"synchronizer.sync_interval={updates} keeps {kept} prompts per set of weights",
+        f"synchronizer.sync_interval={updates} keeps {kept} prompts per weight version",
         view.where(BATCH) or view.where(MINI),
     )
     if view.published:
@@ -135,11 +135,12 @@ def _step_cautions(view: LaunchView) -> Iterator[Caution]:
             "TW002",
             "step counts are written as in the published guide: save_interval, eval_interval, critic_warmup "
             f"and lr_warmup_steps come {r} times as often as under veRL",
-            hint="leave --as-published off to have them rescaled",
+            hint="leave out --as-published to have them rescaled",
         )
     else:
         yield notice(
-            "TW002", f"everything counted in steps is multiplied by r={r}: Trinity counts mini-batches"
+            "TW002",
+            f"numbers of steps are multiplied by updates_per_step={r}: Trinity counts optimizer updates",
         )
 
 
@@ -189,7 +190,7 @@ def counted_in_steps(reading: TrinityReader) -> VerlSettings:
 def _times(view: LaunchView, key: str, value: int) -> str | None:
     if value <= 0 or view.step == 1:
         return None
-    return f"{view.note_text(key, value)} × r={view.step}"
+    return f"{view.note_text(key, value)} × updates_per_step={view.step}"
 
 
 def _kept(view: LaunchView) -> Iterator[PathValue | Verdict]:
@@ -209,7 +210,7 @@ def total_steps(view: LaunchView) -> Derived:
     """Write the length of the run: given, or from the number of rows of the training files."""
     if view.value(TOTAL) is not None:
         steps = view.size(TOTAL, least=0)
-        note = f"{view.note_text(TOTAL, steps)} × r={view.step}" if view.step > 1 else None
+        note = f"{view.note_text(TOTAL, steps)} × updates_per_step={view.step}" if view.step > 1 else None
         yield PathValue(TOTAL_STEPS[0], steps * view.step, (TOTAL,), note)
         over = _ends_before(view, steps)
         if over is None:
@@ -252,7 +253,7 @@ def total_steps(view: LaunchView) -> Derived:
 
 
 def _counted(view: LaunchView, rows: int) -> str:
-    return f"⌊{rows} rows ÷ {BATCH}⌋ × total_epochs × r={view.r}"
+    return f"⌊{rows} rows ÷ {BATCH}⌋ × total_epochs × updates_per_step={view.r}"
 
 
 def _ends_before(view: LaunchView, steps: int) -> tuple[int, int] | None:
@@ -279,12 +280,12 @@ def _unknown_length(view: LaunchView) -> Caution:
     if ratio or critic:
         return Caution(
             "TW003",
-            "lr_warmup_steps_ratio without a known number of steps: Trinity-RFT takes the share of an "
-            "endless run, so the learning rate stays near 0",
+            "lr_warmup_steps_ratio without a known number of steps: Trinity-RFT takes the run as "
+            "endless, so the learning rate stays near 0",
             view.where(f"{ARR}.actor.optim.lr_warmup_steps_ratio"),
             "translate where the parquet files are, or give trainer.total_training_steps",
         )
-    return notice("TW014", "the training files cannot be read here, so the number of steps stays open")
+    return notice("TW014", "the number of steps is not known: the training files cannot be read here")
 
 
 def training_rows(view: LaunchView) -> int | None:
@@ -326,5 +327,5 @@ def _derived(view: LaunchView, size: MicroBatchSize) -> Iterator[PathValue | Ver
         yield PathValue(f"{TC}.{size.per_gpu}", max(1, view.integer(key) // ranks), (size.all_gpus,), note)
         return
     yield PathValue(f"{TC}.{size.per_gpu}", 1, (size.all_gpus,), "not given: one sequence at a time")
-    reason = "the launch gives no micro-batch size, which veRL itself refuses; 1 is written"
+    reason = "the launch gives no micro-batch size, and veRL refuses to start without one; the YAML has 1"
     yield Verdict(size.per_gpu, Status.APPROXIMATED, reason)

@@ -33,7 +33,7 @@ TEMPERATURE = FieldPair("rollout_args.temperature", f"{VAL_KWARGS}.temperature")
 TOP_P, TOP_K = (FieldPair(f"rollout_args.{name}", f"{VAL_KWARGS}.{name}") for name in ("top_p", "top_k"))
 MEDIA = {f"data.{kind}_key": f"{kind}s" for kind in ("image", "video", "audio")}
 _SEES = re.compile(r"(?<![a-z])(vl|vlm|omni|vision)(?![a-z])", re.IGNORECASE)  # in a model's name
-_TEXT_ONLY = "takes text: it ends at a row that holds images, videos or audio; trinity-compat has them"
+_TEXT_ONLY = "takes text, and fails at rows with images, videos or audio; trinity-compat takes them"
 WORKFLOW, REWARD = "verl_workflow", "verl_reward"  # trinity_compat/plugins/upstream
 SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation", "dev": "dev"}
 
@@ -212,7 +212,7 @@ def _remarks(view: LaunchView, train: list[str], val: list[str]) -> Iterator[Ver
     yield from _media(view)
     if view.published:
         text = "the guide's columns put veRL's whole chat list into one user message and find no answer"
-        hint = "leave --as-published off: our workflow reads veRL's rows as they are"
+        hint = "leave out --as-published: the plugin's workflow reads veRL's rows as they are"
     else:
         text = (
             f"the YAML names the workflow {WORKFLOW} and the reward {REWARD}, which read veRL's columns "

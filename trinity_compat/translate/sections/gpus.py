@@ -77,7 +77,7 @@ class GpuBudget:
         """
         trainer = self.total - rollout - self.auxiliary
         if rollout < 1 or rollout % self.engine:
-            return f"{rollout} rollout GPU(s) do not hold whole engines of {self.engine}"
+            return f"{rollout} rollout GPU(s) cannot be divided into engines of {self.engine}"
         if trainer < 1:
             return f"{rollout} of {self.total} GPUs for rollout leave none for the trainer"
         if why := self._training_fault(trainer, ranks_only=ranks_only):
@@ -100,12 +100,12 @@ class GpuBudget:
         if trainer > self.per_node and trainer % self.per_node and not self._has_a_part_of_each(trainer):
             return f"the trainer's {trainer} GPUs are not whole nodes of {self.per_node}"
         if not ranks_only and trainer % self.sequence:
-            return f"the trainer's {trainer} GPUs hold no whole groups of {self.sequence} for one sequence"
+            return f"the trainer's {trainer} GPUs are not whole groups of {self.sequence} for one sequence"
         if self.experiences % groups == 0:
             return None
         fault = f"buffer.train_batch_size={self.experiences} does not divide by {groups} trainer ranks"
         if self.no_fillers == "":
-            return None if self.experiences >= groups else f"{fault}, of which some would have no row"
+            return None if self.experiences >= groups else f"{fault}, and some ranks would have no row"
         return f"{fault}, and {self.no_fillers}" if self.no_fillers else fault
 
     def _engines_beside(self, trainer: int) -> int:
@@ -198,7 +198,7 @@ def takes_turns(view: LaunchView) -> bool:
 
 
 def _turns(view: LaunchView) -> str:
-    return f"`trinity-compat run` takes turns on all {math.prod(view.cluster)} GPUs, as veRL does"
+    return f"`trinity-compat run` colocates both on all {math.prod(view.cluster)} GPUs, as veRL does"
 
 
 def split(view: LaunchView) -> tuple[GpuBudget, int, int]:
@@ -344,7 +344,7 @@ def _rollout(view: LaunchView, machine: GpuBudget) -> int:
             raise UserError(
                 f"--rollout-gpus {asked}: {fault}",
                 where=view.where(PER_NODE),
-                hint=f"numbers that can run here: {able}",
+                hint=f"numbers that can run: {able}",
             )
         return asked
     if own := own_gpus(view):
@@ -364,7 +364,7 @@ def _explained(view: LaunchView, machine: GpuBudget, rollout: int) -> str:
         shares = machine.total - machine.auxiliary > 1 and view.size(PP) == 1
         said = "; `trinity-compat run` takes fewer for generation" if shares else ""
         engine = f"an engine of {machine.engine}{beside} on {machine.total} GPUs"
-        return f"{engine} leaves none to train (TW004){said}"
+        return f"{engine} leaves no GPU for training (TW004){said}"
     auxiliary = f" + {machine.auxiliary} auxiliary" if machine.auxiliary else ""
     return f"{machine.total} GPUs = {rollout} rollout{auxiliary} + {trainer} training"
 
@@ -394,7 +394,7 @@ def _without_a_split(machine: GpuBudget) -> str:
 
 def _no_room(view: LaunchView) -> str:
     if own := own_gpus(view):
-        return f"the {own} GPUs of {OWN_NODES} hold no whole engines of that size"
+        return f"the {own} GPUs of {OWN_NODES} cannot be divided into engines of that size"
     return "an engine of that size would leave no GPU to the trainer"
 
 
@@ -405,7 +405,7 @@ def _colocated(view: LaunchView) -> Derived:
     yield ENGINE_TP.put(1)
     yield from _sequence_parallel(view, 1)
     if view.size(TP) > 1:
-        yield Verdict(TP, Status.APPROXIMATED, "one GPU holds no tensor-parallel engine: 1")
+        yield Verdict(TP, Status.APPROXIMATED, "one GPU cannot hold a tensor-parallel engine: 1 is written")
     if view.flag(REWARD_MODEL):
         yield Caution("TW004", "Trinity-RFT's colocate mode takes no auxiliary models", view.where(PER_NODE))
     if view.old_trinity:

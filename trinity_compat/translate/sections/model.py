@@ -51,7 +51,7 @@ def lengths(view: LaunchView) -> Derived:
     yield from _engine_length(view, prompt + response)
     for name, key, value in (("prompt_length", PROMPT, prompt), ("response_length", RESPONSE, response)):
         if view.value(f"{ROLLOUT}.{name}") not in (None, value):
-            reason = f"the explorer takes {key}={value} for both"
+            reason = f"trinity-compat uses {key}={value} for both"
             yield Verdict(f"{ROLLOUT}.{name}", Status.UNSUPPORTED_UPSTREAM, reason)
         else:
             yield Verdict(f"{ROLLOUT}.{name}", Status.NO_EFFECT, f"the same as {key}")
@@ -93,7 +93,7 @@ def _overlong(view: LaunchView) -> Derived:
         reason = "no prompt is left to truncate: filter_overlong_prompts is on"
         yield Verdict(TRUNCATION, Status.NO_EFFECT, reason, "TC041")
     elif truncation in ("left", "middle"):
-        reason = f"Trinity-RFT cannot truncate on the {truncation}: it is off there, trinity-compat does it"
+        reason = f"Trinity-RFT cannot truncate on the {truncation}: off in the YAML, trinity-compat does it"
         yield Verdict(TRUNCATION, Status.UNSUPPORTED_UPSTREAM, reason)
         yield Caution(
             "TW007", reason, view.where(TRUNCATION), f"set {FILTER}=True to drop long prompts instead"
@@ -141,7 +141,7 @@ def engine(view: LaunchView) -> Derived:
     yield ENGINE_TYPE.put(known)
     if name in OTHER_ENGINES:
         upstream = "" if known == name else f"; Trinity has no engine {name!r}, the YAML says vllm"
-        reason = f"our explorer runs vLLM in its place: same weights, same sampling parameters{upstream}"
+        reason = f"trinity-compat runs vLLM instead: same weights, same sampling parameters{upstream}"
         yield Verdict(ENGINE_TYPE.key, Status.APPROXIMATED, reason)
     yield from _own_arguments(view)
     experts = f"{ROLLOUT}.expert_parallel_size"
@@ -167,17 +167,17 @@ def _own_arguments(view: LaunchView) -> Iterator[Verdict]:
     for key in view.below(SECTION):
         name, value = key.partition(".")[0], view.value(f"{SECTION}.{key}")
         if decides := overwritten.get(name):
-            reason = f"veRL {VERL} sets {name} over it, by {view.written(decides)}; so does our explorer"
+            reason = f"veRL {VERL} overrides it by {view.written(decides)}; so does trinity-compat"
             yield Verdict(f"{SECTION}.{key}", Status.NO_EFFECT, reason)
             continue
         found = fate(name, value, GPU)
         if found.refused:
             why = f" ({found.why})" if found.why else ""
-            reason = f"vLLM {GPU}, our explorer's, has no argument {name}{why}: {found.refused}"
+            reason = f"vLLM {GPU}, which the explorer runs, has no argument {name}{why}: {found.refused}"
             yield Verdict(f"{SECTION}.{key}", Status.UNSUPPORTED, reason)
         elif not found.written:
-            yield Verdict(f"{SECTION}.{key}", Status.NO_EFFECT, f"vLLM {GPU} has no use for it: {found.why}")
+            yield Verdict(f"{SECTION}.{key}", Status.NO_EFFECT, f"vLLM {GPU} does not use it: {found.why}")
         elif name not in found.written:
             ((became, said),) = found.written.items()
-            reason = f"our explorer's vLLM {GPU} gets {became}={said}: {found.why}"
+            reason = f"the explorer's vLLM {GPU} gets {became}={said}: {found.why}"
             yield Verdict(f"{SECTION}.{key}", Status.UNSUPPORTED_UPSTREAM, reason)

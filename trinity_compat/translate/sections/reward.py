@@ -36,8 +36,8 @@ ENGINE_SETTINGS = {
 }
 SAME_IN_VERL = ("max_num_batched_tokens", "max_num_seqs")  # of extra_engine_args
 _UPSTREAM = (
-    "Trinity-RFT serves auxiliary models as chat models, and no workflow there asks this one for scores; our"
-    " runtime serves it with vLLM and scores as veRL does"
+    "Trinity-RFT serves auxiliary models as chat models, and none of its workflows asks this one for"
+    " scores; trinity-compat serves it with vLLM and scores as veRL does"
 )
 
 
@@ -100,7 +100,7 @@ def reward(view: LaunchView) -> Derived:
         status, ours = Status.UNSUPPORTED_UPSTREAM, "code of yours registers it for trinity-compat"
         if name in REWARD_MANAGERS or unknown_manager(view.value):
             status, ours = runs_here(view, MANAGER, name, REWARD_MANAGERS)
-        yield Verdict(MANAGER, status, f"in Trinity-RFT the plugin runs {', '.join(MANAGERS)}; {ours}")
+        yield Verdict(MANAGER, status, f"in Trinity-RFT the plugin has {', '.join(MANAGERS)}; {ours}")
     if not view.value(f"{FUNCTION}.path"):
         yield Verdict(f"{FUNCTION}.name", Status.NO_EFFECT, "no custom reward function is given", "TC060")
     if not view.value("reward.sandbox_fusion.url"):

@@ -39,8 +39,8 @@ def directories(view: LaunchView) -> Derived:
     if not whole:
         return
     reason = (
-        "Trinity-RFT's checkpoints land in <checkpoint_root_dir>/<project>/<name>; trinity-compat also shows "
-        "them exactly where the launch says"
+        "Trinity-RFT's checkpoints land in <checkpoint_root_dir>/<project>/<name>; trinity-compat also links "
+        "them into the directory that the launch names"
     )
     yield Verdict(DIRECTORY, Status.APPROXIMATED, reason)
 
@@ -48,9 +48,9 @@ def directories(view: LaunchView) -> Derived:
 def _experiences(job: str) -> Iterator[PathValue]:
     """The buffer between explorer and trainer: SQL, in the job's directory."""
     buffer = "buffer.trainer_input.experience_buffer"
-    yield PathValue(f"{buffer}.name", "experiences", note="groups on their way from explorer to trainer")
+    yield PathValue(f"{buffer}.name", "experiences", note="groups, from explorer to trainer")
     yield PathValue(
-        f"{buffer}.storage_type", "sql", note="outlives both sides, takes any number of explorers"
+        f"{buffer}.storage_type", "sql", note="outlives both processes, and serves any number of explorers"
     )
     yield PathValue(f"{buffer}.path", f"sqlite:///{job}/buffer/experiences.db", note="in the job's directory")
 
@@ -118,7 +118,7 @@ def _of_ray(view: LaunchView) -> Iterator[Verdict]:
     texts, symbols = view.below(runtime_env.KEY), view.symbols
     keys = {name: symbols.plain(text) for name, text in texts.items() if symbols.is_known(text)}
     for key, _, why, _ in runtime_env.faults(nested(keys), Path(view.launch.cwd).absolute()):
-        reason = f"Trinity has no place for it, and our runtime refuses it: {why}"
+        reason = f"Trinity-RFT has no field for it, and trinity-compat refuses it: {why}"
         for name in (f"{runtime_env.KEY}.{each}" for each in keys):
             if f"{name}.".startswith(f"{key}."):
                 yield Verdict(name, Status.UNSUPPORTED, reason)

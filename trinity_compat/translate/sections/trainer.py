@@ -56,7 +56,7 @@ PARALLEL = (
 def optimizer(view: LaunchView) -> Derived:
     """The parts of algorithm.optimizer that are not plain copies."""
     warmup = view.integer(WARMUP.key, -1)
-    note = f"{WARMUP.key}={warmup} × r={view.step}" if warmup > 0 and view.step > 1 else None
+    note = f"{WARMUP.key}={warmup} × updates_per_step={view.step}" if warmup > 0 and view.step > 1 else None
     yield WARMUP.put(_steps(view, warmup), note)
     kind, source = _first(view, *SCHEDULES, default="constant")
     yield PathValue(f"{TARGET}.lr_scheduler_type", kind, (source,))
@@ -66,7 +66,7 @@ def optimizer(view: LaunchView) -> Derived:
     name = str(view.value(f"{OPTIM}.optimizer", "AdamW"))
     yield PathValue(f"{TARGET}.optimizer_type", OPTIMIZERS.forth.get(name, name), (f"{OPTIM}.optimizer",))
     if name not in OPTIMIZERS.forth:
-        reason = f"Trinity-RFT knows adam, adamw and sgd; {name} is handed on as it is"
+        reason = f"Trinity-RFT has adam, adamw and sgd; {name} is passed on unchanged"
         yield Verdict(f"{OPTIM}.optimizer", Status.APPROXIMATED, reason)
 
 
@@ -127,7 +127,7 @@ def critic_warmup_steps(view: LaunchView) -> Derived:
     if not view.critic:
         yield Verdict(key, Status.NO_EFFECT, "there is no critic")
     elif steps > 0:
-        note = f"{key}={steps} × r={view.step}" if view.step > 1 else None
+        note = f"{key}={steps} × updates_per_step={view.step}" if view.step > 1 else None
         yield CRITIC_WARMUP.put(_steps(view, steps), note)
 
 

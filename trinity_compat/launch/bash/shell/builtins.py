@@ -145,7 +145,7 @@ def _eval(sh: Shell, args: Args) -> int:
         if (why := doubt_in([value])) is not None:
             external.lose_path(sh)
             if HOOK.search(named(why)):
-                sh.warn("TP101", "eval of something that cannot be known here; it is skipped")
+                sh.warn("TP101", "eval of something that is known only at run time; it is skipped")
             else:
                 sh.may_set_any("eval", why)
         return 0

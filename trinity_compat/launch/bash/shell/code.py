@@ -87,10 +87,10 @@ def _warn_of_encoding(sh: Shell, unit: ParsedText) -> None:
     """Line ends and marks of Windows' editors; a mark makes a command that nobody has of the first line."""
     end = unit.source.find(f"{CARRIAGE_RETURN}\n".encode())
     if end >= 0:
-        message = "lines end in CR LF: bash takes the carriage return for a character of the last word"
+        message = "lines end in CR LF: bash reads the carriage return as part of the last word"
         sh.warn("TP005", f"{message} (dos2unix removes it)", unit.line(unit.source.count(b"\n", 0, end) + 1))
     if unit.source.startswith(codecs.BOM_UTF8):
-        message = "begins with a byte order mark, which bash takes for part of the first word"
+        message = "begins with a byte order mark, which bash reads as part of the first word"
         sh.warn("TP006", f"{message}: save it as UTF-8 without one", unit.line(1))
 
 
@@ -164,7 +164,7 @@ def open_changes(
     ]
     if changed:
         if what and not all(doubt_in([sh.variables.get(name, Variable()).value or ()]) for name in changed):
-            sh.warn("TP101", f"{what} may set {', '.join(changed)} here: open from now on")
+            sh.warn("TP101", f"{what} may set {', '.join(changed)} here: unknown from now on")
         new = {name: other.variables.get(name, Variable()) for name in changed}
         sh.variables = Variables(new | sh.variables)
         sh.open_alone(why, changed)

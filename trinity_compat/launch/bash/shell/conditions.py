@@ -238,7 +238,7 @@ def _file_test(sh: Shell, operator: str, operand: Value) -> bool:
 
 def _taken_as_made(sh: Shell, test: str) -> bool:
     """A test of a folder out of reach that the script made: its ``mkdir`` is taken to have succeeded."""
-    sh.warn("TP101", f"{test} cannot be known here; taken as true, since the script makes that folder")
+    sh.warn("TP101", f"{test} is known only at run time; taken as true, since the script makes that folder")
     return True
 
 

@@ -71,7 +71,7 @@ def dispatch(sh: Shell, fields: list[Value], prefix: dict[str, Value], *, functi
         return _lost_override(sh, name)
     if name.startswith("-"):
         # `-- python3 -m …`, an option on a line of its own: nothing that follows it is started
-        sh.warn("TP115", f"bash takes {name!r} for a command and finds none: nothing on this line is started")
+        sh.warn("TP115", f"bash reads {name!r} as a command and finds none: nothing on this line is started")
         sh.doubt = None
         return 127
     return external.run(sh, fields, prefix)
@@ -140,7 +140,7 @@ def _lost_override(sh: Shell, name: str) -> int:
     sh.doubt = None
     if why == _EVERY_LINE and any(note.message.endswith(why) for note in sh.log.diagnostics.values()):
         return 127
-    sh.warn(number, f"bash takes {name.split('=')[0]!r} for a command, the override is lost: {why}")
+    sh.warn(number, f"bash reads {name.split('=')[0]!r} as a command, the override is lost: {why}")
     return 127
 
 
@@ -159,7 +159,7 @@ def _note_lost_words(sh: Shell, fields: list[Value], unread: list[Value]) -> Non
         if name not in _OF_PATTERNS or word is not pattern or where.line > at.line:
             lines.setdefault(where, []).append(text_of(word))
     for where, words in lines.items():
-        message = f"{', '.join(words)}: {name} gets this, and the training does not; write it before the pipe"
+        message = f"{', '.join(words)}: {name} gets this word, not the training; write it before the pipe"
         sh.warn("TP004", message, where)
     kept = {id(value) for value in sh.log.unread}
     lost = (value for value in unread if id(value) not in kept)

@@ -26,7 +26,7 @@ from trinity_compat.launch.model import EnvRef, UnknownPiece
 # A command of these is a pipeline of one; the others leave PIPESTATUS to the commands in them.
 # What never changes as the condition of a loop.
 ALWAYS = re.compile(r"true|/bin/true|:|\[\[? *(true|1)( *(-eq|==?) *1)? *\]\]?|\(\( *1 *\)\)")
-WAITED = "what the loop waits for is taken to come"
+WAITED = "the loop is assumed to get what it waits for"
 PATIENCE = 100  # rounds of a loop that waits; those that count their tries have ended by then
 TESTS = {"[", "test", "command", "type", "which", "hash", *external.COMPARES}
 EFFECTS = {".", "source", "eval", "cd", "pushd", "set", "shift", "read", "mapfile", "unset", "bash", "sh"}
@@ -146,7 +146,7 @@ def _binary(sh: Shell, node: Node) -> int:
             _note_turned(sh, node, f"what follows {node['Op']} {'runs' if wanted else 'does not run'}")
             sh.doubt = None
         elif goes_on:
-            _note_guess(sh, "the script is taken to go on")
+            _note_guess(sh, "the script is assumed to go on")
             sh.doubt = None
             return 0
         elif ends_wait:
@@ -255,7 +255,7 @@ def _ends_overdue(sh: Shell, statements: list[Node]) -> bool:
 
 def _note_overdue(sh: Shell, condition: Node) -> None:
     awaited = sh.unit.text(condition).strip(" ;")
-    message = f"assumed: what the loop waits for comes; of {PATIENCE} rounds none ends it here"
+    message = f"assumed: the loop gets what it waits for; it did not end in {PATIENCE} rounds"
     sh.warn("TP114", f"{message} ({awaited})", sh.unit.where(condition))
     sh.doubt = None
 
@@ -270,7 +270,7 @@ def _turned(sh: Shell, node: Node) -> bool:
 
 def _note_turned(sh: Shell, node: Node, taken: str) -> None:
     if isinstance(sh.doubt, UnknownPiece):
-        why = f"this depends on {sh.doubt.expression}, which cannot be known here"
+        why = f"this depends on {sh.doubt.expression}, which is known only at run time"
         text = f"assumed: {taken}; {why}, and otherwise the script ends without any training"
         sh.warn("TP114", text, sh.unit.where(node))
 
@@ -292,9 +292,9 @@ def _note_guess(sh: Shell, taken: str) -> None:
     doubt = sh.doubt
     if isinstance(doubt, EnvRef):
         message = f"this depends on ${doubt.name}, which is not set; {taken}"
-        sh.warn("TP102", f"{message} (--env {doubt.name}=… says what it is)")
+        sh.warn("TP102", f"{message} (set it with --env {doubt.name}=…)")
     elif doubt is not None:
-        sh.warn("TP101", f"this depends on {doubt.expression}, which cannot be known here; {taken}")
+        sh.warn("TP101", f"this depends on {doubt.expression}, which is known only at run time; {taken}")
 
 
 def _pipe(sh: Shell, node: Node) -> int:
@@ -388,7 +388,7 @@ def _while(sh: Shell, node: Node) -> int:
         rounds += 1
         if sh.doubt is not None:
             going, unknown = reads and rounds == 1, sh.doubt  # as `for` over an open list
-            _note_guess(sh, "the loop is read as one round" if reads else "the loop is taken to end")
+            _note_guess(sh, "the loop is read as one round" if reads else "the loop is assumed to end")
             sh.doubt = None
         return going
 
@@ -466,7 +466,7 @@ def _for(sh: Shell, node: Node) -> int:
     if loop["Type"] == "CStyleLoop":
         return _c_style(sh, node, loop)
     if node.get("Select"):
-        sh.warn("TP101", "select asks its user; its body is not read")
+        sh.warn("TP101", "select waits for input; its body is not read")
         return 0
     if "Items" in loop or loop.get("InPos", {}).get("Line"):
         words = loop.get("Items") or []
@@ -541,7 +541,7 @@ def _case(sh: Shell, node: Node) -> int:
             conditions.fits(sh, sh.unit, pattern, text_of(subject)) for pattern in item["Patterns"]
         )
         if known and sh.doubt is not None:
-            _note_guess(sh, f"{text_of(subject)!r} is taken {'to fit' if matches else 'not to fit'}")
+            _note_guess(sh, f"{text_of(subject)!r} is assumed {'to match' if matches else 'not to match'}")
         sh.doubt = None
         if matches:
             status = run_list(sh, item["Stmts"]) if item.get("Stmts") else 0

@@ -299,7 +299,7 @@ def _needed(project: _Project, names: Sequence[str]) -> list[str]:
 
 def _note_missed(project: _Project, why: UnknownPiece | EnvRef) -> None:
     message = f"docker compose starts what {project.shown} says, and {named(why)} cannot be read here"
-    project.sh.warn("TP109", f"{message}; a training main that it starts is missing here")
+    project.sh.warn("TP109", f"{message}; a training main that it starts is not found")
 
 
 def _command(

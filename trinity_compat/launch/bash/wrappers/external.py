@@ -111,9 +111,9 @@ def _warn_of_missed(sh: Shell, fields: list[Value], name: str) -> None:
     if entrypoints.is_launcher(name) and dashed:
         dash = f"{dashed[0]} (U+{ord(dashed[0]):04X}), which is not a hyphen"
         instead = entrypoints.with_hyphens(dashed)
-        sh.warn("TP125", f"{dashed} begins with {dash}: {name} takes it for a file; write {instead}")
+        sh.warn("TP125", f"{dashed} begins with {dash}: {name} reads it as a file; write {instead}")
     elif missed:
-        sh.warn("TP109", f"{name} is not followed; a training main that it starts is missing here")
+        sh.warn("TP109", f"{name} is not read; a training main that it starts is not found")
 
 
 def _wrapped(sh: Shell, fields: list[Value], wrapped: unwrap.Wrapped, wrapper: tuple[str, ...]) -> int:
@@ -150,9 +150,10 @@ def _with_open_variables(sh: Shell, wrapped: unwrap.Wrapped, unread: UnknownPiec
     first = text_of(wrapped.call[0]) if wrapped.call else ""
     if wrapped.code is not None or name_of(first) in shells.SHELLS or shells.is_script(sh, first):
         message = (
-            f"the variables that {named(unread)} sets cannot be known here: those that nothing else sets"
+            f"the variables that {named(unread)} sets are known only at run time: those that"
+            " nothing else sets"
         )
-        sh.warn("TP101", f"{message} are open (--env NAME=… gives one)")
+        sh.warn("TP101", f"{message} are unknown (set them with --env NAME=…)")
     shell = sh.copy()
     shell.assigned_unread = unread
     return shell

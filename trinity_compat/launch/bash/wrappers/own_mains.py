@@ -63,7 +63,7 @@ def file_of(sh: Shell, found: entrypoints.FoundMain, words: Sequence[str]) -> st
         also = (
             f"--also-read {shlex.quote(posixpath.dirname(path))} reads it" if posixpath.exists(path) else ""
         )
-        lost = "what its @hydra.main names is not read, and veRL's own configuration stands for it"
+        lost = "the configuration that its @hydra.main names is not read, and veRL's own is used instead"
         way = also or "name the folder that holds it with --cwd"
         sh.warn("TP106", f"{found.file}: not under --cwd; {lost}: {way}")
     return ""

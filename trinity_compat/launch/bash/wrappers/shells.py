@@ -44,7 +44,7 @@ def run(sh: Shell, fields: list[Value], prefix: Prefix, name: str) -> int:
     if sh.stdin is None:
         return 0
     if doubt_in([sh.stdin]) and not text_of(sh.stdin).strip():
-        sh.warn("TP101", f"{name} reads code that cannot be known here; it is skipped")
+        sh.warn("TP101", f"{name} reads code that is known only at run time; it is skipped")
         return 0
     child.stdin = None  # the code has been read from it
     return code.run_script(child, code.without_last_backslash(sh.stdin), fields[0], rest, sh.where)
@@ -95,7 +95,7 @@ def script_content(sh: Shell, name: Value) -> Value | None:
     """The text of another script; None, and a warning, when it can't be read."""
     named = shown(name)
     if doubt_in([name]) or (doubt_in([sh.cwd]) and not text_of(name).startswith("/")):
-        sh.warn("TP106", f"{named or 'a file'}: its path cannot be known here; it is not read")
+        sh.warn("TP106", f"{named or 'a file'}: its path is known only at run time; it is not read")
         return None
     path = sh.files_path(name)
     end = sh.files.end_of(path)
@@ -109,10 +109,10 @@ def script_content(sh: Shell, name: Value) -> Value | None:
     elif content is None:
         sh.warn("TP106", f"{named}: {_why_unread(sh, path)}")
     elif (changed := changed_by(path, sh.files.handed)) is not None:
-        message = f"{named}: {changed.expression} may have changed it before; it is read as it is now"
+        message = f"{named}: {changed.expression} may change it before; it is read as it is now"
         sh.warn("TP106", message)
     elif doubt_in([content]) and not text_of(content).strip():
-        sh.warn("TP106", f"{named}: what is in it cannot be known here; it is not read")
+        sh.warn("TP106", f"{named}: its content is known only at run time; it is not read")
         return None
     return content
 

@@ -232,7 +232,7 @@ def _scan(sh: Shell, fields: list[Value], texts: list[str], prefix: Prefix) -> W
                 doubts = (doubt for bit in value if isinstance(doubt := open_source(bit), UnknownPiece))
                 if doubt := next(doubts, None):  # `tmux send-keys "… $(hostname)"`
                     message = f"{name} is given code that depends on {doubt.expression}"
-                    note = "which cannot be known here; the rest of it is read"
+                    note = "which is known only at run time; the rest of it is read"
                     sh.warn("TP101", f"{message}, {note}", sh.where)
                 body = from_character(value, len("--wrap=")) if text.startswith("--wrap=") else value
                 body = _as_lines([*typed, body], sh.where)
