@@ -213,7 +213,7 @@ def made_of_fields(texts: Mapping[str, str]) -> FormResult:
     try:
         verl_settings(completed_config(config, TRINITY))
     except UserError as error:
-        said = [FormRemark("decide", f"a run here refuses it: {error.message}", error.hint or "")]
+        said = [FormRemark("error", f"a run here refuses it: {error.message}", error.hint or "")]
     return FormResult(text, script, config, (*said, *_fates(config)))
 
 
@@ -244,5 +244,5 @@ def _fates(config: Mapping[str, object]) -> Iterator[FormRemark]:
     for path, value in () if from_launch(config) else leaves(config):
         fate = None if isinstance(value, list) else fate_of(path)
         if fate is not None and fate.kind != "read":
-            rank = "decide" if fate.kind == "refused" else "note"
+            rank = "error" if fate.kind == "refused" else "note"
             yield FormRemark(rank, f"{fate.kind} in a run here: {fate.why}", fate.hint, path)
