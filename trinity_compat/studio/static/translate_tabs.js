@@ -27,6 +27,7 @@ addEventListener("DOMContentLoaded", () => {
       choose(next);
     });
   }
+  document.addEventListener("status", event => { choose(at("tab-audit")); at("audit-status").value = event.detail; sift(); });
   document.addEventListener("translated", event => { latest = event.detail; refresh(); });
   const refresh = () => {
     const view = chosen().getAttribute("aria-controls");
@@ -66,7 +67,7 @@ addEventListener("DOMContentLoaded", () => {
   // -- audit --------------------------------------------------------------------------------------
 
   const audit = () => {
-    const launch = T.launchOf(latest), rows = launch ? launch.findings : [], status = at("audit-status"), kept = status.value;
+    const launch = T.launchOf(latest), rows = launch ? T.worstFirst(launch.findings) : [], status = at("audit-status"), kept = status.value;
     const known = launch ? Object.keys(launch.counts) : [];
     status.replaceChildren(...["", ...known].map(name => Object.assign(element("option", name ? `${name.replaceAll("_", " ")} (${launch.counts[name]})` : "all"), { value: name })));
     status.value = known.includes(kept) ? kept : "";
