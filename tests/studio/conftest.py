@@ -48,3 +48,12 @@ def browser():
 
     with launched() as made:
         yield made
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """The files of a new form, at home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "data" / "gsm8k").mkdir(parents=True)
+    for name in ("train", "test"):
+        (tmp_path / "data" / "gsm8k" / f"{name}.parquet").touch()

@@ -8,7 +8,7 @@ import psutil
 HERE = Path(__file__).parent
 PLANNED = """
 import json, sys
-launch = {"yaml": "project: toy", "notes": ["a note"], "plan": ["job " + sys.argv[1]], "start": {}}
+launch = {"yaml": "project: toy", "notes": ["a note"], "plan": ["job " + sys.argv[1]], "blockers": []}
 print(json.dumps({"version": 1, "launches": [launch]}))
 """
 JOB = """
@@ -23,9 +23,13 @@ time.sleep(600)
 DOCTOR = """
 import json
 memory = {"name": "memory", "state": "ok", "found": "9.0 GiB free", "fix": ""}
-disk = {"name": "disk", "state": "problem", "found": "1.0 GiB free", "fix": "free some space"}
-print(json.dumps({"version": 1, "checks": [memory, disk]}))
+print(json.dumps({"version": 1, "checks": [memory]}))
 """
+FULL_DISK = DOCTOR.replace(
+    "[memory]",
+    '[memory, {"name": "disk", "state": "problem", "found": "1.0 GiB free", "fix": "free some space"}]',
+)
+NO_DATA = PLANNED.replace('"blockers": []', '"blockers": ["run.sh:2: /d.parquet does not exist → make it"]')
 
 
 def python(code, *words):

@@ -9,6 +9,7 @@ from studio_jobs import stranger_of
 from trinity_compat.translate.form import FIELDS, made_from
 
 
+@pytest.mark.usefixtures("data")
 def test_the_page_is_linked_and_shows_a_form_that_runs(studio):
     assert 'href="/configure"' in studio.get("/").text
     page = html.unescape(studio.get("/configure").text)
@@ -37,11 +38,31 @@ def test_a_flag_that_a_browser_leaves_out_is_off(studio):
 
 def test_a_problem_stands_at_its_field_and_there_is_no_file(studio):
     page = studio.get("/configure?gpus=12").text
-    assert "Not yet a run: 1 problem." in page and 'href="#f-gpus">GPUs</a>: 12 are not whole nodes' in page
+    assert (
+        "It would not run here: 1 problem." in page
+        and 'href="#f-gpus">GPUs</a>: 12 are not whole nodes' in page
+    )
     assert 'name="gpus" aria-describedby="h-gpus" value="12"' in page and 'aria-invalid="true"' in page
     assert "Download" not in page
     answer = studio.get("/configure/file/yaml?gpus=12")
     assert answer.status_code == 400 and "12 are not whole nodes of 8" in answer.text
+
+
+@pytest.mark.usefixtures("data")
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("model", "/nope/model"), ("train_files", "/nope.parquet"), ("val_files", "~/no.parquet")],
+)
+def test_a_path_that_does_not_exist_here_is_red_and_the_files_are_there(studio, field, text):
+    page = studio.get("/configure", params={"test_first": "on", field: text}).text
+    assert "It would not run here: 1 problem." in page and "trains it" not in page and "Download" in page
+    assert f'data-wrong="{field}"' in page and f"{text} does not exist on this machine" in page
+
+
+@pytest.mark.usefixtures("data")
+def test_names_of_a_hub_urls_and_open_variables_are_not_looked_for(studio):
+    given = {"model": "org/model", "train_files": "hdfs://a/b.parquet\n$NO_SUCH_NAME/t.parquet"}
+    assert "does not exist" not in studio.get("/configure", params=given).text
 
 
 def test_a_part_is_the_checks_and_the_files_alone(studio):

@@ -8,7 +8,7 @@ from published_forms import FORMS
 from trinity_compat.translate.form import FIELDS, made_from
 from trinity_compat.translate.form.expert import by_path
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("data")]
 
 
 @pytest.fixture

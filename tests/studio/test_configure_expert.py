@@ -113,7 +113,7 @@ def test_a_script_without_an_end_is_ended_and_nothing_else(studio):
     names = [f"v{number}" for number in range(40)]
     text = "v0=" + "x" * 100 + "".join(f"\n{b}=${a}${a}" for a, b in itertools.pairwise(names))
     page = post(studio, "/configure/load", text=f"{text}\npython3 -m verl.trainer.main_ppo a=$v39").text
-    assert "Not yet a run" in page
+    assert "It would not run here" in page
     assert "v:model.model_path" in post(studio, "/configure/load", text=made_from({}).script).text
     assert server._process is process
 
@@ -123,7 +123,19 @@ def test_a_problem_stands_at_its_field(studio):
     page = html.unescape(post(studio, "/configure/expert", **given).text)
     for path in ("buffer.explorer_input.tasksets", "synchronizer.sync_method"):
         assert f'name="v:{path}" aria-describedby="h-{path}" aria-invalid="true"' in page
-    assert 'value="ncl"' in page and "Not yet a run: 2 problems." in page
+    assert 'value="ncl"' in page and "It would not run here: 2 problems." in page
+
+
+def test_fields_that_a_run_here_refuses_are_red_and_have_a_file(studio):
+    page = html.unescape(studio.get("/configure/expert").text)
+    assert "It would not run here: 1 problem." in page and "a run here refuses it" in page
+    assert 'id="t-yaml"' in page and "</code> trains it" not in page
+
+
+def test_a_model_that_does_not_exist_here_is_red(studio):
+    given = RUNS | {"v:model.model_path": "/nope/model"}
+    page = html.unescape(post(studio, "/configure/expert", **given).text)
+    assert 'data-wrong="model.model_path"' in page and "/nope/model does not exist" in page
 
 
 def test_a_hostile_text_stays_text(studio):

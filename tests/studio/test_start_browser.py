@@ -8,7 +8,7 @@ import time
 import pytest
 from browser import is_whole, new_pages
 from playwright.sync_api import expect
-from start_commands import Commands
+from start_commands import FULL_DISK, NO_DATA, Commands
 from studio_browser import serving
 from studio_jobs import SECRET
 
@@ -45,14 +45,14 @@ def opened(browser, tmp_path, commands):
 
 def check(page):
     page.get_by_role("button", name="Check", exact=True).click()
-    expect(page.get_by_role("button", name="Start", exact=True)).to_be_visible()
-    expect(page.get_by_text("9.0 GiB free")).to_be_visible()
+    expect(page.get_by_text("Ready: nothing is missing.")).to_be_visible()
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
 
 
 def test_a_script_is_chosen_checked_and_started_and_its_run_s_page_opens(opened, tmp_path):
     page = opened("/start")
     is_whole(page)
-    page.get_by_label("Script").select_option("run.sh")
+    page.get_by_label("Script or YAML").fill("run.sh")
     page.get_by_label("Name").fill("toy/grpo")
     page.get_by_label("Environment").fill(f"RUN=one\nHF_TOKEN={SECRET}")
     page.get_by_text("More", exact=True).click()
@@ -61,7 +61,7 @@ def test_a_script_is_chosen_checked_and_started_and_its_run_s_page_opens(opened,
     check(page)
     assert SECRET not in page.content()
     expect(page.locator("#t-command")).to_contain_text("RUN=one")
-    is_whole(page)
+    is_whole(page, "start-green")
     page.get_by_role("button", name="Start", exact=True).click()
     page.wait_for_url("**/run/toy/grpo")
     page.wait_for_selector("#live[data-ready]")
@@ -73,9 +73,9 @@ def test_a_refused_launch_is_shown_changed_and_checked_again(opened, commands):
     page = opened("/start?file=run.sh")
     page.get_by_role("button", name="Check", exact=True).click()
     expect(page.get_by_role("alert").filter(has_text="RUN is not set")).to_be_visible()
-    expect(page.get_by_text("9.0 GiB free")).to_be_visible()
-    expect(page.get_by_role("button", name="Start", exact=True)).to_have_count(0)
-    is_whole(page)
+    expect(page.get_by_text("1 of 1 checks passed")).to_be_visible()
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_disabled()
+    is_whole(page, "start-refused")
     page.get_by_role("link", name="Change it").click()
     page.get_by_label("Environment").fill("RUN=one")
     commands.dry_run = Commands.PLANNED
@@ -91,6 +91,22 @@ def test_a_launch_that_ends_with_2_shows_its_error_and_no_run(opened, commands, 
     expect(page.locator("#state pre.file").first).to_have_text("error: no GPU <b>here</b>")
     is_whole(page)
     assert not (tmp_path / "run" / "config").exists()
+
+
+def test_blockers_stand_above_a_start_that_is_off(opened, commands):
+    commands.doctor, commands.dry_run = FULL_DISK, NO_DATA
+    page = opened("/start?file=run.sh")
+    page.get_by_role("button", name="Check", exact=True).click()
+    expect(page.get_by_text("2 points would stop this run.")).to_be_visible()
+    expect(page.get_by_role("button", name="Start", exact=True)).to_be_disabled()
+    is_whole(page, "start-red")
+
+
+def test_a_file_of_the_user_s_computer_is_opened(opened):
+    page = opened("/start")
+    page.set_input_files("#file", {"name": "my run.sh", "mimeType": "text/plain", "buffer": SCRIPT.encode()})
+    expect(page.locator("#f-text")).to_have_value(SCRIPT)
+    expect(page.get_by_label("Name")).to_have_value("my_run")
 
 
 def test_the_command_is_copied(opened):
@@ -130,7 +146,7 @@ def test_a_translated_script_comes_here_with_the_page_s_options(opened):
 def test_without_a_script_the_links_lead_to_the_run(opened):
     page = opened("/start?file=run.sh", java_script_enabled=False)
     page.get_by_role("button", name="Check", exact=True).click()
-    until(page, lambda: page.get_by_role("button", name="Start", exact=True).count())
+    until(page, lambda: page.locator("button:enabled", has_text=re.compile("^Start$")).count())
     page.get_by_role("button", name="Start", exact=True).click()
     until(page, lambda: page.url.endswith("/run/run"))
 

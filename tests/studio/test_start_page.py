@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from start_commands import Commands
+from start_commands import FULL_DISK, NO_DATA, Commands
 from studio_jobs import SECRET, client_of, make_job
 
 from trinity_compat.common.bounded_process import BoundedProcess
@@ -66,7 +66,9 @@ def draft_of(studio, answer):
 
 
 def said(page):
-    return html.unescape(" ".join(re.findall(r'<(?:p|pre) class="alert"[^>]*>(.*?)</p', page, re.S)))
+    return html.unescape(
+        " ".join(re.findall(r'<(?:p|pre|li) class="(?:alert|error)"[^>]*>(.*?)</(?:p|li)', page, re.S))
+    )
 
 
 def refused(studio, **fields):
@@ -87,10 +89,32 @@ def test_it_shows_command_environment_doctor_and_dry_run_before_anything_starts(
     assert re.search(r"<code>DATA</code></th><td><code>/d</code></td><td>changed here", page)
     assert re.search(r"<code>HF_HOME</code></th><td><span class=\"dim\">not set", page)
     assert re.search(r"<code>WANDB_API_KEY</code></th><td><code>\*\*\*</code>", page) and SECRET not in page
-    assert "9.0 GiB free" in page and "free some space" in page and "1 point would stop a run" in page
+    assert "9.0 GiB free" in page and "Ready: nothing is missing." in page
     assert f"job {root}/grpo" in text and "project: toy" in page and "a note" in page
-    assert ">Start</button>" in page
+    assert '<button class="primary">Start</button>' in page
     assert not (root / "grpo").exists() and not list(root.glob(".trinity-compat-check-*"))
+
+
+def test_blockers_stand_first_and_switch_start_off_but_for_a_script_that_makes_what_is_missing(
+    studio, commands, root
+):
+    commands.doctor, commands.dry_run = FULL_DISK, NO_DATA.replace("a note", "run.sh:1: warning TW001 slow")
+    address = checked(studio, name="grpo")
+    page = html.unescape(studio.get(address).text)
+    assert "2 points would stop this run." in page
+    assert re.search(
+        r'class="error">run.sh:2: /d.parquet does not exist <span class="hint">→ make it', page
+    ) and re.search(r'class="error">disk: 1.0 GiB free <span class="hint">→ free some space', page)
+    assert page.index("/d.parquet") < page.index("warning TW001") < page.index(f"job {root}/grpo")
+    assert '<button class="primary" disabled>Start</button>' in page
+    assert "Start all the same" in page and post(studio, address).headers["location"] == address
+    assert draft_of(studio, address).run
+
+
+def test_what_is_only_to_look_at_leaves_start_on(studio, commands):
+    commands.dry_run = commands.dry_run.replace("a note", "profile cpu: no accelerator here")
+    page = studio.get(checked(studio, name="grpo")).text
+    assert "Ready, with 1 point to look at." in page and '<button class="primary">Start</button>' in page
 
 
 def test_the_command_is_the_one_that_run_takes(root, monkeypatch):
@@ -123,7 +147,8 @@ def test_a_launch_that_is_refused_shows_why_and_cannot_be_started(studio, comman
     page = studio.get(address).text
     assert (
         said(page).strip().startswith(f"error: run.sh:3: no such key {root}/grpo")
-        and ">Start</button>" not in page
+        and '<button class="primary" disabled>Start</button>' in page
+        and "Start all the same" not in page
     )
     answer = post(studio, address)
     assert answer.status_code == 409 and draft_of(studio, address).run is None
@@ -253,8 +278,30 @@ def test_a_link_is_not_offered_nor_taken(studio, root, tmp_path):
     (root / "folder").symlink_to(tmp_path)
     page = studio.get("/start").text
     assert "run.sh" in page and "link.sh" not in page and "elsewhere.sh" not in page
-    for source in ("link.sh", "folder/elsewhere.sh", "../elsewhere.sh", str(tmp_path / "elsewhere.sh")):
+    for source in ("link.sh", "folder/elsewhere.sh", "../elsewhere.sh"):
         assert "has no script" in refused(studio, source=source)
+
+
+def test_a_script_elsewhere_is_taken_by_its_path(studio, tmp_path):
+    (tmp_path / "mine.sh").write_text(SCRIPT)
+    address = checked(studio, source=str(tmp_path / "mine.sh"))
+    assert draft_of(studio, address).plan.source == tmp_path / "mine.sh"
+    assert draft_of(studio, address).plan.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("none.sh", "does not exist"), ("a.py", "is no file that ends in"), (".", "is no file")],
+)
+def test_a_path_that_is_no_script_is_refused(studio, tmp_path, name, words):
+    (tmp_path / "a.py").write_text(SCRIPT)
+    assert words in refused(studio, source=str(tmp_path / name))
+
+
+def test_a_script_elsewhere_that_others_can_write_is_refused(studio, tmp_path):
+    (tmp_path / "mine.sh").write_text(SCRIPT)
+    (tmp_path / "mine.sh").chmod(0o666)
+    assert "can be written by other users" in refused(studio, source=str(tmp_path / "mine.sh"))
 
 
 def test_a_script_that_has_changed_since_is_checked_again(studio, root):

@@ -168,3 +168,27 @@ def test_another_text_is_refused_with_what_to_paste(text):
 def test_a_text_without_a_value_is_no_field():
     config, remarks = config_of({"buffer.batch_size": "  "})
     assert (config, remarks) == ({}, [])
+
+
+def test_an_algorithm_s_functions_are_choices_and_their_arguments_fields():
+    fields = by_path()
+    assert (
+        "gspo" in fields["algorithm.policy_loss_fn"].choices
+        and "grpo" in fields["algorithm.algorithm_type"].choices
+    )
+    clip = fields["algorithm.policy_loss_fn_args.clip_range"]
+    assert clip.kind == "float" and "gspo" in clip.of and "cispo" not in clip.of
+    texts = {"algorithm.policy_loss_fn": "gspo", "algorithm.policy_loss_fn_args.clip_range": "0.3"}
+    config, remarks = config_of(texts)
+    assert not remarks and config["algorithm"]["policy_loss_fn_args"] == {"clip_range": 0.3}
+    assert texts_of(config) == texts
+
+
+def test_arguments_without_a_field_and_none_at_all_are_kept():
+    path = "algorithm.policy_loss_fn_args"
+    for given, texts in (
+        ({"clip_range": 0.3, "of_a_plugin": 1}, {path: "of_a_plugin: 1", f"{path}.clip_range": "0.3"}),
+        ({}, {path: "{}"}),
+    ):
+        config = {"algorithm": {"policy_loss_fn_args": given}}
+        assert texts_of(config) == texts and config_of(texts_of(config))[0] == config

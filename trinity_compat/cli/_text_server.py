@@ -32,7 +32,7 @@ from trinity_compat.translate.form.answers import ARGUMENTS, FUNCTIONS, answered
 LIGHT = ("translate", "audit", "parse", "upgrade", "diff", "to-verl", "advise")
 SECONDS = 10  # of processor time, for a command
 SECONDS_OF = {"advise": 25}  # a simulation of thousands of answers
-WALL_S = 30
+WALL_S = 300  # a machine that trains gives processor time slowly
 MEMORY = 512 << 20  # bytes of data beyond those of the server
 OUTPUT = 16 << 20  # bytes of a command's output
 _MOST_OPEN = 1024  # files of a server

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from trinity_compat.common import file_modes
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.nested import value_at
 from trinity_compat.job.gpus import check_gpus
+from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.run import config_files
 from trinity_compat.run.advice import advise, against_stock
-from trinity_compat.run.checks import preflight, start_check
+from trinity_compat.run.checks import loggers, preflight, start_check
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.job_dir.job_dir import locked
 from trinity_compat.run.plan import error_locations, overlay, refusals, stages
-from trinity_compat.run.plan.devices import is_elsewhere
+from trinity_compat.run.plan.devices import gpus_here, is_elsewhere
 from trinity_compat.run.plan.run_plan import RunPlan, describe
 from trinity_compat.run.plan.source import RunOptions, Source, from_yaml
 from trinity_compat.run.script import intercept_check, launch_source, static_reading
@@ -29,6 +33,7 @@ from trinity_compat.run.script.shared_folder import ScriptCall
 class DryRun:
     """A launch as it would run: the YAML, remarks on it, the plan, and what veRL and vLLM say of it.
 
+    ``blockers``: what a run on this machine would end with, though it may run on another one.
     ``wrote``: the folder with the run's files, where ``--job`` asks for them.
     """
 
@@ -36,6 +41,7 @@ class DryRun:
     notes: Sequence[str]
     plan: Sequence[str]
     start: StartReport
+    blockers: Sequence[str] = ()
     wrote: str | None = None
 
     def lines(self, *, show_yaml: bool = False) -> Iterator[str]:
@@ -77,9 +83,9 @@ def _dry_run(source: Source, options: RunOptions) -> DryRun:
     if options.gpus is not None and plan.spec.device != "cuda":
         raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")
     if options.gpus is not None:
-        alone = plan.spec.mode in ("explore", "serve")
-        check_gpus(plan.spec, "explorer" if alone else "trainer", float(options.gpus))
-    missing = tuple(f"note: {_with_place(text, source)}" for text in preflight.missing(plan))
+        _check_gpus(plan.spec, options.gpus)
+    lacks = [_with_place(text, source) for text in preflight.missing(plan)]
+    missing = tuple(f"note: {text}" for text in lacks)
     with error_locations.relocate_errors(source, options.sets):
         report = start_check.check(plan, source.record, execute=False)
     if options.job:
@@ -95,8 +101,32 @@ def _dry_run(source: Source, options: RunOptions) -> DryRun:
             *advise.remarks(plan.spec, source, options, source.record.get("script", "")),
         ),
         start=report,
+        blockers=(*lacks, *_of_this_machine(plan, source, options)),
         wrote=str(plan.job.root / "config") if options.job else None,
     )
+
+
+def _of_this_machine(plan: RunPlan, source: Source, options: RunOptions) -> Iterator[str]:
+    """Yield what this machine lacks for the plan: GPUs, packages and keys of loggers."""
+    spec = plan.spec
+    sizes = [value_at(source.config, f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
+    wanted = math.prod(size if isinstance(size, int) else 1 for size in sizes)
+    if spec.device == "cpu" and options.device is None and wanted > 1:
+        yield f"the launch is for {wanted} GPUs, and none is here → --device cpu trains it on the CPU"
+    looks = [partial(_check_gpus, spec, gpus_here(spec.device) if options.gpus is None else options.gpus)]
+    # The value that a script gives is known where it runs.
+    exported = any(name.startswith("WANDB_") for name in source.record.get("exported", ()))
+    if not exported and not spec.serve:
+        looks.append(partial(loggers.check, spec.verl))
+    for look in looks:
+        try:
+            look()
+        except UserError as error:
+            yield str(error).replace("\n  hint: ", " → ")
+
+
+def _check_gpus(spec: RunSpec, have: float) -> None:
+    check_gpus(spec, "explorer" if spec.mode in ("explore", "serve") else "trainer", have)
 
 
 def _assumed(plan: RunPlan) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from trinity_compat.studio.timeline import MARGIN, ROW, WIDTH, shared_span_s, ti
 from trinity_compat.studio.translate_page import LARGEST_BODY, TOO_LARGE, page_text_of
 
 _NOTHING: Mapping[str, Any] = {"problem": "", "advice": None, "command": ""}
+_FIGURES = ("explorer_gpus", "trainer_gpus", "in_turns", "step_s", "gpu_time_used", "staleness_mean")
 _LONGEST = 60  # characters of a field
 
 
@@ -85,7 +86,22 @@ def _advised(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
         mode["timeline"] = timeline(mode, span_s) if mode.get("lanes") else None
     fastest = next((mode for mode in advice["modes"] if mode["name"] == advice["fastest"]), None)
     names = list(dict.fromkeys(name for split in advice["splits"] for name in split["step_s"]))
-    return found | {"advice": advice, "fastest": fastest, "span_s": span_s, "split_modes": names}
+    return found | {
+        "advice": advice,
+        "fastest": fastest,
+        "cards": list(_alike(advice["modes"]).values()),
+        "span_s": span_s,
+        "split_modes": names,
+    }
+
+
+def _alike(modes: Sequence[dict[str, Any]]) -> dict[tuple[object, ...], list[dict[str, Any]]]:
+    """Return the modes that have a timeline, those of the same figures together."""
+    found: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for mode in modes:
+        if mode["timeline"]:
+            found.setdefault(tuple(mode[name] for name in _FIGURES), []).append(mode)
+    return found
 
 
 def _options(texts: Mapping[str, str]) -> Iterator[str]:

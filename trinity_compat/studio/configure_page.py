@@ -6,7 +6,10 @@ stand in it.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
@@ -14,10 +17,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trinity_compat.common.errors import UserError
+from trinity_compat.common.paths import from_home
 from trinity_compat.studio.pages import page, studio_of
 from trinity_compat.translate.form import BASIC, FIELDS, MORE, FormRemark, FormResult, defaults
 from trinity_compat.translate.form.answers import result_in
 
+_PATH = re.compile(r"^[/.~]|\.(?:parquet|jsonl?|py)$")  # of a file here, and no name of a hub
 FILES = {"yaml": "trinity.yaml", "script": "run.sh"}
 
 
@@ -34,9 +39,25 @@ def texts_of(given: Mapping[str, str]) -> dict[str, str]:
 def made(request: Request, texts: Mapping[str, str]) -> FormResult:
     """Return the files of a form."""
     try:
-        return result_in(studio_of(request).text_server.call("files_of_form", dict(texts)))
+        result = result_in(studio_of(request).text_server.call("files_of_form", dict(texts)))
     except UserError as error:
         return refused(error)
+    source = texts["reward_source"]
+    reward = source.rpartition(":")[0] if texts["reward"] == "function" else source
+    named = {name: texts[name] for name in ("model", "train_files", "val_files")} | {"reward_source": reward}
+    return with_missing(request, result, named)
+
+
+def with_missing(request: Request, result: FormResult, named: Mapping[str, str]) -> FormResult:
+    """Return the result with an error for each path of a field, a line each, that does not exist here."""
+    missing = []
+    for name, line in ((name, line.strip()) for name, text in named.items() for line in text.splitlines()):
+        path = str(from_home(os.path.expandvars(line)))
+        is_path = _PATH.search(path) and "$" not in path and "://" not in line
+        if result.works and is_path and not os.access(studio_of(request).jobs.root / path, os.F_OK):
+            hint = "write the path of one that does, or make it before the start"
+            missing.append(FormRemark("error", f"{line} does not exist on this machine", hint, name))
+    return replace(result, remarks=(*missing, *result.remarks))
 
 
 def refused(error: UserError) -> FormResult:

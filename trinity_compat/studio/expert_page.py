@@ -14,13 +14,25 @@ from starlette.responses import Response
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.releases import TRINITY
-from trinity_compat.studio.configure_page import FILES, download, loaded, made, refused, texts_of
+from trinity_compat.studio.configure_page import (
+    FILES,
+    download,
+    loaded,
+    made,
+    refused,
+    texts_of,
+    with_missing,
+)
 from trinity_compat.studio.pages import form_of, page, studio_of, texts_in
 from trinity_compat.translate.form import FormRemark, FormResult
 from trinity_compat.translate.form.answers import FieldChange, result_in
 from trinity_compat.translate.form.expert import by_path, expert_fields
 
 _LARGEST = 1 << 20  # bytes of a request
+_PATHS = (
+    *("model.model_path", "model.critic_model_path", "buffer.explorer_input.taskset.path"),
+    "buffer.trainer_input.experience_buffer.path",
+)
 _FIELD = "v:"  # before a path in the name of an input
 
 
@@ -81,7 +93,8 @@ def _made(
         answer = studio_of(request).text_server.call("files_of_fields", dict(texts), origin)
     except UserError as error:
         return refused(error), []
-    return result_in(answer), answer["changes"]
+    named = {path: texts[path] for path in _PATHS if path in texts}
+    return with_missing(request, result_in(answer), named), answer["changes"]
 
 
 def _shown(request: Request, texts: Mapping[str, str], origin: str, part: bool) -> Response:

@@ -33,6 +33,17 @@ def offered(root: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def elsewhere(path: Path) -> Path:
+    """Return a script or YAML that a user names by its path, free of links. Raises UserError."""
+    try:
+        found = path.resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):
+        raise UserError(f"Script: {str(path)[:200]!r} does not exist") from None
+    if not path.name.endswith(_ENDS) or not found.is_file():
+        raise UserError(f"Script: {str(path)[:200]!r} is no file that ends in {', '.join(_ENDS)}")
+    return found
+
+
 def _below(root: Path) -> Iterator[Path]:
     for number, (folder, children, files) in enumerate(os.walk(root)):
         here = Path(folder)

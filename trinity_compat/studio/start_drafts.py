@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from trinity_compat.common.bounded_process import BoundedProcess
 from trinity_compat.common.errors import UserError
@@ -27,13 +29,25 @@ from trinity_compat.studio.private_files import cache_folder
 from trinity_compat.studio.start_plan import StartPlan
 from trinity_compat.studio.started_runs import StartedRun
 
-_CHECK = ProcessLimits(
-    wall_s=600, memory=16 << 30, file=64 << 20
-)  # of the dry run, which reads a user's texts
-_DOCTOR = ProcessLimits(wall_s=300)  # it starts a Ray, whose store is a large file
+# Processor time of each process: a machine that trains gives it slowly. The clock is for one that hangs.
+_WALL_S = 3600
+# Of the dry run, which reads a user's texts.
+_CHECK = ProcessLimits(_WALL_S, cpu_s=600, memory=16 << 30, file=64 << 20)
+_DOCTOR = ProcessLimits(_WALL_S, cpu_s=300)  # it starts a Ray, whose store is a large file
 _MOST = 32  # drafts that are kept
 _MOST_CHECKS = 2  # at once
 _LINES = 40  # of a launcher's output
+_TOLD = ("yaml", "notes", "plan", "blockers")
+_ASKS = re.compile(r"(?:\S+:\d+: )?(?:warning|profile)\b")  # notes that a user should read before a start
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """A remark of the checks: ``error`` for what would stop the run, ``decide`` for what to look at."""
+
+    rank: Literal["error", "decide"]
+    text: str
+    fix: str = ""
 
 
 class StartCheck:
@@ -80,14 +94,27 @@ class StartCheck:
             return self._with_real_folder(text) or f"The dry run ended with exit code {result.code}."
         return "" if self.launches() else "The dry run found no launch."
 
-    def launches(self) -> list[dict[str, object]]:
-        """Return each launch of the dry run: its YAML, notes and plan."""
+    def launches(self) -> list[dict[str, list[str]]]:
+        """Return each launch of the dry run as lines: its YAML, notes, plan and blockers."""
         found = _section(self.dry_run.result.out if self.dry_run.result else "").get("launches")
         return [
-            {name: _told(one.get(name), self._with_real_folder) for name in ("yaml", "notes", "plan")}
+            {name: _told(one.get(name), self._with_real_folder) for name in _TOLD}
             for one in (found if isinstance(found, list) else [])
             if isinstance(one, dict)
         ]
+
+    def points(self) -> list[StartPoint]:
+        """Return what would stop the run, then what to look at."""
+        found = [StartPoint("error", self.problem)] if self.problem else []
+        for launch in self.launches():
+            found += [_point("error", text) for text in launch["blockers"]]
+            found += [_point("decide", text) for text in launch["notes"] if _ASKS.match(text)]
+        for one in self.machine():
+            if one["state"] == "problem":
+                found.append(StartPoint("error", f"{one['name']}: {one['found']}", one["fix"]))
+        if problem := self.machine_problem():
+            found.append(StartPoint("decide", f"this machine was not checked: {problem}"))
+        return sorted(found, key=lambda point: point.rank == "decide")
 
     def machine(self) -> list[dict[str, str]]:
         """Return doctor's lines: name, state, what was found and what to do."""
@@ -222,9 +249,12 @@ def _section(text: str) -> Mapping[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _told(value: object, change: Callable[[str], str]) -> object:
-    if isinstance(value, str):
-        return "\n".join(shown(change(line)) for line in value.splitlines())
-    if isinstance(value, Sequence):
-        return [shown(change(str(each))) for each in value]
-    return ""
+def _told(value: object, change: Callable[[str], str]) -> list[str]:
+    """Return the lines of a text, or the texts of a list, as a page shows them."""
+    lines = value.splitlines() if isinstance(value, str) else value if isinstance(value, list) else []
+    return [shown(change(str(each))) for each in lines]
+
+
+def _point(rank: Literal["error", "decide"], text: str) -> StartPoint:
+    what, _, fix = text.partition(" → ")
+    return StartPoint(rank, what, fix)

@@ -30,7 +30,7 @@ _HIDDEN = "***"
 
 @dataclass(frozen=True, slots=True)
 class StartFields:
-    """The form's fields. ``source``: a file that the studio offers; else ``text`` with its ``file_name``.
+    """The form's fields. ``source``: a file that the studio offers, or an absolute path; else ``text``.
 
     ``settings``: a KEY=VALUE for --set in each line. ``environment``: a NAME=VALUE in each line, or
     ``unset NAME``.
@@ -111,11 +111,11 @@ class StartPlan:
         return [*unset, *(shlex.quote(shown(f"{name}={self.environ[name]}")) for name in given)]
 
     def variables(self) -> list[tuple[str, str | None, bool]]:
-        """Return each variable that the run reads: its value as a page shows it, and whether it is changed.
+        """Return each variable that is set and read: its value as a page shows it, and whether it is changed.
 
-        None for one that is not set.
+        None for one that was taken away.
         """
-        named = {*self.recorded.values, *self.recorded.secrets, *self.recorded.unset, *self.changed}
+        named = {*self.recorded.values, *self.recorded.secrets, *self.changed}
         values = {
             name: _HIDDEN if is_secret(name) else shown(f"{name}={self.environ[name]}").partition("=")[2]
             for name in named & self.environ.keys()
@@ -201,9 +201,12 @@ def _source(fields: StartFields, jobs: Jobs) -> Path:
         return launch_files.saved(fields.file_name or "run.sh", fields.text)
     if not fields.source:
         raise UserError("Script: choose a script or a YAML")
+    if Path(fields.source).is_absolute():
+        return launch_files.elsewhere(Path(fields.source))
     found = launch_files.offered(jobs.root).get(fields.source)
     if found is None:
-        raise UserError(f"Script: the studio's folder has no script {fields.source[:200]!r}")
+        hint = "choose one, or write an absolute path"
+        raise UserError(f"Script: the studio's folder has no script {fields.source[:200]!r}", hint=hint)
     return found
 
 

@@ -30,7 +30,7 @@ _VARIABLES = (
     *("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME"),
     "SOURCE_DATE_EPOCH",
 )
-_WAIT_S = 90  # for an answer: the server's own limits end each command before
+_WAIT_S = 330  # for an answer: the server's own limits end each command before
 _CHUNK = 1 << 20
 _LARGEST = 64 << 20  # bytes of an answer
 _END_S = 5  # for a server that is asked to end

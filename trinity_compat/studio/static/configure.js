@@ -41,6 +41,15 @@
     clearTimeout(timer);
     look();
   });
+  // The arguments of the chosen function alone, and those that are given.
+  const argue = () => {
+    for (const field of form.querySelectorAll("[data-of]")) {
+      const given = field.querySelector("[name]"), chosen = form.elements[given.name.replace(/_args\.\w+$/, "")].value;
+      field.classList.toggle("other", !given.value && !field.dataset.of.split(" ").includes(chosen));
+    }
+  };
+  form.addEventListener("change", argue);
+  argue();
   const find = document.getElementById("find");
   find?.addEventListener("input", () => {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);

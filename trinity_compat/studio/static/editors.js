@@ -18,6 +18,8 @@ const Editors = (() => {
     ".cm-tooltip-autocomplete ul li[aria-selected]": { backgroundColor: "var(--accent)", color: "#fff" },
     ".cm-diagnosticAction": { backgroundColor: "var(--accent)", color: "#fff" },
     ".cm-changedLine, &.cm-merge-b .cm-changedLine": { backgroundColor: "var(--good-bg)" },
+    // The package's own sign is in few fonts.
+    ".cm-collapsedLines:before, .cm-collapsedLines:after": { content: '"…"' },
     ".cm-deletedChunk": { backgroundColor: "var(--bad-bg)" },
   });
   const T = C.tags;

@@ -8,8 +8,10 @@
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").body.firstElementChild;
     if (fresh.innerHTML === inner().innerHTML) return;
-    const ended = fresh.dataset.run;
+    const ended = fresh.dataset.run, folds = part => [...part.querySelectorAll("details")];
+    const open = new Set(folds(state).filter(each => each.open).map(each => each.innerText.split("\n")[0]));
     state.replaceChildren(fresh);
+    for (const each of folds(fresh)) each.open = open.has(each.innerText.split("\n")[0]);
     if (ended) location.replace(ended);
   };
   const watch = async () => {

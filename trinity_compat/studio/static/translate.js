@@ -124,7 +124,9 @@ addEventListener("DOMContentLoaded", () => {
     if (!failed || found.empty) Editors.replace(right, found.text || "");
     told(found.limit ? `The translation was ended: ${found.limit}.` : failed ? errorOf(found) : "");
     at("right").toggleAttribute("data-old", Boolean(failed));
-    at("state").textContent = found.empty ? "Nothing to translate yet." : failed ? "not translated" : counted(found);
+    at("state").textContent = found.empty ? "Nothing to translate yet." : failed ? "not translated" : "";
+    if (!found.empty && !failed) at("state").append(...counted(found));
+    lose(failed ? null : launchOf(found));
     for (const id of ["copy", "download", "start"]) if (at(id)) at(id).disabled = Boolean(failed || found.empty);
     at("command").textContent = found.command || "–";
     at("copy-command").disabled = !found.command;
@@ -141,9 +143,25 @@ addEventListener("DOMContentLoaded", () => {
     const launches = found.audit ? found.audit.launches : [], number = Number(form.elements.launch.value || 1);
     return launches[number - 1] || launches[0] || null;
   };
+  // The number of keys of each status, which leads to them in the audit.
   const counted = found => {
     const launch = launchOf(found);
-    return launch ? `${launch.keys} keys: ${Object.entries(launch.counts).map(([status, n]) => `${n} ${status}`).join(", ")}` : "";
+    if (!launch) return [];
+    return [`${launch.keys} keys: `, ...Object.entries(launch.counts).flatMap(([status, n], place) => {
+      const link = element("button", `${n} ${status.replaceAll("_", " ")}`, `link status ${status.replaceAll("_", "-")}`);
+      link.type = "button";
+      link.addEventListener("click", () => document.dispatchEvent(new CustomEvent("status", { detail: status })));
+      return place ? [", ", link] : [link];
+    })];
+  };
+  // The keys that are not carried as they are, the worst first.
+  const RANKS = ["unknown", "unsupported", "fork_key", "unsupported_upstream", "approximated"], SHOWN = 5;
+  const worstFirst = findings => [...findings].sort((a, b) => (RANKS.indexOf(a.status) + 1 || 9) - (RANKS.indexOf(b.status) + 1 || 9));
+  const lose = launch => {
+    const lost = worstFirst(launch ? launch.findings : []).filter(finding => RANKS.includes(finding.status));
+    at("lost").hidden = !lost.length;
+    at("lost").replaceChildren(...lost.slice(0, SHOWN).map(told_of));
+    if (lost.length > SHOWN) at("lost").append(element("li", `and ${lost.length - SHOWN} more, in Audit`, "dim"));
   };
   const list = found => {
     const items = (found.messages || []).map(line => {
@@ -303,6 +321,6 @@ addEventListener("DOMContentLoaded", () => {
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
   });
   // For the other tabs (translate_tabs.js).
-  window.Translate = { element, told, fields, post, go: line => go(left, line), launchOf, sourceLine, load, text: () => left.state.doc.toString(), opened: () => opened, told_of, errorOf };
+  window.Translate = { element, worstFirst, told, fields, post, go: line => go(left, line), launchOf, sourceLine, load, text: () => left.state.doc.toString(), opened: () => opened, told_of, errorOf };
   form.dataset.ready = "1";
 });

@@ -27,6 +27,7 @@ addEventListener("DOMContentLoaded", () => {
       choose(next);
     });
   }
+  document.addEventListener("status", event => { choose(at("tab-audit")); at("audit-status").value = event.detail; sift(); });
   document.addEventListener("translated", event => { latest = event.detail; refresh(); });
   const refresh = () => {
     const view = chosen().getAttribute("aria-controls");
@@ -37,6 +38,8 @@ addEventListener("DOMContentLoaded", () => {
   };
   const ask = async (view, extra, then) => {
     const mine = ++number, note = at(`${view}-note`), panel = at(view);
+    const began = performance.now();
+    const clock = setInterval(() => { if (mine === number) note.textContent = `At work for ${Math.round((performance.now() - began) / 1000)} s.`; }, 1000);
     panel.dataset.waits = "1";
     try {
       const found = await T.post({ view, ...extra });
@@ -46,6 +49,7 @@ addEventListener("DOMContentLoaded", () => {
         then(found, note);
       }
     } catch (error) { if (mine === number) note.textContent = error.message; }
+    clearInterval(clock);
     if (mine === number) delete panel.dataset.waits;
   };
   const place = (source, name) => {
@@ -63,7 +67,7 @@ addEventListener("DOMContentLoaded", () => {
   // -- audit --------------------------------------------------------------------------------------
 
   const audit = () => {
-    const launch = T.launchOf(latest), rows = launch ? launch.findings : [], status = at("audit-status"), kept = status.value;
+    const launch = T.launchOf(latest), rows = launch ? T.worstFirst(launch.findings) : [], status = at("audit-status"), kept = status.value;
     const known = launch ? Object.keys(launch.counts) : [];
     status.replaceChildren(...["", ...known].map(name => Object.assign(element("option", name ? `${name.replaceAll("_", " ")} (${launch.counts[name]})` : "all"), { value: name })));
     status.value = known.includes(kept) ? kept : "";
@@ -99,7 +103,7 @@ addEventListener("DOMContentLoaded", () => {
     newer = found.text && !found.limit ? found.text : "";
     at("take-upgrade").disabled = !newer || newer === before;
     if (!newer) note.textContent = note.textContent || T.errorOf(found);
-    else if (newer === before) note.textContent = "Nothing changes: the text is in this spelling already.";
+    else if (newer === before) note.textContent = found.code ? "Nothing can be changed: see the reasons." : "Nothing changes: the text is in this spelling already.";
     else note.textContent = found.code ? "Something cannot be carried: see the reasons." : "";
     view.dispatch({ effects: merge.reconfigure([]) });
     Editors.replace(view, newer);
@@ -178,6 +182,7 @@ addEventListener("DOMContentLoaded", () => {
     const modes = found.data ? found.data.modes : [];
     if (!found.data) note.textContent = note.textContent || T.errorOf(found);
     else note.textContent = `Predicted for ${found.data.gpus} GPU${found.data.gpus === 1 ? "" : "s"}; not measured.`;
+    at("advised").hidden = !modes.length;
     at("advise-table").tBodies[0].replaceChildren(...modes.map(mode => {
       const row = element("tr", ""), name = head(mode.name);
       if (mode.command) name.append(element("small", mode.command, "why"));

@@ -6,10 +6,12 @@ An empty text is the release's default, and is not written.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal, get_args, get_origin
 
 import yaml
 
@@ -23,6 +25,7 @@ from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.translate.verl_from_trinity import completed_config, from_launch, verl_settings
 from trinity_compat.translate.verl_script import verl_script
+from trinity_compat.trinity.algorithms import ALGORITHMS, FUNCTIONS, KINDS
 from trinity_compat.trinity.config.complete import completed
 from trinity_compat.trinity.config.emit import dump, scalar
 from trinity_compat.trinity.config.read import load_value
@@ -41,6 +44,12 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Run and stages": (),  # what no other section has
 }
 _OURS = f"trainer.trainer_config.{SECTION}"
+_FUNCTIONS = {f"algorithm.{kind}": FUNCTIONS[kind] for kind in KINDS}
+_NAMES: Mapping[str, Iterable[str]] = {
+    "algorithm.algorithm_type": ALGORITHMS,
+    "algorithm.sample_strategy": ("default", "mix", "staleness_control"),  # those that a run here knows
+    **_FUNCTIONS,
+}
 _WORDS = {"true": True, "false": False}
 
 
@@ -57,6 +66,7 @@ class ExpertField:
     help: str
     choices: tuple[str, ...] = ()
     optional: bool = False
+    of: tuple[str, ...] = ()  # of an argument: the functions that have it
 
 
 @functools.cache
@@ -68,6 +78,7 @@ def expert_fields() -> Mapping[str, tuple[ExpertField, ...]]:
     for path, field in _fields(rules, FieldType("class", class_name=rules.root), "", ()):
         title = titles.get(path.partition(".")[0], "Run and stages")
         found[title].append(_expert_field(path, field, helps.get(path, "")))
+        found[title] += _arguments(path)
     found["Trainer"] += _own_settings()
     return {title: tuple(found[title]) for title in SECTIONS}
 
@@ -96,9 +107,35 @@ def _expert_field(path: str, field: SchemaField, rows: str) -> ExpertField:
     parts = [*(said if field.deprecated else ()), rows]
     if fate is not None and fate.kind != "read":
         parts.append(f"{fate.kind} in a run here: {'; '.join(filter(None, (fate.why, fate.hint)))}")
-    choices = ("true", "false") if kind == "bool" else field.type.values
+    choices = ("true", "false") if kind == "bool" else field.type.values or tuple(_NAMES.get(path, ()))
     default = "" if field.default is None else text_of(field.default, kind)
     return ExpertField(path, kind, default, ". ".join(filter(None, parts)), choices, field.type.optional)
+
+
+def _arguments(path: str) -> Iterator[ExpertField]:
+    """Yield a field for each argument of the functions whose arguments are at ``path``."""
+    functions = _FUNCTIONS.get(path.removesuffix("_args"), {}) if path.endswith("_args") else {}
+    takers = defaultdict[str, dict[str, inspect.Parameter]](dict)
+    for function, row in functions.items():
+        for name, parameter in row.signature.items():
+            takers[name][function] = parameter
+    for name, found in takers.items():
+        yield _argument(f"{path}.{name}", found)
+
+
+def _argument(path: str, takers: Mapping[str, inspect.Parameter]) -> ExpertField:
+    """Return the field of an argument, by its annotation; ``takers``: function → its parameter.
+
+    It has no default, since the functions' differ, and so do those of a YAML without any argument.
+    """
+    wanted = next(iter(takers.values())).annotation
+    choices = tuple(map(str, get_args(wanted))) if get_origin(wanted) is Literal else ()
+    kind = (
+        "enum" if choices else next((each for each in ("bool", "int", "float") if each in str(wanted)), "str")
+    )
+    defaults = ", ".join(f"{text_of(each.default, 'yaml')} in {name}" for name, each in takers.items())
+    choices = ("true", "false") if kind == "bool" else choices
+    return ExpertField(path, kind, "", f"Default {defaults}", choices, "None" in str(wanted), tuple(takers))
 
 
 def _helps() -> dict[str, str]:
@@ -134,13 +171,16 @@ def text_of(value: object, kind: str) -> str:
 def texts_of(config: Mapping[str, object]) -> dict[str, str]:
     """Return path → text of every field that a configuration sets."""
     tree, texts = copied(config), {}
-    for path, field in reversed(list(by_path().items())):  # our settings before what holds them
+    for path, field in reversed(list(by_path().items())):  # parts before what holds them
         value = value_at(tree, path, tree)
         if value is not tree:
+            holder, _, name = path.rpartition(".")
+            if path.startswith(_OURS) or field.of:
+                del value_at(tree, holder)[name]
+            elif not value and value_at(config, path):
+                continue  # its parts hold all of it
             texts[path] = text_of(value, field.kind)
-            if path.startswith(_OURS):
-                del value_at(tree, _OURS)[path.rpartition(".")[2]]
-    return texts
+    return dict(reversed(texts.items()))
 
 
 def config_of(texts: Mapping[str, str]) -> tuple[dict[str, object], list[FormRemark]]:
@@ -213,7 +253,7 @@ def made_of_fields(texts: Mapping[str, str]) -> FormResult:
     try:
         verl_settings(completed_config(config, TRINITY))
     except UserError as error:
-        said = [FormRemark("decide", f"a run here refuses it: {error.message}", error.hint or "")]
+        said = [FormRemark("error", f"a run here refuses it: {error.message}", error.hint or "")]
     return FormResult(text, script, config, (*said, *_fates(config)))
 
 
@@ -244,5 +284,5 @@ def _fates(config: Mapping[str, object]) -> Iterator[FormRemark]:
     for path, value in () if from_launch(config) else leaves(config):
         fate = None if isinstance(value, list) else fate_of(path)
         if fate is not None and fate.kind != "read":
-            rank = "decide" if fate.kind == "refused" else "note"
+            rank = "error" if fate.kind == "refused" else "note"
             yield FormRemark(rank, f"{fate.kind} in a run here: {fate.why}", fate.hint, path)

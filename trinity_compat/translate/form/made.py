@@ -37,7 +37,9 @@ class FormRemark:
 
 @dataclass(frozen=True, slots=True)
 class FormResult:
-    """The files of a form; both are "" where a remark is an error.
+    """The files of a form; both are "" where none can be made.
+
+    With files an error is what only this machine or this package refuses.
 
     ``yaml`` is what ``trinity-compat translate run.sh`` writes of ``script``, and ``script`` what ``to-verl``
     writes of ``yaml``.
@@ -50,7 +52,7 @@ class FormResult:
 
     @property
     def works(self) -> bool:
-        """True where there is something to run."""
+        """True where there are files."""
         return bool(self.yaml)
 
 
