@@ -88,10 +88,10 @@ def test_a_proxy_may_leave_the_path_or_take_it_away(tmp_path, given):
 def test_a_form_comes_back_below_the_path_though_the_proxy_changes_the_host(tmp_path):
     make_job(tmp_path / "job")
     studio = client_of(tmp_path, base=BASE)
-    form = {"csrf": studio.app.state.studio.listener.csrf, "id": "1", "group": "1", "note": "seen"}
+    form = {"csrf": studio.app.state.studio.listener.csrf, "name": "kept", "metric": "a", "run": "job"}
     sent = {"origin": "https://hub.example", "sec-fetch-site": "same-origin"}
-    answer = studio.post(f"{BASE}/note/job", data=form, headers=sent)
-    assert answer.headers["location"].startswith(f"{BASE}/group/job?id=1")
+    answer = studio.post(f"{BASE}/panels", data=form, headers=sent)
+    assert answer.headers["location"].startswith(f"{BASE}/compare?run=job")
 
 
 def test_without_a_path_only_the_machine_s_own_names_are_answered(tmp_path):

@@ -1,4 +1,4 @@
-"""The list of experiences, a group side by side, notes and exports, and the index below them."""
+"""The list of experiences, a group side by side, exports, and the index below them."""
 
 import io
 import json
@@ -80,9 +80,7 @@ def test_a_search_within_bounds_has_its_pages_either_way(index, monkeypatch, few
     monkeypatch.setattr("trinity_compat.studio.index._FEW", few)
     found = everything(index, ExperienceQuery(text="sort answer*", least={"step": 3}, up=True))
     assert [row["id"] for row in found] == list(range(2 * GROUPS * ANSWERS + 1, ALL + 1))
-    index.note(5, pinned=True, text="")
-    assert [row["id"] for row in everything(index, ExperienceQuery(text="sort", pinned=True))] == [5]
-    assert everything(index, ExperienceQuery(text="nowhere", pinned=True)) == []
+    assert everything(index, ExperienceQuery(text="nowhere")) == []
 
 
 def test_hits_are_counted_up_to_a_limit(studio, index):
@@ -179,7 +177,6 @@ def test_rows_that_another_studio_indexes_after_they_were_read_are_indexed_once(
 
 
 def test_another_run_s_database_in_the_same_place_is_indexed_anew(tmp_path, root, index):
-    index.note(1, pinned=True, text="of the first run")
     for path in (root / "buffer").iterdir():
         path.unlink()
     make_job(tmp_path / "other", steps=1)
@@ -187,7 +184,7 @@ def test_another_run_s_database_in_the_same_place_is_indexed_anew(tmp_path, root
         path.rename(root / "buffer" / path.name)
     again = Index(Jobs(tmp_path).get("job"))
     again.fill(60)
-    assert len(everything(again, ExperienceQuery())) == GROUPS * ANSWERS and again.notes([1]) == {}
+    assert len(everything(again, ExperienceQuery())) == GROUPS * ANSWERS
 
 
 def test_a_file_that_is_not_an_index_is_named(tmp_path, root):
@@ -219,18 +216,6 @@ def test_a_pruned_group_says_so(tmp_path, root):
     assert "(pruned)" in studio.get("/group/job?id=2").text
     assert "(pruned)" in studio.get("/experiences/job").text
     assert len(studio.get("/selection/job?format=jsonl").text.splitlines()) == ALL
-
-
-def test_notes_and_pins_stay_and_go(tmp_path, root):
-    studio = client_of(tmp_path)
-    csrf = studio.app.state.studio.listener.csrf
-    form = {"csrf": csrf, "id": "5", "group": "2", "note": EVIL, "pinned": "on"}
-    assert studio.post("/note/job", data=form).headers["location"] == "/group/job?id=2#a5"
-    page = studio.get("/experiences/job?pinned=on").text
-    assert page.count('<li class="card answer">') == 1 and "&lt;/script&gt;" in page
-    studio.post("/note/job", data={"csrf": csrf, "id": "5", "group": "2"})
-    assert "No experience matches" in studio.get("/experiences/job?pinned=on").text
-    assert studio.post("/note/job", data={"csrf": csrf, "id": "x", "group": "2"}).status_code == 400
 
 
 def test_the_selection_as_json_lines_and_as_parquet(studio):

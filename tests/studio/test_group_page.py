@@ -78,13 +78,6 @@ def test_the_worst_answer_comes_first(tmp_path):
     assert "Groups of step 1</a>" in page and "?kind=train&amp;step=1" in page
 
 
-def test_the_note_on_an_answer_is_seen_on_the_card_of_those_like_it(tmp_path):
-    studio = stored(tmp_path, with_rewards(_group(1, 0, evil=False), 1.0, 1.0))
-    form = {"csrf": studio.app.state.studio.listener.csrf, "id": "2", "group": "1", "note": "<b>odd</b>"}
-    studio.post("/note/job", data=form)
-    assert '<span class="note">&lt;b&gt;odd&lt;/b&gt;</span>' in studio.get("/group/job?id=1").text
-
-
 def test_an_answer_has_its_advantage(tmp_path):
     studio = stored(tmp_path, with_rewards(_group(1, 0, evil=False), 1.0, 0.0, 0.0))
     page = studio.get("/group/job?id=1").text

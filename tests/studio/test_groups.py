@@ -197,14 +197,12 @@ def test_groups_written_while_the_index_is_filled_have_all_their_answers(tmp_pat
         assert {row["answers"] for row in group_index.page(db, GroupQuery())} == {3}
 
 
-def test_an_index_of_an_earlier_layout_is_made_again_and_keeps_its_notes(tmp_path, root, index):
-    index.note(3, pinned=True, text="kept")
+def test_an_index_of_an_earlier_layout_is_made_again(tmp_path, root, index):
     with sqlite3.connect(root / "studio.db") as raw:
         raw.execute("DELETE FROM meta WHERE name = 'layout'")
         raw.execute("ALTER TABLE rows DROP COLUMN tools")
     again = Index(Jobs(tmp_path).get("job"))
     again.fill(60)
-    assert again.notes([3]) == {3: (True, "kept")}
     with again.connected() as db:
         assert len(group_index.page(db, GroupQuery())) == 2 * GROUPS
 

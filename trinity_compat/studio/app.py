@@ -64,7 +64,6 @@ def create_app(root: Path, listener: Listener, baselines: Mapping[str, Path] | N
             Route("/tokens/{job:path}", group_page.answer_part),
             Route("/image/{job:path}", experiences.image),
             Route("/selection/{job:path}", experiences.selection),
-            Route("/note/{job:path}", experiences.note, methods=["POST"]),
             Route("/compare", workspace_page.workspace),
             Route("/overlay", workspace_page.workspace),  # its address before the two pages were one
             Route("/panels", workspace_page.panels, methods=["POST"]),
@@ -117,13 +116,11 @@ async def _alive(request: Request) -> Response:
     return Response(status_code=204)
 
 
-def _said(error: Exception) -> str:
-    """Return the error without the statement that SQLAlchemy adds."""
-    return str(error.orig) if isinstance(error, DBAPIError) else str(error)
-
-
 def _problem_page(request: Request, error: Exception) -> Response:
     """Return a page with the error's message, never a traceback."""
     status = error.status_code if isinstance(error, HTTPException) else 503
-    text = error.detail if isinstance(error, HTTPException) else _said(error)
+    cause = (
+        error.orig if isinstance(error, DBAPIError) else error
+    )  # without the statement that SQLAlchemy adds
+    text = error.detail if isinstance(error, HTTPException) else str(cause)
     return page(request, "problem.html", {"problem": shown(text), "status": status}, status=status)

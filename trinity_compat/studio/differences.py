@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 _WORDS = re.compile(r"\s*\S+|\s+")
@@ -14,7 +13,7 @@ Part = tuple[bool, str]  # whether only this text has it
 def differing(a: str, b: str) -> tuple[list[Part], list[Part], bool]:
     """Return both texts in parts, and whether their ends are left out."""
     (first, cut), (second, also_cut) = (
-        (words[:_MOST_WORDS], len(words) > _MOST_WORDS) for words in map(_words, (a, b))
+        (words[:_MOST_WORDS], len(words) > _MOST_WORDS) for words in map(_WORDS.findall, (a, b))
     )
     sides: tuple[list[Part], list[Part]] = ([], [])
     for kind, from_a, to_a, from_b, to_b in SequenceMatcher(None, first, second).get_opcodes():
@@ -22,7 +21,3 @@ def differing(a: str, b: str) -> tuple[list[Part], list[Part], bool]:
             if words:
                 side.append((kind != "equal", "".join(words)))
     return *sides, cut or also_cut
-
-
-def _words(text: str) -> Sequence[str]:
-    return _WORDS.findall(text)

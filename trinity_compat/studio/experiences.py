@@ -1,4 +1,4 @@
-"""The pages of a job's experiences: the list, a group side by side, notes, the selection as a file."""
+"""The pages of a job's experiences: the list, a group side by side, the selection as a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from itertools import chain
 from urllib.parse import quote, urlencode
 
 import sqlalchemy as sa
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from trinity_compat.buffer import groups, queries
 from trinity_compat.buffer.media import NAME, references
@@ -28,20 +27,16 @@ from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row
 from trinity_compat.studio.jobs import Job
 from trinity_compat.studio.pages import (
     bounds_of,
-    form_of,
     group_of,
     job_of,
     page,
-    page_of,
     place_of,
     reading,
-    whole_number,
 )
 
 _AT_ONCE_S = 0.12  # of indexing while a page waits
 _BOUNDS = ("step", "reward", "version", "length")
 _MOST_HITS = 10_000  # that are counted
-_LONGEST_NOTE = 10_000
 _kept: dict[str, Index] = {}
 _opening: dict[str, threading.Lock] = {}  # another job's page does not wait for one that is slow to open
 _lock = threading.Lock()
@@ -70,7 +65,8 @@ def experiences(request: Request) -> Response:
     wanted = wanted_of(request.query_params)
     rows = index.page(wanted)
     shown, more = rows[:PAGE], len(rows) > PAGE
-    most = _MOST_HITS if _is_filtered(wanted) else last
+    filtered = wanted.text or wanted.task or wanted.least or wanted.most
+    most = _MOST_HITS if filtered else last
     hits = index.count(replace(wanted, after=None), most=most)
     texts = _texts(job, [_number(row["id"]) for row in shown])
     column = "id" if wanted.text else SORTS[wanted.sort]
@@ -96,10 +92,6 @@ def experiences(request: Request) -> Response:
     return page(request, "experiences.html", values)
 
 
-def _is_filtered(wanted: ExperienceQuery) -> bool:
-    return bool(wanted.text or wanted.task or wanted.pinned or wanted.least or wanted.most)
-
-
 _FIELDS = ("text", "task", *(f"{name}_{end}" for name in _BOUNDS for end in ("min", "max")))
 _PRUNED: Row = {"state": "gone", "prompt": "", "response": ""}
 
@@ -114,7 +106,6 @@ def wanted_of(given: QueryParams) -> ExperienceQuery:
         given.get("kind") or "train",
         text,
         given.get("task", "").strip(),
-        "pinned" in given,
         least,
         most,
         sort,
@@ -160,20 +151,6 @@ def read_answers(conn: sa.Connection, number: int, most: int) -> Iterator[tuple[
     """Yield (id, answer) of a group's first answers in order."""
     for row in conn.execute(query(queries.FIRST_OF_GROUP), {"group_id": number, "most": most}):
         yield row[1], groups.experience(row, readable)
-
-
-async def note(request: Request) -> Response:
-    """Keep a pin and a note of one answer."""
-    form = await form_of(request)
-    job = await run_in_threadpool(job_of, request)
-    number, back = (whole_number(str(form.get(name, "")), name) for name in ("id", "group"))
-    text = str(form.get("note", ""))[:_LONGEST_NOTE].strip()
-
-    def keep() -> None:
-        index_of(job)[0].note(number, pinned="pinned" in form, text=text)
-
-    await run_in_threadpool(keep)
-    return RedirectResponse(f"{page_of(request, 'group', job)}?id={back}#a{number}", 303)
 
 
 def selection(request: Request) -> Response:

@@ -80,12 +80,8 @@ def parquet(pages: Iterator[list[Row]]) -> Iterator[bytes]:
 def _schema() -> Any:
     import pyarrow as pa
 
-    ints = dict.fromkeys(
-        ("id", "group_id", "run", "step", "version", "length", "turns", "pinned"), pa.int64()
-    )
-    texts = dict.fromkeys(
-        ("kind", "task", "note", "prompt_text", "response_text", "metrics", "info"), pa.string()
-    )
+    ints = dict.fromkeys(("id", "group_id", "run", "step", "version", "length", "turns"), pa.int64())
+    texts = dict.fromkeys(("kind", "task", "prompt_text", "response_text", "metrics", "info"), pa.string())
     lists = dict.fromkeys(("prompt_ids", "response_ids"), pa.list_(pa.int32()))
     return pa.schema(
         [

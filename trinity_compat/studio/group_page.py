@@ -63,7 +63,6 @@ class AnswerCard:
     why: Mapping[str, object]
     advantage: float | None = None
     others: list[tuple[int, int]] = field(default_factory=list)  # (id, run)
-    notes: list[tuple[bool, str]] = field(default_factory=list)  # of it and the others
 
     @property
     def ids(self) -> list[int]:
@@ -93,9 +92,6 @@ def group(request: Request) -> Response:
         before, after = group_index.neighbours(db, wanted, number)
         figures = group_index.one(db, number)
         scale = group_index.scale(db, str(about["kind"]))
-    notes = index.notes([each for card in cards for each in card.ids])
-    for card in cards:
-        card.notes = [notes.get(each, (False, "")) for each in card.ids]
     known = [value for value in made.values if value is not None]
     row = json.dumps(about["task"], indent=1, ensure_ascii=False, default=str)
     values = {

@@ -1,4 +1,4 @@
-"""The side index of one job's experiences: ``studio.db`` in its folder, for search, sorting and notes.
+"""The side index of one job's experiences: ``studio.db`` in its folder, for search and sorting.
 
 For a job that is not the user's own, or not writable, it lies in the user's cache.
 
@@ -50,19 +50,15 @@ CREATE INDEX IF NOT EXISTS by_length ON rows (kind, length, id);
 CREATE INDEX IF NOT EXISTS by_group ON rows (group_id);
 CREATE VIRTUAL TABLE IF NOT EXISTS texts USING fts5(prompt, response, content='', columnsize=0);
 CREATE TABLE IF NOT EXISTS gaps (below INTEGER, last INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, pinned INTEGER NOT NULL, note TEXT NOT NULL);
 """
 _LAYOUT = "3"  # of the tables above
-# All but the notes, which the job's database does not have.
 _DROP = """DROP TABLE IF EXISTS texts; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS groups;
 DROP TABLE IF EXISTS gaps; DELETE FROM meta WHERE name = 'seen';"""
 # SELECT DISTINCT would read every row: a step from one kind to the next instead.
 _KINDS = """WITH RECURSIVE next(kind) AS (SELECT min(kind) FROM rows UNION ALL
     SELECT (SELECT min(kind) FROM rows WHERE kind > next.kind) FROM next WHERE next.kind IS NOT NULL)
 SELECT kind FROM next WHERE kind IS NOT NULL"""
-_PINNED = "notes n CROSS JOIN rows r ON r.id = n.id"
-_NOTES = " LEFT JOIN notes n ON n.id = r.id"
-_HITS = f"texts CROSS JOIN rows r ON r.id = texts.rowid{_NOTES}"
+_HITS = "texts CROSS JOIN rows r ON r.id = texts.rowid"
 _FEW = 2000  # rows
 _WORD = re.compile(r'"([^"]*)"|(\S+)')
 SORTS = {"newest": "id", "step": "step", "reward": "reward", "length": "length", "version": "version"}
@@ -77,7 +73,6 @@ class ExperienceQuery:
     kind: str = "train"
     text: str = ""
     task: str = ""
-    pinned: bool = False
     least: Mapping[str, float] = field(default_factory=dict)  # step, reward, version, length
     most: Mapping[str, float] = field(default_factory=dict)
     sort: str = "newest"
@@ -113,7 +108,7 @@ class Index:
             db.executescript(_SCHEMA + group_index.SCHEMA)
             known = db.execute("SELECT value FROM meta WHERE name = 'of'").fetchone()
             if known and known[0] != identity:  # another run's database lies here now: other ids
-                db.executescript(f"{_DROP} DROP TABLE notes; {_SCHEMA} {group_index.SCHEMA}")
+                db.executescript(f"{_DROP} {_SCHEMA} {group_index.SCHEMA}")
             db.executemany(
                 "INSERT OR REPLACE INTO meta VALUES (?, ?)", [("of", identity), ("layout", _LAYOUT)]
             )
@@ -211,7 +206,6 @@ class Index:
         """Return how many rows the selection has, counted up to ``most``."""
         with self.connected() as db:
             source, where, values = _chosen(db, wanted)
-            source = source if wanted.pinned else source.removesuffix(_NOTES)
             limited = f"SELECT 1 FROM {source} WHERE {' AND '.join(where)} LIMIT ?"
             return int(db.execute(f"SELECT count(*) FROM ({limited})", [*values, most]).fetchone()[0])
 
@@ -227,8 +221,8 @@ class Index:
             order = "ASC" if wanted.up else "DESC"
             # Hits come in order of id by themselves: the first ones are enough.
             by = "texts.rowid" if wanted.text else f"r.{column} {order}, r.id"
-            statement = f"""SELECT r.*, coalesce(n.pinned, 0) AS pinned, coalesce(n.note, '') AS note
-                FROM {source} WHERE {" AND ".join(where)} ORDER BY {by} {order} LIMIT ?"""
+            statement = f"""SELECT r.* FROM {source}
+                WHERE {" AND ".join(where)} ORDER BY {by} {order} LIMIT ?"""
             return [dict(row) for row in db.execute(statement, [*values, limit + 1])]
 
     def kinds(self) -> list[str]:
@@ -251,25 +245,11 @@ class Index:
             found = db.execute(statement, (kind, among))
             return {task: (step, mean) for task, step, mean in found if mean is not None}
 
-    def notes(self, ids: Sequence[int]) -> dict[int, tuple[bool, str]]:
-        """Return id → (pinned, note) of experiences that have one."""
-        marks = ",".join("?" * len(ids))
-        with self.connected() as db:
-            found = db.execute(f"SELECT id, pinned, note FROM notes WHERE id IN ({marks})", list(ids))
-            return {row[0]: (bool(row[1]), row[2]) for row in found}
-
-    def note(self, number: int, *, pinned: bool, text: str) -> None:
-        """Keep a pin and a note; neither of them forgets the entry."""
-        with self.connected() as db:
-            db.execute("DELETE FROM notes WHERE id = ?", (number,))
-            if pinned or text:
-                db.execute("INSERT INTO notes VALUES (?, ?, ?)", (number, pinned, text))
-
 
 def _chosen(db: sqlite3.Connection, wanted: ExperienceQuery) -> tuple[str, list[str], list[object]]:
     """Return a selection as SQL: its tables, conditions and their values."""
     where, values = _conditions(wanted)
-    source = _PINNED if wanted.pinned else f"rows r{_NOTES}"
+    source = "rows r"
     if not wanted.text:
         return source, where, values
     where += [_among(db, source, where, values), "texts MATCH ?"]
@@ -364,8 +344,6 @@ def _conditions(wanted: ExperienceQuery) -> tuple[list[str], list[object]]:
     if wanted.task:
         where.append("r.task = ?")
         values.append(wanted.task)
-    if wanted.pinned:
-        where.append("n.pinned")
     if wanted.sort == "reward":
         where.append("r.reward IS NOT NULL")
     for sign, bounds in ((">=", wanted.least), ("<=", wanted.most)):

@@ -220,7 +220,7 @@ def _empty(launch: Launch, environ: Mapping[str, str]) -> list[str]:
     ]
     if len(unset) < 2:
         return [f"warning: {each} is not set: it is empty under bash" for each in unset]
-    return [f"warning: {len(unset)} variables are not set ({'; '.join(unset)}): it is empty under bash"]
+    return [f"warning: {len(unset)} variables are not set ({'; '.join(unset)}): they are empty under bash"]
 
 
 def _left_out(found: Invocation) -> list[str]:
