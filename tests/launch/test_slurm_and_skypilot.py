@@ -81,9 +81,9 @@ def test_each_value_is_announced_with_the_line_that_it_comes_from():
     _, told = batch("--time=1", "--nodes=4", "--gres=gpu:8")
     assert told == [
         "job.sh:4: warning TP121 $SLURM_NNODES is 4 (--nodes=4), as sbatch would set it;"
-        " --env SLURM_NNODES=… says otherwise",
+        " another value: --env SLURM_NNODES=…",
         "job.sh:5: warning TP121 $SLURM_GPUS_ON_NODE is 8 (--gres=gpu:8), as sbatch would set it;"
-        " --env SLURM_GPUS_ON_NODE=… says otherwise",
+        " another value: --env SLURM_GPUS_ON_NODE=…",
     ]
 
 

@@ -185,7 +185,7 @@ def test_a_main_of_the_users_that_is_not_here_says_what_to_type(tmp_path, call, 
     here.mkdir()
     (other / "main_dapo.py").write_text("")
     told = [note.message for note in read_text(call.format(other), cwd=here).diagnostics]
-    assert [message.rpartition("stands for it: ")[2] for message in told] == [way.format(other)] * bool(way)
+    assert [message.rpartition("is used instead: ")[2] for message in told] == [way.format(other)] * bool(way)
 
 
 @pytest.mark.parametrize(

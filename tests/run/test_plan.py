@@ -404,7 +404,10 @@ def test_a_replay_buffer_of_one_version_under_fixed_keeps_the_order(more):
         ((*DRIVEN[1:], f"{ARGS}.decay=fast"), "priority_fn_args.decay=fast: write a number"),
         ((*DRIVEN, f"{REPLAY}.priority_fn=mine"), "priority_fn=mine: it may be linear_decay or decay_limit"),
         ((*DRIVEN, f"{REPLAY}.reuse_cooldown_time=-1"), "reuse_cooldown_time=-1: write a number of seconds"),
-        ((*DRIVEN, COOLDOWN, *SHORT), "experience_buffer.capacity=3: groups that may be trained again never"),
+        (
+            (*DRIVEN, COOLDOWN, *SHORT),
+            "experience_buffer.capacity=3: groups that may be trained again are",
+        ),
         ((*DRIVEN, f"{ARGS}.sigma=0.5"), "priority_fn_args.sigma=0.5: linear_decay has no such argument"),
         ((*DRIVEN, f"{ARGS}.use_count_limit=2"), "use_count_limit=2: linear_decay has no such argument"),
         ((*DRIVEN, LIMITED, f"{ARGS}.decai=2"), "decai=2: decay_limit_randomization has no such argument"),

@@ -50,7 +50,10 @@ def planned(tmp_path, word, *options, device=None):
             "+actor_rollout_ref.rollout.quantization=torchao",
             "quantize the weights that they receive to fp8 only",
         ),
-        ("actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "no pipeline stages either"),
+        (
+            "actor_rollout_ref.rollout.pipeline_model_parallel_size=2",
+            "rollout has pipeline stages",
+        ),
         ("actor_rollout_ref.rollout.expert_parallel_size=8", "tensor_model_parallel_size × data_parallel"),
         ("actor_rollout_ref.rollout.enable_rollout_routing_replay=True", "does not store expert routes"),
         ("reward.reward_manager.name=collabllm", "no reward manager of that name"),

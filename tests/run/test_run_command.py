@@ -257,7 +257,7 @@ def test_a_dry_run_takes_a_word_that_set_gives_and_says_how_to_give_it(run, with
     text = f"{LAUNCH} \\\n  {WHOLE} trainer.n_gpus_per_node={GPUS}"
     refused = run(text, "run.sh", "--dry-run", env=without_verl)
     assert refused.returncode == 2
-    assert f"run.sh:2: {GPUS} cannot be known" in refused.stderr
+    assert f"run.sh:2: {GPUS} is known only at run time" in refused.stderr
     assert "--set trainer.n_gpus_per_node=…" in refused.stderr and "environment" not in refused.stderr
     done = run(
         text,

@@ -35,7 +35,7 @@ def test_set_replaces_an_open_word(text, sets, settled):
         ),
         (
             'trainer.nnodes="$(count)" trainer.project_name="a$(name)"',
-            "run.sh:2: $(name) cannot be known",
+            "run.sh:2: $(name) is known only at run time",
             "--set trainer.project_name=… says what it will be",
         ),
     ],

@@ -127,10 +127,8 @@ def test_set_of_a_field_that_trinity_lacks_is_refused(run):
 def test_set_beyond_the_end_of_a_list_is_refused(run, position):
     code, _, err = run("--set", f"buffer.explorer_input.tasksets.{position}.name=mine")
     assert code == 2
-    assert (
-        f"--set buffer.explorer_input.tasksets.{position}.name: the path leads through a list that"
-        " has no such" in err
-    )
+    path = f"buffer.explorer_input.tasksets.{position}.name"
+    assert f"--set {path}: a list on this path has no such position" in err
 
 
 def test_output_goes_to_the_file(run, tmp_path):
