@@ -46,8 +46,9 @@ def test_a_run_is_checked_started_watched_read_and_stopped(run, tmp_path, toy):
         page.get_by_text("More", exact=True).click()
         page.get_by_label("Set", exact=True).fill(SHORT)
         page.get_by_role("button", name="Check", exact=True).click()
-        expect(page.get_by_role("button", name="Start", exact=True)).to_be_visible()
+        expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled(timeout=TRAINS_MS)
         expect(page.get_by_label("Plan")).to_contain_text(f"job       {tmp_path}/grpo")
+        page.get_by_text("This machine: ").click()
         expect(page.get_by_role("row", name=re.compile("^memory"))).to_contain_text("GiB free")
         assert not one.job.exists()
         page.get_by_role("button", name="Start", exact=True).click()
@@ -68,7 +69,7 @@ def test_a_run_is_checked_started_watched_read_and_stopped(run, tmp_path, toy):
 
         page.goto(f"{listener.url}run/grpo")
         page.get_by_role("link", name="Stop…").click()
-        page.get_by_role("button", name="Stop the run").click()
+        page.get_by_role("button", name="Stop after this step").click()
         expect(page.locator("#state")).to_have_text("stopped")
     one.wait_until_all_have_ended()
     assert RecordedStart.of_text((one.job / "log" / "phases.json").read_text()).end.code == 128 + 15
