@@ -565,7 +565,6 @@ def test_every_part_of_a_page_works_below_a_path(browser, tmp_path):
         expect(page.locator(".log pre")).to_have_count(2)
         page.get_by_role("link", name="Experiences").click()
         page.locator(".facts a:has(.reward-tag)").first.click()
-        page.locator(".noting button").first.click()
         expect(page.locator("h1")).to_have_text("job")
         page.goto(f"{listener.url}compare?a=job&b=other")
         page.wait_for_selector("#charts[data-ready]")
