@@ -98,5 +98,6 @@ _AXE = """axe.run(document, {resultTypes: ['violations']}).then(found => found.v
 def accessible(page) -> bool:
     """Return True where axe-core finds nothing serious. Raises AssertionError with what it finds."""
     page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text())
-    assert page.evaluate(_AXE) == []
+    found = page.evaluate(_AXE)
+    assert found == [], found
     return True
