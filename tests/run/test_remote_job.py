@@ -191,6 +191,12 @@ def test_what_the_run_would_refuse_is_refused_at_the_script_s_line(run, dashboar
     assert "error: run.sh:2: Hydra would refuse data.train_batch_sise" in done.stderr
 
 
+def test_a_password_that_the_dashboard_would_show_is_refused(run, dashboard):
+    done, words = run("--no-wait", LAUNCH, "--database=postgresql://me:s3cret@db/x")
+    assert done.returncode == 2 and words == [] and dashboard.packages == {}
+    assert "PGPASSWORD" in done.stderr and "s3cret" not in done.stderr
+
+
 def test_a_configuration_of_the_cluster_s_is_not_looked_for_here(run):
     done, words = run("--no-wait", f"{LAUNCH} --config-path=/there data.theirs=1")
     assert done.returncode == 0 and words[-2:] == ["--config-path=/there", "data.theirs=1"]

@@ -68,7 +68,7 @@ OFF = [Alert("reward", "fell", "critic/score/mean", 7), Alert("disk", "full")]
         ("stopping", 9, [], "", ("good", "Healthy after step 9")),
         ("stopped", 9, [], "", ("plain", "Stopped after step 9")),
         ("failed", 9, OFF, "no room", ("bad", "Failed after step 9: no room")),
-        ("done", 9, [], "", ("good", "Done: all 9 steps are trained, and none raised an alert")),
+        ("done", 9, [], "", ("good", "Done: all 9 steps are trained")),
         ("new", 0, [], "", ("plain", "")),
     ],
 )

@@ -291,7 +291,7 @@ def test_a_script_elsewhere_is_taken_by_its_path(studio, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("none.sh", "does not exist"), ("a.py", "is no file that ends in"), (".", "is no file")],
+    [("none.sh", "does not exist"), ("a.py", "is not a file that ends in"), (".", "is not a file")],
 )
 def test_a_path_that_is_no_script_is_refused(studio, tmp_path, name, words):
     (tmp_path / "a.py").write_text(SCRIPT)

@@ -18,6 +18,10 @@ NOW: StopMoment = "now"
 _TAIL = 64  # bytes
 
 
+class StoppedAfterStep(SystemExit):
+    """The end of a trainer that was asked for it, after its step and with a checkpoint."""
+
+
 def path_of(job: str | Path) -> Path:
     """Return the file of a job's request."""
     return Path(job) / "log" / "stop"

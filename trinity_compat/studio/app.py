@@ -119,8 +119,7 @@ async def _alive(request: Request) -> Response:
 def _problem_page(request: Request, error: Exception) -> Response:
     """Return a page with the error's message, never a traceback."""
     status = error.status_code if isinstance(error, HTTPException) else 503
-    cause = (
-        error.orig if isinstance(error, DBAPIError) else error
-    )  # without the statement that SQLAlchemy adds
+    # SQLAlchemy's own text has the whole statement.
+    cause = error.orig if isinstance(error, DBAPIError) else error
     text = error.detail if isinstance(error, HTTPException) else str(cause)
     return page(request, "problem.html", {"problem": shown(text), "status": status}, status=status)

@@ -139,8 +139,10 @@ def changes(
         JOIN groups o ON o.task = n.task AND o.kind = :before
         WHERE n.kind = :kind AND (n.mean >= :right) <> (o.mean >= :right) ORDER BY n.task, n.id"""
     rows = _rows(db, statement, {"before": before, "kind": kind, "right": right})
-    solved = [row for row in rows if float(str(row["mean"])) >= right]
-    return solved, [row for row in rows if row not in solved]
+    parts: tuple[list[dict[str, object]], list[dict[str, object]]] = ([], [])
+    for row in rows:
+        parts[float(str(row["mean"])) < right].append(row)
+    return parts
 
 
 def keep(db: sqlite3.Connection, numbers: Iterable[int]) -> None:

@@ -42,7 +42,7 @@ from trinity_compat.studio.pages import (
 _TITLES = {
     "mean": "Mean reward",
     "spread": "Spread",
-    "advantage": "(best − mean) / spread",
+    "advantage": "(best − mean) / standard deviation",
     "truncated": "Truncated",
     "version": "Version",
     "tools": "Tool calls",

@@ -56,7 +56,7 @@ def _end_of(path: object) -> str:
 
 
 def elapsed(starts: Sequence[RecordedStart]) -> str:
-    """Return how long the last start went on, in words; '' if that is not recorded."""
+    """Return the time from the first of ``starts`` to the last end, or to now, in words; '' without any."""
     if not starts:
         return ""
     ends = [start.end.at if start.end else time.time() for start in starts]
@@ -74,5 +74,5 @@ def verdict(state: str, step: int, alerts: Sequence[Alert], failure: str) -> Ver
     if state in ("running", "stopping"):
         return ("good", f"Healthy after step {step}") if step else ("plain", "No step has finished yet")
     if state == "done":
-        return "good", f"Done: all {step} steps are trained, and none raised an alert"
+        return "good", f"Done: all {step} steps are trained"
     return "plain", f"Stopped after step {step}" if state == "stopped" else ""

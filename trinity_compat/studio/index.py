@@ -163,7 +163,7 @@ class Index:
         )
 
     def _batch(self) -> bool:
-        """Index the newest experiences of the newest gap; False where there is no gap."""
+        """Index a batch of the newest experiences that are not indexed yet; False where all are."""
         with self.connected() as db:
             gap = _newest_gap(db)
         if gap is None:

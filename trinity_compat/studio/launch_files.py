@@ -40,7 +40,7 @@ def elsewhere(path: Path) -> Path:
     except (OSError, RuntimeError, ValueError):
         raise UserError(f"Script: {str(path)[:200]!r} does not exist") from None
     if not path.name.endswith(_ENDS) or not found.is_file():
-        raise UserError(f"Script: {str(path)[:200]!r} is no file that ends in {', '.join(_ENDS)}")
+        raise UserError(f"Script: {str(path)[:200]!r} is not a file that ends in {', '.join(_ENDS)}")
     return found
 
 

@@ -65,8 +65,8 @@ def bottleneck(metrics: Metrics, mode: str) -> str:
     trainer, explorer = waits["trainer"], waits["explorer"]
     if mode == "colocate":
         return (
-            f"Both sides take turns on the same GPUs: the explorer has {1 - explorer:.0%} of the time. With"
-            " GPUs of their own they would work at once."
+            f"Both sides take turns on the same GPUs: the explorer has {1 - explorer:.0%} of the time."
+            " Which mode predicts what GPUs of their own would change."
         )
     if trainer < _LITTLE and explorer < _LITTLE:
         return f"Neither side waits more than {_LITTLE:.0%} of its time: the GPUs are well divided."

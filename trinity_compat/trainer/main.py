@@ -59,11 +59,11 @@ def run(spec: RunSpec) -> None:
             _train(spec, buffer, heart)
         except BaseException as error:
             stopped = _is_stop(error)
-            asked = stop_request.read(spec.job_dir) == stop_request.AFTER_STEP
             known: RunError | None = None if stopped else disk_full.explained(error, spec)
             if guard.reason:  # the watchdog ended a process; its reason is the cause
                 known = RunError(guard.reason)
-            how = "after its step, with a checkpoint" if asked else "by a signal"
+            after_step = isinstance(error, stop_request.StoppedAfterStep)
+            how = "after its step, with a checkpoint" if after_step else "by a signal"
             reason = how if stopped else _reason(known or error)
             with suppress(BufferError):  # the disk may be full there too
                 heart.say("stopped" if stopped else "failed", reason=reason)

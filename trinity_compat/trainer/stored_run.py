@@ -100,7 +100,7 @@ class StoredRun:
         if hasattr(self.actor_rollout_wg, "async_calls_finalize_fn_exec"):
             self.actor_rollout_wg.async_calls_finalize_fn_exec(blocking=True)
         self._shutdown_dump_executor()
-        raise SystemExit(STOPPED)
+        raise stop_request.StoppedAfterStep(STOPPED)
 
     def _save(self, verls: Callable[[], Any]) -> None:
         """Enter the step in the ledger, then let ``verls`` write its checkpoint."""

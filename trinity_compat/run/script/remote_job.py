@@ -1,4 +1,4 @@
-"""``ray job submit`` to another machine's cluster: Ray submits it, and what it starts there is a run of ours.
+"""``ray job submit`` to another machine's cluster: Ray submits it, and there it starts `trinity-compat run`.
 
 The cluster needs no trinity-compat: the package is uploaded as Ray uploads a ``working_dir``, and the job's
 ``py_modules`` name it. Not as a wheel, which Ray's nodes install with an index, and not as a folder, of which
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import trinity_compat
 from trinity_compat.common import optional_packages
@@ -75,7 +76,15 @@ def _new_name() -> str:
 
 
 def _check_launch(job: RaySubmission, call: ScriptCall) -> None:
-    """Raise UserError, with the script's line, for what the run would refuse wherever it starts."""
+    """Raise UserError for what the run would refuse wherever it starts, with the script's line.
+
+    Raises it for a password, too, that would be seen there.
+    """
+    if call.options.database and urlsplit(call.options.database).password:
+        raise UserError(
+            "--database: its password would be in the job's entry point, which the cluster's dashboard shows",
+            hint="leave it out of the URL, and set PGPASSWORD in env_vars of the job's runtime environment",
+        )
     found = find_main(job.entrypoint)
     # A file or a variable that the launch names may exist only there.
     if found and not any(word.startswith(_CONFIG) or "${" in word for word in found.arguments):
@@ -134,10 +143,13 @@ def _with_package(runtime: Mapping[str, object], client: JobSubmissionClient) ->
     """Upload this package, if the cluster lacks it, and return ``runtime`` with it."""
     archive = _archive()
     name = f"_ray_pkg_{hashlib.sha256(archive).hexdigest()[:32]}.zip"
-    if not client._package_exists(f"gcs://{name}"):
-        answer = client._do_request("PUT", f"/api/packages/gcs/{name}", data=archive)
-        if answer.status_code != 200:
-            raise UserError(f"the cluster does not take trinity-compat's files: {answer.text}")
+    try:
+        if not client._package_exists(f"gcs://{name}"):
+            answer = client._do_request("PUT", f"/api/packages/gcs/{name}", data=archive)
+            if answer.status_code != 200:
+                raise RuntimeError(answer.text)
+    except (RuntimeError, OSError) as error:  # of a connection, too
+        raise UserError(f"the cluster does not take trinity-compat's files: {error}") from None
     given = runtime.get("py_modules")
     return {**runtime, "py_modules": [*(given if isinstance(given, list) else ()), f"gcs://{name}"]}
 
@@ -192,7 +204,7 @@ def _code_of(client: JobSubmissionClient, name: str, code: int) -> int:
     """Return the job's exit code; Ray's own is 1 for any failure, and 0 for a job that was stopped."""
     try:
         job = client.get_job_info(name)
-    except RuntimeError:  # Ray refused to submit it
+    except (RuntimeError, OSError):  # Ray refused to submit it, or its head is gone
         return code
     if job.status == "STOPPED":
         return _STOPPED
