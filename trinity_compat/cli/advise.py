@@ -127,7 +127,8 @@ def command(
     found = list(dry_run.sources(source, arguments, options))
     if len(found) != 1:
         raise UserError(
-            f"{source} makes {len(found)} launches; advise is for one", hint="name a script with one launch"
+            f"{source} makes {len(found)} launches; advise is for one",
+            hint=f"write one to a YAML first: trinity-compat translate {source} --launch 1 -o one.yaml",
         )
     launch, rest = found[0]
     repeated = [
