@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from trinity_compat.advise import cards, model_shape, report
 from trinity_compat.cli import cli
+from trinity_compat.common.errors import UserError
 from trinity_compat.job.known_models import stand_in
 
 MODES = [
@@ -250,3 +251,12 @@ def test_a_mode_that_may_not_fit_is_advised_under_that_condition(script):
     assert "by the estimate below it does not fit: trinity-compat run" in small
     assert "does not fit, as estimated: a trainer GPU needs" in small
     assert "does not fit" not in large
+
+
+def test_a_script_with_several_launches_is_told_how_to_name_one(tmp_path):
+    line = "python3 -m verl.trainer.main_ppo data.train_batch_size=8\n"
+    (tmp_path / "run.sh").write_text(line * 2)
+    done = CliRunner().invoke(cli, ["advise", str(tmp_path / "run.sh")])
+    assert isinstance(done.exception, UserError) and f"translate {tmp_path / 'run.sh'} --launch 1" in str(
+        done.exception
+    )
