@@ -166,7 +166,7 @@ def test_engines_that_find_no_place_are_an_error_in_time(monkeypatch):
     monkeypatch.setattr(worker_group, "START_S", 0.0)
     with pytest.raises(
         RunError,
-        match=r"not started in 0 s \(engine 1, pid \d+ on node7\): they want 2 GPUs.* 0 free now .*place 1",
+        match=r"not started in 0 s \(engine 1, pid \d+ on node7\): they need 2 GPUs, and 0 of.*place 1",
     ):
         start(spec("explore", rollout=(1, 2, 1)))
 

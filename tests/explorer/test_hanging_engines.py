@@ -129,7 +129,7 @@ def test_an_engine_that_gives_no_token_while_it_owes_answers_is_named():
         assert await engines.passes(200, 0, 1) is None, "however long answers take"
         assert await engines.passes(59, 1) is None
         found = await engines.passes(2, 1)
-        assert found.what == "engine 0 owes 8 answers and gives no token"
+        assert found.what == "engine 0 has 8 answers to make and returns no token"
         assert [each.name for each in found.suspects] == ["engine 0"]
         for actor in engines.actors:
             actor.go.set()
@@ -151,7 +151,7 @@ def test_many_groups_of_one_engine_are_judged_by_its_progress_and_not_by_theirs(
         with contextlib.suppress(asyncio.CancelledError):
             await first
         assert await engines.passes(59) is None
-        assert (await engines.passes(2)).what == "engine 0 owes 4 answers and gives no token"
+        assert (await engines.passes(2)).what == "engine 0 has 4 answers to make and returns no token"
         second.cancel()
 
     with_engines(test)
@@ -198,7 +198,7 @@ def test_weights_have_longer_the_more_they_are():
 def test_a_client_of_an_endpoint_is_no_other_case():
     async def test(engines):
         asking = asyncio.ensure_future(engines.workers.write([1], {}))
-        assert (await engines.passes(62)).what == "engine 0 owes 1 answers and gives no token"
+        assert (await engines.passes(62)).what == "engine 0 has 1 answers to make and returns no token"
         asking.cancel()
 
     with_engines(test)

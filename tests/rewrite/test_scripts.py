@@ -221,7 +221,7 @@ def test_defaults_that_changed_are_written_behind_the_last_word(upgraded) -> Non
         "  trainer.nnodes=1 \\\n  actor_rollout_ref.rollout.max_num_seqs=1024 \\\n  trainer.use_v1=False $@\n"
     )
     assert str(result.changes[0]).endswith(
-        ":3: actor_rollout_ref.rollout.max_num_seqs=1024 comes: "
+        ":3: actor_rollout_ref.rollout.max_num_seqs=1024 is added: "
         "the default of veRL 0.8.0 is 1024, that of 0.9.1 256"
     )
 

@@ -107,7 +107,7 @@ def test_a_change_is_told_with_both_values_and_is_in_the_script():
         (
             {"buffer.explorer_input.tasksets": "- a: 1\n  a: 2"},
             "buffer.explorer_input.tasksets",
-            "line 2: the key 'a' stands twice",
+            "line 2: the key 'a' appears twice",
             "",
         ),
         (

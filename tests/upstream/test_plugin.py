@@ -198,7 +198,11 @@ def test_code_runs_in_the_sandbox_with_the_memory_that_it_may_have(run, limits, 
         ([row()], {"format": {"prompt_key": "question"}}, "the row has no column 'question'"),
         ([row()], {"reward_fn_args": {"reward_manger": "dapo"}}, "verl_reward has no argument reward_manger"),
         ([row()], {"reward_fn_args": {"custom_reward_function": {"path": "/no.py"}}}, "/no.py"),
-        ([row()], {"reward_fn_args": {"custom_reward_function": {"path": "/no.txt"}}}, "is no Python file"),
+        (
+            [row()],
+            {"reward_fn_args": {"custom_reward_function": {"path": "/no.txt"}}},
+            "is not a Python file",
+        ),
     ],
 )
 def test_what_cannot_be_scored_is_said(run, rows, taskset, said):

@@ -139,7 +139,7 @@ def test_a_log_in_the_place_of_a_script_is_named(tmp_path):
 def test_a_yaml_of_trinitys_is_judged_as_one(tmp_path):
     (tmp_path / "x.yaml").write_text("mode: both\nmode: both\nbuffer: {}\nexplorer: {}\n")
     result = CliRunner().invoke(cli, ["run", "--dry-run", str(tmp_path / "x.yaml")])
-    assert "the key 'mode' stands twice in one section" in str(result.exception)
+    assert "the key 'mode' appears twice in one section" in str(result.exception)
 
 
 def test_the_beginning_of_a_long_log_is_enough(tmp_path):

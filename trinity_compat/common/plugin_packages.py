@@ -117,7 +117,7 @@ def misuse(plugin: Plugin, *, built_in: bool) -> UserError | None:
         why = f"{others[0].source} has that name too"
         hint = f"pip uninstall {plugin.distribution}, or {others[0].distribution}"
     elif not _NAME.fullmatch(plugin.name):
-        why, hint = "it has no valid name", "letters, digits, _, - and . make a name"
+        why, hint = "its name is not valid", "letters, digits, _, - and . make a name"
     elif plugin.interface != str(INTERFACE):
         why = f"it is written for interface {plugin.interface}, and this release has {INTERFACE}"
         hint = f"install a release of trinity-compat that has it, or another one of {plugin.distribution}"

@@ -76,7 +76,7 @@ def opened(path: str | os.PathLike[str], roots: Roots | None) -> BinaryIO:
     """A regular file in reach, for reading. Raises OSError; its ``strerror`` says what is wrong."""
     real = real_path(path, roots)
     if roots is not None and all(_in_git(real, root) for root in _real(roots) if is_below(real, root)):
-        raise OutOfReach("is git's own, and not read", os.fspath(path))
+        raise OutOfReach("belongs to git and is not read", os.fspath(path))
     file = regular_files.opened(Path(real))
     if os.fstat(file.fileno()).st_dev in _kernel_devices():
         file.close()

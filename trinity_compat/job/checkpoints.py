@@ -214,7 +214,7 @@ def _torch_damage(file: BinaryIO) -> str:
         with zipfile.ZipFile(file) as archive:
             parts = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError):
-        return "is truncated, or no file of torch.save: a zip archive's end is missing"
+        return "is truncated, or not a file of torch.save: the end of its zip archive is missing"
     at = sorted(part.header_offset for part in parts)
     if not at or at[0]:
         return "is damaged: bytes of its archive are missing"
@@ -229,12 +229,12 @@ def _safetensors_damage(file: BinaryIO) -> str:
     file.seek(0)
     size = int.from_bytes(file.read(8), "little")
     if not 2 <= size <= _LONGEST_HEADER:
-        return "is damaged: it does not begin with a header of safetensors"
+        return "is damaged: it does not begin with a safetensors header"
     try:
         parts = json.loads(file.read(size))
         ends = [int(part["data_offsets"][1]) for name, part in parts.items() if name != "__metadata__"]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
-        return "is truncated or damaged: its header is not one of safetensors"
+        return "is truncated or damaged: its header is not a safetensors header"
     wanted = 8 + size + max(ends, default=0)
     have = file.seek(0, 2)
     return f"is truncated: it has {have} of {wanted} bytes" if have < wanted else ""

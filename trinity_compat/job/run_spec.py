@@ -227,7 +227,7 @@ class RunSpec:
         try:
             return cls.of_text(regular_files.followed_text(path), path.absolute().parent.parent)
         except (FileNotFoundError, NotADirectoryError):
-            raise UserError(f"{path} is not there: {path.parent.parent} is no job directory") from None
+            raise UserError(f"{path} is missing: {path.parent.parent} is not a job directory") from None
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -295,7 +295,7 @@ class _Planner:
         if row is not None and row.skip_null and value is None and targets != (key,):
             if key in self.target.nodes and value_at(self.target.tree, key) is None:
                 return None  # the target has the old key, too, as null
-            return WordChange(index, (), f"{why}; null said nothing")
+            return WordChange(index, (), f"{why}; null set nothing")
         drops = next((drop.why for drop in self.result.dropped if drop.key == key and drop.given), "")
         if drops and op == SET and key in self.config.unknown:
             return None  # Hydra refuses it under its own release, too: misspelt, not gone

@@ -69,9 +69,9 @@ class Change:
 
     def __str__(self) -> str:
         if not self.after:
-            return f"{self.where}: {self.before} goes: {self.why}"
+            return f"{self.where}: {self.before} is removed: {self.why}"
         if not self.before:
-            return f"{self.where}: {self.after} comes: {self.why}"
+            return f"{self.where}: {self.after} is added: {self.why}"
         return f"{self.where}: {self.before} becomes {self.after}: {self.why}"
 
 

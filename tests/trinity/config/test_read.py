@@ -29,10 +29,10 @@ CASES = {
         "trainer:\n  trainer_config_path: a.yaml\n",
         ["x.yaml:2", "deprecated", "put the content of that file under trainer.trainer_config"],
     ),
-    "duplicate key": ("name: a\nmode: both\nname: b\n", ["x.yaml:3", "'name' stands twice"]),
+    "duplicate key": ("name: a\nmode: both\nname: b\n", ["x.yaml:3", "'name' appears twice"]),
     "duplicate deep key": (
         "trainer:\n  trainer_config:\n    a: 1\n    a: 2\n",
-        ["x.yaml:4", "'a' stands twice"],
+        ["x.yaml:4", "'a' appears twice"],
     ),
     "bad syntax": ("buffer:\n  batch_size: [1\n", ["x.yaml:3", "not YAML"]),
     "tab": ("buffer:\n\tbatch_size: 1\n", ["x.yaml:2", "not YAML"]),

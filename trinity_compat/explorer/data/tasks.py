@@ -107,7 +107,7 @@ class TaskStream:
             if "processor is needed" not in str(error):
                 raise
             raise UserError(
-                f"row {index} of the data has images, videos or audio; veRL knows no processor of the model",
+                f"row {index} of the data has images, videos or audio; veRL found no processor for the model",
                 hint="its log has the reason (hf_processor); train a model of Qwen2-VL's or GLM-4V's kind",
             ) from error
         notes: list[tuple[str, str, str]] = []

@@ -78,7 +78,7 @@ class TasksetOrder:
         """
         selector = self.selectors[taskset] if 0 <= taskset < len(self.selectors) else None
         if selector is None or not all(0 <= row < selector.size for row in rows):
-            raise RunError(f"an operator's selector_metric is about rows that taskset {taskset} has not")
+            raise RunError(f"an operator's selector_metric names rows that taskset {taskset} does not have")
         if isinstance(selector, ByDifficulty) and rows:
             selector.learn(rows, rates)
             self._draws.clear()

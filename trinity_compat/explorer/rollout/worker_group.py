@@ -222,10 +222,10 @@ class RolloutWorkers:
 
     @contextlib.contextmanager
     def _answers_of(self, index: int, answers: int) -> Iterator[None]:
-        """Observe an engine while it owes answers: its progress is what it reports (``progress``)."""
+        """Observe an engine while it has answers to make: its progress is what it reports (``progress``)."""
         if not self._owed[index]:
             self._answering[index] = self._watchdog.begin(
-                lambda: f"engine {index} owes {self._owed[index]} answers and gives no token",
+                lambda: f"engine {index} has {self._owed[index]} answers to make and returns no token",
                 suspects=lambda: self._suspects([index]),
             )
         self._owed[index] += answers
@@ -307,7 +307,7 @@ class RolloutWorkers:
             return ""
         total, free = (each.get("GPU", 0.0) for each in (ray.cluster_resources(), ray.available_resources()))
         pending = placement.waiting(placement.ENGINES)
-        numbers = f"they want {self.ranks} GPUs, and of Ray's {total:g} are {free:g} free now"
+        numbers = f"they need {self.ranks} GPUs, and {free:g} of Ray's {total:g} are free"
         return f": {numbers}{f' (one {pending})' if pending else ''}"
 
     async def set_auxiliary_models(self, auxiliary: Sequence[str]) -> None:
@@ -344,7 +344,7 @@ class RolloutWorkers:
         Raises TransferFailed (some engine may then hold a mixture of versions), WeightsDamaged, RunError.
         """
         ranks = [first_rank + index * self._width for index in range(len(self._actors))]
-        what = f"taking version {meeting.version} of the weights over"
+        what = f"receiving version {meeting.version} of the weights"
         arguments = [(asdict(meeting), rank) for rank in ranks]
         self._version = WeightVersion(meeting.version, "", "", 0, "nccl")
         parts = await self._each("receive", what, arguments, times=None)  # the rendezvous sets the limits

@@ -131,7 +131,7 @@ def _scoring(custom: Custom, sandbox: Sandbox) -> Score:
 def _function_of(path: str, name: str) -> Score:
     spec = importlib.util.spec_from_file_location("verl_custom_reward", path)
     if spec is None or spec.loader is None:
-        raise FileNotFoundError(f"custom_reward_function.path: {path} is no Python file")
+        raise FileNotFoundError(f"custom_reward_function.path: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     function: Score | None = getattr(module, name, None)

@@ -299,7 +299,7 @@ class WeightGroup:
             self._store.set(key, self._seal(key, value) + value)
 
     def _get(self, key: str, until: float) -> str:
-        with _failing(f"rank {self.rank} waited in vain for {key}"):
+        with _failing(f"rank {self.rank} did not receive {key}"):
             self._store.wait([key], timedelta(seconds=max(0.001, until - time.monotonic())))
             text = str(self._store.get(key).decode())
             seal, value = text[:_SEAL], text[_SEAL:]

@@ -205,7 +205,7 @@ FUNCTIONS["advantage_fn"]["clipv"] = RegisteredFunction(
     "clipv",
     "",
     lacks=lambda _: (
-        "it reads a column, necs, that trinity-rft 0.6.0 fills nowhere: it ends there with a KeyError"
+        "it reads a column, necs, that nothing in trinity-rft 0.6.0 fills: it ends there with a KeyError"
     ),
 )
 

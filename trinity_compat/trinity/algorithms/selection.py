@@ -286,7 +286,7 @@ def _check_one_aggregation(
 def _unknown(path: str, name: str, all_of_them: list[str], known: list[str]) -> UserError:
     near = question(nearest(name, all_of_them))
     return UserError(
-        f"{path}={name}: trinity-rft has no such thing up to {TRINITY}",
+        f"{path}={name}: no release of trinity-rft has it up to {TRINITY}",
         hint=near or f"use one of {', '.join(known)}",
     )
 

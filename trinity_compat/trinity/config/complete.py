@@ -151,7 +151,7 @@ def _tasksets_of_one(one: CompletedConfig) -> None:
     if section.get("taskset"):
         if section.get("tasksets"):
             raise UserError(
-                f"{_SINGLE}: taskset and tasksets cannot stand together", hint="write tasksets alone"
+                f"{_SINGLE}: taskset and tasksets cannot both be given", hint="write tasksets alone"
             )
         _moved(one, _SINGLE, f"{TASKSETS}.0")
         section["tasksets"] = [section.pop("taskset")]

@@ -150,7 +150,7 @@ def _key(key: yaml.Node, keys: set[str], name: str) -> str:
     if not isinstance(key, yaml.ScalarNode):
         raise UserError("a key must be a plain word", where=_place(key, name))
     if key.value in keys and key.value != "<<":
-        raise UserError(f"the key {key.value!r} stands twice in one section", where=_place(key, name))
+        raise UserError(f"the key {key.value!r} appears twice in one section", where=_place(key, name))
     keys.add(key.value)
     return str(key.value)
 

@@ -165,7 +165,7 @@ def _checked(name: str, answer: Any, given: set[Place]) -> tuple[list[Any], dict
         alive, metrics = answer
         places = Counter(_place(each) for each in alive)
     except AttributeError as error:
-        raise RunError(f"the operator {name} returned experiences of its own making") from error
+        raise RunError(f"the operator {name} returned experiences that it made itself") from error
     except (TypeError, ValueError) as error:
         raise RunError(
             f"the operator {name} returned {type(answer).__name__}, not experiences and metrics"

@@ -56,7 +56,7 @@ def _model(request: Request, find: Find) -> WorkflowModel | None:
 
 
 def _refused() -> Response:
-    return _error(401, "this key opens nothing here, or its run has ended")
+    return _error(401, "this key is not valid here, or its run has ended")
 
 
 def _error(status: int, message: str) -> Response:
