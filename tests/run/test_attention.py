@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_plan import SCRIPT, planned
+from toy_plan import SCRIPT, planned
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.run import dry_run

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_plan import source
+from toy_plan import source
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.run.plan.plan_run import make_plan

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-import test_plan
+import toy_plan
 import yaml
-from test_plan import planned, source
+from toy_plan import planned, source
 
 from trinity_compat.common.nested import value_at
 from trinity_compat.explorer.engine.arguments import engine_arguments
@@ -20,10 +20,10 @@ EIGHT, OWN = "trainer.n_gpus_per_node=8", (f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_
 @pytest.fixture(autouse=True)
 def script_that_says_nothing(tmp_path, monkeypatch):
     """The toy script without its gpu_memory_utilization."""
-    lines = test_plan.SCRIPT.read_text().splitlines(keepends=True)
+    lines = toy_plan.SCRIPT.read_text().splitlines(keepends=True)
     path = tmp_path / "run.sh"
     path.write_text("".join(line for line in lines if "gpu_memory_utilization" not in line))
-    monkeypatch.setattr(test_plan, "SCRIPT", path)
+    monkeypatch.setattr(toy_plan, "SCRIPT", path)
 
 
 def memory(made):

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_plan import planned, source
+from toy_plan import planned, source
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.run_spec import RowsSpec, RunSpec, SyncSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_plan import planned
+from toy_plan import planned
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import check_gpus, shares

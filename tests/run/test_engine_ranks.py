@@ -2,7 +2,7 @@
 
 import pytest
 from test_gpu_split import ACTOR, SP, gpus
-from test_plan import planned
+from toy_plan import planned
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.training_engines import NAMES, engine_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_plan import ENV, SCRIPT, planned, source
+from toy_plan import ENV, SCRIPT, planned, source
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import put

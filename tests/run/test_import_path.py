@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_plan import planned
+from toy_plan import planned
 
 import trinity_compat
 from trinity_compat.common import python_command

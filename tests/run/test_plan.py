@@ -1,7 +1,6 @@
 """From a script or a YAML to the plan: both units, overlays, and one way for both."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from toy_plan import ENV, SCRIPT, planned, source
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
@@ -32,22 +32,6 @@ from trinity_compat.run.script.shared_folder import ScriptCall
 from trinity_compat.run.supervise.sides import commands_of
 from trinity_compat.translate.model import TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
-
-SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
-ENV = {"TOY_DIR": "/toy", "PATH": os.environ["PATH"], "HOME": "/root"}
-
-
-def source(*arguments, sets=()):
-    """What a run of the toy script would capture, and its options."""
-    call = ScriptCall(str(SCRIPT), arguments, RunOptions(sets=sets), str(Path.cwd()), ENV)
-    launch = read_script(SCRIPT, env=ENV, args=arguments).launches[0]
-    found = Invocation(launch.module, tuple(word.text for word in launch.arguments))
-    return source_of(found, call)
-
-
-def planned(*arguments, sets=(), device="cpu", **options):
-    made, rest = source(*arguments, sets=sets)
-    return make_plan(made.config, replace(rest, **options), cwd=Path("/work"), device=device)
 
 
 def test_without_progress_a_run_waits_ten_minutes_or_as_long_as_is_written():

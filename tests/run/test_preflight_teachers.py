@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from test_plan import planned
+from toy_plan import planned
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.run.checks import preflight, teachers

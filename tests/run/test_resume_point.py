@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from checkpoint_files import saved
-from test_plan import source
+from toy_plan import source
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.common.errors import UserError

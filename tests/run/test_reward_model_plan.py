@@ -1,7 +1,7 @@
 """A reward model in the plan: its engine, its GPUs, its process. No GPU is needed to say how."""
 
 import pytest
-from test_plan import planned
+from toy_plan import planned
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.job.gpus import shares

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from test_plan import planned, source
+from toy_plan import planned, source
 
 from trinity_compat.common.redaction import hidden, referred, resolved
 from trinity_compat.job import runtime_env

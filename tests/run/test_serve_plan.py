@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from test_plan import source
+from toy_plan import source
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.cli.run import command

@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 
 import pytest
-from test_plan import source
+from toy_plan import source
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.run.plan import micro_batches, verl_checkout

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_plan import planned
+from toy_plan import planned
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group

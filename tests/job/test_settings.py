@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from test_plan import planned, source
+from toy_plan import planned, source
 
 import trinity_compat
 from trinity_compat.cli.run import command
