@@ -176,8 +176,13 @@ def explore(cluster, tmp_path, monkeypatch):
 
 def kill_the_actor(explorer):
     import ray
+    from ray.exceptions import RayActorError
 
-    ray.kill(explorer.workers._actors[0])
+    actor = explorer.workers._actors[0]
+    ray.kill(actor)
+    with pytest.raises(RayActorError):
+        while True:  # Ray kills it some time after the call has returned
+            ray.get(actor.__ray_ready__.remote())
 
 
 DEATHS = {
