@@ -256,7 +256,6 @@ def test_what_may_have_changed_path_unread_counts(stock):
         ("podman-compose exec box", "podman-compose would train stock veRL: .* in a container"),
         ("apptainer exec x.sif", "apptainer would train stock veRL: .* in a container"),
         ("salloc -N 1", "salloc would train stock veRL: .* that the scheduler chooses"),
-        ("srun -N 2", "srun would train stock veRL: .* that the scheduler chooses"),
         ("sudo -E", "sudo would train stock veRL: .* as another user"),
         ("tmux new -d", "tmux would train stock veRL: .* in a session"),
     ],

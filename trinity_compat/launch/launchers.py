@@ -36,8 +36,9 @@ class Launcher:
     program ``--entrypoint`` may replace. ``nested``: it is looked for in the words of another launcher, as
     its options count for what it starts. ``verbs``: messages name its first word, too.
 
-    ``elsewhere``: where the command runs, out of the script's reach. ``switches``: another environment's
-    folder is in front of PATH.
+    ``elsewhere``: where the command runs, out of the script's reach. ``travels``: its environment goes there
+    with PATH and BASH_ENV, but for options that begin with ``boxes`` and put it into a container.
+    ``switches``: another environment's folder is in front of PATH.
 
     ``inherits``: exported variables go along. ``sets`` take ``NAME=value``, or a ``NAME`` that goes along;
     ``pairs`` take a name and, as a word of its own, its value; ``lists`` take several of these with commas
@@ -61,6 +62,8 @@ class Launcher:
     nested: bool = False
     verbs: bool = False
     elsewhere: str = ""
+    travels: bool = False
+    boxes: str = ""
     switches: bool = False
     inherits: bool = True
     sets: tuple[str, ...] = ()
@@ -175,7 +178,9 @@ LAUNCHERS: dict[str, Launcher] = {
     "pdsh": _REMOTE,
     "sbatch": replace(_SLURM, job=True),
     "salloc": _SLURM,
-    "srun": replace(_SLURM, nested=True, listed="SLURM_EXPORT_ENV", directives=()),
+    "srun": replace(
+        _SLURM, nested=True, listed="SLURM_EXPORT_ENV", directives=(), travels=True, boxes="--container"
+    ),
     "bsub": replace(_SCHEDULED, job=True, lists=("-env",), only=True, directives=("#BSUB",)),
     "qsub": replace(
         _SCHEDULED, job=True, inherits=False, lists=("-v",), keeps=("-V",), directives=("#PBS", "#$")

@@ -115,7 +115,7 @@ class Start:
     the file that BASH_ENV names. ``path`` and ``python_path`` are PATH and PYTHONPATH in its environment;
     ``path`` is None where unread code may have changed it. ``isolated``: Python takes no code from the
     environment (``python -I``). ``elsewhere`` is the program that runs it on another machine or in a
-    container (``docker exec``), else empty.
+    container (``docker exec``), else empty; ``travels``: the environment goes there, too (``srun``).
     """
 
     program: str
@@ -124,6 +124,7 @@ class Start:
     python_path: str = ""
     isolated: bool = False
     elsewhere: str = ""
+    travels: bool = False
 
 
 @dataclass(frozen=True, slots=True)

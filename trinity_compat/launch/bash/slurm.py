@@ -5,6 +5,7 @@ See sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,13 @@ _Options = dict[str, tuple[str, str, Where]]  # option: its value, as it is writ
 def of_script(text: str, name: str) -> dict[str, SlurmVariable]:
     """The variables of a script that sbatch is given; none for one without directives."""
     return _variables(_options_of(_directives(text, name)))
+
+
+def directives(text: str) -> tuple[list[str], set[str]]:
+    """The lines with a script's options, and the options, those that are read by their long names."""
+    head = itertools.takewhile(lambda line: not line.strip() or line.strip()[0] == "#", text.splitlines())
+    lines = [line for line in head if line.startswith(_DIRECTIVE)]
+    return lines, {option for option, _, _ in _directives(text, "")}
 
 
 def of_command(words: Sequence[str], text: str, name: str, where: Where) -> dict[str, SlurmVariable]:

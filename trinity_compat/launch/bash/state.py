@@ -199,6 +199,7 @@ class Reach:
     through: bool = False
     path_known: bool = True
     elsewhere: str = ""
+    travels: bool = False
     start: Start | None = None
 
 

@@ -84,6 +84,13 @@ def _refuse_unreachable(launch: Launch) -> None:
     if start is None or _is_caught(start, elsewhere=not submitted_to(launch)):
         return
     wrapper = start.elsewhere.partition(" ")[0]
+    if start.elsewhere == wrapper == "srun":
+        raise UserError(
+            f"srun would train stock veRL: without ALL its --export leaves PATH and BASH_ENV, by which"
+            f" {launch.module} is taken over",
+            where=launch.where,
+            hint="write --export=ALL, or --export=ALL,NAME=value, for this srun (or SLURM_EXPORT_ENV=ALL)",
+        )
     if submitted_to(launch) or not wrapper:
         raise UserError(
             f"{start.program} … {launch.module} would train stock veRL, past this run: {_why(start)}",
@@ -95,9 +102,17 @@ def _refuse_unreachable(launch: Launch) -> None:
         f"{start.elsewhere} would train stock veRL: it starts {launch.module} {LAUNCHERS[wrapper].elsewhere}",
         where=launch.where,
         hint=f"put the launch (python3 -m {launch.module} …) into a script without {start.elsewhere}, and"
-        f" write `{start.elsewhere} … trinity-compat run SCRIPT` here; there trinity-compat[run] has to be"
-        " installed",
+        f" write {_instead(wrapper, start)} here; there trinity-compat[run] has to be installed",
     )
+
+
+def _instead(wrapper: str, start: Start) -> str:
+    if wrapper == "sbatch":  # which takes no program
+        return (
+            '`sbatch … --wrap "trinity-compat run SCRIPT"`, or `sbatch FILE` of'
+            " `trinity-compat export SCRIPT --to slurm -o FILE`"
+        )
+    return f"`{start.elsewhere} … trinity-compat run SCRIPT`"
 
 
 def _is_caught(start: Start, *, elsewhere: bool) -> bool:
@@ -105,7 +120,7 @@ def _is_caught(start: Start, *, elsewhere: bool) -> bool:
 
     ``elsewhere``: another program than the caught one would start it on another machine.
     """
-    if start.elsewhere and elsewhere:
+    if start.elsewhere and elsewhere and not start.travels:
         return False
     by_function = start.hooked and shim.can_be_function(start.program)
     return by_function or _is_first(start) or (_asks(start) and not start.isolated)

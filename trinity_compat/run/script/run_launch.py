@@ -14,7 +14,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.launch import read_argv
 from trinity_compat.run.job_dir.launch_end import LaunchEnd
 from trinity_compat.run.run import run_source
-from trinity_compat.run.script import shared_folder, shim
+from trinity_compat.run.script import shared_folder, shim, slurm_job
 from trinity_compat.run.script.invocation import Invocation
 from trinity_compat.run.script.launch_source import source_of
 from trinity_compat.run.script.shared_folder import ScriptCall
@@ -39,6 +39,8 @@ def run_captured(found: Invocation) -> int:
     end = LaunchEnd(1, None)
     with shared_folder.announced(folder):
         try:
+            slurm_job.check_task(call.environ)
+            slurm_job.join_ray()
             end = _run(found, call)
         except UserError:
             end = LaunchEnd(2, None)

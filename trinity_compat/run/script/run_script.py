@@ -20,7 +20,7 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.launch.job_files import is_job
 from trinity_compat.run.job_dir.launch_end import LaunchEnd
 from trinity_compat.run.plan.source import RunOptions
-from trinity_compat.run.script import intercept_check, shared_folder, shim
+from trinity_compat.run.script import intercept_check, shared_folder, shim, slurm_job
 from trinity_compat.run.script.shared_folder import ScriptCall
 from trinity_compat.run.supervise import children
 
@@ -38,12 +38,16 @@ def run_script(script: str, arguments: Sequence[str], options: RunOptions) -> tu
     # A script that runs `trinity-compat run` itself must not find the outer one's programs.
     environ = shim.without(os.environ)
     launches = intercept_check.check(script, arguments, environ, options.mains)
+    slurm_job.refuse_outside(script, launches, environ)
+    text = Path(script).read_text(errors="replace")
+    if told := slurm_job.note_outside(script, text, environ):
+        print(f"note: {told}", file=sys.stderr)
     if not launches or not all(map(intercept_check.submitted_to, launches)):
         optional_packages.need_for_a_run()  # before the script's own downloads
     with shared_folder.folder_of(
-        ScriptCall(script, tuple(arguments), options, str(Path.cwd()), environ)
+        ScriptCall(script, tuple(arguments), options, str(Path.cwd()), environ),
+        slurm_job.shared_place(text, environ),
     ) as folder:
-        text = Path(script).read_text(errors="replace")
         env = shim.install(
             folder / "bin",
             script_text=text,

@@ -36,9 +36,9 @@ class ScriptCall:
 
 
 @contextlib.contextmanager
-def folder_of(call: ScriptCall) -> Iterator[Path]:
-    """Yield the folder, with ``call`` in it, while the script runs."""
-    folder = Path(tempfile.mkdtemp(prefix="trinity-compat-"))
+def folder_of(call: ScriptCall, place: Path | None = None) -> Iterator[Path]:
+    """Yield the folder, with ``call`` in it, while the script runs; ``place``: where it lies."""
+    folder = Path(tempfile.mkdtemp(prefix=".trinity-compat-" if place else "trinity-compat-", dir=place))
     try:
         # mkdtemp gives the folder to this user alone: the environment in it may hold secrets.
         (folder / _CALL).write_text(json.dumps(asdict(call)))

@@ -133,16 +133,28 @@ def _wrapped(sh: Shell, fields: list[Value], wrapped: unwrap.Wrapped, wrapper: t
     row = LAUNCHERS.get(name, OTHER)
     start = _start(sh, fields[0], prefix) if wrapped.name == "ray job submit" else None
     elsewhere = wrapped.elsewhere or (wrapped.name if row.elsewhere else "")
+    travels = row.travels and environment.inherits
+    if travels and (box := _option(fields, len(fields) - len(wrapped.call), row.boxes)):
+        elsewhere, travels = f"{elsewhere} {box}", False
+    if not elsewhere or (sh.reach.elsewhere and not sh.reach.travels):
+        elsewhere, travels = sh.reach.elsewhere, sh.reach.travels
     with sh.reaching(
         through=True,
         path_known=sh.reach.path_known and not row.switches,
-        elsewhere=sh.reach.elsewhere or elsewhere,
+        elsewhere=elsewhere,
+        travels=travels,
         start=sh.reach.start or (start and replace(start, elsewhere=start.elsewhere or elsewhere)),
     ):
         if wrapped.code is None:
             return run(sh, wrapped.call, prefix, wrapper)
         child = _within(sh, wrapper).child(prefix)
         return code.run_script(child, wrapped.code, fields[0], [], place_of(wrapped.code, sh.where))
+
+
+def _option(fields: list[Value], end: int, start: str) -> str:
+    """Return the name of the first option that begins with ``start``, "" where there is none."""
+    names = (text_of(field).partition("=")[0] for field in fields[:end])
+    return next((name for name in names if start and name.startswith(start)), "")
 
 
 def _with_open_variables(sh: Shell, wrapped: unwrap.Wrapped, unread: UnknownPiece | EnvRef) -> Shell:
@@ -172,6 +184,7 @@ def _start(sh: Shell, program: Value, prefix: Prefix, *, isolated: bool = False)
         python_path=python_path,
         isolated=isolated,
         elsewhere=reach.elsewhere,
+        travels=reach.travels,
     )
 
 
