@@ -141,6 +141,7 @@ def words():
         )
         yield from (["rules", "init", source], ["profile", source], ["explain", source])
         yield from (["ignored", source], ["sizes", source], ["upgrade", source, "--diff"])
+        yield ["export", source, "--to", "slurm"]
         yield ["audit", source, "--format", "html"]
         yield ["translate", source, "--target", "0.4.1"]
     yield from (["doctor"], ["plugin-dir"], ["rules", "families"], ["profile", "cpu"], ["toy", "toy"])

@@ -259,6 +259,8 @@ ENDS = [
     ("diff run.sh nowhere", 2),
     ("doctor --dir nowhere", 2),
     ("explain TC020", 0),
+    ("export run.sh --to slurm", 0),
+    ("export empty.sh --to slurm", 2),
     ("explain nothing.of.the.kind", 2),
     ("ignored run.sh", 0),
     ("ignored old.sh", 1),

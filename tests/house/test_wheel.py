@@ -36,6 +36,7 @@ CASES = {
     ("diff",): ("run.sh x.yaml --env TOY_DIR=/toy", 0, "no difference in effect"),
     ("doctor",): ("", 1, "not installed: "),
     ("explain",): ("data.train_batch_size TC020", 0, "Batch sizes"),
+    ("export",): ("run.sh --to slurm", 0, "#SBATCH --nodes=1"),
     ("ignored",): ("run.sh", 0, "no setting without effect is known"),
     ("parse",): ("run.sh", 0, "verl.trainer.main_ppo"),
     ("plugin-dir",): ("", 0, "upstream"),

@@ -25,7 +25,8 @@ from trinity_compat.common.suggestions import nearest
 
 # Commands that only read, and the processor time that one source or launch may take.
 _READING = dict.fromkeys(
-    ("audit", "diff", "ignored", "parse", "sizes", "to-verl", "translate", "upgrade"), reading_process.SECONDS
+    ("audit", "diff", "export", "ignored", "parse", "sizes", "to-verl", "translate", "upgrade"),
+    reading_process.SECONDS,
 ) | {"advise": 60.0}  # simulates thousands of answers
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -1,0 +1,92 @@
+"""`trinity-compat export`: a scheduler's file for a launch script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from trinity_compat.cli._configurations import ComposeOptions, composed
+from trinity_compat.cli._shared import (
+    NAMED_FILE,
+    WithScriptArguments,
+    release_options,
+    script_options,
+    write,
+)
+from trinity_compat.common.errors import UserError
+from trinity_compat.common.reading_process import reading
+from trinity_compat.launch.job_files import is_configuration
+from trinity_compat.run.cluster_file import TEMPLATES, ClusterRequest, cluster_file
+
+_Size = click.IntRange(1)
+
+
+@click.command(name="export", cls=WithScriptArguments)
+@click.argument("script", type=NAMED_FILE)
+@click.option(
+    "--to",
+    "scheduler",
+    type=click.Choice(list(TEMPLATES)),
+    required=True,
+    help="Slurm's sbatch, KubeRay's RayJob, or SkyPilot.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: stdout]")
+@click.option("--nodes", type=_Size, metavar="N", help="Machines.  [default: trainer.nnodes of the launch]")
+@click.option(
+    "--gpus-per-node",
+    "gpus",
+    type=_Size,
+    metavar="N",
+    help="GPUs of a machine.  [default: trainer.n_gpus_per_node of the launch]",
+)
+@click.option(
+    "--image",
+    default="",
+    metavar="IMAGE",
+    help="Container image with trinity-compat (docker/README.md). For Slurm: Pyxis's, or Apptainer's x.sif.",
+)
+@click.option(
+    "--shared",
+    default="",
+    metavar="DIR",
+    help="Folder that all machines see, for the job.  [default: /shared; for Slurm as the launch has it]",
+)
+@click.option(
+    "--volume",
+    default="shared",
+    show_default=True,
+    metavar="NAME",
+    help="The claim of Kubernetes, or volume of SkyPilot, that is mounted there.",
+)
+@click.option("--gpu-type", default="H100", show_default=True, metavar="NAME", help="SkyPilot's accelerator.")
+@script_options
+@release_options
+@click.pass_obj
+def command(
+    arguments: tuple[str, ...],
+    script: str,
+    output: Path | None,
+    cwd: Path | None,
+    env: tuple[str, ...],
+    verl_version: str | None,
+    no_fork_config: bool,
+    **given: str | int | None,
+) -> int:
+    """Write a scheduler's file that starts Ray on the machines and runs SCRIPT on them.
+
+    What follows -- are the script's own arguments. The script's #SBATCH lines are kept. The run gets SIGTERM
+    before its machines are taken away, and the same job continues from the last checkpoint. Nothing of the
+    script is run.
+
+    Exit code: 0; 2 when SCRIPT cannot be read, or is not for this scheduler.
+    """
+    if script == "-" or is_configuration(script):
+        raise UserError(f"{script} is not a shell script", hint="name the script that the job is to run")
+    how = ComposeOptions.of(cwd, env, arguments, verl_version, fork_config=not no_fork_config)
+    request = ClusterRequest(script=script, arguments=arguments, **given)  # type: ignore[arg-type]
+    with reading(script):
+        config, *_ = composed(script, how)
+        text = cluster_file(config, Path(script).read_text(errors="replace"), request)
+    write(text, output, sources=[script])
+    return 0
