@@ -260,3 +260,14 @@ def test_a_script_with_several_launches_is_told_how_to_name_one(tmp_path):
     assert isinstance(done.exception, UserError) and f"translate {tmp_path / 'run.sh'} --launch 1" in str(
         done.exception
     )
+
+
+def test_the_launch_as_it_is_written_has_figures_of_its_own(script):
+    ahead = ("--set", "synchronizer.sync_offset=2", "--set", "explorer.rollout_model.engine_num=1")
+    mode = advised(script(), *ahead)["launch"]
+    assert (mode["explorer_gpus"], mode["trainer_gpus"], mode["staleness_mean"]) == (2, 6, 1)
+    assert mode["step_s"] > 0 and mode["memory"]["card_gib"] > 0
+    turns = advised(script())
+    assert turns["launch"]["in_turns"] and turns["launch"]["step_s"] == turns["modes"][1]["step_s"]
+    slow = ("--set", "synchronizer.sync_interval=4")
+    assert advised(script(), *slow)["launch"] is None

@@ -147,7 +147,8 @@ class Advice:
     """Modes of a launch side by side.
 
     ``assumptions``: sources of the numbers, in sentences. ``options`` and ``arguments``: words of the user's
-    that the command of each mode repeats, the arguments behind ``--``.
+    that the command of each mode repeats, the arguments behind ``--``. ``launch``: the launch as it is
+    written, None where that is not simulated.
     """
 
     source: str
@@ -160,6 +161,7 @@ class Advice:
     seed: int
     options: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    launch: ModeAdvice | None = None
 
     @property
     def stock(self) -> ModeAdvice:

@@ -38,6 +38,7 @@ def as_json(advice: Advice) -> str:
             "answer_tokens_limit": work.lengths.limit,
         },
         "speeds": {**asdict(speeds), "engine_tokens_per_s": speeds.full_rate},
+        "launch": _mode(advice.launch, advice) if advice.launch else None,
         "modes": [_mode(mode, advice) for mode in advice.modes],
         "fastest": best.name if best else None,
         "splits": [

@@ -45,7 +45,11 @@ def advise(source: Source, options: RunOptions, question: Question, *, name: str
         raise UserError(f"{gpus} GPUs: advise is for {_MOST_GPUS} at most", hint="--gpus N gives fewer")
     modes = Modes(source, options, base, gpus)
     facts = facts_of(base, question)
-    return _side_by_side(modes, facts, name, question.seed)
+    found = _side_by_side(modes, facts, name, question.seed)
+    own = predictable(base)
+    if own is None:
+        return found
+    return replace(found, launch=_spelled(_launch(modes, facts, own, question.seed), source))
 
 
 def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> Iterator[str]:
@@ -60,15 +64,15 @@ def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> It
     modes = Modes(source, options, spec, gpus_of(spec))
     try:
         facts = facts_of(spec, question)
-        taken = saving(facts, own, spec.verl, keeps=own.in_turns and not spec.offloads)
+        launch = _launch(modes, facts, own, question.seed)
         advised = _side_by_side(modes, facts, name, question.seed, own=own)
     except UserError as error:
         yield f"uses      not predicted: {error.message}"
         return
-    turn_s = facts.turn_s(spec) if own.in_turns else 0.0
-    now = facts.simulated(own, question.seed, turn_s=turn_s)
+    now = launch.prediction
+    assert now
     yield f"uses      about {_use(now)}, on {place(own)}"
-    yield from _of_memory(taken, card_gib) if taken else ()
+    yield from _of_memory(launch.memory, card_gib) if launch.memory else ()
     best = report.fastest(advised)
     if best and best.prediction and best.prediction.step_s < SHORTER * now.step_s:
         given = " ".join(best.settings or ())
@@ -86,6 +90,14 @@ def remarks(spec: RunSpec, source: Source, options: RunOptions, name: str) -> It
         f"predicted {'; '.join(advised.assumptions[:3])}; `trinity-compat advise` takes lengths and speeds,"
         " and tries other splits"
     )
+
+
+def _launch(modes: Modes, facts: Facts, own: Schedule, seed: int) -> ModeAdvice:
+    """Return the launch as it is written."""
+    spec = modes.base
+    taken = saving(facts, own, spec.verl, keeps=own.in_turns and not spec.offloads)
+    now = facts.simulated(own, seed, turn_s=facts.turn_s(spec) if own.in_turns else 0.0)
+    return ModeAdvice("as written", (), own, now, memory=taken)
 
 
 def _side_by_side(modes: Modes, facts: Facts, name: str, seed: int, *, own: Schedule | None = None) -> Advice:
