@@ -70,7 +70,7 @@ def summarise(audit: Audit) -> AuditSummary:
     return AuditSummary(
         launches=len(audit.launches),
         scripts=len({launch.source for launch in audit.launches}),
-        outcomes={name: outcomes[name] for name in OUTCOMES},
+        outcomes={each: outcomes[each] for each in OUTCOMES},
         causes=_causes(audit),
         refusals=_grouped([(launch.refused, name(launch)) for launch in audit.launches if launch.refused]),
         warnings=_grouped(

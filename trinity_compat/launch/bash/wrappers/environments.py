@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import tomllib
 
 from trinity_compat.common.errors import Where
 from trinity_compat.common.nested import section_at, value_at
@@ -163,10 +162,7 @@ def _activate_pixi(sh: Shell, words: Sequence[Value], found: CommandEnvironment)
     path = next((path for path in paths if sh.files.kind(path) == "file"), paths[0])
     why = UnknownPiece(f"the activation of {path.rpartition('/')[2]}", sh.where)
     content = sh.files.read(path)
-    try:
-        project: Mapping[str, object] | None = tomllib.loads("" if content is None else text_of(content))
-    except tomllib.TOMLDecodeError:
-        project = None
+    project = None if content is None else _toml(text_of(content))
     if content is None or project is None or doubt_in([content]):
         found.unread = why
         return
@@ -179,6 +175,18 @@ def _activate_pixi(sh: Shell, words: Sequence[Value], found: CommandEnvironment)
             known = not place and isinstance(value, str) and "$" not in value and name not in found.variables
             piece = TextPiece(str(value), Where(path, 1), None if known else why)
             found.variables[name] = (piece,)
+
+
+def _toml(text: str) -> Mapping[str, object] | None:
+    """Return what a TOML file holds, None where it is wrong. Python 3.10 reads none."""
+    if sys.version_info < (3, 11):
+        return None
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None
 
 
 def _activations(project: Mapping[str, object]) -> Iterator[tuple[str, Mapping[str, object]]]:
