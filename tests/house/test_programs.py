@@ -266,6 +266,8 @@ ENDS = [
     ("ignored old.sh", 1),
     ("ignored empty.sh", 2),
     ("doctor --report --format json", 2),
+    ("doctor run.sh", 2),
+    ("doctor --cluster", 2),
     ("parse run.sh", 0),
     ("parse empty.sh", 2),
     ("plugin-dir", 0),

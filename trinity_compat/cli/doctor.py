@@ -22,15 +22,23 @@ _MARKS = {"ok": "ok  ", "note": "note", "problem": "BAD "}
 @click.command("doctor")
 @click.option("--dir", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".")
 @click.option(
+    "--cluster",
+    is_flag=True,
+    help="Ask each machine of RAY_ADDRESS's cluster instead: packages, the folder, /dev/shm, GPUs, clock.",
+)
+@click.option(
     "--report",
     is_flag=True,
     help="Print a report to paste into an issue: versions, environment and checks, with secrets masked.",
 )
 @format_option
-def command(folder: Path, report: bool, form: str) -> int:
+@click.argument("source", required=False)
+def command(folder: Path, cluster: bool, report: bool, form: str, source: str | None) -> int:
     """Check that this machine can run jobs.
 
     Checks Ray, devices, packages, keys, ports, memory and disk, and prints how to fix each problem.
+
+    With --cluster, SOURCE is a script or YAML whose GPUs the cluster must have.
 
     Exit code 1 when something would stop a run.
     """
@@ -38,21 +46,35 @@ def command(folder: Path, report: bool, form: str) -> int:
 
     if report and form == "json":
         raise UserError("--report is text, to paste into an issue", hint="leave out --format json")
+    if source and not cluster:
+        raise UserError(
+            f"doctor {source}: only --cluster takes a script", hint="`run --dry-run` checks it here"
+        )
+    of_cluster = _of_cluster(folder, source) if cluster else []
+    width = max((len(check.node) + 2 for check in of_cluster), default=0)
     checks = []
-    for check in doctor.examine(folder):
+    for check in of_cluster if cluster else doctor.examine(folder):
         checks.append(check)
         if not report and form == "text":
-            for line in _lines(check):
+            for line in _lines(check, width):
                 click.echo(line)
     if report:
-        for line in issue_report.lines([line for check in checks for line in _lines(check)]):
+        for line in issue_report.lines([line for check in checks for line in _lines(check, width)]):
             click.echo(line)
     if form == "json":
         click.echo(json.dumps({"version": 1, "checks": [asdict(check) for check in checks]}, indent=1))
     return int(any(check.state == "problem" for check in checks))
 
 
-def _lines(check: Check) -> Iterator[str]:
-    yield f"{_MARKS[check.state]} {check.name:14} {check.found}"
+def _of_cluster(folder: Path, source: str | None) -> list[Check]:
+    from trinity_compat.run import dry_run
+    from trinity_compat.run.checks import cluster
+
+    return cluster.examine(folder, dry_run.spec_of(source) if source else None)
+
+
+def _lines(check: Check, width: int) -> Iterator[str]:
+    """Yield a row, and one with what mends it; ``width``: of the column with a cluster's machines."""
+    yield f"{_MARKS[check.state]} {check.node:{width}}{check.name:14} {check.found}"
     if check.fix and check.state != "ok":
-        yield f"     {'':14} → {check.fix}"
+        yield f"     {'':{width}}{'':14} → {check.fix}"

@@ -77,6 +77,15 @@ def launches(path: str, arguments: Sequence[str], options: RunOptions) -> Iterat
         yield _dry_run(source, rest)
 
 
+def spec_of(path: str) -> RunSpec:
+    """Return what the only launch of ``path`` would run on this machine or its cluster. Raises UserError."""
+    found = list(sources(path, (), RunOptions(dry_run=True)))
+    if len(found) != 1:
+        raise UserError(f"{path} makes {len(found)} launches", hint="give a script that makes one")
+    source, options = found[0]
+    return against_stock.plan_and_compare(source, options, cwd=Path.cwd()).spec
+
+
 def _dry_run(source: Source, options: RunOptions) -> DryRun:
     plan = against_stock.plan_and_compare(source, options, cwd=Path.cwd())
     # A run reads this from Ray; a dry run from the option.

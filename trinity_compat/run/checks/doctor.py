@@ -38,12 +38,16 @@ _RAY_PORTS = {6379: "Ray's control store", 8265: "Ray's dashboard"}
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report. ``fix`` is a command or a setting that solves a problem, "" for none."""
+    """One line of the report. ``fix`` is a command or a setting that solves a problem, "" for none.
+
+    ``node``: the machine of a cluster, "" for this one and for the cluster as a whole.
+    """
 
     name: str
     state: State
     found: str
     fix: str = ""
+    node: str = ""
 
 
 def examine(folder: Path) -> Iterator[Check]:
