@@ -15,6 +15,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +65,7 @@ rooms, missing, commands, folders = json.loads(words)
 sys.path[:0] = folders
 os.chdir(tempfile.mkdtemp())
 with open("v.yaml", "w") as file:
-    file.write("data: {train_files: /data/t.parquet, val_files: /data/v.parquet, train_batch_size: 64}")
+    file.write("data: {train_files: /data/t.parquet, val_files: /data/v.parquet, train_batch_size: 256}")
 failed, modules = {}, 0
 for room in rooms:
     package = importlib.import_module(f"trinity_compat.{room}")
@@ -135,17 +137,23 @@ def tried(version: str, site: Path, here: dict[str, object]) -> int:
     words = [str(each) for each in (script, pyodide(version), ROOT, site, inside)]
     there = outcome(["node", *words, request("/repo", "/site")])
     assert isinstance(there["printed"], list) and isinstance(here["printed"], list)
-    differ = [
-        " ".join(words[:2])
+    differ = {
+        " ".join(words[:2]): first_difference(got, wanted)
         for words, got, wanted in zip(COMMANDS, there["printed"], here["printed"], strict=True)
         if got != wanted or wanted[0]
-    ]
+    }
     print(f"Python {there['python']}: {there['modules']} modules, {len(COMMANDS)} commands")
     for name, why in dict(there["failed"]).items():  # type: ignore[call-overload]
         print(f"  {name}: {why}")
-    for name in differ:
-        print(f"  {name}: an error, or not the output of Python {here['python']}")
+    for name, lines in differ.items():
+        print(f"  {name}: an error, or not the output of Python {here['python']}: {lines}")
     return int(bool(there["failed"] or differ or not str(there["python"]).startswith(f"{version}.")))
+
+
+def first_difference(got: Sequence[object], wanted: Sequence[object]) -> str:
+    """Return the first line that differs, of both; the exit codes where none does."""
+    lines = zip_longest(str(got[1]).splitlines(), str(wanted[1]).splitlines())
+    return next((f"{one!r}, not {other!r}" for one, other in lines if one != other), f"{got[0]}, {wanted[0]}")
 
 
 def pyodide(version: str) -> Path:
