@@ -50,10 +50,13 @@ def test_what_is_installed_is_what_the_code_was_written_for(pin, pins):
 
 
 def test_the_image_is_built_on_veRL_s_image_with_the_vllm_of_gpus():
-    """veRL names its images by vLLM's release without the dot; the image's own vLLM stays."""
+    """veRL names its images by vLLM's release without the dot; the image's own vLLM stays.
+
+    It has published no vllm024.latest, though its pages name it: only .dev1 and .dev2.
+    """
     major, minor, _ = VLLM_ON_GPU.split(".")
     lines = (ROOT / "docker/verl.Dockerfile").read_text().splitlines()
-    assert f"ARG VERL_IMAGE=verlai/verl:vllm{major}{minor}.latest" in lines
+    assert f"ARG VERL_IMAGE=verlai/verl:vllm{major}{minor}.dev2" in lines
 
 
 def test_the_extra_takes_the_releases_that_run_and_none_newer():

@@ -113,6 +113,16 @@ def call(*words, code=0, **options):
     return told
 
 
+def test_the_lines_for_a_machine_without_a_network_install_it(built, tmp_path):
+    section = (ROOT / "docker" / "README.md").read_text().partition("## Without a network")[2]
+    lines = section.partition("There:")[2].splitlines()
+    (tmp_path / "wheels").mkdir()
+    for wheel in (*needs.made(".wheels", "hashes/light.txt").glob("*.whl"), *built.glob("*.whl")):
+        (tmp_path / "wheels" / wheel.name).symlink_to(wheel)
+    call("bash", "-ec", "\n".join(line for line in lines if line.startswith("    ")), cwd=tmp_path)
+    assert "Usage" in call(tmp_path / ".venv" / "bin" / "trinity-compat", "audit", "--help")
+
+
 def test_the_licence_and_the_type_marker_are_shipped(built):
     (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
     text = (ROOT / "LICENSE").read_bytes()
