@@ -92,16 +92,19 @@ def test_an_image_stands_before_each_step(export, options, within):
 
 
 STUBS = {
-    # runs the command behind its options, as one task
-    "srun": 'while [[ $1 == -* ]]; do shift; done\nSLURM_NODEID=0 exec "$@"',
+    # runs the command behind its options as one task, and ends it at once when it gets a signal itself
+    "srun": 'while [[ $1 == -* ]]; do shift; done\nSLURM_NODEID=0 "$@" & task=$!\n'
+    "trap 'kill -KILL $task; exit 137' TERM; wait $task",
     "ray": 'echo "ray $*" >> calls; exec sleep 1000',
     "python3": 'echo "there $RAY_ADDRESS" >> calls',
     "hostname": "echo 10.0.0.1 10.0.0.2",
-    "squeue": "echo ${STATE:-RUNNING}",
+    "squeue": '[[ "$*" == *--steps* ]] && printf "7.0 bash\\n7.3 the-run\\n" || echo ${STATE:-RUNNING}',
+    "scancel": '[ "$*" = "--signal=TERM 7.3" ] && kill -TERM $(cat pid)',
     "scontrol": 'echo "scontrol $*" >> calls; exec sleep 0.2',
     "sleep": 'exec /bin/sleep "$(case $1 in 60) echo 0;; *) echo "$1";; esac)"',
     "trinity-compat": "trap 'echo stopped >> calls; kill $!; exit 143' TERM\n"
-    'echo "run $RAY_ADDRESS" >> calls; [ -z "${LASTS:-}" ] && exit ${CODE:-0}; /bin/sleep 1000 & wait',
+    'echo $$ > pid; echo "run $RAY_ADDRESS" >> calls\n'
+    '[ -z "${LASTS:-}" ] && exit ${CODE:-0}; /bin/sleep 1000 & wait',
 }
 
 
