@@ -346,6 +346,106 @@ def test_a_signal_ends_the_run_with_its_number(side):
     assert (outcome.code, outcome.failure) == (130, None)
 
 
+class Asked:
+    """A stop request in a file, which a trainer reads; ``now``: the end at once was asked for before."""
+
+    def __init__(self, folder, *, now=False):
+        self.file, self.now, self.said = folder / "asked", now, []
+
+    def ask(self):
+        if not self.now:
+            self.file.touch()
+        return not self.now
+
+    def end(self, trainer, explorer, *numbers, state="running", ray_dies=False, **more):
+        """Send ``numbers`` to a run whose trainer is in ``state``; returns its outcome."""
+        stop = StopSignal()
+        for number in numbers:
+            stop.note(number)
+        stop.at = more.pop("at", stop.at)
+        watch = Hears(trainer=LastHeartbeat(state, 0.0))
+        more = {"checkpoint": self.ask, "checkpoint_s": 300.0, "grace_s": 2.0} | more
+        started = threading.Event()
+        watch.update = started.set
+        held = StopSignal()
+        if ray_dies:
+            more["also_dead"] = lambda: "Ray itself died" if held.is_told else None
+
+        def deliver():
+            started.wait()
+            held.at, held.again, held.number = stop.at, stop.again, stop.number
+
+        threading.Thread(target=deliver).start()
+        return supervise([explorer, trainer], Supervision(watch, held, say=self.said.append, **more))
+
+
+@pytest.fixture
+def saving(side, tmp_path):
+    """A trainer that ends its step where it is asked, and writes ``saved``; SIGTERM kills it before."""
+    return side(
+        "trainer",
+        f"""
+        import pathlib, sys, time
+        while not pathlib.Path({str(tmp_path)!r}, "asked").exists():
+            time.sleep(0.05)
+        time.sleep(1)
+        pathlib.Path({str(tmp_path)!r}, "saved").touch()
+        sys.exit(143)
+        """,
+    )
+
+
+@pytest.mark.parametrize("state", ["running", "waiting"])
+def test_at_sigterm_the_trainer_ends_its_step_with_a_checkpoint(side, saving, tmp_path, state):
+    asked = Asked(tmp_path)
+    outcome = asked.end(saving, side("explorer", FOREVER), signal.SIGTERM, signal.SIGTERM, state=state)
+    assert (outcome.code, outcome.failure) == (143, None)
+    assert (tmp_path / "saved").exists()
+    (line,) = asked.said
+    assert re.fullmatch(r"SIGTERM: ends after the step in training, .* at most (300|299) s; .*", line)
+
+
+AT_ONCE = {
+    "Ctrl-C": ((signal.SIGINT,), {}),
+    "Ctrl-C after SIGTERM": ((signal.SIGTERM, signal.SIGINT), {}),
+    "SIGHUP": ((signal.SIGHUP,), {}),
+    "no time is given": ((signal.SIGTERM,), {"checkpoint_s": 0.0}),
+    "its time is over": ((signal.SIGTERM,), {"at": -1e6}),
+    "a trainer that has not begun": ((signal.SIGTERM,), {"state": "starting"}),
+}
+
+
+@pytest.mark.parametrize("case", AT_ONCE)
+def test_the_run_ends_at_once_without_asking_for_a_checkpoint(side, tmp_path, case):
+    numbers, more = AT_ONCE[case]
+    asked = Asked(tmp_path)
+    outcome = asked.end(side("trainer", FOREVER), side("explorer", FOREVER), *numbers, **more)
+    assert (outcome.code, outcome.failure) == (128 + numbers[0], None)
+    assert not asked.file.exists() and not asked.said
+
+
+def test_a_run_that_was_told_to_end_at_once_does_not_wait_for_a_checkpoint(side, tmp_path):
+    asked = Asked(tmp_path, now=True)
+    outcome = asked.end(side("trainer", FOREVER), side("explorer", FOREVER), signal.SIGTERM)
+    assert (outcome.code, asked.said) == (143, [])
+
+
+def test_the_wait_for_a_checkpoint_ends_with_ray_and_that_is_no_failure(side, tmp_path):
+    asked = Asked(tmp_path)
+    outcome = asked.end(side("trainer", FOREVER), side("explorer", FOREVER), signal.SIGTERM, ray_dies=True)
+    assert (outcome.code, outcome.failure, len(asked.said)) == (143, None, 1)
+
+
+def test_a_later_sigterm_ends_it_at_once_and_one_of_the_same_moment_does_not(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: clock.now)
+    stop = StopSignal()
+    for now, again in ((100.0, False), (100.5, False), (110.0, True)):
+        clock.now = now
+        stop.note(signal.SIGTERM)
+        assert (stop.number, stop.again) == (signal.SIGTERM, again)
+
+
 def test_a_dead_explorer_is_started_again_when_asked(side, tmp_path):
     mark = tmp_path / "mark"
     flaky = f"""

@@ -16,6 +16,7 @@ from trinity_compat.buffer.errors import ClaimLost
 from trinity_compat.buffer.heartbeat_thread import SilenceDetector
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.job import stop_request
 from trinity_compat.job.fingerprint import FilesEdited, made, sign
 from trinity_compat.job.run_spec import ReplaySpec, RunSpec, SyncSpec
 from trinity_compat.synchronizer.transports.files import versions_in
@@ -69,6 +70,20 @@ def send(tmp_path):
     from trinity_compat.synchronizer.transports.files import write_file
 
     return lambda version: write_file(tmp_path / "sync", version, [("w", torch.full((2,), float(version)))])
+
+
+def test_a_wait_for_answers_ends_where_the_user_asked_for_the_end(buffer, make, tmp_path, monkeypatch):
+    exchange, stop = make(), stop_request.path_of(tmp_path)
+    monkeypatch.chdir(tmp_path)  # the job's folder of these tests
+    stop.parent.mkdir()
+    put(buffer, 0)
+    assert stop_request.ask(tmp_path)
+    with pytest.raises(stop_request.StopBeforeStep):
+        exchange.claim(1)
+    put(buffer, 1)
+    assert len(exchange.claim(1).groups) == BATCH, "a step whose answers are there is trained"
+    stop.write_text("step\nnow\n")
+    assert not stop_request.ask(tmp_path)
 
 
 def test_replay_fills_a_step_with_groups_that_were_trained_before(buffer, make):

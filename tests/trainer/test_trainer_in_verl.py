@@ -127,12 +127,7 @@ def test_a_step_s_end_is_the_run_s_where_the_user_asked_with_its_checkpoint(
 ):
     (tmp_path / "log").mkdir()
     stop_request.path_of(tmp_path).write_text(words)
-    found = []
-    trainer = object.__new__(adapter.TrinityRayPPOTrainer)
-    trainer._directory, trainer.global_steps, trainer._newest = tmp_path, step, newest
-    trainer.total_training_steps, trainer.actor_rollout_wg = 9, None
-    trainer._save_checkpoint = lambda: found.append(step)
-    trainer._publish_marker = trainer._shutdown_dump_executor = lambda: None
+    trainer, found = with_checkpoints(tmp_path, step, newest)
     if saved is None:
         trainer._stop_if_asked()
         assert found == []
@@ -140,6 +135,31 @@ def test_a_step_s_end_is_the_run_s_where_the_user_asked_with_its_checkpoint(
         with pytest.raises(SystemExit) as ended:
             trainer._stop_if_asked()
         assert (ended.value.code, found) == (143, saved)
+
+
+@pytest.mark.parametrize(("step", "newest", "saved"), [(4, 0, [3]), (4, 3, []), (1, 0, [])])
+def test_a_trainer_that_waits_for_a_step_ends_with_a_checkpoint_of_the_one_before(
+    tmp_path, step, newest, saved
+):
+    def claim(step):
+        raise stop_request.StopBeforeStep
+
+    trainer, found = with_checkpoints(tmp_path, step, newest)
+    trainer.exchange = SimpleNamespace(claim=claim)
+    with pytest.raises(stop_request.StoppedAfterStep) as ended:
+        trainer.claimed(step)
+    assert (ended.value.code, found) == (143, saved)
+
+
+def with_checkpoints(folder, step, newest):
+    """A trainer in ``step`` whose newest checkpoint is ``newest``'s, and the steps of those it writes."""
+    found = []
+    trainer = object.__new__(adapter.TrinityRayPPOTrainer)
+    trainer._directory, trainer.global_steps, trainer._newest = folder, step, newest
+    trainer.total_training_steps, trainer.actor_rollout_wg = 9, None
+    trainer._save_checkpoint = lambda: found.append(trainer.global_steps)
+    trainer._publish_marker = trainer._shutdown_dump_executor = lambda: None
+    return trainer, found
 
 
 @pytest.mark.parametrize("turned", [SystemExit(1), RuntimeError("a worker is gone")])

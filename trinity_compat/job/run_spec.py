@@ -185,6 +185,7 @@ class RunSpec:
     over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
     group_timeout_s: float | None = None  # a group that takes longer: the same
     agent_timeout_s: float | None = 1800.0  # for a trajectory of an agent loop, without the engine's time
+    termination_grace_s: float = 20.0  # from SIGTERM, for the step that is being trained and its checkpoint
     stall_timeout_s: float | None = 600.0  # without progress: tokens, answers, calls that come back
     agent_failure: OnAgentFailure = "raise"  # of a group that has failed once more than agent_retries
     agent_retries: int = 2

@@ -269,6 +269,17 @@ _ROWS = (
         why="`data.workflows` has it",
     ),
     RunSetting(
+        "termination_grace",
+        "number",
+        write="write a number of seconds, or 0 for an end at once",
+        example=120,
+        default=20.0,
+        field="termination_grace_s",
+        help="seconds from SIGTERM for the step in training and its checkpoint (docs/durability.md)",
+        acts="trinity_compat.run.supervise.sides",
+        why="when a run is ended",
+    ),
+    RunSetting(
         "trainer",
         "choice",
         example="v1",

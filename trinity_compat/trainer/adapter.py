@@ -91,7 +91,11 @@ class Exchange(Protocol):
         """Register ``leave_device``, called before others use the device: it empties the caches."""
 
     def claim(self, step: int) -> Claimed:
-        """Wait for the train batch of ``step``. Raises PeerGone when no explorer is left to generate it."""
+        """Wait for the train batch of ``step``.
+
+        Raises PeerGone when no explorer is left to generate it, StopBeforeStep when the user asked for the
+        end.
+        """
 
     def commit(self, step: int) -> None:
         """Enter the claimed groups in the ledger under ``step``; a second call is a no-op.

@@ -17,6 +17,7 @@ from trinity_compat.buffer.stream_position import NOBODYS, StreamPosition
 from trinity_compat.common.crash_points import point
 from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import Tree
+from trinity_compat.job import stop_request
 from trinity_compat.job.distillation import is_distilled, stores_top_tokens
 from trinity_compat.job.fingerprint import DATA, check, edits, fingerprint_of, sign, sign_anew
 from trinity_compat.job.run_spec import RunSpec, has_baseline
@@ -224,7 +225,7 @@ class BufferExchange:
 
     def _try_claim(self, step: int) -> Claim | None:
         limit = self._spec.max_staleness
-        return self._buffer.claim_groups(
+        claim = self._buffer.claim_groups(
             self._batch_size,
             owner=self._heart.name,
             step=step,
@@ -232,6 +233,9 @@ class BufferExchange:
             lease_s=self._heart.lease_s,
             replay=self._spec.replay,
         )
+        if claim is None and stop_request.read(self._spec.job_dir) == stop_request.AFTER_STEP:
+            raise stop_request.StopBeforeStep
+        return claim
 
     def _check(self, claim: Claim) -> None:
         for group in claim.groups:

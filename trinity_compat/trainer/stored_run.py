@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 from unittest.mock import patch
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -16,7 +16,7 @@ from trinity_compat.common.nested import Tree
 from trinity_compat.common.parent_watch import STOPPED
 from trinity_compat.job import stop_request
 from trinity_compat.job.checkpoints import CheckpointState, check_named, loaded_roles, newest, read_state
-from trinity_compat.trainer.adapter import Exchange
+from trinity_compat.trainer.adapter import Claimed, Exchange
 from trinity_compat.trainer.batch import BatchShape
 from trinity_compat.trainer.checkpoints import (
     CheckpointRetention,
@@ -91,8 +91,19 @@ class StoredRun:
         After the last step veRL ends by itself.
         """
         asked = stop_request.read(self._directory) == stop_request.AFTER_STEP
-        if not asked or self.global_steps >= self.total_training_steps:
-            return
+        if asked and self.global_steps < self.total_training_steps:
+            self._end_with_checkpoint()
+
+    def claimed(self, step: int) -> Claimed:
+        """Wait for the train batch of ``step``; where the user asked for the end meanwhile, end before it."""
+        try:
+            return self.exchange.claim(step)
+        except stop_request.StopBeforeStep:
+            self.global_steps = step - 1
+            self._end_with_checkpoint()
+
+    def _end_with_checkpoint(self) -> NoReturn:
+        """End the process with a checkpoint of this step, which is trained and logged."""
         if self._newest != self.global_steps:
             self._save_checkpoint()
             self._publish_marker()

@@ -115,6 +115,6 @@ def _wait(bash: subprocess.Popen[bytes], folder: Path) -> int:
 
 
 def _wait_for_launches(folder: Path) -> None:
-    """Wait for launches that still clean up: bash may die of a signal before them."""
+    """Wait for launches that still clean up, or write a checkpoint: bash may die of a signal before them."""
     for pid in shared_folder.running_pids(folder):
-        shared_folder.has_ended(pid, within_s=60.0)
+        shared_folder.has_ended(pid, within_s=None)

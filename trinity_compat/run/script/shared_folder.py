@@ -73,8 +73,8 @@ def killed_launches(folder: Path) -> list[LaunchEnd]:
     ]
 
 
-def has_ended(pid: int, *, within_s: float = 0.0) -> bool:
-    """Return whether a process ends within a time."""
+def has_ended(pid: int, *, within_s: float | None = 0.0) -> bool:
+    """Return whether a process ends within a time; None: wait for its end."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:

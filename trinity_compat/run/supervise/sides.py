@@ -161,6 +161,8 @@ def supervise_sides(
                 also_dead=cluster.dead,
                 no_job=moved_job(plan.job),
                 asked=lambda: stop_request.read(plan.job.root) is not None,
+                checkpoint=lambda: stop_request.ask(plan.job.root),
+                checkpoint_s=plan.spec.termination_grace_s,
                 each_poll=poll,
                 say=progress.aside,
                 restarts=restarts,

@@ -24,6 +24,7 @@ from trinity_compat.run.supervise.children import Child, ProcessCommand, adopt_o
 BAD_INPUT = 2  # exit code of a side that was given what cannot be run
 PEER_DIED = 3  # exit code of a side that ended because the other one had
 POLL_S = 0.2
+_SAME_S = 2.0  # a script's launch gets a SIGTERM from its command, from its group, and at bash's death
 _LAST_SIDE_S = 60.0  # limit for the explorer's own end after the trainer is done
 _BLAME_S = 1.0  # wait for the exit code of the peer that a side reports dead
 _ENDING_S = 30.0  # the same where that peer has said why it fails, and has not ended yet
@@ -54,9 +55,22 @@ class RunOutcome:
 
 @dataclass(slots=True)
 class StopSignal:
-    """The first signal that asked the run to end."""
+    """The first signal that asked the run to end.
+
+    ``again``: another one came, by more than the time in which a group or a script hands on the same one.
+    """
 
     number: int | None = None
+    at: float = 0.0
+    again: bool = False
+    is_told: bool = False  # that the end waits for a checkpoint
+
+    def note(self, number: int) -> None:
+        """Note a signal."""
+        if self.number is None:
+            self.number, self.at = number, time.monotonic()
+        elif number != signal.SIGTERM or time.monotonic() - self.at > _SAME_S:
+            self.again = True
 
 
 @contextlib.contextmanager
@@ -65,7 +79,7 @@ def catch_signals() -> Iterator[StopSignal]:
     stop = StopSignal()
 
     def note(number: int, frame: FrameType | None) -> None:
-        stop.number = stop.number or number
+        stop.note(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, note) for number in numbers}
@@ -81,7 +95,9 @@ class Supervision:
     """Arguments of ``supervise`` besides the commands.
 
     ``also_dead`` returns the reason why Ray is gone, ``no_job`` why the job's folder is. ``asked``: whether
-    the user asked the sides to end. ``each_poll`` is called at every poll and at the end.
+    the user asked the sides to end. ``checkpoint`` asks the trainer, at SIGTERM, to end after its step with a
+    checkpoint, within ``checkpoint_s``; False where that cannot be. ``each_poll`` is called at every poll and
+    at the end.
     ``restarts``: the number of restarts that are left, each with the environment of ``again`` added.
     ``all_needed``: the run can't continue without one of its explorers; else the others take the tasks of a
     dead one. ``stall_s``: limit for the end of a process after its last report, and LONG times that for its
@@ -93,6 +109,8 @@ class Supervision:
     also_dead: Callable[[], str | None] = lambda: None
     no_job: Callable[[], str | None] = lambda: None
     asked: Callable[[], bool] = lambda: False
+    checkpoint: Callable[[], bool] = lambda: False
+    checkpoint_s: float = 0.0
     each_poll: Callable[[], None] = lambda: None
     say: Callable[[str], None] = print
     restarts: int = 0
@@ -135,7 +153,7 @@ def _start(command: ProcessCommand, by: Supervision, also: Mapping[str, str] | N
 def _judge(children: list[Child], by: Supervision) -> RunOutcome | None:
     """Return the outcome of the run, None while it goes on."""
     if by.stop.number is not None:
-        return RunOutcome(128 + by.stop.number)
+        return None if _writes_checkpoint(children, by) else RunOutcome(128 + by.stop.number)
     if reason := by.no_job():  # before a restart, which would make the folder again
         return RunOutcome(1, reason)
     ended = {child.returncode for child in children} - {None}
@@ -153,6 +171,29 @@ def _judge(children: list[Child], by: Supervision) -> RunOutcome | None:
     if all(child.returncode == 0 for child in sides) or _trainer_done_for(children) > _LAST_SIDE_S:
         return RunOutcome(0)
     return None
+
+
+def _writes_checkpoint(children: list[Child], by: Supervision) -> bool:
+    """Return whether the end waits for the step that is being trained: after SIGTERM, in its time.
+
+    A trainer that has not begun holds nothing that is not in a checkpoint.
+    """
+    stop = by.stop
+    left_s = stop.at + by.checkpoint_s - time.monotonic()
+    failed = any(child.returncode for child in children) or by.also_dead()
+    if stop.number != signal.SIGTERM or stop.again or left_s <= 0 or failed:
+        return False
+    trainers = [child for child in children if child.command.role == "trainer" and child.returncode is None]
+    heard = [by.watch.heard("trainer", child.process.pid) for child in trainers]
+    if not any(each and each.state in ("running", "waiting") for each in heard) or not by.checkpoint():
+        return False
+    if not stop.is_told:
+        by.say(
+            f"SIGTERM: ends after the step in training, with a checkpoint, in at most {left_s:.0f} s;"
+            " a second SIGTERM ends it at once"
+        )
+        stop.is_told = True
+    return True
 
 
 def _hangs(child: Child, by: Supervision) -> str | None:

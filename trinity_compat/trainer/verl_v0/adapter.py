@@ -25,7 +25,7 @@ from verl.utils.debug import metrics as debug_metrics
 
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
-from trinity_compat.trainer.adapter import Claimed, Exchange
+from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy, with_advantages
 from trinity_compat.trainer.batch import BatchShape, drift_by_lag, task_columns, to_dataproto
 from trinity_compat.trainer.config import send_whole_where_needed
@@ -250,10 +250,6 @@ class TrinityRayPPOTrainer(StoredRun, ray_trainer.RayPPOTrainer):
             patch.object(debug_metrics, "calculate_debug_metrics", measured),
         ):
             super().fit()
-
-    def claimed(self, step: int) -> Claimed:
-        """Train batch of ``step``."""
-        return self.exchange.claim(step)
 
     @property
     def ranks(self) -> int:

@@ -91,7 +91,7 @@ class StoredGroups:
         """Answers of the claimed groups of step ``global_steps``, or to the validation rows asked for."""
         if partition_id == _VALIDATION:
             return self._validation(global_steps), {}
-        groups = self._trainer.exchange.claim(global_steps).groups
+        groups = self._trainer.claimed(global_steps).groups
         uids = [f"{global_steps}-{place}" for place in range(len(groups))]
         n = self._trainer.runs
         sampled = [replace(group, experiences=group.experiences[:n]) for group in groups]
