@@ -446,6 +446,25 @@ def test_a_later_sigterm_ends_it_at_once_and_one_of_the_same_moment_does_not(mon
         assert (stop.number, stop.again) == (signal.SIGTERM, again)
 
 
+def test_a_side_whose_machine_vanished_is_started_again_without_a_restart_of_the_user_s(side, tmp_path):
+    mark, said = tmp_path / "mark", []
+    lost = f"""
+        import pathlib, sys
+        mark = pathlib.Path({str(mark)!r})
+        if len(mark.read_text()) < 3:
+            mark.open("a").write("x")
+            print("error: Ray has lost the machine 10.0.0.3: its node died")
+            sys.exit(4)
+    """
+    mark.touch()
+    outcome = run(side("explorer", "import time; time.sleep(2)"), side("trainer", lost), say=said.append)
+    assert outcome.code == 0
+    again = (
+        "the trainer ended with exit code 4: Ray has lost the machine 10.0.0.3: its node died; started again"
+    )
+    assert said == [again] * 3
+
+
 def test_a_dead_explorer_is_started_again_when_asked(side, tmp_path):
     mark = tmp_path / "mark"
     flaky = f"""

@@ -41,6 +41,6 @@ def test_a_queue_is_this_run_s_alone_and_has_no_row_where_a_checkpoint_counts(op
 
 def test_the_death_of_one_of_its_processes_is_told(opened):
     told = queue_module.Queue()
-    with opened(told.put):
+    with opened(lambda reason, error: told.put(reason)):
         ray.kill(ray.get_actor(queue._CONTROLLER, namespace=queue._NAMESPACE))
         assert told.get(timeout=300) == "TransferQueue's controller has died"

@@ -51,18 +51,27 @@ from trinity_compat.explorer.teachers.address import ROLE as TEACHERS
 from trinity_compat.explorer.teachers.client import TeacherClient, connected
 from trinity_compat.explorer.teachers.media import PromptReader
 from trinity_compat.explorer.trackers import Trackers
-from trinity_compat.job import disk_full, dynamic_dataset, fingerprint, placement, runtime_env, stop_request
+from trinity_compat.job import (
+    disk_full,
+    dynamic_dataset,
+    fingerprint,
+    machines,
+    placement,
+    runtime_env,
+    stop_request,
+)
 from trinity_compat.job.fingerprint import SCORING, fingerprint_of, sign
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.liveness import promised
 from trinity_compat.job.lora import lora_rank, merged
+from trinity_compat.job.machines import MACHINE_LOST, MachineLost
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.job.served_models import served_models
 from trinity_compat.synchronizer import weight_sync_check
 from trinity_compat.synchronizer.device_turns import DeviceTurn
 from trinity_compat.synchronizer.transports.nccl_rendezvous import OfferReceiver
 
-DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3
+DONE, FAILED, BAD_INPUT, PEER_DIED = 0, 1, 2, 3  # and machines.MACHINE_LOST
 STOPPED = 128 + signal.SIGTERM
 TICK_S = 1.0
 _SERVED = {"--reward-model": REWARD_MODEL, "--teachers": TEACHERS}  # option → role of what it serves
@@ -106,7 +115,8 @@ def _option_value(option: str, argv: list[str]) -> str | None:
 def run(spec: RunSpec, index: int = 0) -> int:
     """Explore until the run is finished.
 
-    Returns 0 done, 1 failed, 2 bad input, 3 the trainer died, 143 stopped, as is a trainer that was asked.
+    Returns 0 done, 1 failed, 2 bad input, 3 the trainer died, 4 a machine vanished, 143 stopped, as is a
+    trainer that was asked.
     """
     other_mode = {ROLE: _bench, SERVE: _answer_clients}.get(spec.mode)
     role = spec.mode if other_mode else "explorer"
@@ -133,7 +143,8 @@ def _run_to_end(spec: RunSpec, heart: Heartbeat, work: Callable[[], Coroutine[An
     if guard.reason:  # else the error of what the watchdog ended would be reported
         code, reason = FAILED, guard.reason
     state = {DONE: "done", STOPPED: "stopped"}.get(code, "failed")
-    heart.stop(state, **({"reason": reason} if reason else {}))
+    again = {"restarts": 1} if code == MACHINE_LOST else {}
+    heart.stop(state, **({"reason": reason} if reason else {}), **again)
     if reason:
         print(f"{'stopped' if code == STOPPED else 'error:'} {reason}", file=sys.stderr, flush=True)
     return code
@@ -165,6 +176,8 @@ def _outcome(spec: RunSpec, work: Callable[[], Coroutine[Any, Any, None]]) -> tu
         return STOPPED if stop_request.read(spec.job_dir) else PEER_DIED, str(error)
     except UserError as error:
         return BAD_INPUT, str(error)
+    except MachineLost as error:
+        return MACHINE_LOST, str(error)
     except RunError as error:
         return FAILED, str(error)
     except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
@@ -200,7 +213,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
     train, evaluation = _streams(config, tokenizer, processor)
     dynamic_dataset.check_instance(train.dataset)
     _join(spec)
-    with ExitStack() as closed_at_end:
+    with machines.watched(), ExitStack() as closed_at_end:
         buffer = closed_at_end.enter_context(closing(open_buffer(spec.database_url)))
         sign(buffer, fingerprint_of(spec))
         report = closed_at_end.enter_context(closing(StepReporter(buffer, name, Trackers(spec.verl, name))))
@@ -367,7 +380,8 @@ async def _serve(spec: RunSpec, role: str, heart: Heartbeat, *, parts: int) -> N
     _join(spec)
     buffer = open_buffer(spec.database_url)
     try:
-        await serve(spec, buffer, heart, parts=parts)
+        with machines.watched():
+            await serve(spec, buffer, heart, parts=parts)
     finally:
         buffer.close()
 

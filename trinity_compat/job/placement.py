@@ -101,7 +101,8 @@ def gpus_by_node() -> tuple[dict[str, float], bool]:
     for group in _groups(TRAINER, "CREATED"):
         placed = True
         for index, bundle in group["bundles"].items():
-            room[group["bundles_to_node_id"][index]] -= bundle.get("GPU", 0.0)
+            if (node := group["bundles_to_node_id"][index]) in room:  # else it is lost
+                room[node] -= bundle.get("GPU", 0.0)
     return room, placed
 
 

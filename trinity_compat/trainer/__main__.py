@@ -1,4 +1,4 @@
-"""``python -m trinity_compat.trainer JOB_DIR``: exit 0 done, 1 failed, 2 bad input, 3 no explorer left."""
+"""``python -m trinity_compat.trainer JOB_DIR``, whose exit codes are those of an explorer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from trinity_compat.common.gc_pause import gc_paused
 from trinity_compat.common.parent_watch import end_with_parent
 from trinity_compat.common.python_command import add_user_folder
 from trinity_compat.common.user_output import TRAINER, mark_users
+from trinity_compat.job.machines import MACHINE_LOST, MachineLost
 from trinity_compat.job.run_spec import RunSpec
 
 _OWN_FILE = "--train"  # a trainer whose configuration is not the explorer's
@@ -35,7 +36,7 @@ def main(argv: list[str]) -> int:
     except PeerGone as error:
         return _say(error, 3)
     except RunError as error:
-        return _say(error, 1)
+        return _say(error, MACHINE_LOST if isinstance(error, MachineLost) else 1)
     return 0
 
 

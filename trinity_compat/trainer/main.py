@@ -24,7 +24,7 @@ from trinity_compat.common import file_modes, python_command
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.network import LOOPBACK, keep_ray_here
 from trinity_compat.common.watchdog import WatchdogThread
-from trinity_compat.job import disk_full, dynamic_dataset, placement, runtime_env, stop_request
+from trinity_compat.job import disk_full, dynamic_dataset, machines, placement, runtime_env, stop_request
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.run_spec import RunSpec, has_baseline
 from trinity_compat.plugins.verl_entry import assert_platform
@@ -65,8 +65,9 @@ def run(spec: RunSpec) -> None:
             after_step = isinstance(error, stop_request.StoppedAfterStep)
             how = "after its step, with a checkpoint" if after_step else "by a signal"
             reason = how if stopped else _reason(known or error)
+            again = {"restarts": 1} if isinstance(error, machines.MachineLost) else {}
             with suppress(BufferError):  # the disk may be full there too
-                heart.say("stopped" if stopped else "failed", reason=reason)
+                heart.say("stopped" if stopped else "failed", reason=reason, **again)
             if known:
                 raise known from error
             raise
@@ -142,10 +143,14 @@ def _train_with_v1(
 ) -> None:
     from trinity_compat.trainer.verl_v1 import adapter, queue  # they import TransferQueue
 
-    def leave(reason: str) -> None:
-        heart.say("failed", reason=reason)
+    nodes = machines.living()
+
+    def leave(reason: str, error: Exception) -> None:
+        gone = machines.lost(nodes, error)
+        reason = f"{gone}: {reason}" if gone else reason
+        heart.say("failed", reason=reason, **({"restarts": 1} if gone else {}))
         print(f"error: {reason}", file=sys.stderr, flush=True)
-        os._exit(1)  # the main thread may wait for it
+        os._exit(machines.MACHINE_LOST if gone else 1)  # the main thread may wait for it
 
     if datasets.processor is not None:
         send_whole_where_needed(config)
@@ -193,7 +198,7 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
         )
     try:
         check_gpus(spec, "trainer", ray.cluster_resources().get("GPU", 0.0))
-        with _on_sigterm():  # ray.init has replaced the handler
+        with _on_sigterm(), machines.watched():  # ray.init has replaced the handler
             yield
     finally:
         ray.shutdown()

@@ -25,7 +25,7 @@ from trinity_compat.explorer.engine.trajectory import RolloutResult, RolloutTask
 from trinity_compat.explorer.engine.vllm import EngineDied
 from trinity_compat.explorer.rollout.routing import EngineLoads
 from trinity_compat.explorer.rollout.worker import RolloutWorker, slots_of
-from trinity_compat.job import placement
+from trinity_compat.job import machines, placement
 from trinity_compat.job.fingerprint import FilesEdited, check
 from trinity_compat.job.gpus import engine_count, engine_width
 from trinity_compat.job.run_spec import Fingerprint, RunSpec
@@ -99,6 +99,7 @@ class RolloutWorkers:
         """
         self._watchdog = watchdog or Watchdog()
         self._processes: dict[int, HungProcess] = {}  # by engine
+        self._nodes: dict[int, str] = {}
         self._late: Collection[int] = ()
         self._started = set[int]()
         self._answering: dict[int, Activity] = {}
@@ -109,7 +110,7 @@ class RolloutWorkers:
         self._verl, self._device, self._env, self._shared = verl, device, env, shared
         self._place = place or EnginePlacement()
         self._actors: list[Any] = []
-        self._groups: list[Any] = []
+        self._groups: dict[int, Any] = {}
         rollout = verl["actor_rollout_ref"]["rollout"]
         self._own["agent_workers"] = _agent_workers(rollout, engine_count(rollout, device))
         self._width = engine_width(rollout, device)
@@ -151,6 +152,7 @@ class RolloutWorkers:
         import ray
 
         process, node = await actor.identity.remote(), ray.get_runtime_context().get_node_id()
+        self._nodes[index] = str(process["node"])
         self._processes[index] = suspect(f"engine {index}", process, node=node, kill=lambda: ray.kill(actor))
         await actor.start.remote()
         self._started.add(index)
@@ -163,25 +165,52 @@ class RolloutWorkers:
         """Start an engine again whose ``actor`` has died with ``error``; no-op where that is done already.
 
         Raises ``error`` where it is another fault or no restart is left, where the weights in place have no
-        file, and where the watchdog has killed the engine and ends this process.
+        file, and where the watchdog has killed the engine and ends this process. On another machine Ray has
+        to say first what died.
         """
         if self._actors[index] is not actor or index in self._restarting:
             return
-        if not (_is_death(error) and self._restarts) or self._watchdog.found_a_stall:
+        elsewhere = bool(self._processes[index].host)
+        if not (_is_death(error) and (self._restarts or elsewhere)) or self._watchdog.found_a_stall:
             raise error
         died = f"engine {index} (pid {self._processes[index].pid}) died"
         _log.warning("%s: %s", died, engine_failed(error).args[0])
         if self._version and not self._version.path:
             self._note(f"{died}; not started again, since sync_method nccl keeps no file of the weights")
             raise error
+        if not elsewhere:
+            self._count_restart(died)
+        self._restarting[index] = asyncio.ensure_future(self._start_again(index, died, error))
+
+    def _count_restart(self, died: str) -> None:
         self._restarts -= 1
         self._note(f"{died}; started again ({self._restarts} restarts of an engine left)")
-        self._restarting[index] = asyncio.ensure_future(self._start_again(index))
 
-    async def _start_again(self, index: int) -> None:
+    async def _leave_machine(self, index: int, died: str, error: Exception) -> None:
+        """Give an engine whose machine is lost a new place, else count its restart.
+
+        Raises ``error`` where no restart is left, and where the engine follows the trainer, whose devices
+        will be others too.
+        """
+        import ray
+
+        lost = await asyncio.to_thread(machines.lost, [self._nodes[index]], error)
+        if self._place.tag if lost else not self._restarts:
+            raise error
+        if not lost:
+            self._count_restart(died)
+            return
+        self._note(f"{lost}; {died}; started again elsewhere")
+        if self._groups:  # its place is on that machine, or waits for it
+            ray.util.remove_placement_group(self._groups[index])
+            self._actor_options[index] |= await asyncio.to_thread(self._gpus, index, len(self._actors))
+
+    async def _start_again(self, index: int, died: str, error: Exception) -> None:
         """Replace an engine's actor by another one with the same weights, in the explorer's turn."""
         import ray
 
+        if self._processes[index].host:
+            await self._leave_machine(index, died, error)
         kill(self._processes[index])  # what is left of it
         await self._ready.wait()
         self._started.discard(index)
@@ -189,7 +218,10 @@ class RolloutWorkers:
         starting, what = self._start(index, actor), f"starting engine {index} again"
         suspects = partial(self._suspects, [index])
         try:
-            with self._watchdog.doing(what, times=None, suspects=suspects) as activity:
+            with (
+                self._watchdog.doing(what, times=None, suspects=suspects) as activity,
+                placement.report_when_pending(placement.ENGINES, self._note),
+            ):
                 await await_with_checks(
                     starting, lambda: None, limit_s=limit_s, late=lambda: self._not_started(limit_s)
                 )
@@ -279,8 +311,8 @@ class RolloutWorkers:
         trainer = (0, 0) if placed else place.trainer
         nodes = placement.engine_nodes(room, trainer, place.explorers * count, self._width)
         node = nodes[place.index * count + index] if nodes else None
-        self._groups.append(placement.place_engine(self._width, node))
-        strategy = PlacementGroupSchedulingStrategy(self._groups[-1])
+        self._groups[index] = placement.place_engine(self._width, node)
+        strategy = PlacementGroupSchedulingStrategy(self._groups[index])
         return {"num_gpus": self._width, "scheduling_strategy": strategy}
 
     def _actor(self, index: int) -> Any:
@@ -503,9 +535,9 @@ class RolloutWorkers:
             task.cancel()
         for actor in self._actors:
             ray.kill(actor)
-        for group in self._groups:
+        for group in self._groups.values():
             ray.util.remove_placement_group(group)
-        self._actors, self._groups = [], []
+        self._actors, self._groups = [], {}
 
 
 def _agent_workers(rollout: Mapping[str, Any], engines: int) -> int:
@@ -552,4 +584,8 @@ def engine_failed(error: Exception) -> RunError | FilesEdited:
     if isinstance(cause, FilesEdited):
         return cause
     lines = [line for line in str(cause).splitlines() if line.strip()] or [repr(cause)]
-    return RunError(f"the explorer's engine failed: {lines[-1].strip()}", hint="its log has the whole error")
+    failed = RunError(
+        f"the explorer's engine failed: {lines[-1].strip()}", hint="its log has the whole error"
+    )
+    failed.__cause__ = error
+    return failed

@@ -18,6 +18,7 @@ from trinity_compat.common.error_text import last_error
 from trinity_compat.common.parent_watch import STOPPED
 from trinity_compat.common.watchdog import LONG
 from trinity_compat.job.liveness import PEER_SILENT_S, RESTARTS, SIDE_SILENT_S
+from trinity_compat.job.machines import MACHINE_LOST
 from trinity_compat.run.job_dir.heartbeats import LastHeartbeat
 from trinity_compat.run.supervise.children import Child, ProcessCommand, adopt_orphans, end, kill_hung, start
 
@@ -244,7 +245,7 @@ def _after_death(children: list[Child], by: Supervision) -> RunOutcome | None:
     A process that only lost its peer, or its served model, is not the first failure.
     """
     _kill_silent_peers(children, by)
-    if by.restarts and _restart(children, by):
+    if _restart(children, by):
         return None
     if not by.all_needed and _go_on_without(children, by):
         return None
@@ -273,19 +274,21 @@ def _is_ending(children: list[Child], by: Supervision) -> bool:
 
 
 def _restart(children: list[Child], by: Supervision) -> bool:
-    """Restart dead processes, except after bad input.
+    """Restart dead processes, except after bad input; the loss of a machine needs no restart of the user's.
 
     The tasks of explorers are in the database, a trainer resumes from its checkpoint, and reward functions
     retry while the reward model is away, and explorers while the teachers are.
     """
     dead = [child for child in children if child.returncode not in (None, 0)]
-    if any(child.returncode == BAD_INPUT for child in dead) or len(dead) > by.restarts:
+    counted = [child for child in dead if child.returncode != MACHINE_LOST]
+    if any(child.returncode == BAD_INPUT for child in dead) or len(counted) > by.restarts:
         return False
     end(dead, grace_s=by.grace_s)  # what they left in their groups
     for child in dead:
         # Counted per start and not per explorer: a fault that every start meets must end the run.
-        by.restarts -= 1
-        by.say(f"{_failure(child, by.watch)}; started again ({by.restarts} restarts left)")
+        by.restarts -= child in counted
+        left = f" ({by.restarts} restarts left)" if child in counted else ""
+        by.say(f"{_failure(child, by.watch)}; started again{left}")
         children[children.index(child)] = _start(child.command, by, by.again())
     return True
 

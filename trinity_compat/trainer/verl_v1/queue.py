@@ -37,7 +37,7 @@ class QueueRow:
 
 
 @contextmanager
-def opened(config: DictConfig, died: Callable[[str], object]) -> Iterator[None]:
+def opened(config: DictConfig, died: Callable[[str, RayActorError], object]) -> Iterator[None]:
     """Start TransferQueue for this process and its workers, and end it.
 
     ``died`` is called, in another thread, when one of its processes has died: calls to it then wait for ever.
@@ -65,16 +65,18 @@ def opened(config: DictConfig, died: Callable[[str], object]) -> Iterator[None]:
         transfer_queue.close()
 
 
-def _watch(actors: Mapping[str, Any], died: Callable[[str], object], over: threading.Event) -> None:
+def _watch(
+    actors: Mapping[str, Any], died: Callable[[str, RayActorError], object], over: threading.Event
+) -> None:
     while not over.wait(_LOOK_S):
         asked = {actor.__ray_call__.remote(_nothing): name for name, actor in actors.items()}
         answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_LOOK_S)
         for answer in answered:
             try:
                 ray.get(answer)
-            except RayActorError:
+            except RayActorError as error:
                 if not over.is_set():
-                    died(f"TransferQueue's {asked[answer]} has died")
+                    died(f"TransferQueue's {asked[answer]} has died", error)
                 return
 
 
