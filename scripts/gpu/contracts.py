@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -280,6 +281,41 @@ def broadcast(bench: Bench, shape: str, limit_s: float) -> Figures:
     return bench.run(limit_s, transfers)
 
 
+def on_device(bench: Bench, shape: str, limit_s: float) -> Figures:
+    """Hand over on the device to an engine that is awake for weights alone, as in turns.
+
+    Then die while sending: the engine says so in time, loads a file, and takes another version.
+    """
+
+    async def turn(worker: RolloutWorker, sender: _Sender, seed: int) -> float:
+        await worker.sleep()
+        await worker.wake()
+        seconds, nbytes = await sender.send(worker, "", seed)
+        await worker.resume()
+        await _check_weights(bench, worker, shape, seed)
+        return nbytes / 1e9 / seconds
+
+    async def turns() -> Figures:
+        worker = await bench.engine(shape)
+        found: dict[str, Any] = {}
+        with _Sender(bench.model(shape), bench.device, apart=False) as sender:
+            for number, seed in enumerate((31, 32)):
+                found[f"GB/s {number + 1}"] = await turn(worker, sender, seed)
+            found |= _memory("before the kill")
+            await worker.sleep()
+            await worker.wake()
+            found["after the kill"] = await sender.die(worker, "", 33)
+            await worker.resume()
+        await worker.load(*bench.publish(_other_weights(_own_weights(bench.model(shape)), 34)))
+        await _check_weights(bench, worker, shape, 34)
+        found |= _memory("after the kill")
+        with _Sender(bench.model(shape), bench.device, apart=False) as sender:
+            found["GB/s after it"] = await turn(worker, sender, 35)
+        return found
+
+    return bench.run(limit_s, turns)
+
+
 async def _check_weights(bench: Bench, worker: RolloutWorker, shape: str, seed: int) -> float:
     """Largest distance to transformers with that seed's weights. Raises Failed."""
     prompts, answers = await _submit(worker, 8, 24)
@@ -294,14 +330,15 @@ async def _check_weights(bench: Bench, worker: RolloutWorker, shape: str, seed: 
 class _Sender:
     """The process of rank 0. The store is here, as the trainer has it outside of its rank 0."""
 
-    def __init__(self, model: Path, device: str) -> None:
+    def __init__(self, model: Path, device: str, *, apart: bool = True) -> None:
+        """Start it. ``apart``: for NCCL, as on a host of its own."""
         from trinity_compat.trainer.nccl_sender import store_at
 
         self._store = store_at("127.0.0.1")
         self._transfers = 0
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(model), device],
-            env={**jobs.environment({}), **SENDER_HOST},
+            env={**jobs.environment({}), **(SENDER_HOST if apart else {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -318,7 +355,7 @@ class _Sender:
         from trinity_compat.synchronizer.transports.nccl import Rendezvous
 
         self._transfers += 1
-        name = f"{group}-{self._transfers}"
+        name = f"{self._transfers}-{group or uuid.uuid4().hex}"
         return Rendezvous(
             name, group, "127.0.0.1", self._store.port, 2, self._transfers, timeout_s=30.0, secret="proof"
         )
@@ -353,9 +390,16 @@ def _send_orders(model: str, device: str) -> None:
     """Send as ordered. An order that ``dies`` kills this process before the last tensor, in mid-transfer."""
     import torch
 
+    from trinity_compat.plugins.device_transfer import DeviceSender
     from trinity_compat.synchronizer.transports.nccl import Rendezvous, WeightGroup
 
     own, group = _own_weights(Path(model)), None
+
+    def joined(meeting: Rendezvous) -> WeightGroup:
+        nonlocal group
+        if group is None or group.name != meeting.group:
+            group = WeightGroup(meeting, 0, torch.device(device))
+        return group
 
     def tensors(seed: int, *, dies: bool) -> Iterator[tuple[str, torch.Tensor]]:
         for number, (name, tensor) in enumerate(_other_weights(own, seed).items(), 1):
@@ -366,10 +410,12 @@ def _send_orders(model: str, device: str) -> None:
     for line in sys.stdin:
         order = json.loads(line)
         meeting = Rendezvous(**order["meeting"])
-        if group is None or group.name != meeting.group:
-            group = WeightGroup(meeting, 0, torch.device(device))
-        began = time.monotonic()
-        file = group.send(meeting, tensors(order["seed"], dies=order["dies"]), _BUCKET[device])
+        began, sent = time.monotonic(), tensors(order["seed"], dies=order["dies"])
+        if meeting.on_devices:
+            here = torch.device(device, 0) if device == "cuda" else torch.device(device)
+            file = asyncio.run(DeviceSender(meeting, 0, here, _BUCKET[device]).send(sent))
+        else:
+            file = joined(meeting).send(meeting, sent, _BUCKET[device])
         told = {"digest": file.digest, "nbytes": file.nbytes, "seconds": time.monotonic() - began}
         print(json.dumps(told), flush=True)
 

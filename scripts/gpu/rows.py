@@ -374,6 +374,13 @@ ROWS = (
         120,
         bench=True,
     ),
+    Row(
+        "device",
+        "weights on the device to the engine that slept, a sender's death, a file, another one",
+        on_bench(contracts.on_device, "four-layers-v1"),
+        150,
+        bench=True,
+    ),
     Row("split-nccl", "two commands share the GPU, weights by a collective", split_nccl, 240),
     Row(
         "sleep",

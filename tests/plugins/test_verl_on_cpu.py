@@ -268,6 +268,70 @@ def test_a_rank_whose_disk_is_full_still_takes_part_in_the_all_gathers(tmp_path,
     assert drawn == ["a", "b", "c"]
 
 
+def test_a_version_on_the_device_is_loaded_by_the_engine_s_worker_and_the_next_one_is_a_file(tmp_path):
+    import asyncio
+    import threading
+    from dataclasses import asdict
+    from types import SimpleNamespace
+
+    import torch
+    from verl.checkpoint_engine import CheckpointEngineRegistry
+
+    import trinity_compat.plugins.verl_checkpoint_engine as ours
+    from trinity_compat.plugins.vllm_weights import WeightReceiver
+    from trinity_compat.synchronizer.transports.files import assemble
+    from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFailed
+
+    class Model(torch.nn.Linear):
+        model, refuses = SimpleNamespace(layers=[]), False
+
+        def load_weights(self, weights):
+            if self.refuses:
+                raise ValueError("no")
+            self.load_state_dict(dict(weights), strict=False)
+
+    worker, model = WeightReceiver(), Model(3, 2)
+    dtype = SimpleNamespace(dtype=torch.float32, quantization=None)
+    settings = SimpleNamespace(
+        quant_config=None, speculative_config=None, lora_config=None, model_config=dtype
+    )
+    worker.rank, worker.local_rank, worker.device = 0, 0, torch.device("cpu")
+    worker.model_runner = SimpleNamespace(model=model, get_model=lambda: model, vllm_config=settings)
+    kept = {"directory": str(tmp_path), "shared": True, "recycle": False}
+    rank = CheckpointEngineRegistry.new(ours.DEVICE, is_master=True, bucket_size=64, **kept)
+    rank.expect({"weight": "bfloat16", "bias": "bfloat16"})
+    weights, taken = {"weight": torch.randn(2, 3), "bias": torch.randn(2)}, []
+
+    def send(name):
+        meeting = Rendezvous(name * 16, "", "", 0, 2, version=4, timeout_s=60.0)
+        said = []
+        thread = threading.Thread(target=lambda: said.append(worker.receive_broadcast(asdict(meeting), 1)))
+        thread.start()
+        taken.clear()
+        drawn = ((taken.append(name), (name, tensor))[1] for name, tensor in weights.items())
+        rank.meet(meeting)
+        try:
+            return asyncio.run(rank.send_weights(drawn, global_steps=4)), said
+        finally:
+            thread.join(60)
+            assert taken == ["weight", "bias"]  # the others wait in each all-gather
+            answers.append(said[0])
+
+    answers = []
+    sent, _ = send("m")
+    assert (answers[0]["digest"], answers[0]["nbytes"]) == (sent["digest"], sent["nbytes"])
+    assert answers[0]["proof"] == "same in all engines"
+    assert torch.equal(model.weight.data, weights["weight"].to(torch.bfloat16).float())
+    model.refuses = True
+    with pytest.raises(TransferFailed, match="ValueError: no"):
+        send("n")
+    assert answers[1] == {"failed": "ValueError: no"}
+    model.refuses = False
+    share = asyncio.run(rank.send_weights(iter(weights.items()), global_steps=4))["share"]  # no meeting
+    file = assemble(tmp_path, 4, [share])
+    assert worker.receive_file(file.path, file.digest, file.nbytes)["held"] == answers[0]["held"]
+
+
 def test_a_broadcast_version_is_loaded_by_the_engine_s_worker():
     import asyncio
     import threading

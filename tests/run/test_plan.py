@@ -167,6 +167,32 @@ def test_a_broadcast_without_a_gpu_is_said_to_go_over_gloo():
     assert "gloo" not in "\n".join(describe(planned(sets=asked, device="cuda", mode="both")))
 
 
+def test_a_handover_on_the_devices_is_said_and_refused_where_there_are_no_turns_for_it():
+    asked = ("trinity_compat.handover=device",)
+    made = planned(sets=asked, mode="colocate")
+    assert made.spec.handover == "device"
+    assert "on the devices, else by memory" in "\n".join(describe(made))
+    assert planned(mode="colocate").spec.handover == "files"
+    with pytest.raises(UserError, match="handover=device: in mode both the two sides take no turns") as no:
+        planned(sets=asked)
+    assert "--mode colocate" in no.value.hint
+
+
+@pytest.mark.parametrize(
+    ("sets", "why"),
+    [
+        (("synchronizer.sync_offset=2",), "interval 1 and offset 0"),
+        (("synchronizer.sync_interval=4",), "interval 1 and offset 0"),
+        (("synchronizer.sync_style=fully_async",), "interval 1 and offset 0"),
+        (("actor_rollout_ref.model.lora_rank=8",), "a LoRA adapter goes by files"),
+        (("trinity_compat.handover=disk",), "it may be files or device"),
+    ],
+)
+def test_what_the_engines_would_not_wait_for_goes_by_files(sets, why):
+    with pytest.raises(UserError, match=why):
+        planned(sets=("trinity_compat.handover=device", *sets), mode="colocate")
+
+
 def test_the_job_lies_where_trinity_puts_it_and_the_trainer_writes_there():
     made = planned()
     assert str(made.job.root) == "/work/checkpoints/toy/grpo"

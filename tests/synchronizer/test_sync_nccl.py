@@ -121,8 +121,8 @@ def test_a_group_is_left_with_an_abort_only_where_a_rank_would_wait_on(device, a
 )
 def test_half_of_what_is_free_is_room_for_a_bucket(gpu, free, reserved, allocated, room):
     gpu.free, gpu.reserved, gpu.allocated = free, reserved, allocated
-    assert nccl._room_on(GPU) == room
-    assert nccl._room_on(torch.device("cpu")) >= 1 << 60
+    assert nccl.room_on(GPU) == room
+    assert nccl.room_on(torch.device("cpu")) >= 1 << 60
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_bucket_fits_the_fullest_device_and_has_a_least_size(gpu, free, rooms,
     ],
 )
 def test_why_a_rank_cannot_hold_weights_is_said_with_what_to_lower(error, said):
-    assert nccl._why(error) == said
+    assert nccl.reason_of(error) == said
 
 
 @pytest.mark.parametrize("error", [RuntimeError, TimeoutError, OSError, ValueError])

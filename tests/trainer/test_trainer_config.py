@@ -16,7 +16,7 @@ def plain():
     return verl_config(Path("/nowhere/toy"), HERE)
 
 
-def config(plain, *, resume=True, mode="both", device="cpu", offloads=False, **values):
+def config(plain, *, resume=True, mode="both", device="cpu", offloads=False, handover="files", **values):
     from omegaconf import OmegaConf
 
     from trinity_compat.trainer.config import trainer_config
@@ -26,13 +26,17 @@ def config(plain, *, resume=True, mode="both", device="cpu", offloads=False, **v
         OmegaConf.update(verl, key.replace("__", "."), value, force_add=True)
     sync = SyncSpec(directory="/dev/shm/x")
     verl = OmegaConf.to_container(verl)
-    return trainer_config(RunSpec("", "", verl, 1, None, sync, device, mode, offloads, resume=resume))
+    spec = RunSpec("", "", verl, 1, None, sync, device, mode, offloads, handover, resume=resume)
+    return trainer_config(spec)
 
 
 def test_every_rank_writes_into_the_run_s_folder_of_weights(plain):
     transport = config(plain).actor_rollout_ref.rollout.checkpoint_engine
     told = {"directory": "/dev/shm/x", "recycle": True, "shared": True}
     assert dict(transport.engine_kwargs[transport.backend]) == told
+    on_devices = config(plain, handover="device").actor_rollout_ref.rollout.checkpoint_engine
+    assert on_devices.backend == "trinity_device" != transport.backend
+    assert dict(on_devices.engine_kwargs[on_devices.backend]) == told  # what fails there is written
 
 
 def test_a_job_that_must_not_resume_does_not(plain):

@@ -142,7 +142,7 @@ class WeightVersion:
     path: str
     digest: str
     nbytes: int
-    method: str = "memory"  # checkpoint | memory | nccl
+    method: str = "memory"  # checkpoint | memory | nccl | device
 
 
 @dataclass(frozen=True, slots=True)

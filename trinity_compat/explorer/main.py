@@ -227,7 +227,7 @@ async def _async_run(spec: RunSpec, index: int, name: str, heart: Heartbeat) -> 
         await dtypes.started()
         fingerprint.check(spec.fingerprint)  # the data and the model are loaded
         receiver = None
-        if scheduler.versions.takes_over:
+        if scheduler.versions.receives:
             offered = OfferReceiver(buffer, index, workers.ranks)
             receiver = Receiver(offered, workers, heart.check)
         sync_check = WeightSyncCheck(buffer, workers, weight_sync_check.bound())

@@ -20,6 +20,7 @@ SERVE_KEY = "TRINITY_COMPAT_SERVE_KEY"  # of the environment: who sends it may u
 OnFailure = Literal["zero", "retry", "raise"]
 OnAgentFailure = Literal["raise", "zero"]
 VerlTrainer = Literal["v0", "v1"]
+Handover = Literal["files", "device"]
 SyncStyle = Literal["fixed", "trainer_driven", "explorer_driven", "fully_async"]
 
 
@@ -174,6 +175,7 @@ class RunSpec:
     device: str = "cpu"
     mode: Mode = "both"
     offloads: bool = False  # the trainer's state leaves devices in turns, whatever the launch's flags say
+    handover: Handover = "files"  # in turns; device: files where that fails
     own_cluster: bool = False  # of mode train or explore: the file is this side's alone, and so are its GPUs
     explorers: int = 1
     checkpoints: tuple[int, ...] = ()  # veRL steps that a bench evaluates; 0: the model path

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.suggestions import nearest, question
-from trinity_compat.job.run_spec import OnAgentFailure, OnFailure, VerlTrainer
+from trinity_compat.job.run_spec import Handover, OnAgentFailure, OnFailure, VerlTrainer
 
 SECTION = "trinity_compat"
 SettingValue = Any  # a checked value: of the setting's kind, or None
@@ -146,6 +146,18 @@ _ROWS = (
         above_low=True,
         fallback="explorer.max_timeout",
         why=_WHEN_MADE,
+    ),
+    RunSetting(
+        "handover",
+        "choice",
+        example="device",
+        default="files",
+        field="handover",
+        help="in turns on the same GPUs, the way of the weights: `files`, by synchronizer.sync_method, or"
+        " `device`, by veRL's own copy on the GPU, which no GPU has run yet (docs/synchronizer.md)",
+        acts="trinity_compat.trainer.exchange trinity_compat.explorer.scheduling.version_selector",
+        choices=get_args(Handover),
+        why="the same weights arrive",
     ),
     RunSetting(
         "keep_steps",

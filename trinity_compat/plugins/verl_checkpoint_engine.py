@@ -1,14 +1,15 @@
-"""Weight transports for veRL: into files and by broadcast to processes outside veRL.
+"""Weight transports for veRL: into files, by broadcast and on a device, to processes outside veRL.
 
-They are ``rollout.checkpoint_engine.backend=trinity_file`` and ``trinity_broadcast``, with
-``custom_backend_module`` set to this module: an extension point of verl 0.9.1 (``CheckpointEngineRegistry``),
-not a patch.
+They are ``rollout.checkpoint_engine.backend=trinity_file``, ``trinity_broadcast`` and ``trinity_device``,
+with ``custom_backend_module`` set to this module: an extension point of verl 0.9.1
+(``CheckpointEngineRegistry``), not a patch.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,15 +17,15 @@ from verl.checkpoint_engine import CheckpointEngine, CheckpointEngineRegistry
 from verl.utils.device import get_device_id, get_device_name
 
 from trinity_compat.synchronizer.engine_dtypes import Dtypes, rounded
-from trinity_compat.synchronizer.transports.files import WriterShare, write_share
-from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFailed, WeightGroup
+from trinity_compat.synchronizer.transports.files import write_share
+from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFailed, WeightGroup, room_on
 from trinity_compat.synchronizer.transports.safetensors_io import Named, PartWriter
 
-FILE, BROADCAST = "trinity_file", "trinity_broadcast"
+FILE, BROADCAST, DEVICE = "trinity_file", "trinity_broadcast", "trinity_device"
 
 
 class RankZeroEngine(CheckpointEngine):
-    """Base of both: rank 0 of the actor sends, in the ``dtypes`` that the explorers' engines hold.
+    """Base of them: rank 0 of the actor sends, in the ``dtypes`` that the explorers' engines hold.
 
     The explorer's engines receive without veRL, so veRL's process groups and topologies stay unused.
     """
@@ -84,9 +85,7 @@ class FileCheckpointEngine(RankZeroEngine):
         self.directory, self.shared, self.recycle = directory, shared, recycle
         self._writer = PartWriter()
 
-    async def send_weights(
-        self, weights: Iterator[Named], global_steps: int | None = None
-    ) -> dict[str, WriterShare]:
+    async def send_weights(self, weights: Iterator[Named], global_steps: int | None = None) -> dict[str, Any]:
         """Write ``weights`` of version ``global_steps``.
 
         Every rank must iterate over them: each item is an all-gather. Returns {"share": Share}; {} where
@@ -166,7 +165,36 @@ class BroadcastCheckpointEngine(RankZeroEngine):
         self._group = None
 
 
+@CheckpointEngineRegistry.register(DEVICE)
+class DeviceCheckpointEngine(FileCheckpointEngine):
+    """Each rank sends each version to the engine's worker on its device; writes those without a meeting."""
+
+    def __init__(self, bucket_size: int, is_master: bool = False, **options: Any) -> None:
+        super().__init__(bucket_size, is_master, **options)
+        from trinity_compat.plugins.device_transfer import DeviceSender  # vLLM's import takes a while
+
+        self._sender = DeviceSender
+        self._meeting: Rendezvous | None = None
+
+    def meet(self, meeting: Rendezvous) -> None:
+        """Set the rendezvous of the next version."""
+        self._meeting = meeting
+
+    async def send_weights(self, weights: Iterator[Named], global_steps: int | None = None) -> dict[str, Any]:
+        """Send ``weights``; return digest and size. Raises TransferFailed, when all were drawn."""
+        meeting, self._meeting = self._meeting, None
+        if meeting is None:
+            return await super().send_weights(weights, global_steps)
+        sent, device = self._rounded(weights), _device()
+        try:
+            bucket = min(self.bucket_size, room_on(device))
+            return asdict(await self._sender(meeting, _place()[0], device, bucket).send(sent))
+        finally:
+            for _ in sent:
+                pass
+
+
 def _device() -> torch.device:
-    """Return the device of rank 0, from which its buckets are sent."""
+    """Return the device of this rank, from which its buckets are sent."""
     name = get_device_name()
     return torch.device(name) if name == "cpu" else torch.device(name, get_device_id())

@@ -38,7 +38,9 @@ class ObservedCopies(TorchDispatchMode):
         self._arrived: dict[StorageWeakRef, list[tuple[int, int, str]]] = {}
 
     def arrive(self, named: Sequence[Named]) -> None:
-        """Follow ``named``; several may share a storage."""
+        """Follow ``named``; several may share a storage, which an earlier bucket may have had."""
+        for storage in {_storage(tensor) for _, tensor in named}:
+            self._arrived.pop(storage, None)
         for name, tensor in named:
             self._follow(tensor, [pattern(name)])
 

@@ -21,6 +21,7 @@ from verl.workers.rollout.vllm_rollout import utils as verl_rollout
 from vllm.lora.request import LoRARequest
 
 from trinity_compat.common.crash_points import point
+from trinity_compat.plugins.device_transfer import DeviceReceiver
 from trinity_compat.plugins.vllm_dtypes import ObservedCopies, observe
 from trinity_compat.synchronizer import adapters, held_weights
 from trinity_compat.synchronizer.engine_dtypes import add, pattern
@@ -141,7 +142,7 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         return self._reader
 
     def receive_broadcast(self, meeting: Mapping[str, Any], first_rank: int) -> Answer:
-        """Receive a version as rank ``first_rank`` + this worker's, and load it.
+        """Receive a version as rank ``first_rank`` + this worker's, or on its own device, and load it.
 
         Returns digest and nbytes, or why the weights must not be used: ``failed`` (another transfer may
         succeed), ``damaged``, ``unloadable`` (it would fail again). An exception would end vLLM's engine.
@@ -160,7 +161,12 @@ class WeightReceiver(verl_rollout.vLLMColocateWorkerExtension):
         return {"digest": file.digest, "nbytes": file.nbytes, **self._proof()}
 
     def _receive(self, rendezvous: Rendezvous, rank: int) -> WeightFile:
-        group, received = self._join(rendezvous, rank), list[WeightFile]()
+        received = list[WeightFile]()
+        if rendezvous.on_devices:
+            receiver = DeviceReceiver(rendezvous, rank - 1, self.device)
+            self._update(lambda load: received.append(receiver.receive(load)))
+            return received[0]
+        group = self._join(rendezvous, rank)
         try:
             self._update(lambda load: received.append(group.receive(rendezvous, load)))
         except (TransferFailed, LoadFailed, WeightsDamaged):

@@ -22,17 +22,35 @@ def is_on() -> bool:
     return os.environ.get(SWITCH) != "0"
 
 
-def digest(named: Iterable[Named], place: str) -> str:
-    """Return 16 hex digits of names, dtypes, shapes and ``place``, and 32 of the content.
+class TensorDigest:
+    """Digest of tensors, one after the other; ``nbytes``: their size.
+
+    It is 16 hex digits of names, dtypes, shapes and ``place``, and 32 of the content.
 
     Contents are compared where the first part is equal: ``place`` says which part of a model a worker holds.
     """
-    layout, content = hashlib.sha256(place.encode()), hashlib.sha256()
-    for name, tensor in named:
-        layout.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+
+    def __init__(self, place: str = "") -> None:
+        self._layout, self._content, self.nbytes = hashlib.sha256(place.encode()), hashlib.sha256(), 0
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Add the next tensor."""
+        self.nbytes += tensor.nbytes
+        self._layout.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        content.update(checksum(torch.nn.functional.pad(flat, (0, -len(flat) % 8))).encode())
-    return layout.hexdigest()[:LAYOUT] + content.hexdigest()[:32]
+        self._content.update(checksum(torch.nn.functional.pad(flat, (0, -len(flat) % 8))).encode())
+
+    def hexdigest(self) -> str:
+        """Return the digest of what was added."""
+        return self._layout.hexdigest()[:LAYOUT] + self._content.hexdigest()[:32]
+
+
+def digest(named: Iterable[Named], place: str) -> str:
+    """Return the digest of ``named`` at ``place``."""
+    made = TensorDigest(place)
+    for name, tensor in named:
+        made.add(name, tensor)
+    return made.hexdigest()
 
 
 def checksum_in_any_order(tensors: Iterable[torch.Tensor]) -> int:

@@ -68,7 +68,7 @@ def find_version(buffer: Buffer, sync: SyncSpec, step: int) -> WeightVersion | N
 def unreachable_version(buffer: Buffer) -> WeightVersion | None:
     """Return the newest version if its file is missing here although the trainer published it and waits."""
     newest = buffer.latest_version()
-    if newest is None or is_available(newest):
+    if newest is None or newest.method == "device" or is_available(newest):
         return None
     trainer_waits = any(
         p.role == "trainer" and p.state == "waiting" and p.age_s < 5.0 for p in buffer.participants()
@@ -82,6 +82,8 @@ def is_available(version: WeightVersion) -> bool:
     Earlier releases wrote single files, which do not count: a resumed job publishes its present version
     first, in a folder.
     """
+    if version.method == "device":  # the engines that took it over hold the only copy
+        return False
     return version.method in ("nccl", "model path") or Path(version.path).is_dir()
 
 

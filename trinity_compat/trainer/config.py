@@ -11,7 +11,7 @@ from trinity_compat.common.training_engines import engine_of
 from trinity_compat.job.liveness import from_own_checkpoint
 from trinity_compat.job.lora import is_handed_over, lora_rank
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, FILE
+from trinity_compat.plugins.verl_checkpoint_engine import BROADCAST, DEVICE, FILE
 from trinity_compat.synchronizer.adapters import beside_language_model
 from trinity_compat.synchronizer.versions import recycles
 
@@ -35,13 +35,15 @@ def _point_at_us(config: DictConfig, spec: RunSpec) -> None:
     rollout.checkpoint_manager_class = "trinity_compat.trainer.publisher.VersionPublisher"
     transport = rollout.checkpoint_engine
     transport.backend = BROADCAST if spec.sync.method == "nccl" else FILE
+    if spec.handover == "device":
+        transport.backend = DEVICE
     transport.custom_backend_module = "trinity_compat.plugins.verl_checkpoint_engine"
     files = {
         "directory": spec.sync.directory,
         "recycle": recycles(spec.sync),
         "shared": _shared(config, spec),
     }
-    transport.engine_kwargs = {FILE: files, BROADCAST: {}}
+    transport.engine_kwargs = {FILE: files, BROADCAST: {}, DEVICE: files}
     config.trainer.use_v1 = spec.trainer == "v1"
     if config.trainer.use_v1:
         _one_update_of_the_weights_per_step(config)

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from trinity_compat.buffer.codec import as_float
-from trinity_compat.buffer.model import DROPPED, Claim, Experience, Group
+from trinity_compat.buffer.model import DROPPED, Claim, Experience, Group, WeightVersion
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.buffer.stream_position import NOBODYS, StreamPosition
 from trinity_compat.common.crash_points import point
@@ -30,6 +30,7 @@ from trinity_compat.synchronizer.transports.files import prune
 from trinity_compat.synchronizer.versions import as_version, recycles
 from trinity_compat.trainer.adapter import Claimed, LogProbScorer, SendWeights
 from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
+from trinity_compat.trainer.device_sender import HandoverOnDevices
 from trinity_compat.trainer.experts.claims import Experts
 from trinity_compat.trainer.explorer_liveness import ExplorerWatch
 from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
@@ -67,7 +68,9 @@ class BufferExchange:
             buffer, start_s=spec.sync.timeout_s, all_needed=uses_nccl, stall_s=spec.stall_timeout_s
         )
         self._nccl = NcclSender(buffer, spec, self._check_alive) if uses_nccl else None
-        on_request = uses_nccl or spec.sync.style == "explorer_driven"
+        on_devices = spec.handover == "device"
+        self._on_devices = HandoverOnDevices(buffer, spec, self._check_alive) if on_devices else None
+        on_request = uses_nccl or on_devices or spec.sync.style == "explorer_driven"
         self._requests = WeightRequests(buffer, spec.explorers if on_request else 0)
         self._turn = DeviceTurn(buffer, "trainer") if spec.mode == "colocate" else None
         self._policy: tuple[int, SendWeights] | None = None
@@ -158,7 +161,8 @@ class BufferExchange:
         """Publish the current policy for the explorers that request it."""
         if requests and self._policy:
             newest = self._published or 0
-            missed = self._nccl is not None and any(each.has < newest for each in requests.values())
+            no_files = self._nccl or self._on_devices
+            missed = no_files is not None and any(each.has < newest for each in requests.values())
             self._send(*self._policy, again=missed)
             self._requests.answer(requests)
 
@@ -170,12 +174,24 @@ class BufferExchange:
         if self._nccl:
             version = self._nccl.send(step, send)
         else:
-            version = as_version(step, send(step), self._spec.sync.method)
+            version = self._on_device(step, send, again=again) or as_version(
+                step, send(step), self._spec.sync.method
+            )
         self._buffer.publish_version(version)
         sync = self._spec.sync
         prune(sync.directory, before=self._oldest_needed(step), recycle=recycles(sync))
         self._published = step
         self._metrics["timing_s/publish_weights"] = time.monotonic() - began
+
+    def _on_device(self, step: int, send: SendWeights, *, again: bool) -> WeightVersion | None:
+        """Hand the version over on the devices; None where that is off, or has failed.
+
+        This process's first version has a file, since the trainer may train on without giving its turn away,
+        and a version that is requested has one: its engines may be starting.
+        """
+        if self._on_devices is None or self._published is None or again:
+            return None
+        return self._on_devices.send(step, send)
 
     def _store_answer_to_check(self, step: int) -> None:
         """Store an answer for the check of this process's first version, before an explorer can load it."""

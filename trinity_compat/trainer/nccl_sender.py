@@ -62,11 +62,11 @@ class NcclSender:
                 file = send(version, self._meeting(offer, members), lambda: self._check("the weights' way"))
             except LoadFailed as error:
                 raise RunError(
-                    f"version {version} of the weights can't be loaded: {_last_line(error)}",
+                    f"version {version} of the weights can't be loaded: {last_line(error)}",
                     hint="see log/explorer.log",
                 ) from error
             except TransferFailed as error:
-                why = _last_line(error)
+                why = last_line(error)
                 _log.warning("version %d: %s; offered again", version, why)
                 self._members = {}
                 if self._is_late(began):
@@ -134,6 +134,6 @@ def _address(*, apart: bool) -> str:
     return outward_address() if apart and is_loopback(address) else address
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: Exception) -> str:
     """Last line of an error, after the remote trace that Ray puts before it."""
     return str(error).strip().splitlines()[-1]

@@ -49,7 +49,10 @@ class VersionPublisher:
     def send(
         self, version: int, meeting: Rendezvous | None = None, check: Callable[[], None] = lambda: None
     ) -> WeightFile:
-        """Let all ranks write their shares, or rank 0 broadcast at ``meeting``. Raises TransferFailed."""
+        """Let all ranks write their shares; at ``meeting``, let rank 0 or each one send the version.
+
+        Raises TransferFailed.
+        """
         ranks, until = self._actors.world_size, math.inf
         if meeting is not None:
             until = time.monotonic() + meeting.over_s
@@ -63,9 +66,9 @@ class VersionPublisher:
             shares = [answer["share"] for answer in done]
             options = self.trainer.config.actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs[FILE]
             return assemble(options.directory, version, shares, recycle=options.recycle)
-        if len(done) != 1:
+        if len(done) != (ranks if meeting.on_devices else 1) or len({each["digest"] for each in done}) != 1:
             raise RunError(
-                f"{len(done)} of {ranks} training processes sent version {version}; exactly one should"
+                f"{len(done)} of {ranks} training processes sent version {version}, or not the same"
             )
         return WeightFile(done[0]["path"], done[0]["digest"], done[0]["nbytes"])
 

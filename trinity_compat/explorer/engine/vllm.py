@@ -213,7 +213,13 @@ class LocalEngine(Engine, Protocol):
         """Free the device's memory. The weights are lost; answers in flight stop, and their tokens stay."""
 
     async def wake(self) -> None:
-        """Take the memory of the weights again. A version has to be loaded next: then the answers go on."""
+        """Take the memory of the weights again.
+
+        A version has to be loaded next: then the answers go on; or received, and they go on with ``resume``.
+        """
+
+    async def resume(self) -> None:
+        """Take the rest of the memory, after weights were received by an engine that slept."""
 
 
 class _Waiting(NamedTuple):
@@ -341,6 +347,9 @@ class InProcessEngine:
     async def wake(self) -> None:
         """No-op, as ``sleep``."""
 
+    async def resume(self) -> None:
+        """No-op, as ``sleep``."""
+
     async def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -419,15 +428,15 @@ class AsyncEngine:
         return list(answers)
 
     async def receive(self, meeting: Mapping[str, Any], first_rank: int) -> Sequence[Mapping[str, Any]]:
-        """Receive weights with generation paused; see LocalEngine."""
-        return list(await self._exchange("receive_broadcast", meeting, first_rank))
+        """Receive weights with generation paused, which it stays after a sleep; see LocalEngine."""
+        return list(await self._exchange("receive_broadcast", meeting, first_rank, resumes=self._has_cache))
 
     async def dtypes(self) -> Sequence[Dtypes]:
         """Return the workers' dtypes; see LocalEngine."""
         with self._death_is_told():
             return list(await self._engine.collective_rpc("dtypes"))
 
-    async def _exchange(self, method: str, *args: Any) -> Any:
+    async def _exchange(self, method: str, *args: Any, resumes: bool = True) -> Any:
         with self._death_is_told():
             await self._engine.pause_generation(mode="keep", clear_cache=False)
             try:
@@ -435,10 +444,11 @@ class AsyncEngine:
                 await self._engine.reset_prefix_cache(reset_running_requests=True)
                 await self._engine.reset_encoder_cache()  # the vision tower's outputs
             finally:  # else requests in flight would never be answered, nor fail
-                await self._resume()
+                if resumes:
+                    await self.resume()
         return answers
 
-    async def _resume(self) -> None:
+    async def resume(self) -> None:
         """Go on with the answers; after a sleep vLLM does when the cache has its memory again."""
         if self._has_cache:
             await self._engine.resume_generation()

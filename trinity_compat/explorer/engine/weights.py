@@ -60,7 +60,10 @@ class Sleepable(Protocol):
         """Free the device."""
 
     async def wake(self) -> None:
-        """Return to the device."""
+        """Return to the device, with room for weights."""
+
+    async def resume(self) -> None:
+        """Take the rest of the memory, after weights were received."""
 
 
 class SharedDevice:
@@ -68,6 +71,7 @@ class SharedDevice:
 
     def __init__(self, turn: DeviceTurn, engines: Sleepable) -> None:
         self._turn, self._engines, self._awake = turn, engines, True
+        self._receives = False  # awake for weights alone, in the trainer's turn
 
     async def wait(self, check: Callable[[], None]) -> None:
         """Wait for the explorer's turn. ``check`` raises when it will not come."""
@@ -87,9 +91,18 @@ class SharedDevice:
     async def use(self) -> bool:
         """Wake the engines; return whether they were asleep. Call in the explorer's turn only."""
         slept, self._awake = not self._awake, True
+        received, self._receives = self._receives, False
         if slept:
             await self._engines.wake()
+        elif received:
+            await self._engines.resume()
         return slept
+
+    async def use_for_weights(self) -> None:
+        """Wake the engines as far as weights need it, in the trainer's turn."""
+        if not self._awake:
+            await self._engines.wake()
+            self._awake = self._receives = True
 
     async def leave(self) -> None:
         """Put the engines to sleep and give the turn to the trainer."""
@@ -160,11 +173,11 @@ class EngineWeights:
     ) -> None:
         """Take the arguments of the same names of ``Explorer``."""
         self._engines, self._receiver, self._device, self._sync_check = engines, receiver, device, sync_check
-        self._dtypes = dtypes
+        self._dtypes, self._unchecked = dtypes, False
         self.in_place: WeightVersion | None = INITIAL
 
     async def load(self, version: WeightVersion) -> bool:
-        """Load a version. False when the trainer, by now two versions ahead, has deleted it.
+        """Load a version. False where it has no file, as the trainer, two versions ahead, deletes them.
 
         Engines that slept load it again: the trainer has published one before it gives its first turn away,
         so that there is always one with a file.
@@ -173,13 +186,16 @@ class EngineWeights:
             self.in_place = None
         if version != self.in_place:
             self.in_place = None
+            if version.method == "device":  # lost in a sleep
+                return False
             try:
                 await self._engines.load(version)
             except RunError:
                 if is_available(version):
                     raise
                 return False
-            self.in_place = version
+            self.in_place, self._unchecked = version, True
+        if self._unchecked:
             await self._check()
         return True
 
@@ -193,15 +209,20 @@ class EngineWeights:
         return True
 
     def offer(self) -> WeightOffer | None:
-        """Return the trainer's offer."""
-        return self._receiver.look() if self._receiver else None
+        """Return the trainer's offer. A device in turns is used for one in the trainer's turn alone."""
+        if self._receiver is None or (self._device and self._device.is_mine()):
+            return None
+        return self._receiver.look()
 
     async def take(self, offer: WeightOffer) -> bool:
         """Accept an offer. False when that failed: the engines may then hold a mixture of versions."""
         assert self._receiver is not None
         self.in_place = None
-        self.in_place = await self._receiver.take(offer)
-        await self._check()
+        if self._device:
+            await self._device.use_for_weights()
+        self.in_place, self._unchecked = await self._receiver.take(offer), True
+        if not self._device:
+            await self._check()
         return self.in_place is not None
 
     def invalidate(self, *, made: bool) -> None:
@@ -214,6 +235,7 @@ class EngineWeights:
             self.in_place = None
 
     async def _check(self) -> None:
+        self._unchecked = False
         if self._dtypes and self.in_place:
             await self._dtypes.loaded()
         if self._sync_check and self.in_place:

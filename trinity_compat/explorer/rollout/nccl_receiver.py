@@ -1,4 +1,4 @@
-"""Weights by a collective (``sync_method: nccl``): the explorer's side.
+"""Weights by a collective (``sync_method: nccl``) or on shared devices: the explorer's side.
 
 No version is stored: the loaded weights are the only copy, so versions are accepted in the order in which the
 trainer offers them.
@@ -45,6 +45,8 @@ class Receiver:
         engines that don't return from it, and what ``check`` raises.
         """
         self._last = offer
+        if self._workers.restarts_an_engine:  # it waits for the explorer's turn, and for a file
+            return None
         self._offered.accept(offer)
         while (rendezvous := self._offered.meeting(offer)) is None:
             self._check()

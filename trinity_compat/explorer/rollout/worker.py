@@ -205,6 +205,10 @@ class RolloutWorker:
         """Return to the device. A version has to be loaded next."""
         await cast(LocalEngine, self._engine).wake()
 
+    async def resume(self) -> None:
+        """Take the rest of the memory; see ``LocalEngine.resume``."""
+        await cast(LocalEngine, self._engine).resume()
+
     async def close(self) -> None:
         """Release the engine; end the agent loops and the user's agent programs."""
         for pool in (self._agents, self._classes):

@@ -9,7 +9,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -176,7 +176,8 @@ class RolloutWorkers:
         died = f"engine {index} (pid {self._processes[index].pid}) died"
         _log.warning("%s: %s", died, engine_failed(error).args[0])
         if self._version and not self._version.path:
-            self._note(f"{died}; not started again, since sync_method nccl keeps no file of the weights")
+            way = "handover device" if self._shared else "sync_method nccl"
+            self._note(f"{died}; not started again, since {way} keeps no file of the weights")
             raise error
         if not elsewhere:
             self._count_restart(died)
@@ -366,6 +367,11 @@ class RolloutWorkers:
         return merged(await self._all("dtypes", "asking the engines for their dtypes"))
 
     @property
+    def restarts_an_engine(self) -> bool:
+        """Return whether an engine that has died is not back yet."""
+        return bool(self._restarting)
+
+    @property
     def ranks(self) -> int:
         """Number of workers of all engines: the ranks that a transfer of weights needs."""
         return len(self._actors) * self._width
@@ -378,9 +384,10 @@ class RolloutWorkers:
         ranks = [first_rank + index * self._width for index in range(len(self._actors))]
         what = f"receiving version {meeting.version} of the weights"
         arguments = [(asdict(meeting), rank) for rank in ranks]
-        self._version = WeightVersion(meeting.version, "", "", 0, "nccl")
+        method = "device" if meeting.on_devices else "nccl"
+        self._version = WeightVersion(meeting.version, "", "", 0, method)
         parts = await self._each("receive", what, arguments, times=None)  # the rendezvous sets the limits
-        version = _received_version(meeting.version, [answer for part in parts for answer in part])
+        version = _received_version(self._version, [answer for part in parts for answer in part])
         self._tell_arrived(version, parts)
         return version
 
@@ -420,6 +427,11 @@ class RolloutWorkers:
     async def wake(self) -> None:
         """Return to every device. A version has to be loaded next."""
         await self._all("wake", "bringing the engines back to the device", await_restarts=False)
+
+    async def resume(self) -> None:
+        """Take the rest of every device's memory, after weights were received."""
+        await self._all("resume", "giving the engines their caches")
+        self._ready.set()
 
     async def _all(self, method: str, what: str, *args: Any, **how: Any) -> list[Any]:
         """Call a method of all engines; return their answers. ``how``: as ``_each``'s."""
@@ -546,7 +558,7 @@ def _agent_workers(rollout: Mapping[str, Any], engines: int) -> int:
     return max(1, -(-workers // engines))
 
 
-def _received_version(version: int, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
+def _received_version(version: WeightVersion, answers: Sequence[Mapping[str, Any]]) -> WeightVersion:
     for answer in answers:
         if "damaged" in answer:
             raise WeightsDamaged(answer["damaged"])
@@ -556,7 +568,7 @@ def _received_version(version: int, answers: Sequence[Mapping[str, Any]]) -> Wei
     for answer in answers:
         if "failed" in answer:
             raise TransferFailed(answer["failed"])
-    return WeightVersion(version, "", answers[0]["digest"], answers[0]["nbytes"], "nccl")
+    return replace(version, digest=answers[0]["digest"], nbytes=answers[0]["nbytes"])
 
 
 def _shared_env(index: int, width: int) -> dict[str, str]:

@@ -84,7 +84,10 @@ class Explorer:
                 self._heartbeat.check()
                 if self._device and not self._device.is_mine():
                     self._heartbeat.state, self._waiting_since = "waiting", time.monotonic()
-                    await asyncio.sleep(PAUSE_S)
+                    if offer := self._weights.offer():
+                        await self._take(offer)
+                    else:
+                        await asyncio.sleep(PAUSE_S)
                     continue
                 # Read first: weights and tasks chosen after it belong to this history, or are not stored.
                 history = self._enter(self._scheduler.state.history)

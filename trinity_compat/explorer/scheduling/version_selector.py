@@ -55,6 +55,11 @@ class VersionSelector:
         return self._sync.method == "nccl"
 
     @property
+    def receives(self) -> bool:
+        """Return whether weights come without files, all of them or those that need none."""
+        return self.takes_over or self._spec.handover == "device"
+
+    @property
     def follows(self) -> bool:
         """Return whether newer weights are loaded in the middle of a step."""
         return changes_within_a_step(self._sync)
@@ -147,12 +152,25 @@ class VersionSelector:
 
     def request_if_missed(self, loaded: WeightVersion | None) -> None:
         """Request another transfer when one took place before this explorer started."""
-        newest = self._state.latest if self.takes_over else None
-        if newest and (loaded is INITIAL or _number(loaded) < newest.version):
+        newest = self._state.latest if self.receives else None
+        if newest is None:
+            return
+        if newest.method == "device":
+            missed = newest != loaded
+        else:
+            missed = self.takes_over and (loaded is INITIAL or _number(loaded) < newest.version)
+        if missed:
             self._requester.is_answered(-1)
 
     def _find(self, step: int, loaded: WeightVersion | None) -> WeightVersion | None:
         if not self.takes_over:
+            held = loaded if loaded and loaded.method == "device" else None
+            if (
+                held
+                and held == self._buffer.latest_version()
+                and held.version >= (required_version(self._sync, step) or 0)
+            ):
+                return held
             return self._published(step) or self._initial(step)
         if loaded is None or loaded is INITIAL:
             return loaded and self._initial(step)
@@ -177,8 +195,8 @@ class VersionSelector:
         return INITIAL if fresh and zero and not resumes else None
 
     def _is_available(self, version: WeightVersion, loaded: WeightVersion | None) -> bool:
-        """Return whether engines can load a version. The model path has no file to return to."""
-        if self.takes_over or version is INITIAL:
+        """Return whether engines hold or can load a version. The model path has no file to return to."""
+        if self.takes_over or version is INITIAL or version.method == "device":
             return version == loaded
         return is_available(version)
 

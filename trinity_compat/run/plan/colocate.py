@@ -10,8 +10,11 @@ from typing import get_args
 from trinity_compat.advise import cards, memory
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree, value_at
+from trinity_compat.common.training_engines import engine_of
 from trinity_compat.job.gpus import trainer_gpus
+from trinity_compat.job.lora import MERGE, is_handed_over
 from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec
+from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run.plan import estimates
 from trinity_compat.run.plan.devices import card_here, machines_here
 
@@ -55,6 +58,21 @@ def _unfit(sync: SyncSpec, machines: int) -> str:
     return ""
 
 
+def _not_on_devices(spec: RunSpec) -> str:
+    """Return why the weights can't be handed over on the devices, "" where they can."""
+    sync = spec.sync
+    if spec.mode != "colocate":
+        return f"in mode {spec.mode} the two sides take no turns"
+    if (sync.style, sync.interval, sync.offset) != ("fixed", 1, 0):
+        return "it is for sync_style fixed with interval 1 and offset 0"
+    if is_handed_over(spec.verl):
+        return f"a LoRA adapter goes by files; {MERGE}=True makes each version a whole model"
+    strategy = value_at(spec.verl, "actor_rollout_ref.actor.strategy")
+    if not engine_of(strategy).ordered:
+        return f"the ranks of actor.strategy={strategy} do not have all tensors in one order"
+    return ""
+
+
 def offload(spec: RunSpec, cwd: Path) -> tuple[RunSpec, list[str]]:
     """Offload a trainer whose state does not fit beside awake engines, by the estimate of `advise`.
 
@@ -92,10 +110,15 @@ def machines(device: str, nodes: int) -> int:
 
 
 def check(spec: RunSpec) -> None:
-    """Raise UserError for several explorers, and for weights by another way than files that all machines see.
+    """Raise UserError for several explorers, and for a way of the weights that does not fit the mode.
 
     NCCL takes each device only once.
     """
+    if spec.handover == "device" and (why := _not_on_devices(spec)):
+        needed = "write --mode colocate, or " if spec.mode == "both" else ""
+        raise UserError(
+            f"{SETTINGS['handover'].key}=device: {why}", hint=f"{needed}leave it out: files do it"
+        )
     if spec.mode != "colocate":
         return
     nodes = machines(spec.device, value_at(spec.verl, "trainer.nnodes"))

@@ -97,7 +97,8 @@ class LoadFailed(Exception):
 class Rendezvous:
     """One transfer of ``version``.
 
-    ``group`` identifies the process group. ``address`` and ``port`` are the store's, ``secret`` the run's.
+    ``group`` identifies the process group; "": none (``on_devices``). ``address`` and ``port`` are the
+    store's, ``secret`` the run's.
     Plain data: it is sent through the database and RPC as a dict.
     """
 
@@ -110,6 +111,11 @@ class Rendezvous:
     timeout_s: float  # for joining, for each bucket, for the confirmations
     whole_s: float = 3600.0  # from the joining's end
     secret: str = field(default="", repr=False)
+
+    @property
+    def on_devices(self) -> bool:
+        """Whether no group forms: each rank sends to the engine's worker on its own device."""
+        return not self.group
 
     @property
     def over_s(self) -> float:
@@ -175,7 +181,7 @@ class WeightGroup:
         """
         self._transfer = meeting.transfer
         try:
-            self._put(f"{meeting.transfer}/room/{self.rank}", str(_room_on(self._device)))
+            self._put(f"{meeting.transfer}/room/{self.rank}", str(room_on(self._device)))
             headers = self._receive(meeting, load)
         except (TransferFailed, WeightsDamaged):
             raise
@@ -214,11 +220,11 @@ class WeightGroup:
         A receiver loads a bucket beside it. Rank 0 holds the tensors that it packs, and the bucket before.
         """
         rooms = (self._word(f"room/{rank}", until) for rank in range(1, self._world))
-        return max(_LEAST_ROOM, min(_room_on(self._device) // 2, *map(int, rooms)))
+        return max(_LEAST_ROOM, min(room_on(self._device) // 2, *map(int, rooms)))
 
     def give_up(self, meeting: Rendezvous, error: Exception) -> str:
         """Report to the others why this rank can't load the weights; return the reason."""
-        why = f"rank {self.rank}: {_why(error)}"
+        why = f"rank {self.rank}: {reason_of(error)}"
         with contextlib.suppress(TransferFailed):
             self._put(f"{meeting.transfer}/{_BROKEN}", why)
         return why
@@ -404,7 +410,7 @@ def _header(layout: list[_Row], bucket: torch.Tensor) -> str:
     return json.dumps(header)
 
 
-def _room_on(device: torch.device) -> int:
+def room_on(device: torch.device) -> int:
     """Return half of the free memory, for a bucket and its loading."""
     if device.type != "cuda":
         return 1 << 62
@@ -413,7 +419,8 @@ def _room_on(device: torch.device) -> int:
     return (free + cached) // 2
 
 
-def _why(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return why a rank cannot go on."""
     if isinstance(error, torch.OutOfMemoryError):
         return (
             f"no room for the weights beside vLLM's memory ({str(error).splitlines()[0]}):"
