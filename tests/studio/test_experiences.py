@@ -249,31 +249,43 @@ def answer(ids, mask=None, logprobs=None):
     )
 
 
+def pieces(it, decode, scores=(), clip=(0.8, 1.2)):
+    arrays = (it.logprobs, *(np.array(each, np.float32) for each in scores))
+    return tokens.spans(it.response_ids, it.response_mask, arrays, decode, clip=clip)
+
+
 def test_tokens_are_cut_where_the_mask_changes():
-    found = tokens.pieces(answer([1, 2, 3, 4], mask=[1, 0, 0, 1]), lambda ids: "".join(map(str, ids)))
+    found = pieces(answer([1, 2, 3, 4], mask=[1, 0, 0, 1]), lambda ids: "".join(map(str, ids)))
     assert [(piece.ours, piece.text) for piece in found] == [(True, "1"), (False, "23"), (True, "4")]
 
 
 def test_the_less_likely_a_token_the_darker_it_is():
     logprobs = [float(np.log(p)) for p in (0.95, 0.6, 0.3, 0.1, 0.02, 0.001)]
-    (piece,) = tokens.pieces(answer(range(6), logprobs=logprobs), str)
-    assert [token.shade for token in piece.tokens] == [0, 1, 2, 3, 4, 5]
+    (piece,) = pieces(answer(range(6), logprobs=logprobs), str)
+    assert [token.classes for token in piece.tokens] == ["s0", "s1", "s2", "s3", "s4", "s5"]
+
+
+def test_tokens_with_the_trainer_s_scores_have_classes_for_entropy_and_ratio():
+    scores = ((-1.0, -1.04, -0.7), (0.05, 0.7, 4.0))
+    (piece,) = pieces(answer(range(3), logprobs=[-1.0] * 3), str, scores)
+    assert [token.classes for token in piece.tokens] == ["s2 e0 d0", "s2 e2 d1", "s2 e5 d4 clip"]
+    assert piece.tokens[2].title.endswith("entropy 4 · trainer p 0.497, 1.35 of the engine's")
+    (short,) = pieces(answer(range(3)), str, (scores[0][:2], scores[1]))
+    assert [token.classes for token in short.tokens] == ["s0 e0 d5 clip", "s0 e2 d5 clip", "s0"]
 
 
 def test_no_more_than_six_tokens_are_read_as_one_character():
-    (piece,) = tokens.pieces(answer(range(8)), lambda ids: "\ufffd")
+    (piece,) = pieces(answer(range(8)), lambda ids: "\ufffd")
     assert [token.title.rpartition("id ")[2] for token in piece.tokens] == ["0 1 2 3 4 5", "6 7"]
 
 
 def test_tokens_that_only_together_make_a_character_are_one():
     part = {1: b"\xe4", 2: b"\xbd", 3: b"\xa0", 4: b"!"}
-    (piece,) = tokens.pieces(
+    (piece,) = pieces(
         answer([1, 2, 3, 4]), lambda ids: b"".join(part[i] for i in ids).decode(errors="replace")
     )
     assert [token.text for token in piece.tokens] == ["你", "!"]
-    (broken,) = tokens.pieces(
-        answer([1, 1]), lambda ids: b"".join(part[i] for i in ids).decode(errors="replace")
-    )
+    (broken,) = pieces(answer([1, 1]), lambda ids: b"".join(part[i] for i in ids).decode(errors="replace"))
     assert "".join(token.text for token in broken.tokens) == "\ufffd\ufffd"
 
 

@@ -251,9 +251,9 @@ def test_parts_of_characters_of_several_tokens_have_each_once(size):
     def part(begin):
         start = max(0, begin - tokens.BEFORE)
         cut = slice(start, begin + size + tokens.LONGEST)
-        return tokens.spans(ids[cut], mask[cut], logprobs[cut], decode, begin - start, begin - start + size)
+        return tokens.spans(ids[cut], mask[cut], [logprobs[cut]], decode, begin - start, begin - start + size)
 
-    whole = tokens.spans(ids, mask, logprobs, decode, 0, len(ids))
+    whole = tokens.spans(ids, mask, [logprobs], decode)
     flat = [(span.ours, token) for span in whole for token in span.tokens]
     parts = [part(begin) for begin in range(0, len(ids), size)]
     assert [(span.ours, token) for found in parts for span in found for token in span.tokens] == flat

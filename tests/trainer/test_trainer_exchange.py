@@ -86,6 +86,40 @@ def test_a_wait_for_answers_ends_where_the_user_asked_for_the_end(buffer, make, 
     assert not stop_request.ask(tmp_path)
 
 
+def test_a_step_s_sample_keeps_what_the_trainer_s_policy_gives_its_tokens(buffer, make):
+    """Of two groups the one whose rewards differ, although the other is worse; by tokens, not by place."""
+    from verl import DataProto
+
+    from trinity_compat.trainer.batch import BatchShape, scores_of, to_dataproto
+
+    def graded(number, rewards):
+        made = group(number)
+        parts = zip(made.experiences, rewards, strict=True)
+        answers = [
+            replace(it, reward=reward, response_ids=np.array([number, it.run], np.int32))
+            for it, reward in parts
+        ]
+        return replace(made, experiences=tuple(answers))
+
+    buffer.put_groups([graded(1, (0.0, 0.0, 0.0)), graded(2, (0.0, 1.0, 1.0))])
+    exchange = make(token_scores=1)
+    claimed = exchange.claim(1).groups
+    batch = to_dataproto([it for each in claimed for it in each.experiences], BatchShape(3, 4, 0))
+    batch.reorder(torch.tensor([5, 4, 3, 2, 1, 0]))  # as veRL balances its ranks
+    own = batch.batch["responses"].float()
+    scored = DataProto.from_dict({"old_log_probs": -own, "entropys": 2 * own})
+    exchange.keep_scores(lambda answers: scores_of(answers, batch, scored))
+    exchange.keep_scores(lambda answers: [None] * len(answers))  # an estimator's second pass adds nothing
+    exchange.commit(1)
+    with buffer._db.engine.connect() as conn:
+        rows = conn.exec_driver_sql(
+            "SELECT run, trainer_logprobs, entropies FROM experiences WHERE trainer_logprobs IS NOT NULL"
+        ).all()
+    floats = [(run, *(np.frombuffer(part, "<f4").tolist() for part in parts)) for run, *parts in rows]
+    assert floats == [(run, [-2.0, -float(run)], [4.0, 2.0 * run]) for run in range(3)]
+    assert scores_of(graded(9, (0.0, 0.0, 0.0)).experiences[:1], batch, scored) == [None]
+
+
 def test_replay_fills_a_step_with_groups_that_were_trained_before(buffer, make):
     exchange = make(replay=ReplaySpec(max_uses=2))
     put(buffer, 0, 1)

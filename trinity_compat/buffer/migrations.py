@@ -242,6 +242,12 @@ _PROOF = (
     "CREATE INDEX holders ON loaded_weights (received)",
 )
 
+# Last again: read by the studio alone, of the few answers that have them.
+_TOKEN_SCORES = (
+    "ALTER TABLE experiences ADD COLUMN trainer_logprobs {bytes}",
+    "ALTER TABLE experiences ADD COLUMN entropies {bytes}",
+)
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "first schema", (*_TABLES, *_INDEXES, _LEDGER, *_FIRST_ROWS)),
     Migration(2, "pruned groups", ("ALTER TABLE task_groups ADD COLUMN pruned_at {double}",)),
@@ -253,5 +259,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(8, "arrays of teachers", _TEACHERS),
     Migration(9, "dropped arrays", ("ALTER TABLE task_groups ADD COLUMN teachers_pruned_at {double}",)),
     Migration(10, "proof of weights", _PROOF),
+    Migration(11, "scores of tokens", _TOKEN_SCORES),
 )
 LATEST = MIGRATIONS[-1].number

@@ -54,6 +54,16 @@ class Experience:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenScores:
+    """What the trainer's policy, before an update, gives the response's R tokens: float32 [R] each."""
+
+    group_id: int
+    run: int
+    logprobs: npt.NDArray[np.float32]
+    entropies: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """All n responses to one task: written in one transaction, claimed and trained whole.
 

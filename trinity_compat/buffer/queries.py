@@ -66,6 +66,8 @@ VALUES (:group_id, :run, :reward, :min_model_version, :max_model_version, :num_t
     :prompt_text, :response_text, :prompt_ids, :response_ids, :response_mask, :logprobs,
     :teacher_ids, :teacher_logprobs)"""
 
+PUT_TOKEN_SCORES = """UPDATE experiences SET trainer_logprobs = :logprobs, entropies = :entropies
+WHERE group_id = :group_id AND run = :run"""
 PUT_MEDIA = "INSERT INTO media (digest, data) VALUES (:digest, :data) ON CONFLICT DO NOTHING"
 HOLD_MEDIA = "INSERT INTO group_media (group_id, digest) VALUES (:group_id, :digest)"
 
@@ -357,7 +359,15 @@ FROM experiences WHERE id IN :ids"""
 ONE_OF_GROUPS_MEDIA = """SELECT m.data FROM media m JOIN group_media h ON h.digest = m.digest
 WHERE h.group_id = :group_id AND m.digest = :digest"""
 PART_OF_TOKENS = """SELECT substr(response_ids, :ints, :count * 4), substr(response_mask, :bytes, :count),
-    substr(logprobs, :ints, :count * 4) FROM experiences WHERE id = :id"""
+    substr(logprobs, :ints, :count * 4), substr(trainer_logprobs, :ints, :count * 4),
+    substr(entropies, :ints, :count * 4) FROM experiences WHERE id = :id"""
+SCORES_OF_GROUP = """SELECT run, trainer_logprobs, entropies FROM experiences
+WHERE group_id = :group_id AND trainer_logprobs IS NOT NULL LIMIT :most"""
+SCORED_BESIDE = """SELECT DISTINCT e.group_id
+FROM ledger_entries l JOIN experiences e ON e.group_id = l.group_id
+WHERE l.voided_in IS NULL AND e.trainer_logprobs IS NOT NULL AND l.trainer_step = (
+    SELECT max(trainer_step) FROM ledger_entries WHERE group_id = :group_id AND voided_in IS NULL)
+ORDER BY 1 LIMIT 16"""
 PART_OF_TEXT = "SELECT substr(response_text, :begin, :count) FROM experiences WHERE id = :id"
 
 # Content that may be dropped (retention.py). The condition on void and stale groups is that of their index.
@@ -386,7 +396,8 @@ WHERE teacher_logprobs IS NOT NULL AND group_id IN :ids"""
 NOTE_DROPPED = "UPDATE task_groups SET pruned_at = :now WHERE id IN :ids"
 DROP_CONTENT = """UPDATE experiences SET prompt_tokens = length(prompt_ids) / 4,
     response_tokens = length(response_ids) / 4, prompt_text = NULL, response_text = NULL, prompt_ids = NULL,
-    response_ids = NULL, response_mask = NULL, logprobs = NULL, teacher_ids = NULL, teacher_logprobs = NULL
+    response_ids = NULL, response_mask = NULL, logprobs = NULL, teacher_ids = NULL, teacher_logprobs = NULL,
+    trainer_logprobs = NULL, entropies = NULL
 WHERE response_ids IS NOT NULL AND group_id IN :ids"""
 # SQLite updates rows in place, which would leave many pages nearly empty: rows are moved instead.
 _KEPT = """id, group_id, run, reward, min_model_version, max_model_version, num_turns, metrics, info,

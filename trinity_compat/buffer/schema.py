@@ -82,6 +82,9 @@ class ExperienceModel(Base):
     # A teacher's, [response tokens, K] each; read when asked for: they are most of a row.
     teacher_ids: Mapped[bytes | None] = mapped_column(deferred=True)
     teacher_logprobs: Mapped[bytes | None] = mapped_column(deferred=True)
+    # The trainer's policy on the response's tokens before the update, of a sample of each step's groups.
+    trainer_logprobs: Mapped[bytes | None] = mapped_column(deferred=True)
+    entropies: Mapped[bytes | None] = mapped_column(deferred=True)
     group: Mapped[GroupModel] = relationship(back_populates="experiences")
 
     def to_experience(self) -> Experience:

@@ -44,6 +44,7 @@ from trinity_compat.buffer.model import (
     PendingTasks,
     ResumeResult,
     TaskQuery,
+    TokenScores,
     WeightVersion,
 )
 from trinity_compat.buffer.queries import query
@@ -153,6 +154,16 @@ class Buffer:
 
         self._db.run(work)
         point("after ledger")
+
+    def keep_token_scores(self, scores: Sequence[TokenScores]) -> None:
+        """Keep them with their answers, in place of those of an earlier use."""
+        arrays = ("logprobs", "entropies")
+        rows = [
+            {"group_id": each.group_id, "run": each.run}
+            | {name: codec.pack_floats(getattr(each, name)) for name in arrays}
+            for each in scores
+        ]
+        self._db.run(lambda conn: conn.execute(query(queries.PUT_TOKEN_SCORES), rows))
 
     def release(self, claim: Claim) -> None:
         """Return the groups, ready and in their old order. No-op for ended claims."""

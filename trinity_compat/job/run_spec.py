@@ -193,6 +193,7 @@ class RunSpec:
     agent_retries: int = 2
     scoring: ScoringSpec = ScoringSpec()
     keep_steps: int | None = None  # trained steps whose texts and tokens stay; None: all
+    token_scores: int = 4  # groups of a step whose tokens keep the trainer's log-probs and entropies
     trainer: VerlTrainer = "v0"  # which of veRL's two trainers trains
     env: Mapping[str, str] = field(default_factory=dict)  # for the explorer's processes
     resume: bool = True

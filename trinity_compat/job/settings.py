@@ -292,6 +292,18 @@ _ROWS = (
         why="when a run is ended",
     ),
     RunSetting(
+        "token_scores",
+        "whole",
+        write="write a number of groups, 0 or more",
+        example=0,
+        default=4,
+        field="token_scores",
+        help="groups of each step whose tokens keep the trainer's log-probabilities and entropies, which the"
+        " studio shows: of those whose rewards differ the worst",
+        acts="trinity_compat.trainer.exchange",
+        why="what is kept of groups that are trained",
+    ),
+    RunSetting(
         "trainer",
         "choice",
         example="v1",

@@ -56,11 +56,11 @@ class AnswerCard:
     versions: tuple[int, int]
     turns: int
     truncated: bool
-    spans: Sequence[tokens.TokenSpan] | None
     text: str
     shown: int
     total: int
     why: Mapping[str, object]
+    spans: Sequence[tokens.TokenSpan] | None = None
     advantage: float | None = None
     others: list[tuple[int, int]] = field(default_factory=list)  # (id, run)
 
@@ -84,7 +84,7 @@ def group(request: Request) -> Response:
     wanted = group_query(given)
     size = int(str(about["size"]))
     pair = (given.get("a", ""), given.get("b", ""))
-    prompt, cards, more, made, difference = job.database().run(
+    prompt, cards, more, made, difference, scored = job.database().run(
         lambda conn: _read(conn, job, number, size, str(about["kind"]), pair), write=False
     )
     index, _, _ = index_of(job)
@@ -108,6 +108,8 @@ def group(request: Request) -> Response:
         "difference": difference,
         "count": sum(len(card.ids) for card in cards),
         "more": more,
+        "scored": scored,
+        "shades": tokens.SHADES,
         "prompt": _beginning(prompt, _LONGEST_PROMPT),
         "row": _beginning(row, _LONGEST_ROW),
         "images": images_of(about["task"]),
@@ -128,14 +130,13 @@ def _beginning(text: str, most: int) -> str:
 
 
 def _read(
-    conn: sa.Connection,
-    job: Job,
-    number: int,
-    size: int,
-    kind: str,
-    pair: tuple[str, str],
-) -> tuple[str, list[AnswerCard], bool, GroupAdvantages, Difference | None]:
-    """Return the prompt, a card for each different answer, whether there are more, and what they compare."""
+    conn: sa.Connection, job: Job, number: int, size: int, kind: str, pair: tuple[str, str]
+) -> tuple[str, list[AnswerCard], bool, GroupAdvantages, Difference | None, list[int]]:
+    """Return the prompt, a card for each different answer, whether there are more, and what they compare.
+
+    The last are groups of the same train batch that have the trainer's scores; the group itself is the only
+    one where it has them.
+    """
     decode = tokens.decoder(job.spec.verl)
     known: dict[bytes, AnswerCard] = {}
     rows = list(read_answers(conn, number, MOST_ANSWERS + 1))
@@ -143,11 +144,18 @@ def _read(
     made = GroupAdvantages(why="the group has more answers than are read")
     if not more:
         made = stored_advantages.of_group(job.spec.verl, kind, [it for _, it in rows])
+    bind, clip = {"group_id": number, "most": MOST_ANSWERS}, tokens.clip_range(job.spec.verl)
+    scores = {run: parts for run, *parts in conn.execute(query(queries.SCORES_OF_GROUP), bind)}
+    beside = () if scores else conn.execute(query(queries.SCORED_BESIDE), {"group_id": number}).scalars()
     for (place, it), advantage in zip_longest(rows, made.values):
         same = known.get(identity := _identity(it))
         if same is None:
-            known[identity] = _card(place, it, decode, max(1, min(size, MOST_ANSWERS)))
-            known[identity].advantage = advantage
+            card = known[identity] = _card(place, it, decode is None, max(1, min(size, MOST_ANSWERS)))
+            card.advantage = advantage
+            if decode:
+                arrays = (it.logprobs, *map(codec.unpack_floats, scores.get(it.run, ())))
+                most = card.shown
+                card.spans = tokens.spans(it.response_ids, it.response_mask, arrays, decode, 0, most, clip)
         else:
             same.others.append((place, it.run))
     cards = sorted(known.values(), key=lambda card: card.reward if math.isfinite(card.reward) else -math.inf)
@@ -156,7 +164,7 @@ def _read(
     shown = None
     if chosen[0] and chosen[1]:
         shown = differing(chosen[0].response_text, chosen[1].response_text)
-    return prompt, cards, more, made, shown
+    return prompt, cards, more, made, shown, [number] if scores else list(beside)
 
 
 def _identity(it: Experience) -> bytes:
@@ -169,10 +177,10 @@ def _identity(it: Experience) -> bytes:
     return digest.digest()
 
 
-def _card(number: int, it: Experience, decode: tokens.Decode | None, size: int) -> AnswerCard:
+def _card(number: int, it: Experience, as_text: bool, size: int) -> AnswerCard:
     length = len(it.response_ids)
     first = max(16, min(CHUNK, _TOKENS_AT_FIRST // size))
-    text = "" if decode else it.response_text[: max(256, min(2000, _TEXT_AT_FIRST // size))]
+    text = it.response_text[: max(256, min(2000, _TEXT_AT_FIRST // size))] if as_text else ""
     return AnswerCard(
         id=number,
         run=it.run,
@@ -182,10 +190,9 @@ def _card(number: int, it: Experience, decode: tokens.Decode | None, size: int) 
         versions=(it.min_model_version, it.max_model_version),
         turns=it.num_turns,
         truncated=bool(it.metrics.get(TRUNCATED)),
-        spans=tokens.pieces(it, decode, 0, first) if decode else None,
         text=text,
-        shown=min(first, length) if decode else len(text),
-        total=length if decode else len(it.response_text),
+        shown=len(text) if as_text else min(first, length),
+        total=len(it.response_text) if as_text else length,
         why=dict(_reasons({**it.metrics, **it.info}, max(400, _REASONS // size))),
     )
 
@@ -216,7 +223,7 @@ def answer_part(request: Request) -> Response:
     if decode is None:
         return as_json({"text": _text(job, number, begin, CHUNK_TEXT)})
     spans = [
-        (True, [(token.text, token.shade, token.title) for token in span.tokens])
+        (True, [(token.text, token.classes, token.title) for token in span.tokens])
         if span.ours
         else (False, [span.text, len(span.tokens)])
         for span in _spans(job, number, begin, decode)
@@ -230,9 +237,10 @@ def _spans(job: Job, number: int, begin: int, decode: tokens.Decode) -> list[tok
     found = _one(
         job, queries.PART_OF_TOKENS, {"id": number, "ints": 4 * start + 1, "bytes": start + 1, "count": count}
     )
-    ids, logprobs = codec.unpack_ints(found[0] or b""), codec.unpack_floats(found[2] or b"")
-    mask = codec.unpack_mask(found[1], len(ids))
-    return tokens.spans(ids, mask, logprobs, decode, begin - start, begin - start + CHUNK)
+    ids, scores = codec.unpack_ints(found[0] or b""), [codec.unpack_floats(each or b"") for each in found[2:]]
+    mask, begin = codec.unpack_mask(found[1], len(ids)), begin - start
+    clip = tokens.clip_range(job.spec.verl)
+    return tokens.spans(ids, mask, scores, decode, begin, begin + CHUNK, clip)
 
 
 def _text(job: Job, number: int, begin: int, count: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trinity_compat.compare.breakdown import step_parts
 from trinity_compat.studio.series import Metrics, Row
@@ -25,29 +25,13 @@ def seconds(rows: Rows, *, most: int | None = None) -> dict[str, object]:
 
 
 def _parts(role: str, row: Mapping[str, float]) -> dict[str, float]:
-    read: Callable[[Mapping[str, float]], dict[str, float]]
-    read = trainer_seconds if role == "trainer" else explorer_seconds
-    return read(row)
-
-
-def trainer_seconds(row: Mapping[str, float]) -> dict[str, float]:
-    """Part → seconds of one veRL step, in order; {} for a row without a step's clock."""
-    clock = _clocks(row, "timing_s/")
-    return {part: s for part, s in step_parts(clock).items() if s > 0} if "step" in clock else {}
-
-
-def explorer_seconds(row: Mapping[str, float]) -> dict[str, float]:
-    """Part → seconds of one explorer step."""
-    clock = _clocks(row, "time/")
+    """Return part → seconds of one step of a side, in order; {} for a row without a step's clock."""
+    prefix = "timing_s/" if role == "trainer" else "time/"
+    timed = ((name.removeprefix(prefix), s) for name, s in row.items() if name.startswith(prefix))
+    clock = {name: s for name, s in timed if math.isfinite(s)}
+    if role == "trainer":
+        return {part: s for part, s in step_parts(clock).items() if s > 0} if "step" in clock else {}
     return {part: clock[name] for name, part in _EXPLORER_PARTS.items() if clock.get(name, 0) > 0}
-
-
-def _clocks(row: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in row.items()
-        if name.startswith(prefix) and math.isfinite(value)
-    }
 
 
 def bottleneck(metrics: Metrics, mode: str) -> str:

@@ -9,6 +9,7 @@ the adapters ``verl_v0`` and ``verl_v1`` call:
 | resumed | end of ``_load_checkpoint`` | end of ``_load_checkpoint`` |
 | publish | ``checkpoint_manager.update_weights`` | the same, in ``on_init_end`` and ``on_step_end`` |
 | claim | ``async_rollout_manager.generate_sequences`` | ``replay_buffer.sample(partition_id="train")`` |
+| keep_scores | ``_compute_old_log_prob`` | ``_compute_old_log_prob`` |
 | commit | before ``_save_checkpoint``, and in ``publish`` | before ``_save_checkpoint``, and in ``publish`` |
 | evaluate | ``generate_sequences`` of ``validate`` | ``replay_buffer.sample(partition_id="val")`` |
 | log | ``Tracking.log`` | ``Tracking.log`` |
@@ -16,15 +17,22 @@ the adapters ``verl_v0`` and ``verl_v1`` call:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.nested import Tree
 from trinity_compat.synchronizer.engine_dtypes import Dtypes
 from trinity_compat.synchronizer.transports.files import WeightFile
 from trinity_compat.synchronizer.transports.nccl import Rendezvous
+
+# The trainer's log-probabilities and entropies of an answer's tokens, float32 [R] each.
+FoundScores = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+FindScores = Callable[[Sequence[Experience]], Sequence[FoundScores | None]]  # None: not scored
 
 
 class SendWeights(Protocol):
@@ -96,6 +104,9 @@ class Exchange(Protocol):
         Raises PeerGone when no explorer is left to generate it, StopBeforeStep when the user asked for the
         end.
         """
+
+    def keep_scores(self, find: FindScores) -> None:
+        """Keep what ``find`` knows of the claimed answers' sample, with ``commit``."""
 
     def commit(self, step: int) -> None:
         """Enter the claimed groups in the ledger under ``step``; a second call is a no-op.

@@ -19,6 +19,7 @@ from verl.utils.model import compute_position_id_with_mask
 from trinity_compat.buffer.images import opened
 from trinity_compat.buffer.model import DROPPED, Experience, Group
 from trinity_compat.common.errors import RunError
+from trinity_compat.trainer.adapter import FoundScores
 from trinity_compat.trainer.pad_groups import marks
 
 # What a train batch of veRL carries of a task besides its uid.
@@ -125,6 +126,22 @@ def teacher_rows(
         ids[place] = torch.from_numpy(np.array(chosen, dtype=np.int32))
         log_probs[place] = torch.from_numpy(np.array(experience.teacher_logprobs, dtype=np.float32))
     return ids, log_probs
+
+
+def scores_of(answers: Sequence[Experience], batch: DataProto, scored: DataProto) -> list[FoundScores | None]:
+    """Find the log-probabilities and entropies of ``scored``, which has the rows of ``batch``, by tokens.
+
+    veRL has put the rows into another order since ``to_dataproto``; equal tokens have equal scores.
+    """
+    wanted = [np.concatenate([it.prompt_ids, it.response_ids]).astype(np.int64).tobytes() for it in answers]
+    ids, mask = batch.batch["input_ids"].numpy(), batch.batch["attention_mask"].numpy().astype(bool)
+    rows = {ids[row][mask[row]].tobytes(): row for row in range(len(ids))}
+    columns = [scored.batch[name].float().numpy() for name in ("old_log_probs", "entropys")]
+    found: list[FoundScores | None] = []
+    for tokens, it in zip(wanted, answers, strict=True):
+        row, length = rows.get(tokens), len(it.response_ids)
+        found.append(None if row is None else (columns[0][row, :length], columns[1][row, :length]))
+    return found
 
 
 def _int64(values: npt.ArrayLike) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from trinity_compat.buffer.codec import as_float
-from trinity_compat.buffer.model import DROPPED, Claim, Experience, Group, WeightVersion
+from trinity_compat.buffer.model import DROPPED, Claim, Experience, Group, TokenScores, WeightVersion
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.buffer.stream_position import NOBODYS, StreamPosition
 from trinity_compat.common.crash_points import point
@@ -28,7 +28,7 @@ from trinity_compat.synchronizer.policy import oldest_needed, publishes, require
 from trinity_compat.synchronizer.requests import WeightRequest, WeightRequests
 from trinity_compat.synchronizer.transports.files import prune
 from trinity_compat.synchronizer.versions import as_version, recycles
-from trinity_compat.trainer.adapter import Claimed, LogProbScorer, SendWeights
+from trinity_compat.trainer.adapter import Claimed, FindScores, LogProbScorer, SendWeights
 from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
 from trinity_compat.trainer.device_sender import HandoverOnDevices
 from trinity_compat.trainer.experts.claims import Experts
@@ -81,6 +81,7 @@ class BufferExchange:
         self._answer_stored = False
         self._leave_device: Callable[[], None] = lambda: None
         self._metrics: dict[str, float] = {}
+        self._scored: list[TokenScores] = []
 
     def started(self, total_steps: int) -> None:
         """Store the number of steps, and that the run is not finished."""
@@ -279,6 +280,14 @@ class BufferExchange:
                     hint="distillation.* must be the same for explorer and trainer",
                 )
 
+    def keep_scores(self, find: FindScores) -> None:
+        """Hold the scores of a sample, as ``token_scores`` says, until ``commit``; the first of a step."""
+        wanted = sorted(self._claims[0].groups, key=_dullness) if self._claims else []
+        answers = [(group, it) for group in wanted[: self._spec.token_scores] for it in group.experiences]
+        if answers and not self._scored:
+            found = zip(answers, find([it for _, it in answers]), strict=True)
+            self._scored = [TokenScores(group.group_id or 0, it.run, *of) for (group, it), of in found if of]
+
     def commit(self, step: int) -> None:
         """Enter the claims in the ledger, after their renewal has stopped. Raises ClaimLost."""
         claims, self._claims = self._claims, ()
@@ -287,10 +296,14 @@ class BufferExchange:
             self._heart.keep()  # first: a renewal after the entry would look like a lost claim
         for claim in claims:
             self._buffer.mark_trained(claim, step=step)
+        scored, self._scored = self._scored, []
+        if scored:
+            self._buffer.keep_token_scores(scored)
 
     def release(self) -> None:
         """Return untrained claims, so that a restart finds their groups at once."""
         claims, self._claims = self._claims, ()
+        self._scored = []
         self._heart.keep()
         for claim in claims:
             self._buffer.release(claim)
@@ -353,6 +366,12 @@ class BufferExchange:
         self._metrics = {}
         self._buffer.log_metrics("trainer", step, numbers(out))
         return out
+
+
+def _dullness(group: Group) -> tuple[bool, float]:
+    """Order of groups for a reader: those that train something first, the worst of them at the top."""
+    rewards = [it.reward for it in group.experiences]
+    return min(rewards) == max(rewards), sum(rewards) / len(rewards)
 
 
 def _example(groups: Sequence[Group]) -> Experience | None:

@@ -13,7 +13,7 @@ addEventListener("DOMContentLoaded", () => {
     return box;
   };
   const token = ([text, shade, title]) => {
-    const made = el("span", text, `t s${shade}`);
+    const made = el("span", text, `t ${shade}`);
     made.title = title;
     return made;
   };
@@ -87,7 +87,7 @@ addEventListener("DOMContentLoaded", () => {
   });
   document.getElementById("overlay").addEventListener("change", event => {
     document.querySelectorAll(".tokens, .shades").forEach(box => {
-      box.classList.remove("plain", "by-advantage", "by-mask");
+      box.classList.remove("plain", "by-advantage", "by-mask", "by-entropy", "by-ratio");
       if (event.target.value) box.classList.add(event.target.value);
     });
   });
@@ -98,4 +98,5 @@ addEventListener("DOMContentLoaded", () => {
   const rows = JSON.parse(box.dataset.rows);
   const curve = (label, colour, width, of) => ({ label, colour, width, points: new Map(rows.map(row => [row.step, row[of]])) });
   new Charts.Curve(box, "reward by step", [curve("best", "--c9", 1.2, "best"), curve("mean", "--c1", 2, "mean")], { marks: [+box.dataset.step] });
+  box.addEventListener("step", ({ detail: { step } }) => location.assign(`?id=${rows.findLast(row => row.step === step).group_id}`));
 });

@@ -13,7 +13,7 @@ from trinity_compat.buffer.store import Buffer
 from trinity_compat.buffer.stream_position import StreamPosition
 from trinity_compat.common.nested import Tree
 from trinity_compat.synchronizer.engine_dtypes import Dtypes
-from trinity_compat.trainer.adapter import Claimed, LogProbScorer, SendWeights
+from trinity_compat.trainer.adapter import Claimed, FindScores, LogProbScorer, SendWeights
 from trinity_compat.trainer.exchange import numbers, tokens_per_second
 from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 from trinity_compat.trainer.supervised.files import FileRows
@@ -99,6 +99,9 @@ class RowsExchange:
         whole = len(made) // ranks * ranks
         size = max(self._order.batch // ranks, 1) * ranks
         yield from (made[first : min(first + size, whole)] for first in range(0, whole, size))
+
+    def keep_scores(self, find: FindScores) -> None:
+        """No-op: rows of files are no answers."""
 
     def commit(self, step: int) -> None:
         """No-op: the checkpoint's step determines the trained rows."""

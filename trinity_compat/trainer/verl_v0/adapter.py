@@ -27,7 +27,7 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy, with_advantages
-from trinity_compat.trainer.batch import BatchShape, drift_by_lag, task_columns, to_dataproto
+from trinity_compat.trainer.batch import BatchShape, drift_by_lag, scores_of, task_columns, to_dataproto
 from trinity_compat.trainer.config import send_whole_where_needed
 from trinity_compat.trainer.datasets import TASK_NO, TrainerData
 from trinity_compat.trainer.multi_modal import MultiModal
@@ -186,6 +186,7 @@ class TrinityRayPPOTrainer(StoredRun, ray_trainer.RayPPOTrainer):
         rows = self._rows_of_ranks(batch, "actor_rollout_ref.rollout.log_prob")
         output, mfu = super()._compute_old_log_prob(rows.filled(batch))
         output = rows.unfilled(output)
+        self.exchange.keep_scores(lambda answers: scores_of(answers, batch, output))
         if reads_entropy(self.config.algorithm):
             output.batch[ENTROPY] = output.batch["entropys"]
         return output, mfu

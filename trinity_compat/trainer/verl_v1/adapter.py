@@ -27,7 +27,7 @@ from verl.workers.utils.padding import response_from_nested, response_to_nested
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.crash_points import point
 from trinity_compat.job.run_spec import has_baseline
-from trinity_compat.trainer.adapter import Exchange
+from trinity_compat.trainer.adapter import Exchange, FoundScores
 from trinity_compat.trainer.algorithms import ENTROPY, reads_entropy
 from trinity_compat.trainer.batch import BatchShape, teacher_size
 from trinity_compat.trainer.datasets import TASK_NO, TrainerData
@@ -222,7 +222,18 @@ class TrinityPPOTrainer(StoredRun, PPOTrainerSync):
             self.actor_rollout_wg.compute_log_prob(made)
         for each in (batch, made):
             each.extra_info.pop(_SQUARES, None)
+        if not self._bypasses():
+            self.exchange.keep_scores(partial(self._scores_of, made.partition_id))
         return made
+
+    def _scores_of(self, partition: str, answers: Sequence[Experience]) -> list[FoundScores | None]:
+        keys = [self.columns.key_of(answer) for answer in answers]
+        names = ["old_log_probs", "entropy"]
+        known = [key for key in keys if key]
+        rows = kv_batch_get(keys=known, partition_id=partition, select_fields=names) if known else {}
+        columns = [[row.float().numpy() for row in rows[name].unbind()] for name in names if known]
+        found = dict(zip(known, zip(*columns, strict=True), strict=True))
+        return [found.get(key) for key in keys]
 
     def _bypasses(self) -> bool:
         return bool(OmegaConf.select(self.config, "algorithm.rollout_correction.bypass_mode"))

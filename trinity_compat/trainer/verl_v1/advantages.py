@@ -29,6 +29,10 @@ class StoredColumns:
         """``baselines``: by row, the reward of its task's greedy answer; empty without such answers."""
         self._answers, self._baselines = answers, baselines
 
+    def key_of(self, answer: Experience) -> str:
+        """Return the key of an answer's row, '' for one that has none."""
+        return next((key for key, it in self._answers.items() if it is answer), "")
+
     def add(self, data: DataProto, keys: Sequence[str]) -> None:
         """Add them to padded rows ``data``, which ``keys`` name."""
         answers = [self._answers.get(key) for key in keys]
