@@ -593,8 +593,8 @@ def test_the_configuration_is_filtered_by_status_and_needs_no_scrolling_sideways
 
 def test_the_seconds_of_a_step_are_there_as_a_table_too(opened):
     page = opened("/run/done")
-    page.locator(".lane .data summary").first.click()
-    expect(page.locator(".lane .data tbody tr").first).to_contain_text(str(STEPS))
+    page.locator("#lanes > .data summary").click()
+    expect(page.locator("#lanes > .data tbody tr").first).to_contain_text(str(STEPS))
     assert accessible(page)
 
 

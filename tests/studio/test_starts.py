@@ -1,6 +1,7 @@
 """A start's phases and a run's failure: on the run's page, in its row of the table."""
 
 import json
+import shutil
 import sqlite3
 import time
 
@@ -9,7 +10,7 @@ from studio_jobs import EVIL, SECRET, client_of, make_job
 
 from trinity_compat.buffer.model import Participant
 from trinity_compat.run.job_dir.start_record import Phase, RecordedStart, StartEnd
-from trinity_compat.studio.starts import state_of
+from trinity_compat.studio.starts import as_page, state_of
 
 FAILURE = f"the explorer ended with exit code 1: ValueError: {EVIL} api_key={SECRET}"
 
@@ -55,9 +56,12 @@ def test_the_phases_of_a_start_are_shown_with_their_times(root, studio):
     assert start["phases"][:2] == [["checks", "9 s", "done"], ["Ray", "4 s", "done"]]
     assert (name, state) == ("engine", "now") and took.startswith("for 4") and took.endswith(" s")
     assert start["phases"][3] == ["first answers", "", "later"]
+    at_once = [Phase("engine", 5.0, 35.0), Phase("weights", 7.0, 30.0), Phase("first answers", 35.0, 36.0)]
+    (start,) = as_page([RecordedStart(1.0, at_once)])
+    assert [name for name, _, _ in start["phases"]] == ["engine", "meanwhile weights", "first answers"]
     page = studio.get("/run/job").text
     assert '<li class="now" aria-current="step">engine <b>for 4' in page
-    assert '<section id="failure" class="alert" aria-labelledby="h-failure" hidden>' in page
+    assert '<details id="failure" class="alert" hidden>' in page
 
 
 def test_sides_of_their_own_have_a_line_each(root, studio):
@@ -73,7 +77,7 @@ def test_a_failure_is_shown_with_the_last_lines_of_the_log_that_tells_more(root,
     (root / "log" / "explorer.log").write_text("\n".join(lines) + "\n")
     now = now_of(studio)
     assert now["state"] == "failed" and now["failure"]["log"] == "explorer"
-    assert now["failure"]["reason"] == FAILURE.replace(SECRET, "***")
+    assert now["verdict"][1].partition(": ")[2] == FAILURE.replace(SECRET, "***")
     assert now["failure"]["lines"].splitlines()[-1] == "line 39 api_key=***"
     assert len(now["failure"]["lines"].splitlines()) == 12
     for page in (studio.get("/run/job").text, studio.get("/").text):
@@ -87,8 +91,9 @@ def test_a_failure_that_only_a_side_told_is_shown_too(root, studio):
     raw.execute("UPDATE participants SET state = 'failed', detail = ? WHERE role = 'trainer'", (detail,))
     raw.execute("UPDATE participants SET state = 'stopped' WHERE role = 'explorer'")
     raw.commit()
-    failure = now_of(studio)["failure"]
-    assert failure["reason"] == "trainer: RuntimeError: out of memory" and failure["log"] == "trainer"
+    now = now_of(studio)
+    assert now["verdict"][1].endswith(": trainer: RuntimeError: out of memory")
+    assert now["failure"]["log"] == "trainer"
     assert "RuntimeError: out of memory" in studio.get("/").text
 
 
@@ -96,7 +101,10 @@ def test_a_run_that_is_gone_says_that_nobody_told_why(root, studio):
     record(root)
     silence(root)
     now = now_of(studio)
-    assert now["state"] == "lost" and "none of them said why" in now["failure"]["reason"]
+    assert now["state"] == "lost" and "none of them said why" in now["verdict"][1]
+    shutil.copytree(root, root.parent / "copied")
+    copy = client_of(root.parent / "copied")
+    assert "This is a copy that was made while the run was at work" in copy.get("/run/copied").text
     assert now["starts"][0]["phases"][1][2] == "done"
 
 

@@ -221,19 +221,14 @@ def _recorded(job: Job) -> tuple[list[str], Path, str]:
     if problem := job.not_own():
         return [], root, f"The studio does not resume this run: {problem}"
     try:
-        written_at = json.loads(job_files.text(job.dir.spec_path))["job_dir"]
         record = json.loads(job_files.text(root / "config" / "launch.json"))
         command = command_of(record, root)
         folder = Path(str(record.get("started_in") or record.get("cwd") or Path.cwd()))
         problems = [problem for problem in _writable_inputs(job, record, folder) if problem]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return [], root, f"config/launch.json does not record how the run was started ({error})."
-    if Path(written_at) != root and Path(written_at).resolve() != root:
-        return (
-            command,
-            folder,
-            f"This is a copy: the recorded command would continue the run in {written_at}.",
-        )
+    if made_in := job.copied_from:
+        return command, folder, f"This is a copy: the recorded command would continue the run in {made_in}."
     if any("***" in word for word in command):
         return (
             command,

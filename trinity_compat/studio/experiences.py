@@ -25,14 +25,7 @@ from trinity_compat.common.redaction import hidden
 from trinity_compat.studio import export, group_index
 from trinity_compat.studio.index import PAGE, SORTS, ExperienceQuery, Index, Row, task_of
 from trinity_compat.studio.jobs import Job
-from trinity_compat.studio.pages import (
-    bounds_of,
-    group_of,
-    job_of,
-    page,
-    place_of,
-    reading,
-)
+from trinity_compat.studio.pages import bounds_of, group_of, job_of, page, place_of, reading
 
 _AT_ONCE_S = 0.12  # of indexing while a page waits
 _BOUNDS = ("step", "reward", "version", "length")

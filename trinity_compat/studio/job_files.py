@@ -15,15 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from trinity_compat.common.regular_files import (
-    OF_FILE,
-    OF_FOLDER,
-    SEARCH,
-    folder,
-    opened,
-    refuse,
-    status_in,
-)
+from trinity_compat.common.regular_files import OF_FILE, OF_FOLDER, SEARCH, folder, opened, refuse, status_in
 
 _MOST = 64 << 20  # bytes of one text
 _DEEPEST = 64  # parts of a path

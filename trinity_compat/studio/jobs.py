@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -61,6 +62,15 @@ class Job:
             raise UserError(f"{error.filename or self.dir.spec_path} {_said(error)}") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"config/run.json of {self.name} cannot be read: {error}") from error
+
+    @property
+    def copied_from(self) -> str:
+        """The run's own place where this folder is a copy of it, else ''."""
+        try:
+            made_in = json.loads(job_files.text(self.dir.spec_path))["job_dir"]
+            return "" if self.dir.root in (Path(made_in), Path(made_in).resolve()) else str(made_in)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return ""
 
     def database(self) -> ReadOnlyDatabase:
         """Raises UserError while there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import jinja2
+from markupsafe import Markup, escape
 from starlette.datastructures import FormData, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -55,13 +57,7 @@ class Studio:
         """Return a studio of the jobs in ``root``."""
         summaries = Summaries(RunIndex())
         return cls(
-            Jobs(root),
-            listener,
-            SeriesCache(),
-            summaries,
-            comparisons,
-            _templates(listener),
-            TextServer(),
+            Jobs(root), listener, SeriesCache(), summaries, comparisons, _templates(listener), TextServer()
         )
 
 
@@ -74,6 +70,7 @@ def _templates(listener: Listener) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"figure": figure, "path": lambda name: quote(str(name)), "spark": spark_points}
+    environment.filters["key"] = lambda name: Markup(re.sub(r"([._/])(?=\w)", r"\1<wbr>", str(escape(name))))
     environment.globals |= {"version": __version__, "means": MEANS, "goes_on": GOES_ON}
     environment.globals |= {"about": about, "group_of_metric": names.group_of}
     environment.globals |= {"base": listener.base, "assets": assets_digest(), "read_only": listener.read_only}

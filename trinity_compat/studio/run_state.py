@@ -97,7 +97,7 @@ def summary_of(job: Job) -> RunSummary:
         last.tokens_per_s,
         last.step_s,
         tuple(alerts.of_run(snapshot, rows, spec, running=state in _AT_WORK)),
-        failure=starts.reason_of(state, participants, begun),
+        failure=starts.reason_of(job, state, participants, begun),
         what=" · ".join(text for _, text in health.facts(spec, job.dir.root)),
         elapsed=health.elapsed(begun),
         left=_left(snapshot, state),
@@ -148,7 +148,9 @@ def now(job: Job, metrics: Metrics) -> dict[str, object]:
         "checkpoint": job.latest_checkpoint,
         "history": snapshot.history,
         "elapsed": health.elapsed(begun),
-        "verdict": health.verdict(state, snapshot.step, found, starts.reason_of(state, participants, begun)),
+        "verdict": health.verdict(
+            state, snapshot.step, found, starts.reason_of(job, state, participants, begun)
+        ),
         "waits": " ".join(
             filter(None, (step_time.bottleneck(metrics, job.spec.mode), step_time.device_use(metrics)))
         ),

@@ -64,12 +64,7 @@ class RunsQuery:
 
     def address(self, **changes: object) -> str:
         """Return the query of this page with ``changes``; of the first page unless they name ``after``."""
-        given = {
-            "words": self.words,
-            "state": self.state,
-            "sort": self.sort,
-            "up": int(self.up),
-        }
+        given = {"words": self.words, "state": self.state, "sort": self.sort, "up": int(self.up)}
         given |= {"group": self.group, "column": self.columns}
         kept = {name: value for name, value in {**given, **changes}.items() if value not in ("", ())}
         return "?" + urlencode(kept, doseq=True, errors="replace")

@@ -28,6 +28,7 @@ _NOBODY = (
     "The run's processes are gone, and none of them said why: often the machine ran out of memory, or was"
     " restarted."
 )
+_COPIED = "This is a copy that was made while the run was at work: how the run ended is not in it."
 
 
 def starts_of(job: Job) -> list[RecordedStart]:
@@ -55,9 +56,7 @@ def asked_to_stop(job: Job) -> StopMoment | None:
 
 
 def state_of(
-    participants: Sequence[Participant],
-    starts: Sequence[RecordedStart],
-    asked: StopMoment | None = None,
+    participants: Sequence[Participant], starts: Sequence[RecordedStart], asked: StopMoment | None = None
 ) -> str:
     """Return the job's state, a key of MEANS."""
     ends = [start.end for start in starts if start.end]
@@ -91,21 +90,25 @@ def as_page(starts: Sequence[RecordedStart]) -> list[dict[str, object]]:
     now = time.time()
     found: list[dict[str, object]] = []
     for start in starts:
-        phases = []
+        phases, until = [], 0.0
         for phase in start.phases:
             state = "done" if phase.ended is not None else "later"
             if phase.began is not None and phase.ended is None and start.end is None:
                 state = "now"
             took = "" if state == "later" else age(phase.took_s(now))
-            phases.append([shown(phase.name), f"for {took}" if state == "now" else took, state])
+            beside = "meanwhile " if phase.began is not None and phase.began < until - 1 else ""
+            until = max(until, phase.ended or (now if state == "now" else 0.0))
+            phases.append([beside + shown(phase.name), f"for {took}" if state == "now" else took, state])
         found.append({"side": start.side, "phases": phases})
     return found
 
 
-def reason_of(state: str, participants: Sequence[Participant], starts: Sequence[RecordedStart]) -> str:
+def reason_of(
+    job: Job, state: str, participants: Sequence[Participant], starts: Sequence[RecordedStart]
+) -> str:
     """Return why the run failed in one sentence, '' for one that did not fail."""
     if state == "lost":
-        return _NOBODY
+        return _COPIED if job.copied_from else _NOBODY
     if state != "failed":
         return ""
     for start in starts:
@@ -119,16 +122,11 @@ def reason_of(state: str, participants: Sequence[Participant], starts: Sequence[
 def failure_of(
     job: Job, state: str, participants: Sequence[Participant], starts: Sequence[RecordedStart]
 ) -> dict[str, str] | None:
-    """Return the failure for the run's page: the reason, the log that tells more and its last lines.
-
-    None for a run that did not fail.
-    """
-    reason = reason_of(state, participants, starts)
-    if not reason:
+    """Return for the page of a run that failed the log that tells more, and its last lines."""
+    if not reason_of(job, state, participants, starts):
         return None
     blamed = [Path(start.end.log).stem for start in starts if start.end and start.end.log]
     blamed += [label(one) for one in participants if one.state == "failed"]
     known = logs.names(job.dir)
     log = next((name for name in (*blamed, "launcher", "trainer") if name in known), "")
-    lines = logs.last_lines(job.dir.log(log)) if log else ""
-    return {"reason": reason, "log": log, "lines": lines}
+    return {"log": log, "lines": logs.last_lines(job.dir.log(log)) if log else ""}

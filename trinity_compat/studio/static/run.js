@@ -66,7 +66,7 @@ addEventListener("DOMContentLoaded", async () => {
     const series = states.map((name, k) => ({ label: name.replace("buffer/", ""), colour: `--c${k + 1}`, points: of(name) }));
     buffer?.end();
     at("buffer").replaceChildren();
-    if (series.length) buffer = new Curve(at("buffer"), "groups", series);
+    if (series.length) buffer = new Curve(at("buffer"), series.length > 1 ? "groups" : "groups ready", series);
     else at("buffer").append(el("p", "No buffer depth recorded yet.", "dim"));
   };
   ({ last, history } = await load([...wanted(), ...inBuffer(), ...Object.values(Charts.amounts), ...Object.values(TILES).flatMap(([names]) => names)]));
@@ -99,11 +99,13 @@ addEventListener("DOMContentLoaded", async () => {
   // ---- lanes ----
   const sides = {}, MOST = 60;
   const { sides: first, waiting } = await (await fetch(`${BASE}/seconds/${job}`)).json();
-  const tables = {}, MOST_PARTS = 8;
-  const seconds = side => {
-    const found = sides[side], names = [...new Set(found.flatMap(([, of]) => Object.keys(of)))];
-    return [["step", ...names.map(name => `${name}, s`)], found.map(([step, of]) => [figure(step), ...names.map(name => figure(of[name]))])];
-  };
+  const MOST_PARTS = 8;
+  // One table of both sides, for those who do not see the bars.
+  const table = Charts.values(() => {
+    const found = Object.keys(sides).flatMap(side => sides[side].map(([step, of]) => [side, step, of])).sort((a, b) => a[1] - b[1]);
+    const names = [...new Set(found.flatMap(([, , of]) => Object.keys(of)))];
+    return [["step", "side", ...names.map(name => `${name}, s`)], found.map(([side, step, of]) => [figure(step), side, ...names.map(name => figure(of[name]))])];
+  }, "Seconds of each step, in a table");
   // A side's parts, the longest first: each has a colour of its own, those that would need a ninth count as other.
   const partsOf = rows => {
     const whole = {};
@@ -137,11 +139,12 @@ addEventListener("DOMContentLoaded", async () => {
       const others = ["other", "waiting"].filter(part => rows.some(([, of]) => of[part]));
       const key = el("p", undefined, "key");
       key.append(...Charts.key([...parts, ...others], colours));
-      box.append(head, scale, read, key, tables[side] ||= Charts.values(() => seconds(side)));
-      tables[side].fill();
+      box.append(head, scale, read, key);
       return box;
     });
     at("lanes").replaceChildren(...(boxes.length ? boxes : [el("p", "No step has finished yet.", "dim")]));
+    if (boxes.length) at("lanes").append(table);
+    table.fill();
   };
   lane(first);
 
@@ -181,13 +184,10 @@ addEventListener("DOMContentLoaded", async () => {
                                ["ready", now.depth.ready], ["version", now.version]]) at(`t-${id}`).textContent = figure(value);
     at("t-depth").textContent = ["claimed", "stale", "void"].filter(k => now.depth[k]).map(k => `${now.depth[k]} ${k}`).join(", ");
     at("t-checkpoint").textContent = now.checkpoint ? `checkpoint of ${now.checkpoint}` : "no checkpoint";
-    at("failure").hidden = !now.failure;
-    if (now.failure) {
-      const { reason, log, lines } = now.failure, details = at("failure").querySelector("details");
-      if (at("f-reason").textContent !== reason) at("f-reason").textContent = reason;
-      if (at("f-lines").textContent !== lines) at("f-lines").textContent = lines;
-      at("f-log").textContent = `log/${log}.log`; details.hidden = !lines;
-    }
+    const { log, lines } = now.failure || {};
+    at("failure").hidden = !lines;
+    if (at("f-lines").textContent !== (lines || "")) at("f-lines").textContent = lines || "";
+    at("f-log").textContent = `log/${log}.log`;
     at("starts").hidden = !now.starts.length || now.step > 0;
     at("starts").replaceChildren(...now.starts.map(({ side, phases }) => {
       const list = el("ol", undefined, "phases");

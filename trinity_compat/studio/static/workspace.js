@@ -98,7 +98,7 @@ addEventListener("DOMContentLoaded", async () => {
   const shown = () => sets.map(set => set.filter(run => !run.hidden)).filter(set => set.length);
   const lines = name => shown().flatMap(of => {
     const [one] = of, more = of.length > 1 ? ` and ${of.length - 1} more` : "";
-    const many = of.map(run => ({ label: run.label, colour: `--c${run.colour}`, points: placed(run, name) }));
+    const many = of.map(run => ({ label: run.label, colour: `--c${run.colour}`, points: placed(run, name), run }));
     return Curve.seeds(one.side && more ? one.side.toUpperCase() : one.label + more, `--c${one.colour}`, many);
   });
   const sections = new Map();
@@ -166,6 +166,13 @@ addEventListener("DOMContentLoaded", async () => {
   const has = (run, axis) => axis === "samples" ? run.samples !== null : !(axis in amounts) || of(run, amounts[axis]).size > 0;
   for (const option of at("tools").elements.x.options) option.disabled = !runs.some(run => has(run, option.value));
   at("add").addEventListener("change", event => show(Charts.named(event.target, at("names"))));
+
+  // A click leads to the groups of the step, of the run whose line is nearest; a band over seeds is of several runs.
+  box.addEventListener("step", ({ detail: { step: x, title, series: { run } } }) => {
+    if (!run || run.seed !== null) return;
+    const place = placing(Charts.settings.axis, run, kind => of(run, kind)), step = [...of(run, title).keys()].find(step => place(step) === x);
+    if (step !== undefined) location.assign(`${BASE}/groups/${run.path}?${title.startsWith("val-") ? "kind=eval&" : ""}step=${step}`);
+  });
 
   // The form that saves a layout sends the metrics that are drawn, and how.
   at("save")?.addEventListener("formdata", ({ formData }) => {

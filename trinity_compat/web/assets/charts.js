@@ -67,14 +67,15 @@ const Charts = (() => {
   const around = (plot, low, high) => {
     if (low === null || low === undefined) return [0, 1];
     if (low !== high) return uPlot.rangeNum(low, high, 0.08, true);
-    const room = Math.abs(low) / 10 || 1;
+    if (!low) return [0, 1];
+    const room = Math.abs(low) / 10;
     return [low - room, high + room];
   };
 
   // A chart's numbers, for those who do not see it: a table, made when it is opened, of the newest rows.
   // read() returns [titles, rows].
   const MOST_ROWS = 100;
-  const values = read => {
+  const values = (read, title = "Values") => {
     const box = el("details", undefined, "data"), place = el("div", undefined, "rows");
     const line = (cells, titled) => {
       const row = el("tr");
@@ -86,7 +87,7 @@ const Charts = (() => {
       return row;
     };
     place.tabIndex = 0;
-    box.append(el("summary", "Values"), place);
+    box.append(el("summary", title), place);
     box.fill = () => {
       if (!box.open) return;
       const [titles, rows] = read(), made = el("table", undefined, "figures"), head = el("thead"), body = el("tbody");
