@@ -157,6 +157,8 @@ def experience(run, version, last=None):
 class OneRank:
     """Stands for an explorer's engines: one worker, in a thread."""
 
+    restarts_an_engine = False
+
     def __init__(self):
         self.group, self.got, self.dies = None, {}, False
 

@@ -170,6 +170,8 @@ def test_an_explorer_whose_engines_hang_in_a_handover_ends(url):
     from trinity_compat.explorer.rollout.nccl_receiver import Receiver
 
     class Hangs:
+        restarts_an_engine = False
+
         def late(self):
             return []
 

@@ -312,7 +312,7 @@ def test_an_engine_in_process_counts_its_steps_and_what_it_owes():
 class Hanging:
     """Engines that don't come back from a handover."""
 
-    ranks = 1
+    ranks, restarts_an_engine = 1, False
 
     async def receive(self, meeting, first_rank):
         await asyncio.Event().wait()
