@@ -405,6 +405,14 @@ def test_at_sigterm_the_trainer_ends_its_step_with_a_checkpoint(side, saving, tm
     assert re.fullmatch(r"SIGTERM: ends after the step in training, .* at most (300|299) s; .*", line)
 
 
+def test_a_sigterm_that_the_explorer_gets_too_leaves_the_trainer_its_step(side, saving, tmp_path):
+    asked, ends = Asked(tmp_path), []
+    explorer = side("explorer", "import time; time.sleep(1); raise SystemExit(143)")
+    outcome = asked.end(saving, explorer, signal.SIGTERM, before_end=lambda: ends.append("noted"))
+    assert (outcome.code, outcome.failure, ends) == (143, None, ["noted"])
+    assert (tmp_path / "saved").exists()
+
+
 AT_ONCE = {
     "Ctrl-C": ((signal.SIGINT,), {}),
     "Ctrl-C after SIGTERM": ((signal.SIGTERM, signal.SIGINT), {}),

@@ -1,5 +1,6 @@
 """What veRL's fit asks of the trainer's parts, without its workers: data, answers, entropies, evaluations."""
 
+import contextlib
 import signal
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from omegaconf import OmegaConf
 from verl import DataProto
 
 from trinity_compat.buffer.model import Experience, Group
+from trinity_compat.common.parent_watch import SUPERVISOR
 from trinity_compat.job import stop_request
 from trinity_compat.trainer import datasets, main
 from trinity_compat.trainer.algorithms import ENTROPY
@@ -163,13 +165,33 @@ def with_checkpoints(folder, step, newest):
 
 
 @pytest.mark.parametrize("turned", [SystemExit(1), RuntimeError("a worker is gone")])
-def test_what_a_signal_became_in_other_code_is_still_a_stop(turned):
-    with pytest.raises(SystemExit) as ended, main._on_sigterm():
+def test_what_a_signal_became_in_other_code_is_still_a_stop(turned, tmp_path):
+    with pytest.raises(SystemExit) as ended, main._on_sigterm(tmp_path):
         try:
             signal.raise_signal(signal.SIGTERM)
         except SystemExit:
             raise turned from None
     assert ended.value.code == 143
-    with pytest.raises(type(turned)) as alone, main._on_sigterm():
+    with pytest.raises(type(turned)) as alone, main._on_sigterm(tmp_path):
         raise turned
     assert alone.value is turned
+
+
+@pytest.mark.parametrize(
+    ("asked", "supervised", "stays"),
+    [("step", True, True), ("step now", True, False), ("step", False, False)],
+)
+def test_a_trainer_outlasts_the_sigterm_at_which_its_supervisor_asks_for_a_checkpoint(
+    tmp_path, monkeypatch, asked, supervised, stays
+):
+    """Slurm sends it to all processes of a step."""
+    monkeypatch.delenv(SUPERVISOR, raising=False)
+    if supervised:
+        monkeypatch.setenv(SUPERVISOR, "1")
+    (tmp_path / "log").mkdir()
+    stop_request.path_of(tmp_path).write_text(asked)
+    ended = []
+    with contextlib.suppress(SystemExit), main._on_sigterm(tmp_path):
+        signal.raise_signal(signal.SIGTERM)
+        ended.append("no")
+    assert ended == (["no"] if stays else [])

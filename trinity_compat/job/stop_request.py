@@ -8,6 +8,8 @@ once where it waits for answers. The command asks for it at SIGTERM, and ``echo 
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -17,6 +19,7 @@ StopMoment = Literal["step", "now"]
 AFTER_STEP: StopMoment = "step"
 NOW: StopMoment = "now"
 _TAIL = 64  # bytes
+_ASKED_S = 1.0  # for the supervisor's next look at its signals
 
 
 class StoppedAfterStep(SystemExit):
@@ -38,6 +41,27 @@ def ask(job: str | Path) -> bool:
         with contextlib.suppress(OSError), regular_files.appended(path_of(job)) as file:
             file.write(f"{AFTER_STEP}\n".encode())
         asked = read(job)
+    return asked == AFTER_STEP
+
+
+def note_end(job: str | Path) -> None:
+    """Note that the processes are about to be ended, so that none waits for its step."""
+    with contextlib.suppress(OSError), regular_files.appended(path_of(job)) as file:
+        file.write(f"{NOW}\n".encode())
+
+
+def outlasts_sigterm(job: str | Path) -> bool:
+    """Return whether a side that got SIGTERM goes on to the end of its step.
+
+    Slurm signals all processes of a step: the supervisor asks for the checkpoint when it got the same one.
+    """
+    from trinity_compat.common.parent_watch import SUPERVISOR  # POSIX only
+
+    if SUPERVISOR not in os.environ:
+        return False
+    until = time.monotonic() + _ASKED_S
+    while (asked := read(job)) is None and time.monotonic() < until:
+        time.sleep(0.05)
     return asked == AFTER_STEP
 
 

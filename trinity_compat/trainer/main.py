@@ -51,7 +51,7 @@ def run(spec: RunSpec) -> None:
     buffer = open_buffer(spec.database_url)
     name, limit_s = f"{socket.gethostname()}-{os.getpid()}", spec.stall_timeout_s
     with (
-        _on_sigterm(),
+        _on_sigterm(spec.job_dir),
         LeaseHeartbeat(buffer, name, limit_s=limit_s) as heart,
         WatchdogThread(heart.watchdog, last_word=lambda reason: heart.say("failed", reason=reason)) as guard,
     ):
@@ -198,17 +198,19 @@ def _ray(spec: RunSpec, config: DictConfig) -> Iterator[None]:
         )
     try:
         check_gpus(spec, "trainer", ray.cluster_resources().get("GPU", 0.0))
-        with _on_sigterm(), machines.watched():  # ray.init has replaced the handler
+        with _on_sigterm(spec.job_dir), machines.watched():  # ray.init has replaced the handler
             yield
     finally:
         ray.shutdown()
 
 
 @contextmanager
-def _on_sigterm() -> Iterator[None]:
+def _on_sigterm(job_dir: str) -> Iterator[None]:
     caught: list[int] = []
 
     def end(signum: int, frame: FrameType | None) -> None:
+        if stop_request.outlasts_sigterm(job_dir):
+            return
         caught.append(128 + signum)
         raise SystemExit(caught[0])
 

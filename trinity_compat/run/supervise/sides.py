@@ -163,6 +163,7 @@ def supervise_sides(
                 asked=lambda: stop_request.read(plan.job.root) is not None,
                 checkpoint=lambda: stop_request.ask(plan.job.root),
                 checkpoint_s=plan.spec.termination_grace_s,
+                before_end=lambda: stop_request.note_end(plan.job.root),
                 each_poll=poll,
                 say=progress.aside,
                 restarts=restarts,

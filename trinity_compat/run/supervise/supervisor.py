@@ -97,8 +97,8 @@ class Supervision:
 
     ``also_dead`` returns the reason why Ray is gone, ``no_job`` why the job's folder is. ``asked``: whether
     the user asked the sides to end. ``checkpoint`` asks the trainer, at SIGTERM, to end after its step with a
-    checkpoint, within ``checkpoint_s``; False where that cannot be. ``each_poll`` is called at every poll and
-    at the end.
+    checkpoint, within ``checkpoint_s``; False where that cannot be. ``before_end`` is called before processes
+    are ended after a signal. ``each_poll`` is called at every poll and at the end.
     ``restarts``: the number of restarts that are left, each with the environment of ``again`` added.
     ``all_needed``: the run can't continue without one of its explorers; else the others take the tasks of a
     dead one. ``stall_s``: limit for the end of a process after its last report, and LONG times that for its
@@ -112,6 +112,7 @@ class Supervision:
     asked: Callable[[], bool] = lambda: False
     checkpoint: Callable[[], bool] = lambda: False
     checkpoint_s: float = 0.0
+    before_end: Callable[[], None] = lambda: None
     each_poll: Callable[[], None] = lambda: None
     say: Callable[[str], None] = print
     restarts: int = 0
@@ -140,6 +141,8 @@ def supervise(commands: Sequence[ProcessCommand], by: Supervision) -> RunOutcome
             by.each_poll()
             outcome = _judge(children, by)
     finally:
+        if by.stop.number is not None:
+            by.before_end()
         end(children, grace_s=by.grace_s)
     by.watch.update()
     by.each_poll()
@@ -181,7 +184,8 @@ def _writes_checkpoint(children: list[Child], by: Supervision) -> bool:
     """
     stop = by.stop
     left_s = stop.at + by.checkpoint_s - time.monotonic()
-    failed = any(child.returncode for child in children) or by.also_dead()
+    # An explorer that got the same signal has ended too.
+    failed = any(child.returncode not in (None, 0, STOPPED) for child in children) or by.also_dead()
     if stop.number != signal.SIGTERM or stop.again or left_s <= 0 or failed:
         return False
     trainers = [child for child in children if child.command.role == "trainer" and child.returncode is None]
