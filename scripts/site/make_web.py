@@ -27,7 +27,8 @@ sys.path.insert(0, str(ROOT))
 from trinity_compat import __version__  # noqa: E402
 from trinity_compat.cli._browser import answer  # noqa: E402
 from trinity_compat.common.releases import VERL_RELEASES  # noqa: E402
-from trinity_compat.studio.translate_page import MODES, keys_by_release  # noqa: E402
+from trinity_compat.studio.start_plan import MODES  # noqa: E402
+from trinity_compat.studio.translate_page import keys_by_release  # noqa: E402
 from trinity_compat.trinity.config import TARGETS  # noqa: E402
 
 SOURCES = ROOT / "docs" / "try"

@@ -5,6 +5,7 @@ import pytest
 from trinity_compat.run import dry_run
 from trinity_compat.run.checks import start_check
 from trinity_compat.run.checks.report import StartReport
+from trinity_compat.run.dry_run import Blocker
 from trinity_compat.run.plan.source import RunOptions
 
 SCRIPT = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=/no/t.parquet \\
@@ -34,16 +35,17 @@ def blockers(tmp_path, text=SCRIPT, **options):
 
 def test_missing_data_gpus_and_keys_are_blockers(tmp_path):
     data, gpus, key = blockers(tmp_path)
-    assert data == "run.sh:1: data.train_files: /no/t.parquet does not exist"
-    assert gpus.startswith("the launch is for 8 GPUs, and none is here → --device cpu")
-    assert "no API key is set" in key and "WANDB_MODE=offline" in key.partition(" → ")[2]
+    assert data == Blocker("run.sh:1: data.train_files: /no/t.parquet does not exist")
+    assert gpus.message == "the launch is for 8 GPUs, and none is here"
+    assert gpus.fix == "--device cpu trains it on the CPU"
+    assert "no API key is set" in key.message and "WANDB_MODE=offline" in key.fix
 
 
 def test_a_cpu_that_was_asked_for_and_a_key_of_the_script_are_none(tmp_path):
     (data,) = blockers(tmp_path, f"export WANDB_MODE=offline\n{SCRIPT}", device="cpu")
-    assert "does not exist" in data
+    assert "does not exist" in data.message
 
 
 def test_gpus_that_ray_lacks_are_a_blocker_of_a_dry_run_for_them(tmp_path):
-    assert "Ray has 0" in blockers(tmp_path, device="cuda")[1]
-    assert not [line for line in blockers(tmp_path, device="cuda", gpus=8) if "GPUs" in line]
+    assert "Ray has 0" in blockers(tmp_path, device="cuda")[1].message
+    assert not [each for each in blockers(tmp_path, device="cuda", gpus=8) if "GPUs" in each.message]

@@ -84,7 +84,7 @@ def test_a_run_is_refused_at_the_launch_s_line(tmp_path, monkeypatch):
 
 def test_a_dry_run_names_the_refused_dataset(tmp_path):
     made = planned(*words_of(tmp_path))
-    assert any("its method on_batch_end" in line for line in preflight.missing(made))
+    assert any("its method on_batch_end" in each.message for each in preflight.missing(made))
 
 
 def test_a_benchmark_which_trains_nothing_is_not_refused(tmp_path):

@@ -29,7 +29,8 @@ FULL_DISK = DOCTOR.replace(
     "[memory]",
     '[memory, {"name": "disk", "state": "problem", "found": "1.0 GiB free", "fix": "free some space"}]',
 )
-NO_DATA = PLANNED.replace('"blockers": []', '"blockers": ["run.sh:2: /d.parquet does not exist → make it"]')
+LACK = '{"message": "run.sh:2: /d.parquet does not exist", "fix": "make it"}'
+NO_DATA = PLANNED.replace('"blockers": []', f'"blockers": [{LACK}]')
 
 
 def python(code, *words):

@@ -1,9 +1,13 @@
 """The page that makes a launch from nothing."""
 
 import html
+import re
+import time
+from pathlib import Path
 
 import pytest
 from published_forms import FORMS
+from start_commands import NO_DATA, PLANNED, Commands
 from studio_jobs import stranger_of
 
 from trinity_compat.translate.form import FIELDS, made_from
@@ -13,7 +17,7 @@ from trinity_compat.translate.form import FIELDS, made_from
 def test_the_page_is_linked_and_shows_a_form_that_runs(studio):
     assert 'href="/configure"' in studio.get("/").text
     page = html.unescape(studio.get("/configure").text)
-    assert "A run: nothing is missing." in page
+    assert "Start tries them in a dry run." in page and 'class="state good"' not in page
     for field in FIELDS.values():
         assert f'for="f-{field.name}">{field.label}<' in page
         assert f'id="f-{field.name}"' in page and field.help in page
@@ -39,8 +43,7 @@ def test_a_flag_that_a_browser_leaves_out_is_off(studio):
 def test_a_problem_stands_at_its_field_and_there_is_no_file(studio):
     page = studio.get("/configure?gpus=12").text
     assert (
-        "It would not run here: 1 problem." in page
-        and 'href="#f-gpus">GPUs</a>: 12 are not whole nodes' in page
+        "It would not run: 1 problem." in page and 'href="#f-gpus">GPUs</a>: 12 are not whole nodes' in page
     )
     assert 'name="gpus" aria-describedby="h-gpus" value="12"' in page and 'aria-invalid="true"' in page
     assert "Download" not in page
@@ -48,21 +51,69 @@ def test_a_problem_stands_at_its_field_and_there_is_no_file(studio):
     assert answer.status_code == 400 and "12 are not whole nodes of 8" in answer.text
 
 
-@pytest.mark.usefixtures("data")
+def post(studio, path, **given):
+    return studio.post(path, data={"csrf": studio.app.state.studio.listener.csrf, **given})
+
+
+def checked(studio):
+    page = post(studio, "/configure/check", text="mode: both\n").text
+    for _ in range(600):
+        if 'data-busy="1"' not in page:
+            return html.unescape(page)
+        time.sleep(0.1)
+        page = studio.get(re.search('data-part="([^"]*)"', page)[1]).text
+    raise AssertionError(page)
+
+
 @pytest.mark.parametrize(
-    ("field", "text"),
-    [("model", "/nope/model"), ("train_files", "/nope.parquet"), ("val_files", "~/no.parquet")],
+    ("dry_run", "state", "said"),
+    [
+        (PLANNED, "good", "takes it: nothing is missing."),
+        (NO_DATA, "warn", "a run on this machine lacks 1 thing."),
+        (PLANNED.replace("a note", "profile cpu: slow"), "warn", "takes it, with 1 point to look at."),
+        (
+            "import sys; print('error: bad\\n  hint: mend', file=sys.stderr); sys.exit(2)",
+            "bad",
+            "refuses it.",
+        ),
+    ],
 )
-def test_a_path_that_does_not_exist_here_is_red_and_the_files_are_there(studio, field, text):
-    page = studio.get("/configure", params={"test_first": "on", field: text}).text
-    assert "It would not run here: 1 problem." in page and "trains it" not in page and "Download" in page
-    assert f'data-wrong="{field}"' in page and f"{text} does not exist on this machine" in page
+def test_green_is_a_dry_run_that_ends_with_0(studio, monkeypatch, dry_run, state, said):
+    commands = Commands(monkeypatch)
+    commands.dry_run = dry_run
+    page = checked(studio)
+    assert f'class="state {state}"' in page and said in page
+    assert ("bad <span" in page and "→ mend" in page) == (state == "bad")
+    (record,) = commands.asked
+    assert record["options"]["dry_run"] and record["yaml"].endswith("/trinity.yaml")
+    assert not Path(record["yaml"]).exists()  # nor anything else of the check
 
 
-@pytest.mark.usefixtures("data")
-def test_names_of_a_hub_urls_and_open_variables_are_not_looked_for(studio):
-    given = {"model": "org/model", "train_files": "hdfs://a/b.parquet\n$NO_SUCH_NAME/t.parquet"}
-    assert "does not exist" not in studio.get("/configure", params=given).text
+def test_a_later_text_ends_the_dry_run_before_it(studio, monkeypatch):
+    commands = Commands(monkeypatch)
+    commands.dry_run = "import time; time.sleep(600)"
+    address = re.search('data-part="([^"]*)"', post(studio, "/configure/check", text="a: 1").text)[1]
+    assert 'data-busy="1"' in studio.get(address).text
+    commands.dry_run = PLANNED
+    checked(studio)
+    assert 'data-busy=""' in studio.get(address).text
+    assert studio.get("/configure/check/none").status_code == 404
+
+
+def test_a_form_has_the_figures_of_advise(studio):
+    texts = {"sharing": "split", "rollout_gpus": "4", "sync_offset": "1"}
+    page = html.unescape(post(studio, "/configure/figures", text=made_from(texts).yaml).text)
+    assert "explorer 4 (4 engines), trainer 4" in page and "at most 1" in page and "trainer waits" in page
+    page = html.unescape(post(studio, "/configure/figures", text=made_from({"algorithm": "sft"}).yaml).text)
+    assert "No prediction: this launch generates no answers" in page
+
+
+def test_a_script_is_started_with_the_settings_that_it_lacks(studio):
+    given = {"configured": "script", "sharing": "split", "sync_offset": "1"}
+    page = html.unescape(studio.get("/start", params=given).text)
+    assert "explorer.rollout_model.engine_num=4\nsynchronizer.sync_offset=1</textarea>" in page
+    page = html.unescape(studio.get("/configure", params=given).text)
+    assert "trinity-compat translate run.sh --rollout-gpus 4 --sync-offset 1" in page
 
 
 def test_a_part_is_the_checks_and_the_files_alone(studio):

@@ -4,6 +4,7 @@ import pytest
 from browser import is_whole, new_pages
 from playwright.sync_api import expect
 from published_forms import FORMS
+from start_commands import NO_DATA, Commands
 
 from trinity_compat.translate.form import FIELDS, made_from
 from trinity_compat.translate.form.expert import by_path
@@ -12,7 +13,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("data")]
 
 
 @pytest.fixture
-def opened(browser, listener):
+def commands(monkeypatch):
+    return Commands(monkeypatch)
+
+
+@pytest.fixture
+def opened(browser, listener, commands):
     """Opens the page; at the end, nothing was refused or failed in it."""
     with new_pages(browser, listener) as new_page:
 
@@ -131,3 +137,42 @@ def test_a_loaded_script_goes_on_as_a_form_whose_address_holds_it(opened):
     page.locator("#f-epochs").fill("9")
     page.keyboard.press("Enter")
     expect(page.locator("#t-script")).to_contain_text("trainer.total_epochs=9")
+
+
+def test_the_dry_run_and_the_figures_follow_the_form(opened, commands):
+    page = opened()
+    expect(page.locator("#check .good")).to_contain_text("takes it: nothing is missing.")
+    expect(page.locator("#figures")).to_contain_text("8 in turns")
+    commands.dry_run = NO_DATA
+    page.locator("#f-sharing").select_option("split")
+    page.locator("#f-rollout_gpus").fill("4")
+    page.locator("#f-sync_offset").fill("1")
+    expect(page.locator("#figures")).to_contain_text("explorer 4 (4 engines), trainer 4")
+    expect(page.locator("#check .warn")).to_contain_text("lacks 1 thing")
+    is_whole(page)
+    asked = len(commands.asked)
+    page.locator("#f-algorithm").select_option("sft")
+    expect(page.locator("#f-columns")).to_be_visible()
+    expect(page.locator("#f-sharing")).to_be_hidden()
+    expect(page.locator("#t-yaml")).to_contain_text("algorithm_type: sft")
+    expect(page.locator("#figures")).to_contain_text("No prediction")
+    assert len(commands.asked) > asked and "sharing" not in page.url
+    is_whole(page)
+
+
+def test_an_entry_that_is_filled_leaves_another_behind_it(opened):
+    page = opened("narrow", path="/configure/expert")
+    page.get_by_text("Buffer 1").click()
+    sets = page.locator("[data-entries='buffer.explorer_input.eval_tasksets']")
+    for number, path in enumerate(("/a", "/b")):
+        sets.locator("[data-new] > summary").click()
+        sets.locator(f"[name$='.eval_tasksets.{number}.path']").fill(path)
+    expect(sets.locator(".entry")).to_have_count(3)
+    is_whole(page)
+    expect(page.locator("#result")).to_contain_text("a run here refuses it")
+    sets.get_by_role("button", name="Remove").first.click()
+    expect(sets.locator(".entry")).to_have_count(2)
+    sets.locator("[name$='.1.name']").fill("second")
+    with page.expect_download() as loaded:
+        page.get_by_role("button", name="Download").last.click()
+    assert "- name: second\n        path: /b" in loaded.value.path().read_text()

@@ -39,8 +39,10 @@ def texts_in(page):
 
 def test_a_new_page_has_every_field_and_none_is_set(studio):
     page = studio.get("/configure/expert").text
-    for path in by_path():
-        assert f'id="f-{path}" name="v:{path}"' in page
+    for path, field in by_path().items():
+        paths = [path] if field.kind != "entries" else [f"{path}.0.{each.path}" for each in field.first]
+        for each in paths:
+            assert f'id="f-{each}" name="v:{each}"' in page
     assert texts_in(page) == {}
 
 
@@ -113,7 +115,7 @@ def test_a_script_without_an_end_is_ended_and_nothing_else(studio):
     names = [f"v{number}" for number in range(40)]
     text = "v0=" + "x" * 100 + "".join(f"\n{b}=${a}${a}" for a, b in itertools.pairwise(names))
     page = post(studio, "/configure/load", text=f"{text}\npython3 -m verl.trainer.main_ppo a=$v39").text
-    assert "It would not run here" in page
+    assert "It would not run" in page
     assert "v:model.model_path" in post(studio, "/configure/load", text=made_from({}).script).text
     assert server._process is process
 
@@ -123,19 +125,37 @@ def test_a_problem_stands_at_its_field(studio):
     page = html.unescape(post(studio, "/configure/expert", **given).text)
     for path in ("buffer.explorer_input.tasksets", "synchronizer.sync_method"):
         assert f'name="v:{path}" aria-describedby="h-{path}" aria-invalid="true"' in page
-    assert 'value="ncl"' in page and "It would not run here: 2 problems." in page
+    assert 'value="ncl"' in page and "It would not run: 2 problems." in page
 
 
 def test_fields_that_a_run_here_refuses_are_red_and_have_a_file(studio):
     page = html.unescape(studio.get("/configure/expert").text)
-    assert "It would not run here: 1 problem." in page and "a run here refuses it" in page
+    assert "It would not run: 1 problem." in page and "a run here refuses it" in page
     assert 'id="t-yaml"' in page and "</code> trains it" not in page
 
 
-def test_a_model_that_does_not_exist_here_is_red(studio):
-    given = RUNS | {"v:model.model_path": "/nope/model"}
-    page = html.unescape(post(studio, "/configure/expert", **given).text)
-    assert 'data-wrong="model.model_path"' in page and "/nope/model does not exist" in page
+def test_entries_of_a_repeated_section_are_fields(studio):
+    sets, models = "buffer.explorer_input.eval_tasksets", "explorer.auxiliary_models"
+    given = {
+        f"{sets}.0.path": "/a",
+        f"{sets}.2.path": "/b",
+        f"{sets}.2.repeat_times": "two",
+        f"{models}.0.model_path": "j",
+    }
+    page = html.unescape(
+        post(studio, "/configure/expert", **RUNS, **{f"v:{path}": text for path, text in given.items()}).text
+    )
+    assert texts_in(page).items() >= given.items() and f'name="v:{sets}.3.path"' in page
+    assert "'two' where an integer is expected" in page
+    del given[f"{sets}.2.repeat_times"]
+    yaml = post(
+        studio, "/configure/expert/file/yaml", **RUNS, **{f"v:{path}": text for path, text in given.items()}
+    ).text
+    page = post(studio, "/configure/load", text=yaml).text
+    assert (
+        texts_in(page).items()
+        >= {f"{sets}.0.path": "/a", f"{sets}.1.path": "/b", f"{models}.0.model_path": "j"}.items()
+    )
 
 
 def test_a_hostile_text_stays_text(studio):

@@ -146,7 +146,7 @@ def test_a_launch_that_is_refused_shows_why_and_cannot_be_started(studio, comman
     address = checked(studio, name="grpo")
     page = studio.get(address).text
     assert (
-        said(page).strip().startswith(f"error: run.sh:3: no such key {root}/grpo")
+        said(page).strip().startswith(f"run.sh:3: no such key {root}/grpo")
         and '<button class="primary" disabled>Start</button>' in page
         and "Start all the same" not in page
     )
@@ -160,7 +160,7 @@ def test_a_start_goes_to_the_run_s_page_which_has_the_launcher_s_lines(studio, r
     until(lambda: studio.get(address).status_code == 303)
     assert studio.get(address).headers["location"] == "/run/grpo"
     assert 'data-run="/run/grpo"' in studio.get(f"{address}?part=1").text
-    assert "makes the job" in draft_of(studio, address).output()
+    assert "makes the job" in draft_of(studio, address).run.output()
     assert studio.get("/run/grpo").status_code == 200
 
 

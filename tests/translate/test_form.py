@@ -37,8 +37,15 @@ def words(script):
     return dict(word.text.split("=", 1) for word in launch.arguments)
 
 
-def test_the_files_are_those_of_the_command_line(tmp_path):
-    made = made_from({"algorithm": "gae", "epochs": "3"})
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"algorithm": "gae", "epochs": "3"},
+        {"sharing": "split", "sync_offset": "1", "sync_style": "fully_async", "max_staleness": "2"},
+    ],
+)
+def test_the_files_are_those_of_the_command_line(tmp_path, texts):
+    made = made_from(texts)
     (tmp_path / "run.sh").write_text(made.script)
 
     def told(*command):
@@ -48,7 +55,9 @@ def test_the_files_are_those_of_the_command_line(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert told("translate", "run.sh") == made.yaml
+    assert told("translate", "run.sh", *made.options) == made.yaml
+    if made.sets:  # which no script has
+        return
     (tmp_path / "made.yaml").write_text(made.yaml)
     assert told("to-verl", "made.yaml").replace("made.yaml", "run.sh") == made.script
 
@@ -139,6 +148,30 @@ def test_no_text_is_a_command_or_a_list(text):
     [
         ({"gpus": "12"}, "gpus", "12 are not whole nodes", "8 or 16"),
         ({"gpus": "0"}, "gpus", "0 is too small", "1 or more"),
+        ({"gpus": "1", "sharing": "split"}, "sharing", "1 GPU has no room", "take turns"),
+        ({"sharing": "split", "rollout_gpus": "8"}, "rollout_gpus", "8 of 8 GPUs are not", "of 1 below 8"),
+        (
+            {"sharing": "split", "rollout_gpus": "3", "tensor_parallel": "2"},
+            "rollout_gpus",
+            "not whole engines of 2",
+            "a multiple of 2",
+        ),
+        (
+            {"sharing": "split", "rollout_gpus": "5"},
+            "rollout_gpus",
+            "does not divide by 3 trainer",
+            "4, 6, 7",
+        ),
+        ({"sync_offset": "1"}, "sync_offset", "is for sides that work side by side", "Both sides"),
+        ({"max_staleness": "1"}, "max_staleness", "is for the style fully_async", "leave it empty"),
+        ({"workflow": "tool_agent"}, "tools", "is empty", "tools' YAML"),
+        (
+            {"algorithm": "dpo", "columns": "a,b"},
+            "columns",
+            "'a,b' are not the columns of DPO",
+            "prompt,chosen",
+        ),
+        ({"algorithm": "sft", "train_files": "/a\n/b"}, "train_files", "2 files", "the folder of all"),
         ({"gpus": "eight"}, "gpus", "'eight' is not a whole number", "the default is 8"),
         ({"gpus": "1.5"}, "gpus", "'1.5' is not a whole number", "the default is 8"),
         ({"engine_memory": "0"}, "engine_memory", "0 is too small", "0.01 or more"),
@@ -184,3 +217,59 @@ def test_a_field_has_a_label_a_help_and_a_default_of_its_kind():
     assert len(FIELDS) == len({field.label for field in FIELDS.values()})
     for field in FIELDS.values():
         assert field.help and (field.choices is None or field.default in field.choices)
+
+
+@pytest.mark.parametrize(
+    ("texts", "paths"),
+    [
+        (
+            {"sharing": "split", "sync_offset": "1", "mini_batch": "64"},
+            {"explorer.rollout_model.engine_num": 4, "synchronizer.sync_offset": 4},
+        ),
+        (
+            {"sharing": "split", "rollout_gpus": "6", "tensor_parallel": "2", "sync_interval": "2"},
+            {"explorer.rollout_model.engine_num": 3, "synchronizer.sync_interval": 2},
+        ),
+        (
+            {"sync_style": "fully_async", "max_staleness": "1", "mini_batch": "128"},
+            {"mode": "colocate", "algorithm.sample_strategy_args.max_staleness": 2},
+        ),
+    ],
+)
+def test_how_both_sides_share_stands_in_the_yaml_and_in_settings_of_run(texts, paths):
+    made = made_from(texts)
+    assert {path: value_at(made.config, path) for path in paths} == paths
+    assert set(made.sets) >= {f"{path}={value}" for path, value in paths.items()}
+
+
+DATA = "buffer.trainer_input.experience_buffer"
+
+
+@pytest.mark.parametrize(
+    ("texts", "paths"),
+    [
+        ({"algorithm": "sft"}, {f"{DATA}.format.messages_key": "messages"}),
+        (
+            {"algorithm": "sft", "columns": "q, a", "tokens_per_gpu": "", "micro_batch": "4"},
+            {
+                f"{DATA}.format.prompt_type": "plaintext",
+                f"{DATA}.format.response_key": "a",
+                "trainer.trainer_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
+            },
+        ),
+        (
+            {"algorithm": "dpo", "columns": "p,good,bad", "train_files": "$DATA/x.parquet", "gpus": "16"},
+            {
+                f"{DATA}.path": "${oc.env:DATA}/x.parquet",
+                f"{DATA}.format.chosen_key": "good",
+                f"{DATA}.format.rejected_key": "bad",
+                "cluster.node_num": 2,
+            },
+        ),
+    ],
+)
+def test_a_data_set_that_is_trained_on_alone_is_a_yaml_without_a_script(texts, paths):
+    made = made_from(texts)
+    assert made.works and not made.script and validate(made.config, TRINITY) == []
+    assert {path: value_at(made.config, path) for path in paths} == paths
+    assert made.config["mode"] == "train" and made.config["algorithm"]["algorithm_type"] == texts["algorithm"]

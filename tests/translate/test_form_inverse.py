@@ -35,7 +35,37 @@ CHANGES = [
     {"train_files": "/a b.parquet\n$HOME/${NAME}x/b.parquet", "model": "${BASE}_m", "logger": "none"},
     {"mini_batch": "64", "learning_rate": "0.003", "offload_reference": "on"},
     {"settings": "actor_rollout_ref.actor.entropy_coeff=0.01"},
+    {"workflow": "tool_agent", "tools": "/t/tools.yaml"},
 ]
+SIDES = [
+    {"sharing": "split", "rollout_gpus": "4", "sync_offset": "1"},
+    {
+        "sharing": "split",
+        "rollout_gpus": "2",
+        "tensor_parallel": "2",
+        "gpus": "4",
+        "mini_batch": "64",
+        "sync_offset": "2",
+    },
+    {
+        "sharing": "split",
+        "rollout_gpus": "4",
+        "sync_style": "fully_async",
+        "max_staleness": "2",
+        "mini_batch": "64",
+    },
+    {"sync_style": "fully_async", "max_staleness": "0", "sync_method": "checkpoint"},
+    {"sharing": "split", "rollout_gpus": "4", "sync_interval": "3", "sync_method": "memory"},
+]
+
+
+@pytest.mark.parametrize("changes", SIDES)
+def test_how_both_sides_share_is_read_from_the_yaml(changes):
+    texts = {**defaults(), **changes}
+    made = made_from(texts)
+    assert made.works, made.remarks
+    found = form(made.yaml)
+    assert found.texts == texts and found.lost == ()
 
 
 @pytest.mark.parametrize("changes", [*CHANGES, *FORMS.values()])

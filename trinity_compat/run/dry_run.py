@@ -30,10 +30,18 @@ from trinity_compat.run.script.shared_folder import ScriptCall
 
 
 @dataclass(frozen=True, slots=True)
+class Blocker:
+    """What a run on this machine would end with; ``fix``: what to write or do instead, "" where not known."""
+
+    message: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DryRun:
     """A launch as it would run: the YAML, remarks on it, the plan, and what veRL and vLLM say of it.
 
-    ``blockers``: what a run on this machine would end with, though it may run on another one.
+    ``blockers``: of a run on this machine, though it may run on another one.
     ``wrote``: the folder with the run's files, where ``--job`` asks for them.
     """
 
@@ -41,7 +49,7 @@ class DryRun:
     notes: Sequence[str]
     plan: Sequence[str]
     start: StartReport
-    blockers: Sequence[str] = ()
+    blockers: Sequence[Blocker] = ()
     wrote: str | None = None
 
     def lines(self, *, show_yaml: bool = False) -> Iterator[str]:
@@ -93,8 +101,8 @@ def _dry_run(source: Source, options: RunOptions) -> DryRun:
         raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")
     if options.gpus is not None:
         _check_gpus(plan.spec, options.gpus)
-    lacks = [_with_place(text, source) for text in preflight.missing(plan)]
-    missing = tuple(f"note: {text}" for text in lacks)
+    lacks = [Blocker(_with_place(each.message, source), each.hint or "") for each in preflight.missing(plan)]
+    missing = tuple(f"note: {each.message}" for each in lacks)
     with error_locations.relocate_errors(source, options.sets):
         report = start_check.check(plan, source.record, execute=False)
     if options.job:
@@ -115,13 +123,14 @@ def _dry_run(source: Source, options: RunOptions) -> DryRun:
     )
 
 
-def _of_this_machine(plan: RunPlan, source: Source, options: RunOptions) -> Iterator[str]:
+def _of_this_machine(plan: RunPlan, source: Source, options: RunOptions) -> Iterator[Blocker]:
     """Yield what this machine lacks for the plan: GPUs, packages and keys of loggers."""
     spec = plan.spec
     sizes = [value_at(source.config, f"cluster.{name}", 1) for name in ("node_num", "gpu_per_node")]
     wanted = math.prod(size if isinstance(size, int) else 1 for size in sizes)
     if spec.device == "cpu" and options.device is None and wanted > 1:
-        yield f"the launch is for {wanted} GPUs, and none is here → --device cpu trains it on the CPU"
+        lack = f"the launch is for {wanted} GPUs, and none is here"
+        yield Blocker(lack, "--device cpu trains it on the CPU")
     looks = [partial(_check_gpus, spec, gpus_here(spec.device) if options.gpus is None else options.gpus)]
     # The value that a script gives is known where it runs.
     exported = any(name.startswith("WANDB_") for name in source.record.get("exported", ()))
@@ -131,7 +140,7 @@ def _of_this_machine(plan: RunPlan, source: Source, options: RunOptions) -> Iter
         try:
             look()
         except UserError as error:
-            yield str(error).replace("\n  hint: ", " → ")
+            yield Blocker(error.message, error.hint or "")
 
 
 def _check_gpus(spec: RunSpec, have: float) -> None:

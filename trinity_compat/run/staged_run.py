@@ -52,7 +52,7 @@ def check(found: Sequence[StageRun], cwd: Path) -> None:
         plan = against_stock.plan_and_compare(part.source, part.options, cwd=cwd)
         _check_saves(part, plan)
         if missing := next(preflight.missing(plan), None):
-            text, where = error_locations.in_file(missing.removeprefix("error: "), part.source)
+            text, where = error_locations.in_file(missing.message, part.source)
             raise UserError(f"stage {part.stage.name}: {text}", where=where)
         if earlier := databases.get(plan.spec.database_url):
             raise UserError(

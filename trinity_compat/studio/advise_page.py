@@ -52,7 +52,7 @@ FIELDS = (
 
 async def advise(request: Request) -> Response:
     """Show the form on GET; on POST with the advice on its text."""
-    texts = {field.name: "" for field in FIELDS} | {"card": DEFAULT, "verl-version": "", "text": ""}
+    texts = _new_texts()
     if request.method != "POST":
         await run_in_threadpool(studio_of(request).text_server.warm)
         return _page(request, texts, None)
@@ -68,6 +68,17 @@ async def advise(request: Request) -> Response:
             request, texts, {"problem": "The text is empty: paste a launch script or a Trinity YAML."}
         )
     return _page(request, texts, await run_in_threadpool(_advised, request, texts))
+
+
+async def figures(request: Request) -> Response:
+    """Show the figures of a YAML that the page Configure made."""
+    texts = _new_texts() | {"text": texts_in(await form_of(request, LARGEST_BODY)).get("text", "")}
+    found = await run_in_threadpool(_advised, request, texts)
+    return page(request, "configure_figures.html", {**_NOTHING, **found})
+
+
+def _new_texts() -> dict[str, str]:
+    return {field.name: "" for field in FIELDS} | {"card": DEFAULT, "verl-version": "", "text": ""}
 
 
 def _advised(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -116,14 +127,7 @@ def _options(texts: Mapping[str, str]) -> Iterator[str]:
 def _page(
     request: Request, texts: Mapping[str, str], found: Mapping[str, Any] | None, *, status: int = 200
 ) -> Response:
-    values = {
-        "fields": FIELDS,
-        "cards": list(CARDS),
-        "releases": VERL_RELEASES[::-1],
-        "texts": texts,
-        "found": None if found is None else {**_NOTHING, **found},
-        "width": WIDTH,
-        "margin": MARGIN,
-        "row_height": ROW,
-    }
+    values = {"fields": FIELDS, "cards": list(CARDS), "releases": VERL_RELEASES[::-1], "texts": texts}
+    values |= {"found": None if found is None else {**_NOTHING, **found}}
+    values |= {"width": WIDTH, "margin": MARGIN, "row_height": ROW}
     return page(request, "advise.html", values, status=status)

@@ -6,10 +6,7 @@ stand in it.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
-from dataclasses import replace
 from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
@@ -17,12 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trinity_compat.common.errors import UserError
-from trinity_compat.common.paths import from_home
 from trinity_compat.studio.pages import page, studio_of
-from trinity_compat.translate.form import BASIC, FIELDS, MORE, FormRemark, FormResult, defaults
+from trinity_compat.translate.form import BASIC, FIELDS, MORE, SIDES, FormRemark, FormResult, defaults
 from trinity_compat.translate.form.answers import result_in
 
-_PATH = re.compile(r"^[/.~]|\.(?:parquet|jsonl?|py)$")  # of a file here, and no name of a hub
 FILES = {"yaml": "trinity.yaml", "script": "run.sh"}
 
 
@@ -39,25 +34,9 @@ def texts_of(given: Mapping[str, str]) -> dict[str, str]:
 def made(request: Request, texts: Mapping[str, str]) -> FormResult:
     """Return the files of a form."""
     try:
-        result = result_in(studio_of(request).text_server.call("files_of_form", dict(texts)))
+        return result_in(studio_of(request).text_server.call("files_of_form", dict(texts)))
     except UserError as error:
         return refused(error)
-    source = texts["reward_source"]
-    reward = source.rpartition(":")[0] if texts["reward"] == "function" else source
-    named = {name: texts[name] for name in ("model", "train_files", "val_files")} | {"reward_source": reward}
-    return with_missing(request, result, named)
-
-
-def with_missing(request: Request, result: FormResult, named: Mapping[str, str]) -> FormResult:
-    """Return the result with an error for each path of a field, a line each, that does not exist here."""
-    missing = []
-    for name, line in ((name, line.strip()) for name, text in named.items() for line in text.splitlines()):
-        path = str(from_home(os.path.expandvars(line)))
-        is_path = _PATH.search(path) and "$" not in path and "://" not in line
-        if result.works and is_path and not os.access(studio_of(request).jobs.root / path, os.F_OK):
-            hint = "write the path of one that does, or make it before the start"
-            missing.append(FormRemark("error", f"{line} does not exist on this machine", hint, name))
-    return replace(result, remarks=(*missing, *result.remarks))
 
 
 def refused(error: UserError) -> FormResult:
@@ -85,30 +64,20 @@ def loaded(request: Request, text: str) -> Response:
 
 def _values(request: Request, texts: Mapping[str, str]) -> dict[str, object]:
     result = made(request, texts)
-    return {
-        "basic": BASIC,
-        "more": MORE,
-        "texts": texts,
-        "made": result,
-        "wrong": {remark.name for remark in result.remarks if remark.rank == "error"},
-        "post": False,
-        "origin": "",
-        "address": urlencode(texts, errors="replace"),
-        "changed": sum(texts[field.name] != field.default for field in MORE),
-        "pasted": "",
-        "problem": "",
-        "loaded": "",
-        "lost": [],
-    }
+    values = {"basic": BASIC, "sides": SIDES, "more": MORE, "texts": texts, "made": result, "post": False}
+    values |= {"wrong": {remark.name for remark in result.remarks if remark.rank == "error"}}
+    values |= {"address": urlencode(texts, errors="replace"), "origin": "", "pasted": "", "problem": ""}
+    changed = sum(texts[field.name] != field.default for field in MORE)
+    return values | {"changed": changed, "loaded": "", "lost": []}
 
 
 def file(request: Request) -> Response:
     """Return one file of a form as a download. Raises HTTPException 404 and 400."""
-    return download(*text_of_form(request, request.path_params["kind"]))
+    return download(*text_of_form(request, request.path_params["kind"])[:2])
 
 
-def text_of_form(request: Request, kind: str) -> tuple[str, str]:
-    """Return one file of a form, and its name. Raises HTTPException 404, 400 where there is none."""
+def text_of_form(request: Request, kind: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return one file of a form, its name, and what a start sets. Raises HTTPException 404, 400."""
     if kind not in FILES:
         raise HTTPException(404, f"No file {kind!r}: the files are {', '.join(FILES)}.")
     result = made(request, texts_of(request.query_params))
@@ -116,7 +85,9 @@ def text_of_form(request: Request, kind: str) -> tuple[str, str]:
         raise HTTPException(
             400, "; ".join(remark.message for remark in result.remarks if remark.rank == "error")
         )
-    return (result.yaml if kind == "yaml" else result.script), FILES[kind]
+    if kind == "yaml":
+        return result.yaml, FILES[kind], ()
+    return result.script, FILES[kind], result.sets
 
 
 def download(text: str, name: str) -> Response:

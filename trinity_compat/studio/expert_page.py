@@ -21,18 +21,13 @@ from trinity_compat.studio.configure_page import (
     made,
     refused,
     texts_of,
-    with_missing,
 )
 from trinity_compat.studio.pages import form_of, page, studio_of, texts_in
 from trinity_compat.translate.form import FormRemark, FormResult
 from trinity_compat.translate.form.answers import FieldChange, result_in
-from trinity_compat.translate.form.expert import by_path, expert_fields
+from trinity_compat.translate.form.expert import by_path, expert_fields, numbers_of
 
 _LARGEST = 1 << 20  # bytes of a request
-_PATHS = (
-    *("model.model_path", "model.critic_model_path", "buffer.explorer_input.taskset.path"),
-    "buffer.trainer_input.experience_buffer.path",
-)
 _FIELD = "v:"  # before a path in the name of an input
 
 
@@ -81,8 +76,9 @@ def _new(request: Request) -> Response:
     form = made(request, texts_of(request.query_params))
     if not form.works:
         return _page(request, form, {})
-    short = studio_of(request).text_server.call("fields_of_text", form.script)
-    return _shown(request, short["texts"], form.script, False)
+    origin = form.script if form.script and not form.sets else form.yaml
+    short = studio_of(request).text_server.call("fields_of_text", origin)
+    return _shown(request, short["texts"], origin, False)
 
 
 def _made(
@@ -93,8 +89,7 @@ def _made(
         answer = studio_of(request).text_server.call("files_of_fields", dict(texts), origin)
     except UserError as error:
         return refused(error), []
-    named = {path: texts[path] for path in _PATHS if path in texts}
-    return with_missing(request, result_in(answer), named), answer["changes"]
+    return result_in(answer), answer["changes"]
 
 
 def _shown(request: Request, texts: Mapping[str, str], origin: str, part: bool) -> Response:
@@ -118,26 +113,14 @@ def _page(
         path
         for remark in result.remarks
         if remark.rank == "error"
-        for path in known
+        for path in (*known, *texts)
         if remark.name == path or remark.name.startswith(f"{path}.")
     }
-    values = {
-        "sections": expert_fields(),
-        "texts": texts,
-        "made": result,
-        "wrong": wrong,
-        "origin": origin,
-        "pasted": pasted,
-        "changes": changes,
-        "post": True,
-        "address": "",
-        "trinity": TRINITY,
-        "open": {
-            title
-            for title, fields in expert_fields().items()
-            if any(texts.get(field.path) or field.path in wrong for field in fields)
-        },
-    }
+    named = [path for path, text in texts.items() if text.strip()] + list(wrong)
+    given = {path for path in known if any(name == path or name.startswith(f"{path}.") for name in named)}
+    values = {"sections": expert_fields(), "texts": texts, "made": result, "wrong": wrong, "given": given}
+    values |= {"origin": origin, "pasted": pasted, "changes": changes, "post": True, "address": ""}
+    values |= {"trinity": TRINITY, "numbers": numbers_of(named)}
     return page(request, "configure_result.html" if part else "expert.html", values)
 
 

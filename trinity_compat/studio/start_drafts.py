@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -16,8 +17,9 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from trinity_compat.common.bounded_process import BoundedProcess
 from trinity_compat.common.errors import UserError
@@ -26,7 +28,7 @@ from trinity_compat.common.python_command import of_module
 from trinity_compat.common.redaction import shown
 from trinity_compat.studio import logs
 from trinity_compat.studio.private_files import cache_folder
-from trinity_compat.studio.start_plan import StartPlan
+from trinity_compat.studio.start_plan import StartPlan, dry_run_of
 from trinity_compat.studio.started_runs import StartedRun
 
 # Processor time of each process: a machine that trains gives it slowly. The clock is for one that hangs.
@@ -36,8 +38,8 @@ _CHECK = ProcessLimits(_WALL_S, cpu_s=600, memory=16 << 30, file=64 << 20)
 _DOCTOR = ProcessLimits(_WALL_S, cpu_s=300)  # it starts a Ray, whose store is a large file
 _MOST = 32  # drafts that are kept
 _MOST_CHECKS = 2  # at once
-_LINES = 40  # of a launcher's output
-_TOLD = ("yaml", "notes", "plan", "blockers")
+_MOST_LOOKS = 8  # dry runs of the page Configure that are kept
+_TOLD = ("yaml", "notes", "plan")
 _ASKS = re.compile(r"(?:\S+:\d+: )?(?:warning|profile)\b")  # notes that a user should read before a start
 
 
@@ -50,31 +52,35 @@ class StartPoint:
     fix: str = ""
 
 
-class StartCheck:
-    """Both checks of a plan, side by side. ``studio_folder``: where a folder for the dry run may be made."""
+class LaunchCheck:
+    """The dry run of a launch. ``job``: the run's folder, as its messages name it."""
 
-    def __init__(self, plan: StartPlan, studio_folder: Path) -> None:
-        """Start them. Raises OSError."""
-        self._plan = plan
+    def __init__(
+        self,
+        words: Callable[[Path], list[str]],
+        job: Path,
+        studio_folder: Path,
+        folder: Path,
+        environ: Mapping[str, str],
+    ) -> None:
+        """Start it: ``words`` returns its command for a job in a scratch folder. Raises OSError."""
         scratch = Path(tempfile.mkdtemp(prefix=".trinity-compat-check-", dir=studio_folder))
-        self._scratch_job = scratch / plan.root.name
-        words = plan.command(self._scratch_job, dry_run=True, format="json")
+        self._names = {str(scratch / job.name): str(job), f"{scratch}/": ""}
 
         def clean() -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
         try:
-            self.dry_run = BoundedProcess(words, plan.folder, plan.environ, _CHECK, clean)
+            self.dry_run = BoundedProcess(words(scratch / job.name), folder, environ, _CHECK, clean)
         except OSError:
             clean()
             raise
-        doctor = of_module("trinity_compat", "doctor", "--dir", str(studio_folder), "--format", "json")
-        self.doctor = BoundedProcess(doctor, plan.folder, plan.environ, _DOCTOR)
+        self.processes = [self.dry_run]
 
     @property
     def lives(self) -> bool:
-        """True until both have ended."""
-        return self.dry_run.lives or self.doctor.lives
+        """True until all have ended."""
+        return any(process.lives for process in self.processes)
 
     @property
     def passed(self) -> bool:
@@ -84,63 +90,83 @@ class StartCheck:
     @property
     def problem(self) -> str:
         """The reason for which the dry run refused the launch, '' for none or not yet."""
-        result = self.dry_run.result
-        if result is None:
+        if self.dry_run.lives:
             return ""
-        if result.limit:
-            return f"The dry run was ended: {result.limit}."
-        if result.code != 0:
-            text = logs.clean(result.err.strip() + "\n").strip()
-            return self._with_real_folder(text) or f"The dry run ended with exit code {result.code}."
-        return "" if self.launches() else "The dry run found no launch."
+        failure = self._failure(self.dry_run, "The dry run")
+        return failure or ("" if self.launches() else "The dry run found no launch.")
 
     def launches(self) -> list[dict[str, list[str]]]:
-        """Return each launch of the dry run as lines: its YAML, notes, plan and blockers."""
-        found = _section(self.dry_run.result.out if self.dry_run.result else "").get("launches")
+        """Return each launch of the dry run as lines: its YAML, notes and plan."""
         return [
-            {name: _told(one.get(name), self._with_real_folder) for name in _TOLD}
-            for one in (found if isinstance(found, list) else [])
-            if isinstance(one, dict)
+            {name: self._lines(one.get(name)) for name in _TOLD} for one in _rows(self.dry_run, "launches")
+        ]
+
+    def lacks(self) -> list[StartPoint]:
+        """Return what a run on this machine would end with, though the dry run takes it."""
+        told = [each for one in _rows(self.dry_run, "launches") for each in one.get("blockers", ())]
+        return [
+            StartPoint("error", *(self._told(each[name]) for name in ("message", "fix"))) for each in told
         ]
 
     def points(self) -> list[StartPoint]:
         """Return what would stop the run, then what to look at."""
-        found = [StartPoint("error", self.problem)] if self.problem else []
-        for launch in self.launches():
-            found += [_point("error", text) for text in launch["blockers"]]
-            found += [_point("decide", text) for text in launch["notes"] if _ASKS.match(text)]
+        message, _, fix = self.problem.removeprefix("error: ").partition("\n  hint: ")
+        found = [StartPoint("error", message, fix)] if message else []
+        notes = [text for launch in self.launches() for text in launch["notes"] if _ASKS.match(text)]
+        return [*found, *self.lacks(), *(StartPoint("decide", text) for text in notes)]
+
+    def end(self) -> None:
+        """End what is at work."""
+        for process in self.processes:
+            process.end()
+
+    def _failure(self, process: BoundedProcess, name: str) -> str:
+        """Return why a process has no answer, '' where it has one or is at work."""
+        result = process.result
+        if result is None or (result.code == 0 and not result.limit):
+            return ""
+        if result.limit:
+            return f"{name} was ended: {result.limit}."
+        return self._told(result.err) or f"{name} ended with exit code {result.code}."
+
+    def _told(self, text: str) -> str:
+        for name, real in self._names.items():
+            text = text.replace(name, real)
+        return logs.clean(shown(text.strip()) + "\n").strip()
+
+    def _lines(self, value: object) -> list[str]:
+        """Return the lines of a text, or the texts of a list, as a page shows them."""
+        lines = value.splitlines() if isinstance(value, str) else value if isinstance(value, list) else []
+        return [self._told(str(each)) for each in lines]
+
+
+class StartCheck(LaunchCheck):
+    """The checks of a plan, side by side: the dry run, and the machine's."""
+
+    def __init__(self, plan: StartPlan, studio_folder: Path) -> None:
+        """Start them. Raises OSError."""
+        words = partial(plan.command, dry_run=True, format="json")
+        super().__init__(words, plan.root, studio_folder, plan.folder, plan.environ)
+        doctor = of_module("trinity_compat", "doctor", "--dir", str(studio_folder), "--format", "json")
+        self.doctor = BoundedProcess(doctor, plan.folder, plan.environ, _DOCTOR)
+        self.processes.append(self.doctor)
+
+    def points(self) -> list[StartPoint]:
+        """Return what would stop the run, then what to look at."""
+        found = super().points()
         for one in self.machine():
             if one["state"] == "problem":
                 found.append(StartPoint("error", f"{one['name']}: {one['found']}", one["fix"]))
-        if problem := self.machine_problem():
+        if not self.machine() and (problem := self._failure(self.doctor, "doctor")):
             found.append(StartPoint("decide", f"this machine was not checked: {problem}"))
         return sorted(found, key=lambda point: point.rank == "decide")
 
     def machine(self) -> list[dict[str, str]]:
         """Return doctor's lines: name, state, what was found and what to do."""
-        found = _section(self.doctor.result.out if self.doctor.result else "").get("checks")
+        names = ("name", "state", "found", "fix")
         return [
-            {name: shown(str(one.get(name) or "")) for name in ("name", "state", "found", "fix")}
-            for one in (found if isinstance(found, list) else [])
-            if isinstance(one, dict)
+            {name: shown(str(one.get(name) or "")) for name in names} for one in _rows(self.doctor, "checks")
         ]
-
-    def machine_problem(self) -> str:
-        """Return why doctor has no answer, '' where it has one or is still at work."""
-        result = self.doctor.result
-        if result is None or self.machine():
-            return ""
-        if result.limit:
-            return f"doctor was ended: {result.limit}."
-        return logs.clean(result.err.strip() + "\n").strip() or f"doctor ended with exit code {result.code}."
-
-    def end(self) -> None:
-        """End both."""
-        for process in (self.dry_run, self.doctor):
-            process.end()
-
-    def _with_real_folder(self, text: str) -> str:
-        return text.replace(str(self._scratch_job), str(self._plan.root))
 
 
 @dataclass(slots=True)
@@ -157,10 +183,6 @@ class StartDraft:
     def lives(self) -> bool:
         """True while something of it runs."""
         return bool(self.run and self.run.lives) or self.check.lives
-
-    def output(self) -> str:
-        """Return the launcher's last lines."""
-        return self.run.output(_LINES) if self.run else ""
 
     def ended(self) -> str:
         """Return how the launch ended, '' while it lives or before."""
@@ -179,6 +201,7 @@ class StartDrafts:
     def __init__(self, studio_folder: Path) -> None:
         self._folder = studio_folder
         self._drafts: dict[str, StartDraft] = {}
+        self._looks: dict[str, LaunchCheck] = {}
         self._lock = threading.Lock()
 
     def get(self, name: str) -> StartDraft | None:
@@ -200,6 +223,26 @@ class StartDrafts:
             for old in [one for one in self._drafts.values() if not one.lives][:-_MOST]:
                 self._forget(old)
             return draft
+
+    def look(self, text: str) -> str:
+        """Begin the dry run of a Trinity YAML, and end those before it. Return its id. Raises OSError."""
+        with self._lock:
+            self._end_looks()
+            words, name = partial(dry_run_of, text), secrets.token_urlsafe(9)
+            self._looks[name] = LaunchCheck(
+                words, self._folder / "run", self._folder, self._folder, os.environ
+            )
+            for gone in list(self._looks)[:-_MOST_LOOKS]:
+                del self._looks[gone]
+            return name
+
+    def _end_looks(self) -> None:
+        for old in self._looks.values():
+            old.end()
+
+    def looked(self, name: str) -> LaunchCheck | None:
+        """Return the dry run of that id."""
+        return self._looks.get(name)
 
     def start(self, draft: StartDraft) -> str:
         """Start the draft's run, once. Return '' or why it is not started."""
@@ -231,6 +274,7 @@ class StartDrafts:
         """End all checks; the runs go on."""
         for draft in list(self._drafts.values()):
             self._forget(draft)
+        self._end_looks()
 
     def _forget(self, draft: StartDraft) -> None:
         self._drafts.pop(draft.id, None)
@@ -241,20 +285,10 @@ class StartDrafts:
                 draft.log.unlink()
 
 
-def _section(text: str) -> Mapping[str, object]:
+def _rows(process: BoundedProcess, name: str) -> list[dict[str, Any]]:
+    """Return a list of the JSON that a command has printed, [] before and for another text."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _told(value: object, change: Callable[[str], str]) -> list[str]:
-    """Return the lines of a text, or the texts of a list, as a page shows them."""
-    lines = value.splitlines() if isinstance(value, str) else value if isinstance(value, list) else []
-    return [shown(change(str(each))) for each in lines]
-
-
-def _point(rank: Literal["error", "decide"], text: str) -> StartPoint:
-    what, _, fix = text.partition(" → ")
-    return StartPoint(rank, what, fix)
+        found = json.loads(process.result.out if process.result else "")[name]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return []
+    return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else []

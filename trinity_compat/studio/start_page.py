@@ -54,6 +54,21 @@ async def draft(request: Request) -> Response:
     return await run_in_threadpool(_draft, request)
 
 
+async def look(request: Request) -> Response:
+    """Begin the dry run of a YAML that the page Configure made; on GET show how far it is."""
+    refuse_read_only(request)
+    name, drafts = request.path_params.get("look", ""), drafts_of(request)
+    if request.method == "POST":
+        text = texts_in(await form_of(request, _LARGEST_FORM)).get("text", "")
+        try:
+            name = await run_in_threadpool(drafts.look, text)
+        except OSError as error:
+            raise HTTPException(503, f"The dry run cannot start: {error}") from error
+    if (check := drafts.looked(name)) is None:
+        raise HTTPException(404, "This check is not known any more.")
+    return page(request, "configure_check.html", {"check": check, "id": name})
+
+
 def drafts_of(request: Request) -> StartDrafts:
     """Return the studio's drafts."""
     found: StartDrafts = request.app.state.drafts
@@ -84,8 +99,8 @@ def _new(request: Request) -> Response:
         fields = earlier.plan.fields.hidden()
         return _form(request, fields, draft=earlier.id)
     if kind := request.query_params.get("configured"):
-        text, name = configure_page.text_of_form(request, kind)
-        return _form(request, StartFields(text=text, file_name=name))
+        text, name, sets = configure_page.text_of_form(request, kind)
+        return _form(request, StartFields(text=text, file_name=name, settings="\n".join(sets)))
     return _form(request, StartFields(source=request.query_params.get("file", "")))
 
 
@@ -111,16 +126,8 @@ def _form(
         fields = replace(fields, name=free_name(root, offered[fields.source].stem))
     elif fields.text and not fields.name:
         fields = replace(fields, name=free_name(root, fields.file_name.partition(".")[0]))
-    values = {
-        "fields": fields,
-        "offered": list(offered),
-        "modes": MODES,
-        "devices": DEVICES,
-        "releases": VERL_RELEASES[::-1],
-        "folder": str(root),
-        "draft": draft,
-        "problem": problem,
-    }
+    values = {"fields": fields, "offered": list(offered), "modes": MODES, "devices": DEVICES, "draft": draft}
+    values |= {"releases": VERL_RELEASES[::-1], "folder": str(root), "problem": problem}
     return page(request, "start.html", values, status=status)
 
 
@@ -139,14 +146,8 @@ def _draft(request: Request) -> Response:
         status = 409
     if job is not None and "part" not in request.query_params:
         return RedirectResponse(page_of(request, "run", job), 303)
-    values = {
-        "draft": found,
-        "plan": found.plan,
-        "check": found.check,
-        "run_page": page_of(request, "run", job) if job else "",
-        "problem": shown(problem),
-        "address": _address(request, found),
-    }
+    values = {"draft": found, "plan": found.plan, "check": found.check, "problem": shown(problem)}
+    values |= {"run_page": page_of(request, "run", job) if job else "", "address": _address(request, found)}
     part = "part" in request.query_params
     return page(request, "start_state.html" if part else "start_draft.html", values, status=status)
 

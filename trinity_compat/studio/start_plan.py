@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -53,8 +52,8 @@ class StartFields:
         """Return the fields as a page shows them: ``***`` for secrets."""
         return replace(
             self,
-            settings=_each_line(shown, self.settings),
-            environment=_each_line(shown, self.environment),
+            settings="\n".join(map(shown, self.settings.splitlines())),
+            environment="\n".join(map(shown, self.environment.splitlines())),
             arguments=_hidden_words(self.arguments),
         )
 
@@ -72,14 +71,14 @@ class StartFields:
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
-    """All that a start needs. ``root``: the run's folder; ``digest``: of the file's content."""
+    """All that a start needs. ``root``: the run's folder; ``digest``: a hash of the file's content."""
 
     fields: StartFields
     name: str
     root: Path
     source: Path
     folder: Path
-    digest: str
+    digest: int
     recorded: RecordedEnvironment
     changed: frozenset[str]
     environ: Mapping[str, str] = field(repr=False)
@@ -104,12 +103,6 @@ class StartPlan:
         }
         return command_of(record, root or self.root)
 
-    def changes(self) -> list[str]:
-        """Return the words that give ``env`` the changed variables, secrets hidden."""
-        unset = [f"-u {name}" for name in sorted(self.changed - self.environ.keys())]
-        given = sorted(self.changed & self.environ.keys())
-        return [*unset, *(shlex.quote(shown(f"{name}={self.environ[name]}")) for name in given)]
-
     def variables(self) -> list[tuple[str, str | None, bool]]:
         """Return each variable that is set and read: its value as a page shows it, and whether it is changed.
 
@@ -125,7 +118,9 @@ class StartPlan:
     def shell_line(self) -> str:
         """Return the command as a shell takes it, secrets hidden."""
         words = shlex.join(masked(self.command()))
-        changes = self.changes()
+        changes = [f"-u {name}" for name in sorted(self.changed - self.environ.keys())]
+        for name in sorted(self.changed & self.environ.keys()):
+            changes.append(shlex.quote(shown(f"{name}={self.environ[name]}")))
         return f"cd {shlex.quote(str(self.folder))}\n" + " ".join(
             ["env", *changes, words] if changes else [words]
         )
@@ -142,7 +137,7 @@ class StartPlan:
             content = launch_files.text_of(self.source)
         except UserError as error:
             return str(error)
-        return "" if digest_of(content) == self.digest else f"{self.source} has changed: check it again."
+        return "" if hash(content) == self.digest else f"{self.source} has changed: check it again."
 
 
 def plan_of(fields: StartFields, jobs: Jobs) -> StartPlan:
@@ -174,7 +169,7 @@ def plan_of(fields: StartFields, jobs: Jobs) -> StartPlan:
         jobs.root.resolve() / name,
         source,
         folder,
-        digest_of(content),
+        hash(content),
         RecordedEnvironment.of(environ, content),
         frozenset(changes),
         environ,
@@ -184,9 +179,13 @@ def plan_of(fields: StartFields, jobs: Jobs) -> StartPlan:
     return plan
 
 
-def digest_of(text: str) -> str:
-    """Return a digest of a file's content."""
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+def dry_run_of(text: str, job: Path) -> list[str]:
+    """Return the words that try a Trinity YAML, which is written beside the job. Raises OSError."""
+    file = job.with_name("trinity.yaml")
+    file.write_bytes(text.encode(errors="backslashreplace"))
+    return command_of(
+        {"yaml": str(file), "options": {"dry_run": True, "format": "json", "job": str(job)}}, job
+    )
 
 
 def free_name(root: Path, stem: str) -> str:
@@ -248,10 +247,6 @@ def _variables(text: str) -> Iterator[tuple[str, str | None]]:
 
 def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _each_line(change: Callable[[str], str], text: str) -> str:
-    return "\n".join(change(line) for line in text.splitlines())
 
 
 def _lines_of(text: str, earlier: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from trinity_compat.common.redaction import shown
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.unset_variables import is_always_set
 from trinity_compat.studio.pages import as_json, form_of, page, studio_of
+from trinity_compat.studio.start_plan import MODES
 from trinity_compat.trinity.config import TARGETS
 from trinity_compat.verl_config.releases import FLAVOURS, key_index
 
@@ -34,7 +35,6 @@ _NAME = re.compile(r"\w[\w.@+-]{0,99}", re.ASCII)
 _YAML = (".yaml", ".yml")
 _OF_TRINITY = re.compile(r"^(?:buffer|explorer|synchronizer|cluster)\s*:|^ +algorithm_type\s*:", re.MULTILINE)
 _OF_VERL = re.compile(r"^(?:actor_rollout_ref|data|trainer|algorithm|defaults)\s*:", re.MULTILINE)
-MODES = ("both", "explore", "train", "bench", "serve", "colocate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ def keys_by_release() -> dict[str, object]:
 
 def _translated(request: Request, form: FormData) -> dict[str, object]:
     studio = studio_of(request)
-    source = page_text_of(form, "text", _text(form, "name"))
+    source = _source(form)
     if not source.text.strip():
         return {"name": source.name, "empty": True}
     files = {source.name: source.text}
     if source.is_trinitys:
         (result,) = studio.text_server.run(files, [["to-verl", source.name]])
         return {"name": source.name, "trinity": True, **_shown(["to-verl", source.name], result)}
-    reading = list(_reading_options(form, str(studio.jobs.root.absolute())))
+    reading = list(_reading_options(request, form))
     options = [*reading, *_options(form)]
     words = ["translate", source.name, *options, *_translate_options(form)]
     commands = [words, ["audit", source.name, *options, "--format=json"]]
@@ -119,51 +119,54 @@ def _translated(request: Request, form: FormData) -> dict[str, object]:
 
 def _upgraded(request: Request, form: FormData) -> dict[str, object]:
     """Return the text in the newest spelling, and a message with the reason of each change."""
-    studio = studio_of(request)
-    source = page_text_of(form, "text", _text(form, "name"))
-    reading = _reading_options(form, str(studio.jobs.root.absolute()))
-    words = ["upgrade", source.name, *reading, *_version(form)]
-    (result,) = studio.text_server.run({source.name: source.text}, [words])
-    return {"name": source.name, **_shown(words, result)}
+    return _answer(request, form, ["upgrade"], [*_reading_options(request, form), *_version(form)])
 
 
 def _differing(request: Request, form: FormData) -> dict[str, object]:
     """Return the settings that differ in effect from another text, or from a release's defaults."""
-    studio = studio_of(request)
-    source = page_text_of(form, "text", _text(form, "name"))
-    files, against = {source.name: source.text}, _text(form, "against")
+    source, against = _source(form), _text(form, "against")
+    files = dict[str, str]()
     if against in VERL_RELEASES:
         first = f"verl=={against}"
     else:
         other = page_text_of(form, "other", _text(form, "other-name"))
         first = other.name if other.name != source.name else f"other-{other.name}"
         files[first] = other.text
-    options = [*_reading_options(form, str(studio.jobs.root.absolute())), "--format=json"]
-    words = ["diff", first, source.name, *options]
-    (result,) = studio.text_server.run(files, [words])
-    found = _data(result)
-    comparison = found["comparisons"][0] if isinstance(found, dict) else None
-    return {"name": source.name, "a": first, **_shown(words, result), "comparison": comparison}
+    options = [*_reading_options(request, form), "--format=json"]
+    found = _answer(request, form, ["diff", first], options, files)
+    data = found["data"]
+    return {**found, "a": first, "comparison": data["comparisons"][0] if isinstance(data, dict) else None}
 
 
 def _ignored(request: Request, form: FormData) -> dict[str, object]:
     """Return the settings that stock veRL accepts and does not use."""
-    source = page_text_of(form, "text", _text(form, "name"))
-    reading = _reading_options(form, str(studio_of(request).jobs.root.absolute()))
-    return _with_data(request, source, ["ignored", source.name, *reading, *_version(form), "--format=json"])
+    options = [*_reading_options(request, form), *_version(form), "--format=json"]
+    return _answer(request, form, ["ignored"], options)
 
 
 def _advised(request: Request, form: FormData) -> dict[str, object]:
     """Return the prediction of each mode of the launch."""
-    source = page_text_of(form, "text", _text(form, "name"))
     gpus = _whole(form, "gpus")
     options = [f"--gpus={gpus}"] if gpus else []
-    return _with_data(request, source, ["advise", source.name, *options, *_version(form), "--json"])
+    return _answer(request, form, ["advise"], [*options, *_version(form), "--json"])
 
 
-def _with_data(request: Request, source: PageText, words: list[str]) -> dict[str, object]:
-    (result,) = studio_of(request).text_server.run({source.name: source.text}, [words])
+def _answer(
+    request: Request,
+    form: FormData,
+    before: list[str],
+    after: list[str],
+    more: Mapping[str, str] | None = None,
+) -> dict[str, object]:
+    """Return what a command says of the form's text, whose name stands between its words."""
+    source = _source(form)
+    words = [*before, source.name, *after]
+    (result,) = studio_of(request).text_server.run({**(more or {}), source.name: source.text}, [words])
     return {"name": source.name, **_shown(words, result), "data": _data(result)}
+
+
+def _source(form: FormData) -> PageText:
+    return page_text_of(form, "text", _text(form, "name"))
 
 
 _ANSWERS = {"upgrade": _upgraded, "diff": _differing, "ignored": _ignored, "advise": _advised}
@@ -212,9 +215,9 @@ def _name_for(text: str) -> str:
     return "config.yaml"
 
 
-def _reading_options(form: FormData, folder: str) -> Iterator[str]:
+def _reading_options(request: Request, form: FormData) -> Iterator[str]:
     """Yield the options of how a script is read. Raises HTTPException 400 for a folder that is not there."""
-    given = _text(form, "folder") or folder
+    given = _text(form, "folder") or str(studio_of(request).jobs.root.absolute())
     if not Path(given).is_absolute() or not Path(given).is_dir():
         raise HTTPException(400, f"folder: {given[:200]!r} is not the absolute path of a folder here.")
     yield f"--cwd={given}"

@@ -27,6 +27,7 @@ _PARSER = f"{_ENGINE}.tool_call_parser"
 # veRL 0.9.1's (experimental/agent_loop/tool_parser.py), and vLLM's names of those that it calls otherwise.
 _FORMATS = (*("hermes", "gpt-oss", "qwen3_coder", "glm", "seed", "minimax", "kimi", "deepseek_v4", "gemma4"),)
 _PARSERS = {"openai": "gpt-oss", "seed_oss": "seed", "kimi_k2": "kimi", "minimax_m2": "minimax"}
+TOOL_PARSERS = (*_FORMATS, *_PARSERS)
 _ENGINE_KEYS = ("max_num_batched_tokens", "max_num_seqs")  # veRL's rollout has them itself
 _TRAINER = "trainer.trainer_config"
 _SECTIONS = ("actor_rollout_ref", "critic", "trainer", "algorithm", "data")

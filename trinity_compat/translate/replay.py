@@ -17,7 +17,7 @@ _SECTION = "buffer.trainer_input.experience_buffer.replay_buffer"
 _CAPACITY = "buffer.trainer_input.experience_buffer.capacity"
 _UNLIMITED = 2**31 - 1
 _LINEAR, _LIMITED = "linear_decay", "decay_limit_randomization"
-_ARGUMENTS: Mapping[str, Mapping[str, float]] = {
+PRIORITY_ARGUMENTS: Mapping[str, Mapping[str, float]] = {
     _LINEAR: {"decay": 2.0},
     _LIMITED: {"decay": 2.0, "use_count_limit": 3, "sigma": 0.0},
 }
@@ -113,9 +113,9 @@ def note_of(config: Mapping[str, object], replay: ReplaySpec | None) -> str:
 def _arguments(reading: TrinityReader) -> dict[str, float]:
     """All arguments of the priority function, with upstream's defaults."""
     function = reading.get(f"{_SECTION}.priority_fn") or _LINEAR
-    if function not in _ARGUMENTS:
-        raise UserError(f"{_SECTION}.priority_fn={function}: it may be {' or '.join(_ARGUMENTS)}")
-    known = _ARGUMENTS[function]
+    if function not in PRIORITY_ARGUMENTS:
+        raise UserError(f"{_SECTION}.priority_fn={function}: it may be {' or '.join(PRIORITY_ARGUMENTS)}")
+    known = PRIORITY_ARGUMENTS[function]
     given = reading.get(f"{_SECTION}.priority_fn_args") or {}
     for name, value in given.items():
         said = f"{_SECTION}.priority_fn_args.{name}={value}"

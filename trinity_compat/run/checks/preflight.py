@@ -90,8 +90,8 @@ def _check_training(plan: RunPlan) -> None:
         check_resume(plan)
 
 
-def missing(plan: RunPlan) -> Iterator[str]:
-    """Models, data and reward functions that a run would refuse, as messages.
+def missing(plan: RunPlan) -> Iterator[UserError]:
+    """Models, data and reward functions that a run would refuse.
 
     A dry run reports them as notes, as it may run on another machine.
     """
@@ -116,11 +116,11 @@ def missing(plan: RunPlan) -> Iterator[str]:
         try:
             look()
         except UserError as error:
-            yield str(error).partition("\n")[0]
+            yield error
         except ModuleNotFoundError as error:
             if (explanation := optional_packages.explained(error)) is None:
                 raise
-            yield f"the files were not checked: {explanation}".replace("\n  hint:", ":")
+            yield UserError(f"the files were not checked: {explanation.message}", hint=explanation.hint)
 
 
 def check_juicer(verl: Tree) -> None:

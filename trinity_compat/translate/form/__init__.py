@@ -3,7 +3,18 @@
 from trinity_compat.translate.form import defaults, made_from
 """
 
-from trinity_compat.translate.form.fields import BASIC, FIELDS, MORE, FormField, defaults
-from trinity_compat.translate.form.made import FormRemark, FormResult, made_from
+from trinity_compat.translate.form.fields import BASIC, FIELDS, MORE, SIDES, FormField, defaults
+from trinity_compat.translate.form.made import made_from
+from trinity_compat.translate.form.result import FormRemark, FormResult
 
-__all__ = ["BASIC", "FIELDS", "MORE", "FormField", "FormRemark", "FormResult", "defaults", "made_from"]
+__all__ = [
+    "BASIC",
+    "FIELDS",
+    "MORE",
+    "SIDES",
+    "FormField",
+    "FormRemark",
+    "FormResult",
+    "defaults",
+    "made_from",
+]

@@ -12,7 +12,8 @@ from trinity_compat.common.releases import VERL
 from trinity_compat.launch import read_text, refuse_lost_arguments
 from trinity_compat.translate.form.expert import made_of_fields, texts_of
 from trinity_compat.translate.form.inverse import form_of
-from trinity_compat.translate.form.made import SCRIPT, FormRemark, FormResult, made_from
+from trinity_compat.translate.form.made import SCRIPT, made_from
+from trinity_compat.translate.form.result import FormRemark, FormResult
 from trinity_compat.translate.model import TranslateOptions
 from trinity_compat.translate.pipeline import translate_config, translate_launch
 from trinity_compat.trinity.config.read import load_value, parse
@@ -133,12 +134,20 @@ def answered(name: str, arguments: list[Any]) -> Answer:
 def result_in(answer: Answer) -> FormResult:
     """Return the files and remarks of an answer."""
     remarks = tuple(FormRemark(**each) for each in answer["remarks"])
-    return FormResult(answer["yaml"], answer["script"], remarks=remarks)
+    return FormResult(
+        answer["yaml"],
+        answer["script"],
+        remarks=remarks,
+        sets=tuple(answer["sets"]),
+        options=tuple(answer["options"]),
+    )
 
 
 def _plain(result: FormResult) -> Answer:
     return {
         "yaml": result.yaml,
         "script": result.script,
+        "sets": result.sets,
+        "options": result.options,
         "remarks": [asdict(each) for each in result.remarks],
     }

@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args, get_origin
 
 import yaml
@@ -20,7 +20,9 @@ from trinity_compat.common.nested import copied, leaves, put, value_at
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.job.settings import SECTION, SETTINGS
 from trinity_compat.translate.defaults import same
-from trinity_compat.translate.form.made import FormRemark, FormResult
+from trinity_compat.translate.form.result import FormRemark, FormResult
+from trinity_compat.translate.hand_written_yaml import TOOL_PARSERS
+from trinity_compat.translate.replay import PRIORITY_ARGUMENTS
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.translate.verl_from_trinity import completed_config, from_launch, verl_settings
@@ -43,11 +45,31 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Data processor": ("data_processor",),
     "Run and stages": (),  # what no other section has
 }
+# Sections that a YAML has any number of, each with the fields that most of them set.
+REPEATED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("buffer.explorer_input.tasksets", "buffer.explorer_input.eval_tasksets"),
+        (
+            *("name", "path", "split", "subset_name", "format.prompt_key", "format.response_key"),
+            *("default_workflow_type", "default_reward_fn_type", "repeat_times", "rollout_args.temperature"),
+        ),
+    ),
+    "explorer.auxiliary_models": (
+        *("model_path", "name", "engine_num", "tensor_parallel_size", "gpu_memory_utilization"),
+        *("max_model_len", "max_prompt_tokens", "max_response_tokens", "temperature"),
+    ),
+}
+_REPLAY = (
+    "buffer.trainer_input.experience_buffer.replay_buffer.priority_fn",
+    "buffer.explorer_output.replay_buffer.priority_fn",
+)
 _OURS = f"trainer.trainer_config.{SECTION}"
 _FUNCTIONS = {f"algorithm.{kind}": FUNCTIONS[kind] for kind in KINDS}
 _NAMES: Mapping[str, Iterable[str]] = {
     "algorithm.algorithm_type": ALGORITHMS,
     "algorithm.sample_strategy": ("default", "mix", "staleness_control"),  # those that a run here knows
+    "explorer.rollout_model.tool_call_parser": TOOL_PARSERS,
+    **dict.fromkeys(_REPLAY, PRIORITY_ARGUMENTS),
     **_FUNCTIONS,
 }
 _WORDS = {"true": True, "false": False}
@@ -57,7 +79,8 @@ _WORDS = {"true": True, "false": False}
 class ExpertField:
     """One field: its dotted path, and ``default`` as the text that stands for it.
 
-    ``kind`` is that of the schema; a section's list, and anything that is not a scalar, is ``yaml``.
+    ``kind`` is that of the schema; ``entries`` of a section in `REPEATED`; anything else that is not a scalar
+    is ``yaml``. ``first`` and ``others``: the fields of an entry, whose paths begin there.
     """
 
     path: str
@@ -67,6 +90,8 @@ class ExpertField:
     choices: tuple[str, ...] = ()
     optional: bool = False
     of: tuple[str, ...] = ()  # of an argument: the functions that have it
+    first: tuple[ExpertField, ...] = ()
+    others: tuple[ExpertField, ...] = ()
 
 
 @functools.cache
@@ -77,7 +102,7 @@ def expert_fields() -> Mapping[str, tuple[ExpertField, ...]]:
     helps = _helps()
     for path, field in _fields(rules, FieldType("class", class_name=rules.root), "", ()):
         title = titles.get(path.partition(".")[0], "Run and stages")
-        found[title].append(_expert_field(path, field, helps.get(path, "")))
+        found[title].append(_with_entries(_expert_field(path, field, helps.get(path, "")), field, helps))
         found[title] += _arguments(path)
     found["Trainer"] += _own_settings()
     return {title: tuple(found[title]) for title in SECTIONS}
@@ -87,6 +112,40 @@ def expert_fields() -> Mapping[str, tuple[ExpertField, ...]]:
 def by_path() -> Mapping[str, ExpertField]:
     """Return path → field."""
     return {field.path: field for fields in expert_fields().values() for field in fields}
+
+
+def _with_entries(made: ExpertField, field: SchemaField, helps: Mapping[str, str]) -> ExpertField:
+    """Return the field of a repeated section with those of an entry; another one as it is."""
+    if made.path not in REPEATED or field.type.item is None:
+        return made
+    found = {
+        name: replace(
+            _expert_field(f"{made.path}.*.{name}", each, helps.get(f"{made.path}.0.{name}", "")), path=name
+        )
+        for name, each in _fields(schema(TRINITY), field.type.item, "", ())
+    }
+    first = tuple(found.pop(name) for name in REPEATED[made.path])
+    return replace(made, kind="entries", first=first, others=tuple(found.values()))
+
+
+def field_of(path: str) -> ExpertField | None:
+    """Return the field of a path, also one of an entry, as ``SECTION.NUMBER.FIELD``; None for another."""
+    for root in REPEATED:
+        number, _, name = path.removeprefix(f"{root}.").partition(".")
+        if path.startswith(f"{root}.") and number.isdecimal() and len(number) < 4:
+            section = by_path()[root]
+            return next((each for each in (*section.first, *section.others) if each.path == name), None)
+    return by_path().get(path)
+
+
+def numbers_of(paths: Iterable[str]) -> Mapping[str, Sequence[int]]:
+    """Return repeated section → the numbers of its entries that have one of the paths."""
+    found: dict[str, set[int]] = {root: set() for root in REPEATED}
+    for path in paths:
+        for root in REPEATED:
+            if path.startswith(f"{root}.") and field_of(path):
+                found[root].add(int(path.removeprefix(f"{root}.").partition(".")[0]))
+    return {root: sorted(numbers) for root, numbers in found.items()}
 
 
 def _fields(
@@ -114,13 +173,27 @@ def _expert_field(path: str, field: SchemaField, rows: str) -> ExpertField:
 
 def _arguments(path: str) -> Iterator[ExpertField]:
     """Yield a field for each argument of the functions whose arguments are at ``path``."""
-    functions = _FUNCTIONS.get(path.removesuffix("_args"), {}) if path.endswith("_args") else {}
+    functions = _signatures(path.removesuffix("_args")) if path.endswith("_args") else {}
     takers = defaultdict[str, dict[str, inspect.Parameter]](dict)
-    for function, row in functions.items():
-        for name, parameter in row.signature.items():
+    for function, signature in functions.items():
+        for name, parameter in signature.items():
             takers[name][function] = parameter
     for name, found in takers.items():
         yield _argument(f"{path}.{name}", found)
+
+
+def _signatures(path: str) -> Mapping[str, Mapping[str, inspect.Parameter]]:
+    """Return function → its arguments, of the functions that a field chooses from."""
+    if path in _REPLAY:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return {
+            function: {
+                name: inspect.Parameter(name, kind, default=value, annotation=float)
+                for name, value in arguments.items()
+            }
+            for function, arguments in PRIORITY_ARGUMENTS.items()
+        }
+    return {function: row.signature for function, row in _FUNCTIONS.get(path, {}).items()}
 
 
 def _argument(path: str, takers: Mapping[str, inspect.Parameter]) -> ExpertField:
@@ -179,8 +252,21 @@ def texts_of(config: Mapping[str, object]) -> dict[str, str]:
                 del value_at(tree, holder)[name]
             elif not value and value_at(config, path):
                 continue  # its parts hold all of it
-            texts[path] = text_of(value, field.kind)
+            is_list = isinstance(value, list) and all(isinstance(each, Mapping) for each in value)
+            if field.kind == "entries" and is_list:
+                texts |= reversed(_texts_of_entries(field, value))
+            else:
+                texts[path] = text_of(value, "yaml" if field.kind == "entries" else field.kind)
     return dict(reversed(texts.items()))
+
+
+def _texts_of_entries(section: ExpertField, entries: Sequence[Mapping[str, object]]) -> list[tuple[str, str]]:
+    return [
+        (f"{section.path}.{number}.{field.path}", text_of(value, field.kind))
+        for number, entry in enumerate(entries)
+        for field in (*section.first, *section.others)
+        if (value := value_at(entry, field.path, entry)) is not entry
+    ]
 
 
 def config_of(texts: Mapping[str, str]) -> tuple[dict[str, object], list[FormRemark]]:
@@ -188,17 +274,22 @@ def config_of(texts: Mapping[str, str]) -> tuple[dict[str, object], list[FormRem
 
     A default is left out, unless ``translate`` wrote the file: there a field that is missing has veRL's.
     """
-    known, remarks = by_path(), []
+    remarks: list[FormRemark] = []
     config: dict[str, object] = {}
     for path, text in texts.items():
-        if path not in known:
+        if (field := field_of(path)) is None:
             remarks.append(FormRemark("error", f"trinity-rft {TRINITY} has no such field", name=path))
         elif text.strip():
             try:
-                put(config, path, _value(text, known[path]))
+                put(config, path, _value(text, field))
             except UserError as error:
                 line = f"line {error.where.line}: " if error.where and error.where.line else ""
                 remarks.append(FormRemark("error", f"{line}{error.message}", error.hint or "", path))
+    # The numbers of entries only keep their order, since one may have been removed.
+    for root in REPEATED:
+        entries = value_at(config, root)
+        if isinstance(entries, dict) and all(map(str.isdecimal, entries)):
+            put(config, root, [entries[number] for number in sorted(entries, key=int)])
     shorter = config if from_launch(config) else _without_defaults(config)
     # Some rules of trinity-rft's ask whether a field is given, so that it may complete the two otherwise.
     if shorter is not config and _in_full(shorter) != _in_full(config):
@@ -216,7 +307,7 @@ def _in_full(config: Mapping[str, object]) -> object:
 def _value(text: str, field: ExpertField) -> object:
     """Return the value of a text. Raises UserError."""
     text = text.replace("\r\n", "\n").strip()
-    if field.kind == "yaml":
+    if field.kind in ("yaml", "entries"):
         return load_value(text, field.path)
     if "${" in text or field.kind in ("str", "enum"):
         return None if text == "null" and field.optional else text

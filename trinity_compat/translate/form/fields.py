@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Kind = Literal["text", "whole", "number", "choice", "flag", "lines"]
@@ -22,6 +22,7 @@ class FormField:
         choices: of a choice, the value → its words for people.
         low, high: the least and the largest number.
         optional: an empty text has a meaning, which ``help`` says.
+        when: another field → the values of it with which this one counts; empty for always.
     """
 
     name: str
@@ -33,19 +34,40 @@ class FormField:
     low: float = 1
     high: float = math.inf
     optional: bool = False
+    when: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def condition(self) -> str:
+        """``when`` as a page holds it: ``NAME=VALUE VALUE;…``."""
+        return ";".join(f"{name}={' '.join(values)}" for name, values in self.when.items())
 
 
-ALGORITHMS = {
+SAMPLED = {
     "grpo": "GRPO",
     "gae": "PPO (with a critic)",
     "rloo": "RLOO",
     "reinforce_plus_plus": "REINFORCE++",
 }
+OFFLINE = {"sft": "SFT (answers of a data set)", "dpo": "DPO (pairs of a data set)"}
+ALGORITHMS = {**SAMPLED, **OFFLINE}
 GROUPED = ("grpo", "rloo")  # they compare the answers to one prompt
 REWARDS = {
     "rule": "veRL's rule for the data's data_source",
     "function": "my function",
     "model": "a reward model",
+}
+WORKFLOWS = {"single_turn_agent": "one answer to the prompt", "tool_agent": "an agent that calls tools"}
+SHARING = {"turns": "take turns on all GPUs, as veRL", "split": "work side by side, each on GPUs of its own"}
+STYLES = {
+    "fixed": "fixed: weights after a number of steps",
+    "fully_async": "fully_async: engines never wait",
+    "explorer_driven": "explorer_driven: when the explorer asks",
+    "trainer_driven": "trainer_driven: when the trainer has them",
+}
+METHODS = {
+    "nccl": "NCCL, from GPU to GPU",
+    "memory": "shared memory of one machine",
+    "checkpoint": "files of a shared folder",
 }
 KL = {"none": "none", "loss": "in the loss", "reward": "in the reward"}
 LOGGERS = {
@@ -55,7 +77,7 @@ LOGGERS = {
     "none": "console only",
 }
 
-BASIC = (
+BASIC: tuple[FormField, ...] = (
     FormField(
         "model",
         "Model",
@@ -68,7 +90,16 @@ BASIC = (
         "Training data",
         "lines",
         "$HOME/data/gsm8k/train.parquet",
-        "parquet files in veRL's columns, one a line (data.train_files)",
+        "parquet files in veRL's columns, one a line (data.train_files); one file or folder for SFT and DPO",
+    ),
+    FormField(
+        "columns",
+        "Columns",
+        "text",
+        "",
+        "of the data; empty: messages for SFT, else PROMPT,ANSWER; prompt,chosen,rejected for DPO",
+        optional=True,
+        when={"algorithm": tuple(OFFLINE)},
     ),
     FormField(
         "val_files",
@@ -82,7 +113,7 @@ BASIC = (
         "Algorithm",
         "choice",
         "grpo",
-        "the advantage's estimator (algorithm.adv_estimator)",
+        "GRPO to REINFORCE++ train on answers that the explorer samples (algorithm.adv_estimator)",
         choices=ALGORITHMS,
     ),
     FormField(
@@ -108,20 +139,99 @@ BASIC = (
         "8",
         "answers to each prompt; PPO needs no more than 1 (actor_rollout_ref.rollout.n)",
     ),
+    FormField(
+        "workflow",
+        "Workflow",
+        "choice",
+        "single_turn_agent",
+        "how an answer comes about (rollout.agent.default_agent_loop)",
+        choices=WORKFLOWS,
+    ),
+    FormField(
+        "tools",
+        "Tools",
+        "text",
+        "",
+        "the YAML of the agent's tools (rollout.multi_turn.tool_config_path)",
+        optional=True,
+        when={"workflow": ("tool_agent",)},
+    ),
     FormField("reward", "Reward", "choice", "rule", "the source of an answer's score", choices=REWARDS),
     FormField(
         "reward_source",
         "Function or reward model",
         "text",
         "",
-        "FILE.py:FUNCTION, or the reward model's folder; empty for the rule (reward.custom_reward_function,"
-        " reward.reward_model)",
+        "FILE.py:FUNCTION, or the reward model's folder (reward.custom_reward_function, reward.reward_model)",
         optional=True,
+        when={"reward": ("function", "model")},
     ),
     FormField("epochs", "Epochs", "whole", "1", "passes over the training data (trainer.total_epochs)"),
 )
 
-MORE = (
+_SPLIT = {"sharing": ("split",)}
+SIDES: tuple[FormField, ...] = (
+    FormField(
+        "sharing",
+        "Both sides",
+        "choice",
+        "turns",
+        "explorer and trainer on the GPUs",
+        choices=SHARING,
+    ),
+    FormField(
+        "rollout_gpus",
+        "Explorer's GPUs",
+        "whole",
+        "",
+        "the rest is the trainer's; empty: half (explorer.rollout_model.engine_num × GPUs of an engine)",
+        optional=True,
+        when=_SPLIT,
+    ),
+    FormField(
+        "tensor_parallel",
+        "GPUs of an engine",
+        "whole",
+        "1",
+        "over which vLLM splits the model; the explorer has as many engines as fit"
+        " (rollout.tensor_model_parallel_size)",
+    ),
+    FormField("sync_style", "Style", "choice", "fixed", "synchronizer.sync_style", choices=STYLES),
+    FormField(
+        "sync_offset",
+        "Steps ahead",
+        "whole",
+        "0",
+        "steps that the explorer generates ahead; 0: it waits for each step's weights"
+        " (synchronizer.sync_offset)",
+        low=0,
+        when=_SPLIT,
+    ),
+    FormField(
+        "max_staleness",
+        "Staleness, at most",
+        "whole",
+        "",
+        "steps between the weights of an answer and those that it trains; empty: no limit"
+        " (algorithm.sample_strategy)",
+        low=0,
+        optional=True,
+        when={"sync_style": ("fully_async",)},
+    ),
+    FormField(
+        "sync_interval", "Interval", "whole", "1", "steps between new weights (synchronizer.sync_interval)"
+    ),
+    FormField(
+        "sync_method",
+        "Method",
+        "choice",
+        "nccl",
+        "the way of the weights into the engines (synchronizer.sync_method)",
+        choices=METHODS,
+    ),
+)
+
+MORE: tuple[FormField, ...] = (
     FormField("project", "Project", "text", "trinity-compat", "trainer.project_name"),
     FormField("name", "Name of the run", "text", "first-run", "trainer.experiment_name"),
     FormField(
@@ -160,13 +270,6 @@ MORE = (
         "answers, where Tokens a GPU is empty (ppo_micro_batch_size_per_gpu)",
     ),
     FormField(
-        "tensor_parallel",
-        "GPUs of an engine",
-        "whole",
-        "1",
-        "over which vLLM splits the model (rollout.tensor_model_parallel_size)",
-    ),
-    FormField(
         "engine_memory",
         "Engine's memory",
         "number",
@@ -197,9 +300,25 @@ MORE = (
         optional=True,
     ),
 )
-FIELDS: Mapping[str, FormField] = {field.name: field for field in (*BASIC, *MORE)}
+_OF_SAMPLED = (
+    *("val_files", "group_size", "workflow", "tools", "reward", "reward_source", "mini_batch", "kl"),
+    *("engine_memory", "offload_reference", "test_every", "test_first", "settings"),
+    *(each.name for each in SIDES),
+)
+
+
+def _of_sampled(fields: tuple[FormField, ...]) -> tuple[FormField, ...]:
+    """Return the fields; those of launches that sample answers count with their algorithms alone."""
+    when = {"algorithm": tuple(SAMPLED)}
+    return tuple(
+        replace(each, when={**each.when, **when}) if each.name in _OF_SAMPLED else each for each in fields
+    )
+
+
+BASIC, SIDES, MORE = map(_of_sampled, (BASIC, SIDES, MORE))
+FIELDS: Mapping[str, FormField] = {each.name: each for each in (*BASIC, *SIDES, *MORE)}
 
 
 def defaults() -> dict[str, str]:
     """Return a new form: field → text."""
-    return {name: field.default for name, field in FIELDS.items()}
+    return {name: each.default for name, each in FIELDS.items()}

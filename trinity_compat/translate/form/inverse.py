@@ -14,10 +14,10 @@ from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import leaves, value_at
 from trinity_compat.common.releases import TRINITY
 from trinity_compat.job.settings import SECTION, SETTINGS
-from trinity_compat.translate.form.fields import ALGORITHMS, FIELDS, LOGGERS, defaults
+from trinity_compat.translate.form.fields import FIELDS, LOGGERS, SAMPLED, SIDES, defaults
 from trinity_compat.translate.form.made import made_from
+from trinity_compat.translate.form.sides import options_of, sides_of
 from trinity_compat.translate.form.values import LONGEST, launch_of, values_of
-from trinity_compat.translate.model import TranslateOptions
 from trinity_compat.translate.pipeline import translate_launch
 from trinity_compat.translate.verl_from_trinity import completed_config, flavour_of, verl_settings
 from trinity_compat.translate.verl_script import key_in_launch, verl_script
@@ -33,6 +33,7 @@ _OPTIONAL = re.compile(r"(\$\{oc\.env:\w+),(?:\'\'|\"\")?\}", re.ASCII)
 _OURS = f"trainer.trainer_config.{SECTION}."
 _GPU_MEMORY = f"{_ARR}.rollout.gpu_memory_utilization"
 _MISSING = object()
+_PLAIN = {field.name: field.default for field in SIDES if field.name != "tensor_parallel"}
 Lost = tuple[str, object, object]  # path, value loaded, value of the form
 
 
@@ -80,6 +81,9 @@ def form_of(config: Mapping[str, object]) -> LoadedForm:
             f"{error.message}: the form is for launches of veRL", hint="Expert has every field of it"
         ) from None
     texts = {**defaults(), **_without_problems(_fields(wanted))}
+    shared = sides_of(wanted.config, _updates(wanted))
+    if shared["sharing"] == "split" and sides_of(_made(texts | _PLAIN).config, _updates(wanted)) == shared:
+        texts |= _PLAIN  # a launch that cannot take turns, as with a reward model
     texts["settings"] = "\n".join(_further(wanted, _made(texts)))
     if len(texts["settings"]) > LONGEST:
         raise UserError("its settings are too many for this form", hint="Expert has room for them")
@@ -93,7 +97,7 @@ def form_of(config: Mapping[str, object]) -> LoadedForm:
 def _made(texts: Mapping[str, str]) -> _Settings:
     """Return the settings of a form whose fields are valid."""
     values, _ = values_of(texts)
-    translation, _ = translate_launch(launch_of(values), TranslateOptions())
+    translation, _ = translate_launch(launch_of(values), options_of(values))
     return _Settings.of(translation.config)
 
 
@@ -112,7 +116,7 @@ def _fields(wanted: _Settings) -> dict[str, str]:
         "model": _text(wanted[f"{_ARR}.model.path"]),
         "train_files": _lines(wanted["data.train_files"]),
         "val_files": _lines(wanted["data.val_files"]),
-        "algorithm": _one_of(wanted["algorithm.adv_estimator"], ALGORITHMS),
+        "algorithm": _one_of(wanted["algorithm.adv_estimator"], SAMPLED),
         "gpus": _gpus(wanted["trainer.nnodes"], wanted["trainer.n_gpus_per_node"]),
         "prompt_length": _number(wanted["data.max_prompt_length"]),
         "answer_length": _number(wanted["data.max_response_length"]),
@@ -133,6 +137,8 @@ def _fields(wanted: _Settings) -> dict[str, str]:
         **_kl(wanted),
         **_micro_batches(wanted),
         **_reward(wanted),
+        **_workflow(wanted),
+        **sides_of(wanted.config, _updates(wanted)),
     }
     if found["mini_batch"] == found["batch_size"]:
         found["mini_batch"] = ""
@@ -171,6 +177,19 @@ def _reward(wanted: _Settings) -> dict[str, str | None]:
     if wanted["reward.reward_model.enable"]:
         return {"reward": "model", "reward_source": _text(wanted["reward.reward_model.model_path"])}
     return {"reward": "rule", "reward_source": ""}
+
+
+def _workflow(wanted: _Settings) -> dict[str, str | None]:
+    tools = _text(wanted[f"{_ARR}.rollout.multi_turn.tool_config_path"])
+    if wanted[f"{_ARR}.rollout.agent.default_agent_loop"] != "tool_agent" or not tools:
+        return {}
+    return {"workflow": "tool_agent", "tools": tools}
+
+
+def _updates(wanted: _Settings) -> int:
+    sizes = (wanted["data.train_batch_size"], wanted[f"{_ARR}.actor.ppo_mini_batch_size"])
+    batch, mini = (size if isinstance(size, int) and size > 0 else 1 for size in sizes)
+    return max(1, batch // mini)
 
 
 def _gpus(nodes: object, each: object) -> str | None:

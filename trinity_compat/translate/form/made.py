@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from trinity_compat.common.errors import RunError, UserError, Where
 from trinity_compat.launch import read_text
-from trinity_compat.translate.form.fields import FIELDS
+from trinity_compat.translate.form.fields import FIELDS, OFFLINE
+from trinity_compat.translate.form.offline import made_by_hand
+from trinity_compat.translate.form.result import FormRemark, FormResult
+from trinity_compat.translate.form.sides import options_of, sets_of, words_of
 from trinity_compat.translate.form.values import launch_of, values_of
 from trinity_compat.translate.model import Severity, Status, TranslateOptions, Translation
 from trinity_compat.translate.pipeline import refuse_unstartable, translate_launch
 from trinity_compat.translate.verl_script import verl_script
 
 SCRIPT = "run.sh"  # its name in the comments of the YAML
-
-
-@dataclass(frozen=True, slots=True)
-class FormRemark:
-    """A message about a field, or about the whole form (``name`` is "").
-
-    ``rank`` is error, decide or note; ``code`` is a finding's, "" for an error.
-    """
-
-    rank: str
-    message: str
-    hint: str = ""
-    name: str = ""
-    code: str = ""
-
-    @property
-    def label(self) -> str:
-        """The field's label, or ""."""
-        return FIELDS[self.name].label if self.name in FIELDS else self.name
-
-
-@dataclass(frozen=True, slots=True)
-class FormResult:
-    """The files of a form; both are "" where none can be made.
-
-    With files an error is what only this machine or this package refuses.
-
-    ``yaml`` is what ``trinity-compat translate run.sh`` writes of ``script``, and ``script`` what ``to-verl``
-    writes of ``yaml``.
-    """
-
-    yaml: str = ""
-    script: str = ""
-    config: Mapping[str, object] = field(default_factory=dict)
-    remarks: tuple[FormRemark, ...] = ()
-
-    @property
-    def works(self) -> bool:
-        """True where there are files."""
-        return bool(self.yaml)
+_SPLIT = "--rollout-gpus "
 
 
 def made_from(texts: Mapping[str, str]) -> FormResult:
@@ -61,21 +25,24 @@ def made_from(texts: Mapping[str, str]) -> FormResult:
     values, problems = values_of(texts)
     if problems:
         return FormResult(remarks=tuple(map(_of_error, problems)))
+    if values["algorithm"] in OFFLINE:
+        return made_by_hand(values)
+    words = words_of(values)
+    command = shlex.join(["trinity-compat", "translate", SCRIPT, *words])
     try:
         translation, _ = translate_launch(launch_of(values), TranslateOptions())
         refuse_unstartable(translation)
         script = verl_script(translation.config, SCRIPT)
         lost = [FormRemark("decide", f"not in the script: {line}") for line in script.unsaid]
-        yaml, config = translated(script.text)
+        yaml, config = translated(script.text, options_of(values, command))
     except (UserError, RunError) as error:
         return FormResult(remarks=(_of_error(error),))
-    return FormResult(yaml, script.text, config, (*_remarks(translation), *lost))
+    return FormResult(yaml, script.text, config, (*_remarks(translation), *lost), sets_of(values), words)
 
 
-def translated(script: str) -> tuple[str, Mapping[str, object]]:
+def translated(script: str, options: TranslateOptions) -> tuple[str, Mapping[str, object]]:
     """Return the YAML that ``translate`` writes of a script with one launch, and its configuration."""
     (launch,) = read_text(script, name=SCRIPT).launches
-    options = TranslateOptions(command=f"trinity-compat translate {SCRIPT}")
     translation, text = translate_launch(launch, options)
     return text, translation.config
 
@@ -85,6 +52,8 @@ def _of_error(error: UserError | RunError) -> FormRemark:
     hint = error.hint or ""
     if hint.startswith("give it: --env"):  # an option of the command line
         hint = "write the value itself"
+    if error.message.startswith(_SPLIT):
+        return FormRemark("error", error.message.partition(": ")[2], hint, "rollout_gpus")
     return FormRemark("error", error.message, hint, _field(where))
 
 

@@ -11,7 +11,7 @@ from trinity_compat.common.errors import UserError, Where
 from trinity_compat.common.suggestions import nearest, question
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.launch.model import EnvRef, Launch, Word, WordPart
-from trinity_compat.translate.form.fields import FIELDS, GROUPED, FormField
+from trinity_compat.translate.form.fields import FIELDS, GROUPED, OFFLINE, FormField
 from trinity_compat.verl_config.grammar import hydra_text
 
 _ARR = "actor_rollout_ref"
@@ -124,6 +124,11 @@ def _together(values: FormValues) -> Iterator[FieldProblem]:
             f"{tokens} do not hold a prompt and its answer, which have up to {whole} tokens",
             f"write {whole} or more",
         )
+    if values["algorithm"] in OFFLINE:
+        return
+    yield from _of_sides(values)
+    if values["workflow"] == "tool_agent" and not values["tools"]:
+        yield FieldProblem("tools", "is empty", "write the path of the tools' YAML")
     if values["algorithm"] in GROUPED and values.whole("group_size") < 2:
         name = FIELDS["algorithm"].choices or {}
         yield FieldProblem(
@@ -149,6 +154,25 @@ def _together(values: FormValues) -> Iterator[FieldProblem]:
             yield FieldProblem(
                 "settings", f"line {line}: Hydra's own settings train nothing", "remove it", line
             )
+
+
+def _of_sides(values: FormValues) -> Iterator[FieldProblem]:
+    """Yield the problems of how explorer and trainer share the GPUs."""
+    gpus, width, own = (values.numbers[name] for name in ("gpus", "tensor_parallel", "rollout_gpus"))
+    is_split = values["sharing"] == "split"
+    if not is_split and (values.whole("sync_offset") or own):
+        name = "sync_offset" if values.whole("sync_offset") else "rollout_gpus"
+        yield FieldProblem(name, "is for sides that work side by side", "choose that in Both sides")
+    if is_split and gpus == 1:
+        yield FieldProblem("sharing", "1 GPU has no room for two sides", "let them take turns")
+    elif is_split and own and width and (own >= (gpus or 0) or own % width):
+        yield FieldProblem(
+            "rollout_gpus",
+            f"{own} of {gpus} GPUs are not whole engines of {width} with GPUs left for the trainer",
+            f"write a multiple of {width} below {gpus}",
+        )
+    if values.numbers["max_staleness"] is not None and values["sync_style"] != "fully_async":
+        yield FieldProblem("max_staleness", "is for the style fully_async", "leave it empty")
 
 
 def launch_of(values: FormValues) -> Launch:
@@ -187,6 +211,10 @@ def _settings(values: FormValues) -> Iterator[tuple[str, str, object]]:
     if values["algorithm"] == "gae":
         yield "model", "critic.model.path", values["model"]
     yield from _reward(values)
+    if values["workflow"] != "single_turn_agent":
+        yield "workflow", f"{_ARR}.rollout.agent.default_agent_loop", values["workflow"]
+        yield "workflow", f"{_ARR}.rollout.multi_turn.enable", True
+        yield "tools", f"{_ARR}.rollout.multi_turn.tool_config_path", values["tools"]
     logger = values["logger"]
     yield "logger", "trainer.logger", ["console", *([logger] if logger != "none" else [])]
     yield "project", "trainer.project_name", values["project"]
@@ -265,6 +293,11 @@ def _marked(value: object, names: list[str], prefix: str) -> object:
         return f"{prefix}{len(names) - 1}x"
 
     return _VARIABLE.sub(mark, value)
+
+
+def as_yaml(text: str) -> str:
+    """Return a text with its variables as a YAML has them."""
+    return _VARIABLE.sub(lambda found: f"${{oc.env:{found[1] or found[2]}}}", text)
 
 
 def _parts(text: str) -> tuple[WordPart, ...]:
