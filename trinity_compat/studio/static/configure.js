@@ -3,7 +3,7 @@
 (() => {
   const form = document.getElementById("form"), result = document.getElementById("result");
   const pause_ms = 250, rest_ms = 900, again_ms = 1000;
-  let timer = 0, asked = new AbortController();
+  let timer = 0, looks = "";
   const mark = () => {
     const wrong = new Set([...result.querySelectorAll("[data-wrong]")].map(each => each.dataset.wrong));
     const inside = path => [...wrong].some(name => name === path || name.startsWith(`${path}.`));
@@ -41,18 +41,34 @@
     trying = new AbortController();
     tried = yaml();
     if (!tried) return;
-    for (const id of ["check", "figures"]) ask(document.getElementById(id), trying.signal);
+    ask(document.getElementById("check"), trying.signal);
+    figure();
+  };
+  // One prediction and one look at a time, however slow the machine: the server answers each to its end.
+  let figures = "";
+  const figure = async () => {
+    if (figures) { figures = "again"; return; }
+    do {
+      figures = "now";
+      await ask(document.getElementById("figures"));
+    } while (figures === "again");
+    figures = "";
   };
   const look = async () => {
-    asked.abort();
-    asked = new AbortController();
+    if (looks) { looks = "again"; return; }
+    do {
+      looks = "now";
+      await look_once();
+    } while (looks === "again");
+    looks = "";
+  };
+  const look_once = async () => {
     const query = new URLSearchParams(new FormData(form)), posts = form.method === "post";
     if (!posts) history.replaceState(null, "", `${BASE}/configure?${query}`);
     query.set("part", "1");
     result.setAttribute("aria-busy", "true");
     try {
-      const { signal } = asked;
-      const fresh = await part(posts ? form.action : `${BASE}/configure?${query}`, posts ? { method: "POST", body: query, signal } : { signal });
+      const fresh = await (posts ? part(form.action, { method: "POST", body: query }) : part(`${BASE}/configure?${query}`));
       const shown = ["check", "figures"].map(id => document.getElementById(id));
       result.replaceChildren(...fresh.childNodes);
       const is_new = yaml() !== tried;
