@@ -1,10 +1,11 @@
 """Time the studio's pages and index over a large job.
 
-    python benchmarks/studio.py --experiences 1000000
+    python benchmarks/studio.py --experiences 1000000 [--jobs 200]
 
-Makes (once) a finished job of so many experiences of about 2 KB each, indexes it, and asks every page again
-and again, in the process itself. Prints the index's time and each page's median and 95th percentile, and the
-processor's time, which other work on the machine does not lengthen.
+Makes (once) a finished job of so many experiences of about 2 KB each, with ``--jobs`` others beside it that
+have metrics alone; indexes it, and asks every page again and again, in the process itself. Prints the index's
+time and each page's median and 95th percentile, and the median of the processor's time, which other work on
+the machine does not lengthen.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import studio_runs
 from starlette.testclient import TestClient
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -54,16 +56,21 @@ PAGES = {
     "nothing, by age": "/experiences/large?reward_min=2",
     "nothing, by length": "/experiences/large?reward_min=2&sort=length",
     "one task": "/experiences/large?task=large%2077",
-    "pinned": "/experiences/large?pinned=on",
     "groups of a step": "/groups/large?step=50",
     "groups by spread": "/groups/large?step=all&sort=spread&spread_min=0.1&up=on",
     "groups, nothing": "/groups/large?step=all&sort=turns&turns_min=99",
     "group": "/group/large?id={group}",
     "group in a selection": "/group/large?id={group}&step=all&sort=advantage&mean_min=0.6",
     "configuration": "/configuration/large",
+    "report": "/proof/large",
     "choose": "/compare",
     "compare": "/compare?a=large&b=small",
     "answers": "/answers?a=large&b=small&task=large%2077",
+    "configure": "/configure",
+    "expert": "/configure/expert",
+    "translate": "/translate",
+    "which mode": "/advise",
+    "start": "/start",
 }
 
 
@@ -137,13 +144,14 @@ def ask(root: Path, count: int, times: int) -> None:
     client.get(door.address)
     for name, path in PAGES.items():
         path = path.format(middle=count // 2, group=count // ANSWERS // 2)
-        took, busy = [], time.process_time()
+        took, worked = [], []
         for _ in range(times):
-            begin = time.perf_counter()
+            begin, busy = time.perf_counter(), time.process_time()
             answer = client.get(path)
             took.append(1000 * (time.perf_counter() - begin))
+            worked.append(1000 * (time.process_time() - busy))
             assert answer.status_code == 200, (name, answer.text)
-        busy = 1000 * (time.process_time() - busy) / times
+        busy = statistics.median(worked)
         median, most = statistics.median(took), sorted(took)[int(0.95 * times)]
         print(f"{name:20} median {median:7.1f} ms   p95 {most:7.1f} ms   CPU {busy:7.1f} ms", flush=True)
     look(root, times)
@@ -170,12 +178,15 @@ def main() -> None:
     parser.add_argument("--experiences", type=int, default=20_000)
     parser.add_argument("--out", type=Path, default=Path(".scratch/studio"))
     parser.add_argument("--times", type=int, default=40)
+    parser.add_argument("--jobs", type=int, default=0)
     given = parser.parse_args()
     root = given.out / str(given.experiences)
     for name, count in (("large", given.experiences), ("small", min(80_000, given.experiences))):
         if not (root / name / "buffer" / "experiences.db").exists():
             make(root.absolute() / name, count)
         fill(root, name)
+    if given.jobs and not (root / "runs").exists():
+        studio_runs.make(root.absolute() / "runs", given.jobs, 100)
     ask(root, given.experiences, given.times)
 
 

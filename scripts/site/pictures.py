@@ -31,8 +31,8 @@ def main(jobs: Path, out: Path) -> None:
         page.wait_for_selector("#live[data-ready]")
         page.wait_for_timeout(CURVES_MS)
         _keep(page, out / "run.png")
-        _go_indexed(page, f"{door.url}experiences/{JOB}?step_max=12")
-        page.locator("a[href*='/group/']").first.click()
+        _go_indexed(page, f"{door.url}groups/{JOB}?step=2&outcome=mixed")
+        page.locator(".groups a.name").first.click()
         page.wait_for_load_state()
         page.evaluate("scrollTo(0, 0)")
         _keep(page, out / "group.png")
@@ -42,7 +42,7 @@ def main(jobs: Path, out: Path) -> None:
 def _go_indexed(page: Page, address: str) -> None:
     """The index is filled beside the page; it says how far it is."""
     page.goto(address)
-    while page.get_by_text("Indexed so far").count():
+    while page.locator("[data-indexing]").count():
         page.wait_for_timeout(500)
         page.reload()
 
