@@ -224,6 +224,7 @@ def words(tmp_path, monkeypatch):
         ("compare",): [tmp_path / "a.jsonl", tmp_path / "b.jsonl"],
         ("debug",): [job, "-m", "workflow"],
         ("diff",): [SCRIPT, SCRIPT],
+        ("export",): [SCRIPT, "--to", "slurm"],
         ("rules", "init"): [SCRIPT],
         ("to-verl",): [translated],
         ("translate",): [SCRIPT, "--env", "TOY_DIR=/toy"],
