@@ -111,6 +111,7 @@ def test_what_is_missing_for_the_question_is_said(monkeypatch, tmp_path):
     )
 
 
+HEAD = {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False}
 MACHINE = """
 import sys
 from ray.scripts.scripts import main
@@ -132,10 +133,10 @@ def two(tmp_path):
     folder.mkdir()
     made = Cluster()
     try:
-        made.add_node(num_cpus=1, num_gpus=0)
+        made.add_node(**HEAD)
     except Exception:  # Ray gives a head 30 s to start: a busy machine needs a second try
         made.shutdown()
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+        made = Cluster(initialize_head=True, head_node_args=HEAD)
     words = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", str(folder), "--die-with-parent"]
     other = subprocess.Popen(
         [*words, sys.executable, "-c", MACHINE, f"--address={made.address}"],
