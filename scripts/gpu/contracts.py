@@ -345,7 +345,15 @@ class _Sender:
         )
 
     def __enter__(self) -> _Sender:
+        self._told()  # its imports are done: a transfer's limit is for the transfer
         return self
+
+    def _told(self) -> dict[str, Any]:
+        """Return its next line, without those that vLLM logs as it is imported."""
+        assert self._process.stdout is not None
+        line = next((line for line in self._process.stdout if line.startswith("{")), "{}")
+        found: dict[str, Any] = json.loads(line)
+        return found
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -370,8 +378,7 @@ class _Sender:
         meeting = self._meeting(group)
         self._order(meeting, seed, dies=False)
         (answer,) = await worker.receive(asdict(meeting), 1)
-        assert self._process.stdout is not None
-        sent = json.loads(await asyncio.to_thread(self._process.stdout.readline) or "{}")
+        sent = await asyncio.to_thread(self._told)
         if "digest" not in answer or answer["digest"] != sent.get("digest"):
             raise Failed(f"sent {sent}, received {answer}")
         return sent["seconds"], sent["nbytes"]
@@ -407,6 +414,7 @@ def _send_orders(model: str, device: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield name, tensor.to(device)
 
+    print("{}", flush=True)
     for line in sys.stdin:
         order = json.loads(line)
         meeting = Rendezvous(**order["meeting"])
