@@ -65,7 +65,7 @@ def toy_script(tmp_path, head, start=""):
 
 def export(*words):
     subprocess.run(
-        [sys.executable, "-m", "trinity_compat", "export", *words, "--to", "slurm", "-o", "job.sbatch"],
+        [sys.executable, "-m", "trinity_compat", "export", "--to", "slurm", "-o", "job.sbatch", *words],
         check=True,
     )
 
