@@ -269,13 +269,14 @@ def test_an_answer_is_found_and_leads_to_its_group(opened):
     expect(page.locator(".answer:target")).to_contain_text("answer5x2x1")
 
 
-def test_a_click_on_a_step_of_a_chart_opens_its_groups(opened):
-    page = opened("/run/done")
+@pytest.mark.parametrize("path", ["/run/done", "/compare?run=done&run=other"])
+def test_a_click_on_a_step_of_a_chart_opens_its_groups(opened, path):
+    page = opened(path)
     over = page.locator("#charts .chart .u-over").first
     wide = over.bounding_box()["width"]
     over.dblclick(position={"x": wide / 2, "y": 40})  # shows all again
     over.click(position={"x": wide * 0.99, "y": 40})
-    page.wait_for_url(f"**/groups/done?step={STEPS}")
+    page.wait_for_url(f"**/groups/*?step={STEPS}")
 
 
 def test_tokens_are_coloured_by_choice(opened):
