@@ -127,7 +127,7 @@ def _options(texts: Mapping[str, str]) -> Iterator[str]:
 def _page(
     request: Request, texts: Mapping[str, str], found: Mapping[str, Any] | None, *, status: int = 200
 ) -> Response:
-    values = {"fields": FIELDS, "cards": list(CARDS), "releases": VERL_RELEASES[::-1], "texts": texts}
+    values: dict[str, object] = {"fields": FIELDS, "cards": list(CARDS), "texts": texts}
     values |= {"found": None if found is None else {**_NOTHING, **found}}
-    values |= {"width": WIDTH, "margin": MARGIN, "row_height": ROW}
+    values |= {"width": WIDTH, "margin": MARGIN, "row_height": ROW, "releases": VERL_RELEASES[::-1]}
     return page(request, "advise.html", values, status=status)

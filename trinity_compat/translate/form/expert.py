@@ -243,7 +243,8 @@ def text_of(value: object, kind: str) -> str:
 
 def texts_of(config: Mapping[str, object]) -> dict[str, str]:
     """Return path → text of every field that a configuration sets."""
-    tree, texts = copied(config), {}
+    tree = copied(config)
+    texts: dict[str, str] = {}
     for path, field in reversed(list(by_path().items())):  # parts before what holds them
         value = value_at(tree, path, tree)
         if value is not tree:

@@ -12,7 +12,7 @@ from trinity_compat.translate.form.values import FormValues, as_yaml
 
 _DATA = "buffer.trainer_input.experience_buffer"
 _PAIRS = ("prompt_key", "chosen_key", "rejected_key")
-_KEYS = {  # algorithm → its fields for so many columns
+_KEYS: Mapping[str, Mapping[int, tuple[str, ...]]] = {  # algorithm → its fields for so many columns
     "sft": {1: ("messages_key",), 2: ("prompt_key", "response_key")},
     "dpo": {3: _PAIRS},
 }
