@@ -1,8 +1,8 @@
 """Build the page that translates in a browser (docs/try), as files for any web server: .scratch/web/site.
 
-It holds the package's wheel as pip builds it, Python as WebAssembly (pyodide, requirements/pyodide), the
-wheels of requirements/light.txt that the commands import, the studio's scripts and styles, and the shell
-parser.
+It holds the package's wheel without the editor's script, Python as WebAssembly (pyodide,
+requirements/pyodide), the wheels of requirements/light.txt that the commands import, the studio's scripts
+and styles, and the shell parser.
 ``make web`` prepares what this script takes; --parser names the folder of the parser's files.
 """
 
@@ -38,6 +38,7 @@ WHEELS, PYODIDE = ROOT / ".wheels", ROOT / ".pyodide"
 PARSER, OUT = ROOT / ".scratch" / "web" / "parser", ROOT / ".scratch" / "web" / "site"
 LARGEST = 12_100_000  # bytes of all files
 OWN = ("page.css", "page.js", "share.js", "translator.js", "worker.js", "zip.js")
+EDITOR = ("codemirror.iife.min.js", "codemirror.LICENSE")
 SHARED = {
     STUDIO / "static": (
         "editors.js",
@@ -48,7 +49,7 @@ SHARED = {
         "translate_tabs.js",
     ),
     ASSETS: ("base.css",),
-    ASSETS / "vendor": ("codemirror.iife.min.js", "codemirror.LICENSE"),
+    ASSETS / "vendor": EDITOR,
 }
 PYTHON = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 SHELL_PARSER = ("parser.js", "parser.wasm", "parser.LICENSE", "wasm_exec.js")
@@ -142,19 +143,25 @@ def _add_python(folder: Path) -> None:
 
 
 def _add_wheels(folder: Path) -> None:
-    """Add our wheel as it is built, and a zip of the others without what only CPython on Linux loads."""
-    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "--wheel-dir", folder, ROOT], check=True)
-    (own,) = folder.glob("*.whl")
-    with zipfile.ZipFile(folder / "packages.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
+    """Add our wheel without the editor's script, and a zip of the others without what only CPython loads."""
+    with tempfile.TemporaryDirectory() as built:
+        pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+        subprocess.run([*pip, "--wheel-dir", built, ROOT], check=True)
+        (own,) = Path(built).glob("*.whl")
+        with zipfile.ZipFile(folder / own.name, "w") as packed:
+            _add_parts(own, packed, but=EDITOR)
+    with zipfile.ZipFile(folder / "packages.zip", "w") as packed:
         for name in PACKAGES:
             (wheel,) = WHEELS.glob(f"{name}-*.whl")
-            with zipfile.ZipFile(wheel) as parts:
-                for info in parts.infolist():
-                    if not info.is_dir() and not info.filename.endswith((".so", "/RECORD")):
-                        entry = zipfile.ZipInfo(info.filename)
-                        packed.writestr(entry, parts.read(info), zipfile.ZIP_DEFLATED, 9)
+            _add_parts(wheel, packed, but=(".so", "/RECORD"))
     (folder.parent / "wheels.json").write_text(json.dumps([own.name, "packages.zip"]) + "\n")
+
+
+def _add_parts(wheel: Path, packed: zipfile.ZipFile, but: tuple[str, ...]) -> None:
+    with zipfile.ZipFile(wheel) as parts:
+        for info in parts.infolist():
+            if not info.is_dir() and not info.filename.endswith(but):
+                packed.writestr(zipfile.ZipInfo(info.filename), parts.read(info), zipfile.ZIP_DEFLATED, 9)
 
 
 def _add_service_worker(folder: Path) -> None:
