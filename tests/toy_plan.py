@@ -26,3 +26,10 @@ def source(*arguments, sets=()):
 def planned(*arguments, sets=(), device="cpu", **options):
     made, rest = source(*arguments, sets=sets)
     return make_plan(made.config, replace(rest, **options), cwd=Path("/work"), device=device)
+
+
+def planned_where_it_acts(row, *sets):
+    """The plan with ``sets`` in which a setting of ours acts: in turns the handover, else fully_async."""
+    if row.name == "handover":
+        return planned(sets=sets, mode="colocate")
+    return planned(sets=("synchronizer.sync_style=fully_async", *sets))

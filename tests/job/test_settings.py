@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from toy_plan import planned, source
+from toy_plan import planned, planned_where_it_acts, source
 
 import trinity_compat
 from trinity_compat.cli.run import command
@@ -38,7 +38,7 @@ def held(spec, field):
 
 @pytest.mark.parametrize("row", IN_SPEC, ids=lambda row: row.name)
 def test_the_plan_reads_the_setting(row):
-    made = planned(sets=(STREAMING, f"{row.key}={row.example}"))
+    made = planned_where_it_acts(row, f"{row.key}={row.example}")
     assert f"{SECTION}.{row.name}" not in made.unread
     assert held(made.spec, row.field) == row.example
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from toy_plan import planned
+from toy_plan import planned, planned_where_it_acts
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.buffer.model import Experience, Group
@@ -175,9 +175,9 @@ def test_a_change_of_a_run_s_setting_voids_as_the_table_says(name, tmp_path):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_setting_of_ours_voids_as_the_table_says(name, tmp_path):
-    style = ("synchronizer.sync_style=fully_async",)
-    before = made(planned(sets=style).spec, cwd=tmp_path)
-    after = made(planned(sets=(*style, f"trinity_compat.{name}={SETTINGS[name].example}")).spec, cwd=tmp_path)
+    row = SETTINGS[name]
+    before = made(planned_where_it_acts(row).spec, cwd=tmp_path)
+    after = made(planned_where_it_acts(row, f"trinity_compat.{name}={row.example}").spec, cwd=tmp_path)
     assert bool(changed(before, after)) is bool(rule_of(f"trinity_compat.{name}").part)
 
 
