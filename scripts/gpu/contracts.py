@@ -421,7 +421,9 @@ def _send_orders(model: str, device: str) -> None:
         began, sent = time.monotonic(), tensors(order["seed"], dies=order["dies"])
         if meeting.on_devices:
             here = torch.device(device, 0) if device == "cuda" else torch.device(device)
-            file = asyncio.run(DeviceSender(meeting, 0, here, _BUCKET[device]).send(sent))
+            largest = max(tensor.nbytes for tensor in own.values())
+            room = _BUCKET[device] if device == "cuda" else largest  # a CPU has no way for a larger tensor
+            file = asyncio.run(DeviceSender(meeting, 0, here, room).send(sent))
         else:
             file = joined(meeting).send(meeting, sent, _BUCKET[device])
         told = {"digest": file.digest, "nbytes": file.nbytes, "seconds": time.monotonic() - began}
