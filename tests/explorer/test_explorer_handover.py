@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -37,6 +38,7 @@ class NotingEngines(FakeMaker):
         super().__init__(before=self._answer)
         self.turn, self.fails, self.restarting = turn, fails, restarting
         self.done, self.memory, self.holds = [], {"weights", "cache"}, 0
+        self.asked = set()  # versions of the transfers that began
 
     async def sleep(self):
         self.memory, self.holds = set(), None
@@ -51,6 +53,7 @@ class NotingEngines(FakeMaker):
     async def receive(self, meeting, first_rank):
         assert (first_rank, self.memory, self.turn.is_mine()) == (1, {"weights"}, False)
         assert meeting.on_devices
+        self.asked.add(meeting.version)
         if meeting.version in self.fails:
             raise TransferFailed("the trainer's rank gave no answer in time")
         self.holds = meeting.version
@@ -84,7 +87,7 @@ def explore(spec, made, fails):
     asyncio.run(Explorer(buffer, scheduler, engines, report, heart, receiver, shared).explore())
 
 
-def train(spec, buffer, fails, validate):
+def train(spec, buffer, made, fails, validate):
     from trinity_compat.trainer.exchange import BufferExchange
     from trinity_compat.trainer.lease_heartbeat import LeaseHeartbeat
 
@@ -93,6 +96,10 @@ def train(spec, buffer, fails, validate):
             return write_file(spec.sync.directory, version, [("w", torch.zeros(1))])
         if version in fails:
             raise TransferFailed("the engine's worker gave no answer in time")
+        until = time.monotonic() + 300
+        while version not in made[-1].asked:  # the real one ends with the answers of the engines' workers
+            assert time.monotonic() < until
+            time.sleep(0.01)
         return WeightFile("", f"digest {version}", 1)
 
     with LeaseHeartbeat(buffer, "t") as heart:
@@ -122,7 +129,7 @@ def run(tmp_path, toy, *, trainer_fails=(), engine_fails=(), validate=(), explor
     made = []
     exploring = threading.Thread(target=explorer, args=(spec, made, engine_fails), daemon=True)
     exploring.start()
-    train(spec, buffer, trainer_fails, validate)
+    train(spec, buffer, made, trainer_fails, validate)
     exploring.join(60)
     assert not exploring.is_alive()
     assert buffer.depth()["trained"] == STEPS * BATCH

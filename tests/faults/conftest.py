@@ -11,8 +11,11 @@ import time
 import uuid
 from pathlib import Path
 
+import needs
 import psutil
 import pytest
+from cluster_head import Head
+from namespaced import Machine, take_away_what_killed_tests_left
 
 from trinity_compat.common.parent_watch import die_with_parent
 
@@ -202,3 +205,20 @@ def small_disk(tmp_path):
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no file system can be mounted in a namespace here: {error}")
     return prefix, small
+
+
+@pytest.fixture
+def head(tmp_path):
+    """A Ray's head on another machine, whose dashboard alone is reached from here."""
+    needs.program("ip", "iproute2")
+    take_away_what_killed_tests_left()
+    machine = Machine(3)
+    if not machine.prefix:
+        needs.lacking("no right to make a network namespace")
+    made = Head(machine, tmp_path)
+    try:
+        made.wait()
+        yield made
+    finally:
+        made.close()
+        machine.close()

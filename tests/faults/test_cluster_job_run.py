@@ -6,29 +6,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import needs
 import pytest
-from cluster_head import Head
-from namespaced import Machine, take_away_what_killed_tests_left
 
 ROOT = Path(__file__).parents[2]
 STEPS = 16  # Ray takes as long as some of them to stop a job
-
-
-@pytest.fixture
-def head(tmp_path):
-    needs.program("ip", "iproute2")
-    take_away_what_killed_tests_left()
-    machine = Machine(3)
-    if not machine.prefix:
-        needs.lacking("no right to make a network namespace")
-    made = Head(machine, tmp_path)
-    try:
-        made.wait()
-        yield made
-    finally:
-        made.close()
-        machine.close()
 
 
 @pytest.mark.runtime

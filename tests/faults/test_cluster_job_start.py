@@ -1,29 +1,15 @@
-"""`ray job submit --address=…` as far as the start of its run: to a head with a dashboard on this machine, on
-ports of its own. `test_cluster_job_run.py` has the whole way, to another machine."""
+"""`ray job submit --address=…` to another machine, as far as the start of its run.
+
+`test_cluster_job_run.py` has the whole way.
+"""
 
 import time
 import venv
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from cluster_head import Head
-
-from trinity_compat.explorer.served.server import free_port
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "verl_scripts" / "run_toy_grpo.sh"
-PORTS = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
-
-
-@pytest.fixture
-def head(tmp_path):
-    here = SimpleNamespace(address="127.0.0.1", prefix=[])
-    made = Head(here, tmp_path, {name: free_port(here.address) for name in PORTS})
-    try:
-        made.wait()
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
