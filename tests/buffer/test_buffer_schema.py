@@ -184,6 +184,7 @@ def test_each_migration_is_entered_by_its_name(buffer, sql):
         (8, "arrays of teachers"),
         (9, "dropped arrays"),
         (10, "proof of weights"),
+        (11, "scores of tokens"),
     ]
 
 

@@ -47,6 +47,7 @@ def engines(monkeypatch):
     """The explorer's, which needs no Ray and scores nothing; signals are this process's own again."""
     made, before = Engines(), signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(main, "_join_ray", lambda spec: None)
+    monkeypatch.setattr(main.machines, "living", list)
     monkeypatch.setattr(main, "warm", lambda: None)
     monkeypatch.setattr(main, "_workers", lambda *_: made)
     monkeypatch.setattr(main, "_scorer", lambda *_: SimpleNamespace(close=lambda: made.done.append("scored")))

@@ -188,7 +188,7 @@ def test_a_user_s_own_operator_changes_rewards_and_info(make, plugin):
         ("raises", "the operator naughty failed: KeyError: 'no such thing'"),
         ("returns", "the operator naughty returned list, not experiences and metrics"),
         ("doubles", "returned 1 experiences more than once"),
-        ("invents", "experiences of its own"),
+        ("invents", "experiences that it made itself"),
         ("rewrites", "changed the tokens of an experience"),
         ("rewards", "gave an experience the reward None"),
     ],

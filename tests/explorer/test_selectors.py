@@ -121,7 +121,7 @@ def test_rows_that_no_taskset_has_cannot_have_come_back():
     rows = order(selector(4), selector(6, "random"))
     rows.learn(0, [0], [0.5])  # of a selector that does not ask
     for taskset, row in ((2, 0), (-1, 0), (1, 6)):
-        with pytest.raises(RunError, match=f"rows that taskset {taskset} has not"):
+        with pytest.raises(RunError, match=f"rows that taskset {taskset} does not have"):
             rows.learn(taskset, [row], [0.5])
 
 

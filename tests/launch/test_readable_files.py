@@ -133,7 +133,7 @@ def test_a_named_file_may_be_no_link_out_of_the_working_directory(tree, monkeypa
 def test_config_files_and_row_counts(tree):
     folder = ConfigFolder(tree, tree)
     assert folder.find("conf") is None and folder.find("folder/conf") is None
-    with pytest.raises(UserError, match="git's own"):
+    with pytest.raises(UserError, match="belongs to git"):
         folder.find("git/conf")
     assert folder.find("sub/conf").config == {"a": "sub"}
     assert not folder.has_group("folder") and folder.has_group("sub")

@@ -332,9 +332,9 @@ def test_a_sample_strategy_that_ours_lacks_is_refused(sets, said):
 @pytest.mark.parametrize(
     ("said", "message", "hint"),
     [
-        ("algorithm_type=rlooo", "algorithm_type=rlooo: trinity-rft has no such thing", "mean 'rloo'?"),
-        ("kl_penalty_fn=opmd", "kl_penalty_fn=opmd: trinity-rft has no such thing", "k1, k2"),
-        ("kl_loss_fn=k4", "kl_loss_fn=k4: trinity-rft has no such thing", "k1, k2"),
+        ("algorithm_type=rlooo", "algorithm_type=rlooo: no release of trinity-rft has it", "mean 'rloo'?"),
+        ("kl_penalty_fn=opmd", "kl_penalty_fn=opmd: no release of trinity-rft has it", "k1, k2"),
+        ("kl_loss_fn=k4", "kl_loss_fn=k4: no release of trinity-rft has it", "k1, k2"),
         ("advantage_fn=clipv", "advantage_fn=clipv cannot be trained here: .* necs", "opmd"),
         ("policy_loss_fn=opmd", "policy_loss_fn_args.clip_range: opmd of policy_loss_fn has", "it has tau"),
     ],

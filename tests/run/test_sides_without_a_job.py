@@ -11,10 +11,10 @@ import pytest
     [
         ("explorer", [], "usage: python -m trinity_compat.explorer JOB_DIR"),
         ("explorer", ["--help"], "usage: python -m trinity_compat.explorer JOB_DIR"),
-        ("explorer", ["/nowhere"], "/nowhere is no job directory"),
+        ("explorer", ["/nowhere"], "/nowhere is not a job directory"),
         ("trainer", ["--help"], "usage: python -m trinity_compat.trainer JOB_DIR"),
-        ("trainer", ["/nowhere"], "/nowhere is no job directory"),
-        ("trainer", ["/nowhere", "--train"], "/nowhere/config/train.json is not there"),
+        ("trainer", ["/nowhere"], "/nowhere is not a job directory"),
+        ("trainer", ["/nowhere", "--train"], "/nowhere/config/train.json is missing"),
         ("trainer", ["/nowhere", "--explore"], "usage: python -m trinity_compat.trainer JOB_DIR [--train]"),
     ],
 )

@@ -74,6 +74,7 @@ def test_entropies_are_kept_where_the_estimator_reads_them(monkeypatch, reads, k
     monkeypatch.setattr(adapter.TrinityRayPPOTrainer, "ranks", 1)
     trainer = object.__new__(adapter.TrinityRayPPOTrainer)
     trainer.config = OmegaConf.create({"algorithm": {}})
+    trainer.exchange = SimpleNamespace(keep_scores=lambda find: None)
     made, mfu = trainer._compute_old_log_prob(output)
     assert mfu == 0.5 and (ENTROPY in made.batch) is kept
 

@@ -115,7 +115,7 @@ def stored(monkeypatch, groups):
     trainer = SimpleNamespace(
         multi_modal=MultiModal.none(),
         runs=2,
-        exchange=SimpleNamespace(claim=lambda step: SimpleNamespace(groups=groups)),
+        claimed=lambda step: SimpleNamespace(groups=groups),
         validation_answers=lambda: groups,
         agent_loop_manager=adapter.AskedTasks(),
         global_steps=4,

@@ -55,7 +55,7 @@ class Experience:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """What the trainer's policy, before an update, gives the response's R tokens: float32 [R] each."""
+    """Scores of a response's R tokens by the trainer's policy before an update, float32 [R] each."""
 
     group_id: int
     run: int

@@ -31,7 +31,7 @@ from trinity_compat.run.script.shared_folder import ScriptCall
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """What a run on this machine would end with; ``fix``: what to write or do instead, "" where not known."""
+    """Reason for which a run here would end; ``fix``: what to write or do instead, "" where not known."""
 
     message: str
     fix: str = ""

@@ -115,7 +115,11 @@ def test_a_variable_that_is_not_known_yet_is_no_wrong_type():
 @pytest.mark.parametrize(
     ("section", "message", "hint"),
     [
-        ({"algorithm_type": "opdm"}, "algorithm_type=opdm: trinity-rft has no such", "did you mean 'opmd'?"),
+        (
+            {"algorithm_type": "opdm"},
+            "algorithm_type=opdm: no release of trinity-rft has it",
+            "did you mean 'opmd'?",
+        ),
         (
             {"algorithm_type": "grpo", "policy_loss_fn": "mix"},
             "policy_loss_fn=mix tells an expert's rows apart, and .*sample_strategy=default takes none",

@@ -33,7 +33,7 @@ REFUSED = {
     "no length": ({"model": {"max_response_tokens": None}}, "model.max_model_len is not given"),
     "two ways to say tasksets": (
         {"buffer": {"explorer_input": {"tasksets": [TASKSET]}}},
-        "cannot stand together",
+        "cannot both be given",
     ),
     "an interval of 0": ({"synchronizer": {"sync_interval": 0}}, "sync_interval=0"),
     "no answers": ({"algorithm": {"repeat_times": 0}}, r"algorithm\.repeat_times=0: it should be 1 or more"),

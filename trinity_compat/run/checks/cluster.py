@@ -40,7 +40,7 @@ _TRAVELS = "trinity-compat"
 _Answer = TypeVar("_Answer")
 
 
-class Facts(TypedDict):
+class MachineFacts(TypedDict):
     """Answer of a machine. ``gpus``: of nvidia-smi, None without it; ``wrong``: why it could not write."""
 
     releases: dict[str, str | None]
@@ -79,7 +79,7 @@ def examine(folder: Path, spec: RunSpec | None = None, *, limit_s: float = _ANSW
     return [Check(_ADDRESS, "problem", f"{address}: {wrong.strip()}", fix)]
 
 
-def look(packages: list[str], folder: str, name: str) -> Facts:
+def look(packages: list[str], folder: str, name: str) -> MachineFacts:
     """Return what the machine that runs this has, and write the file ``name``."""
     releases: dict[str, str | None] = {"python": platform.python_version()}
     for package in packages:
@@ -177,7 +177,7 @@ def _ask(
     return answers
 
 
-def _machine(facts: Facts, gpus: float, clock_s: float, node: str) -> Iterator[Check]:
+def _machine(facts: MachineFacts, gpus: float, clock_s: float, node: str) -> Iterator[Check]:
     free, listed = facts["shared_memory"], facts["gpus"]
     have = f"{gpus:g} GPUs, {free / 2**30:.1f} GiB free in /dev/shm, Python {facts['releases']['python']}"
     yield Check("machine", "ok", have, "", node)

@@ -114,7 +114,7 @@ class Rendezvous:
 
     @property
     def on_devices(self) -> bool:
-        """Whether no group forms: each rank sends to the engine's worker on its own device."""
+        """True if no group forms: each rank sends to the engine's worker on its own device."""
         return not self.group
 
     @property

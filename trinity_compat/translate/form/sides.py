@@ -1,4 +1,4 @@
-"""How explorer and trainer share the GPUs and the weights: Trinity's settings, which no key of veRL holds."""
+"""Shares of explorer and trainer in GPUs and weights: Trinity's settings, which no key of veRL holds."""
 
 from __future__ import annotations
 
