@@ -45,7 +45,7 @@ PLANNED = "planned"
 REASONS = {
     "for what fails there too": r"it ends there with|path is missing",
     "for packages that are missing": r"would have to be installed here",
-    "for another release or a plugin": r"has no such|no release of|no (workflow|reward|operator) of that name",
+    "for another release or a plugin": r"has no such|no release of|no (workflow|reward|operator) of",
     "until it is decided": r"steps_as_rows|on_policy_distill",
 }
 OURS = "by a limit of ours"

@@ -103,7 +103,8 @@ def studio(folder):
 
 
 def address_of(path):
-    return path.replace("{job:path}", "one").replace("{kind}", "yaml").replace("{draft}", "x").replace("{look}", "x")
+    path = path.replace("{job:path}", "one").replace("{kind}", "yaml")
+    return path.replace("{draft}", "x").replace("{look}", "x")
 
 
 def no_process(*_):
