@@ -290,7 +290,7 @@ def test_an_image_that_a_tool_returns_is_refused(made):
 
 
 def test_images_for_a_model_without_a_processor_are_refused(made):
-    with pytest.raises(UserError, match=r"row 0 of the data has images, .*; veRL knows no processor"):
+    with pytest.raises(UserError, match=r"row 0 of the data has images, .*; veRL found no processor"):
         train_stream(made.config, made.tokenizer, None).task(0)
 
 
