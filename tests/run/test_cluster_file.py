@@ -70,7 +70,9 @@ def test_the_scripts_own_lines_are_kept_and_what_it_lacks_is_added(export, own, 
         "data.seed=1",
     )
     assert directives(text) == [*own, *added]
-    assert "trinity-compat run run.sh -- data.seed=1 &" in text
+    # The time of the script's own signal is its own: only where Slurm gives 300 s may a step take most of it.
+    grace = "" if any("signal" in line for line in own) else "--set trinity_compat.termination_grace=270 "
+    assert f"trinity-compat run {grace}run.sh -- data.seed=1 &" in text
 
 
 @pytest.mark.parametrize(
@@ -184,6 +186,22 @@ def test_what_is_not_known_is_asked_for(export):
     assert "#SBATCH --nodes=3" in export(script, "--to", "slurm", "--nodes", "3")
 
 
+def test_fewer_machines_or_gpus_than_the_launch_trains_on_are_refused_at_its_line(export):
+    script = LAUNCH.format(2, "trainer.n_gpus_per_node=4")
+    for words, key in ((("--nodes", "1"), "nnodes=2"), (("--gpus-per-node", "2"), "n_gpus_per_node=4")):
+        with pytest.raises(Exception, match=rf"run\.sh:1: {words[0]} {words[1]} is less .*trainer\.{key}"):
+            export(script, "--to", "slurm", *words)
+    assert "#SBATCH --nodes=4" in export(script, "--to", "slurm", "--nodes", "4")  # engines of their own
+
+
+@pytest.mark.parametrize(
+    ("to", "option"), [("slurm", "--volume"), ("slurm", "--gpu-type"), ("rayjob", "--gpu-type")]
+)
+def test_an_option_that_the_scheduler_s_file_has_no_place_for_is_refused(export, to, option):
+    with pytest.raises(Exception, match=f"{option} has no effect on a file for {to}"):
+        export(LAUNCH.format(1, ""), "--to", to, option, "x")
+
+
 @pytest.mark.parametrize("words", [["--to", "rayjob"], ["--to", "slurm", "--image", "x.sif"]])
 def test_a_ray_of_the_scripts_own_is_not_started_twice(export, words):
     script = "ray start --head\n" + LAUNCH.format(1, "")
@@ -292,7 +310,9 @@ def test_a_ray_job_has_kuberays_fields_and_the_launchs_sizes(export, nodes):
         pod = group["template"]["spec"]
         assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 4}
         assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": "mine"}
-    assert made["spec"]["entrypoint"].endswith("trinity-compat run --job /shared/my-run run.sh")
+    assert made["spec"]["entrypoint"].endswith(
+        "trinity-compat run --job /shared/my-run --set trinity_compat.termination_grace=270 run.sh"
+    )
 
 
 def test_the_end_of_a_pod_reaches_the_run_and_waits_for_it(export, tmp_path):

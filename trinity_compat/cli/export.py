@@ -54,12 +54,11 @@ _Size = click.IntRange(1)
 )
 @click.option(
     "--volume",
-    default="shared",
-    show_default=True,
+    default="",
     metavar="NAME",
-    help="The claim of Kubernetes, or volume of SkyPilot, that is mounted there.",
+    help="The claim of Kubernetes, or volume of SkyPilot, that is mounted there.  [default: shared]",
 )
-@click.option("--gpu-type", default="H100", show_default=True, metavar="NAME", help="SkyPilot's accelerator.")
+@click.option("--gpu-type", default="", metavar="NAME", help="SkyPilot's accelerator.  [default: H100]")
 @script_options
 @release_options
 @click.pass_obj

@@ -23,7 +23,7 @@ _DIRECTIVE = re.compile(r"(?m)^#SBATCH\b")
 
 
 def refuse_outside(script: str, launches: Iterable[Launch], environ: Mapping[str, str]) -> None:
-    """Raise UserError for a launch by ``srun`` where this is no machine of a job's."""
+    """Raise UserError for a launch by ``srun`` on a machine that no Slurm job has."""
     for launch in launches:
         if launch.start and launch.start.travels and not environ.get(_NODE):
             raise UserError(
@@ -35,7 +35,7 @@ def refuse_outside(script: str, launches: Iterable[Launch], environ: Mapping[str
 
 
 def note_outside(script: str, text: str, environ: Mapping[str, str]) -> str:
-    """Return what to type for a job's script that runs on this machine, as it is no job; "" for others."""
+    """Return how a script with #SBATCH lines that runs outside of a job becomes one; "" for other scripts."""
     is_job = _DIRECTIVE.search(text) and not environ.get(_JOB) and shutil.which("sbatch")
     return (
         f"{script} has #SBATCH lines and runs on this machine; as a job: {_submitted(script)}"
@@ -86,5 +86,6 @@ def join_ray() -> None:
         with contextlib.suppress(psutil.Error):
             if process.info["name"] == "raylet" and process.environ().get(_JOB) == job:
                 words = [word.partition("=") for word in process.cmdline()]
-                os.environ[_RAY] = next(value for name, _, value in words if name == "--gcs-address")
-                return
+                for value in (value for name, _, value in words if name == "--gcs-address"):
+                    os.environ[_RAY] = value
+                    return
