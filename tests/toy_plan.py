@@ -16,7 +16,7 @@ ENV = {"TOY_DIR": "/toy", "PATH": os.environ["PATH"], "HOME": "/root"}
 
 
 def source(*arguments, sets=()):
-    """What a run of the toy script would capture, and its options."""
+    """The launch that a run of the toy script captures, and the run's options."""
     call = ScriptCall(str(SCRIPT), arguments, RunOptions(sets=sets), str(Path.cwd()), ENV)
     launch = read_script(SCRIPT, env=ENV, args=arguments).launches[0]
     found = Invocation(launch.module, tuple(word.text for word in launch.arguments))

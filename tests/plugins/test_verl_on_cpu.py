@@ -268,6 +268,24 @@ def test_a_rank_whose_disk_is_full_still_takes_part_in_the_all_gathers(tmp_path,
     assert drawn == ["a", "b", "c"]
 
 
+def receiver_of(model):
+    """The extension of an engine's worker on a CPU that holds ``model``."""
+    from types import SimpleNamespace
+
+    import torch
+
+    from trinity_compat.plugins.vllm_weights import WeightReceiver
+
+    worker = WeightReceiver()
+    dtype = SimpleNamespace(dtype=torch.float32, quantization=None)
+    settings = SimpleNamespace(
+        quant_config=None, speculative_config=None, lora_config=None, model_config=dtype
+    )
+    worker.rank, worker.local_rank, worker.device = 0, 0, torch.device("cpu")
+    worker.model_runner = SimpleNamespace(model=model, get_model=lambda: model, vllm_config=settings)
+    return worker
+
+
 def test_a_version_on_the_device_is_loaded_by_the_engine_s_worker_and_the_next_one_is_a_file(tmp_path):
     import asyncio
     import threading
@@ -278,7 +296,6 @@ def test_a_version_on_the_device_is_loaded_by_the_engine_s_worker_and_the_next_o
     from verl.checkpoint_engine import CheckpointEngineRegistry
 
     import trinity_compat.plugins.verl_checkpoint_engine as ours
-    from trinity_compat.plugins.vllm_weights import WeightReceiver
     from trinity_compat.synchronizer.transports.files import assemble
     from trinity_compat.synchronizer.transports.nccl import Rendezvous, TransferFailed
 
@@ -290,13 +307,8 @@ def test_a_version_on_the_device_is_loaded_by_the_engine_s_worker_and_the_next_o
                 raise ValueError("no")
             self.load_state_dict(dict(weights), strict=False)
 
-    worker, model = WeightReceiver(), Model(3, 2)
-    dtype = SimpleNamespace(dtype=torch.float32, quantization=None)
-    settings = SimpleNamespace(
-        quant_config=None, speculative_config=None, lora_config=None, model_config=dtype
-    )
-    worker.rank, worker.local_rank, worker.device = 0, 0, torch.device("cpu")
-    worker.model_runner = SimpleNamespace(model=model, get_model=lambda: model, vllm_config=settings)
+    model = Model(3, 2)
+    worker = receiver_of(model)
     kept = {"directory": str(tmp_path), "shared": True, "recycle": False}
     rank = CheckpointEngineRegistry.new(ours.DEVICE, is_master=True, bucket_size=64, **kept)
     rank.expect({"weight": "bfloat16", "bias": "bfloat16"})
@@ -343,7 +355,6 @@ def test_a_broadcast_version_is_loaded_by_the_engine_s_worker():
     from verl.checkpoint_engine import CheckpointEngineRegistry
 
     import trinity_compat.plugins.verl_checkpoint_engine as ours
-    from trinity_compat.plugins.vllm_weights import WeightReceiver
     from trinity_compat.synchronizer.transports.nccl import LoadFailed, Rendezvous
 
     class Model(torch.nn.Linear):
@@ -352,13 +363,8 @@ def test_a_broadcast_version_is_loaded_by_the_engine_s_worker():
         def load_weights(self, weights):
             self.load_state_dict(dict(weights), strict=False)
 
-    worker, model = WeightReceiver(), Model(3, 2)
-    dtype = SimpleNamespace(dtype=torch.float32, quantization=None)
-    settings = SimpleNamespace(
-        quant_config=None, speculative_config=None, lora_config=None, model_config=dtype
-    )
-    worker.rank, worker.local_rank, worker.device = 0, 0, torch.device("cpu")
-    worker.model_runner = SimpleNamespace(model=model, get_model=lambda: model, vllm_config=settings)
+    model = Model(3, 2)
+    worker = receiver_of(model)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meeting = Rendezvous("h", "g", "127.0.0.1", store.port, 2, version=4, timeout_s=300.0)
     answers = []

@@ -47,7 +47,7 @@ PARAMETERS = {
     "/configure/expert/file/{kind}": ["v:buffer.batch_size", "csrf"],
     "/configure/load": ["text", "form", "csrf"],
     "/configure/check": ["text", "csrf"],
-    "/configure/check/{look}": [],
+    "/configure/check/{check}": [],
     "/configure/figures": ["text", "csrf"],
     "/translate": ["name", "csrf"],
     "/keys": [],
@@ -104,7 +104,7 @@ def studio(folder):
 
 def address_of(path):
     path = path.replace("{job:path}", "one").replace("{kind}", "yaml")
-    return path.replace("{draft}", "x").replace("{look}", "x")
+    return path.replace("{draft}", "x").replace("{check}", "x")
 
 
 def no_process(*_):

@@ -74,7 +74,7 @@ def _of_cluster(folder: Path, source: str | None) -> list[Check]:
 
 
 def _lines(check: Check, width: int) -> Iterator[str]:
-    """Yield a row, and one with what mends it; ``width``: of the column with a cluster's machines."""
+    """Yield a check's row, and a second one with the remedy. ``width``: of the column of machines, or 0."""
     yield f"{_MARKS[check.state]} {check.node:{width}}{check.name:14} {check.found}"
     if check.fix and check.state != "ok":
         yield f"     {'':{width}}{'':14} → {check.fix}"

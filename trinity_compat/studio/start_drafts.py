@@ -38,7 +38,7 @@ _CHECK = ProcessLimits(_WALL_S, cpu_s=600, memory=16 << 30, file=64 << 20)
 _DOCTOR = ProcessLimits(_WALL_S, cpu_s=300)  # it starts a Ray, whose store is a large file
 _MOST = 32  # drafts that are kept
 _MOST_CHECKS = 2  # at once
-_MOST_LOOKS = 8  # dry runs of the page Configure that are kept
+_MOST_CONFIGURED = 8  # dry runs of the page Configure that are kept
 _TOLD = ("yaml", "notes", "plan")
 _ASKS = re.compile(r"(?:\S+:\d+: )?(?:warning|profile)\b")  # notes that a user should read before a start
 
@@ -201,7 +201,7 @@ class StartDrafts:
     def __init__(self, studio_folder: Path) -> None:
         self._folder = studio_folder
         self._drafts: dict[str, StartDraft] = {}
-        self._looks: dict[str, LaunchCheck] = {}
+        self._configured: dict[str, LaunchCheck] = {}
         self._lock = threading.Lock()
 
     def get(self, name: str) -> StartDraft | None:
@@ -224,25 +224,25 @@ class StartDrafts:
                 self._forget(old)
             return draft
 
-    def look(self, text: str) -> str:
+    def check_configured(self, text: str) -> str:
         """Begin the dry run of a Trinity YAML, and end those before it. Return its id. Raises OSError."""
         with self._lock:
-            self._end_looks()
+            self._end_configured()
             words, name = partial(dry_run_of, text), secrets.token_urlsafe(9)
-            self._looks[name] = LaunchCheck(
+            self._configured[name] = LaunchCheck(
                 words, self._folder / "run", self._folder, self._folder, os.environ
             )
-            for gone in list(self._looks)[:-_MOST_LOOKS]:
-                del self._looks[gone]
+            for gone in list(self._configured)[:-_MOST_CONFIGURED]:
+                del self._configured[gone]
             return name
 
-    def _end_looks(self) -> None:
-        for old in self._looks.values():
+    def _end_configured(self) -> None:
+        for old in self._configured.values():
             old.end()
 
-    def looked(self, name: str) -> LaunchCheck | None:
+    def configured_check(self, name: str) -> LaunchCheck | None:
         """Return the dry run of that id."""
-        return self._looks.get(name)
+        return self._configured.get(name)
 
     def start(self, draft: StartDraft) -> str:
         """Start the draft's run, once. Return '' or why it is not started."""
@@ -274,7 +274,7 @@ class StartDrafts:
         """End all checks; the runs go on."""
         for draft in list(self._drafts.values()):
             self._forget(draft)
-        self._end_looks()
+        self._end_configured()
 
     def _forget(self, draft: StartDraft) -> None:
         self._drafts.pop(draft.id, None)

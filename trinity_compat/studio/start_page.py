@@ -54,17 +54,17 @@ async def draft(request: Request) -> Response:
     return await run_in_threadpool(_draft, request)
 
 
-async def look(request: Request) -> Response:
+async def check_configured(request: Request) -> Response:
     """Begin the dry run of a YAML that the page Configure made; on GET show how far it is."""
     refuse_read_only(request)
-    name, drafts = request.path_params.get("look", ""), drafts_of(request)
+    name, drafts = request.path_params.get("check", ""), drafts_of(request)
     if request.method == "POST":
         text = texts_in(await form_of(request, _LARGEST_FORM)).get("text", "")
         try:
-            name = await run_in_threadpool(drafts.look, text)
+            name = await run_in_threadpool(drafts.check_configured, text)
         except OSError as error:
             raise HTTPException(503, f"The dry run cannot start: {error}") from error
-    if (check := drafts.looked(name)) is None:
+    if (check := drafts.configured_check(name)) is None:
         raise HTTPException(404, "This check is not known any more.")
     return page(request, "configure_check.html", {"check": check, "id": name})
 

@@ -282,7 +282,7 @@ class BufferExchange:
 
     def keep_scores(self, find: FindScores) -> None:
         """Hold the scores of a sample, as ``token_scores`` says, until ``commit``; the first of a step."""
-        wanted = sorted(self._claims[0].groups, key=_dullness) if self._claims else []
+        wanted = sorted(self._claims[0].groups, key=_place_in_sample) if self._claims else []
         answers = [(group, it) for group in wanted[: self._spec.token_scores] for it in group.experiences]
         if answers and not self._scored:
             found = zip(answers, find([it for _, it in answers]), strict=True)
@@ -368,8 +368,8 @@ class BufferExchange:
         return out
 
 
-def _dullness(group: Group) -> tuple[bool, float]:
-    """Order of groups for a reader: those that train something first, the worst of them at the top."""
+def _place_in_sample(group: Group) -> tuple[bool, float]:
+    """Sort key: groups whose rewards differ first, and of these the one with the lowest mean reward."""
     rewards = [it.reward for it in group.experiences]
     return min(rewards) == max(rewards), sum(rewards) / len(rewards)
 

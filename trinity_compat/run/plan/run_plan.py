@@ -121,7 +121,7 @@ def _teachers(spec: RunSpec) -> list[str]:
 def _transport(spec: RunSpec) -> str:
     over_gloo = spec.sync.method == "nccl" and spec.device == "cpu"
     way = "over gloo, as NCCL would: there is no GPU" if over_gloo else f"by {spec.sync.method}"
-    return f"on the devices, else {way}" if spec.handover == "device" else way
+    return f"on the GPUs that both sides share, else {way}" if spec.handover == "device" else way
 
 
 def _both(steps: int, r: int) -> str:

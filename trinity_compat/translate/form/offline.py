@@ -20,7 +20,7 @@ _DEFAULT = {"sft": "messages", "dpo": "prompt,chosen,rejected"}
 
 
 def made_by_hand(values: FormValues) -> FormResult:
-    """Return the YAML of the form; there is no script."""
+    """Return the YAML of a form for SFT or DPO, without a script."""
     algorithm, files = values["algorithm"], values.files("train_files")
     columns = [name.strip() for name in (values["columns"] or _DEFAULT[algorithm]).split(",")]
     keys = _KEYS[algorithm].get(len(columns))

@@ -26,16 +26,16 @@ def _explorer_gpus(values: FormValues) -> int:
 
 def _assignments(values: FormValues) -> dict[str, str]:
     """Return Trinity's settings but for the split and the offset, which translate has options for."""
-    r, style, found = _updates(values), values["sync_style"], dict[str, str]()
+    updates, style, found = _updates(values), values["sync_style"], dict[str, str]()
     if style != "fixed":
         found |= {"mode": "colocate"} if values["sharing"] == "turns" else {}
         found["synchronizer.sync_style"] = style
     if values.whole("sync_interval") > 1:
-        found["synchronizer.sync_interval"] = str(values.whole("sync_interval") * r)
+        found["synchronizer.sync_interval"] = str(values.whole("sync_interval") * updates)
     if values["sync_method"] != "nccl":
         found["synchronizer.sync_method"] = values["sync_method"]
     if (limit := values.numbers["max_staleness"]) is not None:
-        found |= {"algorithm.sample_strategy": "staleness_control", _LIMIT: str(int(limit) * r)}
+        found |= {"algorithm.sample_strategy": "staleness_control", _LIMIT: str(int(limit) * updates)}
     return found
 
 
