@@ -186,6 +186,12 @@ def test_what_is_not_known_is_asked_for(export):
     assert "#SBATCH --nodes=3" in export(script, "--to", "slurm", "--nodes", "3")
 
 
+def test_two_launches_are_refused_where_the_file_names_one_job_for_both(export):
+    with pytest.raises(Exception, match=r"run\.sh:2: run\.sh has 2 launches"):
+        export(2 * LAUNCH.format(1, ""), "--to", "rayjob")
+    assert "trinity-compat run" in export(2 * LAUNCH.format(1, ""), "--to", "slurm")  # one after the other
+
+
 def test_fewer_machines_or_gpus_than_the_launch_trains_on_are_refused_at_its_line(export):
     script = LAUNCH.format(2, "trainer.n_gpus_per_node=4")
     for words, key in ((("--nodes", "1"), "nnodes=2"), (("--gpus-per-node", "2"), "n_gpus_per_node=4")):

@@ -85,7 +85,13 @@ def command(
     how = ComposeOptions.of(cwd, env, arguments, verl_version, fork_config=not no_fork_config)
     request = ClusterRequest(script=script, arguments=arguments, **given)  # type: ignore[arg-type]
     with reading(script):
-        config, *_ = composed(script, how)
+        config, *others = composed(script, how)
+        if others and (request.shared or request.scheduler != "slurm"):  # a --job of its own for each
+            raise UserError(
+                f"{script} has {1 + len(others)} launches, and the file names one --job",
+                where=others[0].launch.where,
+                hint="put each into a script of its own",
+            )
         text = cluster_file(config, Path(script).read_text(errors="replace"), request)
     write(text, output, sources=[script])
     return 0
