@@ -171,7 +171,7 @@ def test_a_handover_on_the_devices_is_said_and_refused_where_there_are_no_turns_
     asked = ("trinity_compat.handover=device",)
     made = planned(sets=asked, mode="colocate")
     assert made.spec.handover == "device"
-    assert "on the devices, else by memory" in "\n".join(describe(made))
+    assert "on the GPUs that both sides share, else by memory" in "\n".join(describe(made))
     assert planned(mode="colocate").spec.handover == "files"
     with pytest.raises(UserError, match="handover=device: in mode both the two sides take no turns") as no:
         planned(sets=asked)
