@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -184,6 +185,32 @@ def test_what_is_not_known_is_asked_for(export):
     with pytest.raises(Exception, match=r"run\.sh:1: trainer\.nnodes .* is not known(.|\n)*--nodes N"):
         export(script, "--to", "slurm")
     assert "#SBATCH --nodes=3" in export(script, "--to", "slurm", "--nodes", "3")
+
+
+DATED = "NAME=toy_$({})\npython3 -m verl.trainer.main_ppo trainer.experiment_name=$NAME trainer.nnodes=1\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "date", "shared", "job"),
+    [
+        ("", "date +%F", (), r" --job checkpoints/verl_examples/toy_\d{4}-\d\d-\d\d "),
+        (
+            "cd sub\n",
+            "date +%F",
+            (),
+            r" --job sub/checkpoints/verl_examples/toy_\d{4}-\d\d-\d\d ",
+        ),
+        ("", "date +%F", ("--shared", "/s"), r" --job /s/toy-\d{4}-\d\d-\d\d "),
+        ("", "date -d 2026-01-02 +%F", (), " "),
+        ("export SOURCE_DATE_EPOCH=1\n", "date +%F", (), " "),
+    ],
+)
+def test_a_job_queued_again_on_another_day_keeps_the_folder_of_the_first(
+    export, tmp_path, start, date, shared, job
+):
+    (tmp_path / "sub").mkdir()
+    text = export(start + DATED.format(date), "--to", "slurm", *shared)
+    assert re.search(f"trinity-compat run{job}--set", text)
 
 
 def test_two_launches_are_refused_where_the_file_names_one_job_for_both(export):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -18,6 +19,8 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.reading_process import reading
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.run.cluster_file import TEMPLATES, ClusterRequest, cluster_file
+from trinity_compat.translate.start_folder import seen_from
+from trinity_compat.verl_config.model import EffectiveConfig
 
 _Size = click.IntRange(1)
 
@@ -86,12 +89,23 @@ def command(
     request = ClusterRequest(script=script, arguments=arguments, **given)  # type: ignore[arg-type]
     with reading(script):
         config, *others = composed(script, how)
-        if others and (request.shared or request.scheduler != "slurm"):  # a --job of its own for each
+        job = _dated_folder(config, script, how)
+        if others and (job or request.shared or request.scheduler != "slurm"):  # a --job of its own for each
             raise UserError(
                 f"{script} has {1 + len(others)} launches, and the file names one --job",
                 where=others[0].launch.where,
                 hint="put each into a script of its own",
             )
-        text = cluster_file(config, Path(script).read_text(errors="replace"), request)
+        text = cluster_file(config, Path(script).read_text(errors="replace"), request, job)
     write(text, output, sources=[script])
     return 0
+
+
+def _dated_folder(config: EffectiveConfig, script: str, how: ComposeOptions) -> str:
+    """Return the job's folder as of now where a start on another day would have another one, else ""."""
+    long_ago = replace(how, env=how.env | {"SOURCE_DATE_EPOCH": "0"})
+    folder, then = (
+        str(seen_from(each, None).get("trainer.default_local_dir"))
+        for each in (config, composed(script, long_ago)[0])
+    )
+    return folder if folder != then else ""

@@ -46,8 +46,10 @@ class ClusterRequest:
     gpu_type: str = ""
 
 
-def cluster_file(config: EffectiveConfig, text: str, request: ClusterRequest) -> str:
+def cluster_file(config: EffectiveConfig, text: str, request: ClusterRequest, job: str = "") -> str:
     """Return the scheduler's file for a launch of the script ``text``.
+
+    ``job`` is the folder that each start of it is to continue, "" for that which the script names.
 
     Raises UserError where the number of machines or of their GPUs is not known or too small, and for an
     option that the scheduler's file has no place for.
@@ -85,7 +87,7 @@ def cluster_file(config: EffectiveConfig, text: str, request: ClusterRequest) ->
         "SHARED": shared,
         "VOLUME": request.volume or "shared",
         "GPU_TYPE": request.gpu_type or "H100",
-        "COMMAND": _command(request, f"{shared}/{name}" if shared else "", _GRACE_S if has_time else None),
+        "COMMAND": _command(request, f"{shared}/{name}" if shared else job, _GRACE_S if has_time else None),
     }
     values["DIRECTIVES"] = "\n".join([*own, *_missing(said, values)])
     return filled(template, values)
