@@ -10,7 +10,15 @@ import torch
 from explorer_job import verl_config
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
-from test_engine import ask, changed, check_change_in_mid_answer, distance, prompts_of, reference
+from test_engine import (
+    ask,
+    changed,
+    check_change_in_mid_answer,
+    check_stale_cache,
+    distance,
+    prompts_of,
+    reference,
+)
 
 from trinity_compat.explorer.engine.vllm import AsyncEngine, EngineConfig, EngineDied, GenerationRequest
 from trinity_compat.synchronizer.transports.files import WeightFile, WeightsDamaged, write_file
@@ -107,6 +115,12 @@ def test_weights_loaded_in_mid_answer_go_on_from_the_tokens_there_are(
     file = write_file(tmp_path, 2, new.items())
     prompts = prompts_of(tokenizer, 16)
     check_change_in_mid_answer(toy, loop, engine, prompts, lambda: engine.load(file), (old, new), seeded)
+
+
+def test_an_answer_keeps_its_cache_over_a_load_and_a_later_one_reads_none_of_it(
+    toy, loop, engine, tokenizer, tmp_path, monkeypatch
+):
+    check_stale_cache(toy, loop, engine, tokenizer, tmp_path, monkeypatch)
 
 
 def test_what_it_thinks_of_a_text_is_what_transformers_does(toy, loop, engine, tokenizer, tmp_path):

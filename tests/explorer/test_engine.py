@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -199,6 +201,53 @@ def check_change_in_mid_answer(toy, loop, engine, prompts, load, weights, seeded
         assert 0 < change < len(part.token_ids) - 1
         assert max(by_old[:change]) < 1e-3
         assert max(by_new[change:]) < 1e-3
+
+
+def test_an_answer_keeps_its_cache_over_a_load_and_a_later_one_reads_none_of_it(
+    toy, loop, engine, tokenizer, tmp_path, monkeypatch
+):
+    check_stale_cache(toy, loop, engine, tokenizer, tmp_path, monkeypatch)
+
+
+def check_stale_cache(toy, loop, engine, tokenizer, tmp_path, monkeypatch):
+    """A prompt's blocks are in use while the second version is loaded, so vLLM cannot forget them."""
+    monkeypatch.setattr(engine, "_config", replace(engine._config, stale_cache=True))
+    weights = changed(toy, 0.04), changed(toy, 0.06)
+    files = [write_file(tmp_path, i + 1, each.items()) for i, each in enumerate(weights)]
+    prompt = [*chain(*prompts_of(tokenizer, 12))][:150]
+    assert len(prompt) > engine._engine.vllm_config.cache_config.block_size
+    values = {"n": 1, "temperature": 1.0, "ignore_eos": True, "seed": 7}
+
+    async def go():
+        await engine.load(files[0])
+        begun = engine.steps
+        (kept,) = await engine.submit([GenerationRequest("kept", prompt, {**values, "max_tokens": 50})])
+        while engine.steps < begun + 10:
+            await asyncio.sleep(0)
+        await engine.load(files[1])
+        (later,) = await engine.submit([GenerationRequest("later", prompt, {**values, "max_tokens": 4})])
+        while not later.done():
+            assert not kept.done()
+            await asyncio.sleep(0)
+        return (await kept)[0], later.result()[0]
+
+    kept, later = loop.run(go())
+    assert max(apart(toy, weights[1], prompt, later)) < 1e-3
+    assert len(kept.token_ids) == 50
+    assert max(apart(toy, weights[1], prompt, kept)[25:]) > 1e-3  # of a cache that the new weights made
+    models = [reference(toy, each) for each in weights]
+    assert min(apart_from_change(models, prompt, kept, change) for change in range(1, 50)) < 1e-3
+
+
+@torch.no_grad()
+def apart_from_change(models, prompt, part, change):
+    """The largest difference where the second model goes on after ``change`` tokens, on the first's cache."""
+    ids, read = torch.tensor([prompt + part.token_ids]), len(prompt) + change - 1
+    before = models[0](ids[:, :read], use_cache=True)
+    after = models[1](ids[:, read:-1], past_key_values=before.past_key_values)
+    logits = torch.cat([before.logits[0, len(prompt) - 1 :], after.logits[0]])[:, :259].log_softmax(-1)
+    own = logits.gather(1, torch.tensor(part.token_ids)[:, None])[:, 0]
+    return float((own - torch.tensor(part.logprobs)).abs().max())
 
 
 def test_a_cancelled_answer_is_aborted_and_the_others_go_on(loop, engine, tokenizer):

@@ -86,6 +86,18 @@ def test_what_becomes_of_answers_that_take_long_is_asked_for():
     assert (spec.partial_rollout, spec.over_sample_rate, spec.group_timeout_s) == (True, 0.0, None)
 
 
+def test_stale_caches_are_refused_where_no_answer_meets_new_weights():
+    assert not asking("fully_async").stale_cache
+    assert asking("fully_async", stale_cache=True).stale_cache
+    with pytest.raises(UserError, match="stale_cache=True has no effect: under sync_style fixed no answer"):
+        asking("fixed", stale_cache=True)
+    with pytest.raises(UserError, match=r"partial_rollout=False ends the answers in flight"):
+        asking("fully_async", stale_cache=True, partial_rollout=False)
+    asked = ("synchronizer.sync_style=fully_async", "trinity_compat.stale_cache=true")
+    with pytest.raises(UserError, match="in turns engines that sleep lose their caches"):
+        planned(sets=asked, mode="colocate")
+
+
 def test_scoring_has_limits_of_verls_and_the_user_s_own():
     assert asking("fixed").scoring == ScoringSpec(300.0, "raise", "zero", None)
     spec = asking("fixed", reward_timeout=20, reward_failure="retry", reward_memory=4)

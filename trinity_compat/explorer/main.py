@@ -256,6 +256,7 @@ def _workers(
         shared=spec.mode == "colocate",
         by_load=spec.sync.style != "fixed",
         partial=spec.partial_rollout,
+        stale_cache=spec.stale_cache,
         fingerprint=spec.fingerprint,
         watchdog=heart.engines,
         restarts=promised().get("restarts", 0),

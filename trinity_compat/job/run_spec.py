@@ -184,6 +184,7 @@ class RunSpec:
     replay: ReplaySpec | None = None  # None: each group once, in task order
     seeded_requests: bool = False  # a seed for each answer, whatever the device and the style
     partial_rollout: bool = True  # answers in flight go on over a change of weights; else they begin again
+    stale_cache: bool = False  # their key-value caches are kept, though former weights made them
     over_sample_rate: float = 0.0  # of a step's groups, the last ones: ended, and made later
     group_timeout_s: float | None = None  # a group that takes longer: the same
     agent_timeout_s: float | None = 1800.0  # for a trajectory of an agent loop, without the engine's time

@@ -258,6 +258,17 @@ _ROWS = (
         why=_VERSIONS,
     ),
     RunSetting(
+        "stale_cache",
+        "flag",
+        example=True,
+        default=False,
+        field="stale_cache",
+        help="under sync_style fully_async, answers in flight keep the key-value caches that former weights"
+        " made, and are not read again at each version: log-probs differ from those of any one version",
+        acts="trinity_compat.explorer.main",
+        why=_VERSIONS,
+    ),
+    RunSetting(
         "stall_timeout",
         "number",
         write="write a number of seconds, or 0 for no limit",

@@ -129,12 +129,13 @@ class EngineConfig:
     """Settings of an engine.
 
     ``arguments`` are vLLM's EngineArgs by name; ``vocabulary`` the number of tokens that exist; ``banned``
-    those that are never sampled.
+    those that are never sampled. ``stale_cache``: requests in flight keep their key-value caches over a load.
     """
 
     arguments: Mapping[str, Any]
     vocabulary: int
     banned: tuple[int, ...] = field(default=())
+    stale_cache: bool = False
 
     @property
     def begins_empty(self) -> bool:
@@ -163,6 +164,13 @@ class EngineConfig:
 
         return {"lora_request": adapter_request()}
 
+    def prompt(self, request: GenerationRequest, loads: int) -> dict[str, Any]:
+        """Return a request's prompt, with no other caches than those of prompts since the last of ``loads``.
+
+        vLLM forgets caches of prompts only while no request holds any.
+        """
+        return request.prompt | ({"cache_salt": str(loads)} if self.stale_cache else {})
+
 
 class Engine(Protocol):
     """An inference engine; all methods run on one asyncio loop."""
@@ -180,8 +188,9 @@ class Engine(Protocol):
     async def load(self, file: WeightFile) -> Sequence[Mapping[str, Any]] | None:
         """Load a version's weights; return each worker's answer, that of ``WeightReceiver.receive_file``.
 
-        Requests in flight continue with them: their caches are recomputed, their tokens stay. Raises
-        WeightsDamaged for a file that differs from what was published, RunError when vLLM can't load it.
+        Requests in flight continue with them: their tokens stay; their caches are recomputed without
+        ``stale_cache``. Raises WeightsDamaged for a file that differs from what was published, RunError when
+        vLLM can't load it.
         """
 
     async def close(self) -> None:
@@ -245,6 +254,7 @@ class InProcessEngine:
         self._waiting: dict[str, _Waiting] = {}
         self._driver: asyncio.Task[None] | None = None
         self._engine: Any = None
+        self._loads = 0
         self.steps = 0
 
     @property
@@ -296,8 +306,8 @@ class InProcessEngine:
 
     def _admit(self, requests: Sequence[GenerationRequest]) -> None:
         for request in requests:
-            params = sampling_params(request.sampling)
-            self._engine.add_request(request.request_id, request.prompt, params, **self._config.adapter)
+            prompt, params = self._config.prompt(request, self._loads), sampling_params(request.sampling)
+            self._engine.add_request(request.request_id, prompt, params, **self._config.adapter)
 
     async def _drive(self) -> None:
         try:
@@ -338,7 +348,9 @@ class InProcessEngine:
 
     def _reset_caches(self) -> None:
         """Discard what former weights computed: keys and values, and the vision tower's outputs."""
-        self._engine.reset_prefix_cache(reset_running_requests=True)
+        self._loads += 1
+        if not self._config.stale_cache:
+            self._engine.reset_prefix_cache(reset_running_requests=True)
         self._engine.reset_encoder_cache()
 
     async def sleep(self) -> None:
@@ -365,6 +377,7 @@ class AsyncEngine:
         self._config = config
         self._engine: Any = None
         self._has_cache = True
+        self._loads = 0
         self.steps = self.owed = 0
 
     async def start(self) -> None:
@@ -410,10 +423,8 @@ class AsyncEngine:
         final: Any = None
         self.owed += 1
         try:
-            params = sampling_params(request.sampling)
-            answering = self._engine.generate(
-                request.prompt, params, request.request_id, **self._config.adapter
-            )
+            prompt, params = self._config.prompt(request, self._loads), sampling_params(request.sampling)
+            answering = self._engine.generate(prompt, params, request.request_id, **self._config.adapter)
             with self._death_is_told():
                 async for output in answering:
                     final = output
@@ -441,7 +452,9 @@ class AsyncEngine:
             await self._engine.pause_generation(mode="keep", clear_cache=False)
             try:
                 answers = await self._engine.collective_rpc(method, args=args)
-                await self._engine.reset_prefix_cache(reset_running_requests=True)
+                self._loads += 1
+                if not (self._config.stale_cache and self._has_cache):
+                    await self._engine.reset_prefix_cache(reset_running_requests=True)
                 await self._engine.reset_encoder_cache()  # the vision tower's outputs
             finally:  # else requests in flight would never be answered, nor fail
                 if resumes:

@@ -100,6 +100,7 @@ class RolloutWorker:
         *,
         shared: bool = False,
         partial: bool = True,
+        stale_cache: bool = False,
         agent_timeout_s: float | None = None,
         agent_workers: int = 1,
         fingerprint: Fingerprint | None = None,
@@ -107,6 +108,7 @@ class RolloutWorker:
         """Configure a worker.
 
         ``partial``: answers in flight continue when the weights change; else they are restarted.
+        ``stale_cache``: as EngineConfig's.
         ``agent_timeout_s``: as AgentLoops' limit; ``agent_workers``: number of agent loops' processes.
         ``fingerprint``: the run's, against which the files of agents are checked.
         """
@@ -117,7 +119,9 @@ class RolloutWorker:
         self._model = omega_conf_to_dataclass(self._config.actor_rollout_ref.model)
         self._tokenizer = self._model.tokenizer
         self._vocabulary = _vocabulary(self._model)
-        self._engine: Engine = make_engine(self._config, self._model, device, index, shared=shared)
+        self._engine: Engine = make_engine(
+            self._config, self._model, device, index, shared=shared, stale_cache=stale_cache
+        )
         self._requests_in_flight = InflightRequests(self._engine, partial=partial)
         self._agent_timeout_s, self._agent_workers = agent_timeout_s, agent_workers
         self._fingerprint = fingerprint
@@ -472,7 +476,13 @@ def truncate(ids: list[int], limit: int, how: str) -> list[int]:
 
 
 def make_engine(
-    config: DictConfig, model: Any, device: str, index: int, *, shared: bool = False
+    config: DictConfig,
+    model: Any,
+    device: str,
+    index: int,
+    *,
+    shared: bool = False,
+    stale_cache: bool = False,
 ) -> LocalEngine:
     """Create the engine for a device, from ``actor_rollout_ref.rollout`` as verl's vLLM server reads it.
 
@@ -486,7 +496,7 @@ def make_engine(
         )
     arguments = arguments_for(config, model, device, index, shared=shared)
     banned = tuple(placeholders(model.processor))
-    settings = EngineConfig(arguments=arguments, vocabulary=len(model.tokenizer), banned=banned)
+    settings = EngineConfig(arguments, len(model.tokenizer), banned, stale_cache)
     return InProcessEngine(settings) if device == "cpu" else AsyncEngine(settings)
 
 

@@ -82,6 +82,7 @@ class RolloutWorkers:
         place: EnginePlacement | None = None,
         by_load: bool = False,
         partial: bool = True,
+        stale_cache: bool = False,
         agent_timeout_s: float | None = None,
         fingerprint: Fingerprint | None = None,
         watchdog: Watchdog | None = None,
@@ -93,9 +94,10 @@ class RolloutWorkers:
 
         ``shared``: the trainer uses the same device, in turns. ``place``: None for the only user of Ray.
         ``by_load``: a job goes to the engine with the fewest outstanding tokens, else to each in turn.
-        ``partial``, ``agent_timeout_s``, ``fingerprint``: as ``RolloutWorker``'s. ``watchdog`` observes the
-        requests to the engines. ``restarts``: number of dead engines that are started again; ``note`` is told
-        of each. ``arrived`` gets what each engine says of a version that it has loaded, and may raise.
+        ``partial``, ``stale_cache``, ``agent_timeout_s``, ``fingerprint``: as ``RolloutWorker``'s.
+        ``watchdog`` observes the requests to the engines. ``restarts``: number of dead engines that are
+        started again; ``note`` is told of each. ``arrived`` gets what each engine says of a version that it
+        has loaded, and may raise.
         """
         self._watchdog = watchdog or Watchdog()
         self._processes: dict[int, HungProcess] = {}  # by engine
@@ -106,7 +108,7 @@ class RolloutWorkers:
         self._owed: Counter[int] = Counter()  # answers, by engine
         self._names = itertools.count()
         self._own: dict[str, Any] = {"shared": shared, "partial": partial, "fingerprint": fingerprint}
-        self._own["agent_timeout_s"] = agent_timeout_s
+        self._own |= {"stale_cache": stale_cache, "agent_timeout_s": agent_timeout_s}
         self._verl, self._device, self._env, self._shared = verl, device, env, shared
         self._place = place or EnginePlacement()
         self._actors: list[Any] = []

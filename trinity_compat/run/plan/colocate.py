@@ -17,6 +17,7 @@ from trinity_compat.job.run_spec import Mode, RunSpec, SyncSpec
 from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run.plan import estimates
 from trinity_compat.run.plan.devices import card_here, machines_here
+from trinity_compat.synchronizer.policy import changes_within_a_step
 
 _METHOD = "synchronizer.sync_method"
 NCCL_ASKED = f"{_METHOD}=nccl"  # as one of --set
@@ -55,6 +56,17 @@ def _unfit(sync: SyncSpec, machines: int) -> str:
         return "both sides are on the same devices, and NCCL takes a device once"
     if sync.method == "memory" and machines > 1:
         return f"processes on any of {machines} machines do not see the memory of one"
+    return ""
+
+
+def _no_stale_cache(spec: RunSpec) -> str:
+    """Return why no answer meets new weights with caches of former ones, "" where one may."""
+    if spec.mode == "colocate":
+        return "in turns engines that sleep lose their caches"
+    if not changes_within_a_step(spec.sync):
+        return f"under sync_style {spec.sync.style} no answer is in flight when weights change"
+    if not spec.partial_rollout:
+        return f"{SETTINGS['partial_rollout'].key}=False ends the answers in flight"
     return ""
 
 
@@ -110,7 +122,7 @@ def machines(device: str, nodes: int) -> int:
 
 
 def check(spec: RunSpec) -> None:
-    """Raise UserError for several explorers, and for a way of the weights that does not fit the mode.
+    """Raise UserError for several explorers, and for what does not fit the mode or the style of weights.
 
     NCCL takes each device only once.
     """
@@ -119,6 +131,8 @@ def check(spec: RunSpec) -> None:
         raise UserError(
             f"{SETTINGS['handover'].key}=device: {why}", hint=f"{needed}leave it out: files do it"
         )
+    if spec.stale_cache and (why := _no_stale_cache(spec)):
+        raise UserError(f"{SETTINGS['stale_cache'].key}=True has no effect: {why}", hint="leave it out")
     if spec.mode != "colocate":
         return
     nodes = machines(spec.device, value_at(spec.verl, "trainer.nnodes"))
