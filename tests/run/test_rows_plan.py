@@ -11,6 +11,7 @@ import pytest
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import put, value_at
 from trinity_compat.job.run_spec import RowFormat, RowsSpec, RunSpec
+from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run.checks import preflight
 from trinity_compat.run.plan.plan_run import make_plan
 from trinity_compat.run.plan.run_plan import describe
@@ -45,6 +46,17 @@ def planned(cwd, options=None, device="cuda", **values):
     for path, value in values.items():
         put(config, path.replace("__", "."), value)
     return make_plan(config, options or RunOptions(), cwd=cwd, device=device)
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_a_setting_that_has_no_effect_on_rows_is_refused(tmp_path, setting):
+    own = f"trainer__trainer_config__trinity_compat__{setting.name}"
+    planned(tmp_path, **{own: setting.default})
+    if setting.name in ("stall_timeout", "termination_grace"):
+        planned(tmp_path, **{own: setting.example})
+        return
+    with pytest.raises(UserError, match=rf"trinity_compat\.{setting.name}"):
+        planned(tmp_path, **{own: setting.example})
 
 
 def test_the_trainer_alone_has_all_the_gpus_and_a_step_is_an_update(tmp_path):

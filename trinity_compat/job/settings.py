@@ -22,6 +22,7 @@ from trinity_compat.job.run_spec import Handover, OnAgentFailure, OnFailure, Ver
 SECTION = "trinity_compat"
 SettingValue = Any  # a checked value: of the setting's kind, or None
 _DIFFERS = "a group that fails is masked or made again"
+_OF_ANY_RUN = {f"trinity_compat.{name}" for name in ("trainer.main", "trainer.config", "run.supervise.sides")}
 _WHEN_MADE = "when a group is made, not what is in it"
 _VERSIONS = "a group says its versions"
 _ZERO = "when an answer gets 0"
@@ -69,6 +70,11 @@ class RunSetting:
     def key(self) -> str:
         """The spelling of ``--set`` and of messages."""
         return f"{SECTION}.{self.name}"
+
+    @property
+    def acts_on_rows(self) -> bool:
+        """Return whether it acts in a run on rows of files, too, which has neither explorer nor groups."""
+        return not _OF_ANY_RUN.isdisjoint(self.acts.split())
 
     def checked(self, value: object, spelled: str = "") -> SettingValue:
         """Return ``value`` as the run uses it; None means no limit.

@@ -12,10 +12,11 @@ from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import Tree
 from trinity_compat.common.paths import from_home
 from trinity_compat.job.run_spec import ExpertSpec, RowsSpec
+from trinity_compat.job.settings import SETTINGS
 from trinity_compat.run.plan import micro_batches
 from trinity_compat.run.plan.source import RunOptions
 from trinity_compat.run.plan.verl_view import ACTOR, Step, VerlView
-from trinity_compat.translate import supervised
+from trinity_compat.translate import supervised, verl_from_trinity
 from trinity_compat.translate.supervised import experts_of
 
 
@@ -37,6 +38,13 @@ def training_rows(config: Tree, options: RunOptions, cwd: Path) -> RowsSpec | No
             f"--explorers {options.explorers}: a run of {rows.schema} has no explorer",
             hint="leave out --explorers",
         )
+    given = verl_from_trinity.compat_of(config)
+    for setting in SETTINGS.values():
+        value = given.get(setting.name)
+        if value not in (None, setting.default) and not setting.acts_on_rows:
+            raise UserError(
+                f"{setting.key}={value} has no effect in a run of {rows.schema}", hint="leave it out"
+            )
     return _with_local_paths(rows, cwd)
 
 
