@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from noting_engine import noting_engine
+from simulated_cluster import simulated_cluster
 
 from trinity_compat.buffer import open_buffer
 from trinity_compat.common.errors import RunError
@@ -56,9 +57,8 @@ def test_engines_lie_on_one_machine_each(width, numbers):
 def cluster():
     """A head without GPUs, two machines of four and one of eight; this process has joined it."""
     import ray
-    from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "num_gpus": 0})
+    made = simulated_cluster(num_cpus=8, num_gpus=0)
     for gpus in (EACH, EACH, 2 * EACH):
         made.add_node(num_cpus=3 * gpus, num_gpus=gpus)
     ray.init(address=made.address, logging_level="ERROR")

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from simulated_cluster import simulated_cluster
 
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.common.errors import RunError
@@ -66,11 +67,8 @@ def answering(folder):
 @pytest.fixture
 def cluster():
     import ray
-    from ray.cluster_utils import Cluster
 
-    made = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 0, "include_dashboard": False}
-    )
+    made = simulated_cluster(num_cpus=4, num_gpus=0, include_dashboard=False)
     nodes = {each.node_id: each for each in (made.add_node(num_cpus=1, num_gpus=1) for _ in range(2))}
     ray.init(address=made.address, logging_level="ERROR")
     yield made, nodes

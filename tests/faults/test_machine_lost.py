@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from simulated_cluster import simulated_cluster
 
 # A sitecustomize: engines ask Ray for a resource of this name, and are placed by that alone.
 PLACES = """
@@ -34,10 +35,8 @@ class Machines:
     """A simulated cluster: a head that does no work, and machines that can be killed."""
 
     def __init__(self):
-        from ray.cluster_utils import Cluster
-
         quiet = {"object_store_memory": 100_000_000, "num_gpus": 0, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args={**quiet, "num_cpus": 0})
+        self._cluster = simulated_cluster(**quiet, num_cpus=0)
         self._quiet = quiet
         self.address, self.close = self._cluster.address, self._cluster.shutdown
 

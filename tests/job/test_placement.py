@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from simulated_cluster import simulated_cluster
 
 from trinity_compat.job import placement
 from trinity_compat.job.run_spec import RunSpec, SyncSpec
@@ -51,9 +52,8 @@ def test_ray_is_bound_to_this_machine():
 @pytest.fixture(scope="module")
 def three_machines():
     import ray
-    from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "num_gpus": 4})
+    made = simulated_cluster(num_cpus=8, num_gpus=4)
     for gpus in (4, 8):
         made.add_node(num_cpus=30, num_gpus=gpus)
     ray.init(address=made.address, logging_level="ERROR")

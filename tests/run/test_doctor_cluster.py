@@ -12,6 +12,7 @@ import needs
 import pytest
 from click.testing import CliRunner
 from jsonschema import Draft202012Validator
+from simulated_cluster import simulated_cluster
 
 from trinity_compat.cli.doctor import command
 from trinity_compat.common import optional_packages
@@ -124,19 +125,12 @@ main()
 def two(tmp_path):
     """A head, and a machine with a torch and a folder of its own; gives (address, folder, its process)."""
     needs.program("bwrap", "bubblewrap")
-    from ray.cluster_utils import Cluster
-
     about = tmp_path / "site" / "torch-9.9.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
     folder = tmp_path / "jobs"
     folder.mkdir()
-    made = Cluster()
-    try:
-        made.add_node(**HEAD)
-    except Exception:  # Ray gives a head 30 s to start: a busy machine needs a second try
-        made.shutdown()
-        made = Cluster(initialize_head=True, head_node_args=HEAD)
+    made = simulated_cluster(**HEAD)
     words = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", str(folder), "--die-with-parent"]
     other = subprocess.Popen(
         [*words, sys.executable, "-c", MACHINE, f"--address={made.address}"],
