@@ -113,8 +113,9 @@ def test_a_cluster_that_does_not_answer_is_said(machine, monkeypatch):
         raise subprocess.TimeoutExpired("ray", 1)
 
     monkeypatch.setattr(devices.subprocess, "run", run)
-    with pytest.raises(UserError, match=r"RAY_ADDRESS=10.0.0.1:6379: no Ray answers there"):
+    with pytest.raises(UserError, match=r"RAY_ADDRESS=10.0.0.1:6379: no Ray answers there") as no:
         machine()
+    assert "RAY_AUTH_MODE=token" in no.value.hint
 
 
 @pytest.mark.runtime

@@ -131,7 +131,8 @@ def _cluster_resources(address: str) -> dict[str, float]:
     except (subprocess.TimeoutExpired, ValueError, IndexError):
         raise UserError(
             f"{_RAY_OF_USER}={address}: no Ray answers there",
-            hint=f"unset {_RAY_OF_USER}, start the cluster, or say what it has with --device cuda",
+            hint=f"unset {_RAY_OF_USER}, start the cluster, set RAY_AUTH_MODE=token if it asks for one,"
+            " or say what it has with --device cuda",
         ) from None
     return found
 
