@@ -65,8 +65,8 @@ def notes(config, *sets, text="", name="x.yaml"):
             made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cuda")
         except UserError:  # a split of GPUs that only upstream takes
             made = make_plan(config, RunOptions(sets=sets), cwd=Path("/w"), device="cpu")
-        said = ignored_keys.with_ignored_keys(made, source, sets).notes[len(made.notes) :]
-    return [line.strip() for line in said[1:]]
+        planned = ignored_keys.with_ignored_keys(made, source, sets, ignored_keys.written_for(source))
+    return [line.strip() for line in planned.notes[len(made.notes) + 1 :]]
 
 
 def of_case(given):

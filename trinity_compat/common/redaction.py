@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 
 def _set(words: str) -> frozenset[str]:
@@ -263,6 +264,7 @@ def _mapped(
     return value
 
 
+@lru_cache(maxsize=8192)  # the plan of a run asks for the same keys several times
 def _names_secret(path: str) -> bool:
     """Return whether a dotted key is a secret's, or stands in a section of secrets (``credentials.user``)."""
     *sections, last = path.split(".")

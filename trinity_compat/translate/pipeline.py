@@ -158,9 +158,9 @@ def as_translated(config: Mapping[str, object]) -> Mapping[str, object]:
     verl = compose_pinned(verl_from_trinity.verl_settings(full), verl_from_trinity.flavour_of(full.config))
     effective, options = config_from_tree(verl, VERL), _options_of(config)
     try:
-        return translate(effective, options).config
+        return translate(effective, options, report=False).config
     except UserError:  # the number of engines that the file has is one that --rollout-gpus refuses
-        return translate(effective, replace(options, rollout_gpus=None)).config
+        return translate(effective, replace(options, rollout_gpus=None), report=False).config
 
 
 def _options_of(config: Mapping[str, object]) -> TranslateOptions:

@@ -90,6 +90,8 @@ def lost_keys(config: EffectiveConfig) -> dict[str, object]:
 
     As overrides they make a stock run mean what the launch means.
     """
+    if not any(map(is_moved, config.set_keys)):
+        return {}
     found = upgrade(config)
     lost: dict[str, object] = {}
     for move in found.moves:

@@ -38,13 +38,14 @@ from trinity_compat.verl_config.upgrade import UpgradeResult
 
 
 def translate(
-    effective: EffectiveConfig, options: TranslateOptions, *, root: Path | None = None
+    effective: EffectiveConfig, options: TranslateOptions, *, root: Path | None = None, report: bool = True
 ) -> Translation:
     """Return the Trinity configuration that means what ``effective`` means, and a finding per key.
 
-    Config files that the launch names are read inside ``root`` (its working directory if None). Raises
-    UserError for a main that isn't translated, a batch size that doesn't divide, a requested GPU split that
-    cannot run, and an unknown value that feeds a number.
+    Without ``report`` findings and the launch's warnings, half of the work, are left out. Config files that
+    the launch names are read inside ``root`` (its working directory if None). Raises UserError for a main
+    that isn't translated, a batch size that doesn't divide, a requested GPU split that cannot run, and an
+    unknown value that feeds a number.
     """
     refuse_other_mains(effective)
     effective = with_booleans(effective)
@@ -54,15 +55,21 @@ def translate(
         _assign(config, provenance, options)
         made = replace(made, config=config, provenance=provenance)
     else:
-        made, both_ways = _translated(effective, options, root, EnvReferences(frozen=set(options.frozen)))
+        symbols = EnvReferences(frozen=set(options.frozen))
+        made, both_ways = _translated(effective, options, root, symbols, report=report)
         if both_ways:
             symbols = EnvReferences(frozen=set(options.frozen | both_ways))
-            made, _ = _translated(effective, options, root, symbols)
+            made, _ = _translated(effective, options, root, symbols, report=report)
     return with_frozen(made, effective, options)
 
 
 def _translated(
-    effective: EffectiveConfig, options: TranslateOptions, root: Path | None, symbols: EnvReferences
+    effective: EffectiveConfig,
+    options: TranslateOptions,
+    root: Path | None,
+    symbols: EnvReferences,
+    *,
+    report: bool,
 ) -> tuple[Translation, frozenset[str]]:
     """Return the translation, and the variables that it writes inconsistently.
 
@@ -72,8 +79,9 @@ def _translated(
     rows = load_rows(options.rules)
     draft = apply_rows(view, rows)
     carry(view, draft)
-    draft.cautions += launch_cautions(view)
-    findings = judge(view, rows, draft, renamed).findings()
+    if report:
+        draft.cautions += launch_cautions(view)
+    findings = judge(view, rows, draft, renamed).findings() if report else ()
     config = symbols.written(draft.config)
     provenance = {path: str(symbols.written(note)) for path, note in draft.provenance.items()}
     _assign(config, provenance, options)
@@ -132,6 +140,8 @@ def _written_both_ways(view: LaunchView, draft: Draft) -> frozenset[str]:
     any more, and those of such a value whose default holds an unknown part (a list of paths).
     """
     symbols = view.symbols
+    if not symbols.pieces:
+        return frozenset()
     as_names = symbols.variables(draft.config)
     as_text: set[str] = set()
     unknown: set[str] = set()

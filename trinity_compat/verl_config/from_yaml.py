@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trinity_compat.common.errors import UserError, Where
-from trinity_compat.common.nested import leaves, nodes, put, sections_above, value_at
+from trinity_compat.common.nested import copied, leaves, nested, nodes, sections_above, value_at
 from trinity_compat.common.redaction import remember
 from trinity_compat.common.releases import VERL_RELEASES
 from trinity_compat.launch.model import Launch, Word, WordPart
@@ -38,6 +38,7 @@ from trinity_compat.verl_config.source_tree import find_checkout
 from trinity_compat.verl_config.yaml_files import ConfigFile, merge
 
 _TRINITYS = frozenset({"buffer", "explorer", "synchronizer", "cluster"})
+_COMPOSED = Launch("verl.trainer.main_ppo", (), Where("veRL configuration"))
 _COMPLETE = 0.8  # share of common keys from which a file is a dump of a whole configuration
 
 
@@ -83,8 +84,7 @@ def config_from_yaml(
 
 def config_from_tree(tree: Mapping[str, object], version: str) -> EffectiveConfig:
     """As ``config_from_yaml`` for a configuration of ``version`` that is composed already."""
-    launch = Launch("verl.trainer.main_ppo", (), Where("veRL configuration"))
-    return _standing_alone(launch, ConfigFile(config=tree), version)
+    return _standing_alone(_COMPOSED, ConfigFile(config=tree), version)
 
 
 def _refuse_trinitys(file: ConfigFile) -> None:
@@ -147,13 +147,24 @@ def _standing_alone(launch: Launch, file: ConfigFile, version: str | None) -> Ef
     flavour = next((found for name in names if (found := flavour_with(name)) != FLAVOURS[0]), FLAVOURS[0])
     choice, likeness = _closest(content, flavour)
     choice = asked_for(version) or choice
-    base = compose_as(ReadLaunch(launch, _arguments(flavour, launch.where), Path(launch.cwd)), choice)
+    composed = launch is _COMPOSED
+    base = _kept_defaults(flavour, choice) if composed else _defaults(launch, flavour, choice)
     try:
         return _over(base, file, content, complete=likeness >= _COMPLETE)
     except TooManyReferences as error:
         places = {key: Where(file.source, line) for key, line in file.lines.items()}
         error.where = error.place(places) or Where(file.source)
         raise
+
+
+def _defaults(launch: Launch, flavour: str, choice: VersionChoice) -> EffectiveConfig:
+    return compose_as(ReadLaunch(launch, _arguments(flavour, launch.where), Path(launch.cwd)), choice)
+
+
+@cache
+def _kept_defaults(flavour: str, choice: VersionChoice) -> EffectiveConfig:
+    """Return the defaults behind a configuration that is composed already; a run's plan needs them often."""
+    return _defaults(_COMPOSED, flavour, choice)
 
 
 def _arguments(flavour: str, where: Where) -> LaunchArguments:
@@ -174,8 +185,8 @@ def _closest(content: Mapping[str, object], flavour: str) -> tuple[VersionChoice
     own = set(nodes(content))
     common: dict[str, int] = {}
     share: dict[str, float] = {}
-    for bit, version in enumerate(VERL_RELEASES):
-        theirs = {key for key, (has, _) in keys_of(flavour).items() if has >> bit & 1}
+    for version in VERL_RELEASES:
+        theirs = _keys_of_release(flavour, version)
         common[version] = len(own & theirs)
         share[version] = common[version] / len(own | theirs)
     alike = max(reversed(VERL_RELEASES), key=lambda version: share[version])
@@ -188,13 +199,18 @@ def _closest(content: Mapping[str, object], flavour: str) -> tuple[VersionChoice
     return VersionChoice(fits[-1], why, fits), share[fits[-1]]
 
 
+@cache
+def _keys_of_release(flavour: str, version: str) -> frozenset[str]:
+    bit = VERL_RELEASES.index(version)
+    return frozenset(key for key, (has, _) in keys_of(flavour).items() if has >> bit & 1)
+
+
 def _over(
     base: EffectiveConfig, file: ConfigFile, content: Mapping[str, object], *, complete: bool
 ) -> EffectiveConfig:
     """``content`` over the release's defaults ``base``."""
-    raw: dict[str, object] = {}
-    for key, setting in base.settings.items():
-        put(raw, key, setting.interpolation or setting.value)
+    # Copied, as the empty sections are filled below.
+    raw = copied(nested({key: found.interpolation or found.value for key, found in base.settings.items()}))
     set_here = dict(content)
     if complete:
         set_here = _differing(content, raw, as_tree(base), written_only=True)

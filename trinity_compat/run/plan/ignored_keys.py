@@ -40,15 +40,15 @@ _THOUGHTS = "explorer.rollout_model.reasoning_parser"
 _UNSAID: tuple[object, ...] = (None, "", (), [], {})
 
 
-def refuse_overruled(source: Source, sets: Sequence[str], planned: Planner) -> None:
+def refuse_overruled(source: Source, sets: Sequence[str], planned: Planner, written: Tree | None) -> None:
     """Refuse lines of a translated YAML, and sets over it, that another line overrules. Raises UserError.
 
-    ``planned`` plans a configuration with some of the sets.
+    ``planned`` plans a configuration with some of the sets, ``written`` is of `written_for`.
     """
     if "yaml" not in source.record or not from_launch(source.config):
         return
     others = [text for text in sets if not is_trinity_only(text)]
-    if written := _written(source):
+    if written:
         found = overruled(source.config, written, lambda config: planned(config, others))
         _refuse_idle_lines(found, source, (), written)
     fields = _fields_set([text for text in sets if text not in others])
@@ -56,7 +56,7 @@ def refuse_overruled(source: Source, sets: Sequence[str], planned: Planner) -> N
     for path, value in fields.items():
         put(changed, path, value)
     with_sets = replace(source, config=changed)
-    if fields and (written := _written(with_sets)):
+    if fields and (written := written_for(with_sets)):
         found = overruled(changed, written, lambda config: planned(config, others))
         given = {path: value for path, value in found.items() if path in fields}
         _refuse_idle_lines(given, with_sets, sets, written)
@@ -81,13 +81,12 @@ def _is_of_idle_buffer(path: str, given: Tree) -> bool:
     return buffer.startswith(f"{_AUXILIARY}.") and f"{buffer}.path" in given
 
 
-def with_ignored_keys(plan: RunPlan, source: Source, sets: Sequence[str] = ()) -> RunPlan:
+def with_ignored_keys(plan: RunPlan, source: Source, sets: Sequence[str], written: Tree | None) -> RunPlan:
     """The plan with a note for each key of the YAML, or of ``--set``, that has no effect on any run.
 
-    Raises UserError for one that asks for what this run does not do.
+    ``written`` is of `written_for`. Raises UserError for one that asks for what this run does not do.
     """
-    by_hand = "yaml" in source.record and not from_launch(source.config)
-    written = {} if by_hand else _written(source)
+    by_hand = _is_by_hand(source)
     unread = {**plan.unread, **_read_in_vain(source, sets, by_hand=by_hand)}
     unread |= _unused_reasoning_parser(plan, source, sets)
     given = {path: value for path, value in unread.items() if not _is_idle(path, value, written or {})}
@@ -202,10 +201,16 @@ def known() -> Mapping[str, str]:
     return data_json("translators/by_hand/ignored_yaml_fields.json")
 
 
-def _written(source: Source) -> Tree | None:
-    """The fields that translate writes for the run; None where it refuses."""
+def _is_by_hand(source: Source) -> bool:
+    return "yaml" in source.record and not from_launch(source.config)
+
+
+def written_for(source: Source) -> Tree | None:
+    """The fields that translate writes for the run, none for a YAML by hand; None where it refuses."""
     if "yaml" not in source.record:
         return values_of(source.config)
+    if _is_by_hand(source):
+        return {}
     try:
         return values_of(as_translated(source.config))
     except UserError:

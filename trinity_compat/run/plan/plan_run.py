@@ -94,8 +94,9 @@ def plan_source(source: Source, options: RunOptions, *, cwd: Path) -> RunPlan:
         return make_plan(config, replace(options, sets=tuple(sets)), cwd=cwd)
 
     with error_locations.relocate_errors(source, options.sets):
-        plan = ignored_keys.with_ignored_keys(planned(source.config, options.sets), source, options.sets)
-        ignored_keys.refuse_overruled(source, options.sets, planned)
+        plan, written = planned(source.config, options.sets), ignored_keys.written_for(source)
+        plan = ignored_keys.with_ignored_keys(plan, source, options.sets, written)
+        ignored_keys.refuse_overruled(source, options.sets, planned, written)
         elsewhere = is_elsewhere(plan.spec.device, dry_run=options.dry_run)
         config = environment.filled(source.config, os.environ)
         refusals.check_strategy(config, plan.spec.verl, source.record)

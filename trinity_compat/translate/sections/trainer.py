@@ -221,9 +221,10 @@ def _old_critic(key: str) -> str:
 def _inactive(view: LaunchView) -> Iterator[Verdict]:
     """Settings of the engine that this strategy doesn't use."""
     strategy = str(view.value(STRATEGY.key, "fsdp"))
-    idle = [".fsdp_config."] if view.megatron else [".megatron.", *idle_of_fsdp(strategy)]
+    megatron = view.megatron
+    idle = [".fsdp_config."] if megatron else [".megatron.", *idle_of_fsdp(strategy)]
     for key in view.config.settings:
-        if any(name in f"{key}." for name in idle) or (view.megatron and key.startswith("critic.fsdp.")):
+        if any(name in f"{key}." for name in idle) or (megatron and key.startswith("critic.fsdp.")):
             yield Verdict(key, Status.NO_EFFECT, f"the strategy is {strategy}", "TC034")
 
 
