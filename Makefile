@@ -61,8 +61,10 @@ BY_FILE := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: check test-light test-heavy
 
-# Without its Debian packages a test is skipped with a reason; where CI is set it fails.
+# Without its Debian packages a test is skipped with a reason; where CI is set it fails. Where the environment asks
+# for no bytecode (PYTHONDONTWRITEBYTECODE), each process that a test starts would compile the package anew.
 test-setup: install-tests
+	@$(PY) -m compileall -q trinity_compat
 	@scripts/ci/install_system.sh || [ -z "$$CI" ]
 	@scripts/ci/make_npm.sh || [ -z "$$CI" ]
 	@{ scripts/ci/install_system.sh requirements/debian-web.txt && scripts/site/build_web_parser.sh && scripts/site/make_pyodide.sh; } || \

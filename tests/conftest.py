@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 
 import pytest
 from guard import pytest_configure, pytest_unconfigure  # noqa: F401
@@ -11,6 +12,10 @@ from hypothesis import settings
 
 # Collecting the tests is one long import (trinity_compat/common/gc_pause.py), and so is much of what they do.
 gc.disable()
+# A module is compiled and rewritten once and not by each worker of each part, whatever the environment says;
+# only until the collection's end, as tests write modules, two of the same size in a second.
+KEEPS_NO_BYTECODE = sys.dont_write_bytecode
+sys.dont_write_bytecode = False
 
 # No deadline: how long an example takes depends on what else the machine does.
 settings.register_profile("gate", derandomize=True, database=None, deadline=None)
@@ -60,6 +65,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
+    sys.dont_write_bytecode = KEEPS_NO_BYTECODE
     gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()
