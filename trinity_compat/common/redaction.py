@@ -87,6 +87,7 @@ _TOLD = tuple(
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<secret>[^-]+)",
     )
 )
+_SHORT_WORD = re.compile(r"\w{0,15}")  # none of these, as most values are
 _OPTION = re.compile(r"(?<![\w-])--?(?P<name>[A-Za-z][\w-]*)\s+[\"']?(?P<secret>[^\s\"'-][^\s\"']*)")
 # The values of variables under a secret's name that scripts have, and the names: a value may stand elsewhere.
 _known: dict[str, str] = {}
@@ -305,7 +306,8 @@ def _kind(text: str, start: int, end: int) -> str:
 
 def _told(text: str) -> list[_Part]:
     """The secrets in a text that need no name."""
-    parts = [found.span("secret") for pattern in _TOLD for found in pattern.finditer(text)]
+    told = () if _SHORT_WORD.fullmatch(text) else _TOLD
+    parts = [found.span("secret") for pattern in told for found in pattern.finditer(text)]
     for value in _known:
         if value in text:
             parts += [found.span() for found in re.finditer(re.escape(value), text)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -209,7 +209,8 @@ class RunSpec:
 
         A value that looks like a secret becomes a reference to the environment.
         """
-        plain = json.loads(json.dumps(asdict(self)))
+        # A whole configuration is in plain containers already, which asdict would go through leaf by leaf.
+        plain = json.loads(json.dumps({**asdict(replace(self, verl={})), "verl": self.verl}))
         saved, variables = referred({name: plain.pop(name) for name in ("verl", "env")}, named="path")
         return {**plain, **saved}, variables
 
