@@ -191,27 +191,6 @@ def request(words, device):
     return {"spec": asdict(made.spec), "native": device == "cpu"}
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory):
-    """Reports by (case, device), all from one process a device: verl chooses its platform once."""
-    out = {}
-    for device in ("cuda", "cpu"):
-        path = tmp_path_factory.mktemp(device) / "requests.json"
-        cases = [case for case in CASES if (case, device) in ON]
-        path.write_text(json.dumps([request(CASES[case][0], device) for case in cases], default=str))
-        elsewhere = {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"} if device == "cuda" else {}
-        env = {**os.environ, **elsewhere, "HF_HUB_OFFLINE": "1"}
-        helper = Path(__file__).with_name("start_reports.py")
-        done = subprocess.run([sys.executable, helper, path], env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        answers = json.loads(done.stdout.splitlines()[-1])
-        out |= {
-            (case, device): StartReport.loads(json.dumps(found))
-            for case, found in zip(cases, answers, strict=True)
-        }
-    return out
-
-
 # A CPU splits no sequences and has no Megatron; what another vLLM than the GPU's refuses is a gap there.
 ONLY = {
     "heads that Ulysses cannot share": "cuda",
@@ -220,6 +199,41 @@ ONLY = {
     "a teacher of fewer positions than its launch wants": "cpu",
 }
 ON = [(case, device) for case in CASES for device in ("cuda", "cpu") if ONLY.get(case, device) == device]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """Answers by device, all from one process a device: verl chooses its platform once.
+
+    Those of CASES, and on a machine for GPUs those of OF_EVERY_RELEASE behind them.
+    """
+    here = models.write(stand_in("Qwen2.5-Math-7B"), tmp_path_factory.mktemp("model"))
+    others = [[word.replace("HERE", str(here)) for word in words] for words, _ in OF_EVERY_RELEASE]
+    out = {}
+    for device in ("cuda", "cpu"):
+        path = tmp_path_factory.mktemp(device) / "requests.json"
+        asked = [CASES[case][0] for case in CASES if (case, device) in ON]
+        asked += others if device == "cuda" else []
+        path.write_text(json.dumps([request(words, device) for words in asked], default=str))
+        elsewhere = {"VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"} if device == "cuda" else {}
+        env = {**os.environ, **elsewhere, "HF_HUB_OFFLINE": "1"}
+        helper = Path(__file__).with_name("start_reports.py")
+        done = subprocess.run([sys.executable, helper, path], env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        out[device] = json.loads(done.stdout.splitlines()[-1])
+    return out
+
+
+@pytest.fixture(scope="module")
+def reports(answers):
+    """Reports by (case, device)."""
+    return {
+        (case, device): StartReport.loads(json.dumps(found))
+        for device in answers
+        for case, found in zip(
+            [case for case in CASES if (case, device) in ON], answers[device], strict=False
+        )
+    }
 
 
 @pytest.mark.parametrize(("case", "device"), ON)
@@ -285,18 +299,9 @@ OF_EVERY_RELEASE = [
 ]
 
 
-def test_what_every_release_of_vllm_refuses_is_refused_by_another_one_too(tmp_path):
+def test_what_every_release_of_vllm_refuses_is_refused_by_another_one_too(answers):
     """The CPU's vLLM judges a run for GPUs where the GPU's is not there; what it alone refuses is a gap."""
-    here = models.write(stand_in("Qwen2.5-Math-7B"), tmp_path)
-    asked = [
-        request([word.replace("HERE", str(here)) for word in each], "cuda") for each, _ in OF_EVERY_RELEASE
-    ]
-    path = tmp_path / "requests.json"
-    path.write_text(json.dumps(asked, default=str))
-    helper = Path(__file__).with_name("start_reports.py")
-    env = {**os.environ, "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, helper, path], env=env, capture_output=True, text=True)
-    answers = json.loads(done.stdout.splitlines()[-1])
+    answers = answers["cuda"][-len(OF_EVERY_RELEASE) :]
     assert [[found["key"] for found in each["refused"]] for each in answers] == [
         keys for _, keys in OF_EVERY_RELEASE
     ]
