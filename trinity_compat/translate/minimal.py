@@ -70,18 +70,13 @@ class _Meaning:
 
     def is_kept_by(self, config: Mapping[str, object]) -> bool:
         try:
-            upstream, keys, apart = (
-                _in_full(config, self._target),
-                to_verl(config),
-                _read_apart(config),
+            return (
+                _in_full(config, self._target) == self._upstream
+                and _read_apart(config) == self._apart
+                and self._means_the_same(to_verl(config), flavour_of(config))
             )
         except UserError:
             return False
-        return (
-            upstream == self._upstream
-            and apart == self._apart
-            and self._means_the_same(keys, flavour_of(config))
-        )
 
     def _means_the_same(self, keys: Mapping[str, object], flavour: str) -> bool:
         """Return True if ``keys`` means the same, or leaves out only keys with veRL's default."""
