@@ -72,6 +72,21 @@ def in_yaml(path: str, **options: object) -> str:
     return str(out)
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "rows"),
+    [
+        ("${DATA:-$HOME/d}", "/d", [("${oc.env:HOME}/d/t", "/d/t")]),
+        ("${DATA:-$HOME/d}", "$HOME/d", []),
+        ("${A:-${B:-$HOME/b}/c}", "/b/c", [("${oc.env:HOME}/b/c/t", "/b/c/t")]),
+        ("${DATA:-/d}", "/d", []),
+    ],
+)
+def test_a_default_that_holds_an_unset_variable_is_not_a_path_without_it(tmp_path, a, b, rows):
+    values = f"trainer.default_local_dir={a}/t", f"trainer.default_local_dir={b}/t"
+    sides = [script(tmp_path, f"{number}.sh", value) for number, value in enumerate(values)]
+    assert list(changed(*sides).values()) == rows
+
+
 def test_a_changed_override_is_one_row_with_its_line(tmp_path):
     a = script(tmp_path, "a.sh", "actor_rollout_ref.actor.clip_ratio_high=0.28")
     (row,) = differences(script(tmp_path, "b.sh"), a).effective

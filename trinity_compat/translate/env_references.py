@@ -76,13 +76,11 @@ class EnvReferences:
         return _replaced(value, lambda number: self.pieces[number][0].text)
 
     def in_effect(self, value: object) -> object:
-        """Return ``value`` with each mark as its text; an unset variable, or a guess, stays as its name."""
+        """Return ``value`` with each mark as its text; an unset variable, or a guess, stays as its name.
 
-        def text_of(number: int) -> str:
-            part = self.pieces[number][0]
-            return part.text if _has_text(part) else named(_spell(part))
-
-        return _replaced(value, text_of)
+        ``${DATA:-$HOME/data}`` is ``${oc.env:HOME}/data``.
+        """
+        return _replaced(value, lambda number: _in_effect(self.pieces[number][0]))
 
     def is_known(self, value: object) -> bool:
         """Return True if every mark in ``value`` has a text that is not a guess."""
@@ -90,7 +88,15 @@ class EnvReferences:
 
 
 def _has_text(part: WordPart) -> bool:
-    return bool(part.text) and not isinstance(part.source, UnknownPiece)
+    return not is_unknown(part) and not isinstance(part.source, UnknownPiece)
+
+
+def _in_effect(part: WordPart) -> str:
+    if _has_text(part):
+        return part.text
+    if isinstance(part.source, EnvRef) and part.source.parts:
+        return "".join(map(_in_effect, part.source.parts))
+    return str(named(_spell(part)))
 
 
 def named(value: object) -> Any:
