@@ -31,7 +31,7 @@ def test_set_replaces_an_open_word(text, sets, settled):
         (
             'trainer.nnodes="$(count)"',
             "run.sh:2: $(count) is known only at run time",
-            "--set trainer.nnodes=… says what it will be; or run without --dry-run",
+            "--set trainer.nnodes=… says what it will be; `trinity-compat run` itself lets bash compute it",
         ),
         (
             'trainer.nnodes="$(count)" trainer.project_name="a$(name)"',
@@ -46,7 +46,13 @@ def test_an_open_word_without_set_is_named_with_a_remedy(text, said, hint):
     assert str(error.value).startswith(said) and hint in error.value.hint
 
 
+def test_an_argument_that_is_open_as_a_whole_has_no_key_to_set():
+    with pytest.raises(UserError) as error:
+        _settled(word("$(arguments)"), {})
+    assert error.value.hint.startswith("the key=value that it becomes, written out, says what it will be;")
+
+
 def test_a_variable_may_be_given_in_the_environment():
     with pytest.raises(UserError) as error:
         _settled(word("trainer.nnodes=$NODES_", before="NODES_=$(count)"), {})
-    assert error.value.hint.startswith("give it in the environment (NODES_=… trinity-compat run …), or")
+    assert error.value.hint.startswith("NODES_=… in the environment says what it will be;")

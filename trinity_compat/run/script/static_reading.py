@@ -71,13 +71,11 @@ def _settled(word: Word, instead: Mapping[str, str]) -> str:
     if key in instead:
         return instead[key]
     unknown = word.open[0]
-    give = (
-        f"give it in the environment ({unknown.variable}=… trinity-compat run …), or"
-        if unknown.variable
-        else f"--set {key}=… says what it will be; or"
-    )
+    give = f"--set {key}=… says" if key else "the key=value that it becomes, written out, says"
+    if unknown.variable:
+        give = f"{unknown.variable}=… in the environment says"
     raise UserError(
         f"{unknown.expression} is known only at run time",
         where=unknown.where,
-        hint=f"{give} run without --dry-run",
+        hint=f"{give} what it will be; `trinity-compat run` itself lets bash compute it",
     )
