@@ -89,3 +89,11 @@ def test_what_is_counted_with_must_be_given():
     text = OPEN.partition("  trainer.n_gpus")[0] + "  data.train_batch_size=$GIVEN\n"
     with pytest.raises(UserError, match=r"data\.train_batch_size depends on \$GIVEN"):
         translate_launch(read_text(text).launches[0], TranslateOptions())
+
+
+@pytest.mark.parametrize(("words", "said"), [("", {"TW024", "TW027"}), ("$(arguments)", set())])
+def test_an_argument_that_is_not_known_may_set_what_seems_missing(tmp_path, command, words, said):
+    (tmp_path / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo data.train_batch_size=8 {words}\n")
+    _, out, _ = command("audit", "run.sh", "--format", "json")
+    assert {code for code in ("TW024", "TW027") if code in out} == said
+    assert ("the launch gives no micro-batch size" in out) == bool(said)

@@ -129,6 +129,13 @@ def test_a_size_that_is_not_known_leaves_what_follows_from_it_open(sizes):
     assert found["answers of a step"] == 96 * 4
 
 
+@pytest.mark.parametrize("value", ["$(nvidia-smi -L | wc -l)", "$NUM_GPUS"])
+def test_a_size_that_is_not_known_is_named_as_the_script_has_it(sizes, value):
+    _, launch = sizes({"trainer.n_gpus_per_node": f'"{value}"'})
+    made = {row["made"] for row in launch["sizes"]}
+    assert {f"trainer.n_gpus_per_node={value}", f"trainer.nnodes=2 × trainer.n_gpus_per_node={value}"} <= made
+
+
 def test_engines_with_gpus_of_their_own_are_not_counted_on_the_trainer_s(sizes):
     _, launch = sizes(module="verl.experimental.one_step_off_policy.main_ppo")
     assert "engines" not in by_unit(launch)

@@ -74,6 +74,11 @@ class Word:
         return "".join(part.text for part in self.parts)
 
     @property
+    def named(self) -> str:
+        """The value with what is not known here by its name: ``$HOME/data``, ``$(nvidia-smi …)``."""
+        return "".join(map(_named, self.parts))
+
+    @property
     def open(self) -> tuple[UnknownPiece, ...]:
         """The pieces that static reading cannot resolve; empty for a resolved word."""
         return tuple(part.source for part in self.parts if isinstance(part.source, UnknownPiece))
@@ -82,6 +87,17 @@ class Word:
     def env_refs(self) -> tuple[EnvRef, ...]:
         """The environment variables that the value depends on."""
         return tuple(part.source for part in self.parts if isinstance(part.source, EnvRef))
+
+
+def _named(part: WordPart) -> str:
+    source = part.source
+    if isinstance(source, UnknownPiece):
+        return source.expression
+    if isinstance(source, EnvRef) and source.parts and part.text == source.default:
+        return "".join(map(_named, source.parts))
+    if isinstance(source, EnvRef) and not part.text and source.default is None:
+        return f"${source.name}"
+    return part.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +227,11 @@ class Launch:
     def lacks(self, name: str) -> bool:
         """Return whether its environment is known to be without a variable."""
         return name not in self.env and not {*self.unset, *self.assigned}.isdisjoint((name, "*"))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every argument's key is known: one that is open as a whole may set any."""
+        return not any(word.open and "=" not in word.text for word in self.arguments)
 
     @property
     def taken_for(self) -> str:

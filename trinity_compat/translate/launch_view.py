@@ -355,11 +355,14 @@ class LaunchView:
 
 
 def written(config: EffectiveConfig, key: str) -> str:
-    """Return ``key=value`` as the user wrote both; for a default, as Hydra writes the value."""
+    """Return ``key=value`` as the user wrote both, without the value of what is not known here.
+
+    For a default, the value is as Hydra writes it.
+    """
     setting = config.settings.get(key)
     spelling = (setting.spelling if setting else "") or key
     if setting is not None and setting.word is not None:
-        return f"{spelling}={setting.word.text}"
+        return f"{spelling}={setting.word.named}"
     value = config.get(key)
     plain = {None: "null", True: "true", False: "false"}
     return f"{spelling}={plain[value] if value is None or isinstance(value, bool) else repr(value)}"

@@ -274,7 +274,7 @@ def _groups(view: LaunchView) -> Iterator[Caution]:
 
 def _sizes(view: LaunchView) -> Iterator[Caution]:
     """Warn of missing micro-batch sizes; no error, since the YAML has a size that Trinity-RFT starts with."""
-    for found in micro_batch_sizes.missing(view.value, view.written):
+    for found in micro_batch_sizes.missing(view.value, view.written) if view.launch.is_whole else ():
         message = f"{found.message}, and so does trinity-compat run; the YAML has one for Trinity-RFT"
         yield Caution("TW024", message, view.where(found.key) or view.launch.where, found.hint)
 

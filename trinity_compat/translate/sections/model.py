@@ -129,13 +129,14 @@ def engine(view: LaunchView) -> Derived:
     known = name if name in ("vllm", "sglang") else "vllm"
     if name == "???":
         yield PathValue(ENGINE_TYPE.path, known, (ENGINE_TYPE.key,), note="rollout.name is not set")
-        yield notice(
-            "TW027",
-            f"rollout.name is not set: veRL {view.origin.version.value} ends without it ({_MANDATORY}). The"
-            " YAML names vLLM, which trinity-compat runs",
-            view.launch.where,
-            f"write {ENGINE_TYPE.key}=vllm",
-        )
+        if view.launch.is_whole:
+            yield notice(
+                "TW027",
+                f"rollout.name is not set: veRL {view.origin.version.value} ends without it ({_MANDATORY})."
+                " The YAML names vLLM, which trinity-compat runs",
+                view.launch.where,
+                f"write {ENGINE_TYPE.key}=vllm",
+            )
         yield from _own_arguments(view)
         return
     yield ENGINE_TYPE.put(known)
