@@ -282,6 +282,23 @@ def test_the_command_writes_the_script(tmp_path):
     assert "    algorithm.gamma=0.5 \\\n" in out
 
 
+def test_a_micro_batch_over_all_gpus_becomes_that_of_one_gpu(tmp_path):
+    """veRL takes the former until 0.7, and the script is for the pinned release."""
+    sizes = {"actor.ppo": 16, "rollout.log_prob": 32, "ref.log_prob": 8}
+    words = [f"actor_rollout_ref.{role}_micro_batch_size={size}" for role, size in sizes.items()]
+    given = [word for word in BASICS if "micro_batch" not in word]
+    more = " ".join([*given, *words, "trainer.n_gpus_per_node=4", "actor_rollout_ref.actor.use_kl_loss=True"])
+    path = tmp_path / "x.yaml"
+    launch = script(f"python3 -m verl.trainer.main_ppo {more}\n")
+    path.write_text(yaml_of(launch, verl_version="0.7.0"))
+    code, out, err = command(path)
+    assert (code, err) == (0, "")
+    found = [line.strip(" \\") for line in out.splitlines() if "micro_batch" in line]
+    assert {line for line in found if line.startswith("actor_rollout_ref.")} == {
+        f"actor_rollout_ref.{role}_micro_batch_size_per_gpu={size // 4}" for role, size in sizes.items()
+    }
+
+
 def test_what_a_launch_cannot_say_is_named(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text(yaml_of(script(LAUNCH.format(more="")), sync_offset=1))

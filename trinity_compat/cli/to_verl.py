@@ -14,7 +14,8 @@ from trinity_compat.compare.configs import compared
 from trinity_compat.compare.effective_settings import of_trinity
 from trinity_compat.launch import read_text
 from trinity_compat.translate import TranslateOptions, translate_launch
-from trinity_compat.translate.verl_script import verl_script
+from trinity_compat.translate.pipeline import refuse_unstartable
+from trinity_compat.translate.verl_script import verl_script, with_sizes_of_one_gpu
 from trinity_compat.trinity.config.read import load, parse
 
 # Fields that a launch cannot hold and that an option of translate sets.
@@ -39,7 +40,7 @@ def command(source: str, output: Path | None) -> int:
     Exit code: 0; 1 when the YAML says more than the script can; 2 when the YAML cannot be read or run.
     """
     check_planned_source(source, None)
-    config, _ = referred(load(source))
+    config = with_sizes_of_one_gpu(referred(load(source))[0])
     script = verl_script(config, source)
     write(script.text, output, sources=[source])
     unsaid = script.unsaid or tuple(_lost(config, script.text))
@@ -52,7 +53,8 @@ def _lost(config: Mapping[str, object], script: str) -> Iterator[str]:
     """Yield the settings that differ once the script is translated again."""
     try:
         (launch,) = read_text(script, name="script").launches
-        _, text = translate_launch(launch, TranslateOptions())
+        translation, text = translate_launch(launch, TranslateOptions())
+        refuse_unstartable(translation)
     except UserError as error:
         yield f"what it takes to translate it again: {error}"
         return

@@ -18,6 +18,7 @@ from trinity_compat.common.output_text import OBEYED, plain, visible
 from trinity_compat.common.releases import TRINITY, VERL
 from trinity_compat.launch.entrypoints import PPO
 from trinity_compat.translate.defaults import same, trainer_config
+from trinity_compat.translate.micro_batch_sizes import ACTOR, CRITIC, REF, ROLLOUT
 from trinity_compat.translate.rows import load_rows
 from trinity_compat.translate.sections.asynchronous import USE_V1
 from trinity_compat.translate.supervised import schema_in
@@ -82,6 +83,22 @@ def verl_script(config: Mapping[str, object], source: str) -> VerlScript:
         *exports,
     ]
     return VerlScript("\n".join([*head, " \\\n    ".join(launch)]) + "\n", tuple(unsaid))
+
+
+def with_sizes_of_one_gpu(config: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the configuration without micro-batch sizes over all GPUs, which the pinned veRL refuses.
+
+    Those of one GPU, which trainer_config has beside them, take their place.
+    """
+    config = copied(config)
+    sizes = value_at(config, "trainer.trainer_config")
+    compat = compat_of(config)
+    given, stands_for = compat.get("verl", {}), compat.get("stands_for", {})
+    for key in (ACTOR, ROLLOUT, REF, CRITIC):
+        if key in given and value_at(sizes, f"{key}_per_gpu") is not None:
+            del given[key]
+            stands_for.pop(f"{key}_per_gpu", None)
+    return config
 
 
 def _refuse_other_trainings(config: Mapping[str, object], source: str) -> None:
