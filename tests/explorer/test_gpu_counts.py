@@ -45,6 +45,12 @@ def test_both_sides_on_one_gpu_are_refused_by_each(side):
     )
 
 
+def test_a_number_that_an_option_gives_is_not_ray_s():
+    with pytest.raises(UserError, match="the run wants 32 GPUs, and --gpus gives 8: ") as error:
+        check_gpus(spec("colocate", trainer=(4, 8)), "trainer", 8, option="--gpus")
+    assert error.value.hint == "--set trainer.n_gpus_per_node=2 fits; --gpus 32"
+
+
 def test_engines_explorers_and_nodes_are_counted():
     given = spec(trainer=(2, 8), rollout=(1, 4, 2), explorers=2)  # 16 + 2 × 2 × 2
     message = refused(given, "explorer", 16.0)

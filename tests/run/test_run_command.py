@@ -188,7 +188,7 @@ def test_a_dry_run_for_gpus_writes_its_files_and_names_unchecked_parts(run, tmp_
     assert "only a GPU can refuse them" in done.stdout
     again = run(f"{LAUNCH} {WHOLE}", *words, "--gpus", "4")
     assert again.returncode == 2
-    assert "the run wants 8 GPUs, and Ray has 4" in again.stderr
+    assert "the run wants 8 GPUs, and --gpus gives 4" in again.stderr
 
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])

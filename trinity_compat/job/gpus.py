@@ -102,20 +102,21 @@ def reward_model_sizes(verl: Tree, device: str) -> list[tuple[int, int]]:
     return [(reward_model_engines(each, device), reward_model_width(each, device)) for each in every]
 
 
-def check_gpus(spec: RunSpec, side: Side, have: float) -> None:
+def check_gpus(spec: RunSpec, side: Side, have: float, *, option: str = "") -> None:
     """Check that the Ray that ``side`` has joined has the GPUs of the run.
 
     Where the other side is a command of its own, only this side's count. ``have``: the GPUs of that Ray, free
-    or not. Raises UserError with both numbers.
+    or not; with ``option``, that one's. Raises UserError with both numbers.
     """
     if spec.device != "cuda":
         return
     wanted = _wanted(spec, side)
     if sum(wanted.values()) > have:
         parts = " + ".join(f"{wanted[each]} for the {each} ({_how(spec, each)})" for each in wanted)
+        having = f"{option} gives" if option else "Ray has"
         raise UserError(
-            f"the run wants {sum(wanted.values())} GPUs, and Ray has {have:g}: {parts}",
-            hint=_hint(spec, wanted, int(have)),
+            f"the run wants {sum(wanted.values())} GPUs, and {having} {have:g}: {parts}",
+            hint=_hint(spec, wanted, int(have), option),
         )
 
 
@@ -154,7 +155,7 @@ def _how(spec: RunSpec, side: Side) -> str:
     return f"--explorers {spec.explorers} × {engines}" if together else engines
 
 
-def _hint(spec: RunSpec, wanted: Mapping[Side, int], have: int) -> str:
+def _hint(spec: RunSpec, wanted: Mapping[Side, int], have: int, option: str) -> str:
     if not have:
         return "nvidia-smi, CUDA_VISIBLE_DEVICES and ray_kwargs.ray_init.num_gpus say why Ray sees none"
     ways = []
@@ -164,7 +165,8 @@ def _hint(spec: RunSpec, wanted: Mapping[Side, int], have: int) -> str:
         ways.append(f"--set trainer.n_gpus_per_node={fits} fits")
     if "explorer" in wanted:
         ways.append(f"--set {ENGINES}=N changes the number of engines")
-    return "; ".join([*ways, "RAY_ADDRESS names a larger cluster"])
+    more = f"{option} {sum(wanted.values())}" if option else "RAY_ADDRESS names a larger cluster"
+    return "; ".join([*ways, more])
 
 
 def _fits(spec: RunSpec, room: int) -> int:

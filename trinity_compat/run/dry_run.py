@@ -12,7 +12,7 @@ from pathlib import Path
 from trinity_compat.common import file_modes
 from trinity_compat.common.errors import UserError
 from trinity_compat.common.nested import value_at
-from trinity_compat.job.gpus import check_gpus
+from trinity_compat.job.gpus import Side, check_gpus
 from trinity_compat.job.run_spec import RunSpec
 from trinity_compat.launch.job_files import is_configuration
 from trinity_compat.run import config_files
@@ -100,7 +100,7 @@ def _dry_run(source: Source, options: RunOptions) -> DryRun:
     if options.gpus is not None and plan.spec.device != "cuda":
         raise UserError(f"--gpus {options.gpus}: this run is for a CPU", hint="add --device cuda")
     if options.gpus is not None:
-        _check_gpus(plan.spec, options.gpus)
+        _check_gpus(plan.spec, options.gpus, "--gpus")
     lacks = [Blocker(_with_place(each.message, source), each.hint or "") for each in preflight.missing(plan)]
     missing = tuple(f"note: {each.message}" for each in lacks)
     with error_locations.relocate_errors(source, options.sets):
@@ -143,8 +143,9 @@ def _of_this_machine(plan: RunPlan, source: Source, options: RunOptions) -> Iter
             yield Blocker(error.message, error.hint or "")
 
 
-def _check_gpus(spec: RunSpec, have: float) -> None:
-    check_gpus(spec, "explorer" if spec.mode in ("explore", "serve") else "trainer", have)
+def _check_gpus(spec: RunSpec, have: float, option: str = "") -> None:
+    side: Side = "explorer" if spec.mode in ("explore", "serve") else "trainer"
+    check_gpus(spec, side, have, option=option)
 
 
 def _assumed(plan: RunPlan) -> Iterator[str]:
