@@ -194,3 +194,20 @@ def test_what_verl_has_dropped_keeps_the_reason_of_its_own_row():
     found = {finding.key: finding for finding in translation.findings}
     fate = found["actor_rollout_ref.rollout.use_fire_sampling"]
     assert (fate.status.value, fate.code) == ("unsupported", "TC045")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "algorithm.sample_strategy_args.max_staleness",
+            "a field of Trinity-RFT's YAML that no key of veRL's",
+        ),
+        ("explorer.max_timeout", "default: 1800\n  run:     trinity-compat run reads it"),
+        ("explorer.dynamic_timeout.enable", "trinity-compat run takes the default only: a limit that"),
+        ("cluster", "a section of Trinity-RFT's YAML\n  fields:  ray_address, node_num"),
+        ("tw022", "TW022 GPUs do not divide into engines"),
+    ],
+)
+def test_fields_of_the_yaml_that_verl_lacks_are_explained(name, said):
+    assert said in explain(name, ROWS)

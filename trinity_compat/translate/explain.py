@@ -13,7 +13,9 @@ from trinity_compat.common.resources import data_json
 from trinity_compat.common.suggestions import did_you_mean
 from trinity_compat.translate.rows import MappingRow, MappingTable, load_rows, no_effect_when_decoupled
 from trinity_compat.translate.size_rules import units
+from trinity_compat.translate.trinity_fields import fate_of
 from trinity_compat.translate.unknown import reason_without_release
+from trinity_compat.trinity.config.schema import schema
 from trinity_compat.verl_config import FLAVOURS
 from trinity_compat.verl_config.reads import read_of, read_until
 from trinity_compat.verl_config.releases import key_index
@@ -67,6 +69,8 @@ def explain(name: str, rows: MappingTable) -> str:
     Raises UserError with the nearest spelling for anything else, also where a rule would cover the misspelled
     key; a key that the launch adds (``+``) is explained by its rule, which the text says.
     """
+    if re.fullmatch(r"t[cpw]\d+", name):
+        name = name.upper()
     if name in codes():
         entry = codes()[name]
         hint = f"\n  do:      {entry['hint']}" if entry["hint"] else ""
@@ -114,6 +118,8 @@ def _explained(name: str, rows: MappingTable) -> str:
         return "\n\n".join("\n".join(_key_lines(row.key, row)) for row in writers)
     if (found := _derived_text(name)) is not None:
         return found
+    if (found := _field_text(name)) is not None:
+        return found
     if unread and not name.startswith("+"):
         raise UserError(f"{key}: {unread}", hint=f"a key of your own is written +{key}")
     if row is not None:
@@ -159,6 +165,23 @@ def _derived_text(name: str) -> str | None:
             keys = ", ".join(entry["from"]) or "none: the same for every launch"
             return f"{name}\n  how:     derived ({entry['by']})\n  from:    {keys}\n  why:     {entry['why']}"
     return None
+
+
+def _field_text(name: str) -> str | None:
+    """Return the text for a field of Trinity's that no key of veRL's writes; None for another name."""
+    field = schema(TRINITY).find(name)
+    if field is None or name.startswith("trainer.trainer_config."):  # which holds keys of veRL's
+        return None
+    if field.type.kind == "class":
+        names = ", ".join(schema(TRINITY).classes[field.type.class_name])
+        return f"{name}\n  how:     a section of Trinity-RFT's YAML\n  fields:  {names}"
+    lines = [name, "  how:     a field of Trinity-RFT's YAML that no key of veRL's writes"]
+    if field.default is not None:
+        lines.append(f"  default: {field.default}")
+    if (fate := fate_of(name)) is not None:
+        does = {"read": "reads it", "no effect": "has no use for it", "refused": "takes the default only"}
+        lines.append(f"  run:     trinity-compat run {does[fate.kind]}{f': {fate.why}' if fate.why else ''}")
+    return "\n".join(lines)
 
 
 def _key_lines(key: str, row: MappingRow) -> Iterator[str]:
