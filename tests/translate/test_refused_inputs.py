@@ -271,3 +271,16 @@ def test_a_bad_value_is_named_beside_a_key_that_hydra_refuses(call, tmp_path):
     assert "run.sh:5: Hydra would refuse trainer.total_epoch: " in err
     assert "run.sh:6: trainer.total_epochs=two: 'two' where an integer is expected" in err
     assert "run.sh:7: data.train_batch_size=x should be a whole number" in err
+
+
+def test_an_unknown_rollout_or_logger_is_named_by_audit(tmp_path, command):
+    launch = "python3 -m verl.trainer.main_ppo actor_rollout_ref.actor.use_dynamic_bsz=True"
+    (tmp_path / "a.sh").write_text(f"{launch} actor_rollout_ref.rollout.name=vlm\n")
+    _, out, _ = command("audit", "a.sh")
+    assert out.startswith("open ") and "TC050  unsupported " in out and "veRL has no rollout 'vlm'" in out
+    (tmp_path / "a.sh").write_text(
+        f"{launch} actor_rollout_ref.rollout.name=vllm trainer.logger=[wandB,file]\n"
+    )
+    code, _, error = command("translate", "a.sh")
+    assert code == 2 and "a.sh:1: trainer.logger=[wandB,file]: veRL has no logger 'wandB'" in error
+    assert "hint: write wandb" in error

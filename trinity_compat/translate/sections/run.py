@@ -15,6 +15,7 @@ from trinity_compat.translate.launch_view import LaunchView, PathValue, Verdict
 from trinity_compat.translate.model import Caution, Status
 from trinity_compat.translate.sections import Derived, VerlSettings, derivation, way_back
 from trinity_compat.translate.trinity_reader import TrinityReader
+from trinity_compat.translate.verl_names import LOGGERS, misspelt
 
 DIRECTORY, PROJECT, NAME = "trainer.default_local_dir", "trainer.project_name", "trainer.experiment_name"
 LOGGER, RESUME, RESUME_PATH = "trainer.logger", "trainer.resume_mode", "trainer.resume_from_path"
@@ -67,6 +68,11 @@ def logger(view: LaunchView) -> Derived:
     """monitor.monitor_type: one of the launch's loggers; console is implied."""
     given = view.value(LOGGER, [])
     loggers = [str(name) for name in (given if isinstance(given, list) else [given])]
+    for name in loggers:
+        if name not in LOGGERS and (meant := misspelt(name, LOGGERS)):
+            raise view.refused(
+                LOGGER, f"{view.written(LOGGER)}: veRL has no logger {name!r}", f"write {meant}"
+            )
     known = [name for name in loggers if name in MONITORS[view.options.trinity]]
     note = None if known else f"{LOGGER}={loggers}: Trinity always writes to a monitor besides the console"
     yield PathValue(MONITOR, known[0] if known else "tensorboard", (LOGGER,), note)
