@@ -52,7 +52,7 @@ def test_a_python_whose_path_nobody_knows_starts_the_module(tmp_path):
 def test_a_script_that_ends_for_want_of_arguments_says_where_they_stand():
     text = 'if [ -z "$1" ]; then exit 1; fi\npython3 -m verl.trainer.main_ppo a=$1\n'
     (note,) = read_text(text).diagnostics
-    assert note.message.endswith("main; arguments that it wants stand after --")
+    assert note.message.endswith("main; if it needs arguments, give them after --, as in: run.sh -- 8 out")
     assert len(read_text(text, args=["x"]).launches) == 1
     (note,) = read_text("exit 1\n" + MAIN).diagnostics
     assert "--" not in note.message

@@ -39,7 +39,7 @@ LOST_ARGUMENTS = "TP118"
 BACKGROUND = "TP120"
 SCHEDULED = "TP121"
 _POSITIONAL = re.compile(r"\$[1-9#@*]|\$\{#?[1-9@*]")
-_ARGUMENTS = "; arguments that it wants stand after --"
+_ARGUMENTS = "; if it needs arguments, give them after --, as in: run.sh -- 8 out"
 _SHOWN = 160  # characters of a command
 _BINARY = 80  # bytes that bash searches for a NUL, the mark of a binary file
 
