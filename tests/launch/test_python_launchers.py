@@ -105,6 +105,7 @@ NOT_COMPUTED = [
     ("n = 4\nM += [f'a={n * 2}', f'b={n - 1}']", ["a=<n * 2>", "b=<n - 1>"]),
     ("n = int(os.environ.get('N', '8'))\nM.append(f'a={n}')", ["a=<int(os.environ.get('N', '8'))>"]),
     ("for i in range(2):\n    M.append(f'a{i}=1')", ["<M (depends on i in range(2))>"]),
+    ("class C:\n    M.append('a=1')", ["<M (depends on class C)>"]),
     ("c = dict(a=1)\nM += [f'{k}={v}' for k, v in c.items()]", ["<[f'{k}={v}' for k, v in c.items()]>"]),
     ("c = {'a': 1}\nc.update({'a': 2})\nM.append(f\"a={c['a']}\")", ["a=<c['a']>"]),
     ("M += shlex.split('a=1 b=2')", ["<shlex.split('a=1 b=2')>"]),

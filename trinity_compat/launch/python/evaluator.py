@@ -217,7 +217,8 @@ class Evaluator:
             match statement:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     self.defined.append((statement, dict(self.environ), self.name))
-                case ast.ClassDef(body=inner):
+                case ast.ClassDef(name=name, body=inner):
+                    self.values = self.values | self._grown(statement, inner, f"class {name}")
                     self._block(
                         [each for each in inner if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
                     )
@@ -253,16 +254,7 @@ class Evaluator:
     def _branches(self, node: ast.stmt, branches: Sequence[Sequence[ast.stmt]], condition: str) -> None:
         """Read branches of which none, one, or one several times may be taken."""
         before, environ, outer = self.values, self.environ, self.condition
-        grown = Names()
-        grown.learn(ast.Module([each for branch in branches for each in branch], []), self.budget)
-        if grown.moves:
-            self.names.surroundings = FOLDER
-        label = f" (depends on {condition[:_CONDITION]})"
-        opened = {
-            name: self._with_more(before[name], open_text(name + label, self.where(node)))
-            for name in grown.growth
-            if name in before
-        }
+        opened = self._grown(node, [each for branch in branches for each in branch], condition)
         again = isinstance(node, ast.For | ast.AsyncFor | ast.While)
         self.condition = condition[:_CONDITION]
         after: dict[str, Item] = {}
@@ -272,6 +264,19 @@ class Evaluator:
             self._block(branch)
             after |= self.values
         self.values, self.environ, self.condition = before | after | opened, environ, outer
+
+    def _grown(self, node: ast.stmt, body: list[ast.stmt], condition: str) -> dict[str, Item]:
+        """Return the names to which ``body`` may add, each with an open member; note whether it moves."""
+        grown = Names()
+        grown.learn(ast.Module(body, []), self.budget)
+        if grown.moves:
+            self.names.surroundings = FOLDER
+        label = f" (depends on {condition[:_CONDITION]})"
+        return {
+            name: self._with_more(self.values[name], open_text(name + label, self.where(node)))
+            for name in grown.growth
+            if name in self.values
+        }
 
     @staticmethod
     def _with_more(item: Item, more: Value) -> Item:
