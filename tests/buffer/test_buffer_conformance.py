@@ -458,8 +458,8 @@ def test_state_is_json(buffer):
     buffer.set_state("position", {"epoch": 2})
     buffer.set_state("empty", {})
     assert buffer.get_state("position") == {"epoch": 2}
-    assert buffer.get_state("empty", 5) == {}
-    assert buffer.get_state("other", 5) == 5
+    assert buffer.get_state("empty") == {}
+    assert buffer.get_state("other") is None
 
 
 def test_metrics_replace_by_step(buffer):

@@ -159,7 +159,7 @@ def settle(buffer, numbers, history=1):
         for slot, number in enumerate(numbers)
         if number in found
     ]
-    return buffer.settle_drawing(kept, kind="draw:1", then={"stream/2": 6}, history=history)
+    return buffer.settle_drawing(kept, step=1, position=6, history=history)
 
 
 def test_what_a_drawing_keeps_becomes_training_groups_and_the_rest_is_void(two):

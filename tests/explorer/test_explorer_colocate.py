@@ -20,7 +20,7 @@ from trinity_compat.explorer.scheduling.report import StepReporter
 from trinity_compat.explorer.scheduling.scheduler import Scheduler
 from trinity_compat.job.run_spec import SyncSpec
 from trinity_compat.run.toy import make_tokenizer
-from trinity_compat.synchronizer.device_turns import DeviceTurn, reset
+from trinity_compat.synchronizer.device_turns import TURN, DeviceTurn
 from trinity_compat.synchronizer.transports.files import write_file
 from trinity_compat.synchronizer.versions import is_available
 
@@ -229,5 +229,5 @@ def test_only_the_holder_can_give_a_turn_and_a_new_start_begins_with_the_explore
     explorer.give()
     explorer.give()
     assert (explorer.is_mine(), trainer.is_mine()) == (False, True)
-    reset(buffer)
+    TURN.set(buffer, "explorer")
     assert explorer.is_mine()

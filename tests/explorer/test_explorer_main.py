@@ -16,7 +16,7 @@ from trinity_compat.explorer import main
 from trinity_compat.explorer.heartbeat import TrainerGone
 from trinity_compat.job.lora import is_handed_over
 from trinity_compat.job.run_spec import RunSpec
-from trinity_compat.synchronizer.dtype_reports import agreed
+from trinity_compat.synchronizer.engine_dtypes import agreed
 
 pytestmark = pytest.mark.verl
 

@@ -61,7 +61,7 @@ def by_the_trainer_s_silence(buffer, process):
     buffer.beat("trainer", "trainer", state="running")
     assert process.wait(120) == 3, log_of(process)
     assert "has been silent for" in log_of(process)
-    assert buffer.get_state("finished", False) is False
+    assert not buffer.get_state("finished")
 
 
 def ending(spec, limit_s=600):
@@ -92,7 +92,9 @@ def test_an_engine_further_apart_than_the_bound_ends_it_with_both_numbers(tmp_pa
     monkeypatch.setenv(weight_sync_check.BOUND, "1e-12")
     spec, buffer = job(tmp_path / "job", toy)
     publish(spec, buffer, toy, 0, 1)
-    weight_sync_check.store_answer(buffer, weight_sync_check.ScoredAnswer(1, [5, 6, 7], [8, 9], [-0.5, -1.5]))
+    weight_sync_check.SCORED_ANSWER.set(
+        buffer, weight_sync_check.ScoredAnswer(1, [5, 6, 7], [8, 9], [-0.5, -1.5])
+    )
     code, log = ending(spec)
     assert code == 1
     assert "error: the engine does not hold the weights that the trainer sent: version 1: mean log-" in log

@@ -33,7 +33,7 @@ class Engines:
 @pytest.fixture
 def buffer(tmp_path, toy):
     _, made = job(tmp_path / "job", toy)
-    weight_sync_check.store_answer(made, LEFT)
+    weight_sync_check.SCORED_ANSWER.set(made, LEFT)
     return made
 
 
@@ -103,7 +103,7 @@ class Trainer:
         return [-1.0] * len(given.response_ids)
 
     def send(self, version, meeting=None, check=None):
-        self.seen.append(weight_sync_check.load_answer(self.buffer, version))
+        self.seen.append(weight_sync_check.SCORED_ANSWER.get(self.buffer))
         return write_file(self.spec.sync.directory, version, [("w", torch.zeros(1))])
 
     def step(self, step):
@@ -132,9 +132,9 @@ def test_the_trainer_leaves_its_numbers_before_the_first_update_can_be_loaded(tm
 @pytest.mark.verl
 def test_a_resume_takes_an_earlier_start_s_numbers_away(tmp_path, toy):
     trainer = Trainer(tmp_path, toy, 3, 6)
-    weight_sync_check.store_answer(trainer.buffer, LEFT)
+    weight_sync_check.SCORED_ANSWER.set(trainer.buffer, LEFT)
     trainer.exchange.resumed(0)
-    assert weight_sync_check.load_answer(trainer.buffer, 1) is None
+    assert weight_sync_check.SCORED_ANSWER.get(trainer.buffer) is None
 
 
 @pytest.mark.verl

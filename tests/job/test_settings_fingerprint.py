@@ -16,7 +16,7 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.common.errors import RunError
 from trinity_compat.common.nested import copied, leaves, put
 from trinity_compat.job import fingerprint_files
-from trinity_compat.job.fingerprint import FilesEdited, check, differences, edits, made, sign, sign_anew
+from trinity_compat.job.fingerprint import FilesEdited, check, differences, edits, made, sign
 from trinity_compat.job.fingerprint_rules import RULES, UNCLASSIFIED, page, rule_of
 from trinity_compat.job.run_spec import ReplaySpec, RunSpec, ScoringSpec, SyncSpec
 from trinity_compat.job.settings import SETTINGS
@@ -596,7 +596,7 @@ def test_groups_of_two_starts_with_an_edit_between_count_for_neither(buffer, tmp
     sign(buffer, second)
     for mine in (first, second):
         assert edits(buffer, mine) == [f"reward function {tmp_path}/r.py was edited"]
-    sign_anew(buffer, second)
+    sign(buffer, second, anew=True)
     assert edits(buffer, second) == []
 
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from trinity_compat.buffer import open_buffer
-from trinity_compat.synchronizer.dtype_reports import agreed, store
-from trinity_compat.synchronizer.engine_dtypes import merged, pattern, rounded
+from trinity_compat.synchronizer.engine_dtypes import REPORTED, agreed, merged, pattern, rounded
 
 
 @pytest.fixture
@@ -58,11 +57,11 @@ def test_a_tensor_is_rounded_only_to_what_every_engine_holds(name, dtype, sent):
 
 def test_nothing_is_rounded_before_every_explorer_has_answered(url):
     with closing(open_buffer(url)) as buffer:
-        store(buffer, 0, {"w": "bfloat16", "b": "bfloat16"})
+        REPORTED.at(0).set(buffer, {"w": "bfloat16", "b": "bfloat16"})
         assert agreed(buffer, 2) == {}
-        store(buffer, 1, {"w": "bfloat16", "b": "float32"})
+        REPORTED.at(1).set(buffer, {"w": "bfloat16", "b": "float32"})
         assert agreed(buffer, 2) == {"w": "bfloat16", "b": ""}
-        store(buffer, 0, None)
+        REPORTED.at(0).set(buffer, None)
         assert agreed(buffer, 2) == {}
 
 
@@ -76,7 +75,7 @@ def test_an_explorer_answers_when_it_has_started_and_after_its_first_version(url
             return answers.pop(0)
 
     async def run(buffer):
-        store(buffer, 0, {"of an earlier process": "bfloat16"})
+        REPORTED.at(0).set(buffer, {"of an earlier process": "bfloat16"})
         report = DtypesReport(buffer, 0, Engines())
         yield agreed(buffer, 1)
         await report.started()

@@ -244,7 +244,7 @@ def test_a_lora_version_gives_the_trainer_s_answers_in_vllm(toy_dir, tmp_path):
     )
     assert metrics[1]["training/rollout_probs_diff_max"] < 1e-4  # of a merged version, bfloat16, up to 1e-3
 
-    left = weight_sync_check.load_answer(explorer.buffer, 1)
+    left = weight_sync_check.SCORED_ANSWER.get(explorer.buffer)
     without, answered = asyncio.run(thoughts_of_vllm(spec, left, version))
     assert left.difference(answered) < 1e-3
     assert left.difference(without) > 0.1, "the adapter must be visible"

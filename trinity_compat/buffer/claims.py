@@ -10,14 +10,16 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import groups, key_value, lease_watermark, media, queries, replay
+from trinity_compat.buffer import groups, lease_watermark, media, queries, replay
 from trinity_compat.buffer.errors import ClaimLost
+from trinity_compat.buffer.key_value import TransactionState
 from trinity_compat.buffer.model import Claim
 from trinity_compat.buffer.queries import query
 from trinity_compat.common.crash_points import point
 from trinity_compat.job.run_spec import ReplaySpec
+from trinity_compat.job.state_cell import StateCell
 
-_REPLAY_SINCE = "made anew"  # job_state: history from which on groups may be replayed
+REPLAY_SINCE = StateCell[int]("made anew")  # history from which on groups may be replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +89,8 @@ def _take_replayable(conn: sa.Connection, request: ClaimRequest, token: int, *, 
     spec = request.replay or ReplaySpec()
     bind = {"kind": request.kind, "token": token, "max_uses": spec.max_uses, "now": now}
     bind |= {"used_before": now - spec.cooldown_s, "min_version": request.min_version or 0}
-    bind |= {"since": replayable_since(conn)}
+    bind |= {"since": REPLAY_SINCE.get(TransactionState(conn)) or 0}
     return replay.take(conn, bind, request.count, spec, skip=skip)
-
-
-def replayable_since(conn: sa.Connection) -> int:
-    """Id of the first history whose groups may be replayed."""
-    return int(key_value.read(conn, _REPLAY_SINCE, 0))
-
-
-def replay_from(conn: sa.Connection, history: int) -> None:
-    """Exclude groups of histories before ``history`` from replay: other settings produced them."""
-    key_value.write(conn, _REPLAY_SINCE, history)
 
 
 def drop_stale(conn: sa.Connection, *, kind: str, min_version: int) -> int:

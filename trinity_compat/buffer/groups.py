@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import codec, key_value, media, queries, typed_json
+from trinity_compat.buffer import codec, media, queries, typed_json
 from trinity_compat.buffer.errors import InvalidGroup
 from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.queries import query
@@ -111,14 +111,12 @@ def insert(conn: sa.Connection, prepared: Sequence[PreparedRows], *, history: in
     return new
 
 
-def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str, then: Mapping[str, object]) -> bool:
+def settle(conn: sa.Connection, kept: Sequence[Group], *, drawn: str) -> bool:
     """End a drawing; False if it was ended before."""
     rows = [{"id": g.group_id, "task_no": g.task_no, "key": g.key, "drawn": drawn} for g in kept]
     if not sum(conn.execute(query(queries.KEEP_DRAWN), row).rowcount for row in rows):
         return False
     conn.execute(query(queries.DROP_DRAWN), {"drawn": drawn})
-    for key, value in then.items():
-        key_value.write(conn, key, value)
     point("inside settle")
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,12 +11,17 @@ from trinity_compat.buffer import codec, queries, typed_json
 from trinity_compat.buffer.queries import query
 
 
-def read(conn: sa.Connection, key: str, default: object = None) -> Any:
-    """Read the value of ``key``, else ``default``."""
-    text = conn.execute(query(queries.GET_STATE), {"key": key}).scalar_one_or_none()
-    return default if text is None else typed_json.loads(text)
+@dataclass(frozen=True, slots=True)
+class TransactionState:
+    """The state as a transaction sees it, for ``StateCell``."""
 
+    conn: sa.Connection
 
-def write(conn: sa.Connection, key: str, value: object) -> None:
-    """Write ``value`` in place of an earlier one."""
-    conn.execute(query(queries.SET_STATE), {"key": key, "value": codec.to_json(value)})
+    def get_state(self, key: str) -> Any:
+        """Read the value of ``key``; None without one."""
+        text = self.conn.execute(query(queries.GET_STATE), {"key": key}).scalar_one_or_none()
+        return None if text is None else typed_json.loads(text)
+
+    def set_state(self, key: str, value: object) -> None:
+        """Write ``value`` in place of an earlier one."""
+        self.conn.execute(query(queries.SET_STATE), {"key": key, "value": codec.to_json(value)})

@@ -163,11 +163,11 @@ class WatermarkView:
     def free(self) -> Iterator[int]:
         """Tasks that the holder may take, in order; reads ranges as they are consumed."""
         yield from self.again()
-        _, adopted = stream_position.adopted(self.conn)
+        adopted = frozenset(stream_position.adopted(self.conn).beyond)
         first, size = self.watermark.first, CHUNK
         while first < self.request.upto:
             upto = min(first + size, self.request.upto)
-            yield from self._between(first, upto, frozenset(adopted)).free()
+            yield from self._between(first, upto, adopted).free()
             first, size = upto, 2 * size
 
     def _between(self, first: int, upto: int, adopted: frozenset[int]) -> TaskShare:

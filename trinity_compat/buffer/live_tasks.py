@@ -38,14 +38,13 @@ class LiveTasks:
 
 def live(conn: sa.Connection, kind: str, *, first: int, upto: int) -> LiveTasks:
     """Read the live tasks of the training stream, or of a drawing that begins at ``first``."""
+    base, known = stream_position.AdoptedPosition(), first
     if kind == TRAIN:
-        before, adopted = stream_position.adopted(conn)
+        base = stream_position.adopted(conn)
         known = int(conn.execute(query(queries.COMPLETE_BELOW)).scalar_one())
-        first = max(before, known)
-    else:
-        adopted, known = set(), first
+        first = max(base.below, known)
     bind = {"kind": kind, "first": first, "upto": upto}
-    found = adopted.union(conn.execute(query(queries.LIVE_TASKS), bind).scalars())
+    found = {*base.beyond}.union(conn.execute(query(queries.LIVE_TASKS), bind).scalars())
     below = first
     while below in found:
         below += 1
@@ -60,9 +59,9 @@ def between(conn: sa.Connection, adopted: frozenset[int], *, first: int, upto: i
 
 def count(conn: sa.Connection, *, upto: int) -> int:
     """Return the number of training tasks below ``upto`` with a live group."""
-    before, adopted = stream_position.adopted(conn)
-    first = max(before, int(conn.execute(query(queries.COMPLETE_BELOW)).scalar_one()))
-    if any(number >= first for number in adopted):
+    base = stream_position.adopted(conn)
+    first = max(base.below, int(conn.execute(query(queries.COMPLETE_BELOW)).scalar_one()))
+    if any(number >= first for number in base.beyond):
         return live(conn, TRAIN, first=0, upto=upto).count
     bind = {"kind": TRAIN, "first": first, "upto": upto}
     return first + int(conn.execute(query(queries.COUNT_LIVE), bind).scalar_one())

@@ -213,7 +213,7 @@ VALUES (:history, :step, :version, :now) ON CONFLICT DO NOTHING"""
 EVAL_AT = "SELECT id, step, version FROM eval_requests WHERE history_id = :history AND step = :step"
 GLANCE = """SELECT h.value, CAST(s.value AS TEXT), e.id, e.step, e.version,
     v.version, v.path, v.digest, v.nbytes, v.method
-FROM counters h LEFT JOIN job_state s ON s.key = 'finished'
+FROM counters h LEFT JOIN job_state s ON s.key = :finished
 LEFT JOIN eval_requests e ON e.id = (
     SELECT min(id) FROM eval_requests WHERE history_id = h.value AND done_at IS NULL)
 LEFT JOIN weight_versions v ON v.voided_in IS NULL AND v.version = (

@@ -20,7 +20,6 @@ from trinity_compat.buffer import (
     claims,
     codec,
     groups,
-    key_value,
     lease_watermark,
     leases,
     live_tasks,
@@ -31,6 +30,7 @@ from trinity_compat.buffer import stream_position as positions
 from trinity_compat.buffer.database import RETRY_S, Database
 from trinity_compat.buffer.errors import HistoryChanged
 from trinity_compat.buffer.groups import Row
+from trinity_compat.buffer.key_value import TransactionState
 from trinity_compat.buffer.lease_watermark import ExplorerReadiness
 from trinity_compat.buffer.model import (
     BufferState,
@@ -51,6 +51,7 @@ from trinity_compat.buffer.queries import query
 from trinity_compat.buffer.stream_position import StreamPosition
 from trinity_compat.common.crash_points import point
 from trinity_compat.job.run_spec import ReplaySpec
+from trinity_compat.job.state_cell import FINISHED
 
 T = TypeVar("T")
 _ALL = 2**62
@@ -278,18 +279,18 @@ class Buffer:
         """Stored training tasks below ``upto``, and leases of other holders."""
         return self._read(lambda conn: leases.pending(conn, holder, upto=upto, now=self._now(conn)))
 
-    def settle_drawing(
-        self, kept: Sequence[Group], *, kind: str, then: Mapping[str, object], history: int
-    ) -> bool:
-        """End the drawing ``kind`` (draw:STEP) in one transaction; False if it was ended before.
+    def settle_drawing(self, kept: Sequence[Group], *, step: int, position: int, history: int) -> bool:
+        """End the drawing ``draw:STEP`` in one transaction; False if it was ended before.
 
         Its groups ``kept``, which have their training tasks and keys already, become training groups, the
-        others void; ``then`` is written to the state. Raises HistoryChanged.
+        others void; the next step's draws begin at ``position``. Raises HistoryChanged.
         """
 
         def work(conn: sa.Connection) -> bool:
             self._current_history(conn, history)
-            return groups.settle(conn, kept, drawn=kind, then=then)
+            if ended := groups.settle(conn, kept, drawn=f"draw:{step}"):
+                positions.FIRST_TASK.at(step + 1).set(TransactionState(conn), position)
+            return ended
 
         return self._db.run(work)
 
@@ -348,8 +349,8 @@ class Buffer:
         return WeightVersion(*rows[0]) if rows else None
 
     def glance(self) -> BufferState:
-        """History, state ``finished``, oldest open evaluation and newest version, in one statement."""
-        history, finished, *others = self._rows(queries.GLANCE)[0]
+        """History, state ``FINISHED``, oldest open evaluation and newest version, in one statement."""
+        history, finished, *others = self._rows(queries.GLANCE, {"finished": FINISHED.key})[0]
         return BufferState(
             history=history,
             finished=bool(finished and typed_json.loads(finished)),
@@ -438,11 +439,11 @@ class Buffer:
 
     def set_state(self, key: str, value: object) -> None:
         """Store a JSON value under ``key``."""
-        self._db.run(lambda conn: key_value.write(conn, key, value))
+        self._db.run(lambda conn: TransactionState(conn).set_state(key, value))
 
-    def get_state(self, key: str, default: object = None) -> Any:
-        """Read the value that ``set_state`` stored."""
-        return self._read(lambda conn: key_value.read(conn, key, default))
+    def get_state(self, key: str) -> Any:
+        """Read the value that ``set_state`` stored; None without one."""
+        return self._read(lambda conn: TransactionState(conn).get_state(key))
 
     def log_metrics(self, role: str, step: int, metrics: Mapping[str, float]) -> None:
         """Store one step's metrics, in place of earlier ones of the same (role, step)."""
@@ -565,7 +566,7 @@ def _reconcile(
     conn.execute(query(queries.TRAINED_TO_READY))
     made_upto = _NOTHING if remake else lost["step"]
     if remake:
-        claims.replay_from(conn, history)
+        claims.REPLAY_SINCE.set(TransactionState(conn), history)
     conn.execute(query(queries.VOID_EXPERTS))
     voided = conn.execute(query(queries.VOID_GROUPS), {"step": made_upto}).scalars().all()
     if voided:

@@ -7,18 +7,33 @@ job's checkpoint, a branch that a resume has left) has nothing valid for it, and
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import key_value, queries
+from trinity_compat.buffer import queries
+from trinity_compat.buffer.key_value import TransactionState
 from trinity_compat.buffer.queries import query
+from trinity_compat.job.state_cell import StateCell
 
 NOBODYS = ""  # no buffer's id: what it goes on from is not here, whatever is
-_ID = "buffer_id"
-ADOPTED = "adopted"  # state key: position at which a branch of another database was adopted
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedPosition:
+    """The position at which a branch of another database was adopted, and what it had trained by then."""
+
+    step: int = 0
+    history: int = 0
+    below: int = 0
+    beyond: Sequence[int] = ()
+
+
+ADOPTED = StateCell("adopted", AdoptedPosition)
+FIRST_TASK = StateCell[int]("stream")  # of a step with filter_groups
+_ID = StateCell[str]("buffer_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +62,27 @@ class StreamPosition:
 
 def take(conn: sa.Connection, *, step: int, history: int, missing: int) -> StreamPosition:
     """The position after ``step``, whose uses are in the ledger; ``missing``: the first missing task."""
-    first, others = adopted(conn)
-    waiting = conn.execute(query(queries.FIRST_UNTRAINED), {"first": first}).scalar_one()
+    state, others = TransactionState(conn), adopted(conn)
+    waiting = conn.execute(query(queries.FIRST_UNTRAINED), {"first": others.below}).scalar_one()
     below = missing if waiting is None else min(missing, waiting)
     beyond = conn.execute(query(queries.TRAINED_BEYOND), {"below": below}).scalars()
-    others_beyond = (task for task in others if task > below)
-    own_id = key_value.read(conn, _ID)
-    if own_id is None:
+    others_beyond = (task for task in others.beyond if task > below)
+    if (own_id := _ID.get(state)) is None:
         own_id = uuid.uuid4().hex
-        key_value.write(conn, _ID, own_id)
-    stream = key_value.read(conn, stream_key(step + 1))
+        _ID.set(state, own_id)
+    stream = FIRST_TASK.at(step + 1).get(state)
     return StreamPosition(below, tuple(sorted({*beyond, *others_beyond})), own_id, history, stream)
 
 
 def is_ours(conn: sa.Connection, *, step: int, position: StreamPosition) -> bool:
     """Return whether the ledger's current line runs through the checkpoint."""
-    base = key_value.read(conn, ADOPTED, {"step": 0, "history": 0})
-    if step < base["step"]:
+    base = adopted(conn)
+    if step < base.step:
         return False
     if position.buffer is None:
         trained = conn.execute(query(queries.ANY_USE_AT), {"step": step}).first() is not None
-        return trained or step == base["step"]
-    if position.buffer != key_value.read(conn, _ID) or position.history < base["history"]:
+        return trained or step == base.step
+    if position.buffer != _ID.get(TransactionState(conn)) or position.history < base.history:
         return False
     left = {"history": position.history, "step": step}
     return conn.execute(query(queries.LEFT_BEFORE), left).first() is None
@@ -77,18 +91,12 @@ def is_ours(conn: sa.Connection, *, step: int, position: StreamPosition) -> bool
 def adopt(conn: sa.Connection, *, step: int, history: int, position: StreamPosition) -> None:
     """Go on at ``position``; the caller has voided what was here."""
     conn.execute(query(queries.SET_COUNTER), {"name": "complete_below", "value": position.below})
-    kept = {"below": position.below, "beyond": list(position.beyond)}
-    key_value.write(conn, ADOPTED, {"step": step, "history": history, **kept})
+    state = TransactionState(conn)
+    ADOPTED.set(state, AdoptedPosition(step, history, position.below, position.beyond))
     if position.stream is not None:
-        key_value.write(conn, stream_key(step + 1), position.stream)
+        FIRST_TASK.at(step + 1).set(state, position.stream)
 
 
-def adopted(conn: sa.Connection) -> tuple[int, set[int]]:
-    """Tasks trained before this database was used: all below the first value, and the others."""
-    kept = key_value.read(conn, ADOPTED, {"below": 0, "beyond": ()})
-    return kept["below"], set(kept["beyond"])
-
-
-def stream_key(step: int) -> str:
-    """Key of the state with the first task that ``step`` draws."""
-    return f"stream/{step}"
+def adopted(conn: sa.Connection) -> AdoptedPosition:
+    """Return the position before this database was used."""
+    return ADOPTED.get(TransactionState(conn)) or AdoptedPosition()

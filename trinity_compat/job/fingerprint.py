@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 import yaml
 
@@ -36,11 +35,11 @@ from trinity_compat.job.fingerprint_rules import (
     rule_of,
 )
 from trinity_compat.job.run_spec import Fingerprint, RunSpec, has_baseline
+from trinity_compat.job.state_cell import StateCell, StateStore
 
 SCORING = (REWARD, MANAGER, WORKFLOWS, PLUGINS, PACKAGES)  # parts that a scoring process loads
 ANSWERING = (AGENT, WORKFLOWS, PLUGINS, PACKAGES)  # … a process of agent loops
 _ANSWER_PLUGINS = ("workflow", "reward", "operator")  # the other kinds are the trainer's
-_KEY = "made with"
 _PLUGIN_DIRS = "TRINITY_PLUGIN_DIRS"
 # Settings of a teacher's engine on which its log-probabilities depend.
 _OF_A_TEACHER = ("dtype", "load_format", "logprobs_mode", "engine_kwargs")
@@ -327,42 +326,24 @@ def _change(part: str, item: str, before: str | None, after: str | None, paths: 
 # -- what the buffer's groups were made with --------------------------------------------------------------
 
 
-class StateStore(Protocol):
-    """The part of the buffer that keeps one JSON value per key."""
-
-    def get_state(self, key: str) -> Any: ...
-
-    def set_state(self, key: str, value: Any) -> None: ...
+_MADE_WITH = StateCell[list[Mapping[str, Mapping[str, str]]] | str]("made with")
 
 
-def sign(buffer: StateStore, mine: Fingerprint) -> None:
+def sign(buffer: StateStore, mine: Fingerprint, *, anew: bool = False) -> None:
     """Record in the buffer that groups are made with ``mine`` from now on.
 
-    Earlier records stay: groups of them may still wait.
+    Earlier records stay, since groups of them may still wait; ``anew``: those groups are void.
     """
-    known = buffer.get_state(_KEY)
-    parts = _stored(mine)
-    if known is None:
-        buffer.set_state(_KEY, [parts])
-    elif isinstance(known, list) and parts not in known:
-        buffer.set_state(_KEY, [*known, parts])
-
-
-def sign_anew(buffer: StateStore, mine: Fingerprint) -> None:
-    """Record ``mine`` as the only fingerprint; call after the groups of others are void."""
-    buffer.set_state(_KEY, [_stored(mine)])
+    known = [] if anew else _MADE_WITH.get(buffer) or []
+    if isinstance(known, list) and mine.parts not in known:
+        _MADE_WITH.set(buffer, [*known, mine.parts])
 
 
 def edits(buffer: StateStore, mine: Fingerprint) -> list[str]:
     """Return the reasons why waiting groups cannot be trained with ``mine``; none where they can."""
-    known = buffer.get_state(_KEY)
-    if not isinstance(known, list):
-        return []
-    return list(dict.fromkeys(text for parts in known for text in differences(parts, mine)))
-
-
-def _stored(mine: Fingerprint) -> dict[str, dict[str, str]]:
-    return {part: dict(items) for part, items in mine.parts.items()}
+    known = _MADE_WITH.get(buffer)
+    records = known if isinstance(known, list) else ()  # a text in jobs of earlier releases
+    return list(dict.fromkeys(text for parts in records for text in differences(parts, mine)))
 
 
 # -- files that are loaded later ----------------------------------------------------------------------------
@@ -398,5 +379,4 @@ __all__ = [
     "fingerprint_of",
     "made",
     "sign",
-    "sign_anew",
 ]

@@ -7,10 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from trinity_compat.buffer import key_value, live_tasks, queries, stream_position
+from trinity_compat.buffer import live_tasks, queries
+from trinity_compat.buffer.key_value import TransactionState
 from trinity_compat.buffer.report import Row, one, rows
+from trinity_compat.buffer.stream_position import FIRST_TASK, adopted
 from trinity_compat.common.nested import value_at
 from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.job.state_cell import FINISHED
 from trinity_compat.report.model import Section, counted
 
 _LOST = ("steps_missing", "prompts_missing_in_steps", "prompts_not_trained", "groups_not_whole")
@@ -34,7 +37,7 @@ def coverage(conn: sa.Connection, spec: RunSpec) -> Section:
     tasks, uses, groups, texts, last = rows(conn, queries.PROMPTS_TRAINED)[0]
     upto = 0 if last is None else last + 1
     missing = sum(1 for _ in live_tasks.live(conn, live_tasks.TRAIN, first=0, upto=upto).missing(upto))
-    finished = bool(key_value.read(conn, "finished"))
+    finished = bool(FINISHED.get(TransactionState(conn)))
     faults = {
         **_of_steps(conn, spec, steps),
         "prompts_not_trained": missing if finished else 0,
@@ -71,7 +74,7 @@ def coverage(conn: sa.Connection, spec: RunSpec) -> Section:
 
 def _of_steps(conn: sa.Connection, spec: RunSpec, steps: Sequence[dict[str, Any]]) -> dict[str, int]:
     """Return steps that the ledger lacks, and prompts that its steps lack."""
-    base = key_value.read(conn, stream_position.ADOPTED, {"step": 0})["step"]  # of another database
+    base = adopted(conn).step  # of another database
     numbers, counts = [each["step"] for each in steps], [each["prompts"] for each in steps]
     whole = int(value_at(spec.verl, "data.train_batch_size") or max(counts, default=0))
     return {
@@ -87,7 +90,7 @@ def _skipped(conn: sa.Connection, steps: Sequence[dict[str, Any]], trained: int)
     def of(wanted: str, *among: str) -> int:
         return sum(count for kind, state, count in states if kind == wanted and state in among)
 
-    drawn = key_value.read(conn, stream_position.stream_key(steps[-1]["step"] + 1 if steps else 1))
+    drawn = FIRST_TASK.at(steps[-1]["step"] + 1 if steps else 1).get(TransactionState(conn))
     return {
         "waiting": of("train", "ready", "claimed"),
         "void_at_a_restart": of("train", "void"),

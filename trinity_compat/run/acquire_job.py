@@ -21,6 +21,7 @@ from trinity_compat.common.nested import Tree, section_at
 from trinity_compat.job import fingerprint, stop_request
 from trinity_compat.job.fingerprint import differences
 from trinity_compat.job.run_spec import RunSpec
+from trinity_compat.job.state_cell import FINISHED
 from trinity_compat.run import config_files
 from trinity_compat.run.checks.report import StartReport
 from trinity_compat.run.job_dir import job_dir
@@ -30,7 +31,7 @@ from trinity_compat.run.plan.run_plan import RunPlan
 from trinity_compat.run.plan.source import RunOptions, Source
 from trinity_compat.run.supervise.children import survivors
 from trinity_compat.run.supervise.standalone import StandaloneWatch
-from trinity_compat.synchronizer import device_turns
+from trinity_compat.synchronizer.device_turns import TURN
 
 _GRACE_S = 20.0  # for the end of processes whose supervisor was killed
 
@@ -159,9 +160,9 @@ def _reset_participants(plan: RunPlan) -> None:
     """Delete the states of an earlier start's processes, so that "failed" is not taken for this start's."""
     with closing(open_buffer(plan.spec.database_url)) as buffer:
         buffer.forget_participants()
-        device_turns.reset(buffer)
+        TURN.set(buffer, "explorer")
         if plan.spec.mode != "explore":
-            buffer.set_state("finished", False)  # the mark of an earlier trainer
+            FINISHED.set(buffer, False)  # the mark of an earlier trainer
 
 
 def _remove_weights(plan: RunPlan) -> None:

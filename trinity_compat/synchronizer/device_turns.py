@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Literal
 
 from trinity_compat.buffer.store import Buffer
+from trinity_compat.job.state_cell import StateCell
 
 Side = Literal["explorer", "trainer"]
-_KEY = "device/turn"
+TURN = StateCell[Side]("device/turn")
 
 
 class DeviceTurn:
@@ -22,14 +23,9 @@ class DeviceTurn:
 
     def is_mine(self) -> bool:
         """Return whether this side may use the device."""
-        return bool(self._buffer.get_state(_KEY, "explorer") == self._me)
+        return (TURN.get(self._buffer) or "explorer") == self._me
 
     def give(self) -> None:
         """Give the turn to the other side; no-op without the turn."""
         if self.is_mine():
-            self._buffer.set_state(_KEY, "trainer" if self._me == "explorer" else "explorer")
-
-
-def reset(buffer: Buffer) -> None:
-    """Give the turn to the explorer, at each start of a job."""
-    buffer.set_state(_KEY, "explorer")
+            TURN.set(self._buffer, "trainer" if self._me == "explorer" else "explorer")

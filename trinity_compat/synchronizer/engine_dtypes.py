@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
+from trinity_compat.job.state_cell import StateCell, StateStore
 from trinity_compat.synchronizer.transports.safetensors_io import Named
 
 Dtypes = Mapping[str, str]  # by pattern; "" for a tensor that has to be sent as it is
+REPORTED = StateCell[Dtypes]("weights/dtypes")  # by an explorer whose engines are started
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
@@ -37,6 +39,12 @@ def merged(answers: Iterable[Dtypes]) -> dict[str, str]:
         for name, dtype in answer.items():
             add(all_answers, [name], dtype)
     return all_answers
+
+
+def agreed(buffer: StateStore, explorers: int) -> dict[str, str]:
+    """Merge what all explorers have reported; nothing while a report is missing."""
+    answers = [answer for index in range(explorers) if (answer := REPORTED.at(index).get(buffer))]
+    return merged(answers) if len(answers) == explorers else {}
 
 
 def rounded(named: Named, dtypes: Dtypes) -> Named:

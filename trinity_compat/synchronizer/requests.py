@@ -11,14 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trinity_compat.buffer.store import Buffer
-
-
-def _request_key(index: int) -> str:
-    return f"sync/ask/{index}"
-
-
-def _answer_key(index: int) -> str:
-    return f"sync/answer/{index}"
+from trinity_compat.job.state_cell import StateCell
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +20,10 @@ class WeightRequest:
 
     id: str
     has: int
+
+
+_REQUEST = StateCell("sync/ask", WeightRequest)  # an explorer's
+_ANSWER = StateCell[str]("sync/answer")  # the id of the request
 
 
 class WeightRequester:
@@ -43,8 +40,8 @@ class WeightRequester:
         """
         if self._open is None:
             self._open = uuid.uuid4().hex
-            self._buffer.set_state(_request_key(self._index), {"id": self._open, "has": has})
-        if self._buffer.get_state(_answer_key(self._index)) != self._open:
+            _REQUEST.at(self._index).set(self._buffer, WeightRequest(self._open, has))
+        if _ANSWER.at(self._index).get(self._buffer) != self._open:
             return False
         self._open = None
         return True
@@ -58,11 +55,10 @@ class WeightRequests:
 
     def open(self) -> dict[int, WeightRequest]:
         """Return the open requests by explorer."""
-        stored = {index: self._buffer.get_state(_request_key(index)) for index in range(self._explorers)}
-        asks = {index: WeightRequest(**ask) for index, ask in stored.items() if ask}
-        return {i: ask for i, ask in asks.items() if self._buffer.get_state(_answer_key(i)) != ask.id}
+        asks = {i: ask for i in range(self._explorers) if (ask := _REQUEST.at(i).get(self._buffer))}
+        return {i: ask for i, ask in asks.items() if _ANSWER.at(i).get(self._buffer) != ask.id}
 
     def answer(self, asks: Mapping[int, WeightRequest]) -> None:
         """Answer requests. Call when the newest weights are published."""
         for index, ask in asks.items():
-            self._buffer.set_state(_answer_key(index), ask.id)
+            _ANSWER.at(index).set(self._buffer, ask.id)

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from trinity_compat.buffer.model import LoadedVersion, WeightVersion
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import RunError, UserError
+from trinity_compat.job.state_cell import StateCell
 
 BOUND = "TRINITY_COMPAT_HANDOVER_BOUND"
 _DEFAULT_BOUND = 0.5  # nats a token, in the mean
-_KEY = "handover/probe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,7 @@ class ScoredAnswer:
         )
 
 
-def store_answer(buffer: Buffer, answer: ScoredAnswer | None) -> None:
-    """Store the trainer's answer; None deletes an earlier start's."""
-    buffer.set_state(_KEY, asdict(answer) if answer else None)
-
-
-def load_answer(buffer: Buffer, version: int) -> ScoredAnswer | None:
-    """Return the trainer's answer for ``version``."""
-    stored = buffer.get_state(_KEY)
-    return ScoredAnswer(**stored) if stored and stored["version"] == version else None
+SCORED_ANSWER = StateCell("handover/probe", ScoredAnswer)
 
 
 class LoadedWeights:

@@ -19,15 +19,16 @@ from trinity_compat.common.errors import RunError, UserError
 from trinity_compat.common.nested import Tree
 from trinity_compat.job import stop_request
 from trinity_compat.job.distillation import is_distilled, stores_top_tokens
-from trinity_compat.job.fingerprint import DATA, check, edits, fingerprint_of, sign, sign_anew
+from trinity_compat.job.fingerprint import DATA, check, edits, fingerprint_of, sign
 from trinity_compat.job.run_spec import RunSpec, has_baseline
-from trinity_compat.synchronizer import dtype_reports, weight_sync_check
+from trinity_compat.job.state_cell import FINISHED, TOTAL_STEPS
 from trinity_compat.synchronizer.device_turns import DeviceTurn
-from trinity_compat.synchronizer.engine_dtypes import Dtypes
+from trinity_compat.synchronizer.engine_dtypes import Dtypes, agreed
 from trinity_compat.synchronizer.policy import oldest_needed, publishes, required_version
 from trinity_compat.synchronizer.requests import WeightRequest, WeightRequests
 from trinity_compat.synchronizer.transports.files import prune
 from trinity_compat.synchronizer.versions import as_version, recycles
+from trinity_compat.synchronizer.weight_sync_check import SCORED_ANSWER, ScoredAnswer, bound
 from trinity_compat.trainer.adapter import Claimed, FindScores, LogProbScorer, SendWeights
 from trinity_compat.trainer.batch import lag_metrics, reuse_metrics
 from trinity_compat.trainer.device_sender import HandoverOnDevices
@@ -85,8 +86,8 @@ class BufferExchange:
 
     def started(self, total_steps: int) -> None:
         """Store the number of steps, and that the run is not finished."""
-        self._buffer.set_state("total_steps", total_steps)
-        self._buffer.set_state("finished", False)
+        TOTAL_STEPS.set(self._buffer, total_steps)
+        FINISHED.set(self._buffer, False)
 
     def position(self, step: int) -> Tree:
         """Read the position in the task stream."""
@@ -112,9 +113,9 @@ class BufferExchange:
             for text in edited if done.voided else ():
                 plural = "s" * (done.voided != 1)
                 _log.info("%s: %d group%s will be generated again", text, done.voided, plural)
-            sign_anew(self._buffer, made_with)
+            sign(self._buffer, made_with, anew=True)
         # The answer of an earlier start is invalid: its versions may be trained again, and differ.
-        weight_sync_check.store_answer(self._buffer, None)
+        SCORED_ANSWER.set(self._buffer, None)
         self._heart.say("running", step=step)
 
     def _position_of(self, step: int, kept: Tree | None, afresh: bool) -> StreamPosition:
@@ -156,7 +157,7 @@ class BufferExchange:
 
     def engine_dtypes(self) -> Dtypes:
         """See Exchange."""
-        return dtype_reports.agreed(self._buffer, self._spec.explorers)
+        return agreed(self._buffer, self._spec.explorers)
 
     def _serve_requests(self, requests: Mapping[int, WeightRequest]) -> None:
         """Publish the current policy for the explorers that request it."""
@@ -197,13 +198,11 @@ class BufferExchange:
     def _store_answer_to_check(self, step: int) -> None:
         """Store an answer for the check of this process's first version, before an explorer can load it."""
         example = self._example
-        if self._answer_stored or example is None or self._scores is None or not weight_sync_check.bound():
+        if self._answer_stored or example is None or self._scores is None or not bound():
             return
         self._answer_stored = True
         prompt, response = (list(map(int, ids)) for ids in (example.prompt_ids, example.response_ids))
-        weight_sync_check.store_answer(
-            self._buffer, weight_sync_check.ScoredAnswer(step, prompt, response, self._scores(example))
-        )
+        SCORED_ANSWER.set(self._buffer, ScoredAnswer(step, prompt, response, self._scores(example)))
 
     def _oldest_needed(self, step: int) -> int:
         """Oldest version that an explorer may still load, since one of several may be behind."""

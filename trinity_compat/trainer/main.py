@@ -27,6 +27,7 @@ from trinity_compat.common.watchdog import WatchdogThread
 from trinity_compat.job import disk_full, dynamic_dataset, machines, placement, runtime_env, stop_request
 from trinity_compat.job.gpus import check_gpus
 from trinity_compat.job.run_spec import RunSpec, has_baseline
+from trinity_compat.job.state_cell import FINISHED
 from trinity_compat.plugins.verl_entry import assert_platform
 from trinity_compat.trainer.adapter import Exchange
 from trinity_compat.trainer.config import send_whole_where_needed, trainer_config
@@ -89,7 +90,7 @@ def _train(spec: RunSpec, buffer: Buffer, heart: LeaseHeartbeat) -> None:
             _build(config, supervised, rows, spec, heart, SupervisedTrainer).fit()
     else:
         _train_on_answers(spec, config, buffer, heart)
-    buffer.set_state("finished", True)
+    FINISHED.set(buffer, True)
 
 
 def _train_on_answers(spec: RunSpec, config: DictConfig, buffer: Buffer, heart: LeaseHeartbeat) -> None:

@@ -10,11 +10,11 @@ from typing import Protocol
 from trinity_compat.buffer.model import WeightVersion
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.common.errors import RunError
-from trinity_compat.synchronizer import dtype_reports, weight_sync_check
 from trinity_compat.synchronizer.device_turns import DeviceTurn
-from trinity_compat.synchronizer.engine_dtypes import Dtypes
+from trinity_compat.synchronizer.engine_dtypes import REPORTED, Dtypes
 from trinity_compat.synchronizer.transports.nccl_rendezvous import WeightOffer
 from trinity_compat.synchronizer.versions import is_available
+from trinity_compat.synchronizer.weight_sync_check import SCORED_ANSWER
 
 _log = logging.getLogger(__name__)
 
@@ -37,11 +37,8 @@ class WeightSyncCheck:
 
     async def check(self, version: int) -> None:
         """Check a version that was loaded. Raises RunError when an engine holds other weights."""
-        if (
-            not self._bound
-            or not version
-            or (sample := weight_sync_check.load_answer(self._buffer, version)) is None
-        ):
+        sample = SCORED_ANSWER.get(self._buffer) if self._bound and version else None
+        if sample is None or sample.version != version:
             return
         bound, self._bound = self._bound, 0.0
         scored = await self._engines.score([*sample.prompt_ids, *sample.response_ids])
@@ -135,13 +132,13 @@ class DtypesReport:
 
     def __init__(self, buffer: Buffer, index: int, engines: EnginesWithDtypes) -> None:
         """Withdraw the report of an earlier process, whose engines may have been of another release."""
-        self._buffer, self._index, self._engines = buffer, index, engines
+        self._buffer, self._cell, self._engines = buffer, REPORTED.at(index), engines
         self._versions = 0
-        dtype_reports.store(buffer, index, None)
+        self._cell.set(buffer, None)
 
     async def started(self) -> None:
         """Report what the model's files were loaded into."""
-        dtype_reports.store(self._buffer, self._index, await self._engines.dtypes())
+        self._cell.set(self._buffer, await self._engines.dtypes())
 
     async def loaded(self) -> None:
         """Report again after the first version, whose names may be others than those of the files."""

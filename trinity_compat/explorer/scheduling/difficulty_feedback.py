@@ -11,17 +11,27 @@ Source: ``_finish_explore_step`` and ``need_sync`` in explorer/explorer.py of tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
 from trinity_compat.buffer.store import Buffer
-from trinity_compat.buffer.stream_position import ADOPTED
+from trinity_compat.buffer.stream_position import ADOPTED, AdoptedPosition
 from trinity_compat.explorer.data.taskset_order import TasksetOrder
 from trinity_compat.explorer.scheduling.filtering import FilterDraw
 from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.job.state_cell import StateCell
 from trinity_compat.synchronizer.policy import steps_at_sync
+from trinity_compat.trinity.pipelines.runner import Feedback
 
 _log = logging.getLogger(__name__)
+
+
+class _Results(TypedDict):
+    history: int
+    told: Sequence[Feedback]
+
+
+_RESULTS = StateCell[_Results]("feedback")  # of a step's draws
 
 
 class DifficultyFeedback:
@@ -47,11 +57,12 @@ class DifficultyFeedback:
             self._order.learn(taskset, rows, rates)
         self._learned = max(self._learned, last)
 
-    def _results(self, steps: Sequence[int]) -> Iterator[tuple[int, list[int], list[float]]]:
+    def _results(self, steps: Sequence[int]) -> list[Feedback]:
         # Results from before the run took over another database's position belong to another run.
-        since = (self._buffer.get_state(ADOPTED) or {"history": 0})["history"]
-        found: dict[int, Any] = {step: self._buffer.get_state(_key(step)) for step in steps}
-        unknown = [step for step, kept in found.items() if not kept or kept["history"] < since]
+        since = (ADOPTED.get(self._buffer) or AdoptedPosition()).history
+        found = {step: _RESULTS.at(step).get(self._buffer) for step in steps}
+        known = {step: kept["told"] for step, kept in found.items() if kept and kept["history"] >= since}
+        unknown = [step for step in steps if step not in known]
         if unknown:
             _log.warning(
                 "the results of %d steps up to %d are not in this database: rows are drawn as if those steps"
@@ -59,14 +70,13 @@ class DifficultyFeedback:
                 len(unknown),
                 unknown[-1],
             )
-        for step in steps:
-            yield from () if step in unknown else found[step]["told"]
+        return [result for told in known.values() for result in told]
 
     def save(self, draw: FilterDraw, history: int) -> None:
         """Save the results of a step's draws. Call before its groups are stored."""
         if self._order is None:
             return
-        self._buffer.set_state(_key(draw.step), {"history": history, "told": draw.feedback})
+        _RESULTS.at(draw.step).set(self._buffer, {"history": history, "told": draw.feedback})
         if draw.step <= self._learned:  # a repeated step: later ones have to learn from it
             self._history = 0
 
@@ -81,7 +91,3 @@ def last_known_step(sync: SyncSpec, step: int) -> int:
         return step - 1
     done = steps_at_sync(sync, step)
     return sync.offset + done if done > 0 else 0
-
-
-def _key(step: int) -> str:
-    return f"feedback/{step}"

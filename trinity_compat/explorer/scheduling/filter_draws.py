@@ -16,14 +16,16 @@ from dataclasses import dataclass, replace
 from trinity_compat.buffer import HistoryChanged
 from trinity_compat.buffer.model import Group, TaskQuery
 from trinity_compat.buffer.store import Buffer
-from trinity_compat.buffer.stream_position import stream_key
+from trinity_compat.buffer.stream_position import FIRST_TASK
 from trinity_compat.common.errors import RunError
 from trinity_compat.explorer.scheduling.difficulty_feedback import DifficultyFeedback
 from trinity_compat.explorer.scheduling.filtering import FilterDraw, GroupFilter
 from trinity_compat.explorer.scheduling.task_allocation import LeasedTasks
 from trinity_compat.job.run_spec import SyncSpec
+from trinity_compat.job.state_cell import StateCell
 
 _log = logging.getLogger(__name__)
+_OPENED = StateCell[dict[str, int]]("draws")  # a step's number of draws and its history, from the second on
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,10 @@ def stream_start(buffer: Buffer, step: int) -> int:
 
     Raises RunError when the buffer has none.
     """
-    start = 0 if step == 1 else buffer.get_state(stream_key(step))
+    start = 0 if step == 1 else FIRST_TASK.at(step).get(buffer)
     if start is None:
         raise RunError(f"the buffer does not say where in the task stream step {step} begins")
-    return int(start)
+    return start
 
 
 class SoleFilterDraws:
@@ -64,7 +66,7 @@ class SoleFilterDraws:
         start.
         """
         self._feedback.save(draw, history)
-        self._buffer.set_state(stream_key(draw.step + 1), draw.position)
+        FIRST_TASK.at(draw.step + 1).set(self._buffer, draw.position)
 
 
 class SharedFilterDraws:
@@ -106,23 +108,22 @@ class SharedFilterDraws:
             draw.add([group for group in groups if group.task_no in numbers])
         _log.info(draw.progress)
         if draw.is_full:
-            return self._end(draw, query.kind, history)
+            return self._end(draw, history)
         draw.check()
-        self._buffer.set_state(_draws(step), {"history": history, "draws": draw.draws + 1})
+        _OPENED.at(step).set(self._buffer, {"history": history, "draws": draw.draws + 1})
         return None
 
-    def _end(self, draw: FilterDraw, kind: str, history: int) -> Settled | None:
+    def _end(self, draw: FilterDraw, history: int) -> Settled | None:
         kept = draw.groups(history)
-        then = {stream_key(draw.step + 1): draw.position}
         try:
-            ended = self._buffer.settle_drawing(kept, kind=kind, then=then, history=history)
+            ended = self._buffer.settle_drawing(kept, step=draw.step, position=draw.position, history=history)
         except HistoryChanged:
             return None
         return Settled(draw, kept) if ended else None
 
     def _query(self, step: int, history: int) -> TaskQuery:
         """Query for the positions of all draws that were opened."""
-        noted, first = self._buffer.get_state(_draws(step)), stream_start(self._buffer, step)
+        noted, first = _OPENED.at(step).get(self._buffer), stream_start(self._buffer, step)
         draws = noted["draws"] if noted and noted["history"] == history else 1
         whole = self._tasks.query(first + draws * self._filter.draw_size, self._under_way(step, history))
         return replace(whole, kind=self.kind(step), first=first)
@@ -145,7 +146,3 @@ class SharedFilterDraws:
         """Take the lease that lets one explorer read the groups."""
         one = TaskQuery(query.holder, query.upto + 1, kind=f"settle:{step}", first=query.upto)
         return bool(self._tasks.lease(one, 1, 0, history))
-
-
-def _draws(step: int) -> str:
-    return f"draws/{step}"

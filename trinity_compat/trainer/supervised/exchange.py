@@ -12,6 +12,7 @@ from trinity_compat.buffer.model import Experience, Group
 from trinity_compat.buffer.store import Buffer
 from trinity_compat.buffer.stream_position import StreamPosition
 from trinity_compat.common.nested import Tree
+from trinity_compat.job.state_cell import FINISHED, TOTAL_STEPS
 from trinity_compat.synchronizer.engine_dtypes import Dtypes
 from trinity_compat.trainer.adapter import Claimed, FindScores, LogProbScorer, SendWeights
 from trinity_compat.trainer.exchange import numbers, tokens_per_second
@@ -52,8 +53,8 @@ class RowsExchange:
 
     def started(self, total_steps: int) -> None:
         """Store the number of steps, and that the run is not finished."""
-        self._buffer.set_state("total_steps", total_steps)
-        self._buffer.set_state("finished", False)
+        TOTAL_STEPS.set(self._buffer, total_steps)
+        FINISHED.set(self._buffer, False)
 
     def position(self, step: int) -> Tree:
         """Return the position after ``step``, in the form of a run with an explorer."""
